@@ -1,0 +1,53 @@
+# Needs Python 3.11+ and make. Every target sets up its own virtual environment when it is missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Thread counts and quiet, offline-safe libraries; set before anything imports torch.
+export DVC_NO_ANALYTICS = 1
+export MLFLOW_DISABLE_TELEMETRY = true
+export MLFLOW_ALLOW_PICKLE_DESERIALIZATION = false
+TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup repro test check format test-runtime clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --progress-bar off -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --progress-bar off -c constraints.txt -e '.[dev]'
+	touch $@
+
+setup: $(VENV)/.ready  ## Create .venv with everything
+
+repro: setup  ## The whole pipeline on every pair of params.yaml, then the report
+	PATH="$(CURDIR)/$(BIN):$$PATH" dvc repro
+	$(BIN)/draftwright register
+	$(BIN)/draftwright reports
+
+check: setup  ## Format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check test-runtime  ## All checks: make check, the tests, and the runtime's tests without the training libraries
+	$(TEST_ENV) $(BIN)/python -m pytest
+
+.venv-runtime/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-runtime
+	.venv-runtime/bin/pip install --quiet --progress-bar off -c constraints.txt torch==2.13.0
+	.venv-runtime/bin/pip install --quiet --progress-bar off -c constraints.txt -e '.[runtime]' pytest pytest-timeout
+	touch $@
+
+test-runtime: .venv-runtime/.ready  ## The runtime's tests in an environment with the runtime extra only
+	$(TEST_ENV) .venv-runtime/bin/python -m pytest tests/runtime
+
+format: setup  ## Format the code and mend what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## Remove environments and caches (keeps data/)
+	rm -rf $(VENV) .venv-runtime .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,1 @@
+"""DVC stages, corpus and pair training, tracking, registry and the command line."""

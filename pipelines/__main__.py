@@ -1,0 +1,5 @@
+"""``python -m pipelines`` is ``draftwright``."""
+
+from pipelines.cli import main
+
+main()

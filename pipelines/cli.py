@@ -1,0 +1,54 @@
+"""The one command-line parser. A subcommand is a module with ``add_arguments(parser)`` and ``run(args)``.
+
+Modules are imported only when their subcommand is chosen, so ``draftwright generate`` imports nothing but the runtime and
+``--help`` imports nothing at all. ``python -m pipelines.labels …`` is ``draftwright labels …``.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "generate": "decode a prompt with any decoder or exported bundle",
+    "device": "stage: describe this machine",
+    "pair": "stage: train the built-in model pair, or resolve a real one",
+    "prompts": "stage: draw prompts, split by document",
+    "traces": "stage: collect round traces with the real decoder",
+    "labels": "stage: turn traces into a label table",
+    "train": "stage: train one predictor",
+    "calibrate": "stage: calibrate a trained predictor and measure it on held-out documents",
+    "export": "stage: write the controller bundle",
+    "benchmark": "stage: time every decoder on held-out prompts, interleaved and paired",
+    "report": "stage: turn measurements into tables, plots and one HTML page",
+    "register": "register exported bundles in the MLflow model registry (idempotent)",
+    "reports": "print where the reports are and their headline figures",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse ``argv`` (default: the process's own) and run the subcommand.
+
+    A user's mistake (`ValueError`, `OSError`) ends the process with one line and exit status 2; a bug keeps its traceback.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="draftwright",
+        description="Trains, calibrates, ships and runs drafting controllers for speculative decoding.",
+    )
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    chosen = argv[0] if argv and argv[0] in COMMANDS else None
+    for name, summary in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=summary)
+        if name == chosen:
+            module = importlib.import_module(f"pipelines.{name}")
+            subparser.description = module.__doc__
+            subparser.formatter_class = argparse.RawDescriptionHelpFormatter
+            module.add_arguments(subparser)
+    args = parser.parse_args(argv)
+    try:
+        module.run(args)
+    except (ValueError, OSError) as error:
+        sys.exit(f"draftwright {args.command}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(f"draftwright {args.command}: interrupted; finished work is kept, run the same command again to go on")

@@ -1,0 +1,28 @@
+"""Parameters of one pair from ``params.yaml``: numbers live there, paths live in ``dvc.yaml``."""
+
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+
+from predictors.config import parse_config
+
+Config = TypeVar("Config")
+PARAMETERS = Path("params.yaml")
+
+
+def load_parameters(cls: type[Config], pair: str, section: str, path: Path = PARAMETERS) -> Config:
+    """``pairs.<pair>.<section>`` of ``params.yaml`` as the dataclass ``cls``; unknown keys are refused by name.
+
+    ``section`` may be dotted (``train.extended``).
+    """
+    document = yaml.safe_load(path.read_text())
+    pairs = document.get("pairs", {})
+    if pair not in pairs:
+        raise ValueError(f"{path}: no pair {pair!r} under 'pairs:'. Known pairs: {', '.join(pairs)}.")
+    values, where = pairs[pair], f"{path}: pairs.{pair}"
+    for key in section.split("."):
+        if key not in values:
+            raise ValueError(f"{where}: section {key!r} is missing. Sections there: {', '.join(values)}.")
+        values, where = values[key], f"{where}.{key}"
+    return parse_config(cls, values, where)

@@ -1,0 +1,52 @@
+"""The controller interface: decisions of one request, taken from types that expose only what they may depend on."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from predictors.contract import CaptureContract
+from predictors.rounds import RoundRecord
+from predictors.sampling import SamplingSettings
+from predictors.signals import DrawnToken, NextLaw, Root
+
+
+class Session:
+    """One request's decisions. Every hook has a default that never stops: override what the controller decides.
+
+    A stop decision may be a 0-d bool tensor, which a decoder on an accelerator need not read at once.
+    """
+
+    def plan(self, root: Root) -> int | None:
+        """Most tokens to draft this round; ``None`` leaves it to the drafter's own cap."""
+        return None
+
+    def stop_before(self, law: NextLaw) -> bool | Tensor:
+        """Whether to stop before drawing the next token. The token is not known yet: lossless under any rule."""
+        return False
+
+    def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
+        """Whether to stop after the token just drawn, which is kept and verified."""
+        return False
+
+    def end_round(self, outcome: RoundRecord) -> None:
+        """Learn from a finished round."""
+
+
+class Controller:
+    """Decides how far to draft. Stateless: `start` gives the state of one request.
+
+    ``layers`` are the target's hidden states it reads (Hugging Face numbers); ``contract`` is checked against the pair, if set.
+    """
+
+    kind: ClassVar[str]
+    layers: tuple[int, ...] = ()
+    contract: CaptureContract | None = None
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any]) -> "Controller":
+        """Build from a decoder configuration's ``controller`` entry without its ``kind``."""
+        raise NotImplementedError
+
+    def start(self, settings: SamplingSettings) -> Session:
+        raise NotImplementedError

@@ -1,0 +1,52 @@
+"""Stop before the first token whose law is not confident: max_x q(x) < ε, q at temperature 1 (SpecBranch, Eq. 6; Kangaroo).
+
+The test reads the law, never the drawn token's probability, so it is lossless at every temperature. At least ``min_tokens``
+are drafted, as in the public code.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from predictors.config import parse_config
+from predictors.controllers.base import Controller, Session
+from predictors.sampling import SamplingSettings
+from predictors.signals import NextLaw
+
+
+@dataclass(frozen=True)
+class ConfidenceConfig:
+    """``epsilon`` in [0, 1]; ``min_tokens`` drafted before the first test."""
+
+    epsilon: float = 0.4
+    min_tokens: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epsilon <= 1:
+            raise ValueError(f"epsilon must lie in [0, 1], got {self.epsilon}.")
+        if self.min_tokens < 0:
+            raise ValueError(f"min_tokens must be >= 0, got {self.min_tokens}.")
+
+
+class ConfidenceSession(Session):
+    def __init__(self, config: ConfidenceConfig) -> None:
+        self.config = config
+
+    def stop_before(self, law: NextLaw) -> bool | Tensor:
+        return law.drafted >= self.config.min_tokens and law.confidence < self.config.epsilon
+
+
+class Confidence(Controller):
+    kind = "confidence"
+
+    def __init__(self, config: ConfidenceConfig) -> None:
+        self.config = config
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any]) -> "Confidence":
+        return cls(parse_config(ConfidenceConfig, values, "controller confidence"))
+
+    def start(self, settings: SamplingSettings) -> ConfidenceSession:
+        return ConfidenceSession(self.config)

@@ -1,0 +1,82 @@
+"""AdaEDL: stop before the first token with a high-entropy law, with a threshold that follows the acceptance rate.
+
+    stop iff  1 - sqrt(κ H(q)) < λ                              H in nats; κ = 0.2
+    after a round with n_d drafted, n_a accepted, cap L:
+        AR ← ½ AR + ½ n_a / n_d
+        λ' = λ + step if AR < goal;  λ - step elif n_a ≠ L;  λ otherwise
+        λ ← decay λ + (1 - decay) λ'                              (goal .9, step .01, decay .9, λ₀ .7, AR₀ .9)
+
+Source: Agrawal et al. 2024 and the update of Draft&Verify's family. H is the entropy of the processed law the token is
+drawn from; of the temperature-1 law when decoding is greedy. At least one token is drafted each round.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from predictors.config import parse_config
+from predictors.controllers.base import Controller, Session
+from predictors.rounds import RoundRecord
+from predictors.sampling import SamplingSettings
+from predictors.signals import NextLaw, Root
+
+
+@dataclass(frozen=True)
+class EntropyConfig:
+    """κ, initial threshold λ₀ and acceptance rate AR₀, and the update's constants (module docstring)."""
+
+    kappa: float = 0.2
+    threshold: float = 0.7
+    acceptance_rate: float = 0.9
+    goal: float = 0.9
+    step: float = 0.01
+    decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.kappa <= 0:
+            raise ValueError(f"kappa must be > 0, got {self.kappa}.")
+
+
+class EntropySession(Session):
+    def __init__(self, config: EntropyConfig) -> None:
+        self.config = config
+        self.threshold = config.threshold
+        self.acceptance_rate = config.acceptance_rate
+        self.cap = 0
+
+    def plan(self, root: Root) -> None:
+        self.cap = root.cap
+
+    def stop_before(self, law: NextLaw) -> bool | Tensor:
+        if law.drafted == 0:
+            return False
+        entropy = law.entropy if law.root.settings.greedy else law.law_entropy
+        return 1 - (self.config.kappa * entropy).sqrt() < self.threshold
+
+    def end_round(self, outcome: RoundRecord) -> None:
+        if outcome.drafted == 0:
+            return
+        config = self.config
+        self.acceptance_rate = 0.5 * self.acceptance_rate + 0.5 * outcome.accepted / outcome.drafted
+        moved = self.threshold
+        if self.acceptance_rate < config.goal:
+            moved += config.step
+        elif outcome.accepted != self.cap:
+            moved -= config.step
+        self.threshold = config.decay * self.threshold + (1 - config.decay) * moved
+
+
+class Entropy(Controller):
+    kind = "entropy"
+
+    def __init__(self, config: EntropyConfig) -> None:
+        self.config = config
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any]) -> "Entropy":
+        return cls(parse_config(EntropyConfig, values, "controller entropy"))
+
+    def start(self, settings: SamplingSettings) -> EntropySession:
+        return EntropySession(self.config)

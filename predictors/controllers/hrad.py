@@ -1,0 +1,168 @@
+"""H-RAD: a three-class head says none, some or all of the next γ drafted tokens will be accepted (SpecBranch, section 4).
+
+    s = argmax_c P(c | features)      s = 0: draft nothing      s = 2: draft all γ
+                                      s = 1: draft while max_x q(x) >= ε (at least one token)
+
+The ``paper`` feature set is known at the root and decides before drafting; the ``extended`` set reads the first draft law and
+decides before its token is drawn. Both are lossless. Where the head has no calibration, meets states far from its training
+rows or returns NaN, the rest of the request is decoded at the best static γ, with one warning.
+"""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from predictors.bundle import Bundle, read_bundle
+from predictors.calibration import Calibration
+from predictors.config import parse_config
+from predictors.controllers.base import Controller, Session
+from predictors.features import FeatureSpec, assemble, state_vector
+from predictors.network import HRADNetwork, squared_distance
+from predictors.sampling import SamplingSettings
+from predictors.signals import NextLaw, Root
+
+NONE, SOME, ALL = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class HRADThresholds:
+    """``epsilon``: confidence below which a soft draft stops; ``max_distance``: the largest squared distance (mean squared
+    standardised coordinate of the reduced features) the head is trusted at; ``static_gamma``: the best static setting."""
+
+    epsilon: float
+    max_distance: float
+    static_gamma: int
+
+
+@dataclass(frozen=True)
+class HRADConfig:
+    """``bundle``: folder of an exported controller."""
+
+    bundle: str
+
+
+class HRADSession(Session):
+    def __init__(self, controller: "HRAD", settings: SamplingSettings) -> None:
+        self.controller = controller
+        self.spec = controller.spec
+        self.decision: int | None = None
+        self.bypassed = not controller.calibrated_for(settings)
+
+    def plan(self, root: Root) -> int | None:
+        self.decision = None
+        if not self.bypassed and self.spec.decides_before_drafting:
+            self.decision = self._decide(root, None)
+        if self.bypassed:
+            return self.controller.thresholds.static_gamma
+        return 0 if self.decision == NONE else self.spec.gamma
+
+    def stop_before(self, law: NextLaw) -> bool | Tensor:
+        if self.bypassed:
+            return law.drafted >= self.controller.thresholds.static_gamma
+        if self.decision is None:
+            self.decision = self._decide(law.root, law)
+        if self.bypassed or self.decision == ALL:
+            return False
+        if self.decision == NONE:
+            return True
+        return law.drafted >= 1 and law.confidence < self.controller.thresholds.epsilon
+
+    def _decide(self, root: Root, law: NextLaw | None) -> int:
+        probabilities, distance = self.controller.predict(root, law)
+        if not bool(torch.isfinite(probabilities).all()):
+            self._bypass("its head returned a value that is not finite")
+        elif distance > self.controller.thresholds.max_distance:
+            self._bypass(
+                f"the features lie at squared distance {distance:.1f} from the training rows, "
+                f"beyond the calibrated {self.controller.thresholds.max_distance:.1f}"
+            )
+        return int(probabilities.argmax())
+
+    def _bypass(self, reason: str) -> None:
+        self.bypassed = True
+        self.controller.warn_fallback(reason)
+
+
+class HRAD(Controller):
+    """The controller of an exported bundle (`predictors.bundle`)."""
+
+    kind = "hrad"
+
+    def __init__(self, bundle: Bundle) -> None:
+        card = bundle.card
+        if card["kind"] != self.kind:
+            raise ValueError(f"{bundle.source} holds a {card['kind']!r} controller, not {self.kind!r}.")
+        where = f"{bundle.source}: card.json"
+        self.spec = parse_config(FeatureSpec, card["feature_spec"], f"{where}: feature_spec")
+        self.calibration = parse_config(Calibration, card["calibration"], f"{where}: calibration")
+        self.thresholds = parse_config(HRADThresholds, card["thresholds"], f"{where}: thresholds")
+        self.contract = bundle.contract
+        self.layers = self.spec.layers
+        self.network = build_network(self.spec, bundle.tensors, bundle.source)
+        self._warned = False
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any]) -> "HRAD":
+        return cls(read_bundle(parse_config(HRADConfig, values, "controller hrad").bundle))
+
+    def start(self, settings: SamplingSettings) -> HRADSession:
+        return HRADSession(self, settings)
+
+    def calibrated_for(self, settings: SamplingSettings) -> bool:
+        """Whether ``settings`` are among those captured; warns once if not."""
+        wanted = (settings.temperature, float(settings.top_k), settings.top_p)
+        assert self.contract is not None
+        known = self.contract.serving_range.settings
+        if any(all(abs(a - b) < 1e-6 for a, b in zip(wanted, row, strict=True)) for row in known):
+            return True
+        self.warn_fallback(
+            f"it is calibrated for (temperature, top_k, top_p) in {[tuple(row) for row in known]}, not for {wanted}"
+        )
+        return False
+
+    @torch.inference_mode()
+    def predict(self, root: Root, law: NextLaw | None) -> tuple[Tensor, float]:
+        """Calibrated class probabilities [3] and the squared distance of the features from the training rows."""
+        if root.hidden_KD is None or root.embedding_E is None:
+            raise ValueError(
+                "hrad needs target hidden states, and this decoder taps none. Build it with build_decoder."
+            )
+        state_S = state_vector(root.hidden_KD, root.embedding_E)
+        previous = root.previous
+        row = state_S.new_tensor([-1 if previous is None else previous.drafted], dtype=torch.int64)
+        accepted = state_S.new_tensor([0 if previous is None else previous.accepted], dtype=torch.int64)
+        blank = state_S.new_zeros(1, dtype=torch.float32)
+        confidence = blank if law is None else law.confidence.float().unsqueeze(0)
+        entropy = blank if law is None else law.entropy.float().unsqueeze(0)
+        features = assemble(self.spec, state_S.unsqueeze(0), row, accepted, confidence, entropy)
+        reduced = self.network.to(features.device).reduction(features)
+        probabilities = self.calibration.probabilities(self.network.head(reduced))
+        return probabilities[0], float(squared_distance(reduced)[0])
+
+    def warn_fallback(self, reason: str) -> None:
+        """Warn once that decoding goes on at the best static setting."""
+        if self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"hrad is bypassed: {reason}. Decoding goes on at the best static gamma={self.thresholds.static_gamma}.",
+            stacklevel=2,
+        )
+
+
+def build_network(spec: FeatureSpec, tensors: Mapping[str, Tensor], source: str) -> HRADNetwork:
+    """The head with ``tensors`` as weights, in evaluation mode; sizes are read from the tensors and checked against ``spec``."""
+    try:
+        reduced_size = tensors["reduction.components"].shape[0] or None
+        hidden_sizes = (tensors["head.0.weight"].shape[0], tensors["head.3.weight"].shape[0])
+        network = HRADNetwork(spec.state_size, len(spec.scalars), reduced_size, hidden_sizes)
+        network.load_state_dict(dict(tensors))
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(
+            f"{source}: the tensors do not fit the card's feature spec ({error}). Export it again."
+        ) from error
+    return network.eval()

@@ -1,0 +1,84 @@
+"""Feature vectors of the H-RAD head: written once, used by collection, training and decoding.
+
+    state    z = concat(h^(-K), …, h^(-1), e)   in R^{K·D + E}        (SpecBranch, section 4; specification 4.1)
+
+``h^(-j)`` is the target's hidden state after layer (last - j + 1) at the row whose logits produced the newest token, the last
+one after the final norm; ``e`` is the newest token's input embedding. States are cast to float16 wherever they are used, so
+that a served vector equals a stored one bit for bit.
+
+The ``paper`` set is the state alone and is known before drafting. The ``extended`` set adds the previous round and the
+draft's first law, which is known before its token is drawn.
+
+Shape suffixes: B rows, K layers, D hidden size, E embedding size, S = K·D + E, C scalars.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+PREVIOUS_SCALARS = ("is_first_round", "previous_accepted_share", "previous_none", "previous_all")
+FIRST_LAW_SCALARS = ("first_confidence", "first_entropy")
+FEATURE_SETS = {"paper": (), "extended": PREVIOUS_SCALARS + FIRST_LAW_SCALARS}
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """Which features a head reads: set name, tapped layers (Hugging Face ``hidden_states`` numbers), sizes, label γ."""
+
+    feature_set: str
+    layers: tuple[int, ...]
+    hidden_size: int
+    embedding_size: int
+    gamma: int
+
+    def __post_init__(self) -> None:
+        if self.feature_set not in FEATURE_SETS:
+            raise ValueError(f"unknown feature set {self.feature_set!r}; known: {', '.join(FEATURE_SETS)}.")
+        if self.gamma < 1:
+            raise ValueError(f"gamma must be >= 1, got {self.gamma}.")
+
+    @property
+    def state_size(self) -> int:
+        return len(self.layers) * self.hidden_size + self.embedding_size
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        return FEATURE_SETS[self.feature_set]
+
+    @property
+    def decides_before_drafting(self) -> bool:
+        """Whether everything is known at the root, without a draft pass."""
+        return not set(self.scalars) & set(FIRST_LAW_SCALARS)
+
+
+def state_vector(hidden_KD: Tensor, embedding_E: Tensor) -> Tensor:
+    """The state [S] in float16, layers in ascending order, then the embedding."""
+    return torch.cat([hidden_KD.reshape(-1), embedding_E]).to(torch.float16)
+
+
+def assemble(
+    spec: FeatureSpec,
+    states_BS: Tensor,
+    previous_drafted_B: Tensor,
+    previous_accepted_B: Tensor,
+    first_confidence_B: Tensor,
+    first_entropy_B: Tensor,
+) -> Tensor:
+    """Feature rows [B, S + C] in float32.
+
+    ``previous_drafted_B`` is negative where no round came before. Accepted counts are read up to the label's γ, so that
+    rows collected with longer drafts mean the same as served ones. Law scalars are unused by the ``paper`` set.
+    """
+    accepted_B = previous_accepted_B.clamp(0, spec.gamma).float()
+    is_first_B = (previous_drafted_B < 0).float()
+    seen_B = 1 - is_first_B
+    columns = {
+        "is_first_round": is_first_B,
+        "previous_accepted_share": seen_B * accepted_B / spec.gamma,
+        "previous_none": seen_B * (accepted_B == 0),
+        "previous_all": seen_B * (accepted_B >= spec.gamma),
+        "first_confidence": first_confidence_B.float(),
+        "first_entropy": first_entropy_B.float(),
+    }
+    return torch.cat([states_BS.float(), *(columns[name].unsqueeze(1) for name in spec.scalars)], dim=1)

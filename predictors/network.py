@@ -1,0 +1,74 @@
+"""The H-RAD head: a three-class MLP over a fixed reduction of the features.
+
+    r = (x - μ) / σ,  for states optionally  r = C (x - μ) / σ / s       (C: PCA components, s: their standard deviations)
+    logits = W3 relu(W2 relu(W1 r + b1) + b2) + b3                        (256 and 64 hidden units; dropout in training)
+
+Classes: 0 all rejected, 1 some accepted, 2 all γ accepted. The reduction is fitted on training rows and stored with the head,
+so a caller passes raw features. Shape suffixes: B rows, S state size, C scalars, R reduced state size.
+"""
+
+import torch
+from torch import Tensor, nn
+
+CLASSES = ("none", "some", "all")
+
+
+class Reduction(nn.Module):
+    """Standardisation of all columns and, for the state columns, an optional PCA. Parameters are buffers: never trained."""
+
+    mean: Tensor
+    scale: Tensor
+    components: Tensor
+    component_scale: Tensor
+
+    def __init__(self, state_size: int, num_scalars: int, reduced_size: int | None) -> None:
+        super().__init__()
+        self.state_size = state_size
+        self.output_size = (reduced_size or state_size) + num_scalars
+        self.register_buffer("mean", torch.zeros(state_size + num_scalars))
+        self.register_buffer("scale", torch.ones(state_size + num_scalars))
+        self.register_buffer("components", torch.zeros(reduced_size or 0, state_size))
+        self.register_buffer("component_scale", torch.ones(reduced_size or 0))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Raw features [B, S + C] to reduced, unit-variance ones [B, R + C]."""
+        standard = (features - self.mean) / self.scale
+        if not len(self.components):
+            return standard
+        state, scalars = standard.split([self.state_size, standard.shape[1] - self.state_size], dim=1)
+        return torch.cat([state @ self.components.T / self.component_scale, scalars], dim=1)
+
+
+class HRADNetwork(nn.Module):
+    """Reduction and MLP. ``reduced_size=None`` keeps all state columns (the paper's head)."""
+
+    def __init__(
+        self,
+        state_size: int,
+        num_scalars: int,
+        reduced_size: int | None,
+        hidden_sizes: tuple[int, int] = (256, 64),
+        dropout: float = 0.4,
+    ) -> None:
+        super().__init__()
+        self.reduction = Reduction(state_size, num_scalars, reduced_size)
+        first, second = hidden_sizes
+        self.head = nn.Sequential(
+            nn.Linear(self.reduction.output_size, first),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(first, second),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(second, len(CLASSES)),
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Class logits [B, 3] of raw features [B, S + C]."""
+        logits: Tensor = self.head(self.reduction(features))
+        return logits
+
+
+def squared_distance(reduced: Tensor) -> Tensor:
+    """Mean squared standardised coordinate [B] of reduced features [B, R]: 1 on average over the training rows."""
+    return reduced.square().mean(dim=1)

@@ -1,0 +1,41 @@
+"""How the target samples: the settings a request is decoded with."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """Temperature and filters of one request, applied in this order: temperature, top-k, top-p.
+
+    Parameters
+    ----------
+    temperature
+        0 means greedy: the law is an exact one-hot of the first maximal logit.
+    top_k
+        Keep the k most probable tokens (ties with the k-th are kept); 0 keeps all.
+    top_p
+        Keep the smallest set of most probable tokens whose mass reaches ``top_p``; 1.0 keeps all.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(f"temperature must be a finite number >= 0 (0 = greedy), got {self.temperature!r}.")
+        if self.top_k < 0 or int(self.top_k) != self.top_k:
+            raise ValueError(f"top_k must be a whole number >= 0 (0 = off), got {self.top_k!r}.")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must lie in (0, 1] (1 = off), got {self.top_p!r}.")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the processed law is one-hot."""
+        return self.temperature == 0
+
+    @property
+    def unfiltered(self) -> bool:
+        """Whether the processed law is the plain softmax of the logits at temperature 1."""
+        return self.temperature == 1 and self.top_k == 0 and self.top_p == 1

@@ -1,0 +1,36 @@
+"""Names shared by the stages that write and read round traces: the contract between them is a file format.
+
+One row per decision (a round's root), collected with drafts of γ_max tokens. Array columns have γ_max entries; entries past
+``drafted`` are -1 (tokens) or NaN.
+"""
+
+ROUND_TRACES_VERSION = 1
+MANIFEST = "manifest.json"
+
+# column -> Arrow type; "array<…>" is a fixed-size list of γ_max, "state<…>" one of the feature state's size
+ROUND_COLUMNS = {
+    "prompt_id": "string",
+    "document": "string",
+    "slice": "string",
+    "split": "string",
+    "temperature": "float32",
+    "top_k": "int32",
+    "top_p": "float32",
+    "batch_size": "int32",
+    "round": "int32",  # 1 is the first round after the prefill
+    "position": "int32",  # committed tokens at the root
+    "newest_token": "int32",
+    "newest_token_source": "string",  # prefill, correction or bonus
+    "previous_drafted": "int32",  # -1 in the first round
+    "previous_accepted": "int32",
+    "drafted": "int32",
+    "accepted": "int32",
+    "censored": "bool",  # the draft was cut short by the token budget or an end-of-sequence token
+    "tokens": "array<int32>",
+    "confidence": "array<float32>",  # max of the draft's temperature-1 law
+    "entropy": "array<float32>",  # nats, of the same law
+    "overlap": "array<float32>",  # Σ min(p, q) of the processed laws
+    "acceptance": "array<float32>",  # min(1, p/q) of the drawn token
+    "on_path": "array<bool>",  # every earlier drafted token was accepted: this one was really tested
+    "state": "state<float16>",
+}

@@ -1,0 +1,92 @@
+"""What a controller may see, as types (specification: predictability).
+
+A chain verified with min(1, p/q) is lossless only if the decision to submit token i is taken before it is drawn. So each
+decision gets an object with what was known at that moment and nothing later:
+
+    plan(root)          the committed prefix: target states on it, the past rounds
+    stop_before(laws)   also the draft laws up to the next token's, and the tokens drafted so far
+    stop_after(drawn)   also the token just drawn - which is kept and verified whatever the answer
+
+Shape suffixes: V vocabulary, K tapped layers, D hidden size, E embedding size.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from predictors.rounds import RoundRecord
+from predictors.sampling import SamplingSettings
+
+
+@dataclass(frozen=True)
+class Root:
+    """The state before a round drafts.
+
+    ``position`` counts committed tokens and ``cap`` is the most tokens the drafter would draft. ``hidden_KD`` holds the
+    target's hidden states at the row whose logits produced the newest token, ``embedding_E`` that token's input embedding
+    (both ``None`` unless the decoder taps layers);
+    ``previous`` is the last finished round, ``None`` right after the prefill.
+    """
+
+    position: int
+    cap: int
+    settings: SamplingSettings
+    previous: RoundRecord | None
+    hidden_KD: Tensor | None = None
+    embedding_E: Tensor | None = None
+
+
+class NextLaw:
+    """The draft's law of the next token, before it is drawn.
+
+    ``confidence`` and ``entropy`` (nats) come from the temperature-1, unfiltered softmax; ``law_confidence`` and
+    ``law_entropy`` from the processed law the token will be drawn from. All are 0-d tensors, computed when asked for.
+    """
+
+    def __init__(self, root: Root, drafted: int, logits_V: Tensor, probs_V: Tensor) -> None:
+        self.root = root
+        self.drafted = drafted
+        self._logits_V = logits_V
+        self._probs_V = probs_V
+
+    @cached_property
+    def _unit_probs_V(self) -> Tensor:
+        if self.root.settings.unfiltered:
+            return self._probs_V
+        return torch.softmax(self._logits_V.to(self._probs_V.dtype), dim=-1)
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        return self._unit_probs_V.max()
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        return _entropy(self._unit_probs_V)
+
+    @cached_property
+    def law_confidence(self) -> Tensor:
+        return self._probs_V.max()
+
+    @cached_property
+    def law_entropy(self) -> Tensor:
+        return _entropy(self._probs_V)
+
+
+class DrawnToken:
+    """A token that was just drawn and will be verified, with the law it came from."""
+
+    def __init__(self, law: NextLaw, token: Tensor) -> None:
+        self.law = law
+        self.token = token
+        self.drafted = law.drafted + 1
+
+    @cached_property
+    def probability(self) -> Tensor:
+        """Probability of the token under the law it was drawn from."""
+        return self.law._probs_V[self.token]
+
+
+def _entropy(probs_V: Tensor) -> Tensor:
+    return torch.special.entr(probs_V).sum()

@@ -1,0 +1,1 @@
+"""Labels, Lightning training, calibration: learns from files, runs no decoder."""

@@ -1,0 +1,1 @@
+"""Runs the real decoder over prompts and writes what controllers learn from."""
