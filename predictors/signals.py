@@ -49,13 +49,13 @@ class NextLaw:
         self.root = root
         self.drafted = drafted
         self._logits_V = logits_V
-        self._probs_V = probs_V
+        self.probs_V = probs_V
 
     @cached_property
     def _unit_probs_V(self) -> Tensor:
         if self.root.settings.unfiltered:
-            return self._probs_V
-        return torch.softmax(self._logits_V.to(self._probs_V.dtype), dim=-1)
+            return self.probs_V
+        return torch.softmax(self._logits_V.to(self.probs_V.dtype), dim=-1)
 
     @cached_property
     def confidence(self) -> Tensor:
@@ -67,11 +67,11 @@ class NextLaw:
 
     @cached_property
     def law_confidence(self) -> Tensor:
-        return self._probs_V.max()
+        return self.probs_V.max()
 
     @cached_property
     def law_entropy(self) -> Tensor:
-        return _entropy(self._probs_V)
+        return _entropy(self.probs_V)
 
 
 class DrawnToken:
@@ -85,7 +85,7 @@ class DrawnToken:
     @cached_property
     def probability(self) -> Tensor:
         """Probability of the token under the law it was drawn from."""
-        return self.law._probs_V[self.token]
+        return self.law.probs_V[self.token]
 
 
 def _entropy(probs_V: Tensor) -> Tensor:

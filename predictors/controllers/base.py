@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from predictors.bundle import Bundle
 from predictors.contract import CaptureContract
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
@@ -47,6 +48,11 @@ class Controller:
     def from_config(cls, values: Mapping[str, Any]) -> "Controller":
         """Build from a decoder configuration's ``controller`` entry without its ``kind``."""
         raise NotImplementedError
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> "Controller":
+        """Build from an exported bundle; only learned controllers have one."""
+        raise ValueError(f"{bundle.source}: a {cls.kind!r} controller is not learned and has no bundle.")
 
     def start(self, settings: SamplingSettings) -> Session:
         raise NotImplementedError

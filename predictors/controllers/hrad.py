@@ -109,6 +109,10 @@ class HRAD(Controller):
     def from_config(cls, values: Mapping[str, Any]) -> "HRAD":
         return cls(read_bundle(parse_config(HRADConfig, values, "controller hrad").bundle))
 
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> "HRAD":
+        return cls(bundle)
+
     def start(self, settings: SamplingSettings) -> HRADSession:
         return HRADSession(self, settings)
 

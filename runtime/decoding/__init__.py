@@ -1,0 +1,1 @@
+"""Decoding loops: one file per way of interleaving draft and target."""

@@ -1,0 +1,150 @@
+"""What every decoder shares: a checked request, the stream of steps and its collection into a generation."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from predictors.contract import CaptureContract
+from predictors.controllers import Controller
+from predictors.rounds import RoundRecord
+from predictors.sampling import SamplingSettings
+from predictors.signals import NextLaw, Root
+from runtime.custom_generate import decode_for_generate
+from runtime.decoding.request import Request, checked_prompt
+from runtime.pair import ModelPair
+from runtime.randomness import Randomness
+from runtime.tree import TokenTree
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a round saw, for collectors; valid until the next step.
+
+    ``draft_laws`` holds one `NextLaw` per drafted token; ``target_probs`` [N + 1, V] the target's laws at the tree's rows.
+    """
+
+    root: Root
+    tree: TokenTree
+    draft_laws: list[NextLaw]
+    target_probs: Tensor
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round as it ends: the ``tokens`` it emitted, its ``record``, and its ``evidence`` if observed."""
+
+    tokens: list[int]
+    record: RoundRecord
+    evidence: Evidence | None = None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """``tokens``: new tokens only, cut at the first end-of-sequence token. ``rounds``: round 0 is the prefill."""
+
+    tokens: list[int]
+    rounds: list[RoundRecord]
+
+
+class Decoder(ABC):
+    """Decodes one request at a time. Subclasses implement one way of interleaving draft and target (`_steps`)."""
+
+    def __init__(self, pair: ModelPair, controller: Controller) -> None:
+        self.pair = pair
+        self.controller = controller
+
+    @abstractmethod
+    def _steps(self, request: Request) -> Iterator[Step]:
+        """The decoding loop."""
+
+    @property
+    def contract(self) -> CaptureContract | None:
+        """The capture contract of a learned controller."""
+        return self.controller.contract
+
+    def generate(self, prompt_ids: Sequence[int] | Tensor, **options: Any) -> Generation:
+        """Decode a prompt; options as in `stream`.
+
+        Returns
+        -------
+        Generation
+            New tokens and one record per round.
+        """
+        tokens: list[int] = []
+        rounds = []
+        for step in self.stream(prompt_ids, **options):
+            tokens += step.tokens
+            rounds.append(step.record)
+        return Generation(tokens, rounds)
+
+    def stream(
+        self,
+        prompt_ids: Sequence[int] | Tensor,
+        max_new_tokens: int = 64,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        randomness: Any = None,
+        eos_token_id: int | Sequence[int] | None = None,
+        observe: bool = False,
+        layers: Sequence[int] = (),
+    ) -> Iterator[Step]:
+        """Decode a prompt, yielding each round as it ends.
+
+        Parameters
+        ----------
+        prompt_ids
+            Token ids: a list or a 1-D int64 tensor; at least one.
+        max_new_tokens
+            Budget of new tokens; prompt and budget together must fit the models' context.
+        temperature, top_k, top_p
+            Sampling settings of the target; temperature 0 is greedy. Output follows the target's law under them exactly.
+        randomness
+            A `Randomness`; ``None`` seeds one from torch's global generator.
+        eos_token_id
+            Ends the generation; ``None`` takes the target's own.
+        observe
+            Attach each round's evidence.
+        layers
+            Hidden states of the target to tap besides the controller's.
+
+        Raises
+        ------
+        ValueError
+            For an empty prompt, ids outside the vocabulary, a request longer than the context or bad settings.
+        """
+        request = Request(
+            prompt=checked_prompt(prompt_ids, self.pair, max_new_tokens),
+            max_new_tokens=max_new_tokens,
+            settings=SamplingSettings(temperature, top_k, top_p),
+            randomness=Randomness(int(torch.randint(2**62, ()))) if randomness is None else randomness,
+            eos_tokens=self._eos_tokens(eos_token_id),
+            layers=tuple(sorted({*layers, *self.controller.layers})),
+            observe=observe,
+        )
+        return self._steps(request)
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        generation_config: Any = None,
+        attention_mask: Tensor | None = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """``model.generate(..., custom_generate=decoder)``: temperature, top-k, top-p, stopping criteria and streamers are
+        honoured; other logits processors, padding, batches and beams are refused by name (`runtime.custom_generate`)."""
+        return decode_for_generate(
+            self, model, input_ids, logits_processor, stopping_criteria, generation_config, attention_mask
+        )
+
+    def _eos_tokens(self, eos_token_id: int | Sequence[int] | None) -> frozenset[int]:
+        if eos_token_id is None:
+            return self.pair.target.eos_tokens
+        return frozenset([eos_token_id] if isinstance(eos_token_id, int) else eos_token_id)

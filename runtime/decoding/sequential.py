@@ -1,0 +1,128 @@
+"""The sequential loop: draft a tree, verify it in one target pass, commit. Without a drafter it is plain decoding.
+
+Round 0 prefills the prompt and emits one target token, so that root features exist from round 1. The newest token is never
+cached: a target pass runs over it and the tree, row 0 being its own.
+"""
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from predictors.controllers import Controller
+from predictors.rounds import RoundRecord
+from predictors.signals import NextLaw, Root
+from runtime.decoding.base import Decoder, Evidence, Step
+from runtime.decoding.clock import PhaseClock
+from runtime.decoding.request import Request
+from runtime.drafting.chain import ChainConfig, ChainDraft
+from runtime.laws import processed_law
+from runtime.pair import ModelPair
+from runtime.randomness import stream
+from runtime.tree import EMPTY_TREE, TokenTree
+from runtime.verification import Verifier, draw_verdict
+
+
+class SequentialDecoder(Decoder):
+    """Alternates drafting and verification. ``drafter=None`` decodes with the target alone."""
+
+    def __init__(
+        self, pair: ModelPair, drafter: ChainConfig | None, verifier: Verifier, controller: Controller
+    ) -> None:
+        super().__init__(pair, controller)
+        self.drafter = drafter
+        self.verifier = verifier
+
+    def _steps(self, request: Request) -> Iterator[Step]:
+        run = _Run(self, request)
+        yield run.prefill()
+        while not run.done:
+            yield run.round()
+
+
+class _Run:
+    """One request in flight."""
+
+    def __init__(self, decoder: SequentialDecoder, request: Request) -> None:
+        pair = decoder.pair
+        self.request = request
+        self.pair = pair
+        self.verifier = decoder.verifier
+        self.session = decoder.controller.start(request.settings)
+        self.clock = PhaseClock()
+        self.chance = stream(request.randomness, "verify")
+        self.target = pair.target.open(request.max_length, request.layers)
+        self.gamma = 0
+        self.draft: ChainDraft | None = None
+        if decoder.drafter is not None:
+            assert pair.draft is not None
+            self.gamma = decoder.drafter.gamma
+            draft_chance = stream(request.randomness, "draft")
+            self.draft = ChainDraft(decoder.drafter, pair.draft, pair.target.vocabulary_size, request, draft_chance)
+        self.emitted = 0
+        self.done = False
+        self.newest = -1
+        self.hidden_KD: Tensor | None = None
+        self.previous: RoundRecord | None = None
+
+    def prefill(self) -> Step:
+        """Round 0: cache the prompt in both models and emit one token of the target."""
+        prompt = self.request.prompt
+        self.clock.resume()
+        out = self.target.forward(prompt, last=1)
+        self.target.keep(range(len(prompt)))
+        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[-1]
+        self.clock.lap("target")
+        self.newest = int(self.chance.categorical(processed_law(out.logits[-1], self.request.settings)))
+        self.clock.lap("verify")
+        if self.draft is not None:
+            self.draft.prefill(prompt, self.newest)
+            self.clock.lap("draft")
+        return Step(*self._emit(RoundRecord(), [self.newest]))
+
+    def round(self) -> Step:
+        """Draft, verify in one target pass, commit."""
+        self.clock.resume()
+        root = self._root()
+        tree, draft_laws = self._draft(root)
+        out = self.target.forward(
+            [self.newest, *tree.tokens.tolist()], [-1, *(parent + 1 for parent in tree.parent_list)]
+        )
+        self.clock.lap("target")
+        target_probs = processed_law(out.logits, self.request.settings)
+        row, token = draw_verdict(self.verifier(tree, target_probs), self.chance)
+        path = tree.path(row)
+        accepted = tree.tokens[path].tolist()
+        self.target.keep([0, *(node + 1 for node in path)])
+        self.newest = token
+        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[row]
+        self.clock.lap("verify")
+        if self.draft is not None:
+            self.draft.commit(accepted, token)
+            self.clock.lap("draft")
+        record = RoundRecord(drafted=tree.num_nodes, accepted=len(path), rolled_back=tree.num_nodes - len(path))
+        tokens, record = self._emit(record, [*accepted, token])
+        self.session.end_round(record)
+        self.previous = record
+        evidence = Evidence(root, tree, draft_laws, target_probs) if self.request.observe else None
+        return Step(tokens, record, evidence)
+
+    def _root(self) -> Root:
+        embedding_E = self.pair.target.embedding(self.newest) if self.request.layers else None
+        position = len(self.request.prompt) + self.emitted
+        return Root(position, self.gamma, self.request.settings, self.previous, self.hidden_KD, embedding_E)
+
+    def _draft(self, root: Root) -> tuple[TokenTree, list[NextLaw]]:
+        planned = self.session.plan(root)
+        self.clock.lap("controller")
+        budget = self.request.max_new_tokens - self.emitted - 1
+        if self.draft is None:
+            return EMPTY_TREE, []
+        cap = min(self.gamma, budget, self.gamma if planned is None else planned)
+        return self.draft.draft(root, cap, self.session, self.clock)
+
+    def _emit(self, record: RoundRecord, tokens: list[int]) -> tuple[list[int], RoundRecord]:
+        tokens, self.done = self.request.cut(tokens, self.emitted)
+        self.emitted += len(tokens)
+        record.emitted = len(tokens)
+        record.seconds = self.clock.end_round()
+        return tokens, record

@@ -1,0 +1,38 @@
+"""Sampling laws: from logits to the probabilities that tokens are really drawn from.
+
+    p = softmax(top_p(top_k(logits / T)))        T = 0: the exact one-hot of the first maximal logit
+
+Computed in promote_types(logits.dtype, float32), so bfloat16 logits never give bfloat16 probabilities. The filters keep the
+same tokens as Hugging Face's logits processors. Shape suffixes: ... any rows, V vocabulary.
+"""
+
+import torch
+from torch import Tensor
+
+from predictors.sampling import SamplingSettings
+
+
+def processed_law(logits: Tensor, settings: SamplingSettings) -> Tensor:
+    """Probabilities [..., V] of logits [..., V] under ``settings``."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if settings.greedy:
+        return torch.zeros_like(logits).scatter_(-1, logits.argmax(dim=-1, keepdim=True), 1.0)
+    if settings.temperature != 1:
+        logits = logits / settings.temperature
+    if settings.top_k:
+        logits = _keep_top_k(logits, settings.top_k)
+    if settings.top_p < 1:
+        logits = _keep_top_p(logits, settings.top_p)
+    return torch.softmax(logits, dim=-1)
+
+
+def _keep_top_k(logits: Tensor, top_k: int) -> Tensor:
+    threshold = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[..., -1:]
+    return logits.masked_fill(logits < threshold, -torch.inf)
+
+
+def _keep_top_p(logits: Tensor, top_p: float) -> Tensor:
+    ascending, order = logits.sort(dim=-1)
+    drop = torch.softmax(ascending, dim=-1).cumsum(dim=-1) <= 1 - top_p
+    drop[..., -1] = False
+    return logits.masked_fill(drop.scatter(-1, order, drop), -torch.inf)

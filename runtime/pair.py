@@ -1,0 +1,109 @@
+"""A model pair: one target, an optional draft, over one vocabulary."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from runtime.adapter import CausalLanguageModel, LanguageModel
+from runtime.vocabulary import require_shared_vocabulary
+
+
+class ModelPair:
+    """Two causal language models over one vocabulary.
+
+    Parameters
+    ----------
+    target, draft
+        Hugging Face causal LMs, kept in their own dtype and on their own device; ``draft=None`` for single-model methods.
+        Anything with the `LanguageModel` interface is taken as it is.
+    tokenizer, draft_tokenizer
+        Optional. Both together prove that the models share a vocabulary; without them the vocabulary sizes must be equal.
+
+    Raises
+    ------
+    ValueError
+        If the models do not share a vocabulary.
+
+    Notes
+    -----
+    Laws live on the target's vocabulary: a draft with fewer (padding) ids gives the others probability zero.
+    """
+
+    def __init__(self, target: Any, draft: Any = None, tokenizer: Any = None, draft_tokenizer: Any = None) -> None:
+        self.target = _adapt(target)
+        self.draft = None if draft is None else _adapt(draft)
+        self.tokenizer = tokenizer
+        if self.draft is not None:
+            require_shared_vocabulary(
+                tokenizer,
+                draft_tokenizer,
+                self.target.vocabulary_size,
+                self.draft.vocabulary_size,
+            )
+
+    @classmethod
+    def load(
+        cls,
+        target: str | Path,
+        draft: str | Path | None = None,
+        device: str = "auto",
+        dtype: str | torch.dtype = "auto",
+        tokenizer: str | Path | None = None,
+    ) -> "ModelPair":
+        """Load from local folders or hub ids.
+
+        ``device='auto'`` takes the first CUDA device if there is one; ``dtype='auto'`` takes bfloat16 where the device
+        computes it natively and float32 elsewhere. ``tokenizer`` defaults to the target's own folder.
+        """
+        place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+        number = native_dtype(place) if dtype == "auto" else _parse_dtype(dtype)
+        models = [None if path is None else _load_model(path, place, number) for path in (target, draft)]
+        tokenizers = [None if path is None else _load_tokenizer(tokenizer or path) for path in (target, draft)]
+        return cls(models[0], models[1], tokenizer=tokenizers[0], draft_tokenizer=tokenizers[1])
+
+    @property
+    def context_limit(self) -> int:
+        """Most tokens, prompt and output together, that both models serve."""
+        limits = [model.context_limit for model in (self.target, self.draft) if model is not None]
+        return min(limits)
+
+
+def native_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where ``device`` multiplies it natively, else float32."""
+    native = torch.cuda.is_bf16_supported() if device.type == "cuda" else _cpu_has_bfloat16()
+    return torch.bfloat16 if native else torch.float32
+
+
+def _cpu_has_bfloat16() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _adapt(model: Any) -> LanguageModel:
+    return CausalLanguageModel(model) if isinstance(model, PreTrainedModel) else model
+
+
+def _parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    number = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(number, torch.dtype) or not number.is_floating_point:
+        raise ValueError(
+            f"dtype {dtype!r} is not a floating-point torch dtype; use auto, float32, bfloat16 or float16."
+        )
+    return number
+
+
+def _load_model(path: str | Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    except OSError as error:
+        raise ValueError(f"cannot load a model from {path}: {str(error).splitlines()[0]}") from error
+    return model.to(device)
+
+
+def _load_tokenizer(path: str | Path) -> Any:
+    """The folder's tokenizer, or ``None`` where it has none (then it is unknown)."""
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, KeyError):
+        return None

@@ -1,0 +1,73 @@
+"""The one door of chance: every random choice of the runtime is a call of ``categorical``.
+
+An accept test is a draw from two weights; drawing without replacement is a sequence of draws. Tests substitute an object
+that forks at every call and so obtain the exact output law of the real decoder.
+
+A token is drawn by the exponential race argmax_x w(x) / e(x), e(x) ~ Exp(1), in float64: P(x) = w(x) / Σ w, a token of weight
+zero is impossible, and nothing waits for the host.
+"""
+
+import hashlib
+from typing import Any, Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor
+
+TINY = torch.finfo(torch.float64).tiny  # keeps 0 / 0 out of the race
+
+
+class Chance(Protocol):
+    """What the runtime asks of a source of randomness."""
+
+    def categorical(self, weights: Tensor) -> Tensor:
+        """Draw from unnormalised ``weights`` [..., V], each row with positive mass; returns int64 [...]."""
+        ...
+
+
+@runtime_checkable
+class Streamed(Protocol):
+    """A source that splits into independent streams by purpose."""
+
+    def stream(self, purpose: str) -> Chance: ...
+
+
+class Randomness:
+    """Seeded chance, resident on the device of the weights it is given.
+
+    Parameters
+    ----------
+    seed
+        Same seed, same draws, per stream and device.
+
+    Examples
+    --------
+    >>> import torch
+    >>> randomness = Randomness(seed=0)
+    >>> int(randomness.categorical(torch.tensor([0.0, 1.0, 0.0])))
+    1
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = int(seed)
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def categorical(self, weights: Tensor) -> Tensor:
+        generator = self._generators.get(weights.device)
+        if generator is None:
+            generator = torch.Generator(weights.device).manual_seed(self.seed)
+            self._generators[weights.device] = generator
+        weights = weights.double()
+        race = torch.empty_like(weights).exponential_(generator=generator).clamp_(min=TINY)
+        return (weights / race).argmax(dim=-1)
+
+    def stream(self, purpose: str) -> "Randomness":
+        """An independent source keyed by seed and purpose (two overlap modes draw the same, whatever their order)."""
+        key = hashlib.sha256(f"{self.seed}/{purpose}".encode()).digest()
+        return Randomness(int.from_bytes(key[:8], "little") >> 1)
+
+
+def stream(randomness: Any, purpose: str) -> Chance:
+    """``randomness``'s stream for ``purpose``; the object itself where it has no streams."""
+    if isinstance(randomness, Streamed):
+        return randomness.stream(purpose)
+    return cast(Chance, randomness)

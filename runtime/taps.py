@@ -1,0 +1,57 @@
+"""Hidden states by forward hooks, numbered as Hugging Face's ``hidden_states``.
+
+0 is the embedding, i the output of block i, and the last one (i = number of blocks) is after the final norm. Hooks live only
+during a pass. Shape suffixes: N nodes, K layers, D hidden size.
+"""
+
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+
+class HiddenStateTaps:
+    """Captures chosen layers of the passes run inside ``with taps:``."""
+
+    def __init__(self, model: PreTrainedModel, layers: tuple[int, ...]) -> None:
+        if list(layers) != sorted(set(layers)):
+            raise ValueError(f"tapped layers must ascend without repeats, got {layers}.")
+        self._modules = [_tapped_module(model, layer) for layer in layers]
+        self._states: list[Tensor] = []
+        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+
+    def __enter__(self) -> "HiddenStateTaps":
+        self._states = []
+        self._handles = [module.register_forward_hook(self._capture) for module in self._modules]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def stacked(self) -> Tensor:
+        """States [N, K, D] of the last pass."""
+        return torch.stack(self._states, dim=1)
+
+    def _capture(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        state: Tensor = output[0] if isinstance(output, tuple) else output
+        self._states.append(state[0])
+
+
+def _tapped_module(model: PreTrainedModel, layer: int) -> nn.Module:
+    body = model.base_model
+    blocks, norm = getattr(body, "layers", None), getattr(body, "norm", None)
+    if blocks is None or norm is None:
+        raise ValueError(
+            f"{type(model).__name__} has no .layers and .norm to tap hidden states from; "
+            "controllers that read hidden states need a Llama-shaped model (Llama, Qwen, Mistral, …)."
+        )
+    if not 0 <= layer <= len(blocks):
+        raise ValueError(f"layer {layer} does not exist: {type(model).__name__} has hidden states 0 to {len(blocks)}.")
+    if layer == len(blocks):
+        return norm
+    return model.get_input_embeddings() if layer == 0 else blocks[layer - 1]

@@ -1,0 +1,109 @@
+"""A drafted tree that knows how it was drawn. A chain is a tree; a tree without nodes is valid.
+
+Shape suffixes: N nodes, M draws, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class DraftLaw(Enum):
+    """How the children of a node were drawn from the node's draft law."""
+
+    IID = "i.i.d."
+    WITHOUT_REPLACEMENT = "without replacement"
+    DETERMINISTIC = "deterministic"
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """Drafted tokens and the laws they were drawn from.
+
+    Parameters
+    ----------
+    tokens
+        [N] int64.
+    parents
+        [N] int64, -1 is the root; a parent comes before its children.
+    draws
+        [M] int64: node indices in draw order; a node drawn twice appears twice. ``None``: every node once, in order.
+    draft_probs
+        [N + 1, V]: row 0 is the law the root's children were really drawn from, row i + 1 that of node i's children. Rows
+        without draws are ignored. ``None`` only for deterministic trees.
+    law
+        How children were drawn.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    draws: Tensor | None = None
+    draft_probs: Tensor | None = None
+    law: DraftLaw = DraftLaw.IID
+
+    def __post_init__(self) -> None:
+        if self.tokens.shape != self.parents.shape or self.tokens.dim() != 1:
+            raise ValueError(
+                f"tokens {tuple(self.tokens.shape)} and parents {tuple(self.parents.shape)} must both have shape [N]."
+            )
+        if self.draft_probs is None:
+            if self.law is not DraftLaw.DETERMINISTIC:
+                raise ValueError(f"a tree drawn {self.law.value} needs draft_probs: no drafted token without its law.")
+        elif len(self.draft_probs) != len(self.tokens) + 1:
+            raise ValueError(f"draft_probs has {len(self.draft_probs)} rows, expected N + 1 = {len(self.tokens) + 1}.")
+        if self.draws is None:
+            object.__setattr__(self, "draws", torch.arange(len(self.tokens), device=self.tokens.device))
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def parent_list(self) -> list[int]:
+        """Parents on the host; checked to be topologically ordered."""
+        parents: list[int] = self.parents.tolist()
+        for node, parent in enumerate(parents):
+            if not -1 <= parent < node:
+                raise ValueError(
+                    f"node {node} has parent {parent}: a parent comes before its children (-1 is the root)."
+                )
+        return parents
+
+    @cached_property
+    def depths(self) -> list[int]:
+        """Depth of every row on the host: 0 for the root (row 0), then one entry per node; length N + 1."""
+        depths = [0]
+        for parent in self.parent_list:
+            depths.append(depths[parent + 1] + 1)
+        return depths
+
+    @cached_property
+    def is_chain(self) -> bool:
+        """Whether node i hangs under node i - 1 and every node was drawn once."""
+        assert self.draws is not None
+        in_order = list(range(self.num_nodes))
+        return self.parent_list == [node - 1 for node in in_order] and self.draws.tolist() == in_order
+
+    def path(self, row: int) -> list[int]:
+        """Node indices from the root's child to row ``row``'s node; empty for row 0."""
+        nodes = []
+        node = row - 1
+        while node >= 0:
+            nodes.append(node)
+            node = self.parent_list[node]
+        return nodes[::-1]
+
+
+def chain_tree(tokens: Tensor, draft_probs: Tensor) -> TokenTree:
+    """The tree of a chain of ``tokens`` [N] drawn one after the other from the first N rows of ``draft_probs`` [N + 1, V]."""
+    return TokenTree(
+        tokens=tokens, parents=torch.arange(-1, len(tokens) - 1), draft_probs=draft_probs, law=DraftLaw.IID
+    )
+
+
+EMPTY_TREE = TokenTree(
+    tokens=torch.empty(0, dtype=torch.int64), parents=torch.empty(0, dtype=torch.int64), law=DraftLaw.DETERMINISTIC
+)

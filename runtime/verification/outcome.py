@@ -1,0 +1,50 @@
+"""The law of a verification's outcome, and how a verdict is drawn from it.
+
+Every verifier is a pure function of a tree and the target's laws that returns where the accepted path stops, as a law, and
+the law of the token emitted there. A verdict is then two categorical draws; the expected accepted length is a dot product;
+exactness is tested without any random number. Shape suffixes: N nodes, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from runtime.randomness import Chance
+
+
+@dataclass(frozen=True)
+class OutcomeLaw:
+    """``stop`` [N + 1] float64, sums to 1: P(the accepted path ends at this row's node); ``depths`` [N + 1] of the rows."""
+
+    stop: Tensor
+    depths: Sequence[int]
+    residual_law: Callable[[int | Tensor], Tensor]
+
+    def residual(self, row: int | Tensor) -> Tensor:
+        """Law [V] of the token emitted after stopping at ``row`` (an int or a 0-d tensor). Evaluated on demand."""
+        return self.residual_law(row)
+
+    def expected_accepted_length(self) -> float:
+        """E[accepted tokens] of this tree."""
+        return float((self.stop * self.stop.new_tensor(self.depths)).sum())
+
+
+def draw_verdict(law: OutcomeLaw, randomness: Chance) -> tuple[int, int]:
+    """The row where the accepted path ends and the token emitted after it: two draws, one host read."""
+    row = randomness.categorical(law.stop)
+    token = randomness.categorical(law.residual(row))
+    row_index, token_id = torch.stack([row, token]).tolist()
+    return row_index, token_id
+
+
+def normalised_or(weights: Tensor, fallback: Tensor) -> Tensor:
+    """``weights`` [V] normalised; ``fallback`` where they have no mass (reached with probability zero, by rounding only)."""
+    mass = weights.sum()
+    return torch.where(mass > 0, weights / mass, fallback)
+
+
+def root_only(target_probs: Tensor) -> OutcomeLaw:
+    """The outcome on a tree without nodes: stop at the root and emit from the target's own law."""
+    return OutcomeLaw(target_probs.new_ones(1, dtype=torch.float64), [0], lambda row: target_probs[row])

@@ -1,0 +1,145 @@
+"""The adapter's cache, masks, positions and taps against cache-free forwards."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, Qwen2Config, Qwen3Config
+
+from runtime.adapter import CausalLanguageModel, ancestor_mask
+from tests.toys import tiny_llama
+
+SIZES = {
+    "vocab_size": 32,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "head_dim": 8,
+}
+
+
+def random_model(config):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(4.0)
+    return model.eval()
+
+
+@torch.no_grad()
+def cache_free(model, context):
+    return model(torch.tensor([context])).logits[0, -1]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(
+    "config",
+    [Qwen2Config(**SIZES), Qwen3Config(**SIZES), MistralConfig(**SIZES), None],
+    ids=lambda config: type(config).__name__,
+)
+def test_random_trees_and_commits_equal_cache_free_forwards(config, attention):
+    model = tiny_llama() if config is None else random_model(config)
+    model.set_attn_implementation(attention)
+    state = CausalLanguageModel(model).open(max_length=8)  # grows on the way
+    generator = torch.Generator().manual_seed(0)
+    context = torch.randint(32, (5,), generator=generator).tolist()
+    state.forward(context)
+    state.keep(range(len(context)))
+    for _ in range(12):
+        contexts, parents = [], []
+        for _call in range(2):  # a tree grown in two calls
+            count = int(torch.randint(1, 5, (), generator=generator))
+            tokens = torch.randint(32, (count,), generator=generator).tolist()
+            new_parents = []
+            for token in tokens:
+                parent = int(torch.randint(-1, len(contexts), (), generator=generator)) if contexts else -1
+                contexts.append([*(context if parent < 0 else contexts[parent]), token])
+                new_parents.append(parent)
+            parents += new_parents
+            logits = state.forward(tokens, new_parents).logits
+            expected = torch.stack([cache_free(model, item) for item in contexts[-count:]])
+            torch.testing.assert_close(logits, expected, atol=2e-5, rtol=1e-4)
+        leaf = int(torch.randint(len(contexts), (), generator=generator))
+        path = []
+        node = leaf
+        while node >= 0:
+            path.insert(0, node)
+            node = parents[node]
+        state.keep(path)
+        context = contexts[leaf]
+    assert state.committed == len(context)
+
+
+def test_stale_scratch_would_be_noticed():
+    """Power of the test above: forgetting to drop a rejected row changes the logits."""
+    model = tiny_llama()
+    state = CausalLanguageModel(model).open(max_length=8)
+    state.forward([1, 2, 3])
+    state.keep(range(3))
+    state.forward([4])
+    state.keep([0])  # a rejected token kept by mistake
+    wrong = state.forward([5]).logits[-1]
+    assert (wrong - cache_free(model, [1, 2, 3, 5])).abs().max() > 1e-2
+
+
+def test_last_logits_only():
+    model = tiny_llama()
+    adapter = CausalLanguageModel(model)
+    assert adapter.open(8).forward([1, 2, 3], last=1).logits.shape == (1, 32)
+
+
+def test_keep_refuses_what_is_no_path():
+    state = CausalLanguageModel(tiny_llama()).open(8)
+    state.forward([1, 2, 3], [-1, -1, 0])
+    with pytest.raises(AssertionError, match="no path"):
+        state.keep([1, 2])
+
+
+def test_taps_equal_output_hidden_states_bit_for_bit():
+    model = tiny_llama(layers=3)
+    layers = (0, 1, 2, 3)
+    hidden = CausalLanguageModel(model).open(8, layers).forward([1, 2, 3, 4]).hidden_NKD
+    with torch.no_grad():
+        expected = model(torch.tensor([[1, 2, 3, 4]]), output_hidden_states=True).hidden_states
+    for index, layer in enumerate(layers):
+        assert torch.equal(hidden[:, index], expected[layer][0])
+    with torch.no_grad():
+        assert torch.equal(model.lm_head(hidden[:, 3]), model(torch.tensor([[1, 2, 3, 4]])).logits[0])  # post-norm
+
+
+def test_bad_taps_are_refused():
+    adapter = CausalLanguageModel(tiny_llama(layers=2))
+    with pytest.raises(ValueError, match="layer 3 does not exist.*0 to 2"):
+        adapter.open(8, (1, 3))
+    with pytest.raises(ValueError, match="ascend"):
+        adapter.open(8, (2, 1))
+
+
+def test_models_without_llama_shape_decode_but_cannot_be_tapped():
+    config = GPT2Config(
+        vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=64, eos_token_id=None, bos_token_id=None
+    )
+    adapter = CausalLanguageModel(GPT2LMHeadModel(config))
+    assert adapter.open(8).forward([1, 2]).logits.shape == (2, 32)
+    with pytest.raises(ValueError, match="Llama-shaped"):
+        adapter.open(8, (1,))
+
+
+def test_sliding_windows_bound_the_context():
+    model = random_model(MistralConfig(**SIZES, sliding_window=24))
+    assert CausalLanguageModel(model).context_limit == 24
+
+
+def test_attention_without_tree_masks_is_refused():
+    model = tiny_llama()
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="attn_implementation='sdpa'"):
+        CausalLanguageModel(model)
+
+
+def test_ancestor_mask():
+    expected = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], dtype=torch.bool)
+    assert torch.equal(ancestor_mask([-1, -1, 0, 2]), expected)

@@ -1,0 +1,175 @@
+"""The output law of the real decoder equals the target's, by enumeration of every random choice."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from predictors.sampling import SamplingSettings
+from runtime import ModelPair, build_decoder
+from runtime.laws import processed_law
+from runtime.verification import VERIFIERS, Verifier
+from runtime.verification.chain import block
+from runtime.verification.outcome import OutcomeLaw
+from tests.toys import TableModel, output_law, tiny_llama, total_variation
+
+CONTROLLERS = [
+    {"kind": "fixed"},
+    {"kind": "fixed", "gamma": 1},
+    {"kind": "confidence", "epsilon": 0.6},
+    {"kind": "confidence", "epsilon": 0.6, "min_tokens": 0},
+    {"kind": "entropy"},
+    {"kind": "entropy", "threshold": 0.5},
+]
+PROMPT = [0, 1]
+
+
+def target_law(model, prompt, length, settings):
+    """Law of the next ``length`` tokens by plain ancestral sampling."""
+    law = {(): 1.0}
+    for _ in range(length):
+        longer = {}
+        for tokens, probability in law.items():
+            probs = processed_law(model.logits([*prompt, *tokens]), settings)
+            for token, share in enumerate(probs.tolist()):
+                if share:
+                    longer[(*tokens, token)] = probability * share
+        law = longer
+    return law
+
+
+def decoder_law(pair, config, length, settings):
+    decoder = build_decoder(pair, config)
+    options = dataclasses.asdict(settings)
+    return output_law(
+        lambda chance: (
+            decoder.generate(PROMPT, max_new_tokens=length, randomness=chance, eos_token_id=(), **options).tokens
+        )
+    )
+
+
+@pytest.mark.parametrize("verifier", ["tokenwise", "block", "hsd"])
+@pytest.mark.parametrize("controller", CONTROLLERS, ids=str)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_output_law_is_the_targets(verifier, controller, temperature):
+    pair = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
+    settings = SamplingSettings(temperature)
+    config = {
+        "method": "speculative",
+        "drafter": {"kind": "chain", "gamma": 2},
+        "verifier": verifier,
+        "controller": controller,
+    }
+    law = decoder_law(pair, config, 4, settings)
+    assert total_variation(law, target_law(pair.target, PROMPT, 4, settings)) < 1e-9
+
+
+@pytest.mark.parametrize("verifier", ["tokenwise", "block"])
+@pytest.mark.parametrize("gamma", [1, 3])
+def test_output_law_with_impossible_tokens(verifier, gamma):
+    pair = ModelPair(TableModel(3, seed=3, zeros=True), TableModel(3, seed=4, zeros=True))
+    settings = SamplingSettings(1.0)
+    config = {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": verifier}
+    law = decoder_law(pair, config, gamma + 2, settings)
+    assert total_variation(law, target_law(pair.target, PROMPT, gamma + 2, settings)) < 1e-9
+
+
+@pytest.mark.parametrize("settings", [SamplingSettings(1.0, top_k=2), SamplingSettings(0.8, top_p=0.6)], ids=str)
+@pytest.mark.parametrize("draft_temperature", [None, 0.0, 2.0])
+def test_output_law_with_filters_and_draft_temperature(settings, draft_temperature):
+    pair = ModelPair(TableModel(4, seed=5), TableModel(4, seed=6))
+    drafter = {"kind": "chain", "gamma": 2, "draft_temperature": draft_temperature}
+    law = decoder_law(pair, {"method": "speculative", "drafter": drafter}, 4, settings)
+    assert total_variation(law, target_law(pair.target, PROMPT, 4, settings)) < 1e-9
+
+
+def test_autoregressive_law():
+    pair = ModelPair(TableModel(3, seed=1))
+    settings = SamplingSettings(0.9)
+    law = decoder_law(pair, {"method": "autoregressive"}, 3, settings)
+    assert total_variation(law, target_law(pair.target, PROMPT, 3, settings)) < 1e-9
+
+
+@pytest.mark.parametrize("verifier", ["tokenwise", "block"])
+def test_output_law_of_tiny_llamas(verifier):
+    target, draft = tiny_llama(4, seed=0), tiny_llama(4, seed=1)
+    pair = ModelPair(target, draft)
+    config = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}, "verifier": verifier}
+    reference = LlamaLogits(target)
+    settings = SamplingSettings(1.0)
+    law = decoder_law(pair, config, 4, settings)
+    assert total_variation(law, target_law(reference, PROMPT, 4, settings)) < 1e-5
+
+
+class LlamaLogits:
+    """Cache-free logits of a Hugging Face model."""
+
+    def __init__(self, model):
+        self.model = model
+
+    @torch.no_grad()
+    def logits(self, context):
+        return self.model(torch.tensor([context])).logits[0, -1].double()
+
+
+# ---- deliberately wrong twins: each must miss the target's law, or the tests above have no power
+
+
+def _wrong_verifier(rule):
+    return Verifier("wrong", rule, VERIFIERS["block"].lossless_for, chains_only=True)
+
+
+def _accept_half_as_often(tree, target_probs):
+    law = VERIFIERS["tokenwise"].rule(tree, target_probs)
+    if tree.num_nodes == 0:
+        return law
+    stop = law.stop.clone()
+    stop[0], stop[1:] = stop[0] + 0.5 * stop[1:].sum(), 0.5 * stop[1:]
+    return OutcomeLaw(stop, law.depths, law.residual_law)
+
+
+def _residual_is_target(tree, target_probs):
+    law = VERIFIERS["tokenwise"].rule(tree, target_probs)
+    return OutcomeLaw(law.stop, law.depths, lambda row: target_probs[row])
+
+
+def _uncapped_full_draft(tree, target_probs):
+    """Public HSD code: the full draft is accepted with min(1, r_g) instead of r_g / max_j r_j."""
+    law = block(tree, target_probs)
+    if tree.num_nodes == 0:
+        return law
+    rows = torch.arange(tree.num_nodes)
+    joint = (target_probs[rows, tree.tokens] / tree.draft_probs[rows, tree.tokens]).prod().clamp(max=1)
+    rest = law.stop[:-1] / law.stop[:-1].sum() if law.stop[:-1].sum() > 0 else law.stop[:-1]
+    stop = torch.cat([(1 - joint) * rest, joint.reshape(1)])
+    return OutcomeLaw(stop / stop.sum(), law.depths, law.residual_law)
+
+
+@pytest.mark.parametrize("rule", [_accept_half_as_often, _residual_is_target, _uncapped_full_draft])
+def test_wrong_verifiers_are_noticed(rule, monkeypatch):
+    monkeypatch.setitem(VERIFIERS, "block", _wrong_verifier(rule))
+    pair = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
+    settings = SamplingSettings(1.0)
+    law = decoder_law(pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}}, 4, settings)
+    assert total_variation(law, target_law(pair.target, PROMPT, 4, settings)) > 1e-3
+
+
+def test_dropping_the_drawn_token_is_noticed(monkeypatch):
+    """The biased rule of the literature: throw a sampled token away when its own probability is low."""
+    from runtime.drafting.chain import ChainDraft
+
+    honest = ChainDraft.draft
+
+    def dropping(self, root, cap, session, clock):
+        tree, laws = honest(self, root, cap, session, clock)
+        kept = 0
+        while kept < len(laws) and laws[kept].probs_V[tree.tokens[kept]] >= 0.35:
+            kept += 1
+        self._num_scratch = min(self._num_scratch, kept)
+        return self._tree(list(tree.tokens[:kept]), laws[:kept]), laws[:kept]
+
+    monkeypatch.setattr(ChainDraft, "draft", dropping)
+    pair = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
+    settings = SamplingSettings(1.0)
+    law = decoder_law(pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}}, 4, settings)
+    assert total_variation(law, target_law(pair.target, PROMPT, 4, settings)) > 1e-3

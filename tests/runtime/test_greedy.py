@@ -1,0 +1,135 @@
+"""Greedy output equals the target's own, token for token in float32, with end-of-sequence and budget at every offset."""
+
+import pytest
+import torch
+
+from runtime import ModelPair, build_decoder
+from tests.toys import TableModel, tiny_llama
+
+CONTROLLERS = [
+    {"kind": "fixed"},
+    {"kind": "confidence", "epsilon": 0.5},
+    {"kind": "confidence", "epsilon": 0.9, "min_tokens": 0},
+    {"kind": "entropy"},
+]
+PROMPT = [3, 1, 4, 1, 5]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair(tiny_llama(seed=0), tiny_llama(seed=0, layers=1))
+
+
+def plain(model, prompt, length):
+    """Cache-free greedy decoding."""
+    tokens = list(prompt)
+    with torch.no_grad():
+        for _ in range(length):
+            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def chain(gamma, controller, verifier="block"):
+    return {
+        "method": "speculative",
+        "drafter": {"kind": "chain", "gamma": gamma},
+        "verifier": verifier,
+        "controller": controller,
+    }
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS, ids=str)
+@pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])
+def test_greedy_equality(pair, controller, gamma):
+    expected = plain(pair.target.model, PROMPT, 40)
+    out = build_decoder(pair, chain(gamma, controller)).generate(PROMPT, max_new_tokens=40)
+    assert out.tokens == expected
+    assert sum(record.emitted for record in out.rounds) == 40
+    for record in out.rounds[1:]:
+        assert 0 <= record.accepted <= record.drafted <= gamma
+        assert record.rolled_back == record.drafted - record.accepted
+
+
+def test_perfect_draft_accepts_everything():
+    model = tiny_llama(seed=0)
+    pair = ModelPair(model, model)
+    out = build_decoder(pair, chain(4, {"kind": "fixed"})).generate(PROMPT, max_new_tokens=41)
+    assert out.tokens == plain(model, PROMPT, 41)
+    assert [record.accepted for record in out.rounds[1:]] == [4] * 8
+
+
+def test_autoregressive_equality(pair):
+    out = build_decoder(pair, {"method": "autoregressive"}).generate(PROMPT, max_new_tokens=40)
+    assert out.tokens == plain(pair.target.model, PROMPT, 40)
+    assert [record.emitted for record in out.rounds] == [1] * 40
+
+
+@pytest.mark.parametrize("length", range(1, 12))
+def test_budget_at_every_offset(pair, length):
+    expected = plain(pair.target.model, PROMPT, 12)
+    out = build_decoder(pair, chain(4, {"kind": "fixed"})).generate(PROMPT, max_new_tokens=length)
+    assert out.tokens == expected[:length]
+
+
+class Scripted(TableModel):
+    """Emits a fixed text: the logits of position i favour ``text[i]``; a draft may lie at chosen positions."""
+
+    def __init__(self, text, prompt_length, lies=()):
+        self.vocabulary_size, self.text, self.prompt_length, self.lies = 16, text, prompt_length, set(lies)
+
+    def logits(self, context):
+        place = len(context) - self.prompt_length
+        logits = torch.zeros(16, dtype=torch.float64)
+        token = self.text[place] if place < len(self.text) else 1
+        logits[(token + 1) % 16 if place in self.lies else token] = 10.0
+        return logits
+
+
+@pytest.mark.parametrize("gamma", [1, 3, 4])
+@pytest.mark.parametrize("eos_place", range(10))
+@pytest.mark.parametrize("lies", [(), (4,)], ids=["honest", "lying"])
+def test_end_of_sequence_at_every_offset(gamma, eos_place, lies):
+    text = [2 + index % 5 for index in range(12)]
+    text[eos_place] = 9
+    pair = ModelPair(Scripted(text, 2), Scripted(text, 2, lies))
+    out = build_decoder(pair, chain(gamma, {"kind": "fixed"})).generate([9, 0], max_new_tokens=12, eos_token_id=9)
+    assert out.tokens == text[: eos_place + 1]
+
+
+def test_end_of_sequence_in_the_prompt_does_not_stop():
+    text = [2, 3, 4, 5]
+    pair = ModelPair(Scripted(text, 1), Scripted(text, 1))
+    out = build_decoder(pair, chain(2, {"kind": "fixed"})).generate([9], max_new_tokens=4, eos_token_id=[9, 11])
+    assert out.tokens == text
+
+
+def test_drafting_stops_after_end_of_sequence():
+    text = [2, 9, 3, 4, 5, 6]
+    pair = ModelPair(Scripted(text, 1), Scripted(text, 1))
+    out = build_decoder(pair, chain(4, {"kind": "fixed"})).generate([0], max_new_tokens=6, eos_token_id=9)
+    assert out.tokens == [2, 9]
+    assert out.rounds[1].drafted == 1
+
+
+def test_same_seed_same_text(pair):
+    from runtime import Randomness
+
+    decoder = build_decoder(pair, chain(3, {"kind": "fixed"}))
+    texts = [decoder.generate(PROMPT, temperature=1.0, randomness=Randomness(seed)).tokens for seed in (7, 7, 8)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_two_interleaved_requests_do_not_disturb_each_other(pair):
+    decoder = build_decoder(pair, chain(3, {"kind": "entropy"}))
+    alone = [decoder.generate(prompt, max_new_tokens=20).tokens for prompt in ([1, 2], [3, 4, 5])]
+    streams = [decoder.stream(prompt, max_new_tokens=20) for prompt in ([1, 2], [3, 4, 5])]
+    together: list[list[int]] = [[], []]
+    active = {0, 1}
+    while active:
+        for index in list(active):
+            step = next(streams[index], None)
+            if step is None:
+                active.remove(index)
+            else:
+                together[index] += step.tokens
+    assert together == alone
