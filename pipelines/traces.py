@@ -1,0 +1,52 @@
+"""Collect round traces with the real decoder.
+
+    python -m pipelines.traces --pair pystdlib data/pystdlib/pair data/pystdlib/prompts data/pystdlib/traces/rounds
+
+Parameters: section ``traces`` of the pair. Interrupt it whenever you like: finished shards are kept.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from pipelines.pair import read_pair
+from pipelines.parameters import add_pair_arguments, load_parameters
+from runtime import ModelPair
+from trace_collection.collect import TraceConfig, collect
+from trace_collection.rows import Prompt
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_pair_arguments(parser)
+    parser.add_argument("pair_folder", type=Path, help="output of the pair stage")
+    parser.add_argument("prompts", type=Path, help="output of the prompts stage")
+    parser.add_argument("out", type=Path, help="folder of the shards")
+
+
+def run(args: argparse.Namespace) -> None:
+    config = load_parameters(TraceConfig, args.pair, "traces", args.params)
+    place = read_pair(args.pair_folder)
+    pair = ModelPair.load(place.target, place.draft, dtype=config.dtype, tokenizer=place.tokenizer)
+    done = collect(pair, read_prompts(args.prompts), config, args.out, _progress)
+    print(f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run")
+
+
+def read_prompts(folder: Path) -> list[Prompt]:
+    """All prompts of the prompts stage, in file order."""
+    rows = pq.read_table(folder / "prompts.parquet", columns=["id", "document", "slice", "split", "tokens"]).to_pylist()
+    return [Prompt(**row) for row in rows]
+
+
+def _progress(work: Iterable[Any], total: int) -> Iterable[Any]:
+    return tqdm(work, total=total, desc="collect", unit="prompt")
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["traces", *sys.argv[1:]])

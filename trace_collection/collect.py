@@ -1,0 +1,195 @@
+"""Collect round traces: plain speculative decoding at γ_max over prompts, one row per round (specification 4.2).
+
+Interrupted at any moment and started again, a collection ends in the same bytes: each prompt has its own random streams, the
+thread count is fixed, shards are written whole, and none holds a time or a host name.
+"""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from predictors.contract import CaptureContract, ServingRange
+from predictors.sampling import SamplingSettings
+from predictors.schema import MANIFEST
+from runtime import ModelPair, Randomness, build_decoder
+from runtime.adapter import CausalLanguageModel
+from runtime.identity import pair_identity
+from trace_collection.rows import Prompt, collect_rows
+from trace_collection.shards import finished, round_schema, shard_name, write_manifest, write_shard
+
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class TraceConfig:
+    """How round traces are collected.
+
+    ``gamma_max`` tokens are drafted every round; ``num_layers`` last hidden states of the target are stored (the last one
+    after the final norm); ``max_gigabytes`` is the most disk the shards may need.
+    """
+
+    gamma_max: int = 8
+    max_new_tokens: int = 48
+    temperatures: tuple[float, ...] = (0.0,)
+    top_k: int = 0
+    top_p: float = 1.0
+    verifier: str = "tokenwise"
+    num_layers: int = 4
+    prompts_per_shard: int = 64
+    threads: int = 2
+    seed: int = 0
+    dtype: str = "auto"
+    max_gigabytes: float = 4.0
+
+    def __post_init__(self) -> None:
+        if self.gamma_max < 1 or self.max_new_tokens < self.gamma_max + 2:
+            raise ValueError(
+                f"gamma_max must be >= 1 and max_new_tokens at least gamma_max + 2, got {self.gamma_max} and "
+                f"{self.max_new_tokens}: shorter continuations hold no round that the budget does not cut."
+            )
+        if not self.temperatures:
+            raise ValueError("temperatures is empty: name at least one.")
+
+    @property
+    def settings(self) -> list[SamplingSettings]:
+        return [SamplingSettings(temperature, self.top_k, self.top_p) for temperature in self.temperatures]
+
+
+def collect(
+    pair: ModelPair, prompts: Sequence[Prompt], config: TraceConfig, folder: Path, progress: Progress
+) -> dict[str, Any]:
+    """Write the shards and the manifest of a collection into ``folder``; finished shards of the same collection are kept.
+
+    Parameters
+    ----------
+    pair
+        Target and draft.
+    prompts
+        All splits; shards follow their order.
+    progress
+        Wraps the shards' work items for a progress bar.
+
+    Returns
+    -------
+    dict
+        Facts for people: rows at most, bytes at most, shards kept.
+
+    Raises
+    ------
+    ValueError
+        If the disk budget or the free disk does not suffice - before anything is written or removed.
+    """
+    assert isinstance(pair.target, CausalLanguageModel)
+    torch.set_num_threads(config.threads)
+    layers = tuple(range(pair.target.num_layers - config.num_layers + 1, pair.target.num_layers + 1))
+    jobs = [(settings, prompt) for settings in config.settings for prompt in prompts]
+    contract = _contract(pair, layers, prompts, config)
+    state_size = _state_size(pair, layers)
+    require_disk(folder, len(jobs) * config.max_new_tokens, state_size, config)
+    fingerprint = _fingerprint(config, contract, jobs)
+    schema = round_schema(config.gamma_max, state_size, fingerprint, contract.to_json())
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    decoder = build_decoder(
+        pair,
+        {
+            "method": "speculative",
+            "drafter": {"kind": "chain", "gamma": config.gamma_max},
+            "verifier": config.verifier,
+        },
+    )
+    starts = range(0, len(jobs), config.prompts_per_shard)
+    names = [shard_name(index) for index in range(len(starts))]
+    todo = [
+        (name, start) for name, start in zip(names, starts, strict=True) if not finished(folder / name, fingerprint)
+    ]
+    work = [(name, job) for name, start in todo for job in jobs[start : start + config.prompts_per_shard]]
+    rows: list[dict[str, Any]] = []
+    for index, (name, (settings, prompt)) in enumerate(progress(work, len(work))):
+        randomness = Randomness(_seed(config.seed, prompt.id, settings))
+        rows += collect_rows(decoder, prompt, settings, config.max_new_tokens, config.gamma_max, layers, randomness)
+        if index + 1 == len(work) or work[index + 1][0] != name:
+            write_shard(folder / name, rows, schema)
+            rows = []
+    facts = {
+        "fingerprint": fingerprint,
+        "parameters": dataclasses.asdict(config),
+        "gamma_max": config.gamma_max,
+        "feature_layers": list(layers),
+        "hidden_size": _hidden_size(pair),
+        "embedding_size": state_size - len(layers) * _hidden_size(pair),
+        "contract": contract.to_json(),
+    }
+    write_manifest(folder, names, facts)
+    return {"shards": len(names), "kept": len(names) - len(todo)}
+
+
+def require_disk(folder: Path, max_rows: int, state_size: int, config: TraceConfig) -> int:
+    """Bytes the shards need at most (a round emits at least one token); `ValueError` if cap or disk is smaller."""
+    bytes_per_row = 2 * state_size + 21 * config.gamma_max + 128
+    need = max_rows * bytes_per_row
+    parent = next(place for place in [folder, *folder.absolute().parents] if place.exists())
+    free = shutil.disk_usage(parent).free
+    print(f"round traces: at most {max_rows} rows of {bytes_per_row} bytes = {need / 1e6:.0f} MB", flush=True)
+    for limit, what in ((config.max_gigabytes * 1e9, "traces.max_gigabytes allows"), (free, "the disk has free")):
+        if need > limit:
+            raise ValueError(
+                f"round traces need up to {need / 1e9:.3g} GB and {what} only {limit / 1e9:.3g} GB. "
+                "Collect fewer prompts, fewer layers or shorter continuations, or raise traces.max_gigabytes."
+            )
+    return need
+
+
+def _contract(
+    pair: ModelPair, layers: tuple[int, ...], prompts: Sequence[Prompt], config: TraceConfig
+) -> CaptureContract:
+    if not prompts:
+        raise ValueError("there are no prompts to collect from: run the prompts stage.")
+    lengths = [len(prompt.tokens) for prompt in prompts]
+    assert isinstance(pair.target, CausalLanguageModel)
+    serving = ServingRange(
+        dtype=str(pair.target.dtype).removeprefix("torch."),
+        settings=tuple((item.temperature, float(item.top_k), item.top_p) for item in config.settings),
+        min_context=min(lengths) + 1,
+        max_context=max(lengths) + config.max_new_tokens,
+    )
+    return CaptureContract(pair_identity(pair, layers), serving, provenance=_versions())
+
+
+def _versions() -> dict[str, str]:
+    import transformers
+
+    return {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
+
+
+def _fingerprint(config: TraceConfig, contract: CaptureContract, jobs: list[tuple[SamplingSettings, Prompt]]) -> str:
+    inputs = {
+        "config": dataclasses.asdict(config),
+        "identity": dataclasses.asdict(contract.identity),
+        "dtype": contract.serving_range.dtype,
+        "jobs": [
+            (dataclasses.astuple(settings), prompt.id, list(prompt.tokens), prompt.split) for settings, prompt in jobs
+        ],
+    }
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def _seed(seed: int, prompt_id: str, settings: SamplingSettings) -> int:
+    key = hashlib.sha256(f"{seed}/{prompt_id}/{dataclasses.astuple(settings)}".encode()).digest()
+    return int.from_bytes(key[:8], "little") >> 1
+
+
+def _hidden_size(pair: ModelPair) -> int:
+    assert isinstance(pair.target, CausalLanguageModel)
+    return int(pair.target.model.config.get_text_config().hidden_size)
+
+
+def _state_size(pair: ModelPair, layers: tuple[int, ...]) -> int:
+    return len(layers) * _hidden_size(pair) + len(pair.target.embedding(0))

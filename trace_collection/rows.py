@@ -1,0 +1,117 @@
+"""One row of round traces from a round's evidence (columns: `predictors.schema`).
+
+Shape suffixes: G drafted tokens, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from predictors.features import state_vector
+from predictors.sampling import SamplingSettings
+from runtime.decoding.base import Decoder, Evidence, Step
+from runtime.randomness import Randomness
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as the prompts stage wrote it."""
+
+    id: str
+    document: str
+    slice: str
+    split: str
+    tokens: Sequence[int]
+
+
+def collect_rows(
+    decoder: Decoder,
+    prompt: Prompt,
+    settings: SamplingSettings,
+    max_new_tokens: int,
+    gamma_max: int,
+    layers: Sequence[int],
+    randomness: Randomness,
+) -> list[dict[str, Any]]:
+    """Decode ``prompt`` with plain speculative decoding and describe every round after the prefill."""
+    rows: list[dict[str, Any]] = []
+    previous: Step | None = None
+    steps = decoder.stream(
+        prompt.tokens,
+        max_new_tokens=max_new_tokens,
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        randomness=randomness,
+        observe=True,
+        layers=layers,
+    )
+    for index, step in enumerate(steps):
+        if previous is not None:
+            rows.append(_row(prompt, settings, index, previous, step, gamma_max))
+        previous = step
+    return rows
+
+
+def _row(
+    prompt: Prompt, settings: SamplingSettings, index: int, previous: Step, step: Step, gamma_max: int
+) -> dict[str, Any]:
+    evidence, record = step.evidence, step.record
+    assert evidence is not None and evidence.root.hidden_KD is not None and evidence.root.embedding_E is not None
+    state = state_vector(evidence.root.hidden_KD, evidence.root.embedding_E)
+    if not bool(torch.isfinite(state).all()):
+        raise ValueError(
+            f"prompt {prompt.id}: a hidden state of round {index} does not fit float16. Tap other layers (traces.num_layers)."
+        )
+    return {
+        "prompt_id": prompt.id,
+        "document": prompt.document,
+        "slice": prompt.slice,
+        "split": prompt.split,
+        "temperature": settings.temperature,
+        "top_k": settings.top_k,
+        "top_p": settings.top_p,
+        "batch_size": 1,
+        "round": index,
+        "position": evidence.root.position,
+        "newest_token": previous.tokens[-1],
+        "newest_token_source": _source(index, previous),
+        "previous_drafted": -1 if index == 1 else previous.record.drafted,
+        "previous_accepted": -1 if index == 1 else previous.record.accepted,
+        "drafted": record.drafted,
+        "accepted": record.accepted,
+        "censored": record.drafted < gamma_max,
+        **_arrays(evidence, record.accepted, gamma_max),
+        "state": state.cpu().numpy(),
+    }
+
+
+def _source(index: int, previous: Step) -> str:
+    if index == 1:
+        return "prefill"
+    return "bonus" if previous.record.accepted == previous.record.drafted else "correction"
+
+
+def _arrays(evidence: Evidence, accepted: int, gamma_max: int) -> dict[str, list[Any]]:
+    tree, laws = evidence.tree, evidence.draft_laws
+    count = tree.num_nodes
+    nothing = [float("nan")] * (gamma_max - count)
+    overlap: list[float] = []
+    acceptance: list[float] = []
+    if count:
+        assert tree.draft_probs is not None
+        draft_GV, target_GV = tree.draft_probs[:count], evidence.target_probs[:count]
+        overlap = torch.minimum(draft_GV, target_GV).sum(1).tolist()
+        chosen_G1 = tree.tokens.unsqueeze(1)
+        ratio_G = target_GV.gather(1, chosen_G1) / draft_GV.gather(1, chosen_G1)
+        acceptance = ratio_G.squeeze(1).clamp(max=1).tolist()
+    return {
+        "tokens": tree.tokens.tolist() + [-1] * (gamma_max - count),
+        "confidence": [float(law.confidence) for law in laws] + nothing,
+        "entropy": [float(law.entropy) for law in laws] + nothing,
+        "overlap": overlap + nothing,
+        "acceptance": acceptance + nothing,
+        "on_path": [place <= accepted for place in range(count)] + [False] * (gamma_max - count),
+    }
