@@ -1,5 +1,6 @@
 """Parameters of one pair from ``params.yaml``: numbers live there, paths live in ``dvc.yaml``."""
 
+import argparse
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,3 +27,9 @@ def load_parameters(cls: type[Config], pair: str, section: str, path: Path = PAR
             raise ValueError(f"{where}: section {key!r} is missing. Sections there: {', '.join(values)}.")
         values, where = values[key], f"{where}.{key}"
     return parse_config(cls, values, where)
+
+
+def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
+    """``--pair`` and ``--params``, which every per-pair stage takes."""
+    parser.add_argument("--pair", required=True, help="name of the pair under 'pairs:' in the parameter file")
+    parser.add_argument("--params", type=Path, default=PARAMETERS, help="parameter file (default: %(default)s)")

@@ -36,8 +36,8 @@ def decode_for_generate(
 ) -> Any:
     """Ids [1, prompt + new], or an output object with ``return_dict_in_generate``."""
     _refuse_other_models(decoder.pair, model)
-    _refuse_batches(input_ids, attention_mask)
     _refuse_outputs(generation_config)
+    _refuse_batches(input_ids, attention_mask)
     criteria = stopping_criteria or StoppingCriteriaList()
     options = _sampling_options(logits_processor or [], generation_config)
     budget = _budget(criteria, generation_config, input_ids.shape[1])

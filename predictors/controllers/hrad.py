@@ -54,6 +54,8 @@ class HRADSession(Session):
 
     def plan(self, root: Root) -> int | None:
         self.decision = None
+        if not self.bypassed:
+            self._check_context(root.position)
         if not self.bypassed and self.spec.decides_before_drafting:
             self.decision = self._decide(root, None)
         if self.bypassed:
@@ -70,6 +72,14 @@ class HRADSession(Session):
         if self.decision == NONE:
             return True
         return law.drafted >= 1 and law.confidence < self.controller.thresholds.epsilon
+
+    def _check_context(self, position: int) -> None:
+        assert self.controller.contract is not None
+        captured = self.controller.contract.serving_range
+        if not captured.min_context <= position <= captured.max_context:
+            self._bypass(
+                f"a context of {position} tokens lies outside the captured {captured.min_context} to {captured.max_context}"
+            )
 
     def _decide(self, root: Root, law: NextLaw | None) -> int:
         probabilities, distance = self.controller.predict(root, law)

@@ -135,13 +135,18 @@ class Decoder(ABC):
         logits_processor: Any = None,
         stopping_criteria: Any = None,
         generation_config: Any = None,
-        attention_mask: Tensor | None = None,
         **model_kwargs: Any,
     ) -> Any:
         """``model.generate(..., custom_generate=decoder)``: temperature, top-k, top-p, stopping criteria and streamers are
         honoured; other logits processors, padding, batches and beams are refused by name (`runtime.custom_generate`)."""
         return decode_for_generate(
-            self, model, input_ids, logits_processor, stopping_criteria, generation_config, attention_mask
+            self,
+            model,
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            generation_config,
+            model_kwargs.get("attention_mask"),
         )
 
     def _eos_tokens(self, eos_token_id: int | Sequence[int] | None) -> frozenset[int]:

@@ -1,0 +1,113 @@
+"""Bundles that do not belong: one clear message each, naming the field, both values and the remedy."""
+
+import json
+
+import pytest
+import torch
+
+from predictors.bundle import bundle_hash, read_bundle
+from predictors.contract import ContractError
+from runtime import ModelPair, load_decoder
+from tests.bundles import random_bundle
+from tests.toys import tiny_llama
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair(tiny_llama(seed=0), tiny_llama(seed=0, layers=1))
+
+
+@pytest.fixture
+def bundle(pair, tmp_path):
+    return random_bundle(tmp_path / "hrad", pair)
+
+
+def edit(bundle, change):
+    card = json.loads((bundle / "card.json").read_text())
+    change(card)
+    (bundle / "card.json").write_text(json.dumps(card))
+
+
+def test_bundle_of_another_pair(bundle):
+    other = ModelPair(tiny_llama(seed=3), tiny_llama(seed=0, layers=1))
+    with pytest.raises(ContractError, match=r"does not belong here: target\.weights was .* is .* now\. Load the pair"):
+        load_decoder(bundle, other)
+
+
+def test_bundle_of_another_draft(bundle, pair):
+    other = ModelPair(pair.target.model, tiny_llama(seed=4, layers=1))
+    with pytest.raises(ContractError, match=r"draft\.weights"):
+        load_decoder(bundle, other)
+
+
+def test_bundle_of_another_shape(bundle):
+    other = ModelPair(tiny_llama(seed=0, layers=3), tiny_llama(seed=0, layers=1))
+    with pytest.raises(ContractError, match=r"target\.config_hash"):
+        load_decoder(bundle, other)
+
+
+def test_flipped_norm_flag(bundle, pair):
+    edit(bundle, lambda card: card["contract"]["identity"].update(last_layer_post_norm=False))
+    with pytest.raises(ContractError, match="last_layer_post_norm was True when it was made and is False now"):
+        load_decoder(bundle, pair)
+
+
+def test_layer_ids_shifted_by_one(bundle, pair):
+    edit(bundle, lambda card: card["contract"]["identity"].update(layer_ids=[0, 1]))
+    with pytest.raises(ContractError, match=r"layer_ids was \(1, 2\) .* is \(0, 1\) now"):
+        load_decoder(bundle, pair)
+
+
+def test_layer_ids_shifted_in_the_feature_spec(bundle, pair):
+    edit(bundle, lambda card: card["feature_spec"].update(layers=[0, 1]))
+    with pytest.raises(ContractError, match="feature_spec.layers"):
+        load_decoder(bundle, pair)
+
+
+def test_tokenizer_known_on_one_side_only_is_no_match(bundle, pair):
+    known = ModelPair(pair.target.model, pair.draft.model)
+    known.tokenizer = type("Tokenizer", (), {"get_vocab": lambda self: {"a": 0}, "chat_template": None})()
+    with pytest.raises(ContractError, match="tokenizer_hash was unknown"):
+        load_decoder(bundle, known)
+
+
+def test_missing_and_damaged_files(bundle, pair):
+    with pytest.raises(ValueError, match="is not a controller bundle"):
+        load_decoder(bundle.parent / "nothing", pair)
+    tensors = bundle / "controller.safetensors"
+    whole = tensors.read_bytes()
+    tensors.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="damaged bundle"):
+        load_decoder(bundle, pair)
+    tensors.write_bytes(whole)
+    (bundle / "card.json").write_text("{")
+    with pytest.raises(ValueError, match="damaged bundle"):
+        load_decoder(bundle, pair)
+
+
+def test_unknown_kind(bundle, pair):
+    edit(bundle, lambda card: card.update(kind="oracle"))
+    with pytest.raises(ValueError, match="unknown controller kind 'oracle'"):
+        load_decoder(bundle, pair)
+
+
+def test_fingerprint_survives_a_change_of_dtype(bundle, pair):
+    """The same pair in bfloat16 loads, with a warning that the features' dtype differs."""
+    half = ModelPair(tiny_llama(seed=0).bfloat16(), tiny_llama(seed=0, layers=1).bfloat16())
+    with pytest.warns(UserWarning, match="trained on float32 features and serves bfloat16"):
+        load_decoder(bundle, half)
+
+
+def test_hash_follows_the_content(bundle):
+    before = bundle_hash(bundle)
+    assert before == bundle_hash(bundle)
+    edit(bundle, lambda card: card["thresholds"].update(epsilon=0.3))
+    assert bundle_hash(bundle) != before
+    assert read_bundle(bundle).card["thresholds"]["epsilon"] == 0.3
+
+
+def test_tensors_that_do_not_fit_the_card(bundle, pair):
+    edit(bundle, lambda card: card["feature_spec"].update(feature_set="paper"))
+    with pytest.raises(ValueError, match="do not fit the card's feature spec"):
+        load_decoder(bundle, pair)
+    assert torch.is_tensor(read_bundle(bundle).tensors["reduction.mean"])

@@ -1,0 +1,131 @@
+"""Use through ``model.generate(custom_generate=decoder)``."""
+
+import pytest
+import torch
+from transformers import (
+    MaxTimeCriteria,
+    MinLengthLogitsProcessor,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    set_seed,
+)
+
+from runtime import ModelPair, build_decoder
+from tests.toys import tiny_llama
+
+PROMPT = torch.tensor([[3, 1, 4, 1, 5]])
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair(tiny_llama(seed=0), tiny_llama(seed=0, layers=1))
+
+
+@pytest.fixture(scope="module")
+def decoder(pair):
+    return build_decoder(pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}})
+
+
+def test_greedy_equals_generate(pair, decoder):
+    model = pair.target.model
+    options = {"max_new_tokens": 30, "do_sample": False}
+    assert torch.equal(model.generate(PROMPT, custom_generate=decoder, **options), model.generate(PROMPT, **options))
+
+
+@pytest.mark.parametrize("place", range(1, 12, 2))
+def test_end_of_sequence(pair, decoder, place):
+    model = pair.target.model
+    eos = int(model.generate(PROMPT, max_new_tokens=12, do_sample=False)[0, 4 + place])
+    options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": eos, "pad_token_id": 0}
+    assert torch.equal(model.generate(PROMPT, custom_generate=decoder, **options), model.generate(PROMPT, **options))
+
+
+def test_sampling_follows_torchs_seed(pair, decoder):
+    model = pair.target.model
+
+    def sample(seed):
+        set_seed(seed)
+        return model.generate(
+            PROMPT, custom_generate=decoder, do_sample=True, temperature=0.8, top_k=0, max_new_tokens=20
+        ).tolist()
+
+    assert sample(1) == sample(1) != sample(2)
+
+
+def test_filters_arrive(pair, decoder):
+    """top_k=1 is greedy whatever the temperature; Hugging Face's default top_k of 50 is honoured too."""
+    model = pair.target.model
+    greedy = model.generate(PROMPT, do_sample=False, max_new_tokens=20)
+    sampled = model.generate(
+        PROMPT, custom_generate=decoder, do_sample=True, temperature=2.0, top_k=1, max_new_tokens=20
+    )
+    assert torch.equal(greedy, sampled)
+    narrow = model.generate(PROMPT, custom_generate=decoder, do_sample=True, top_p=1e-6, top_k=0, max_new_tokens=20)
+    assert torch.equal(greedy, narrow)
+
+
+def test_stopping_criteria_cut_inside_a_round(pair, decoder):
+    class After(StoppingCriteria):
+        def __init__(self, length):
+            self.length = length
+
+        def __call__(self, input_ids, scores, **kwargs):
+            return torch.tensor([input_ids.shape[1] >= self.length])
+
+    model = pair.target.model
+    for length in range(6, 14):
+        criteria = StoppingCriteriaList([After(length), MaxTimeCriteria(60.0)])
+        out = model.generate(
+            PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=20, stopping_criteria=criteria
+        )
+        assert torch.equal(out, model.generate(PROMPT, do_sample=False, max_new_tokens=length - 5))
+
+
+def test_streamer_receives_every_token(pair, decoder):
+    class Recorder:
+        def __init__(self):
+            self.tokens, self.ended = [], False
+
+        def put(self, value):
+            self.tokens += value.flatten().tolist()
+
+        def end(self):
+            self.ended = True
+
+    streamer = Recorder()
+    out = pair.target.model.generate(
+        PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=15, streamer=streamer
+    )
+    assert streamer.tokens == out[0].tolist() and streamer.ended
+
+
+def test_output_object(pair, decoder):
+    out = pair.target.model.generate(
+        PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=5, return_dict_in_generate=True
+    )
+    assert out.sequences.shape == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"repetition_penalty": 1.3}, "RepetitionPenaltyLogitsProcessor is not supported"),
+        ({"logits_processor": [MinLengthLogitsProcessor(9, 1)]}, "MinLengthLogitsProcessor is not supported"),
+        ({"num_beams": 3}, "num_beams=3 is not supported"),
+        ({"return_dict_in_generate": True, "output_scores": True}, "output_scores=True is not supported"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(pair, decoder, options, message):
+    with pytest.raises(ValueError, match=message):
+        pair.target.model.generate(PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=5, **options)
+
+
+def test_batches_padding_and_other_models_are_refused(pair, decoder):
+    model = pair.target.model
+    with pytest.raises(ValueError, match="batch size 2"):
+        model.generate(PROMPT.repeat(2, 1), custom_generate=decoder, max_new_tokens=5)
+    mask = torch.tensor([[0, 1, 1, 1, 1]])
+    with pytest.raises(ValueError, match="left padding"):
+        model.generate(PROMPT, attention_mask=mask, custom_generate=decoder, max_new_tokens=5)
+    with pytest.raises(ValueError, match="another model"):
+        tiny_llama(seed=9).generate(PROMPT, custom_generate=decoder, max_new_tokens=5)

@@ -1,0 +1,125 @@
+"""The H-RAD controller in the decoder: exact under every decision, served features, fallbacks."""
+
+import warnings
+
+import pytest
+import torch
+
+from predictors.bundle import read_bundle
+from predictors.controllers import HRAD
+from predictors.sampling import SamplingSettings
+from runtime import ModelPair, build_decoder, load_decoder
+from runtime.decoding.sequential import SequentialDecoder
+from runtime.drafting.chain import ChainConfig
+from runtime.verification import VERIFIERS
+from tests.bundles import random_bundle
+from tests.runtime.test_exactness import PROMPT, LlamaLogits, target_law
+from tests.runtime.test_greedy import plain
+from tests.toys import TableModel, output_law, tiny_llama, total_variation
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair(tiny_llama(seed=0), tiny_llama(seed=0, layers=1))
+
+
+@pytest.mark.parametrize("feature_set", ["paper", "extended"])
+def test_greedy_equality_and_all_decisions_taken(pair, tmp_path, feature_set):
+    decoder = load_decoder(random_bundle(tmp_path / "b", pair, feature_set, gamma=3), pair)
+    decisions, predict = [], decoder.controller.predict
+
+    def recorded(root, law):
+        probabilities, distance = predict(root, law)
+        decisions.append(int(probabilities.argmax()))
+        return probabilities, distance
+
+    decoder.controller.predict = recorded
+    for prompt in ([1, 2, 3], [9, 8], [4, 4, 7, 30], [11]):
+        assert decoder.generate(prompt, max_new_tokens=30).tokens == plain(pair.target.model, prompt, 30)
+    assert len(set(decisions)) >= 2, "a random head that always decides alike tests little"
+
+
+@pytest.mark.parametrize("feature_set", ["paper", "extended"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_output_law_is_the_targets(tmp_path, feature_set, temperature):
+    """The real head on tiny Llamas, every random choice enumerated."""
+    pair = ModelPair(tiny_llama(4, seed=0), tiny_llama(4, seed=1))
+    settings = SamplingSettings(temperature)
+    bundle = random_bundle(tmp_path / "b", pair, feature_set, gamma=2, temperatures=(temperature,))
+    decoder = load_decoder(bundle, pair)
+    law = output_law(
+        lambda chance: decoder.generate(PROMPT, max_new_tokens=4, temperature=temperature, randomness=chance).tokens
+    )
+    assert total_variation(law, target_law(LlamaLogits(pair.target.model), PROMPT, 4, settings)) < 1e-5
+
+
+@pytest.mark.parametrize("feature_set", ["paper", "extended"])
+def test_output_law_with_the_signal_driven_through_its_values(pair, tmp_path, feature_set):
+    """Decisions that depend on everything a head may see, on toy models in float64."""
+    controller = HRAD(read_bundle(random_bundle(tmp_path / "b", pair, feature_set, gamma=2)))
+
+    def predict(root, law):
+        decision = root.position + (0 if law is None else int(law.confidence > 0.6))
+        return torch.nn.functional.one_hot(torch.tensor(decision % 3), 3).double(), 0.0
+
+    controller.predict = predict
+    controller.layers = ()
+    toys = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
+    decoder = SequentialDecoder(toys, ChainConfig(gamma=2), VERIFIERS["block"], controller)
+    law = output_law(
+        lambda chance: (
+            decoder.generate(PROMPT, max_new_tokens=5, temperature=1.0, randomness=chance, eos_token_id=()).tokens
+        )
+    )
+    assert total_variation(law, target_law(toys.target, PROMPT, 5, SamplingSettings(1.0))) < 1e-9
+
+
+def drafted(decoder, **options):
+    out = decoder.generate([1, 2, 3], max_new_tokens=20, **options)
+    return {record.drafted for record in out.rounds[1:-2]}
+
+
+def test_uncalibrated_temperature_falls_back_to_the_static_setting(pair, tmp_path):
+    decoder = load_decoder(random_bundle(tmp_path / "b", pair, gamma=3, static_gamma=2, temperatures=(0.0,)), pair)
+    with pytest.warns(UserWarning, match=r"hrad is bypassed.*calibrated for.*best static gamma=2"):
+        assert drafted(decoder, temperature=0.9) == {2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drafted(decoder, temperature=0.9)  # warned once, not every request
+
+
+def test_features_far_from_training_fall_back(pair, tmp_path):
+    decoder = load_decoder(random_bundle(tmp_path / "b", pair, gamma=3, static_gamma=1, max_distance=1e-9), pair)
+    with pytest.warns(UserWarning, match="squared distance"):
+        assert drafted(decoder) == {1}
+
+
+def test_contexts_outside_the_captured_range_fall_back(pair, tmp_path):
+    decoder = load_decoder(
+        random_bundle(tmp_path / "b", pair, gamma=3, static_gamma=1), pair
+    )  # captured up to 200 tokens
+    with pytest.warns(UserWarning, match="context of 20[0-9] tokens"):
+        decoder.generate(list(range(30)) * 6 + [1] * 15, max_new_tokens=20)
+
+
+def test_a_head_that_returns_nan_falls_back(pair, tmp_path):
+    decoder = load_decoder(random_bundle(tmp_path / "b", pair, gamma=3, static_gamma=1), pair)
+    with torch.no_grad():
+        decoder.controller.network.head[-1].bias.fill_(float("nan"))
+    with pytest.warns(UserWarning, match="not finite"):
+        out = decoder.generate([1, 2, 3], max_new_tokens=20)
+    assert out.tokens == plain(pair.target.model, [1, 2, 3], 20)
+    assert {record.drafted for record in out.rounds[2:-1]} == {1}
+
+
+def test_build_decoder_takes_the_bundle_as_a_controller(pair, tmp_path):
+    folder = random_bundle(tmp_path / "b", pair, gamma=3)
+    config = {
+        "method": "speculative",
+        "drafter": {"kind": "chain", "gamma": 3},
+        "controller": {"kind": "hrad", "bundle": str(folder)},
+    }
+    built, loaded = build_decoder(pair, config), load_decoder(folder, pair)
+    assert isinstance(built, SequentialDecoder)
+    texts = [decoder.generate([5, 6], max_new_tokens=20) for decoder in (built, loaded)]
+    assert [record.drafted for record in texts[0].rounds] == [record.drafted for record in texts[1].rounds]

@@ -1,0 +1,129 @@
+"""Pairs, configurations and requests: what is refused, and with which words."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from runtime import ModelPair, build_decoder
+from runtime.pair import native_dtype
+from tests.toys import TableModel, tiny_llama
+
+
+def tokenizer(words):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
+    )
+
+
+WORDS = [f"w{index}" for index in range(30)]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair(tiny_llama(seed=0), tiny_llama(seed=1, layers=1))
+
+
+def test_different_vocabularies_are_refused():
+    with pytest.raises(ValueError, match="40"):
+        ModelPair(tiny_llama(32), tiny_llama(40))
+    with pytest.raises(ValueError, match="vocabular"):
+        ModelPair(tiny_llama(32), tiny_llama(32), tokenizer=tokenizer(WORDS), draft_tokenizer=tokenizer(WORDS[::-1]))
+
+
+@pytest.mark.parametrize("draft_size", [30, 40])
+def test_vocabularies_that_differ_by_padding_decode(draft_size):
+    words = tokenizer(WORDS)
+    target = tiny_llama(32)
+    pair = ModelPair(target, tiny_llama(draft_size, layers=1), tokenizer=words, draft_tokenizer=words)
+    out = build_decoder(pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}).generate(
+        [1, 2], max_new_tokens=20
+    )
+    assert out.tokens == build_decoder(pair, {"method": "autoregressive"}).generate([1, 2], max_new_tokens=20).tokens
+
+
+def test_load_from_folders(tmp_path):
+    for name, layers in (("target", 2), ("draft", 1)):
+        tiny_llama(32, layers=layers).save_pretrained(tmp_path / name)
+        tokenizer(WORDS).save_pretrained(tmp_path / name)
+    pair = ModelPair.load(tmp_path / "target", tmp_path / "draft", device="cpu", dtype="float32")
+    assert pair.target.dtype == torch.float32 and pair.context_limit == 256 and len(pair.tokenizer) == 30
+    assert ModelPair.load(tmp_path / "target", device="cpu").target.dtype == native_dtype(torch.device("cpu"))
+    with pytest.raises(ValueError, match="cannot load a model from .*nowhere"):
+        ModelPair.load(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="dtype 'int8' is not a floating-point"):
+        ModelPair.load(tmp_path / "target", dtype="int8")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"method": "magic"}, "unknown method 'magic'. Known methods"),
+        ({"method": "speculative", "gama": 3}, "unknown key 'gama'"),
+        (
+            {"method": "speculative", "drafter": {"kind": "chain", "gama": 3}},
+            "unknown key 'gama'. Did you mean 'gamma'",
+        ),
+        ({"method": "speculative", "drafter": {"kind": "chain", "gamma": 0}}, "gamma must be >= 1, got 0"),
+        ({"method": "speculative", "drafter": {"kind": "chain", "gamma": "3"}}, "expected int, got '3'"),
+        ({"method": "speculative", "drafter": {"kind": "forest"}}, "unknown kind 'forest'"),
+        (
+            {"method": "speculative", "verifier": "guess"},
+            "unknown verifier 'guess'. Known verifiers: tokenwise, block, hsd",
+        ),
+        ({"method": "speculative", "controller": {"kind": "psychic"}}, "unknown kind 'psychic'"),
+        ({"method": "speculative", "controller": {"kind": "confidence", "epsilon": 2}}, "epsilon must lie in"),
+        ({"method": "autoregressive", "drafter": {"kind": "chain"}}, "takes neither drafter nor controller"),
+        ({}, "key 'method' is missing"),
+    ],
+)
+def test_bad_configurations_name_the_key(pair, config, message):
+    with pytest.raises(ValueError, match=message):
+        build_decoder(pair, config)
+
+
+def test_speculation_without_a_draft_is_refused():
+    with pytest.raises(ValueError, match="needs a draft model"):
+        build_decoder(ModelPair(TableModel(3, 0)), {"method": "speculative"})
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        ([], {}, "the prompt is empty"),
+        ([1, 99], {}, "prompt token 99 is outside the target's vocabulary of 32"),
+        (
+            [1] * 250,
+            {"max_new_tokens": 7},
+            "250 tokens and max_new_tokens=7 do not fit the pair's context of 256.*<= 6",
+        ),
+        ([1] * 300, {"max_new_tokens": 7}, "Shorten the prompt"),
+        ([[1, 2]], {}, "one request at a time"),
+        ([1], {"max_new_tokens": 0}, "max_new_tokens must be >= 1"),
+        ([1], {"temperature": -1.0}, "temperature must be"),
+    ],
+)
+def test_bad_requests_are_refused_before_any_work(pair, prompt, options, message):
+    with pytest.raises(ValueError, match=message):
+        build_decoder(pair, {"method": "speculative"}).stream(prompt, **options)
+
+
+def test_a_request_may_fill_the_context(pair):
+    out = build_decoder(pair, {"method": "speculative"}).generate([1] * 200, max_new_tokens=56)
+    assert len(out.tokens) == 56
+
+
+def test_runtime_imports_nothing_of_the_training_side():
+    """Our own imports; transformers may load scikit-learn by itself where it is installed."""
+    code = (
+        "import sys, runtime, predictors.controllers, predictors.bundle\n"
+        "banned = {'lightning', 'datasets', 'imblearn', 'mlflow', 'dvc', 'pyarrow', 'matplotlib',"
+        " 'pipelines', 'trace_collection', 'predictors.training'}\n"
+        "assert not banned & set(sys.modules), banned & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

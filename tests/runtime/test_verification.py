@@ -1,0 +1,162 @@
+"""Chain verifiers as pure laws: the specification's equalities, edge cases and numerics."""
+
+import itertools
+
+import pytest
+import torch
+
+from runtime.tree import DraftLaw, TokenTree, chain_tree
+from runtime.verification import VERIFIERS, draw_verdict
+from tests.toys import Forking, TableModel, enumerate_outcomes
+
+
+def laws(count, size, seed, zeros=False):
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.rand(count, size, generator=generator, dtype=torch.float64) ** 3
+    if zeros:
+        weights[torch.rand(weights.shape, generator=generator) < 0.3] = 0
+        weights[:, 0] += 1e-3
+    return weights / weights.sum(1, keepdim=True)
+
+
+def chain(tokens, draft):
+    return chain_tree(torch.tensor(tokens), draft)
+
+
+@pytest.mark.parametrize("name", ["tokenwise", "block", "hsd"])
+@pytest.mark.parametrize("seed", range(20))
+def test_laws_are_laws(name, seed):
+    target, draft = laws(4, 5, seed, zeros=seed % 2 == 0), laws(4, 5, seed + 100)
+    law = VERIFIERS[name](chain([1, 0, 2], draft), target)
+    assert float(law.stop.sum()) == pytest.approx(1, abs=1e-12)
+    assert bool((law.stop >= 0).all())
+    for row in range(4):
+        assert float(law.residual(row).sum()) == pytest.approx(1, abs=1e-12)
+        assert torch.equal(law.residual(row), law.residual(torch.tensor(row)))
+
+
+def weight_of_all_drafts(gamma, rule):
+    """Mean of ``rule(tokens, target rows, draft rows)`` over drafts of a pair of table models, by enumeration."""
+    target_model, draft_model = TableModel(3, seed=11, zeros=True), TableModel(3, seed=12)
+    total = 0.0
+    for tokens in itertools.product(range(3), repeat=gamma):
+        contexts = [[0, 1, *tokens[:place]] for place in range(gamma + 1)]
+        target = torch.stack([target_model.logits(context).softmax(-1) for context in contexts])
+        draft = torch.stack([draft_model.logits(context).softmax(-1) for context in contexts])
+        weight = float(draft[range(gamma), tokens].prod())
+        total += weight * rule(list(tokens), target, draft)
+    return total
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 3])
+def test_expected_lengths(gamma):
+    """E[τ] of block = Σ_t E[P_t], the optimum; tokenwise = Σ_t E[Π min(1, ρ)]; tokenwise <= block."""
+
+    def expected(name):
+        return weight_of_all_drafts(gamma, lambda x, p, q: VERIFIERS[name](chain(x, q), p).expected_accepted_length())
+
+    def prefix_weights(tokens, target, draft):
+        weight, total = 1.0, 0.0
+        for place, token in enumerate(tokens):
+            weight = min(1.0, weight * float(target[place, token] / draft[place, token]))
+            total += weight
+        return total
+
+    def products(tokens, target, draft):
+        weight, total = 1.0, 0.0
+        for place, token in enumerate(tokens):
+            weight *= min(1.0, float(target[place, token] / draft[place, token]))
+            total += weight
+        return total
+
+    assert expected("block") == pytest.approx(weight_of_all_drafts(gamma, prefix_weights), abs=1e-12)
+    assert expected("tokenwise") == pytest.approx(weight_of_all_drafts(gamma, products), abs=1e-12)
+    assert expected("tokenwise") <= expected("block") + 1e-12
+    if gamma > 1:
+        assert expected("tokenwise") < expected("block") - 1e-3
+
+
+def test_block_by_hand():
+    """P_1 = min(1, .3/.6) = .5; S_0 = Σ[p - q]_+ = .3, h_0 = 1; h_1 = P_1; so P(τ = 1) = .5."""
+    target = torch.tensor([[0.3, 0.3, 0.4], [0.2, 0.2, 0.6]], dtype=torch.float64)
+    draft = torch.tensor([[0.6, 0.3, 0.1], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    law = VERIFIERS["block"](chain([0], draft), target)
+    torch.testing.assert_close(law.stop, torch.tensor([0.5, 0.5], dtype=torch.float64))
+    torch.testing.assert_close(law.residual(0), torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
+    torch.testing.assert_close(law.residual(1), target[1])
+
+
+@pytest.mark.parametrize("name", ["tokenwise", "block"])
+def test_edge_cases(name):
+    same = laws(3, 4, 0)
+    law = VERIFIERS[name](chain([1, 2], same), same)  # p = q: accept everything, no 0/0
+    torch.testing.assert_close(law.stop, torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
+    torch.testing.assert_close(law.residual(0), same[0])  # never reached but a law
+    impossible = same.clone()
+    impossible[0, 1] = 0
+    impossible[0] /= impossible[0].sum()
+    law = VERIFIERS[name](chain([1, 2], same), impossible)  # p(x_1) = 0: reject at once
+    assert float(law.stop[0]) == 1
+    assert float(law.residual(0)[1]) == 0
+    empty = TokenTree(
+        tokens=torch.empty(0, dtype=torch.int64), parents=torch.empty(0, dtype=torch.int64), law=DraftLaw.DETERMINISTIC
+    )
+    law = VERIFIERS[name](empty, same[:1])
+    assert law.stop.tolist() == [1.0] and torch.equal(law.residual(0), same[0])
+    assert law.expected_accepted_length() == 0
+
+
+def test_deterministic_chain_needs_no_laws():
+    """block = tokenwise = nss on a deterministic chain: P[reach v] = p(path)."""
+    target = laws(3, 4, 3)
+    tree = TokenTree(tokens=torch.tensor([2, 1]), parents=torch.tensor([-1, 0]), law=DraftLaw.DETERMINISTIC)
+    first, second = float(target[0, 2]), float(target[1, 1])
+    expected = torch.tensor([1 - first, first * (1 - second), first * second], dtype=torch.float64)
+    for name in ("tokenwise", "block"):
+        torch.testing.assert_close(VERIFIERS[name](tree, target).stop, expected)
+
+
+def test_branching_trees_and_wrong_shapes_are_refused():
+    tree = TokenTree(tokens=torch.tensor([0, 1]), parents=torch.tensor([-1, -1]), draft_probs=laws(3, 4, 0))
+    with pytest.raises(ValueError, match="needs a chain"):
+        VERIFIERS["block"](tree, laws(3, 4, 1))
+    with pytest.raises(ValueError, match="target_probs has 2 rows, expected N \\+ 1 = 3"):
+        VERIFIERS["block"](tree, laws(2, 4, 1))
+    with pytest.raises(ValueError, match="no drafted token without its law"):
+        TokenTree(tokens=torch.tensor([0]), parents=torch.tensor([-1]))
+    with pytest.raises(ValueError, match="draft_probs has 1 rows, expected"):
+        TokenTree(tokens=torch.tensor([0]), parents=torch.tensor([-1]), draft_probs=laws(1, 4, 0))
+    with pytest.raises(ValueError, match="node 0 has parent 1"):
+        _ = TokenTree(tokens=torch.tensor([0, 1]), parents=torch.tensor([1, -1]), draft_probs=laws(3, 4, 0)).depths
+
+
+def test_float32_laws_keep_float64_stops():
+    target, draft = laws(5, 50, 1).float(), laws(5, 50, 2).float()
+    law = VERIFIERS["block"](chain([1, 2, 3, 4], draft), target)
+    assert law.stop.dtype == torch.float64 and law.residual(0).dtype == torch.float32
+
+
+def test_verdict_is_two_draws():
+    target, draft = laws(3, 4, 0), laws(3, 4, 1)
+    law = VERIFIERS["block"](chain([1, 2], draft), target)
+    joint = {}
+    draws = set()
+    for outcome, probability in enumerate_outcomes(
+        lambda chance: (draw_verdict(law, chance), draws.add(chance.taken))[0]
+    ):
+        joint[outcome] = joint.get(outcome, 0.0) + probability
+    assert draws == {2}
+    for (row, token), probability in joint.items():
+        assert probability == pytest.approx(float(law.stop[row] * law.residual(row)[token]), abs=1e-12)
+
+
+def test_tree_bookkeeping():
+    tree = TokenTree(tokens=torch.tensor([5, 6, 7, 8]), parents=torch.tensor([-1, 0, 0, 2]), draft_probs=laws(5, 9, 0))
+    assert tree.depths == [0, 1, 2, 2, 3]
+    assert tree.path(0) == [] and tree.path(4) == [0, 2, 3]
+    assert not tree.is_chain and tree.draws.tolist() == [0, 1, 2, 3]
+
+
+def test_forking_refuses_rows_without_mass():
+    with pytest.raises(AssertionError, match="without mass"):
+        Forking([]).categorical(torch.zeros(3))
