@@ -41,7 +41,7 @@ def split_documents(
     Parameters
     ----------
     share
-        At least this share of each slice is held out.
+        At least this share of each slice is held out, up to half of it.
     minimum
         At least so many documents of each slice are held out, where a quarter of the slice is that many.
 
@@ -56,7 +56,7 @@ def split_documents(
     for name in {document.slice for document in documents}:
         ids = sorted((d.id for d in documents if d.slice == name), key=lambda id: hashlib.sha256(id.encode()).digest())
         count = max(math.ceil(share * len(ids)), min(minimum, len(ids) // 4)) if share else 0
-        held_out.update(ids[:count])
+        held_out.update(ids[: min(count, len(ids) // 2)])
     return [d for d in documents if d.id not in held_out], [d for d in documents if d.id in held_out]
 
 
@@ -79,8 +79,10 @@ def _source_documents(library: Path) -> Iterable[Document]:
         if path.name.startswith("_sysconfigdata"):
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
+        is_table = parts[0] == "encodings" and "decoding_table" in text
+        if is_table and "decoding_map" in text:
+            continue  # the same table three times over; with these a sixth of the corpus would be tables
         if len(text) >= MIN_CHARACTERS:
-            is_table = parts[0] == "encodings" and "decoding_table" in text
             yield Document(id="/".join(parts), text=text, slice="tables" if is_table else "code")
 
 

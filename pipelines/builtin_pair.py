@@ -1,0 +1,213 @@
+"""The built-in pair: tokenizer, target and distilled draft, trained from scratch on the built-in corpus."""
+
+import dataclasses
+import json
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from pipelines.corpus import Document, builtin_documents, manifest_hash, split_documents
+from pipelines.inflation import InflatedShape, inflate
+from pipelines.language_model import Recipe, Shape, held_out_loss, native_dtype, new_model, train
+from pipelines.outputs import file_sha256, replacing, write_json
+from pipelines.tokenizer import train_tokenizer
+
+RECORD = "training.json"  # beside a finished model: what it was trained with and how that went
+
+
+@dataclass(frozen=True)
+class ModelParameters:
+    """One model of the pair."""
+
+    shape: Shape
+    training: Recipe
+
+
+@dataclass(frozen=True)
+class BuiltinParameters:
+    """Everything the built-in pair depends on; ``threads`` because sums are ordered by it."""
+
+    seed: int
+    threads: int
+    vocabulary: int
+    held_out: float
+    target: ModelParameters
+    draft: ModelParameters
+    inflated: InflatedShape
+
+    def __post_init__(self) -> None:
+        if self.target.training.context != self.draft.training.context:
+            raise ValueError("target and draft must be trained with the same context.")
+        if not 0 < self.held_out < 1:
+            raise ValueError(f"held_out must lie between 0 and 1, got {self.held_out}.")
+
+
+@dataclass(frozen=True)
+class BuiltinCorpus:
+    """The built-in documents with their split."""
+
+    train: Sequence[Document]
+    test: Sequence[Document]
+
+    @classmethod
+    def load(cls, held_out: float) -> "BuiltinCorpus":
+        """The running interpreter's documents, the share ``held_out`` of them as ``test``."""
+        return cls(*split_documents(builtin_documents(), held_out))
+
+    @property
+    def manifest(self) -> str:
+        """Hash of every document's id, content and split."""
+        return manifest_hash({"train": self.train, "test": self.test})
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Number of documents by split and slice."""
+        counts: dict[str, dict[str, int]] = {}
+        for split, documents in (("train", self.train), ("test", self.test)):
+            for document in documents:
+                by_slice = counts.setdefault(split, {})
+                by_slice[document.slice] = by_slice.get(document.slice, 0) + 1
+        return counts
+
+
+def train_builtin_pair(
+    parameters: BuiltinParameters, folder: Path, device: torch.device
+) -> tuple[dict[str, Any], dict[str, float | None]]:
+    """Write ``tokenizer/``, ``small/``, ``target/`` and ``draft/`` under ``folder``.
+
+    A model that an earlier, interrupted run has finished with the same parameters is kept.
+
+    Returns
+    -------
+    facts, seconds
+        What the run is a function of and what came out; wall-clock seconds by model (None where it was kept).
+    """
+    torch.set_num_threads(parameters.threads)
+    corpus = BuiltinCorpus.load(parameters.held_out)
+    print(f"corpus: {len(corpus.train)} documents to train on, {len(corpus.test)} held out")
+    tokenizer = train_tokenizer((document.text for document in corpus.train), parameters.vocabulary)
+    tokenizer.save_pretrained(folder / "tokenizer")
+    streams = {"train": token_stream(shuffled(corpus.train, parameters.seed), tokenizer)}
+    for name in sorted({document.slice for document in corpus.test}):
+        streams[name] = token_stream((d for d in corpus.test if d.slice == name), tokenizer)
+    dtype = native_dtype(device)
+    base = {
+        "seed": parameters.seed,
+        "threads": parameters.threads,
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": device.type,
+        "torch": torch.__version__,
+        "corpus": corpus.manifest,
+        "vocabulary": parameters.vocabulary,
+    }
+    trainer = _Trainer(folder, tokenizer, streams, dtype, device, parameters.seed)
+    target = trainer.model("small", parameters.target, base, teacher=None)
+    save_inflated(target, parameters.inflated, folder / "target", tokenizer, parameters.seed, dtype)
+    teacher = file_sha256(folder / "small" / "model.safetensors")
+    trainer.model("draft", parameters.draft, base | {"teacher": teacher}, teacher=target)
+    facts = {
+        "corpus": {
+            "manifest": corpus.manifest,
+            "held_out": parameters.held_out,
+            "documents": corpus.counts(),
+            "tokens": {name: len(stream) for name, stream in streams.items()},
+            "python": platform.python_version(),
+        },
+        "training": {name: json.loads((folder / name / RECORD).read_text()) for name in ("small", "draft")},
+    }
+    return facts, trainer.seconds
+
+
+def save_inflated(
+    small: LlamaForCausalLM,
+    shape: InflatedShape,
+    folder: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    seed: int,
+    dtype: torch.dtype,
+) -> None:
+    """Save the small model's function in a larger shape.
+
+    Matrices are stored in ``dtype``, in which they are exact; norms in float32, because their factor sqrt(ds / db) is not exact
+    in bfloat16. Loaded in float32, the model equals the small one.
+    """
+    big = inflate(
+        small.float().cpu(),
+        hidden=shape.hidden,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        ff=shape.feed_forward,
+        seed=seed,
+    )
+    for parameter in big.parameters():
+        if parameter.ndim == 2:
+            parameter.data = parameter.data.to(dtype)
+    _save(big, folder, tokenizer, record=None)
+
+
+def token_stream(documents: Iterable[Document], tokenizer: PreTrainedTokenizerFast) -> Tensor:
+    """Token ids of the documents one after the other, the end-of-text token before each and after the last."""
+    end = tokenizer.eos_token_id
+    stream = [end]
+    for document in documents:
+        stream += tokenizer(document.text)["input_ids"]
+        stream.append(end)
+    return torch.tensor(stream)
+
+
+def shuffled(documents: Sequence[Document], seed: int) -> list[Document]:
+    """The documents in an order that depends on the seed alone."""
+    order = torch.randperm(len(documents), generator=torch.Generator().manual_seed(seed))
+    return [documents[int(index)] for index in order]
+
+
+@dataclass
+class _Trainer:
+    folder: Path
+    tokenizer: PreTrainedTokenizerFast
+    streams: dict[str, Tensor]
+    dtype: torch.dtype
+    device: torch.device
+    seed: int
+    seconds: dict[str, float | None] = dataclasses.field(default_factory=dict)
+
+    def model(
+        self, name: str, parameters: ModelParameters, base: dict[str, Any], teacher: LlamaForCausalLM | None
+    ) -> LlamaForCausalLM:
+        """The trained model, from ``folder`` where it is finished there, else trained and saved there."""
+        inputs = base | dataclasses.asdict(parameters)
+        path = self.folder / name
+        record = json.loads((path / RECORD).read_text()) if (path / RECORD).is_file() else {}
+        if record.get("inputs") == inputs:
+            print(f"{name}: finished earlier with the same parameters, kept")
+            self.seconds[name] = None
+            return LlamaForCausalLM.from_pretrained(path, dtype=self.dtype).to(self.device)
+        recipe = parameters.training
+        model = new_model(parameters.shape, len(self.tokenizer), recipe.context, self.seed).to(self.device)
+        if teacher is not None:
+            teacher = teacher.to(self.device)
+        training = train(model, self.streams["train"], recipe, self.dtype, self.seed, teacher, name)
+        slices = [key for key in self.streams if key != "train"]
+        losses = {key: round(held_out_loss(model, self.streams[key], recipe.context), 4) for key in slices}
+        print(f"{name}: {training.steps} steps in {training.seconds:.0f} s, held-out loss {losses}")
+        facts = {"inputs": inputs, "steps": training.steps, "capped": training.capped, "held_out_loss": losses}
+        _save(model, path, self.tokenizer, facts)
+        self.seconds[name] = round(training.seconds, 1)
+        return model
+
+
+def _save(
+    model: LlamaForCausalLM, folder: Path, tokenizer: PreTrainedTokenizerFast, record: dict[str, Any] | None
+) -> None:
+    with replacing(folder) as partial:
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        if record is not None:
+            write_json(partial / RECORD, record)

@@ -1,0 +1,196 @@
+r"""Function-preserving inflation: a small Llama model in the shape, and at the cost, of a larger one.
+
+The larger model's logits equal the small one's. Small sizes carry the suffix s, big ones b:
+
+* residual stream: zero beyond ``ds``. RMSNorm divides by the mean over more coordinates, so w_b = w_s sqrt(ds / db) on the
+  first ds coordinates, 0 beyond, and eps_b = eps_s ds / db;
+* heads: key/value head j goes to slot j, query head h to slot (h // gs) gb + h % gs, with g = heads / kv_heads; the columns of
+  ``o_proj`` of all other heads are zero;
+* head dimension hb = m hs under the same rope_theta: the pair (i, i + hs/2) goes to (m i, m i + hb/2), whose frequency
+  theta^(-2 m i / (m hs)) is the same; query rows are multiplied by sqrt(m) against the softmax scale 1 / sqrt(hb);
+* feed-forward: the first fs slots; the other columns of ``down_proj`` are zero;
+* depth: extra layers stand in front and add nothing (o_proj = down_proj = 0), so the last hidden states are real ones;
+* vocabulary: coordinate ds carries a constant 1e-5 in every real token's embedding; the head turns it into a logit far below
+  every other for padding rows. It overflows in float16: keep the vocabulary there.
+
+Weights that cannot matter are random rather than zero: a machine may run faster on zeros.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRotaryEmbedding
+
+MARK = 1e-5  # constant coordinate that carries the padding rows' logit
+PADDING_LOGIT = -1e4
+
+
+@dataclass(frozen=True)
+class InflatedShape:
+    """Size of the inflated model."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    feed_forward: int
+
+
+def inflate(
+    small: LlamaForCausalLM,
+    hidden: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    ff: int,
+    vocab: int | None = None,
+    seed: int = 0,
+) -> LlamaForCausalLM:
+    """A plain `LlamaForCausalLM` of the given shape with the small model's function.
+
+    Parameters
+    ----------
+    small
+        Any Llama model without biases or rope scaling, tied or untied, with or without grouped heads.
+    vocab
+        None keeps the vocabulary; a larger one adds padding rows of probability 0.
+    seed
+        For the weights that cannot matter.
+
+    Returns
+    -------
+    LlamaForCausalLM
+        In the small model's dtype. Inflate a float32 model: sqrt(ds / db) is not exact in bfloat16.
+
+    Raises
+    ------
+    ValueError
+        Where the shape cannot hold the small model.
+    """
+    if small.dtype == torch.float16 and vocab not in (None, small.config.vocab_size):
+        raise ValueError(
+            "cannot inflate: a larger vocab overflows in float16; use bfloat16 or float32, or keep the vocab."
+        )
+    config = _inflated_config(small.config, hidden, layers, heads, kv_heads, head_dim, ff, vocab)
+    with torch.device("meta"):
+        big = LlamaForCausalLM(config)
+    big = big.to(small.dtype).to_empty(device=small.device)
+    big.tie_weights()
+    big.model.rotary_emb = LlamaRotaryEmbedding(config).to(small.device)  # its buffers are undefined after to_empty
+    with torch.no_grad():
+        _fill(big, small, seed)
+    return big.eval()
+
+
+def _inflated_config(
+    config: LlamaConfig, hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, ff: int, vocab: int | None
+) -> LlamaConfig:
+    vocab = config.vocab_size if vocab is None else vocab
+    group_small = config.num_attention_heads // config.num_key_value_heads
+    problems = [
+        (hidden < config.hidden_size, f"hidden {hidden} is below {config.hidden_size}"),
+        (layers < config.num_hidden_layers, f"layers {layers} is below {config.num_hidden_layers}"),
+        (kv_heads < config.num_key_value_heads, f"kv_heads {kv_heads} is below {config.num_key_value_heads}"),
+        (hidden % heads != 0, f"hidden {hidden} is no multiple of heads {heads}"),
+        (heads % kv_heads != 0, f"heads {heads} is no multiple of kv_heads {kv_heads}"),
+        (heads // kv_heads < group_small, f"heads / kv_heads {heads // kv_heads} is below {group_small}"),
+        (head_dim % config.head_dim != 0, f"head_dim {head_dim} is no multiple of {config.head_dim}"),
+        (ff < config.intermediate_size, f"ff {ff} is below {config.intermediate_size}"),
+        (vocab < config.vocab_size, f"vocab {vocab} is below {config.vocab_size}"),
+        (vocab > config.vocab_size and hidden <= config.hidden_size, "a larger vocab needs a larger hidden"),
+        (config.attention_bias or config.mlp_bias, "models with biases are not supported"),
+        (config.rope_parameters.get("rope_type", "default") != "default", "scaled rope is not supported"),
+    ]
+    for wrong, message in problems:
+        if wrong:
+            raise ValueError(f"cannot inflate: {message}.")
+    values = config.to_dict()
+    for key in ("architectures", "dtype", "transformers_version", "_name_or_path"):
+        values.pop(key, None)
+    values |= {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "intermediate_size": ff,
+        "vocab_size": vocab,
+        "rms_norm_eps": config.rms_norm_eps * config.hidden_size / hidden,
+    }
+    return LlamaConfig(**values)
+
+
+def _fill(big: LlamaForCausalLM, small: LlamaForCausalLM, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in big.parameters():
+        if parameter.ndim == 2:
+            noise = torch.randn(parameter.shape, generator=generator) * big.config.initializer_range
+            parameter.copy_(noise)
+    ds, db = small.config.hidden_size, big.config.hidden_size
+    extra = big.config.num_hidden_layers - small.config.num_hidden_layers
+    for layer in big.model.layers[:extra]:
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+        for norm in (layer.input_layernorm, layer.post_attention_layernorm):
+            norm.weight.zero_()
+            norm.weight[:ds] = (ds / db) ** 0.5
+    for layer, source in zip(big.model.layers[extra:], small.model.layers, strict=True):
+        _fill_attention(layer.self_attn, source.self_attn, big.config, small.config)
+        _fill_feed_forward(layer.mlp, source.mlp)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            _fill_norm(getattr(layer, name).weight, getattr(source, name).weight)
+    _fill_norm(big.model.norm.weight, small.model.norm.weight)
+    _fill_vocabulary(big, small)
+
+
+def _fill_norm(big: Tensor, small: Tensor) -> None:
+    big.zero_()
+    big[: len(small)] = small * (len(small) / len(big)) ** 0.5
+
+
+def _fill_attention(big: LlamaAttention, small: LlamaAttention, config: LlamaConfig, source: LlamaConfig) -> None:
+    ds, hs, hb = source.hidden_size, source.head_dim, config.head_dim
+    group_small = source.num_attention_heads // source.num_key_value_heads
+    group_big = config.num_attention_heads // config.num_key_value_heads
+    m = hb // hs
+    pair = torch.arange(hs // 2)
+    rotated = torch.cat([m * pair, m * pair + hb // 2])  # where coordinate i of a rotated head goes
+    big.o_proj.weight.zero_()
+    for head in range(source.num_attention_heads):
+        slot = (head // group_small) * group_big + head % group_small
+        query = small.q_proj.weight[head * hs : (head + 1) * hs]
+        big.q_proj.weight[slot * hb : (slot + 1) * hb] = 0
+        big.q_proj.weight[slot * hb + rotated, :ds] = query * m**0.5
+        big.o_proj.weight[:ds, slot * hb : slot * hb + hs] = small.o_proj.weight[:, head * hs : (head + 1) * hs]
+    for head in range(source.num_key_value_heads):
+        big.k_proj.weight[head * hb : (head + 1) * hb] = 0
+        big.k_proj.weight[head * hb + rotated, :ds] = small.k_proj.weight[head * hs : (head + 1) * hs]
+        big.v_proj.weight[head * hb : head * hb + hs, :ds] = small.v_proj.weight[head * hs : (head + 1) * hs]
+
+
+def _fill_feed_forward(big: LlamaMLP, small: LlamaMLP) -> None:
+    fs, ds = small.gate_proj.weight.shape
+    big.gate_proj.weight[:fs, :ds] = small.gate_proj.weight
+    big.up_proj.weight[:fs, :ds] = small.up_proj.weight
+    big.down_proj.weight.zero_()
+    big.down_proj.weight[:ds, :fs] = small.down_proj.weight
+
+
+def _fill_vocabulary(big: LlamaForCausalLM, small: LlamaForCausalLM) -> None:
+    embedding, head = big.model.embed_tokens.weight, big.lm_head.weight
+    vs, ds = small.model.embed_tokens.weight.shape
+    tied = big.config.tie_word_embeddings
+    embedding[:, ds:] = 0
+    embedding[:vs, :ds] = small.model.embed_tokens.weight
+    if not tied:
+        head[:vs, :ds] = small.lm_head.weight
+    if len(head) > vs:
+        head[:vs, ds] = 0
+        embedding[:vs, ds] = MARK
+        big.model.norm.weight[ds] = 1
+        head[vs:] = 0
+        head[vs:, ds] = PADDING_LOGIT / MARK

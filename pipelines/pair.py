@@ -1,0 +1,186 @@
+"""Stage ``pair``: train the built-in model pair, or resolve a real one and pin its files.
+
+Writes ``pair.json``, a function of the parameters (and, where training is capped, of the machine), and for the built-in pair the
+model folders beside it. Wall-clock seconds go to ``--timings``, outside of what later stages depend on.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from pipelines.builtin_pair import BuiltinParameters, train_builtin_pair
+from pipelines.outputs import file_sha256, write_json
+from pipelines.parameters import PARAMETERS, load_parameters
+from runtime.vocabulary import require_shared_vocabulary
+
+FACTS = "pair.json"
+BUILTIN_FOLDERS = ("tokenizer", "small", "target", "draft")
+MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
+
+
+@dataclass(frozen=True)
+class Models:
+    """Section ``models``: either ``builtin`` or the local paths or hub ids of a target and a draft.
+
+    A revision is a branch, tag or commit on the hub; null takes the newest.
+    """
+
+    builtin: BuiltinParameters | None = None
+    target: str | None = None
+    draft: str | None = None
+    target_revision: str | None = None
+    draft_revision: str | None = None
+
+    def __post_init__(self) -> None:
+        real = self.target is not None and self.draft is not None
+        if (self.builtin is None) != real or (self.builtin is not None and (self.target or self.draft)):
+            raise ValueError("give either 'builtin' or both 'target' and 'draft' (a local path or a hub id each).")
+
+
+@dataclass(frozen=True)
+class PairLocation:
+    """Local folders of a pair's models and tokenizer."""
+
+    target: str
+    draft: str
+    tokenizer: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pair", required=True, help="key under 'pairs:' in the parameters")
+    parser.add_argument("output", type=Path, help="folder to write")
+    parser.add_argument("--params", type=Path, default=PARAMETERS, help="parameter file (default: %(default)s)")
+    parser.add_argument("--timings", type=Path, help="JSON file for wall-clock seconds")
+
+
+def run(args: argparse.Namespace) -> None:
+    models = load_parameters(Models, args.pair, "models", args.params)
+    if models.builtin is None:
+        facts = resolve_pair(models)
+        for name in BUILTIN_FOLDERS:
+            shutil.rmtree(args.output / name, ignore_errors=True)
+    else:
+        (args.output / FACTS).unlink(missing_ok=True)  # written last: it says that the folder is complete
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        builtin, seconds = train_builtin_pair(models.builtin, args.output, device)
+        names = {name: name for name in BUILTIN_FOLDERS}
+        facts = {"source": "builtin", **names, "sha256": _builtin_hashes(args.output), **builtin}
+        if args.timings:
+            _update_timings(args.timings, seconds)
+    write_json(args.output / FACTS, {"pair": args.pair, **facts})
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """``pair.json`` of a pair folder."""
+    path = folder / FACTS
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: the pair stage has not finished. Run it first.")
+    facts: dict[str, Any] = json.loads(path.read_text())
+    return facts
+
+
+def read_pair(folder: Path) -> PairLocation:
+    """Where a pair's models and tokenizer lie on this machine."""
+    facts = read_facts(folder)
+    if facts["source"] == "builtin":
+        return PairLocation(
+            **{name: str((folder / facts[name]).resolve()) for name in ("target", "draft", "tokenizer")}
+        )
+    target = resolve_model(facts["target"], facts["revisions"]["target"])
+    draft = resolve_model(facts["draft"], facts["revisions"]["draft"])
+    tokenizer = target if facts["tokenizer"] == facts["target"] else draft
+    return PairLocation(target=str(target), draft=str(draft), tokenizer=str(tokenizer))
+
+
+def resolve_pair(models: Models) -> dict[str, Any]:
+    """Find a real pair's files, fetching them from the hub where needed; refuse models over different vocabularies."""
+    assert models.target is not None and models.draft is not None
+    names = {"target": models.target, "draft": models.draft}
+    revisions = {"target": models.target_revision, "draft": models.draft_revision}
+    folders = {key: resolve_model(name, revisions[key]) for key, name in names.items()}
+    tokenizers = {key: _tokenizer(folder) for key, folder in folders.items()}
+    sizes = {key: _vocabulary_size(folder) for key, folder in folders.items()}
+    require_shared_vocabulary(tokenizers["target"], tokenizers["draft"], sizes["target"], sizes["draft"])
+    owner = next((key for key, tokenizer in tokenizers.items() if tokenizer is not None), None)
+    if owner is None:
+        raise ValueError(f"neither {models.target} nor {models.draft} has tokenizer files; prompts cannot be encoded.")
+    return {
+        "source": "models",
+        **names,
+        "tokenizer": names[owner],
+        "revisions": {key: _commit(names[key], folder) for key, folder in folders.items()},
+        "vocabulary": sizes,
+        "sha256": {key: _hashes(folder) for key, folder in folders.items()},
+    }
+
+
+def resolve_model(name: str, revision: str | None = None) -> Path:
+    """The folder of a local model, or of a hub model's snapshot (fetched unless it is there already)."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise FileNotFoundError(f"{path} is no model folder: it has no config.json.")
+        return path.resolve()
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise FileNotFoundError(f"model folder {name} does not exist.")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"model {name!r} is no local folder and could not be fetched from the hub: {reason}"
+        ) from error
+
+
+def _commit(name: str, folder: Path) -> str | None:
+    """The commit of a hub snapshot, which is its folder's name; None for a local folder."""
+    return None if Path(name).expanduser().is_dir() else folder.name
+
+
+def _tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    has_tokenizer = any((folder / name).is_file() for name in TOKENIZER_FILES)
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True) if has_tokenizer else None
+
+
+def _vocabulary_size(folder: Path) -> int:
+    from transformers import AutoConfig
+
+    return int(AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config().vocab_size)
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    paths = sorted({path for pattern in MODEL_FILES for path in folder.glob(pattern)})
+    if not any(path.suffix == ".safetensors" for path in paths):
+        raise FileNotFoundError(f"{folder} has no *.safetensors weights; convert the model with save_pretrained first.")
+    return {path.name: file_sha256(path) for path in tqdm(paths, desc=f"hash {folder.name}", unit="file", leave=False)}
+
+
+def _builtin_hashes(folder: Path) -> dict[str, dict[str, str]]:
+    names = ("config.json", "model.safetensors", "tokenizer.json")
+    files = {key: [folder / key / name for name in names] for key in BUILTIN_FOLDERS}
+    return {key: {path.name: file_sha256(path) for path in paths if path.is_file()} for key, paths in files.items()}
+
+
+def _update_timings(path: Path, seconds: dict[str, float | None]) -> None:
+    """Seconds of the models trained now, beside those of models kept from an earlier run."""
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    new = {f"{name}_seconds": value for name, value in seconds.items() if value is not None}
+    write_json(path, known | new)
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["pair", *sys.argv[1:]])

@@ -1,0 +1,270 @@
+"""Stage ``prompts``: draw prompts from documents, split by document.
+
+Controllers train and validate on prompts from documents that the pair was trained on, and are tested on documents held out from
+it. A real pair's training text is unknown: there every document is assigned by the hash of its id. The first n prompts of a
+split alternate slices and documents for every n.
+"""
+
+import argparse
+import random
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from pipelines.builtin_pair import BuiltinCorpus
+from pipelines.corpus import Document, split_documents
+from pipelines.documents import Source, load_documents
+from pipelines.outputs import replacing
+from pipelines.pair import read_facts, read_pair
+from pipelines.parameters import PARAMETERS, load_parameters
+
+FILE = "prompts.parquet"
+SPLITS = ("train", "validation", "test")
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("document", pa.string()),
+        ("source", pa.string()),
+        ("slice", pa.string()),
+        ("split", pa.string()),
+        ("text", pa.string()),
+        ("tokens", pa.list_(pa.int32())),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class PromptParameters:
+    """Section ``prompts``.
+
+    Attributes
+    ----------
+    train, validation, test
+        Number of prompts, spread evenly over slices as far as their documents allow.
+    min_tokens, max_tokens
+        Lengths of windows, drawn uniformly.
+    room
+        Tokens of the document left after a window.
+    prompts_per_document
+        At most so many windows, which do not overlap.
+    longest
+        Whole-document prompts with more tokens are left out.
+    validation_share, test_share
+        Of the documents: ``test_share`` of all (where the pair does not say), then ``validation_share`` of the rest.
+    """
+
+    sources: tuple[Source, ...]
+    seed: int = 0
+    train: int = 560
+    validation: int = 120
+    test: int = 120
+    min_tokens: int = 64
+    max_tokens: int = 128
+    room: int = 64
+    prompts_per_document: int = 8
+    longest: int = 1024
+    validation_share: float = 0.15
+    test_share: float = 0.18
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise ValueError("sources must name at least one source of documents.")
+        names = [source.name for source in self.sources]
+        if len(set(names)) < len(names):
+            raise ValueError(f"sources must have different names, got {', '.join(names)}.")
+        if not 1 <= self.min_tokens <= self.max_tokens:
+            raise ValueError(f"need 1 <= min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}.")
+        if min(self.train, self.validation, self.test, self.room) < 0 or self.prompts_per_document < 1:
+            raise ValueError("numbers of prompts and room must not be negative, prompts_per_document at least 1.")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One row of ``prompts.parquet``; ``text`` is for people, ``tokens`` is what is decoded from."""
+
+    id: str
+    document: str
+    source: str
+    slice: str
+    split: str
+    text: str
+    tokens: list[int]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pair", required=True, help="key under 'pairs:' in the parameters")
+    parser.add_argument("pair_folder", type=Path, help="folder written by the pair stage")
+    parser.add_argument("output", type=Path, help="folder to write")
+    parser.add_argument("--params", type=Path, default=PARAMETERS, help="parameter file (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> None:
+    from transformers import AutoTokenizer
+
+    parameters = load_parameters(PromptParameters, args.pair, "prompts", args.params)
+    tokenizer = AutoTokenizer.from_pretrained(read_pair(args.pair_folder).tokenizer, local_files_only=True)
+    prompts = draw_prompts(parameters, read_facts(args.pair_folder), tokenizer)
+    write_prompts(args.output / FILE, prompts)
+    for split in SPLITS:
+        chosen = [prompt for prompt in prompts if prompt.split == split]
+        slices = {name: sum(p.slice == name for p in chosen) for name in sorted({p.slice for p in chosen})}
+        print(f"{split}: {len(chosen)} prompts from {len({p.document for p in chosen})} documents, {slices}")
+
+
+def draw_prompts(parameters: PromptParameters, facts: dict[str, Any], tokenizer: Any) -> list[Prompt]:
+    """Prompts of all splits, each split in an order whose every prefix alternates slices and documents.
+
+    Parameters
+    ----------
+    facts
+        ``pair.json`` of the pair: its held-out documents are the test documents.
+    tokenizer
+        The pair's Hugging Face tokenizer.
+    """
+    drawer = _Drawer(parameters, tokenizer)
+    queues: dict[str, dict[str, list[Iterator[Prompt]]]] = {split: {} for split in SPLITS}
+    for source in parameters.sources:
+        for split, documents in _splits(source, parameters, facts).items():
+            for document in documents:
+                queues[split].setdefault(document.slice, []).append(drawer.prompts(document, source, split))
+    prompts = []
+    for split in SPLITS:
+        wanted = getattr(parameters, split)
+        drawn = list(_alternate(queues[split], wanted, random.Random(f"{parameters.seed} {split}")))
+        if wanted and not drawn:
+            raise ValueError(
+                f"no document of split {split!r} yields a prompt: add documents or lower min_tokens and room."
+            )
+        if len(drawn) < wanted:
+            print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")
+        prompts += drawn
+    if drawer.num_too_long:
+        print(f"{drawer.num_too_long} documents longer than {parameters.longest} tokens were left out")
+    return prompts
+
+
+def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
+    """Write prompts in their order."""
+    with replacing(path) as partial:
+        pa.parquet.write_table(pa.Table.from_pylist([vars(prompt) for prompt in prompts], schema=SCHEMA), partial)
+
+
+def read_prompts(path: Path, split: str, limit: int | None = None) -> list[Prompt]:
+    """The first ``limit`` prompts of a split, from ``prompts.parquet`` or the folder it lies in."""
+    if split not in SPLITS:
+        raise ValueError(f"split {split!r} is unknown. Splits: {', '.join(SPLITS)}.")
+    path = path / FILE if path.is_dir() else path
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist: run the prompts stage first.")
+    rows = pa.parquet.read_table(path, schema=SCHEMA, filters=[("split", "=", split)]).to_pylist()
+    return [Prompt(**row) for row in rows[:limit]]
+
+
+def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any]) -> dict[str, Sequence[Document]]:
+    rest: Sequence[Document]
+    test: Sequence[Document]
+    if source.kind == "builtin" and facts["source"] == "builtin":
+        rest, test = _pair_documents(facts)
+    else:
+        rest, test = split_documents(load_documents(source), parameters.test_share, minimum=1)
+    train, validation = split_documents(rest, parameters.validation_share, minimum=1)
+    return {"train": train, "validation": validation, "test": test}
+
+
+def _pair_documents(facts: dict[str, Any]) -> tuple[Sequence[Document], Sequence[Document]]:
+    corpus = BuiltinCorpus.load(facts["corpus"]["held_out"])
+    if corpus.manifest != facts["corpus"]["manifest"]:
+        raise ValueError(
+            "the built-in corpus is not the one this pair was trained on (pair: Python "
+            f"{facts['corpus']['python']}, here: Python {sys.version.split()[0]}), so held-out documents would not be "
+            "held out. Run the pair stage again with this Python, or go back to the pair's."
+        )
+    return corpus.train, corpus.test
+
+
+class _Drawer:
+    """Turns documents into prompts; each document has its own random stream, so it does not depend on the others."""
+
+    def __init__(self, parameters: PromptParameters, tokenizer: Any) -> None:
+        self.parameters = parameters
+        self.tokenizer = tokenizer
+        self.num_too_long = 0
+
+    def prompts(self, document: Document, source: Source, split: str) -> Iterator[Prompt]:
+        """The document's prompts, tokenised when the first is asked for."""
+        name = document.id if document.id.startswith(f"{source.name}/") else f"{source.name}/{document.id}"
+        for index, tokens in enumerate(self._token_lists(document, source, name)):
+            text = self.tokenizer.decode(tokens)
+            yield Prompt(f"{name}#{index}", name, source.name, document.slice, split, text, tokens)
+
+    def _token_lists(self, document: Document, source: Source, name: str) -> Iterable[list[int]]:
+        if source.windows:
+            tokens = self.tokenizer(document.text, add_special_tokens=False, verbose=False)["input_ids"]
+            start = self.tokenizer("")["input_ids"]  # what the tokenizer puts before every text, if anything
+            windows = self._windows(tokens, random.Random(f"{self.parameters.seed} {name}"))
+            return (start + window for window in windows)
+        tokens = self._whole(document, source)
+        if not tokens:
+            raise ValueError(f"document {name!r} gives an empty prompt.")
+        if len(tokens) > self.parameters.longest:
+            self.num_too_long += 1
+            return []
+        return [tokens]
+
+    def _whole(self, document: Document, source: Source) -> list[int]:
+        if not document.messages and not source.chat:
+            return list(self.tokenizer(document.text)["input_ids"])
+        if not self.tokenizer.chat_template:
+            setting = "messages" if document.messages else "chat"
+            raise ValueError(f"source {source.name!r} uses {setting!r}, but the pair's tokenizer has no chat template.")
+        messages = list(document.messages) or [{"role": "user", "content": document.text}]
+        encoded = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
+        return list(encoded["input_ids"])
+
+    def _windows(self, tokens: list[int], generator: random.Random) -> Iterator[list[int]]:
+        """Disjoint windows of random length in random order, each with room after it."""
+        p = self.parameters
+        slot = p.max_tokens + p.room
+        if len(tokens) < p.min_tokens + p.room:
+            return
+        num_slots = max(1, len(tokens) // slot)
+        slots = generator.sample(range(num_slots), min(num_slots, p.prompts_per_document))
+        for index in slots:
+            start, end = index * len(tokens) // num_slots, (index + 1) * len(tokens) // num_slots
+            length = generator.randint(p.min_tokens, min(p.max_tokens, end - start - p.room))
+            first = generator.randint(start, end - p.room - length)
+            yield tokens[first : first + length]
+
+
+def _alternate(slices: dict[str, list[Iterator[Prompt]]], count: int, generator: random.Random) -> Iterator[Prompt]:
+    """One prompt of each slice in turn; within a slice one of each document in turn, documents in random order."""
+    queues = {name: deque(generator.sample(documents, len(documents))) for name, documents in sorted(slices.items())}
+    drawn = 0
+    while drawn < count and any(queues.values()):
+        for queue in queues.values():
+            prompt = _next_prompt(queue)
+            if prompt is not None and drawn < count:
+                drawn += 1
+                yield prompt
+
+
+def _next_prompt(queue: deque[Iterator[Prompt]]) -> Prompt | None:
+    while queue:
+        document = queue.popleft()
+        prompt = next(document, None)
+        if prompt is not None:
+            queue.append(document)
+            return prompt
+    return None
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["prompts", *sys.argv[1:]])

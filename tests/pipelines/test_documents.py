@@ -1,0 +1,120 @@
+import json
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from pipelines.documents import Source, load_documents
+
+ROWS = [{"text": "one", "topic": "x", "answer": 1}, {"text": "two", "topic": "y", "answer": 2}]
+
+
+@pytest.fixture
+def jsonl(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in ROWS) + "\n\n")
+    return path
+
+
+def texts(**source) -> list[str]:
+    return [document.text for document in load_documents(Source(name="s", **source))]
+
+
+def test_jsonl(jsonl):
+    documents = load_documents(Source(kind="file", name="s", path=str(jsonl), slice_column="topic"))
+    assert [(d.id, d.text, d.slice) for d in documents] == [
+        ("s/rows.jsonl:0", "one", "x"),
+        ("s/rows.jsonl:1", "two", "y"),
+    ]
+
+
+def test_parquet_text_files_and_folders(jsonl, tmp_path):
+    pa.parquet.write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
+    (tmp_path / "z.txt").write_text("three")
+    (tmp_path / "ignored.csv").write_text("four")
+    assert texts(kind="file", path=str(tmp_path / "rows.parquet")) == ["one", "two"]
+    assert texts(kind="file", path=str(tmp_path / "z.txt")) == ["three"]
+    assert texts(kind="file", path=str(tmp_path)) == ["one", "two", "one", "two", "three"]
+
+
+def test_column_and_template_and_limit(jsonl):
+    assert texts(kind="file", path=str(jsonl), column="topic") == ["x", "y"]
+    assert texts(kind="file", path=str(jsonl), template="{topic}: {text} = {answer:02d}") == [
+        "x: one = 01",
+        "y: two = 02",
+    ]
+    assert texts(kind="file", path=str(jsonl), limit=1) == ["one"]
+
+
+def test_messages_end_with_what_the_model_must_answer(tmp_path):
+    path = tmp_path / "chat.jsonl"
+    conversation = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "good day"}]
+    path.write_text(json.dumps({"chat": conversation}))
+    (document,) = load_documents(Source(kind="file", name="s", path=str(path), messages="chat"))
+    assert document.messages == ({"role": "user", "content": "hello"},)
+
+
+def test_local_datasets(jsonl, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    assert texts(kind="datasets", path=str(tmp_path), split="train", column="text") == ["one", "two"]
+    with pytest.raises(ValueError, match="could not be loaded"):
+        texts(kind="datasets", path=str(tmp_path), split="nope")
+
+
+def test_builtin(documents):
+    assert load_documents(Source(kind="builtin", name="s")) == documents
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"column": "body"}, r"no column 'body'\. Columns there: text, topic, answer"),
+        ({"template": "{text} {body}"}, r"no column 'body'\. Columns there"),
+        ({"slice_column": "body"}, r"no column 'body'"),
+        ({"messages": "text"}, "expected a list of messages"),
+        ({"column": "answer"}, "holds 1, not a text"),
+        ({"limit": 0}, "'s' has no documents"),
+    ],
+)
+def test_wrong_columns_are_refused(jsonl, source, message):
+    with pytest.raises(ValueError, match=message):
+        load_documents(Source(kind="file", name="s", path=str(jsonl), **source))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"text": " "}', "'s/bad.jsonl:0' is empty"),
+        ("{", "line 1: no valid JSON"),
+        ("[1]", "line 1: expected a JSON object"),
+    ],
+)
+def test_bad_rows_are_refused(tmp_path, content, message):
+    (tmp_path / "bad.jsonl").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        texts(kind="file", path=str(tmp_path / "bad.jsonl"))
+
+
+def test_missing_and_unreadable_files_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        texts(kind="file", path=str(tmp_path / "no.jsonl"))
+    (tmp_path / "a.csv").write_text("")
+    for path in (tmp_path, tmp_path / "a.csv"):
+        with pytest.raises(ValueError, match=r"expected \.jsonl, \.parquet, \.txt"):
+            texts(kind="file", path=str(path))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "web"}, "Known kinds: builtin, file, datasets"),
+        ({"kind": "file"}, "'path' belongs to"),
+        ({"kind": "file", "path": "x", "column": "a", "template": "b"}, "at most one of"),
+        ({"kind": "file", "path": "x", "cut": "half"}, "cut 'half' is unknown"),
+        ({"kind": "file", "path": "x", "cut": "window", "chat": True}, "cannot be cut"),
+        ({"kind": "file", "path": "x", "slice": "a", "slice_column": "b"}, "not both"),
+    ],
+)
+def test_contradictory_sources_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        Source(name="s", **values)

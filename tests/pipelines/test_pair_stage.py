@@ -1,0 +1,207 @@
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from pipelines import builtin_pair
+from pipelines.cli import main
+from pipelines.pair import Models, read_facts, read_pair
+from pipelines.tokenizer import train_tokenizer
+
+TOKENS = torch.arange(30)[None] + 5
+
+
+def weights(folder) -> dict[str, bytes]:
+    return {name: (folder / name / "model.safetensors").read_bytes() for name in ("small", "target", "draft")}
+
+
+def test_builtin_pair_loads_and_target_and_small_are_one_function(builtin_folder):
+    location = read_pair(builtin_folder)
+    tokenizer = AutoTokenizer.from_pretrained(location.tokenizer)
+    assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(location.target).get_vocab()
+    models = [
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        for folder in (location.target, builtin_folder / "small", location.draft)
+    ]
+    target, small, draft = (model(TOKENS).logits for model in models)
+    torch.testing.assert_close(target, small, atol=1e-4, rtol=0)
+    assert draft.shape == small.shape
+    assert models[0].config.eos_token_id == models[0].config.bos_token_id == 0
+
+
+def test_every_dtype_loads_the_trained_function(builtin_folder):
+    dtype = getattr(torch, read_facts(builtin_folder)["training"]["small"]["inputs"]["dtype"])
+    for name in ("small", "draft"):
+        exact, rounded = (
+            AutoModelForCausalLM.from_pretrained(builtin_folder / name, dtype=d) for d in (torch.float32, dtype)
+        )
+        assert all(torch.equal(a, b.float()) for a, b in zip(exact.parameters(), rounded.parameters(), strict=True))
+
+
+def test_facts_are_complete_and_contain_no_seconds_and_no_path_of_this_machine(builtin_folder):
+    text = (builtin_folder / "pair.json").read_text()
+    facts = json.loads(text)
+    assert (facts["source"], facts["target"], facts["tokenizer"]) == ("builtin", "target", "tokenizer")
+    assert facts["corpus"]["documents"]["test"].keys() == {"code", "prose", "tables"}
+    assert facts["training"]["draft"]["steps"] == 3
+    assert facts["training"]["draft"]["capped"] is False
+    assert facts["training"]["small"]["held_out_loss"].keys() == {"code", "prose", "tables"}
+    assert "seconds" not in text
+    assert str(builtin_folder) not in text
+    timings = json.loads((builtin_folder.parent / f"{builtin_folder.name}_seconds.json").read_text())
+    assert timings.keys() == {"small_seconds", "draft_seconds"}
+
+
+def test_two_runs_are_byte_identical(builtin_folder, run_pair, builtin_models):
+    again = run_pair(builtin_models)
+    assert weights(again) == weights(builtin_folder)
+    assert (again / "pair.json").read_bytes() == (builtin_folder / "pair.json").read_bytes()
+
+
+def test_an_interrupted_run_keeps_the_finished_target(builtin_folder, run_pair, builtin_models, tmp_path, monkeypatch):
+    original, trained = builtin_pair.train, []
+
+    def interrupted(model, tokens, recipe, dtype, seed, teacher=None, name=""):
+        trained.append(name)
+        if name == "draft" and trained.count("draft") == 1:
+            raise KeyboardInterrupt
+        return original(model, tokens, recipe, dtype, seed, teacher, name)
+
+    monkeypatch.setattr(builtin_pair, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_pair(builtin_models, tmp_path / "pair")
+    with pytest.raises(FileNotFoundError, match="Run it first"):
+        read_pair(tmp_path / "pair")
+    run_pair(builtin_models, tmp_path / "pair")
+    assert trained == ["small", "draft", "draft"]
+    assert weights(tmp_path / "pair") == weights(builtin_folder)
+
+
+def test_changed_parameters_train_again(builtin_folder, run_pair, builtin_models, tmp_path):
+    shutil.copytree(builtin_folder, tmp_path / "pair")
+    builtin_models["builtin"]["draft"]["training"]["steps"] = 4
+    run_pair(builtin_models, tmp_path / "pair")
+    after, before = weights(tmp_path / "pair"), weights(builtin_folder)
+    assert after["target"] == before["target"]
+    assert after["draft"] != before["draft"]
+    assert read_facts(tmp_path / "pair")["training"]["draft"]["steps"] == 4
+
+
+def test_the_wall_clock_cap_is_recorded(small_corpus, run_pair, builtin_models):
+    builtin_models["builtin"]["target"]["training"] |= {"steps": 100_000, "max_minutes": 0.005}
+    facts = read_facts(run_pair(builtin_models))
+    assert facts["training"]["small"]["capped"]
+    assert facts["training"]["small"]["steps"] < 100_000
+    assert not facts["training"]["draft"]["capped"]
+
+
+def test_a_local_pair_is_resolved_and_hashed(run_pair, save_model):
+    target, draft = save_model(), save_model()
+    folder = run_pair({"target": str(target), "draft": str(draft)})
+    facts = read_facts(folder)
+    assert facts["source"] == "models"
+    assert facts["revisions"] == {"target": None, "draft": None}
+    assert {"config.json", "tokenizer.json", "model.safetensors"} <= facts["sha256"]["target"].keys()
+    location = read_pair(folder)
+    assert (location.target, location.draft, location.tokenizer) == (str(target), str(draft), str(target))
+
+
+def test_changed_weights_change_the_facts(run_pair, save_model):
+    target, draft = save_model(), save_model()
+    before = read_facts(run_pair({"target": str(target), "draft": str(draft)}))
+    shutil.copy(save_model(hidden=24) / "model.safetensors", draft)
+    after = read_facts(run_pair({"target": str(target), "draft": str(draft)}))
+    assert before["sha256"]["target"] == after["sha256"]["target"]
+    assert before["sha256"]["draft"] != after["sha256"]["draft"]
+
+
+def test_a_real_pair_replaces_the_built_in_models(builtin_folder, run_pair, save_model, tmp_path):
+    shutil.copytree(builtin_folder, tmp_path / "pair")
+    run_pair({"target": str(save_model()), "draft": str(save_model())}, tmp_path / "pair")
+    assert [path.name for path in (tmp_path / "pair").iterdir()] == ["pair.json"]
+
+
+def test_vocabularies_that_differ_by_padding_work(run_pair, save_model):
+    facts = read_facts(run_pair({"target": str(save_model(320)), "draft": str(save_model(300))}))
+    assert facts["vocabulary"] == {"target": 320, "draft": 300}
+
+
+def test_different_vocabularies_are_refused(run_pair, save_model):
+    other = train_tokenizer(["abcabc abcabd " * 50], vocabulary=260)
+    with pytest.raises(
+        ValueError, match=r"different vocabularies .* in the target and .* in the draft\. A draft model must"
+    ):
+        run_pair({"target": str(save_model()), "draft": str(save_model(300, other))})
+
+
+def test_a_refused_pair_leaves_the_earlier_one(builtin_folder, run_pair, save_model, tmp_path):
+    shutil.copytree(builtin_folder, tmp_path / "pair")
+    with pytest.raises(ValueError, match="without both tokenizers"):
+        run_pair({"target": str(save_model(320)), "draft": str(save_model(300, False))}, tmp_path / "pair")
+    assert read_facts(tmp_path / "pair") == read_facts(builtin_folder)
+    assert weights(tmp_path / "pair") == weights(builtin_folder)
+
+
+def test_a_draft_without_tokenizer_borrows_the_targets(run_pair, save_model):
+    folder = run_pair({"target": str(save_model(300, False)), "draft": str(draft := save_model())})
+    assert read_pair(folder).tokenizer == str(draft)
+
+
+def test_a_pair_without_any_tokenizer_is_refused(run_pair, save_model):
+    with pytest.raises(ValueError, match="has tokenizer files"):
+        run_pair({"target": str(save_model(300, False)), "draft": str(save_model(300, False))})
+
+
+def test_folders_that_hold_no_model_are_refused(run_pair, save_model, tmp_path):
+    target = str(save_model())
+    with pytest.raises(FileNotFoundError, match="no/such/model does not exist"):
+        run_pair({"target": target, "draft": "no/such/model"})
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+        run_pair({"target": target, "draft": str(tmp_path)})
+    weightless = save_model()
+    (weightless / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="save_pretrained"):
+        run_pair({"target": target, "draft": str(weightless)})
+
+
+def test_a_section_is_either_builtin_or_a_pair_of_names():
+    for values in ({}, {"target": "a"}, {"draft": "a"}):
+        with pytest.raises(ValueError, match="either 'builtin' or both"):
+            Models(**values)
+
+
+def test_an_unknown_parameter_ends_the_command_with_one_line(tmp_path):
+    params = tmp_path / "params.yaml"
+    params.write_text("pairs: {p: {models: {target: a, draught: b}}}")
+    with pytest.raises(SystemExit, match=r"unknown key 'draught'\. Did you mean 'draft'\?"):
+        main(["pair", "--pair", "p", str(tmp_path / "pair"), "--params", str(params)])
+
+
+def test_a_hub_pair_is_pinned_to_its_commits(run_pair, save_model, tmp_path, monkeypatch):
+    asked = []
+
+    def snapshot_download(name, revision, allow_patterns):
+        asked.append((name, revision))
+        assert "*.safetensors" in allow_patterns
+        snapshot = tmp_path / name.replace("/", "--") / "c0ffee"
+        if not snapshot.exists():
+            shutil.copytree(save_model(), snapshot)
+        return str(snapshot)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    folder = run_pair({"target": "org/target", "draft": "org/draft", "target_revision": "v1"})
+    assert asked == [("org/target", "v1"), ("org/draft", None)]
+    assert read_facts(folder)["revisions"] == {"target": "c0ffee", "draft": "c0ffee"}
+    assert read_pair(folder).draft == str(tmp_path / "org--draft" / "c0ffee")
+    assert asked[2:] == [("org/target", "c0ffee"), ("org/draft", "c0ffee")]
+
+
+def test_a_model_that_cannot_be_fetched_is_named(run_pair, save_model, monkeypatch):
+    def snapshot_download(*_, **__):
+        raise OSError("offline\nand a long story")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    with pytest.raises(ValueError, match=r"'org/draft' is no local folder and could not be fetched .*: offline$"):
+        run_pair({"target": str(save_model()), "draft": "org/draft"})

@@ -1,0 +1,204 @@
+import json
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from pipelines import prompts as stage
+from pipelines.builtin_pair import BuiltinCorpus
+from pipelines.documents import Source
+from pipelines.pair import read_facts
+from pipelines.parameters import load_parameters
+from pipelines.prompts import PromptParameters, draw_prompts, read_prompts, run
+
+BUILTIN = PromptParameters(
+    sources=(Source(kind="builtin", name="stdlib"),),
+    train=30,
+    validation=9,
+    test=12,
+    min_tokens=8,
+    max_tokens=16,
+    room=8,
+)
+REAL = {"source": "models"}
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+)
+
+
+@pytest.fixture
+def jsonl(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [{"text": f"question {i}?", "chat": [{"role": "user", "content": f"hi {i}"}]} for i in range(40)]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def chat_tokenizer(tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", CHAT_TEMPLATE)
+    return tokenizer
+
+
+def parameters(*sources: Source, **changes) -> PromptParameters:
+    return PromptParameters(sources=sources, **{"train": 5, "validation": 2, "test": 3} | changes)
+
+
+@pytest.fixture(scope="module")
+def builtin_prompts(builtin_folder, tokenizer):
+    return draw_prompts(BUILTIN, read_facts(builtin_folder), tokenizer)
+
+
+def test_numbers_of_prompts_and_balance_of_slices(builtin_prompts):
+    for split, count in (("train", 30), ("validation", 9), ("test", 12)):
+        chosen = [prompt for prompt in builtin_prompts if prompt.split == split]
+        assert len(chosen) == count
+        for n in range(1, count + 1):
+            slices = [prompt.slice for prompt in chosen[:n]]
+            counts = [slices.count(name) for name in ("code", "prose", "tables")]
+            assert max(counts) - min(counts) <= 1, "any prefix alternates slices"
+
+
+def test_documents_come_before_second_prompts(builtin_prompts):
+    for name in ("code", "prose", "tables"):
+        documents = [p.document for p in builtin_prompts if p.split == "train" and p.slice == name]
+        first_repeat = next((i for i, d in enumerate(documents) if d in documents[:i]), len(documents))
+        assert set(documents[first_repeat:]) <= set(documents[:first_repeat])
+
+
+def test_no_document_is_in_two_splits_and_test_documents_are_held_out(builtin_prompts):
+    splits: dict[str, set[str]] = {}
+    for prompt in builtin_prompts:
+        splits.setdefault(prompt.document, set()).add(prompt.split)
+    assert all(len(names) == 1 for names in splits.values())
+    held_out = {f"stdlib/{document.id}" for document in BuiltinCorpus.load(0.14).test}
+    assert {document for document, names in splits.items() if names == {"test"}} <= held_out
+    assert not {document for document, names in splits.items() if names != {"test"}} & held_out
+
+
+def test_windows_have_the_asked_lengths_and_are_in_their_documents(builtin_prompts, tokenizer, few_documents):
+    texts = {f"stdlib/{document.id}": document.text for document in few_documents}
+    for prompt in builtin_prompts:
+        assert 8 <= len(prompt.tokens) <= 16
+        assert prompt.text == tokenizer.decode(prompt.tokens)
+        assert prompt.text.strip("�") in texts[prompt.document]
+    assert len({tuple(prompt.tokens) for prompt in builtin_prompts}) > 0.95 * len(builtin_prompts)
+    assert len({prompt.id for prompt in builtin_prompts}) == len(builtin_prompts)
+
+
+def test_windows_of_one_document_do_not_overlap(tokenizer):
+    drawer = stage._Drawer(parameters(Source(kind="builtin", name="s"), min_tokens=4, max_tokens=9, room=3), tokenizer)
+    windows = list(drawer._windows(list(range(130)), stage.random.Random(0)))
+    assert len(windows) == 8
+    positions = [token for window in windows for token in window]
+    assert len(set(positions)) == len(positions)
+    assert max(positions) < 130 - 3
+
+
+def test_prompts_are_seeded(builtin_prompts, builtin_folder, tokenizer):
+    assert draw_prompts(BUILTIN, read_facts(builtin_folder), tokenizer) == builtin_prompts
+    other = PromptParameters(**{**vars(BUILTIN), "seed": 1})
+    assert draw_prompts(other, read_facts(builtin_folder), tokenizer) != builtin_prompts
+
+
+def test_another_corpus_than_the_pairs_is_refused(builtin_folder, tokenizer):
+    facts = read_facts(builtin_folder)
+    facts["corpus"] |= {"manifest": "0", "python": "3.9.1"}
+    with pytest.raises(ValueError, match=r"pair: Python 3\.9\.1, here: .*Run the pair stage again"):
+        draw_prompts(BUILTIN, facts, tokenizer)
+
+
+def test_a_real_pairs_documents_are_split_by_hash(jsonl, tokenizer):
+    source = Source(kind="file", name="s", path=jsonl)
+    prompts = draw_prompts(parameters(source, train=99, validation=99, test=99), REAL, tokenizer)
+    counts = {split: sum(prompt.split == split for prompt in prompts) for split in stage.SPLITS}
+    assert counts == {"train": 27, "validation": 5, "test": 8}
+    assert len({prompt.document for prompt in prompts}) == 40
+    assert {prompt.text for prompt in prompts} == {f"question {i}?" for i in range(40)}
+
+
+def test_chat_templates_are_applied(jsonl, chat_tokenizer):
+    for source in (
+        Source(kind="file", name="s", path=jsonl, messages="chat"),
+        Source(kind="file", name="s", path=jsonl, template="hi", chat=True),
+    ):
+        prompts = draw_prompts(parameters(source), REAL, chat_tokenizer)
+        assert all(prompt.text.startswith("<user>hi") and prompt.text.endswith("<bot>") for prompt in prompts)
+
+
+@pytest.mark.parametrize("values", [{"messages": "chat"}, {"chat": True}])
+def test_chat_without_a_template_is_refused(jsonl, tokenizer, values):
+    with pytest.raises(ValueError, match=r"source 's' uses '\w+', but the pair's tokenizer has no chat template"):
+        draw_prompts(parameters(Source(kind="file", name="s", path=jsonl, **values)), REAL, tokenizer)
+
+
+def test_what_the_tokenizer_puts_before_a_text_stands_before_a_window(tokenizer, tmp_path):
+    class WithStart:
+        decode = tokenizer.decode
+
+        def __call__(self, text, add_special_tokens=True, **_):
+            return {"input_ids": [0] * add_special_tokens + tokenizer(text)["input_ids"]}
+
+    (tmp_path / "long.txt").write_text("some words " * 200)
+    source = Source(kind="file", name="s", path=str(tmp_path), cut="window")
+    prompts = draw_prompts(parameters(source, validation=0, test=0, min_tokens=4, max_tokens=6), REAL, WithStart())
+    assert all(prompt.tokens.count(0) == 1 and prompt.tokens[0] == 0 for prompt in prompts)
+
+
+def test_two_sources_alternate(jsonl, tokenizer):
+    sources = [Source(kind="file", name=name, path=jsonl) for name in ("a", "b")]
+    prompts = draw_prompts(parameters(*sources), REAL, tokenizer)
+    assert [prompt.source for prompt in prompts if prompt.split == "train"] == ["a", "b", "a", "b", "a"]
+
+
+def test_too_long_documents_are_left_out_and_counted(jsonl, tokenizer, capsys):
+    with pytest.raises(ValueError, match="no document of split 'train' yields a prompt"):
+        draw_prompts(parameters(Source(kind="file", name="s", path=jsonl), longest=2), REAL, tokenizer)
+
+
+def test_a_shortfall_is_printed(jsonl, tokenizer, capsys):
+    draw_prompts(parameters(Source(kind="file", name="s", path=jsonl), test=99), REAL, tokenizer)
+    assert "test: the documents yield 8 of 99 prompts" in capsys.readouterr().out
+
+
+def test_stage_writes_what_read_prompts_reads(run_pair, save_model, jsonl, tmp_path):
+    folder = run_pair({"target": str(save_model()), "draft": str(save_model())})
+    section = {"sources": [{"kind": "file", "name": "s", "path": jsonl}], "train": 5, "validation": 2, "test": 3}
+    params = tmp_path / "params.yaml"
+    params.write_text(yaml.safe_dump({"pairs": {"p": {"prompts": section}}}))
+    contents = []
+    for name in ("one", "two"):
+        run(SimpleNamespace(pair="p", pair_folder=folder, output=tmp_path / name, params=params))
+        contents.append((tmp_path / name / "prompts.parquet").read_bytes())
+    assert contents[0] == contents[1]
+    assert [len(read_prompts(tmp_path / "one", split)) for split in stage.SPLITS] == [5, 2, 3]
+    assert len(read_prompts(tmp_path / "one", "train", limit=2)) == 2
+    with pytest.raises(ValueError, match=r"split 'dev' is unknown\. Splits: train, validation, test"):
+        read_prompts(tmp_path / "one", "dev")
+
+
+def test_missing_inputs_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="run the prompts stage first"):
+        read_prompts(tmp_path, "train")
+    with pytest.raises(FileNotFoundError, match="pair stage has not finished"):
+        read_facts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("{sources: [{kind: builtin, name: s}], sede: 1}", r"unknown key 'sede'\. Did you mean 'seed'"),
+        (
+            "{sources: [{kind: builtin, name: s, colum: a}]}",
+            r"sources\[0\]: unknown key 'colum'\. Did you mean 'column'",
+        ),
+        ("{sources: []}", "at least one source"),
+        ("{sources: [{kind: builtin, name: s}, {kind: builtin, name: s}]}", "different names"),
+        ("{sources: [{kind: builtin, name: s}], min_tokens: 9, max_tokens: 8}", "min_tokens <= max_tokens"),
+    ],
+)
+def test_wrong_parameters_are_refused(tmp_path, section, message):
+    path = tmp_path / "params.yaml"
+    path.write_text(f"pairs: {{p: {{prompts: {section}}}}}")
+    with pytest.raises(ValueError, match=message):
+        load_parameters(PromptParameters, "p", "prompts", path)
