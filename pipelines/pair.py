@@ -17,12 +17,11 @@ from tqdm import tqdm
 
 from pipelines.builtin_pair import BuiltinParameters, train_builtin_pair
 from pipelines.outputs import file_sha256, write_json
+from pipelines.pair_folder import FACTS, MODEL_FILES, resolve_model
 from pipelines.parameters import PARAMETERS, load_parameters
 from runtime.vocabulary import require_shared_vocabulary
 
-FACTS = "pair.json"
 BUILTIN_FOLDERS = ("tokenizer", "small", "target", "draft")
-MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
 
 
@@ -43,15 +42,6 @@ class Models:
         real = self.target is not None and self.draft is not None
         if (self.builtin is None) != real or (self.builtin is not None and (self.target or self.draft)):
             raise ValueError("give either 'builtin' or both 'target' and 'draft' (a local path or a hub id each).")
-
-
-@dataclass(frozen=True)
-class PairLocation:
-    """Local folders of a pair's models and tokenizer."""
-
-    target: str
-    draft: str
-    tokenizer: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,28 +68,6 @@ def run(args: argparse.Namespace) -> None:
     write_json(args.output / FACTS, {"pair": args.pair, **facts})
 
 
-def read_facts(folder: Path) -> dict[str, Any]:
-    """``pair.json`` of a pair folder."""
-    path = folder / FACTS
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: the pair stage has not finished. Run it first.")
-    facts: dict[str, Any] = json.loads(path.read_text())
-    return facts
-
-
-def read_pair(folder: Path) -> PairLocation:
-    """Where a pair's models and tokenizer lie on this machine."""
-    facts = read_facts(folder)
-    if facts["source"] == "builtin":
-        return PairLocation(
-            **{name: str((folder / facts[name]).resolve()) for name in ("target", "draft", "tokenizer")}
-        )
-    target = resolve_model(facts["target"], facts["revisions"]["target"])
-    draft = resolve_model(facts["draft"], facts["revisions"]["draft"])
-    tokenizer = target if facts["tokenizer"] == facts["target"] else draft
-    return PairLocation(target=str(target), draft=str(draft), tokenizer=str(tokenizer))
-
-
 def resolve_pair(models: Models) -> dict[str, Any]:
     """Find a real pair's files, fetching them from the hub where needed; refuse models over different vocabularies."""
     assert models.target is not None and models.draft is not None
@@ -120,26 +88,6 @@ def resolve_pair(models: Models) -> dict[str, Any]:
         "vocabulary": sizes,
         "sha256": {key: _hashes(folder) for key, folder in folders.items()},
     }
-
-
-def resolve_model(name: str, revision: str | None = None) -> Path:
-    """The folder of a local model, or of a hub model's snapshot (fetched unless it is there already)."""
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise FileNotFoundError(f"{path} is no model folder: it has no config.json.")
-        return path.resolve()
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise FileNotFoundError(f"model folder {name} does not exist.")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"model {name!r} is no local folder and could not be fetched from the hub: {reason}"
-        ) from error
 
 
 def _commit(name: str, folder: Path) -> str | None:

@@ -21,7 +21,7 @@ from pipelines.builtin_pair import BuiltinCorpus
 from pipelines.corpus import Document, split_documents
 from pipelines.documents import Source, load_documents
 from pipelines.outputs import replacing
-from pipelines.pair import read_facts, read_pair
+from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import PARAMETERS, load_parameters
 
 FILE = "prompts.parquet"

@@ -11,14 +11,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from pipelines.pair import read_pair
+from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.prompts import SPLITS, read_prompts
 from runtime import ModelPair
 from trace_collection.collect import TraceConfig, collect
-from trace_collection.rows import Prompt
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,14 +31,9 @@ def run(args: argparse.Namespace) -> None:
     config = load_parameters(TraceConfig, args.pair, "traces", args.params)
     place = read_pair(args.pair_folder)
     pair = ModelPair.load(place.target, place.draft, dtype=config.dtype, tokenizer=place.tokenizer)
-    done = collect(pair, read_prompts(args.prompts), config, args.out, _progress)
+    prompts = [prompt for split in SPLITS for prompt in read_prompts(args.prompts, split)]
+    done = collect(pair, prompts, config, args.out, _progress)
     print(f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run")
-
-
-def read_prompts(folder: Path) -> list[Prompt]:
-    """All prompts of the prompts stage, in file order."""
-    rows = pq.read_table(folder / "prompts.parquet", columns=["id", "document", "slice", "split", "tokens"]).to_pylist()
-    return [Prompt(**row) for row in rows]
 
 
 def _progress(work: Iterable[Any], total: int) -> Iterable[Any]:

@@ -4,8 +4,7 @@ Shape suffixes: G drafted tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -15,15 +14,19 @@ from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.randomness import Randomness
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt as the prompts stage wrote it."""
+class Prompt(Protocol):
+    """What a collection needs of a prompt (the prompts stage's rows have it)."""
 
-    id: str
-    document: str
-    slice: str
-    split: str
-    tokens: Sequence[int]
+    @property
+    def id(self) -> str: ...
+    @property
+    def document(self) -> str: ...
+    @property
+    def slice(self) -> str: ...
+    @property
+    def split(self) -> str: ...
+    @property
+    def tokens(self) -> Sequence[int]: ...
 
 
 def collect_rows(

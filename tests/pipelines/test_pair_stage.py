@@ -7,7 +7,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipelines import builtin_pair
 from pipelines.cli import main
-from pipelines.pair import Models, read_facts, read_pair
+from pipelines.pair import Models
+from pipelines.pair_folder import read_facts, read_pair
 from pipelines.tokenizer import train_tokenizer
 
 TOKENS = torch.arange(30)[None] + 5

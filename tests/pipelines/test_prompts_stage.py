@@ -7,7 +7,7 @@ import yaml
 from pipelines import prompts as stage
 from pipelines.builtin_pair import BuiltinCorpus
 from pipelines.documents import Source
-from pipelines.pair import read_facts
+from pipelines.pair_folder import read_facts
 from pipelines.parameters import load_parameters
 from pipelines.prompts import PromptParameters, draw_prompts, read_prompts, run
 

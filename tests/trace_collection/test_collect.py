@@ -1,5 +1,6 @@
 """Round traces: what the rows say is true, and a collection survives interruption, damage and changed parameters."""
 
+import collections
 import dataclasses
 import json
 
@@ -13,8 +14,8 @@ from predictors.schema import ROUND_COLUMNS
 from runtime import ModelPair, build_decoder
 from tests.toys import tiny_llama
 from trace_collection.collect import TraceConfig, collect
-from trace_collection.rows import Prompt
 
+Prompt = collections.namedtuple("Prompt", "id document slice split tokens")
 CONFIG = TraceConfig(gamma_max=3, max_new_tokens=14, num_layers=2, prompts_per_shard=2, threads=1)
 
 

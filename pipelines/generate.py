@@ -1,0 +1,120 @@
+"""Decode a prompt and say how it went. Imports nothing but the runtime.
+
+draftwright generate data/pystdlib/pair --bundle data/pystdlib/bundles/hrad --prompt "def main("
+draftwright generate --target path/or/id --draft path/or/id --method '{"method": "speculative"}' --prompt "Hello"
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from pipelines.pair_folder import read_pair
+from predictors.rounds import RoundRecord, block_efficiency, mean_accepted_length
+from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
+
+DEFAULT_METHOD = '{"method": "speculative"}'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "pair_folder", type=Path, nargs="?", help="output of the pair stage (or use --target and --draft)"
+    )
+    parser.add_argument("--target", help="local folder or hub id of the target")
+    parser.add_argument("--draft", help="local folder or hub id of the draft")
+    parser.add_argument("--bundle", type=Path, help="decode with this exported controller")
+    parser.add_argument("--method", default=DEFAULT_METHOD, help="decoder configuration as JSON (default: %(default)s)")
+    parser.add_argument("--prompt", default="-", help="text of the prompt; '-' reads standard input (default)")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    parser.add_argument("--top-k", type=int, default=0)
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON line with tokens and statistics instead of text"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    pair = _load_pair(args)
+    decoder = load_decoder(args.bundle, pair) if args.bundle else build_decoder(pair, _parse_method(args.method))
+    text = sys.stdin.read() if args.prompt == "-" else args.prompt
+    prompt = pair.tokenizer(text)["input_ids"]
+    rounds, tokens, seconds = _decode(decoder, prompt, args, show=not args.json)
+    statistics = _statistics(rounds, tokens, seconds)
+    if args.json:
+        print(json.dumps({"tokens": tokens, "text": pair.tokenizer.decode(tokens), **statistics}))
+    else:
+        print("\n" + ", ".join(f"{name} {value:.4g}" for name, value in statistics.items()), file=sys.stderr)
+
+
+def _load_pair(args: argparse.Namespace) -> ModelPair:
+    if (args.pair_folder is None) == (args.target is None):
+        raise ValueError("name either a pair folder or --target (and --draft).")
+    if args.pair_folder is None:
+        pair = ModelPair.load(args.target, args.draft, device=args.device, dtype=args.dtype)
+    else:
+        place = read_pair(args.pair_folder)
+        pair = ModelPair.load(
+            place.target, place.draft, device=args.device, dtype=args.dtype, tokenizer=place.tokenizer
+        )
+    if pair.tokenizer is None:
+        raise ValueError(f"{args.target} has no tokenizer files, so the prompt cannot be encoded.")
+    return pair
+
+
+def _parse_method(text: str) -> dict[str, Any]:
+    try:
+        method = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--method is not JSON ({error}): {text!r}. Example: {DEFAULT_METHOD}") from error
+    if not isinstance(method, dict):
+        raise ValueError(f"--method must be a JSON object, got {text!r}. Example: {DEFAULT_METHOD}")
+    return method
+
+
+def _decode(
+    decoder: Decoder, prompt: list[int], args: argparse.Namespace, show: bool
+) -> tuple[list[RoundRecord], list[int], float]:
+    """Decode and print the text as it comes."""
+    rounds: list[RoundRecord] = []
+    tokens: list[int] = []
+    printed = 0
+    start = perf_counter()
+    for step in decoder.stream(
+        prompt,
+        max_new_tokens=args.max_new_tokens,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        randomness=Randomness(args.seed),
+    ):
+        rounds.append(step.record)
+        tokens += step.tokens
+        if show:
+            text = decoder.pair.tokenizer.decode(tokens)
+            print(text[printed:], end="", flush=True)
+            printed = len(text)
+    return rounds, tokens, perf_counter() - start
+
+
+def _statistics(rounds: list[RoundRecord], tokens: list[int], seconds: float) -> dict[str, float]:
+    speculative = rounds[1:]
+    return {
+        "new_tokens": len(tokens),
+        "seconds": seconds,
+        "tokens_per_second": len(tokens) / seconds,
+        "target_passes": len(rounds),
+        "block_efficiency": block_efficiency(speculative) if speculative else 1.0,
+        "m_incl": mean_accepted_length(speculative, include_correction=True) if speculative else 1.0,
+    }
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["generate", *sys.argv[1:]])

@@ -1,0 +1,60 @@
+"""A pair folder, as the pair stage leaves it: ``pair.json`` and where the models and the tokenizer lie."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FACTS = "pair.json"
+MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+
+
+@dataclass(frozen=True)
+class PairLocation:
+    """Local folders of a pair's models and tokenizer."""
+
+    target: str
+    draft: str
+    tokenizer: str
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """``pair.json`` of a pair folder."""
+    path = folder / FACTS
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: the pair stage has not finished. Run it first.")
+    facts: dict[str, Any] = json.loads(path.read_text())
+    return facts
+
+
+def read_pair(folder: Path) -> PairLocation:
+    """Where a pair's models and tokenizer lie on this machine."""
+    facts = read_facts(folder)
+    if facts["source"] == "builtin":
+        return PairLocation(
+            **{name: str((folder / facts[name]).resolve()) for name in ("target", "draft", "tokenizer")}
+        )
+    target = resolve_model(facts["target"], facts["revisions"]["target"])
+    draft = resolve_model(facts["draft"], facts["revisions"]["draft"])
+    tokenizer = target if facts["tokenizer"] == facts["target"] else draft
+    return PairLocation(target=str(target), draft=str(draft), tokenizer=str(tokenizer))
+
+
+def resolve_model(name: str, revision: str | None = None) -> Path:
+    """The folder of a local model, or of a hub model's snapshot (fetched unless it is there already)."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise FileNotFoundError(f"{path} is no model folder: it has no config.json.")
+        return path.resolve()
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise FileNotFoundError(f"model folder {name} does not exist.")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES)))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"model {name!r} is no local folder and could not be fetched from the hub: {reason}"
+        ) from error
