@@ -1,0 +1,79 @@
+"""Stage ``calibrate``: calibrate a trained predictor on validation rows and measure it on held-out documents."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from pipelines.parameters import add_pair_arguments, load_parameters
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_pair_arguments(parser)
+    parser.add_argument("--predictor", required=True, help="name of the trained predictor")
+    parser.add_argument("labels", type=Path, help="label table the predictor was trained on")
+    parser.add_argument("head", type=Path, help="folder of the trained predictor")
+    parser.add_argument("output", type=Path, help="JSON file to write")
+
+
+def run(args: argparse.Namespace) -> None:
+    from pipelines.calibration_plots import confusion_figure, reliability_figure
+    from pipelines.head_folder import read_head
+    from pipelines.outputs import file_sha256, write_json
+    from pipelines.tracking import Tracking
+    from predictors.training.calibrate import CalibrateConfig, calibrate
+    from predictors.training.label_table import read_labels
+
+    config = load_parameters(CalibrateConfig, args.pair, "calibrate", args.params)
+    tracking = Tracking(args.pair)
+    head, table = read_head(args.head), read_labels(args.labels)
+    if file_sha256(args.labels) != head.facts["labels_sha256"]:
+        raise ValueError(
+            f"{args.head} was trained on another label table than {args.labels}. Run the train stage again."
+        )
+    shares = head.facts["class_shares"]
+    record = calibrate(head.network, head.spec, shares["training"], shares["natural"], table, config).record
+    record |= {
+        "predictor": args.predictor,
+        "feature_set": head.spec.feature_set,
+        "gamma": head.spec.gamma,
+        "sampling_temperature": head.facts["temperature"],
+        "head_sha256": head.sha256,
+        **{name: head.facts[name] for name in ("labels_sha256", "traces_sha256", "contract_sha256")},
+    }
+    write_json(args.output, record)
+    metrics = record["test"]["metrics"]
+    figures = {"reliability.png": reliability_figure(metrics), "confusion.png": confusion_figure(metrics)}
+    tracking.log(tracking.run_of(head.sha256, args.predictor), _tracked(record), figures)
+    _print_summary(record)
+
+
+def _tracked(record: dict[str, Any]) -> dict[str, float | None]:
+    """The record's figures as flat MLflow metrics."""
+    names = ("accuracy", "macro_f1", "macro_auc", "nll", "brier", "ece")
+    test = record["test"]
+    return {
+        **{f"test_{name}": test["metrics"]["head"][name] for name in names},
+        **{f"test_{name}_uncalibrated": test["metrics"]["head_uncalibrated"][name] for name in names},
+        **{f"test_value_{policy}": entry["value"] for policy, entry in test["decision"].items()},
+        "calibration_temperature": record["calibration"]["temperature"],
+        "validation_value_head": record["validation"]["decision"]["head"],
+    }
+
+
+def _print_summary(record: dict[str, Any]) -> None:
+    test = record["test"]
+    for name, metrics in test["metrics"].items():
+        area = metrics["macro_auc"]
+        print(
+            f"{name:>18}: macro AUC {'undefined' if area is None else f'{area:.3f}'}, accuracy {metrics['accuracy']:.3f}, "
+            f"macro F1 {metrics['macro_f1']:.3f}, ECE {metrics['ece']:.3f}"
+        )
+    values = ", ".join(f"{name} {entry['value']:.3f}" for name, entry in test["decision"].items())
+    print(f"tokens per target-pass equivalent at draft cost {record['draft_cost']}: {values}")
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["calibrate", *sys.argv[1:]])

@@ -1,0 +1,111 @@
+"""Stage ``export``: write the controller bundle of whichever predictor decides better on validation rows."""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.parameters import add_pair_arguments, load_parameters
+
+if TYPE_CHECKING:
+    from pipelines.head_folder import SavedHead
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """Section ``export``: the ``predictors`` to choose from; of equals the first is taken."""
+
+    predictors: tuple[str, ...] = ("paper", "extended")
+
+    def __post_init__(self) -> None:
+        if not self.predictors:
+            raise ValueError("predictors must name at least one predictor.")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_pair_arguments(parser)
+    parser.add_argument("predictors", type=Path, help="folder of trained predictors")
+    parser.add_argument("calibration", type=Path, help="folder of their calibration records")
+    parser.add_argument("output", type=Path, help="bundle folder to write")
+
+
+def run(args: argparse.Namespace) -> None:
+    from pipelines.head_folder import read_head
+    from predictors.bundle import write_bundle
+
+    config = load_parameters(ExportConfig, args.pair, "export", args.params)
+    records = {name: _read_calibration(args.calibration / f"{name}.json") for name in config.predictors}
+    values = {name: record["validation"]["decision"]["head"] for name, record in records.items()}
+    chosen = max(config.predictors, key=values.__getitem__)
+    heads = {name: read_head(args.predictors / name) for name in config.predictors}
+    for name, head in heads.items():
+        if head.sha256 != records[name]["head_sha256"]:
+            raise ValueError(f"the calibration of {name!r} belongs to another head. Run the calibrate stage again.")
+        if records[name]["labels_sha256"] != records[chosen]["labels_sha256"]:
+            raise ValueError(f"{name!r} and {chosen!r} were measured on different labels. Run the train stage again.")
+    card = build_card(heads[chosen], records[chosen], _selection(chosen, values, records))
+    write_bundle(args.output, card, heads[chosen].network.state_dict())
+    print(f"{args.output}: {card['selection']['reason']}")
+
+
+def build_card(head: "SavedHead", record: dict[str, Any], selection: dict[str, Any]) -> dict[str, Any]:
+    """The bundle's card (`predictors.bundle`, `predictors.controllers.hrad`): a function of file contents only."""
+    test = record["test"]
+    quality = ("accuracy", "macro_f1", "macro_auc", "macro_auc_interval", "auc", "nll", "brier", "ece")
+    return {
+        "kind": "hrad",
+        "contract": head.contract.to_json(),
+        "feature_spec": asdict(head.spec),
+        "calibration": record["calibration"],
+        "thresholds": record["thresholds"],
+        "decoder": {
+            "method": "speculative",
+            "drafter": {"kind": "chain", "gamma": head.spec.gamma},
+            "verifier": "block",
+        },
+        "measured_quality": {
+            "split": "test",
+            "rows": record["rows"]["test"],
+            "documents": record["documents"]["test"],
+            "draft_cost": record["draft_cost"],
+            "metrics": {name: test["metrics"]["head"][name] for name in quality},
+            "decision": test["decision"],
+            "gain_over_best_static": test["gain_over_best_static"]["head"],
+        },
+        "selection": selection,
+        "lineage": {
+            name: record[name] for name in ("head_sha256", "labels_sha256", "traces_sha256", "contract_sha256")
+        },
+    }
+
+
+def _read_calibration(path: Path) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ValueError(f"{path} does not exist. Run the calibrate stage, or change export.predictors.") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: damaged ({error}). Run the calibrate stage again.") from error
+    return record
+
+
+def _selection(chosen: str, values: dict[str, float], records: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    others = ", ".join(f"{name} {value:.4f}" for name, value in values.items() if name != chosen)
+    return {
+        "predictor": chosen,
+        "feature_set": records[chosen]["feature_set"],
+        "criterion": "tokens per target-pass equivalent on validation rows",
+        "draft_cost": records[chosen]["draft_cost"],
+        "validation_values": values,
+        "best_static_value": records[chosen]["validation"]["decision"]["best_static"],
+        "reason": f"{chosen} decides best on validation rows: {values[chosen]:.4f} tokens per target-pass equivalent"
+        + (f" against {others}." if others else "."),
+    }
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["export", *sys.argv[1:]])

@@ -1,0 +1,132 @@
+"""MLflow runs: one per trained predictor, found again by the content hash of its head.
+
+Run ids never enter a stage's outputs (they would re-run everything downstream); the tag ``head_sha256`` leads back.
+"""
+
+import logging
+import os
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+    from matplotlib.figure import Figure
+
+DEFAULT_URI = "sqlite:///mlflow.db"
+PROBE_SECONDS = 5.0
+PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+HEAD_TAG = "head_sha256"
+
+
+def tracking_uri() -> str:
+    """``MLFLOW_TRACKING_URI``, or one SQLite file in the current folder."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+
+
+def require_reachable(uri: str) -> None:
+    """Fail within seconds, before any work is done, if no tracking server answers at ``uri``.
+
+    Raises
+    ------
+    ValueError
+        Naming the URI and what to do.
+    """
+    parts = urlsplit(uri)
+    scheme = parts.scheme.split("+")[0]
+    try:
+        if scheme in ("http", "https"):
+            _probe_http(uri)
+        elif scheme in PORTS and parts.hostname:
+            socket.create_connection((parts.hostname, parts.port or PORTS[scheme]), timeout=PROBE_SECONDS).close()
+    except OSError as error:
+        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # without a password
+        raise ValueError(
+            f"the MLflow tracking server at {shown} cannot be reached ({getattr(error, 'reason', error)}). Start it, or "
+            f"unset MLFLOW_TRACKING_URI to track in {DEFAULT_URI}. Nothing was changed; earlier results are kept."
+        ) from error
+
+
+def _probe_http(uri: str) -> None:
+    try:
+        urllib.request.urlopen(uri.rstrip("/") + "/health", timeout=PROBE_SECONDS).close()
+    except urllib.error.HTTPError:
+        return  # it answered: refusals are the client's to explain
+
+
+class Tracking:
+    """Runs of one pair's experiment at a tracking server that was found reachable.
+
+    Parameters
+    ----------
+    pair
+        Runs stand in experiment ``draftwright-<pair>``.
+    uri
+        Default: `tracking_uri`.
+    """
+
+    def __init__(self, pair: str, uri: str | None = None) -> None:
+        self.uri = uri or tracking_uri()
+        require_reachable(self.uri)
+        self.client = new_client(self.uri)
+        self.experiment = f"draftwright-{pair}"
+        known = self.client.get_experiment_by_name(self.experiment)
+        self.experiment_id = known.experiment_id if known else self.client.create_experiment(self.experiment)
+
+    @contextmanager
+    def new_run(self, name: str, parameters: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[str]:
+        """A run that ends as FINISHED, or as FAILED if the block raises; gives its id."""
+        from mlflow.entities import Param
+
+        run_id: str = self.client.create_run(self.experiment_id, run_name=name, tags=dict(tags)).info.run_id
+        try:
+            self.client.log_batch(run_id, params=[Param(key, str(value)) for key, value in parameters.items()])
+            yield run_id
+        except BaseException:
+            self.client.set_terminated(run_id, "FAILED")
+            raise
+        self.client.set_terminated(run_id, "FINISHED")
+
+    def run_of(self, head_sha256: str, name: str) -> str:
+        """The newest run that trained this head; a new one where the head came from a cache."""
+        found = self.client.search_runs(
+            [self.experiment_id], f"tags.{HEAD_TAG} = '{head_sha256}'", order_by=["start_time DESC"], max_results=1
+        )
+        if found:
+            return str(found[0].info.run_id)
+        with self.new_run(name, {}, {HEAD_TAG: head_sha256, "restored_from_cache": "true"}) as run_id:
+            return run_id
+
+    def lightning_logger(self, run_id: str) -> "Logger":
+        """A logger for curves in that run; nothing of the model is logged by it."""
+        from lightning.pytorch.loggers import MLFlowLogger
+
+        return MLFlowLogger(self.experiment, tracking_uri=self.uri, run_id=run_id, log_model=False)
+
+    def tag(self, run_id: str, **tags: str) -> None:
+        for key, value in tags.items():
+            self.client.set_tag(run_id, key, value)
+
+    def log(self, run_id: str, metrics: Mapping[str, float | None], figures: Mapping[str, "Figure"]) -> None:
+        """Log metrics (undefined ones are left out) and plots, replacing those of the same name."""
+        for key, value in metrics.items():
+            if value is not None:
+                self.client.log_metric(run_id, key, value)
+        for name, figure in figures.items():
+            self.client.log_figure(run_id, figure, name)
+
+
+def new_client(uri: str) -> Any:
+    """An MLflow client, without telemetry, long retries, progress bars or migration chatter."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)

@@ -1,0 +1,135 @@
+"""Balance the classes of the *training* rows; validation and test keep their natural shares.
+
+SMOTE (specification 4.3): in standardised space, for each class c with n_c < n_max, generate n_max - n_c points
+
+    x' = x + u (x_nn - x)        x uniform in c,  x_nn uniform among its k nearest rows of c,  u ~ U(0, 1),  k = min(5, n_c - 1)
+
+The head's reduction is fixed, affine and applied before this, so interpolating reduced rows equals interpolating in
+standardised space and transforming back (interpolation commutes with affine maps); only neighbours see the scale.
+
+After SMOTE the classes are equal: no weight is ever computed on the counts before it.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from predictors.network import CLASSES
+
+NEIGHBOURS = 5
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Training rows [N, R] and labels [N] with what balances them.
+
+    ``method`` is the one really used. ``row_weights`` are for a weighted sampler, ``class_weights`` for the loss. ``shares``
+    are the class shares that the head effectively trains on.
+    """
+
+    method: str
+    features: Tensor
+    labels: Tensor
+    shares: tuple[float, ...]
+    row_weights: Tensor | None = None
+    class_weights: Tensor | None = None
+
+
+def balance(method: str, features: Tensor, labels: Tensor, seed: int) -> Balanced:
+    """Balance training rows by ``method``, a key of `METHODS`.
+
+    Raises
+    ------
+    ValueError
+        For an unknown method, or a class without any row.
+    """
+    if method not in METHODS:
+        raise ValueError(f"unknown balance {method!r}; known: {', '.join(METHODS)}.")
+    counts = class_counts(labels)
+    if not counts.all():
+        empty = ", ".join(repr(name) for name, count in zip(CLASSES, counts.tolist(), strict=True) if not count)
+        raise ValueError(
+            f"class {empty} has no training row (rows by class: {counts.tolist()}): no head can learn it. "
+            "Collect more prompts or change labels.gamma."
+        )
+    return METHODS[method](features, labels, seed)
+
+
+def class_counts(labels: Tensor) -> Tensor:
+    """Rows per class [3]."""
+    return torch.bincount(labels, minlength=len(CLASSES))
+
+
+def natural_shares(labels: Tensor) -> tuple[float, ...]:
+    """Share of each class among ``labels``."""
+    counts = class_counts(labels).double()
+    return tuple((counts / counts.sum()).tolist())
+
+
+def _none(features: Tensor, labels: Tensor, seed: int) -> Balanced:
+    return Balanced("none", features, labels, natural_shares(labels))
+
+
+def _weighted_sampler(features: Tensor, labels: Tensor, seed: int) -> Balanced:
+    """Rows drawn with replacement, each with weight 1 / n_c."""
+    weights = (1.0 / class_counts(labels).double())[labels]
+    return Balanced("weighted_sampler", features, labels, UNIFORM, row_weights=weights)
+
+
+def _class_weights(features: Tensor, labels: Tensor, seed: int) -> Balanced:
+    """Loss weights n / (3 n_c)."""
+    weights = len(labels) / (len(CLASSES) * class_counts(labels).float())
+    return Balanced("class_weights", features, labels, UNIFORM, class_weights=weights)
+
+
+def _smote(features: Tensor, labels: Tensor, seed: int) -> Balanced:
+    counts = class_counts(labels).tolist()
+    scarce = {CLASSES[c]: counts[c] for c in range(len(CLASSES)) if counts[c] <= NEIGHBOURS}
+    if any(count < 2 for count in scarce.values()):
+        warnings.warn(
+            f"SMOTE needs two rows of each class to interpolate between, and the training rows are {_show(scarce)}: "
+            "balancing by class weights instead. Collect more prompts.",
+            stacklevel=4,
+        )
+        return _class_weights(features, labels, seed)
+    if scarce:
+        warnings.warn(
+            f"SMOTE has few training rows to interpolate between: {_show(scarce)}. "
+            f"It uses {_show({name: count - 1 for name, count in scarce.items()}, 'neighbours')} instead of {NEIGHBOURS}. "
+            "Collect more prompts for a better head.",
+            stacklevel=4,
+        )
+    grown = [(features.numpy(), labels.numpy())]
+    grown += [
+        _synthetic(features, labels, c, max(counts), seed) for c in range(len(CLASSES)) if counts[c] < max(counts)
+    ]
+    rows = torch.from_numpy(np.concatenate([part[0] for part in grown]))
+    classes = torch.from_numpy(np.concatenate([part[1] for part in grown]))
+    return Balanced("smote", rows, classes, natural_shares(classes))
+
+
+def _synthetic(features: Tensor, labels: Tensor, label: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The new points that bring one class to ``size`` rows."""
+    from imblearn.over_sampling import SMOTE
+
+    neighbours = min(NEIGHBOURS, int((labels == label).sum()) - 1)
+    smote = SMOTE(sampling_strategy={label: size}, k_neighbors=neighbours, random_state=seed)
+    rows, classes = smote.fit_resample(features.numpy(), labels.numpy())
+    return rows[len(labels) :], classes[len(labels) :]
+
+
+def _show(counts: dict[str, int], unit: str = "rows") -> str:
+    return ", ".join(f"{count} {unit} of class {name!r}" for name, count in counts.items())
+
+
+UNIFORM = (1 / len(CLASSES),) * len(CLASSES)
+METHODS: dict[str, Callable[[Tensor, Tensor, int], Balanced]] = {
+    "smote": _smote,
+    "weighted_sampler": _weighted_sampler,
+    "class_weights": _class_weights,
+    "none": _none,
+}

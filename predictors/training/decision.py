@@ -1,0 +1,81 @@
+"""What a drafting policy is worth: tokens per target-pass equivalent, replayed on label rows.
+
+    value = Σ tokens / Σ cost        tokens = min(accepted, m) + 1        cost = 1 + draft_cost · draft passes
+
+m is the number of tokens the policy submits in that round, ``draft_cost`` a draft pass in units of a target pass. Submitting
+m tokens takes m draft passes; a stop by the next law takes one more (that law was computed to be read).
+
+At temperature 0 this is exact: drafted tokens and laws do not depend on where the chain stops, and every row was drafted to
+at least γ. At other temperatures it is the expectation over the drafts that were really drawn. The rows are those that plain
+speculation visits; a policy that stops elsewhere visits others, which only the benchmark sees.
+
+Shape suffixes: N rows, G draft positions (the label's γ).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictors.controllers.hrad import ALL, NONE
+
+
+@dataclass(frozen=True)
+class Play:
+    """A policy's choice in every row: ``submitted`` tokens and draft ``passes``."""
+
+    submitted: np.ndarray
+    passes: np.ndarray
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Rows to replay: accepted counts, draft confidences up to γ, and the cost of a draft pass."""
+
+    accepted_N: np.ndarray
+    confidence_NG: np.ndarray
+    draft_cost: float
+
+    @property
+    def gamma(self) -> int:
+        return self.confidence_NG.shape[1]
+
+    def static(self, tokens: int) -> Play:
+        """Always draft ``tokens``."""
+        drafted = np.full(len(self.accepted_N), tokens)
+        return Play(drafted, drafted)
+
+    def confidence(self, epsilon: float) -> Play:
+        """Draft while max_x q(x) ≥ ε, at least one token and at most γ."""
+        stops_NG = self.confidence_NG < epsilon
+        stops_NG[:, 0] = False
+        stopped = stops_NG.any(axis=1)
+        submitted = np.where(stopped, stops_NG.argmax(axis=1), self.gamma)
+        return Play(submitted, submitted + stopped)
+
+    def classes(self, predicted_N: np.ndarray, epsilon: float, reads_first_law: bool) -> Play:
+        """H-RAD's rule: none → 0 tokens, some → `confidence`, all → γ.
+
+        ``reads_first_law``: the class is known only after the first draft law, so that "none" has cost one pass.
+        """
+        soft = self.confidence(epsilon)
+        none, every = predicted_N == NONE, predicted_N == ALL
+        submitted = np.where(none, 0, np.where(every, self.gamma, soft.submitted))
+        passes = np.where(none, int(reads_first_law), np.where(every, self.gamma, soft.passes))
+        return Play(submitted, passes)
+
+    def oracle(self) -> Play:
+        """Clairvoyant: draft exactly what will be accepted, which is optimal while a draft pass costs less than a target pass."""
+        useful = np.minimum(self.accepted_N, self.gamma) * (self.draft_cost < 1)
+        return Play(useful, useful)
+
+    def tokens(self, play: Play) -> np.ndarray:
+        """Emitted tokens per row."""
+        return np.minimum(self.accepted_N, play.submitted) + 1
+
+    def cost(self, play: Play) -> np.ndarray:
+        """Cost per row, in target passes."""
+        return 1 + self.draft_cost * play.passes
+
+    def value(self, play: Play) -> float:
+        """Tokens per target-pass equivalent."""
+        return float(self.tokens(play).sum() / self.cost(play).sum())

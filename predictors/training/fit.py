@@ -1,0 +1,204 @@
+"""Train an H-RAD head from a label table: reduction, balancing, Lightning, best validation loss."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.loggers import Logger
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import WeightedRandomSampler as WeightedSampler
+
+from predictors.features import FEATURE_SETS, FeatureSpec
+from predictors.network import HRADNetwork
+from predictors.training.balance import METHODS, Balanced, balance, natural_shares
+from predictors.training.callbacks import BestEpoch, EpochBar
+from predictors.training.head import HeadTraining
+from predictors.training.label_table import LabelTable
+from predictors.training.reduction import fit_reduction
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a head is trained; the defaults are the paper's (specification 4.3). ``reduced_size`` null keeps all state columns."""
+
+    feature_set: str
+    reduced_size: int | None = None
+    hidden_sizes: tuple[int, ...] = (256, 64)
+    dropout: float = 0.4
+    label_smoothing: float = 0.1
+    learning_rate: float = 5e-5
+    weight_decay: float = 1e-4
+    epochs: int = 20
+    batch_size: int = 32
+    balance: str = "smote"
+    scheduler_factor: float = 0.5
+    scheduler_patience: int = 2
+    stop_patience: int = 5
+    gradient_clip: float = 1.0
+    seed: int = 0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.feature_set not in FEATURE_SETS:
+            raise ValueError(f"unknown feature_set {self.feature_set!r}; known: {', '.join(FEATURE_SETS)}.")
+        if self.balance not in METHODS:
+            raise ValueError(f"unknown balance {self.balance!r}; known: {', '.join(METHODS)}.")
+        if len(self.hidden_sizes) != 2:
+            raise ValueError(f"hidden_sizes must be two numbers, got {list(self.hidden_sizes)}.")
+        for name in ("epochs", "batch_size", "threads", "stop_patience"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+        if self.reduced_size is not None and self.reduced_size < 1:
+            raise ValueError(f"reduced_size must be >= 1 or null, got {self.reduced_size}.")
+        for name in ("dropout", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}.")
+
+
+@dataclass(frozen=True)
+class TrainedHead:
+    """A network at its best validation loss, with what was learned on the way."""
+
+    network: HRADNetwork
+    spec: FeatureSpec
+    history: list[dict[str, float]]
+    best_epoch: int
+    natural_shares: tuple[float, ...]
+    training_shares: tuple[float, ...]
+    balance: str
+
+
+class Rows(Dataset):
+    """Rows and labels in memory, indexed by a whole batch at once (a DataLoader per row costs more than the head)."""
+
+    def __init__(self, features: Tensor, labels: Tensor) -> None:
+        self.features, self.labels = features, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: list[int]) -> tuple[Tensor, Tensor]:
+        return self.features[rows], self.labels[rows]
+
+
+def fit(table: LabelTable, config: TrainConfig, logger: Logger | None = None) -> TrainedHead:
+    """Train on the ``train`` rows, stop by the ``validation`` rows; ``test`` rows are never looked at.
+
+    Parameters
+    ----------
+    logger
+        A Lightning logger for the curves; the caller's choice, none by default.
+
+    Returns
+    -------
+    TrainedHead
+        The same for the same table, config and number of threads.
+    """
+    spec = table.metadata.feature_spec(config.feature_set)
+    train, validation = table.rows("train"), table.rows("validation")
+    with _threads(config.threads), torch.random.fork_rng(devices=[]), _quiet():
+        torch.manual_seed(config.seed)
+        network = new_network(spec, config)
+        fit_reduction(network.reduction, train.features(spec), config.seed)
+        rows, reduced = (network.reduction(part.features(spec)) for part in (train, validation))
+        balanced = balance(config.balance, rows, train.labels, config.seed)
+        shares = natural_shares(train.labels)
+        best = _run(network, balanced, shares, Rows(reduced, validation.labels), config, logger)
+    assert best.best is not None
+    network.head.load_state_dict(best.best)
+    return TrainedHead(
+        network.eval(), spec, best.history, best.best_epoch, shares, balanced.shares, balance=balanced.method
+    )
+
+
+def new_network(spec: FeatureSpec, config: TrainConfig) -> HRADNetwork:
+    """An untrained network of the configured size."""
+    first, second = config.hidden_sizes
+    return HRADNetwork(spec.state_size, len(spec.scalars), config.reduced_size, (first, second), config.dropout)
+
+
+def prior_shift(natural: tuple[float, ...], training: tuple[float, ...]) -> Tensor:
+    """b = log natural share - log training share: what balancing must be given back."""
+    return torch.log(torch.tensor(natural)) - torch.log(torch.tensor(training))
+
+
+def _run(
+    network: HRADNetwork,
+    balanced: Balanced,
+    shares: tuple[float, ...],
+    validation: Rows,
+    config: TrainConfig,
+    logger: Logger | None,
+) -> BestEpoch:
+    module = HeadTraining(
+        network.head,
+        prior_shift(shares, balanced.shares),
+        balanced.class_weights,
+        learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay,
+        label_smoothing=config.label_smoothing,
+        scheduler_factor=config.scheduler_factor,
+        scheduler_patience=config.scheduler_patience,
+    )
+    best = BestEpoch()
+    trainer = L.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=config.epochs,
+        gradient_clip_val=config.gradient_clip,
+        logger=logger or False,
+        callbacks=[EarlyStopping("val_loss", patience=config.stop_patience), best, EpochBar()],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1_000_000_000,  # curves per epoch: a tracking call per step costs more than the step
+    )
+    trainer.fit(module, _train_loader(balanced, config), _loader(validation, SequentialSampler(validation), 4096))
+    return best
+
+
+def _train_loader(balanced: Balanced, config: TrainConfig) -> DataLoader:
+    rows = Rows(balanced.features, balanced.labels)
+    generator = torch.Generator().manual_seed(config.seed)
+    sampler: Sampler = RandomSampler(rows, generator=generator)
+    if balanced.row_weights is not None:
+        sampler = WeightedSampler(balanced.row_weights.tolist(), len(rows), replacement=True, generator=generator)
+    return _loader(rows, sampler, config.batch_size)
+
+
+def _loader(rows: Rows, sampler: Sampler, batch_size: int) -> DataLoader:
+    return DataLoader(rows, sampler=BatchSampler(sampler, batch_size, drop_last=False), batch_size=None)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Lightning's tips and advice for data loaders off the screen."""
+    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [log.level for log in loggers]
+    for log in loggers:
+        log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"lightning\..*")
+            yield
+    finally:
+        for log, level in zip(loggers, levels, strict=True):
+            log.setLevel(level)

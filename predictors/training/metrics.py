@@ -1,0 +1,102 @@
+"""Quality of three-class probabilities on rows with natural class shares.
+
+    AUC(c)   = P(score_c(x) > score_c(x')) + ½ P(=)        x of class c, x' of another; macro: mean over classes present
+    F1(c)    = 2 TP / (2 TP + FP + FN);  macro: mean over all classes
+    Brier    = mean Σ_c (P_c - [y = c])²                                      (multi-class, in [0, 2])
+    ECE      = Σ_bins (n_b / n) |accuracy_b - confidence_b|                  15 equal bins of the top class's probability
+    NLL      = mean -log P_y
+
+Shape suffixes: N rows, C classes.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from predictors.network import CLASSES
+
+BINS = 15
+TINY = 1e-12
+
+
+def evaluate(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> dict[str, Any]:
+    """All metrics by name; what is undefined (the AUC of a class that is absent) is ``None``."""
+    predicted_N = probabilities_NC.argmax(axis=1)
+    confusion = confusion_matrix(labels_N, predicted_N)
+    areas = [auc(probabilities_NC[:, c], labels_N == c) for c in range(len(CLASSES))]
+    return {
+        "accuracy": float((predicted_N == labels_N).mean()),
+        "macro_f1": macro_f1(confusion),
+        "macro_auc": macro_auc(probabilities_NC, labels_N),
+        "auc": dict(zip(CLASSES, areas, strict=True)),
+        "nll": nll(probabilities_NC, labels_N),
+        "brier": brier(probabilities_NC, labels_N),
+        "ece": expected_calibration_error(probabilities_NC, labels_N),
+        "confusion": confusion.tolist(),
+        "reliability": reliability(probabilities_NC, labels_N),
+    }
+
+
+def auc(scores_N: np.ndarray, positive_N: np.ndarray, weights_N: np.ndarray | None = None) -> float | None:
+    """Area under the ROC curve, ties counted half; ``weights_N`` counts rows (bootstrap). ``None`` with one class only."""
+    weights_N = np.ones(len(scores_N)) if weights_N is None else weights_N
+    _, group_N = np.unique(scores_N, return_inverse=True)
+    positives = np.bincount(group_N, weights_N * positive_N)
+    negatives = np.bincount(group_N, weights_N * ~positive_N)
+    total = positives.sum() * negatives.sum()
+    if not total:
+        return None
+    below = np.cumsum(negatives) - negatives
+    return float((positives * (below + negatives / 2)).sum() / total)
+
+
+def macro_auc(probabilities_NC: np.ndarray, labels_N: np.ndarray, weights_N: np.ndarray | None = None) -> float | None:
+    """Mean one-versus-rest AUC over the classes that have rows."""
+    areas = [auc(probabilities_NC[:, c], labels_N == c, weights_N) for c in range(len(CLASSES))]
+    known = [area for area in areas if area is not None]
+    return float(np.mean(known)) if known else None
+
+
+def confusion_matrix(labels_N: np.ndarray, predicted_N: np.ndarray) -> np.ndarray:
+    """Counts [C, C]: rows are true classes, columns predicted ones."""
+    size = len(CLASSES)
+    return np.bincount(labels_N * size + predicted_N, minlength=size * size).reshape(size, size)
+
+
+def macro_f1(confusion: np.ndarray) -> float:
+    """Mean F1 over classes; a class that is neither present nor predicted counts 0."""
+    hits = np.diag(confusion)
+    denominator = confusion.sum(axis=0) + confusion.sum(axis=1)
+    return float(np.mean(2 * hits / np.maximum(denominator, 1)))
+
+
+def nll(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> float:
+    """Mean negative log likelihood in nats."""
+    return float(-np.log(np.maximum(probabilities_NC[np.arange(len(labels_N)), labels_N], TINY)).mean())
+
+
+def brier(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> float:
+    """Multi-class Brier score."""
+    return float(np.square(probabilities_NC - np.eye(len(CLASSES))[labels_N]).sum(axis=1).mean())
+
+
+def reliability(probabilities_NC: np.ndarray, labels_N: np.ndarray, bins: int = BINS) -> list[dict[str, float]]:
+    """Non-empty bins of the top class's probability: lower edge, rows, mean confidence, accuracy."""
+    confidence_N = probabilities_NC.max(axis=1)
+    correct_N = probabilities_NC.argmax(axis=1) == labels_N
+    bin_N = np.minimum((confidence_N * bins).astype(int), bins - 1)
+    return [
+        {
+            "from": b / bins,
+            "rows": int((bin_N == b).sum()),
+            "confidence": float(confidence_N[bin_N == b].mean()),
+            "accuracy": float(correct_N[bin_N == b].mean()),
+        }
+        for b in np.unique(bin_N).tolist()
+    ]
+
+
+def expected_calibration_error(probabilities_NC: np.ndarray, labels_N: np.ndarray, bins: int = BINS) -> float:
+    """Mean gap between confidence and accuracy over bins, weighted by rows."""
+    rows = reliability(probabilities_NC, labels_N, bins)
+    return sum(row["rows"] * abs(row["accuracy"] - row["confidence"]) for row in rows) / len(labels_N)

@@ -1,0 +1,112 @@
+"""Balancing: SMOTE as specified, weights only where nothing was resampled, one clear message for scarce classes."""
+
+import warnings
+
+import pytest
+import torch
+
+from predictors.network import Reduction
+from predictors.training.balance import balance
+from predictors.training.reduction import fit_reduction
+
+
+def rows(none=30, some=60, every=12, seed=0):
+    labels = torch.repeat_interleave(torch.arange(3), torch.tensor([none, some, every]))
+    values = torch.randn(len(labels), 4, generator=torch.Generator().manual_seed(seed))
+    return values * torch.tensor([1.0, 100, 0.1, 1]) + labels.unsqueeze(1), labels
+
+
+def on_a_segment(point, members):
+    """Whether ``point`` lies between two of ``members``."""
+    start, end = members.unsqueeze(1), members.unsqueeze(0)
+    along = (end - start).square().sum(-1).clamp_min(1e-12)
+    share = (((point - start) * (end - start)).sum(-1) / along).clamp(0, 1)
+    return float((start + share.unsqueeze(-1) * (end - start) - point).norm(dim=-1).min()) < 1e-4
+
+
+def test_smote_keeps_the_real_rows_and_equalises_the_classes():
+    features, labels = rows()
+    made = balance("smote", features, labels, seed=0)
+    assert torch.equal(made.features[: len(labels)], features) and torch.equal(made.labels[: len(labels)], labels)
+    assert made.labels.bincount().tolist() == [60, 60, 60]
+    assert made.row_weights is None and made.class_weights is None  # no weight on the counts before SMOTE
+    assert made.shares == pytest.approx((1 / 3,) * 3)
+
+
+def test_interpolating_reduced_rows_is_the_specification_in_raw_space():
+    raw, labels = rows()
+    reduction = Reduction(4, 0, None)
+    fit_reduction(reduction, raw, seed=0)
+    made = balance("smote", reduction(raw), labels, seed=0)
+    back = made.features * reduction.scale + reduction.mean  # the specification's inverse transform
+    for label in (0, 2):
+        synthetic = (made.labels == label).nonzero().squeeze(1)
+        synthetic = synthetic[synthetic >= len(labels)]
+        members = raw[labels == label]
+        assert all(on_a_segment(made.features[i], reduction(members)) for i in synthetic.tolist())
+        assert all(on_a_segment(back[i] / reduction.scale, members / reduction.scale) for i in synthetic.tolist())
+        wrong = back[synthetic[0]] / reduction.scale + 0.5
+        assert not on_a_segment(wrong, members / reduction.scale)
+
+
+def test_neighbours_are_chosen_in_standardised_space():
+    raw, labels = rows()
+    reduction = Reduction(4, 0, None)
+    fit_reduction(reduction, raw, seed=0)
+    standard = balance("smote", reduction(raw), labels, seed=0).features * reduction.scale + reduction.mean
+    assert not torch.allclose(standard, balance("smote", raw, labels, seed=0).features, atol=1e-3)
+
+
+def test_the_seed_decides():
+    features, labels = rows()
+    first, again, other = (balance("smote", features, labels, seed).features for seed in (0, 0, 1))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_few_samples_give_one_message_and_fewer_neighbours():
+    features, labels = rows(every=4)
+    with pytest.warns(UserWarning) as caught:
+        made = balance("smote", features, labels, seed=0)
+    assert len(caught) == 1
+    assert "4 rows of class 'all'" in str(caught[0].message) and "3 neighbours of class 'all'" in str(caught[0].message)
+    assert made.labels.bincount().tolist() == [60, 60, 60]
+
+
+def test_six_samples_need_no_message():
+    features, labels = rows(every=6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        balance("smote", features, labels, seed=0)
+
+
+def test_one_sample_falls_back_to_class_weights():
+    features, labels = rows(every=1)
+    with pytest.warns(UserWarning, match="1 rows of class 'all'.*class weights instead") as caught:
+        made = balance("smote", features, labels, seed=0)
+    assert len(caught) == 1 and made.method == "class_weights" and len(made.labels) == len(labels)
+    assert made.class_weights.tolist() == pytest.approx([91 / 90, 91 / 180, 91 / 3])
+
+
+@pytest.mark.parametrize("method", ["smote", "weighted_sampler", "class_weights", "none"])
+def test_a_class_without_rows_is_refused(method):
+    features, labels = rows(every=0)
+    with pytest.raises(ValueError, match=r"class 'all' has no training row.*Collect more prompts"):
+        balance(method, features, labels, seed=0)
+
+
+def test_sampler_weights_are_one_over_the_class_count():
+    features, labels = rows()
+    made = balance("weighted_sampler", features, labels, seed=0)
+    mass = [float(made.row_weights[labels == label].sum()) for label in range(3)]
+    assert mass == pytest.approx([1, 1, 1]) and made.shares == pytest.approx((1 / 3,) * 3)
+
+
+def test_none_keeps_the_natural_shares():
+    features, labels = rows()
+    made = balance("none", features, labels, seed=0)
+    assert made.shares == pytest.approx((30 / 102, 60 / 102, 12 / 102)) and made.features is features
+
+
+def test_an_unknown_method_is_refused():
+    with pytest.raises(ValueError, match="unknown balance 'over'; known: smote"):
+        balance("over", *rows(), seed=0)

@@ -1,0 +1,122 @@
+"""Stage ``calibrate``: natural shares, held-out rows, and every policy next to the baselines."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.head_folder import read_head
+from predictors.training.calibrate import CalibrateConfig, calibrate, outputs
+from predictors.training.decision import Replay
+from predictors.training.label_table import read_labels
+from predictors.training.metrics import nll
+from tests.predictors_training.synthetic import stage, write_parameters
+
+POLICIES = {"head", "majority", "previous_label", "draft_confidence", "confidence", "best_static", "oracle"}
+
+
+@pytest.fixture(scope="module")
+def records(finished):
+    return {
+        name: json.loads((finished / f"data/p/calibration/{name}.json").read_text()) for name in ("paper", "extended")
+    }
+
+
+@pytest.fixture
+def copied(finished, workspace):
+    shutil.copytree(finished / "data", workspace / "data")
+    return workspace
+
+
+def run_calibrate():
+    labels, head = "data/p/labels/hrad.parquet", "data/p/predictors/paper"
+    stage("calibrate", "--predictor", "paper", labels, head, "data/p/calibration/paper.json")
+
+
+def test_the_same_inputs_give_the_same_bytes(copied):
+    path = Path("data/p/calibration/paper.json")
+    before = path.read_bytes()
+    run_calibrate()
+    assert path.read_bytes() == before
+
+
+def test_the_record_stands_the_head_beside_its_baselines(records):
+    for record in records.values():
+        test = record["test"]
+        assert set(test["metrics"]) == {"head", "head_uncalibrated", "majority", "previous_label", "draft_confidence"}
+        assert set(test["decision"]) == set(test["gain_over_best_static"]) == POLICIES
+        assert record["rows"] == {"train": 960, "validation": 336, "test": 336}
+        for entry in [*test["decision"].values(), *test["gain_over_best_static"].values()]:
+            assert entry["low"] <= entry["value"] <= entry["high"]
+        for metrics in test["metrics"].values():
+            assert np.sum(metrics["confusion"]) == 336 == sum(row["rows"] for row in metrics["reliability"])
+        assert test["metrics"]["majority"]["macro_auc"] == 0.5
+        assert test["metrics"]["head"]["macro_auc"] > 0.65
+        values = {name: entry["value"] for name, entry in test["decision"].items()}
+        assert max(values.values()) == values["oracle"] and test["gain_over_best_static"]["best_static"]["value"] == 0
+        assert values["best_static"] == test["static_values"][record["thresholds"]["static_gamma"]]
+        assert values["confidence"] != values["head"]
+
+
+def test_calibration_does_not_raise_the_validation_loss(finished, records):
+    table = read_labels(finished / "data/p/labels/hrad.parquet").rows("validation")
+    head = read_head(finished / "data/p/predictors/paper")
+    logits = outputs(head.network, head.spec, table)[0]
+    assert records["paper"]["validation"]["metrics"]["nll"] < nll(torch.softmax(logits, dim=1).numpy(), table.label)
+
+
+def test_the_trusted_distance_covers_validation_rows(finished, records):
+    table = read_labels(finished / "data/p/labels/hrad.parquet").rows("validation")
+    head = read_head(finished / "data/p/predictors/paper")
+    distance = outputs(head.network, head.spec, table)[1]
+    limit = records["paper"]["thresholds"]["max_distance"]
+    assert distance.max() < limit == pytest.approx(2 * np.quantile(distance, 0.999))
+
+
+def test_test_rows_decide_nothing(finished, records):
+    """Calibration, thresholds and the static setting stay the same when the test rows are spoiled."""
+    table = read_labels(finished / "data/p/labels/hrad.parquet")
+    spoiled = table.take(np.arange(len(table)))
+    for column in (spoiled.state_NS, spoiled.confidence_NG, spoiled.accepted):
+        column.flags.writeable = True
+    rows = table.split == "test"
+    spoiled.state_NS[rows], spoiled.confidence_NG[rows], spoiled.accepted[rows] = 9, 0.5, 0
+    head, record = read_head(finished / "data/p/predictors/paper"), records["paper"]
+    shares = head.facts["class_shares"]
+    config = CalibrateConfig(draft_cost=0.2, epsilons=(0.0, 0.3, 0.5, 0.7), bootstrap_replicates=2)
+    made = calibrate(head.network, head.spec, shares["training"], shares["natural"], spoiled, config).record
+    for name in ("calibration", "thresholds", "epsilons", "validation"):
+        assert json.loads(json.dumps(made[name])) == record[name], name
+    assert made["test"]["decision"]["head"]["value"] != record["test"]["decision"]["head"]["value"]
+
+
+def test_the_static_setting_is_the_best_on_train_and_validation_rows(finished, records):
+    table = read_labels(finished / "data/p/labels/hrad.parquet")
+    known = table.take(np.flatnonzero(table.split != "test"))
+    replay = Replay(known.accepted, known.confidence_NG, 0.2)
+    values = [replay.value(replay.static(tokens)) for tokens in range(5)]
+    assert records["paper"]["thresholds"]["static_gamma"] == int(np.argmax(values))
+
+
+def test_another_label_table_is_refused(copied, traces):
+    write_parameters({"labels": {"gamma": 3}})
+    stage("labels", traces, "data/p/labels")
+    with pytest.raises(SystemExit, match="trained on another label table"):
+        run_calibrate()
+
+
+@pytest.mark.parametrize(
+    "section, message",
+    [
+        ({"epsilons": []}, "epsilons must be one or more numbers"),
+        ({"draft_cost": -1}, "draft_cost must be >= 0"),
+        ({"draftcost": 1}, "Did you mean 'draft_cost'"),
+    ],
+)
+def test_bad_settings_are_refused(workspace, section, message):
+    write_parameters({"calibrate": section})
+    with pytest.raises(SystemExit, match=message):
+        run_calibrate()

@@ -1,0 +1,54 @@
+"""What a drafting policy is worth, by hand on three rows."""
+
+import numpy as np
+import pytest
+
+from predictors.training.decision import Replay
+
+# γ = 3; a draft pass costs a tenth of a target pass
+ROWS = Replay(
+    accepted_N=np.array([0, 2, 3]),
+    confidence_NG=np.array([[0.2, 0.9, 0.9], [0.9, 0.8, 0.3], [0.9, 0.4, 0.9]]),
+    draft_cost=0.1,
+)
+
+
+def test_static():
+    assert ROWS.value(ROWS.static(0)) == 1
+    assert ROWS.value(ROWS.static(2)) == pytest.approx((1 + 3 + 3) / (3 * 1.2))
+    assert ROWS.value(ROWS.static(3)) == pytest.approx((1 + 3 + 4) / (3 * 1.3))
+
+
+def test_confidence_pays_for_the_law_it_reads_and_drafts_at_least_one_token():
+    play = ROWS.confidence(0.5)
+    assert play.submitted.tolist() == [3, 2, 1]  # the first law's .2 is not tested
+    assert play.passes.tolist() == [3, 3, 2]
+    assert ROWS.value(play) == pytest.approx((1 + 3 + 2) / (1.3 + 1.3 + 1.2))
+
+
+@pytest.mark.parametrize("reads_first_law, passes", [(False, 0), (True, 1)])
+def test_hrad(reads_first_law, passes):
+    play = ROWS.classes(np.array([0, 1, 2]), 0.5, reads_first_law)
+    assert play.submitted.tolist() == [0, 2, 3] and play.passes.tolist() == [passes, 3, 3]
+    assert ROWS.value(play) == pytest.approx((1 + 3 + 4) / (1 + 0.1 * passes + 1.3 + 1.3))
+
+
+def test_a_stop_never_comes_where_epsilon_is_zero():
+    assert ROWS.confidence(0.0).passes.tolist() == [3, 3, 3] == ROWS.static(3).passes.tolist()
+
+
+def test_the_oracle_is_the_best_of_all_plays():
+    value = ROWS.value(ROWS.oracle())
+    assert value == pytest.approx((1 + 3 + 4) / (1 + 1.2 + 1.3))
+    grid = np.stack(np.meshgrid(*[np.arange(4)] * 3), axis=-1).reshape(-1, 3)
+    for cost in (0.1, 0.5, 0.99, 1.0, 2.0):
+        rows = Replay(ROWS.accepted_N, ROWS.confidence_NG, cost)
+        tokens = np.minimum(rows.accepted_N, grid) + 1
+        best = (tokens.sum(axis=1) / (1 + cost * grid).sum(axis=1)).max()
+        assert rows.value(rows.oracle()) == pytest.approx(best)
+
+
+def test_accepted_beyond_gamma_counts_up_to_what_was_submitted():
+    rows = Replay(np.array([5]), np.array([[0.9, 0.9]]), 0.1)
+    assert rows.value(rows.static(2)) == pytest.approx(3 / 1.2)
+    assert rows.oracle().submitted.tolist() == [2]

@@ -1,0 +1,86 @@
+"""Metrics against values worked out by hand and against scikit-learn."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score, roc_auc_score
+
+from predictors.training.bootstrap import DocumentBootstrap, interval
+from predictors.training.metrics import (
+    auc,
+    brier,
+    confusion_matrix,
+    evaluate,
+    expected_calibration_error,
+    macro_auc,
+    macro_f1,
+    nll,
+)
+
+PROBABILITIES = np.array([[0.8, 0.1, 0.1], [0.2, 0.5, 0.3], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]])
+LABELS = np.array([0, 1, 2, 2])
+
+
+def random_rows(rows=300, ties=10):
+    random = np.random.default_rng(0)
+    probabilities = random.dirichlet([1, 1, 1], rows).round(1 if ties else 9) + 1e-3
+    return probabilities / probabilities.sum(axis=1, keepdims=True), random.integers(0, 3, rows)
+
+
+def test_brier_by_hand():
+    expected = (0.04 + 0.01 + 0.01) + (0.04 + 0.25 + 0.09) + (0.01 + 0.36 + 0.49) + (0.0625 + 0.0625 + 0.25)
+    assert brier(PROBABILITIES, LABELS) == pytest.approx(expected / 4)
+
+
+def test_calibration_error_by_hand():
+    # bins of .2: [.4, .6) holds .5 (right) and .5 (right); [.6, .8) holds .6 (wrong); [.8, 1] holds .8 (right)
+    assert expected_calibration_error(PROBABILITIES, LABELS, bins=5) == pytest.approx((2 * 0.5 + 0.6 + 0.2) / 4)
+
+
+def test_perfect_confidence_falls_in_the_last_bin():
+    assert expected_calibration_error(np.eye(3), np.arange(3)) == 0
+
+
+def test_likelihood_by_hand():
+    assert nll(PROBABILITIES, LABELS) == pytest.approx(-np.log([0.8, 0.5, 0.3, 0.5]).mean())
+
+
+def test_confusion_has_true_classes_as_rows():
+    assert confusion_matrix(LABELS, PROBABILITIES.argmax(axis=1)).tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
+
+
+def test_against_scikit_learn_with_ties():
+    probabilities, labels = random_rows()
+    expected = roc_auc_score(labels, probabilities, multi_class="ovr", average="macro")
+    assert macro_auc(probabilities, labels) == pytest.approx(expected)
+    predicted = probabilities.argmax(axis=1)
+    assert macro_f1(confusion_matrix(labels, predicted)) == pytest.approx(f1_score(labels, predicted, average="macro"))
+
+
+def test_weights_count_rows():
+    probabilities, labels = random_rows(60)
+    weights = np.random.default_rng(1).integers(0, 4, 60)
+    repeated = np.repeat(np.arange(60), weights)
+    expected = auc(probabilities[repeated, 0], labels[repeated] == 0)
+    assert auc(probabilities[:, 0], labels == 0, weights.astype(float)) == pytest.approx(expected)
+
+
+def test_an_absent_class_is_left_out_of_the_macro_auc():
+    probabilities, labels = random_rows(60)
+    labels = np.minimum(labels, 1)
+    record = evaluate(probabilities, labels)
+    assert record["auc"]["all"] is None
+    assert record["macro_auc"] == pytest.approx(np.mean([record["auc"]["none"], record["auc"]["some"]]))
+
+
+def test_the_bootstrap_draws_whole_documents():
+    documents = np.array(["a", "a", "b", "c"])
+    bootstrap = DocumentBootstrap(documents, replicates=200, seed=0)
+    assert (bootstrap.counts.sum(axis=1) == 3).all()
+    ratios = bootstrap.ratio(np.array([1.0, 1, 2, 3]), np.ones(4))
+    weighted = bootstrap.each(lambda weights: float((weights * [1, 1, 2, 3]).sum() / weights.sum()))
+    assert ratios == pytest.approx(weighted)
+    record = interval(1.75, ratios)
+    assert record["low"] < 1.75 < record["high"]
+    assert record == interval(
+        1.75, DocumentBootstrap(documents, 200, seed=0).ratio(np.array([1.0, 1, 2, 3]), np.ones(4))
+    )

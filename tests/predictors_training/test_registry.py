@@ -1,0 +1,99 @@
+"""Registration: one version per bundle content, whoever calls how often."""
+
+import shutil
+import socket
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.cli import main
+from pipelines.registry import Registry
+from pipelines.tracking import new_client
+from predictors.bundle import CARD, bundle_hash
+from predictors.controllers import build_controller
+from predictors.training.label_table import read_labels
+from tests.predictors_training.synthetic import stage, write_parameters
+
+
+@pytest.fixture
+def copied(finished, workspace):
+    shutil.copytree(finished / "data", workspace / "data")
+    return workspace
+
+
+def versions(folder):
+    client = new_client(f"sqlite:///{folder}/mlflow.db")
+    return sorted(client.search_model_versions("name = 'p-hrad'"), key=lambda version: int(version.version)), client
+
+
+def register(capsys) -> str:
+    capsys.readouterr()
+    main(["register"])
+    return capsys.readouterr().out
+
+
+def test_registration_is_idempotent_by_content(copied, capsys):
+    folder = copied / "data/p/bundles/hrad"
+    assert register(capsys) == "data/p/bundles/hrad: registered as p-hrad version 1, alias challenger\n"
+    (first,), client = versions(copied)
+    assert first.tags["bundle_sha256"] == bundle_hash(folder) and first.run_id
+    client.delete_registered_model_alias("p-hrad", "challenger")
+    assert "already registered as p-hrad version 1" in register(capsys)
+    assert len(versions(copied)[0]) == 1
+    assert client.get_model_version_by_alias("p-hrad", "challenger").version == first.version
+
+    write_parameters({"calibrate": {"draft_cost": 0.6, "bootstrap_replicates": 5}})
+    for name in ("paper", "extended"):
+        arguments = ("data/p/labels/hrad.parquet", f"data/p/predictors/{name}", f"data/p/calibration/{name}.json")
+        stage("calibrate", "--predictor", name, *arguments)
+    stage("export", "data/p/predictors", "data/p/calibration", folder)
+    assert "registered as p-hrad version 2" in register(capsys)
+    assert str(client.get_model_version_by_alias("p-hrad", "challenger").version) == "2"
+    assert len(versions(copied)[0]) == 2
+
+
+def test_the_registered_model_predicts_what_the_bundle_does(copied, capsys, monkeypatch):
+    import mlflow
+
+    register(capsys)
+    monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
+    mlflow.set_tracking_uri(f"sqlite:///{copied}/mlflow.db")
+    model = mlflow.pyfunc.load_model("models:/p-hrad@challenger")
+    controller = build_controller({"kind": "hrad", "bundle": "data/p/bundles/hrad"})
+    features = read_labels("data/p/labels/hrad.parquet").rows("test").features(controller.spec)
+    with torch.inference_mode():
+        expected = controller.calibration.probabilities(controller.network(features)).numpy()
+    assert np.array_equal(model.predict(features.numpy()), expected)
+    with pytest.raises(mlflow.exceptions.MlflowException):
+        model.predict(features.numpy()[:, :-1])
+
+
+def test_the_version_leads_back_to_the_training_run(finished, copied, capsys):
+    shutil.copy(finished / "mlflow.db", copied / "mlflow.db")
+    register(capsys)
+    (version,), client = versions(copied)
+    run = client.get_run(version.run_id)
+    assert run.data.params["epochs"] == "6" and run.info.status == "FINISHED"
+
+
+def test_a_damaged_bundle_is_refused_before_anything_is_registered(copied):
+    (copied / "data/p/bundles/hrad" / CARD).write_text("{")
+    with pytest.raises(SystemExit, match="damaged bundle"):
+        main(["register"])
+    assert versions(copied)[0] == []
+
+
+def test_no_bundle_is_told(workspace):
+    with pytest.raises(SystemExit, match="no bundle under data"):
+        main(["register"])
+
+
+def test_an_unreachable_registry_is_told(copied, monkeypatch):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{closed.getsockname()[1]}")
+    with pytest.raises(SystemExit, match=r"cannot be reached.*earlier results are kept"):
+        main(["register"])
+    with pytest.raises(ValueError, match="cannot be reached"):
+        Registry()
