@@ -37,7 +37,7 @@ def random_bundle(
         "contract": contract.to_json(),
         "feature_spec": dataclasses.asdict(spec),
         "calibration": {"temperature": 1.0, "bias": [0.0, 0.0, 0.0]},
-        "thresholds": {"epsilon": 0.5, "max_distance": 1e9, "static_gamma": 2, **thresholds},
+        "thresholds": {"rule": {"epsilon": 0.5}, "max_distance": 1e9, "static_gamma": 2, **thresholds},
         "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": "block"},
     }
     write_bundle(folder, card, network.state_dict())

@@ -1,7 +1,9 @@
 """H-RAD: a three-class head says none, some or all of the next γ drafted tokens will be accepted (SpecBranch, section 4).
 
-    s = argmax_c P(c | features)      s = 0: draft nothing      s = 2: draft all γ
+    s = rule(P(c | features))         s = 0: draft nothing      s = 2: draft all γ
                                       s = 1: draft while max_x q(x) >= ε (at least one token)
+
+The rule is the paper's argmax or calibrated thresholds (`predictors.decision_rule`).
 
 The ``paper`` feature set is known at the root and decides before drafting; the ``extended`` set reads the first draft law and
 decides before its token is drawn. Both are lossless. Where the head has no calibration, meets states far from its training
@@ -20,20 +22,19 @@ from predictors.bundle import Bundle, read_bundle
 from predictors.calibration import Calibration
 from predictors.config import parse_config
 from predictors.controllers.base import Controller, Session
+from predictors.decision_rule import ALL, NONE, DecisionRule
 from predictors.features import FeatureSpec, assemble, state_vector
 from predictors.network import HRADNetwork, squared_distance
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
 
-NONE, SOME, ALL = 0, 1, 2
-
 
 @dataclass(frozen=True)
 class HRADThresholds:
-    """``epsilon``: confidence below which a soft draft stops; ``max_distance``: the largest squared distance (mean squared
-    standardised coordinate of the reduced features) the head is trusted at; ``static_gamma``: the best static setting."""
+    """``rule``: from probabilities to a class; ``max_distance``: the largest squared distance (mean squared standardised
+    coordinate of the reduced features) the head is trusted at; ``static_gamma``: the best static setting."""
 
-    epsilon: float
+    rule: DecisionRule
     max_distance: float
     static_gamma: int
 
@@ -71,7 +72,7 @@ class HRADSession(Session):
             return False
         if self.decision == NONE:
             return True
-        return law.drafted >= 1 and law.confidence < self.controller.thresholds.epsilon
+        return law.drafted >= 1 and law.confidence < self.controller.thresholds.rule.epsilon
 
     def _check_context(self, position: int) -> None:
         assert self.controller.contract is not None
@@ -90,7 +91,7 @@ class HRADSession(Session):
                 f"the features lie at squared distance {distance:.1f} from the training rows, "
                 f"beyond the calibrated {self.controller.thresholds.max_distance:.1f}"
             )
-        return int(probabilities.argmax())
+        return int(self.controller.thresholds.rule.classes(probabilities.unsqueeze(0)))
 
     def _bypass(self, reason: str) -> None:
         self.bypassed = True

@@ -1,11 +1,13 @@
 """Calibrate a trained head on natural-prior validation rows, then measure it once on test rows.
 
-Chosen on validation: temperature, ε of every policy. Chosen on training and validation rows: the best static γ. Measured on
-test (documents the controller never saw): metrics of the head and of the baselines, and what each drafting policy is worth.
+Chosen on validation: temperature, decision rule of every policy. Chosen on training and validation rows: the best static γ.
+Measured on test (documents the controller never saw): metrics of the head and of the baselines, and what each drafting policy
+is worth.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from predictors.calibration import Calibration
 from predictors.controllers.hrad import HRADThresholds
+from predictors.decision_rule import DecisionRule
 from predictors.features import FeatureSpec
 from predictors.network import CLASSES, HRADNetwork, squared_distance
 from predictors.training.baselines import Baseline, fit_baselines
@@ -25,18 +28,22 @@ from predictors.training.metrics import evaluate, macro_auc
 from predictors.training.temperature import fit_temperature
 
 EPSILONS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)
+NEVER = 1.01  # a probability no class reaches
+PROBABILITIES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 @dataclass(frozen=True)
 class CalibrateConfig:
     """How a head is calibrated and measured.
 
-    ``draft_cost``: a draft pass in target passes. ``epsilons``: the confidence thresholds tried. The largest trusted squared
-    distance is ``distance_margin`` times the ``distance_quantile`` on validation rows.
+    ``draft_cost``: a draft pass in target passes. ``epsilons``: the confidence thresholds tried; ``probabilities``: the
+    thresholds of "none" and "all" tried besides the argmax (empty: argmax only). The largest trusted squared distance is
+    ``distance_margin`` times the ``distance_quantile`` on validation rows.
     """
 
     draft_cost: float = 0.1
     epsilons: tuple[float, ...] = EPSILONS
+    probabilities: tuple[float, ...] = PROBABILITIES
     prior_correction: bool = True
     distance_quantile: float = 0.999
     distance_margin: float = 2.0
@@ -48,10 +55,19 @@ class CalibrateConfig:
             raise ValueError(f"draft_cost must be >= 0 target passes, got {self.draft_cost}.")
         if not self.epsilons or not all(0 <= epsilon <= 1 for epsilon in self.epsilons):
             raise ValueError(f"epsilons must be one or more numbers in [0, 1], got {list(self.epsilons)}.")
+        if not all(0 <= probability <= 1 for probability in self.probabilities):
+            raise ValueError(f"probabilities must lie in [0, 1], got {list(self.probabilities)}.")
         if not 0 < self.distance_quantile <= 1 or self.distance_margin <= 0:
             raise ValueError("distance_quantile must lie in (0, 1] and distance_margin must be positive.")
         if self.bootstrap_replicates < 1:
             raise ValueError(f"bootstrap_replicates must be >= 1, got {self.bootstrap_replicates}.")
+
+    @property
+    def rules(self) -> list[DecisionRule]:
+        """Every rule tried: the argmax and all pairs of thresholds, at every ε."""
+        thresholds = (*self.probabilities, NEVER) if self.probabilities else ()
+        pairs = [(None, None), *product(thresholds, repeat=2)]
+        return [DecisionRule(epsilon, none, every) for epsilon in self.epsilons for none, every in pairs]
 
 
 @dataclass(frozen=True)
@@ -85,9 +101,10 @@ def calibrate(
     predictors |= fit_baselines(train)
     known = np.isin(table.split, ("train", "validation"))
     static_gamma = _best_static(_replay(table.take(np.flatnonzero(known)), config))
-    epsilons = _best_epsilons(predictors, validation, config)
+    rules = {name: _best_rule(predictor, validation, config) for name, predictor in predictors.items()}
+    epsilon = _best_epsilon(validation, config)
     thresholds = HRADThresholds(
-        epsilon=epsilons["head"],
+        rule=rules["head"],
         max_distance=config.distance_margin * float(np.quantile(distance, config.distance_quantile)),
         static_gamma=static_gamma,
     )
@@ -104,13 +121,16 @@ def calibrate(
         },
         "calibration": asdict(calibration),
         "thresholds": asdict(thresholds),
-        "epsilons": epsilons,
+        "rules": {name: asdict(rule) for name, rule in rules.items()},
+        "confidence_epsilon": epsilon,
         "draft_cost": config.draft_cost,
         "validation": {
             "metrics": evaluate(predictors["head"].predict(validation), validation.label),
-            "decision": _values(_plays(predictors, validation, epsilons, static_gamma, config), validation, config),
+            "decision": _values(
+                _plays(predictors, validation, rules, epsilon, static_gamma, config), validation, config
+            ),
         },
-        "test": _measure_test(measured, predictors, test, epsilons, static_gamma, config),
+        "test": _measure_test(measured, predictors, test, rules, epsilon, static_gamma, config),
     }
     return Calibrated(calibration, thresholds, record)
 
@@ -152,38 +172,38 @@ def _best_static(replay: Replay) -> int:
     return max(range(replay.gamma + 1), key=lambda tokens: replay.value(replay.static(tokens)))
 
 
-def _best_epsilons(
-    predictors: dict[str, Baseline], validation: LabelTable, config: CalibrateConfig
-) -> dict[str, float]:
-    """The ε of highest value on validation rows, for each predictor of classes and for the plain confidence rule."""
+def _best_epsilon(validation: LabelTable, config: CalibrateConfig) -> float:
+    """The ε of highest value on validation rows for the plain confidence rule."""
     replay = _replay(validation, config)
+    return max(config.epsilons, key=lambda epsilon: replay.value(replay.confidence(epsilon)))
 
-    def best(play: Any) -> float:
-        return max(config.epsilons, key=lambda epsilon: replay.value(play(epsilon)))
 
-    chosen = {"confidence": best(replay.confidence)}
-    for name, predictor in predictors.items():
-        classes = predictor.predict(validation).argmax(axis=1)
-        reads = predictor.reads_first_law
-        chosen[name] = best(lambda epsilon, c=classes, r=reads: replay.classes(c, epsilon, r))
-    return chosen
+def _best_rule(predictor: Baseline, validation: LabelTable, config: CalibrateConfig) -> DecisionRule:
+    """The rule of highest value on validation rows; of equals the first, which is the argmax."""
+    replay = _replay(validation, config)
+    probabilities = predictor.predict(validation)
+    return max(config.rules, key=lambda rule: replay.value(replay.hrad(probabilities, rule, predictor.reads_first_law)))
 
 
 def _plays(
     predictors: dict[str, Baseline],
     table: LabelTable,
-    epsilons: dict[str, float],
+    rules: dict[str, DecisionRule],
+    epsilon: float,
     static_gamma: int,
     config: CalibrateConfig,
 ) -> dict[str, Play]:
     """Every policy's choices: the head and the baselines as H-RAD, confidence, the best static γ and the oracle."""
     replay = _replay(table, config)
     plays = {
-        name: replay.classes(predictor.predict(table).argmax(axis=1), epsilons[name], predictor.reads_first_law)
+        name: replay.hrad(predictor.predict(table), rules[name], predictor.reads_first_law)
         for name, predictor in predictors.items()
     }
+    head = predictors["head"]
+    argmax = DecisionRule(rules["head"].epsilon)
     return plays | {
-        "confidence": replay.confidence(epsilons["confidence"]),
+        "head_argmax": replay.hrad(head.predict(table), argmax, head.reads_first_law),
+        "confidence": replay.confidence(epsilon),
         "best_static": replay.static(static_gamma),
         "oracle": replay.oracle(),
     }
@@ -198,14 +218,15 @@ def _measure_test(
     measured: dict[str, Baseline],
     predictors: dict[str, Baseline],
     test: LabelTable,
-    epsilons: dict[str, float],
+    rules: dict[str, DecisionRule],
+    epsilon: float,
     static_gamma: int,
     config: CalibrateConfig,
 ) -> dict[str, Any]:
     bootstrap = DocumentBootstrap(test.document, config.bootstrap_replicates, config.seed)
     metrics = {name: _metrics(predictor.predict(test), test, bootstrap) for name, predictor in measured.items()}
     replay = _replay(test, config)
-    plays = _plays(predictors, test, epsilons, static_gamma, config)
+    plays = _plays(predictors, test, rules, epsilon, static_gamma, config)
     ratios = {name: bootstrap.ratio(replay.tokens(play), replay.cost(play)) for name, play in plays.items()}
     decision = {
         name: interval(replay.value(play), ratios[name])

@@ -15,8 +15,9 @@ Shape suffixes: N rows, G draft positions (the label's γ).
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
-from predictors.controllers.hrad import ALL, NONE
+from predictors.decision_rule import ALL, NONE, DecisionRule
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,13 @@ class Replay:
         submitted = np.where(stopped, stops_NG.argmax(axis=1), self.gamma)
         return Play(submitted, submitted + stopped)
 
-    def classes(self, predicted_N: np.ndarray, epsilon: float, reads_first_law: bool) -> Play:
-        """H-RAD's rule: none → 0 tokens, some → `confidence`, all → γ.
+    def hrad(self, probabilities_N3: np.ndarray, rule: DecisionRule, reads_first_law: bool) -> Play:
+        """H-RAD's play: none → 0 tokens, some → `confidence`, all → γ.
 
         ``reads_first_law``: the class is known only after the first draft law, so that "none" has cost one pass.
         """
-        soft = self.confidence(epsilon)
+        predicted_N = rule.classes(torch.from_numpy(probabilities_N3)).numpy()
+        soft = self.confidence(rule.epsilon)
         none, every = predicted_N == NONE, predicted_N == ALL
         submitted = np.where(none, 0, np.where(every, self.gamma, soft.submitted))
         passes = np.where(none, int(reads_first_law), np.where(every, self.gamma, soft.passes))

@@ -26,7 +26,12 @@ PARAMETERS = {
         "paper": {"feature_set": "paper", **FAST},
         "extended": {"feature_set": "extended", "reduced_size": 4, **FAST},
     },
-    "calibrate": {"draft_cost": 0.2, "epsilons": [0.0, 0.3, 0.5, 0.7], "bootstrap_replicates": 50},
+    "calibrate": {
+        "draft_cost": 0.2,
+        "epsilons": [0.0, 0.3, 0.5, 0.7],
+        "probabilities": [0.5, 0.7],
+        "bootstrap_replicates": 50,
+    },
     "export": {"predictors": ["paper", "extended"]},
 }
 

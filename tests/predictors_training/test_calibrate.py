@@ -15,7 +15,16 @@ from predictors.training.label_table import read_labels
 from predictors.training.metrics import nll
 from tests.predictors_training.synthetic import stage, write_parameters
 
-POLICIES = {"head", "majority", "previous_label", "draft_confidence", "confidence", "best_static", "oracle"}
+POLICIES = {
+    "head",
+    "majority",
+    "previous_label",
+    "draft_confidence",
+    "confidence",
+    "head_argmax",
+    "best_static",
+    "oracle",
+}
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +95,11 @@ def test_test_rows_decide_nothing(finished, records):
     spoiled.state_NS[rows], spoiled.confidence_NG[rows], spoiled.accepted[rows] = 9, 0.5, 0
     head, record = read_head(finished / "data/p/predictors/paper"), records["paper"]
     shares = head.facts["class_shares"]
-    config = CalibrateConfig(draft_cost=0.2, epsilons=(0.0, 0.3, 0.5, 0.7), bootstrap_replicates=2)
+    config = CalibrateConfig(
+        draft_cost=0.2, epsilons=(0.0, 0.3, 0.5, 0.7), probabilities=(0.5, 0.7), bootstrap_replicates=2
+    )
     made = calibrate(head.network, head.spec, shares["training"], shares["natural"], spoiled, config).record
-    for name in ("calibration", "thresholds", "epsilons", "validation"):
+    for name in ("calibration", "thresholds", "rules", "confidence_epsilon", "validation"):
         assert json.loads(json.dumps(made[name])) == record[name], name
     assert made["test"]["decision"]["head"]["value"] != record["test"]["decision"]["head"]["value"]
 

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
+from predictors.decision_rule import DecisionRule
 from predictors.training.decision import Replay
 
 # γ = 3; a draft pass costs a tenth of a target pass
@@ -28,9 +30,18 @@ def test_confidence_pays_for_the_law_it_reads_and_drafts_at_least_one_token():
 
 @pytest.mark.parametrize("reads_first_law, passes", [(False, 0), (True, 1)])
 def test_hrad(reads_first_law, passes):
-    play = ROWS.classes(np.array([0, 1, 2]), 0.5, reads_first_law)
+    play = ROWS.hrad(np.eye(3), DecisionRule(0.5), reads_first_law)
     assert play.submitted.tolist() == [0, 2, 3] and play.passes.tolist() == [passes, 3, 3]
     assert ROWS.value(play) == pytest.approx((1 + 3 + 4) / (1 + 0.1 * passes + 1.3 + 1.3))
+
+
+def test_thresholds_replace_the_argmax():
+    probabilities = np.array([[0.5, 0.3, 0.2], [0.7, 0.1, 0.2], [0.4, 0.25, 0.35], [0.65, 0.0, 0.35]])
+    rule = DecisionRule(0.5, none_probability=0.6, all_probability=0.3)
+    assert rule.classes(torch.from_numpy(probabilities)).tolist() == [1, 0, 2, 0]
+    assert DecisionRule(0.5).classes(torch.from_numpy(probabilities)).tolist() == [0, 0, 0, 0]
+    with pytest.raises(ValueError, match="set both"):
+        DecisionRule(0.5, none_probability=0.6)
 
 
 def test_a_stop_never_comes_where_epsilon_is_zero():

@@ -101,9 +101,9 @@ def test_fingerprint_survives_a_change_of_dtype(bundle, pair):
 def test_hash_follows_the_content(bundle):
     before = bundle_hash(bundle)
     assert before == bundle_hash(bundle)
-    edit(bundle, lambda card: card["thresholds"].update(epsilon=0.3))
+    edit(bundle, lambda card: card["thresholds"].update(static_gamma=7))
     assert bundle_hash(bundle) != before
-    assert read_bundle(bundle).card["thresholds"]["epsilon"] == 0.3
+    assert read_bundle(bundle).card["thresholds"]["static_gamma"] == 7
 
 
 def test_tensors_that_do_not_fit_the_card(bundle, pair):

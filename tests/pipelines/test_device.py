@@ -1,0 +1,51 @@
+import json
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pipelines import device
+from pipelines.cli import main
+
+
+def test_two_runs_write_the_same_bytes(tmp_path):
+    main(["device", str(tmp_path / "a.json")])
+    main(["device", str(tmp_path / "b.json")])
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    record = json.loads((tmp_path / "a.json").read_text())
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", record["slug"])
+    assert record["cores"] >= 1
+
+
+def test_neither_torch_nor_much_time_is_needed(tmp_path):
+    code = (
+        "import sys; from pipelines.cli import main; "
+        f"main(['device', {str(tmp_path / 'd.json')!r}]); sys.exit('torch' in sys.modules)"
+    )
+    start = time.perf_counter()
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+    assert time.perf_counter() - start < 3  # 0.1 s on an idle machine
+
+
+@pytest.mark.parametrize(
+    ("cpu", "gpus", "expected"),
+    [
+        ("Intel(R) Xeon(R) Processor", [], "intel-xeon-2c"),
+        ("Intel(R) Core(TM) i7-8550U CPU @ 1.80GHz", [], "intel-core-i7-8550u-2c"),
+        ("AMD EPYC 9575F 64-Core Processor", [], "amd-epyc-9575f-2c"),
+        ("any", [{"name": "NVIDIA H100 80GB HBM3"}], "nvidia-h100-80gb-hbm3"),
+        ("any", [{"name": "NVIDIA L4"}, {"name": "NVIDIA L4"}], "nvidia-l4-x2"),
+    ],
+)
+def test_slugs(cpu, gpus, expected):
+    assert device.slug(cpu, 2, False, gpus) == expected
+
+
+def test_gpus_are_read_from_nvidia_smi(tmp_path, monkeypatch):
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 81559 MiB, 570.1'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert device.describe_device()["slug"] == "nvidia-h100-80gb-hbm3"

@@ -1,0 +1,311 @@
+import copy
+import json
+import re
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+
+from pipelines import benchmark, report, reports
+from pipelines.headline import headline, percent, times, title, verdict
+from pipelines.measurement_table import write_measurements, write_replays
+from pipelines.outputs import write_json
+
+PHASES = ("draft", "target", "verify", "controller", "rest")
+SPEED = {  # tokens per second of each arm
+    "autoregressive": 100,
+    "hf_generate": 90,
+    "hf_assisted": 120,
+    "chain-1": 130,
+    "chain-3": 160,
+    "confidence-0.4": 150,
+    "entropy": 160,
+    "hrad": 176,
+}
+
+
+def interval(value):
+    return {"value": value, "low": value - 0.1, "high": value + 0.1}
+
+
+def calibration(feature_set: str) -> dict:
+    bins = [{"from": 0.4, "rows": 10, "confidence": 0.45, "accuracy": 0.5}]
+    metrics = {
+        "macro_auc": 0.7,
+        "macro_auc_interval": interval(0.7),
+        "accuracy": 0.6,
+        "macro_f1": 0.5,
+        "ece": 0.03,
+        "brier": 0.5,
+        "nll": 0.9,
+        "auc": {"none": 0.8, "some": 0.6, "all": None},
+        "confusion": [[5, 3, 1], [2, 9, 2], [0, 4, 3]],
+        "reliability": bins,
+    }
+    names = ("head", "head_uncalibrated", "majority", "previous_label", "draft_confidence")
+    policies = ("head", *names[2:], "confidence", "best_static", "oracle")
+    values = {name: interval(2.0) | {"submitted_per_round": 3.0, "passes_per_round": 3.0} for name in policies}
+    return {
+        "feature_set": feature_set,
+        "gamma": 3,
+        "sampling_temperature": 0.0,
+        "rows": {"train": 100, "validation": 20, "test": 29},
+        "documents": {"train": 10, "validation": 4, "test": 6},
+        "class_shares": {"natural": [0.3, 0.5, 0.2], "training": [0.33, 0.33, 0.34], "test": [0.3, 0.5, 0.2]},
+        "draft_cost": 0.1,
+        "test": {
+            "metrics": {name: dict(metrics) for name in names},
+            "decision": values,
+            "gain_over_best_static": {name: interval(0.05) for name in policies},
+        },
+    }
+
+
+def measurement_rows(speed=SPEED, noise=0.05) -> list[dict]:
+    generator = np.random.default_rng(0)
+    rows = []
+    for index in range(6):
+        place = {
+            "split": "test",
+            "prompt": f"p{index}",
+            "document": f"d{index // 2}",
+            "slice": ("code", "prose")[index % 2],
+        }
+        for temperature in (0.0, 1.0):
+            pace = generator.uniform(0.5, 2.0)  # what a prompt does to all arms
+            for repeat in range(2):
+                for order, (arm, rate) in enumerate(speed.items()):
+                    seconds = 60 / rate * pace * (1 + noise * generator.uniform()) * (1 + 9 * (repeat == 1))
+                    row = {**place, "temperature": temperature, "repeat": repeat, "arm": arm, "order": order}
+                    row |= {"tokens": 60, "seconds": seconds, "output": [1, 2]}
+                    rows.append(row if arm.startswith("hf") else row | rounds(arm, seconds))
+    return rows
+
+
+def rounds(arm, seconds) -> dict:
+    drafted = 0 if arm == "autoregressive" else 60
+    counts = {"rounds": 30, "drafted": drafted, "accepted": drafted // 2, "emitted": 59, "rolled_back": drafted // 2}
+    return {
+        **counts,
+        "trimmed": 0,
+        "segments": 30,
+        "accepted_histogram": [10, 10, 10] if drafted else [30],
+        **{f"seconds_{phase}": seconds / 5 for phase in PHASES},
+    }
+
+
+def write_benchmark(folder, rows, calibrated=(0.0,)) -> None:
+    write_measurements(folder / benchmark.MEASUREMENTS, "p", rows)
+    loops = [
+        {"arm": arm, "prompt": f"p{i}", "document": f"d{i}", "temperature": t, "repeat": 0, "loop": 1.05, "replay": 1.0}
+        for arm in ("autoregressive", "chain-3")
+        for i in range(3)
+        for t in (0.0, 1.0)
+    ]
+    write_replays(folder / benchmark.REPLAYS, "p", loops)
+    sweep = {"static": {"chain-1": 130.0, "chain-3": 160.0}, "confidence": {"confidence-0.4": 150.0}}
+    choices = [
+        {"temperature": t, "family": family, "arm": max(s, key=s.get), "tokens_per_second": s}
+        for t in (0.0, 1.0)
+        for family, s in sweep.items()
+    ]
+    ours = [arm for arm in SPEED if not arm.startswith("hf")]
+    bundle = {
+        "selection": {"predictor": "extended", "reason": "extended decides best."},
+        "thresholds": {"static_gamma": 3, "epsilon": 0.2, "max_distance": 3.0},
+        "calibrated_settings": [[t, 0, 1.0] for t in calibrated],
+        "gamma": 3,
+    }
+    exact = [{"arm": arm, "exact_float32": True, "differs": [None]} for arm in ours]
+    findings = {"choices": choices, "capped": False, "exactness": exact, "notes": ["<b>note</b>"], "bundle": bundle}
+    write_json(folder / benchmark.FINDINGS, findings)
+    device = {"slug": "toy-1c", "cpu": "toy", "cores": 1, "gpus": [], "bfloat16_flags": [], "system": "Linux"}
+    origin = {
+        "commit": "abc",
+        "uncommitted_changes": False,
+        "versions": {"python": "3", "torch": "2"},
+        "device": device,
+        "date": "2026-01-01",
+        "pair": "p",
+        "threads": 1,
+        "dtype": "float32",
+        "parameters": {"max_new_tokens": 60, "repeats": 2, "epsilons": [0.4]},
+        **{f"{name}_sha256": "0" * 64 for name in ("pair", "prompts", "bundle", "code")},
+    }
+    write_json(folder / benchmark.PROVENANCE, origin)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    write_json(folder / "device.json", {"slug": "toy-1c"})
+    write_benchmark(folder / "benchmark" / "toy-1c", measurement_rows())
+    for name in ("paper", "extended"):
+        write_json(folder / "calibration" / f"{name}.json", calibration(name))
+    write_json(folder / "pair" / "pair.json", {"source": "builtin", "pair": "p"})
+    write_json(folder / "labels" / "hrad.json", {"classes": {"test": {"none": 9, "some": 13, "all": 7}}})
+    (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 200}}}}))
+    return folder
+
+
+def stage(inputs, output):
+    args = SimpleNamespace(
+        pair="p",
+        device=inputs / "device.json",
+        benchmark=inputs / "benchmark",
+        calibration=inputs / "calibration",
+        pair_folder=inputs / "pair",
+        labels=inputs / "labels",
+        output=output,
+        params=inputs / "params.yaml",
+    )
+    report.run(args)
+    return output / "toy-1c"
+
+
+@pytest.fixture(scope="module")
+def folder(inputs):
+    return stage(inputs, inputs / "data" / "p" / "reports")
+
+
+@pytest.fixture(scope="module")
+def timing(folder):
+    return json.loads((folder / "timing.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def quality(folder):
+    return json.loads((folder / "quality.json").read_text())
+
+
+def test_speedups_are_paired_and_take_the_fastest_repeat(timing):
+    row = timing["temperatures"][0]
+    speedup = row["arms"]["hrad"]["speedup"]
+    assert speedup["value"] == pytest.approx(1.76, rel=0.05)
+    assert speedup["high"] - speedup["low"] < 0.2  # prompts differ fourfold in pace
+    assert row["arms"]["autoregressive"]["speedup"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert row["arms"]["hrad"]["median_speedup"]["value"] == pytest.approx(1.76, rel=0.05)
+    assert row["arms"]["hrad"]["gain_over_best_static"]["low"] > 0
+    assert row["arms"]["chain-3"]["gain_over_best_static"]["value"] == 0
+    assert row["chosen"] == {"static": "chain-3", "confidence": "confidence-0.4"}
+    assert row["arms"]["hrad"]["time_shares"] == pytest.approx(dict.fromkeys(PHASES, 0.2))
+    assert row["arms"]["hf_generate"]["time_shares"] is None
+
+
+def test_bars_and_slices(timing):
+    bars = {bar["name"]: bar for bar in timing["bars"]}
+    overhead = bars["loop overhead, plain"]
+    assert overhead["measured"]["value"] == pytest.approx(0.05)
+    assert overhead["met"] and overhead["interval_met"]
+    assert bars["plain / HF generate, T=0"]["met"]
+    assert bars["best static / HF assisted, T=1"]["bar"] == 1.1
+    assert timing["slices"].keys() == {"code", "prose"}
+    assert timing["pooled"]["hrad"]["gain_over_best_static"]["value"] == pytest.approx(0.1, abs=0.05)
+
+
+def test_quality_holds_counts_and_no_time(quality):
+    arms = quality["temperatures"][0]["arms"]
+    assert "hf_generate" not in arms
+    chain = arms["chain-3"]
+    assert chain["block_efficiency"]["value"] == pytest.approx(59 / 30)
+    assert (chain["m_excl"]["value"], chain["m_incl"]["value"]) == (1.0, 2.0)
+    assert chain["rollback_rate"]["value"] == 0.5
+    assert chain["accepted_histogram"] == [120, 120, 120]
+    assert arms["autoregressive"]["rollback_rate"]["value"] is None
+    assert quality["equals_plain"]["chain-3"] == {"equal": 12, "texts": 12}
+    assert "seconds" not in json.dumps(quality)
+    assert "date" not in quality["provenance"]
+    assert quality["predictors"].keys() == {"paper", "extended"}
+
+
+def test_report_is_a_function_of_its_inputs(inputs, folder, tmp_path):
+    again = stage(inputs, tmp_path)
+    for name in ("quality.json", "timing.json", "index.html"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
+
+
+class Page(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.links, self.images = [], [], 0
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+        self.images += tag == "img"
+        self.links += [value for name, value in attributes if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_page_is_well_formed_and_works_offline(folder, timing):
+    text = (folder / "index.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert not page.open
+    assert page.images == 7
+    assert all(link.startswith("data:image/png;base64,") for link in page.links)
+    assert not re.search(r"https?://|url\(|@import", text)
+    assert "&lt;b&gt;note" in text
+    assert timing["title"] in text
+    assert {path.stem for path in folder.glob("*.png")} == {
+        *("speedup", "sweep", "slices", "accepted", "shares", "confusion", "reliability")
+    }
+
+
+def test_report_without_hrad_has_no_head_section(inputs, tmp_path):
+    for name in ("device.json", "params.yaml", "pair/pair.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((inputs / name).read_bytes())
+    rows = [row for row in measurement_rows() if row["arm"] != "hrad"]
+    write_benchmark(tmp_path / "benchmark" / "toy-1c", rows)
+    folder = stage(tmp_path, tmp_path / "reports")
+    text = (folder / "index.html").read_text()
+    assert "The H-RAD head" not in text
+    assert "H-RAD gains" not in text
+
+
+def test_missing_benchmark_is_one_clear_message(inputs, tmp_path):
+    args = SimpleNamespace(benchmark=tmp_path, pair="p", params=inputs / "params.yaml")
+    args.device = inputs / "device.json"
+    with pytest.raises(ValueError, match="holds no finished benchmark"):
+        report.run(args)
+
+
+def test_headline_pays_only_where_the_interval_is_above_zero(timing):
+    changed = copy.deepcopy(timing)
+    row = changed["temperatures"][0]
+    gain = row["arms"]["hrad"]["gain_over_best_static"]
+    for low, high, expected in ((0.01, 0.2, "it pays here"), (-0.1, 0.2, "it does not pay here")):
+        gain.update(value=0.05, low=low, high=high)
+        sentence = next(s for s in headline(changed) if s.startswith("T=0: H-RAD"))
+        assert expected in sentence
+        assert expected.removesuffix(" here") in title(changed)
+        assert ("not" in sentence) == (low < 0)
+    assert verdict({"value": -0.1, "low": -0.2, "high": -0.05}).startswith("it does not pay here")
+
+
+def test_headline_says_where_hrad_is_not_calibrated_and_where_speculation_loses(timing):
+    changed = copy.deepcopy(timing)
+    assert any(
+        s.startswith("T=1: H-RAD is not calibrated here and falls back to static γ=3") for s in headline(changed)
+    )
+    changed["temperatures"][0]["arms"]["chain-3"]["speedup"].update(value=1.02, low=0.97, high=1.1)
+    assert "speculation does not pay here" in headline(changed)[0]
+
+
+def test_numbers_as_people_read_them():
+    assert times({"value": 1.617, "low": 1.55, "high": 1.7}) == "1.62x (1.55–1.70)"
+    assert percent({"value": -0.02, "low": -0.05, "high": 0.012}) == "−2 % (−5…+1)"
+
+
+def test_reports_lists_pages_and_headlines(inputs, folder, timing, capsys):
+    reports.run(SimpleNamespace(data=inputs / "data"))
+    printed = capsys.readouterr().out
+    assert str(folder / "index.html") in printed
+    assert timing["headline"][0] in printed
+    with pytest.raises(ValueError, match="no report below"):
+        reports.run(SimpleNamespace(data=inputs / "pair"))
