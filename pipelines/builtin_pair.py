@@ -1,6 +1,8 @@
 """The built-in pair: tokenizer, target and distilled draft, trained from scratch on the built-in corpus."""
 
 import dataclasses
+import hashlib
+import inspect
 import json
 import platform
 from collections.abc import Iterable, Sequence
@@ -12,11 +14,13 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from pipelines import language_model, muon
 from pipelines.corpus import Document, builtin_documents, manifest_hash, split_documents
 from pipelines.inflation import InflatedShape, inflate
-from pipelines.language_model import Recipe, Shape, held_out_loss, native_dtype, new_model, train
+from pipelines.language_model import Recipe, Shape, held_out_loss, new_model, train
 from pipelines.outputs import file_sha256, replacing, write_json
 from pipelines.tokenizer import train_tokenizer
+from runtime.pair import native_dtype
 
 RECORD = "training.json"  # beside a finished model: what it was trained with and how that went
 
@@ -80,7 +84,7 @@ def train_builtin_pair(
 ) -> tuple[dict[str, Any], dict[str, float | None]]:
     """Write ``tokenizer/``, ``small/``, ``target/`` and ``draft/`` under ``folder``.
 
-    A model that an earlier, interrupted run has finished with the same parameters is kept.
+    A model that an earlier, interrupted run has finished with the same parameters and training code is kept.
 
     Returns
     -------
@@ -101,7 +105,8 @@ def train_builtin_pair(
         "threads": parameters.threads,
         "dtype": str(dtype).removeprefix("torch."),
         "device": device.type,
-        "torch": torch.__version__,
+        "torch": torch.__version__.split("+")[0],
+        "recipe": _recipe_hash(),
         "corpus": corpus.manifest,
         "vocabulary": parameters.vocabulary,
     }
@@ -121,6 +126,12 @@ def train_builtin_pair(
         "training": {name: json.loads((folder / name / RECORD).read_text()) for name in ("small", "draft")},
     }
     return facts, trainer.seconds
+
+
+def _recipe_hash() -> str:
+    """Hash of the training code: a model trained by other code is not the same model."""
+    sources = [inspect.getsource(module) for module in (language_model, muon)]
+    return hashlib.sha256("".join(sources).encode()).hexdigest()
 
 
 def save_inflated(

@@ -68,14 +68,6 @@ class Training:
     seconds: float
 
 
-def native_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the device computes in it natively, else float32."""
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    # Not a public question in torch: without native units bfloat16 is emulated, correct and several times slower.
-    return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
-
-
 def new_model(shape: Shape, vocabulary: int, context: int, seed: int) -> LlamaForCausalLM:
     """A freshly initialised model in float32 whose layers start as the identity (o_proj = down_proj = 0)."""
     config = LlamaConfig(

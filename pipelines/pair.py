@@ -18,7 +18,7 @@ from tqdm import tqdm
 from pipelines.builtin_pair import BuiltinParameters, train_builtin_pair
 from pipelines.outputs import file_sha256, write_json
 from pipelines.pair_folder import FACTS, MODEL_FILES, resolve_model
-from pipelines.parameters import PARAMETERS, load_parameters
+from pipelines.parameters import add_pair_arguments, load_parameters
 from runtime.vocabulary import require_shared_vocabulary
 
 BUILTIN_FOLDERS = ("tokenizer", "small", "target", "draft")
@@ -45,9 +45,8 @@ class Models:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pair", required=True, help="key under 'pairs:' in the parameters")
+    add_pair_arguments(parser)
     parser.add_argument("output", type=Path, help="folder to write")
-    parser.add_argument("--params", type=Path, default=PARAMETERS, help="parameter file (default: %(default)s)")
     parser.add_argument("--timings", type=Path, help="JSON file for wall-clock seconds")
 
 

@@ -22,7 +22,7 @@ from pipelines.corpus import Document, split_documents
 from pipelines.documents import Source, load_documents
 from pipelines.outputs import replacing
 from pipelines.pair_folder import read_facts, read_pair
-from pipelines.parameters import PARAMETERS, load_parameters
+from pipelines.parameters import add_pair_arguments, load_parameters
 
 FILE = "prompts.parquet"
 SPLITS = ("train", "validation", "test")
@@ -98,10 +98,9 @@ class Prompt:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pair", required=True, help="key under 'pairs:' in the parameters")
+    add_pair_arguments(parser)
     parser.add_argument("pair_folder", type=Path, help="folder written by the pair stage")
     parser.add_argument("output", type=Path, help="folder to write")
-    parser.add_argument("--params", type=Path, default=PARAMETERS, help="parameter file (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -84,9 +84,10 @@ def collect(
     Raises
     ------
     ValueError
-        If the disk budget or the free disk does not suffice - before anything is written or removed.
+        If a prompt does not fit the context or the disk does not suffice - before anything is written or removed.
     """
     assert isinstance(pair.target, CausalLanguageModel)
+    _require_context(pair, prompts, config)
     torch.set_num_threads(config.threads)
     layers = tuple(range(pair.target.num_layers - config.num_layers + 1, pair.target.num_layers + 1))
     jobs = [(settings, prompt) for settings in config.settings for prompt in prompts]
@@ -147,11 +148,20 @@ def require_disk(folder: Path, max_rows: int, state_size: int, config: TraceConf
     return need
 
 
+def _require_context(pair: ModelPair, prompts: Sequence[Prompt], config: TraceConfig) -> None:
+    if not prompts:
+        raise ValueError("there are no prompts to collect from: run the prompts stage.")
+    longest = max(prompts, key=lambda prompt: len(prompt.tokens))
+    if len(longest.tokens) + config.max_new_tokens > pair.context_limit:
+        raise ValueError(
+            f"prompt {longest.id} has {len(longest.tokens)} tokens; with traces.max_new_tokens={config.max_new_tokens} it does "
+            f"not fit the pair's context of {pair.context_limit}. Lower prompts.max_tokens or prompts.longest."
+        )
+
+
 def _contract(
     pair: ModelPair, layers: tuple[int, ...], prompts: Sequence[Prompt], config: TraceConfig
 ) -> CaptureContract:
-    if not prompts:
-        raise ValueError("there are no prompts to collect from: run the prompts stage.")
     lengths = [len(prompt.tokens) for prompt in prompts]
     assert isinstance(pair.target, CausalLanguageModel)
     serving = ServingRange(

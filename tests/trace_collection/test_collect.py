@@ -93,7 +93,9 @@ def test_rows_tell_the_truth(collected, pair, prompts):
         with torch.no_grad():
             hidden = target(torch.tensor([root]), output_hidden_states=True).hidden_states
         expected = torch.cat([hidden[2][0, -2], hidden[3][0, -2], target.get_input_embeddings().weight[root[-1]]])
-        np.testing.assert_allclose(np.asarray(row["state"], np.float32), expected.detach().numpy(), atol=2e-3, rtol=2e-3)
+        np.testing.assert_allclose(
+            np.asarray(row["state"], np.float32), expected.detach().numpy(), atol=2e-3, rtol=2e-3
+        )
         np.testing.assert_allclose(row["acceptance"][: row["drafted"]], np.array(agreed, float), atol=1e-6)
 
 
@@ -109,7 +111,9 @@ def test_confidences_are_the_unfiltered_laws(collected, pair, prompts):
 
 
 def test_stored_states_are_the_served_ones_bit_for_bit(collected, pair, prompts):
-    decoder = build_decoder(pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "tokenwise"})
+    decoder = build_decoder(
+        pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "tokenwise"}
+    )
     steps = list(decoder.stream(prompts[0].tokens, max_new_tokens=CONFIG.max_new_tokens, observe=True, layers=(2, 3)))
     rows = [row for row in read(collected) if row["prompt_id"] == "p0"]
     for row, step in zip(rows, steps[1:], strict=True):
@@ -178,3 +182,12 @@ def test_disk_budget_is_checked_before_anything_changes(collected, pair, prompts
 def test_continuations_too_short_for_a_label_are_refused():
     with pytest.raises(ValueError, match="max_new_tokens at least gamma_max"):
         TraceConfig(gamma_max=8, max_new_tokens=8)
+
+
+def test_prompts_longer_than_the_context_are_refused_first(pair, prompts, tmp_path):
+    long = Prompt("long", "d9", "code", "train", [1] * 250)
+    with pytest.raises(ValueError, match="prompt long has 250 tokens.*does not fit the pair's context of 256"):
+        collect(pair, [*prompts, long], CONFIG, tmp_path / "out", quiet)
+    with pytest.raises(ValueError, match="no prompts to collect from"):
+        collect(pair, [], CONFIG, tmp_path / "out", quiet)
+    assert not (tmp_path / "out").exists()
