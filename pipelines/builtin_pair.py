@@ -15,12 +15,12 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from pipelines import language_model, muon
-from pipelines.corpus import Document, builtin_documents, manifest_hash, split_documents
+from pipelines.corpus import BuiltinCorpus, Document
 from pipelines.inflation import InflatedShape, inflate
 from pipelines.language_model import Recipe, Shape, held_out_loss, new_model, train
 from pipelines.outputs import file_sha256, replacing, write_json
 from pipelines.tokenizer import train_tokenizer
-from runtime.pair import native_dtype
+from runtime.dtypes import native_dtype
 
 RECORD = "training.json"  # beside a finished model: what it was trained with and how that went
 
@@ -50,33 +50,6 @@ class BuiltinParameters:
             raise ValueError("target and draft must be trained with the same context.")
         if not 0 < self.held_out < 1:
             raise ValueError(f"held_out must lie between 0 and 1, got {self.held_out}.")
-
-
-@dataclass(frozen=True)
-class BuiltinCorpus:
-    """The built-in documents with their split."""
-
-    train: Sequence[Document]
-    test: Sequence[Document]
-
-    @classmethod
-    def load(cls, held_out: float) -> "BuiltinCorpus":
-        """The running interpreter's documents, the share ``held_out`` of them as ``test``."""
-        return cls(*split_documents(builtin_documents(), held_out))
-
-    @property
-    def manifest(self) -> str:
-        """Hash of every document's id, content and split."""
-        return manifest_hash({"train": self.train, "test": self.test})
-
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Number of documents by split and slice."""
-        counts: dict[str, dict[str, int]] = {}
-        for split, documents in (("train", self.train), ("test", self.test)):
-            for document in documents:
-                by_slice = counts.setdefault(split, {})
-                by_slice[document.slice] = by_slice.get(document.slice, 0) + 1
-        return counts
 
 
 def train_builtin_pair(

@@ -103,3 +103,30 @@ def _prose_documents() -> Iterable[Document]:
         if len(text) >= MIN_PROSE_CHARACTERS:
             yield Document(id=f"topics/{names[0]}", text=text, slice="prose")
             names = []
+
+
+@dataclass(frozen=True)
+class BuiltinCorpus:
+    """The built-in documents with their split."""
+
+    train: Sequence[Document]
+    test: Sequence[Document]
+
+    @classmethod
+    def load(cls, held_out: float) -> "BuiltinCorpus":
+        """The running interpreter's documents, the share ``held_out`` of them as ``test``."""
+        return cls(*split_documents(builtin_documents(), held_out))
+
+    @property
+    def manifest(self) -> str:
+        """Hash of every document's id, content and split."""
+        return manifest_hash({"train": self.train, "test": self.test})
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Number of documents by split and slice."""
+        counts: dict[str, dict[str, int]] = {}
+        for split, documents in (("train", self.train), ("test", self.test)):
+            for document in documents:
+                by_slice = counts.setdefault(split, {})
+                by_slice[document.slice] = by_slice.get(document.slice, 0) + 1
+        return counts

@@ -11,9 +11,8 @@ from safetensors.torch import load_file, save_file
 from pipelines.outputs import file_sha256, replacing, write_json
 from predictors.config import parse_config
 from predictors.contract import CaptureContract
-from predictors.controllers.hrad import build_network
 from predictors.features import FeatureSpec
-from predictors.network import HRADNetwork
+from predictors.network import HRADNetwork, build_network
 from predictors.training.fit import TrainConfig, TrainedHead
 from predictors.training.label_table import LabelMetadata
 

@@ -14,29 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet
-
-from pipelines.builtin_pair import BuiltinCorpus
-from pipelines.corpus import Document, split_documents
+from pipelines.corpus import BuiltinCorpus, Document, split_documents
 from pipelines.documents import Source, load_documents
-from pipelines.outputs import replacing
 from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
-
-FILE = "prompts.parquet"
-SPLITS = ("train", "validation", "test")
-SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("document", pa.string()),
-        ("source", pa.string()),
-        ("slice", pa.string()),
-        ("split", pa.string()),
-        ("text", pa.string()),
-        ("tokens", pa.list_(pa.int32())),
-    ]
-)
+from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
 
 
 @dataclass(frozen=True)
@@ -82,19 +64,6 @@ class PromptParameters:
             raise ValueError(f"need 1 <= min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}.")
         if min(self.train, self.validation, self.test, self.room) < 0 or self.prompts_per_document < 1:
             raise ValueError("numbers of prompts and room must not be negative, prompts_per_document at least 1.")
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One row of ``prompts.parquet``; ``text`` is for people, ``tokens`` is what is decoded from."""
-
-    id: str
-    document: str
-    source: str
-    slice: str
-    split: str
-    text: str
-    tokens: list[int]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -146,23 +115,6 @@ def draw_prompts(parameters: PromptParameters, facts: dict[str, Any], tokenizer:
     if drawer.num_too_long:
         print(f"{drawer.num_too_long} documents longer than {parameters.longest} tokens were left out")
     return prompts
-
-
-def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
-    """Write prompts in their order."""
-    with replacing(path) as partial:
-        pa.parquet.write_table(pa.Table.from_pylist([vars(prompt) for prompt in prompts], schema=SCHEMA), partial)
-
-
-def read_prompts(path: Path, split: str, limit: int | None = None) -> list[Prompt]:
-    """The first ``limit`` prompts of a split, from ``prompts.parquet`` or the folder it lies in."""
-    if split not in SPLITS:
-        raise ValueError(f"split {split!r} is unknown. Splits: {', '.join(SPLITS)}.")
-    path = path / FILE if path.is_dir() else path
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist: run the prompts stage first.")
-    rows = pa.parquet.read_table(path, schema=SCHEMA, filters=[("split", "=", split)]).to_pylist()
-    return [Prompt(**row) for row in rows[:limit]]
 
 
 def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any]) -> dict[str, Sequence[Document]]:

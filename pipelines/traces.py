@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.prompts import SPLITS, read_prompts
+from pipelines.prompt_table import SPLITS, read_prompts
 from runtime import ModelPair
 from trace_collection.collect import TraceConfig, collect
 

@@ -36,3 +36,13 @@ class DecisionRule:
             return probabilities_B3.argmax(dim=1)
         soft_or_all = torch.where(probabilities_B3[:, ALL] >= self.all_probability, ALL, SOME)
         return torch.where(probabilities_B3[:, NONE] >= self.none_probability, NONE, soft_or_all)
+
+
+@dataclass(frozen=True)
+class HRADThresholds:
+    """``rule``: from probabilities to a class; ``max_distance``: the largest squared distance (mean squared standardised
+    coordinate of the reduced features) the head is trusted at; ``static_gamma``: the best static setting."""
+
+    rule: DecisionRule
+    max_distance: float
+    static_gamma: int

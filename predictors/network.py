@@ -7,8 +7,12 @@ Classes: 0 all rejected, 1 some accepted, 2 all γ accepted. The reduction is fi
 so a caller passes raw features. Shape suffixes: B rows, S state size, C scalars, R reduced state size.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
+
+from predictors.features import FeatureSpec
 
 CLASSES = ("none", "some", "all")
 
@@ -72,3 +76,17 @@ class HRADNetwork(nn.Module):
 def squared_distance(reduced: Tensor) -> Tensor:
     """Mean squared standardised coordinate [B] of reduced features [B, R]: 1 on average over the training rows."""
     return reduced.square().mean(dim=1)
+
+
+def build_network(spec: FeatureSpec, tensors: Mapping[str, Tensor], source: str) -> HRADNetwork:
+    """The head with ``tensors`` as weights, in evaluation mode; sizes are read from the tensors and checked against ``spec``."""
+    try:
+        reduced_size = tensors["reduction.components"].shape[0] or None
+        hidden_sizes = (tensors["head.0.weight"].shape[0], tensors["head.3.weight"].shape[0])
+        network = HRADNetwork(spec.state_size, len(spec.scalars), reduced_size, hidden_sizes)
+        network.load_state_dict(dict(tensors))
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(
+            f"{source}: the tensors do not fit the card's feature spec ({error}). Export it again."
+        ) from error
+    return network.eval()

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from runtime.adapter import CausalLanguageModel, LanguageModel
+from runtime.dtypes import native_dtype
 from runtime.vocabulary import require_shared_vocabulary
 
 
@@ -68,16 +69,6 @@ class ModelPair:
         """Most tokens, prompt and output together, that both models serve."""
         limits = [model.context_limit for model in (self.target, self.draft) if model is not None]
         return min(limits)
-
-
-def native_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where ``device`` multiplies it natively, else float32."""
-    native = torch.cuda.is_bf16_supported() if device.type == "cuda" else _cpu_has_bfloat16()
-    return torch.bfloat16 if native else torch.float32
-
-
-def _cpu_has_bfloat16() -> bool:
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _adapt(model: Any) -> LanguageModel:

@@ -22,21 +22,11 @@ from predictors.bundle import Bundle, read_bundle
 from predictors.calibration import Calibration
 from predictors.config import parse_config
 from predictors.controllers.base import Controller, Session
-from predictors.decision_rule import ALL, NONE, DecisionRule
+from predictors.decision_rule import ALL, NONE, HRADThresholds
 from predictors.features import FeatureSpec, assemble, state_vector
-from predictors.network import HRADNetwork, squared_distance
+from predictors.network import build_network, squared_distance
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
-
-
-@dataclass(frozen=True)
-class HRADThresholds:
-    """``rule``: from probabilities to a class; ``max_distance``: the largest squared distance (mean squared standardised
-    coordinate of the reduced features) the head is trusted at; ``static_gamma``: the best static setting."""
-
-    rule: DecisionRule
-    max_distance: float
-    static_gamma: int
 
 
 @dataclass(frozen=True)
@@ -167,17 +157,3 @@ class HRAD(Controller):
             f"hrad is bypassed: {reason}. Decoding goes on at the best static gamma={self.thresholds.static_gamma}.",
             stacklevel=2,
         )
-
-
-def build_network(spec: FeatureSpec, tensors: Mapping[str, Tensor], source: str) -> HRADNetwork:
-    """The head with ``tensors`` as weights, in evaluation mode; sizes are read from the tensors and checked against ``spec``."""
-    try:
-        reduced_size = tensors["reduction.components"].shape[0] or None
-        hidden_sizes = (tensors["head.0.weight"].shape[0], tensors["head.3.weight"].shape[0])
-        network = HRADNetwork(spec.state_size, len(spec.scalars), reduced_size, hidden_sizes)
-        network.load_state_dict(dict(tensors))
-    except (KeyError, RuntimeError) as error:
-        raise ValueError(
-            f"{source}: the tensors do not fit the card's feature spec ({error}). Export it again."
-        ) from error
-    return network.eval()

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from predictors.calibration import Calibration
-from predictors.controllers.hrad import HRADThresholds
-from predictors.decision_rule import DecisionRule
+from predictors.decision_rule import DecisionRule, HRADThresholds
 from predictors.features import FeatureSpec
 from predictors.network import CLASSES, HRADNetwork, squared_distance
 from predictors.training.baselines import Baseline, fit_baselines

@@ -53,7 +53,7 @@ def tokenizer(few_documents):
 def small_corpus(few_documents) -> Iterator[None]:
     """The stages see the few documents instead of the whole standard library."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(builtin_pair, "builtin_documents", lambda: few_documents)
+    patch.setattr(corpus, "builtin_documents", lambda: few_documents)
     yield
     patch.undo()
 

@@ -5,11 +5,12 @@ import pytest
 import yaml
 
 from pipelines import prompts as stage
-from pipelines.builtin_pair import BuiltinCorpus
+from pipelines.corpus import BuiltinCorpus
 from pipelines.documents import Source
 from pipelines.pair_folder import read_facts
 from pipelines.parameters import load_parameters
-from pipelines.prompts import PromptParameters, draw_prompts, read_prompts, run
+from pipelines.prompt_table import read_prompts
+from pipelines.prompts import PromptParameters, draw_prompts, run
 
 BUILTIN = PromptParameters(
     sources=(Source(kind="builtin", name="stdlib"),),

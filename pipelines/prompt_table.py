@@ -1,0 +1,54 @@
+"""The prompts stage's output: one Parquet file, in an order whose every prefix alternates slices and documents."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from pipelines.outputs import replacing
+
+FILE = "prompts.parquet"
+SPLITS = ("train", "validation", "test")
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("document", pa.string()),
+        ("source", pa.string()),
+        ("slice", pa.string()),
+        ("split", pa.string()),
+        ("text", pa.string()),
+        ("tokens", pa.list_(pa.int32())),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One row of ``prompts.parquet``; ``text`` is for people, ``tokens`` is what is decoded from."""
+
+    id: str
+    document: str
+    source: str
+    slice: str
+    split: str
+    text: str
+    tokens: list[int]
+
+
+def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
+    """Write prompts in their order."""
+    with replacing(path) as partial:
+        pa.parquet.write_table(pa.Table.from_pylist([vars(prompt) for prompt in prompts], schema=SCHEMA), partial)
+
+
+def read_prompts(path: Path, split: str, limit: int | None = None) -> list[Prompt]:
+    """The first ``limit`` prompts of a split, from ``prompts.parquet`` or the folder it lies in."""
+    if split not in SPLITS:
+        raise ValueError(f"split {split!r} is unknown. Splits: {', '.join(SPLITS)}.")
+    path = path / FILE if path.is_dir() else path
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist: run the prompts stage first.")
+    rows = pa.parquet.read_table(path, schema=SCHEMA, filters=[("split", "=", split)]).to_pylist()
+    return [Prompt(**row) for row in rows[:limit]]

@@ -1,0 +1,53 @@
+"""dvc.yaml and params.yaml hold together: declared code exists, imported code is declared, sections parse."""
+
+from pathlib import Path
+
+import grimp
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")
+# Plumbing that decides nothing: the command line, parameter files, atomic outputs, tracking.
+PLUMBING = {"pipelines", "pipelines.cli", "pipelines.parameters", "pipelines.outputs", "pipelines.tracking", "predictors.config"}
+
+
+def body(stage):
+    return STAGES[stage].get("do", STAGES[stage])
+
+
+@pytest.fixture(scope="module")
+def imports():
+    return grimp.build_graph(*PACKAGES)
+
+
+def path_of(module):
+    path = ROOT / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_declared_code_exists(stage):
+    for dep in body(stage)["deps"]:
+        assert dep.startswith("data/") or (ROOT / dep).exists(), dep
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_declares_the_code_it_imports(stage, imports):
+    """Everything a stage's module imports, directly or not, is one of its deps or lies in one."""
+    module = body(stage)["cmd"].split("-m ")[1].split()[0]
+    declared = [ROOT / dep for dep in body(stage)["deps"]]
+    used = {module, *imports.find_upstream_modules(module)} - PLUMBING
+    used = {name for name in used if path_of(name).name != "__init__.py"}
+    missing = [name for name in used if not any(path_of(name).is_relative_to(dep) for dep in declared)]
+    assert not missing, f"{stage}: {sorted(missing)}"
+
+
+def test_commands_name_their_inputs_and_outputs():
+    for stage in STAGES:
+        command = body(stage)["cmd"]
+        outs = [*body(stage).get("outs", []), *body(stage).get("metrics", [])]
+        for out in outs:
+            name = out if isinstance(out, str) else next(iter(out))
+            assert name in command or str(Path(name).parent) in command, f"{stage}: {name}"
