@@ -17,9 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.calibration_plots import confusion_figure, reliability_figure
     from pipelines.head_folder import read_head
     from pipelines.outputs import file_sha256, write_json
+    from pipelines.reporting.calibration_plots import confusion_figure, reliability_figure
     from pipelines.tracking import Tracking
     from predictors.training.calibrate import CalibrateConfig, calibrate
     from predictors.training.label_table import read_labels

@@ -1,6 +1,6 @@
 """One loader for every source of documents; a source is data, not code.
 
-    kind: builtin                        the corpus of the built-in pair (`pipelines.corpus`)
+    kind: builtin                        the corpus of the built-in pair (`pipelines.builtin.corpus`)
     kind: file       path: …             a .jsonl, .parquet or .txt file, or a folder of those (a .txt file is one document)
     kind: datasets   path: …             any Hugging Face datasets name or folder, with config and split
 
@@ -18,7 +18,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from pipelines.corpus import Document, builtin_documents
+from pipelines.builtin.corpus import Document, builtin_documents
 
 KINDS = ("builtin", "file", "datasets")
 SUFFIXES = (".jsonl", ".parquet", ".txt")

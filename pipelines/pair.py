@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from pipelines.builtin_pair import BuiltinParameters, train_builtin_pair
+from pipelines.builtin.builtin_pair import BuiltinParameters, train_builtin_pair
 from pipelines.outputs import file_sha256, write_json
 from pipelines.pair_folder import FACTS, MODEL_FILES, resolve_model
 from pipelines.parameters import add_pair_arguments, load_parameters

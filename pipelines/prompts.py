@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.corpus import BuiltinCorpus, Document, split_documents
+from pipelines.builtin.corpus import BuiltinCorpus, Document, split_documents
 from pipelines.documents import Source, load_documents
 from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters

@@ -3,8 +3,8 @@
 An accept test is a draw from two weights; drawing without replacement is a sequence of draws. Tests substitute an object
 that forks at every call and so obtain the exact output law of the real decoder.
 
-A token is drawn by the exponential race argmax_x w(x) / e(x), e(x) ~ Exp(1), in float64: P(x) = w(x) / Σ w, a token of weight
-zero is impossible, and nothing waits for the host.
+A token is drawn by inverting the cumulative distribution in float64: the first x of positive weight with Σ_{y<=x} w(y) > u Σ w,
+u uniform. So P(x) = w(x) / Σ w, a token of weight zero is impossible, and nothing waits for the host.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor
 
-TINY = torch.finfo(torch.float64).tiny  # keeps 0 / 0 out of the race
+BELOW_ONE = 1 - 2.0**-50  # keeps u Σ w below the last cumulative weight, whatever the rounding
 
 
 class Chance(Protocol):
@@ -57,8 +57,11 @@ class Randomness:
             generator = torch.Generator(weights.device).manual_seed(self.seed)
             self._generators[weights.device] = generator
         weights = weights.double()
-        race = torch.empty_like(weights).exponential_(generator=generator).clamp_(min=TINY)
-        return (weights / race).argmax(dim=-1)
+        cumulative = weights.cumsum(dim=-1)
+        uniform = torch.rand(weights.shape[:-1], generator=generator, dtype=torch.float64, device=weights.device)
+        threshold = uniform.unsqueeze(-1) * (BELOW_ONE * cumulative[..., -1:])
+        reached = (cumulative > threshold) & (weights > 0)
+        return reached.to(torch.uint8).argmax(dim=-1)
 
     def stream(self, purpose: str) -> "Randomness":
         """An independent source keyed by seed and purpose (two overlap modes draw the same, whatever their order)."""

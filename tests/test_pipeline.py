@@ -10,7 +10,14 @@ ROOT = Path(__file__).parent.parent
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")
 # Plumbing that decides nothing: the command line, parameter files, atomic outputs, tracking.
-PLUMBING = {"pipelines", "pipelines.cli", "pipelines.parameters", "pipelines.outputs", "pipelines.tracking", "predictors.config"}
+PLUMBING = {
+    "pipelines",
+    "pipelines.cli",
+    "pipelines.parameters",
+    "pipelines.outputs",
+    "pipelines.tracking",
+    "predictors.config",
+}
 
 
 def body(stage):
@@ -19,7 +26,7 @@ def body(stage):
 
 @pytest.fixture(scope="module")
 def imports():
-    return grimp.build_graph(*PACKAGES)
+    return grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True)
 
 
 def path_of(module):

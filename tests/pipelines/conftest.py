@@ -9,11 +9,11 @@ import pytest
 import torch
 import yaml
 
-from pipelines import builtin_pair, corpus
-from pipelines.corpus import Document
-from pipelines.language_model import Shape, new_model
+from pipelines.builtin import corpus
+from pipelines.builtin.corpus import Document
+from pipelines.builtin.language_model import Shape, new_model
+from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.pair import run
-from pipelines.tokenizer import train_tokenizer
 
 TINY = {"shape": {"hidden": 16, "layers": 1, "heads": 2, "feed_forward": 24}, "training": {"steps": 3, "context": 32}}
 BUILTIN = {

@@ -6,15 +6,18 @@ import pytest
 import yaml
 from tqdm import tqdm
 
-from pipelines import arms, benchmark
-from pipelines.bare_replay import RecordedModel, record
-from pipelines.exactness import check_exactness, first_difference
-from pipelines.measurement import Measurement, MeasurementConfig
-from pipelines.measurement_log import MeasurementLog
+from pipelines import benchmark
+from pipelines.measuring import arms
+from pipelines.measuring.bare_replay import RecordedModel, record
+from pipelines.measuring.exactness import check_exactness, first_difference
+from pipelines.measuring.measurement import Measurement, MeasurementConfig
+from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.outputs import write_json
-from pipelines.prompts import Prompt
+from pipelines.pair_folder import read_pair
+from pipelines.prompt_table import Prompt
 from predictors.rounds import RoundRecord
 from runtime import ModelPair, Randomness, build_decoder
+from tests.bundles import random_bundle
 from tests.toys import tiny_llama
 
 CONFIG = MeasurementConfig(
@@ -249,7 +252,7 @@ def stage(tmp_path_factory, monkeymodule):
     params["pairs"]["p"]["benchmark"] |= {"gammas": [1, 2], "epsilons": [0.3], "temperatures": [0.0, 1.0]}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     write_json(folder / "device.json", {"slug": "toy-1c", "cpu": "toy", "cores": 1, "gpus": [], "bfloat16_flags": []})
-    monkeymodule.setattr("pipelines.prompts.read_prompts", lambda path, split, limit: prompts(limit, split))
+    monkeymodule.setattr("pipelines.prompt_table.read_prompts", lambda path, split, limit: prompts(limit, split))
     args = SimpleNamespace(
         pair="p",
         device=folder / "device.json",
@@ -304,3 +307,20 @@ def test_stage_leaves_the_numbers_of_other_devices(stage):
     (other / "kept").write_text("kept")
     benchmark.run(stage)
     assert (other / "kept").exists()
+
+
+def test_bundle_is_timed_and_its_fallback_is_noted(stage, tmp_path):
+    location = read_pair(stage.pair_folder)
+    random_bundle(tmp_path / "hrad", ModelPair.load(location.target, location.draft), temperatures=(0.0,))
+    args = SimpleNamespace(**{**vars(stage), "bundles": tmp_path, "output": tmp_path / "benchmark"})
+    benchmark.run(args)
+    folder = args.output / "toy-1c"
+    rows = pd.read_parquet(folder / benchmark.MEASUREMENTS)
+    hrad = rows[rows["arm"] == "hrad"]
+    assert len(hrad) == 4 * 2 * 2
+    findings = json.loads((folder / benchmark.FINDINGS).read_text())
+    assert {row["arm"]: row["exact_float32"] for row in findings["exactness"]}["hrad"]
+    assert findings["bundle"]["thresholds"]["static_gamma"] == 2
+    assert len(findings["notes"]) == 1
+    assert "hrad is bypassed" in findings["notes"][0]
+    assert len(json.loads((folder / benchmark.PROVENANCE).read_text())["bundle_sha256"]) == 64

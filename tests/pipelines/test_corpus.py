@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from pipelines.corpus import Document, manifest_hash, split_documents
+from pipelines.builtin.corpus import Document, manifest_hash, split_documents
 
 
 def test_every_slice_is_there_and_every_text_is_there_once(documents):

@@ -3,7 +3,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from pipelines.inflation import inflate
+from pipelines.builtin.inflation import inflate
 
 VOCABULARY = 61
 SAME = {"hidden": 32, "layers": 2, "heads": 4, "head_dim": 8, "ff": 48}

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pipelines.muon import Muon, orthogonalise
+from pipelines.builtin.muon import Muon, orthogonalise
 
 
 def test_it_equals_torchs_own_in_bfloat16():

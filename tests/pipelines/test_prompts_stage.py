@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from pipelines import prompts as stage
-from pipelines.corpus import BuiltinCorpus
+from pipelines.builtin.corpus import BuiltinCorpus
 from pipelines.documents import Source
 from pipelines.pair_folder import read_facts
 from pipelines.parameters import load_parameters

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pipelines.statistics import PairedBootstrap, less_one, weighted_median
+from pipelines.reporting.statistics import PairedBootstrap, less_one, weighted_median
 
 
 def test_rate_of_constant_rates_has_no_width():

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from runtime import ModelPair, build_decoder
-from runtime.pair import native_dtype
+from runtime.dtypes import native_dtype
 from tests.toys import TableModel, tiny_llama
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from pipelines.muon import Muon
+from pipelines.builtin.muon import Muon
 
 END_OF_TEXT_ID = 0
 

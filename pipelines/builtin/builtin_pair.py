@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from pipelines import language_model, muon
-from pipelines.corpus import BuiltinCorpus, Document
-from pipelines.inflation import InflatedShape, inflate
-from pipelines.language_model import Recipe, Shape, held_out_loss, new_model, train
+from pipelines.builtin import language_model, muon
+from pipelines.builtin.corpus import BuiltinCorpus, Document
+from pipelines.builtin.inflation import InflatedShape, inflate
+from pipelines.builtin.language_model import Recipe, Shape, held_out_loss, new_model, train
+from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.outputs import file_sha256, replacing, write_json
-from pipelines.tokenizer import train_tokenizer
 from runtime.dtypes import native_dtype
 
 RECORD = "training.json"  # beside a finished model: what it was trained with and how that went

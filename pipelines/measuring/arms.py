@@ -1,0 +1,97 @@
+"""The benchmark's arms: ways of decoding one prompt with the same weights, budget and token counter.
+
+autoregressive   the target alone, our loop          hf_generate   the target alone, Hugging Face generate
+chain-γ          static draft length                 hf_assisted   Hugging Face assisted generation, default schedule
+confidence-ε, entropy, hrad                          controllers, drafting at most max γ tokens (hrad: its bundle's γ)
+"""
+
+import copy
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+from pipelines.measuring.names import CHAIN, CONFIDENCE, HRAD, PLAIN
+from predictors.rounds import RoundRecord
+from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
+
+
+@dataclass(frozen=True)
+class Run:
+    """New ``tokens`` up to and including the first end-of-sequence token; ``rounds`` is ``None`` where unknown."""
+
+    tokens: list[int]
+    rounds: list[RoundRecord] | None
+
+
+Arm = Callable[[list[int], float, int], Run]  # (prompt, temperature, seed)
+
+
+def build_decoders(
+    pair: ModelPair, gammas: Sequence[int], epsilons: Sequence[float], verifier: str, bundle: Path | None
+) -> dict[str, Decoder]:
+    """Our decoders by arm name; ``bundle=None`` leaves ``hrad`` out."""
+
+    def speculative(gamma: int, **controller: object) -> Decoder:
+        drafter = {"kind": "chain", "gamma": gamma}
+        config = {"method": "speculative", "drafter": drafter, "verifier": verifier, "controller": controller}
+        return build_decoder(pair, config)
+
+    longest = max(gammas)
+    decoders = {PLAIN: build_decoder(pair, {"method": "autoregressive"})}
+    decoders |= {f"{CHAIN}{gamma}": speculative(gamma, kind="fixed") for gamma in gammas}
+    decoders |= {f"{CONFIDENCE}{e:g}": speculative(longest, kind="confidence", epsilon=e) for e in epsilons}
+    decoders["entropy"] = speculative(longest, kind="entropy")
+    if bundle is not None:
+        decoders[HRAD] = load_decoder(bundle, pair)
+    return decoders
+
+
+def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:
+    """One of our decoders as an arm."""
+
+    def decode(prompt: list[int], temperature: float, seed: int) -> Run:
+        options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "randomness": Randomness(seed)}
+        out = decoder.generate(prompt, **options)
+        return Run(out.tokens, out.rounds)
+
+    return decode
+
+
+def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max_new_tokens: int) -> Arm:
+    """Hugging Face ``generate``; with a ``draft``, assisted generation as it comes, without state from one prompt to the next."""
+
+    def decode(prompt: list[int], temperature: float, seed: int) -> Run:
+        ids = torch.tensor([prompt], device=target.device)
+        config = _generation_config(target, temperature, max_new_tokens)
+        options = {} if draft is None else {"assistant_model": draft}
+        before = None if draft is None else copy.deepcopy(draft.generation_config)
+        torch.manual_seed(seed)
+        out = target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **options)
+        if draft is not None:
+            draft.generation_config = before
+        return Run(cut_after(out[0, len(prompt) :].tolist(), config.eos_token_id or ()), None)
+
+    return decode
+
+
+def cut_after(tokens: list[int], eos_tokens: Collection[int]) -> list[int]:
+    """``tokens`` up to and including the first of ``eos_tokens``: the counter of every arm."""
+    ends = [index for index, token in enumerate(tokens) if token in eos_tokens]
+    return tokens[: ends[0] + 1] if ends else tokens
+
+
+def _generation_config(target: PreTrainedModel, temperature: float, max_new_tokens: int) -> GenerationConfig:
+    """Plain sampling or greedy, with every filter off by name: Hugging Face fills an unset ``top_k`` with 50."""
+    eos = getattr(target.generation_config, "eos_token_id", None)
+    eos_tokens = [eos] if isinstance(eos, int) else eos
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+    return GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        eos_token_id=eos_tokens,
+        pad_token_id=eos_tokens[0] if eos_tokens else 0,
+        repetition_penalty=1.0,
+        **(sampling if temperature > 0 else {"do_sample": False}),
+    )

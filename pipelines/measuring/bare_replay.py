@@ -1,0 +1,89 @@
+"""What the decoding loop costs beyond its forward passes: the same passes again, without any decoding logic.
+
+A recorder notes the calls a decoder makes on its models' states (open, forward, keep; same tokens, shapes and order). Replaying
+them on fresh states leaves out laws, verdicts, controllers and records; what the loop takes longer is its own overhead.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runtime.adapter import Forward, LanguageModel, ModelState
+from runtime.decoding.sequential import SequentialDecoder
+
+Call = tuple[str, int, tuple[Any, ...]]  # what, which state, arguments
+Replay = Callable[[], None]
+
+
+class RecordedModel:
+    """A language model that notes the calls on its states in ``calls`` (the number of a state is its place in ``models``)."""
+
+    def __init__(self, model: LanguageModel, calls: list[Call], models: list[LanguageModel]) -> None:
+        self._model = model
+        self._calls = calls
+        self._models = models
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def open(self, max_length: int, layers: tuple[int, ...] = ()) -> "RecordedState":
+        number = len(self._models)
+        self._models.append(self._model)
+        self._calls.append(("open", number, (max_length, layers)))
+        return RecordedState(self._model.open(max_length, layers), number, self._calls)
+
+
+class RecordedState:
+    """One request's state, noting each call before it is made."""
+
+    def __init__(self, state: ModelState, number: int, calls: list[Call]) -> None:
+        self._state = state
+        self._number = number
+        self._calls = calls
+
+    def forward(
+        self, tokens: Sequence[int] | Tensor, parents: Sequence[int] | None = None, last: int | None = None
+    ) -> Forward:
+        fixed = tokens.clone() if isinstance(tokens, Tensor) else list(tokens)
+        self._calls.append(("forward", self._number, (fixed, parents, last)))
+        return self._state.forward(tokens, parents, last)
+
+    def keep(self, path: Sequence[int]) -> None:
+        self._calls.append(("keep", self._number, (path,)))
+        self._state.keep(path)
+
+
+def record(decoder: SequentialDecoder, prompt: list[int], **options: Any) -> Replay:
+    """Decode once and return a function that repeats the decoder's model calls."""
+    calls: list[Call] = []
+    models: list[LanguageModel] = []
+    pair = decoder.pair
+    recorded = copy.copy(pair)
+    recorded.target = RecordedModel(pair.target, calls, models)
+    recorded.draft = None if pair.draft is None else RecordedModel(pair.draft, calls, models)
+    SequentialDecoder(recorded, decoder.drafter, decoder.verifier, decoder.controller).generate(prompt, **options)
+    return lambda: _replay(calls, models)
+
+
+def _replay(calls: list[Call], models: list[LanguageModel]) -> None:
+    states: list[ModelState] = []
+    for what, number, arguments in calls:
+        if what == "open":
+            states.append(models[number].open(*arguments))
+        elif what == "forward":
+            states[number].forward(*arguments)
+        else:
+            states[number].keep(*arguments)
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    """Wall-clock seconds, accelerators waited for."""
+    start = perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return perf_counter() - start

@@ -1,0 +1,51 @@
+"""Finished blocks of a long measurement, one JSON line each, so that an interrupted one goes on where it stopped.
+
+The first line is a fingerprint of everything the measurement depends on. A log with another fingerprint is discarded whole:
+its blocks are never mixed with new ones.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Rows = list[dict[str, Any]]
+
+
+class MeasurementLog:
+    """The log at ``path``; ``resumed`` counts the blocks an earlier run left."""
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        self.path = path
+        self._blocks: dict[str, Rows] = {}
+        header, *blocks = _complete_lines(path) or [{}]
+        if header.get("fingerprint") == fingerprint:
+            self._blocks = {block["key"]: block["rows"] for block in blocks}
+        self.resumed = len(self._blocks)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        records = [{"fingerprint": fingerprint}, *({"key": key, "rows": rows} for key, rows in self._blocks.items())]
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._blocks
+
+    def once(self, key: str, measure: Callable[[], Rows]) -> Rows:
+        """The rows of block ``key``: those of an earlier run, or measured now and kept."""
+        if key not in self._blocks:
+            rows = measure()
+            with self.path.open("a") as file:
+                file.write(json.dumps({"key": key, "rows": rows}) + "\n")
+            self._blocks[key] = rows
+        return self._blocks[key]
+
+    def remove(self) -> None:
+        """Forget everything: the measurement is complete and written elsewhere."""
+        self.path.unlink()
+
+
+def _complete_lines(path: Path) -> list[dict[str, Any]]:
+    """Records of all lines but a last one that was cut off while it was written."""
+    if not path.is_file():
+        return []
+    lines = path.read_text().split("\n")
+    return [json.loads(line) for line in lines[:-1] if line]

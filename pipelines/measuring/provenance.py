@@ -1,0 +1,54 @@
+"""Where a measurement comes from: commit, versions, machine. Recorded beside every number, never compared."""
+
+import hashlib
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("torch", "transformers", "safetensors", "numpy", "scikit-learn")
+
+
+def provenance(device: dict[str, Any]) -> dict[str, Any]:
+    """Commit, versions, device and date of a measurement taken now."""
+    return {
+        "commit": _git("rev-parse", "HEAD"),
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "versions": versions(),
+        "device": device,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python and of the libraries that decide how fast decoding is."""
+    return {"python": python_version(), **{name: _version(name) for name in PACKAGES}}
+
+
+def source_hash(folders: Iterable[str]) -> str:
+    """SHA-256 over the Python files of packages or modules of this repository."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        path = ROOT / folder
+        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+            digest.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return answer.stdout.strip()

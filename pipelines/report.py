@@ -1,0 +1,126 @@
+"""Stage ``report``: turn one device's measurements into tables, plots and one HTML page.
+
+Writes a folder named after the device: ``quality.json`` (deterministic counts, predictors), ``timing.json`` (wall-clock
+figures with 95 % intervals over documents), ``index.html`` (one page, offline) and its plots.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.parameters import add_pair_arguments, load_parameters
+
+QUALITY, TIMING, PAGE = "quality.json", "timing.json", "index.html"
+LABEL_COUNTS = "hrad.json"
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Section ``report``: the bootstrap's replicates and seed."""
+
+    bootstrap_replicates: int = 2000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.bootstrap_replicates < 1:
+            raise ValueError(f"bootstrap_replicates must be >= 1, got {self.bootstrap_replicates}.")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_pair_arguments(parser)
+    parser.add_argument("device", type=Path, help="JSON file of the device stage")
+    parser.add_argument("benchmark", type=Path, help="folder of the benchmark stage")
+    parser.add_argument("calibration", type=Path, help="folder of calibration records")
+    parser.add_argument("pair_folder", type=Path, help="folder of the pair stage")
+    parser.add_argument("labels", type=Path, help="folder of the labels stage")
+    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+
+
+def run(args: argparse.Namespace) -> None:
+    from pipelines.outputs import write_json
+    from pipelines.reporting.benchmark_folder import read_benchmark
+    from pipelines.reporting.headline import headline, title
+    from pipelines.reporting.quality_report import QualityReport
+    from pipelines.reporting.report_page import png, render
+    from pipelines.reporting.timing_report import TimingReport
+
+    config = load_parameters(ReportConfig, args.pair, "report", args.params)
+    device = json.loads(args.device.read_text())["slug"]
+    benchmark = read_benchmark(args.benchmark / device)
+    facts = _read_json(args.pair_folder / "pair.json")
+    calibration = {path.stem: _read_json(path) for path in sorted(args.calibration.glob("*.json"), reverse=True)}
+    counts = args.labels / LABEL_COUNTS
+    labels = _read_json(counts) if counts.is_file() else {}
+
+    quality = QualityReport(benchmark, config.bootstrap_replicates, config.seed).build(calibration, labels)
+    timing = TimingReport(benchmark, config.bootstrap_replicates, config.seed).build()
+    timing["provenance"] = benchmark.origin
+    timing["headline"] = headline(timing)
+    timing["title"] = title(timing)
+    quality["provenance"] = {key: value for key, value in benchmark.origin.items() if key != "date"}
+    folder = args.output / device
+    images = {name: png(figure) for name, figure in _figures(timing, quality).items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in images.items():
+        (folder / f"{name}.png").write_bytes(data)
+    (folder / PAGE).write_text(render(timing, quality, facts, images, _size_in_words(args.pair_folder)))
+    write_json(folder / QUALITY, quality)
+    write_json(folder / TIMING, timing)
+    print(folder / PAGE)
+    print("\n".join(timing["headline"]))
+
+
+def _figures(timing: dict[str, Any], quality: dict[str, Any]) -> dict[str, Any]:
+    from pipelines.reporting import plots
+    from pipelines.reporting.calibration_plots import confusion_figure, reliability_figure
+    from pipelines.reporting.report_page import exported_predictor
+
+    figures = {
+        "speedup": plots.draw(plots.speedup_bars, timing),
+        "sweep": plots.draw(plots.static_sweep, timing),
+        "slices": plots.draw(plots.gain_by_slice, timing),
+        "accepted": plots.draw(plots.accepted_histogram, quality),
+        "shares": plots.draw(plots.time_shares, timing),
+    }
+    if quality["predictors"]:
+        metrics = quality["predictors"][exported_predictor(timing, quality)]["metrics"]
+        figures["confusion"] = plots.draw(confusion_figure, metrics)
+        figures["reliability"] = plots.draw(reliability_figure, metrics)
+    return figures
+
+
+def _size_in_words(pair_folder: Path) -> str:
+    """Parameters of the built-in pair's trained target, from its weights file (two or four bytes each)."""
+    weights = pair_folder / "small" / "model.safetensors"
+    if not weights.is_file():
+        return "small"
+    from safetensors import safe_open
+
+    with safe_open(weights, framework="numpy") as file:
+        slices = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118 (not a dict)
+        count = sum(_product(part.get_shape()) for part in slices)
+    return f"{count / 1e6:.1f} M parameter"
+
+
+def _product(shape: list[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+    except (FileNotFoundError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path}: missing or damaged ({error}). Run the stage that writes it again.") from error
+    return record
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["report", *sys.argv[1:]])

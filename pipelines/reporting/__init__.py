@@ -1,0 +1,1 @@
+"""The report's parts: statistics, tables, plots and the page."""

@@ -1,0 +1,111 @@
+"""The report's HTML page: one file with its images inside, readable offline."""
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from pipelines.reporting.headline import arm_name, headline, percent, times
+
+TEMPLATE = "report.html"
+PREDICTOR_NAMES = {
+    "head_argmax": "H-RAD, argmax rule",
+    "majority": "majority class",
+    "previous_label": "previous round's label",
+    "draft_confidence": "draft confidence",
+    "confidence": "confidence rule",
+    "best_static": "best static γ",
+    "oracle": "oracle (knows the outcome)",
+}
+
+
+def render(
+    timing: dict[str, Any], quality: dict[str, Any], facts: dict[str, Any], images: dict[str, bytes], small: str
+) -> str:
+    """The page's HTML. ``facts`` is ``pair.json``, ``small`` the size of the built-in pair's trained target in words."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")), autoescape=True, undefined=StrictUndefined
+    )
+    origin = timing["provenance"]
+    selection = (timing["bundle"] or {}).get("selection")
+    exported = exported_predictor(timing, quality)
+    exact = {row["arm"]: "yes" if row["exact_float32"] else "no" for row in quality["exactness"]}
+    return environment.get_template(TEMPLATE).render(
+        pair=facts["pair"],
+        title=timing["title"],
+        verdicts=[
+            {"temperature": f"{row['temperature']:g}", "sentences": _without_place(row, timing)}
+            for row in timing["temperatures"]
+        ],
+        timing=timing,
+        quality=quality,
+        origin=origin,
+        device=origin["device"],
+        parameters=origin["parameters"],
+        arms=list(timing["temperatures"][0]["arms"]),
+        facts=facts,
+        small=small,
+        exact=exact,
+        num_exact=sum(row["exact_float32"] for row in quality["exactness"]),
+        selection=selection,
+        predictor=quality["predictors"].get(exported),
+        predictor_rows=_predictor_rows(quality["predictors"], exported),
+        image=lambda name: _image(images[name], name),
+        name=arm_name,
+        times=times,
+        percent=percent,
+        bracket=lambda value: f"{value['value']:.2f} ({value['low']:.2f}–{value['high']:.2f})",
+    )
+
+
+def exported_predictor(timing: dict[str, Any], quality: dict[str, Any]) -> str | None:
+    """The predictor in the benchmarked bundle; the first one measured where that is unknown, ``None`` without any."""
+    selection = (timing["bundle"] or {}).get("selection") or {}
+    measured = quality["predictors"]
+    return selection["predictor"] if selection.get("predictor") in measured else next(iter(measured), None)
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as PNG."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()
+
+
+def _without_place(row: dict[str, Any], timing: dict[str, Any]) -> list[str]:
+    """The headline sentences of one temperature, which the page names once above them."""
+    prefix = f"T={row['temperature']:g}: "
+    sentences = [s.removeprefix(prefix) for s in headline(timing) if s.startswith(prefix)]
+    return [sentence[0].upper() + sentence[1:] for sentence in sentences]
+
+
+def _image(data: bytes, name: str) -> Markup:
+    text = base64.b64encode(data).decode()
+    return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(name, text)
+
+
+def _predictor_rows(predictors: dict[str, Any], exported: str | None) -> list[dict[str, Any]]:
+    """One row per trained head, then the baselines and policies, which all predictors share."""
+    rows = [
+        _row(f"H-RAD, {name} features", record, "head") | {"exported": name == exported}
+        for name, record in predictors.items()
+    ]
+    if exported is not None:
+        shared = predictors[exported]
+        rows += [_row(label, shared, name) for name, label in PREDICTOR_NAMES.items() if name in shared["decision"]]
+    return rows
+
+
+def _row(label: str, record: dict[str, Any], name: str) -> dict[str, Any]:
+    metrics = record["metrics"].get(name, {})
+    figures = {
+        key: f"{metrics[key]:.3f}" if metrics.get(key) is not None else "–" for key in ("accuracy", "macro_f1", "ece")
+    }
+    auc = metrics.get("macro_auc_interval")
+    known = auc is not None and None not in auc.values()
+    values = {"value": record["decision"][name], "gain": record["gain_over_best_static"][name]}
+    return {"name": label, "auc": auc if known else None, "exported": False, **figures, **values}
