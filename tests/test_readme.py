@@ -22,9 +22,7 @@ def documented() -> set[str]:
 
 def tracked() -> set[str]:
     files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    packages = {
-        str(Path(file).parent) for file in files if file.endswith(".py") and not file.startswith("tests/")
-    }
+    packages = {str(Path(file).parent) for file in files if file.endswith(".py") and not file.startswith("tests/")}
     top = {file.split("/")[0] for file in files if not file.startswith(".")}
     return top | packages
 
