@@ -67,12 +67,12 @@ def _chain_laws(tree: TokenTree, target_probs: Tensor) -> tuple[Tensor, Tensor]:
     """Draft laws [G + 1, V] with a zero last row, and log ρ_t [G] in float64 (−inf where p or q is 0)."""
     if not tree.is_chain:
         raise ValueError("this verifier needs a chain (node i under node i - 1, each drawn once); use a tree verifier.")
-    chosen_G = tree.tokens.unsqueeze(1)
+    chosen_G = tree.tokens.unsqueeze(1).to(target_probs.device)
     if tree.law is DraftLaw.DETERMINISTIC or tree.draft_probs is None:
         draft_probs_G1V = torch.zeros_like(target_probs)
         draft_probs_G1V[:-1].scatter_(1, chosen_G, 1.0)
     else:
-        draft_probs_G1V = tree.draft_probs.clone()
+        draft_probs_G1V = tree.draft_probs.to(target_probs.device, copy=True)
         draft_probs_G1V[-1] = 0
     target_G = target_probs[:-1].gather(1, chosen_G).squeeze(1).double()
     draft_G = draft_probs_G1V[:-1].gather(1, chosen_G).squeeze(1).double()

@@ -1,0 +1,113 @@
+"""``draftwright generate``: text and statistics from any decoder, nothing imported but the runtime."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pipelines.cli import main
+from runtime import ModelPair
+from tests.bundles import random_bundle
+from tests.runtime.test_pair_and_build import tokenizer
+from tests.toys import tiny_llama
+
+WORDS = [f"w{index}" for index in range(32)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    for name, layers in (("target", 2), ("draft", 1)):
+        tiny_llama(layers=layers).save_pretrained(folder / name)
+        tokenizer(WORDS).save_pretrained(folder / name)
+    return folder
+
+
+def arguments(models, *more):
+    names = ["--target", str(models / "target"), "--draft", str(models / "draft")]
+    return [
+        "generate",
+        *names,
+        "--prompt",
+        "w1",
+        "--dtype",
+        "float32",
+        "--device",
+        "cpu",
+        "--max-new-tokens",
+        "12",
+        *more,
+    ]
+
+
+def as_json(capsys, argv):
+    main([*argv, "--json"])
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_speculative_and_plain_text_agree(models, capsys):
+    speculative = as_json(capsys, arguments(models))
+    plain = as_json(capsys, arguments(models, "--method", '{"method": "autoregressive"}'))
+    assert speculative["tokens"] == plain["tokens"] and speculative["new_tokens"] == 12
+    assert plain["block_efficiency"] == 1 and speculative["block_efficiency"] >= 1
+
+
+def test_bundle(models, tmp_path, capsys):
+    pair = ModelPair.load(models / "target", models / "draft", dtype="float32", device="cpu")
+    bundle = random_bundle(tmp_path / "hrad", pair)
+    plain = as_json(capsys, arguments(models, "--method", '{"method": "autoregressive"}'))
+    assert as_json(capsys, arguments(models, "--bundle", str(bundle)))["tokens"] == plain["tokens"]
+
+
+def test_text_streams_to_standard_output(models, capsys):
+    main(arguments(models))
+    captured = capsys.readouterr()
+    assert captured.out.startswith("w") and "block_efficiency" in captured.err
+
+
+def test_pair_folder(models, tmp_path, capsys):
+    place = {name: str(models / name) for name in ("target", "draft")}
+    facts = {"source": "models", **place, "tokenizer": place["target"], "revisions": {"target": None, "draft": None}}
+    (tmp_path / "pair.json").write_text(json.dumps(facts))
+    out = as_json(capsys, ["generate", str(tmp_path), "--prompt", "w1", "--dtype", "float32", "--max-new-tokens", "12"])
+    assert out["tokens"] == as_json(capsys, arguments(models))["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--method", "{"], "--method is not JSON"),
+        (["--method", "[]"], "must be a JSON object"),
+        (["--method", '{"method": "magic"}'], "unknown method 'magic'"),
+        (["--prompt", ""], "the prompt is empty"),
+        (["--max-new-tokens", "9999"], "do not fit the pair's context of 256"),
+        (["--bundle", "nowhere"], "nowhere is not a controller bundle"),
+    ],
+)
+def test_mistakes_end_with_one_line(models, more, message):
+    with pytest.raises(SystemExit, match=message):
+        main(arguments(models, *more))
+
+
+def test_neither_pair_nor_target(capsys):
+    with pytest.raises(SystemExit, match="name either a pair folder or --target"):
+        main(["generate", "--prompt", "w1"])
+
+
+def test_imports_nothing_but_the_runtime():
+    code = (
+        "import sys, pipelines.cli, pipelines.generate\n"
+        "banned = {'lightning', 'mlflow', 'dvc', 'imblearn', 'datasets', 'matplotlib', 'trace_collection',"
+        " 'predictors.training', 'pipelines.builtin'}\n"
+        "assert not banned & set(sys.modules), banned & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_help_names_every_subcommand(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("generate", "benchmark", "report", "register"))
