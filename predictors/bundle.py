@@ -1,7 +1,8 @@
 """A controller bundle: a folder with ``controller.safetensors`` and ``card.json``. No pickle anywhere.
 
 The card holds kind, contract, feature spec, calibration, thresholds, decoder configuration, measured quality and lineage (by
-content hashes only). The contract is also embedded in the tensor file's header, so that an edited card is noticed.
+content hashes only). The tensor file's header holds a copy of the card, so that an edited card is noticed: what a controller
+may be trusted with is decided by training and calibration, not by hand.
 """
 
 import hashlib
@@ -16,9 +17,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from predictors.contract import CaptureContract, ContractError, require_same_identity
+from predictors.contract import CaptureContract, ContractError
 
 TENSORS, CARD = "controller.safetensors", "card.json"
+REMEDY = "Export the bundle again (draftwright export, or dvc repro)."
 CARD_KEYS = ("kind", "contract", "decoder")
 
 
@@ -41,7 +43,12 @@ def write_bundle(folder: str | Path, card: Mapping[str, Any], tensors: Mapping[s
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    header = {"contract": json.dumps(card["contract"], sort_keys=True)}
+    try:
+        header = {"card": json.dumps(card, sort_keys=True, allow_nan=False)}
+    except ValueError as error:
+        raise ValueError(
+            f"{folder}: the card holds a number that is not finite, so it cannot be trusted ({error})."
+        ) from error
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial / TENSORS, metadata=header)
     (partial / CARD).write_text(json.dumps(card, indent=2, sort_keys=True) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
@@ -54,34 +61,37 @@ def read_bundle(folder: str | Path) -> Bundle:
     Raises
     ------
     ValueError
-        If a file is missing or damaged (naming it), or the card's contract was edited after export (`ContractError`).
+        If a file is missing or damaged, or the card is not the exported one: names the entry and both values.
     """
     folder = Path(folder)
-    remedy = "Export the bundle again (draftwright export, or dvc repro)."
     try:
         card = json.loads((folder / CARD).read_text())
         with safe_open(folder / TENSORS, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            header = json.loads((file.metadata() or {}).get("contract", "null"))
+            exported = json.loads((file.metadata() or {}).get("card", "null"))
     except FileNotFoundError as error:
-        raise ValueError(f"{folder} is not a controller bundle: {error}. {remedy}") from error
+        raise ValueError(f"{folder} is not a controller bundle: {error}. {REMEDY}") from error
     except (json.JSONDecodeError, SafetensorError) as error:
-        raise ValueError(f"{folder}: damaged bundle ({error}). {remedy}") from error
+        raise ValueError(f"{folder}: damaged bundle ({error}). {REMEDY}") from error
     missing = [key for key in CARD_KEYS if key not in card]
-    if missing or header is None:
-        raise ValueError(f"{folder}: card.json lacks {', '.join(missing) or 'an embedded contract'}. {remedy}")
-    bundle = Bundle(card, tensors, source=str(folder))
-    exported = CaptureContract.from_json(header, f"{folder}: {TENSORS}: contract")
-    require_same_identity(
-        exported.identity, bundle.contract.identity, f"{folder}/{CARD}", f"The card was edited. {remedy}"
-    )
-    spec_layers = card.get("feature_spec", {}).get("layers")
-    if spec_layers is not None and tuple(spec_layers) != bundle.contract.identity.layer_ids:
+    if missing or exported is None:
+        raise ValueError(f"{folder}: card.json lacks {', '.join(missing) or 'its copy in the tensor file'}. {REMEDY}")
+    changed = _first_difference(exported, card, "")
+    if changed is not None:
+        name, was, now = changed
         raise ContractError(
-            f"{folder}/{CARD}: feature_spec.layers {spec_layers} is not the contract's "
-            f"layer_ids {list(bundle.contract.identity.layer_ids)}. {remedy}"
+            f"{folder}/{CARD} was edited: {name} was {was!r} when it was exported and is {now!r} now. {REMEDY}"
         )
-    return bundle
+    return Bundle(card, tensors, source=str(folder))
+
+
+def _first_difference(exported: Any, current: Any, name: str) -> tuple[str, Any, Any] | None:
+    """The first entry in which two JSON values differ, and both."""
+    if isinstance(exported, dict) and isinstance(current, dict):
+        pairs = [(f"{name}.{key}".lstrip("."), exported.get(key), current.get(key)) for key in {**exported, **current}]
+        differences = (_first_difference(was, now, place) for place, was, now in pairs)
+        return next((difference for difference in differences if difference is not None), None)
+    return None if exported == current else (name, exported, current)
 
 
 def bundle_hash(folder: str | Path) -> str:

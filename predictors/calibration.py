@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from predictors.network import CLASSES
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -17,6 +19,12 @@ class Calibration:
 
     temperature: float = 1.0
     bias: tuple[float, ...] = (0.0, 0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be > 0, got {self.temperature}.")
+        if len(self.bias) != len(CLASSES):
+            raise ValueError(f"bias must have one entry per class ({', '.join(CLASSES)}), got {list(self.bias)}.")
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Calibrated probabilities [B, 3] of logits [B, 3]."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -59,7 +60,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         element = typing.get_args(hint)[0]
         return tuple(_convert(element, item, f"{where}[{index}]") for index, item in enumerate(value))
     if origin is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        value = float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where}: expected a finite number, got {value!r}.")
     if isinstance(origin, type) and (not isinstance(value, origin) or (isinstance(value, bool) and origin is not bool)):
         raise ValueError(
             f"{where}: expected {getattr(hint, '__name__', hint)}, got {value!r} ({type(value).__name__})."

@@ -29,6 +29,8 @@ class DecisionRule:
     def __post_init__(self) -> None:
         if (self.none_probability is None) != (self.all_probability is None):
             raise ValueError("set both none_probability and all_probability, or neither (argmax).")
+        if not 0 <= self.epsilon <= 1:
+            raise ValueError(f"epsilon must lie in [0, 1], got {self.epsilon}.")
 
     def classes(self, probabilities_B3: Tensor) -> Tensor:
         """Classes [B] int64 of probabilities [B, 3]."""
@@ -46,3 +48,9 @@ class HRADThresholds:
     rule: DecisionRule
     max_distance: float
     static_gamma: int
+
+    def __post_init__(self) -> None:
+        if self.max_distance <= 0:
+            raise ValueError(f"max_distance must be > 0, got {self.max_distance}.")
+        if self.static_gamma < 0:
+            raise ValueError(f"static_gamma must be >= 0, got {self.static_gamma}.")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-PREVIOUS_SCALARS = ("is_first_round", "previous_accepted_share", "previous_none", "previous_all")
+PREVIOUS_SCALARS = ("previous_unknown", "previous_accepted_share", "previous_none", "previous_all")
 FIRST_LAW_SCALARS = ("first_confidence", "first_entropy")
 FEATURE_SETS = {"paper": (), "extended": PREVIOUS_SCALARS + FIRST_LAW_SCALARS}
 
@@ -67,14 +67,15 @@ def assemble(
 ) -> Tensor:
     """Feature rows [B, S + C] in float32.
 
-    ``previous_drafted_B`` is negative where no round came before. Accepted counts are read up to the label's γ, so that
-    rows collected with longer drafts mean the same as served ones. Law scalars are unused by the ``paper`` set.
+    ``previous_drafted_B`` is negative where no round came before. Accepted counts are read up to the label's γ, so that rows
+    collected with longer drafts mean the same as served ones. A round whose draft the controller cut short and the target
+    did not reject says nothing about γ tokens: it counts as unknown, like none. Law scalars are unused by the ``paper`` set.
     """
     accepted_B = previous_accepted_B.clamp(0, spec.gamma).float()
-    is_first_B = (previous_drafted_B < 0).float()
-    seen_B = 1 - is_first_B
+    rejected_B = (previous_accepted_B >= 0) & (previous_accepted_B < previous_drafted_B)
+    seen_B = (rejected_B | (previous_drafted_B >= spec.gamma)).float()
     columns = {
-        "is_first_round": is_first_B,
+        "previous_unknown": 1 - seen_B,
         "previous_accepted_share": seen_B * accepted_B / spec.gamma,
         "previous_none": seen_B * (accepted_B == 0),
         "previous_all": seen_B * (accepted_B >= spec.gamma),

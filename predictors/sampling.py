@@ -23,11 +23,11 @@ class SamplingSettings:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+        if not _is_number(self.temperature) or self.temperature < 0:
             raise ValueError(f"temperature must be a finite number >= 0 (0 = greedy), got {self.temperature!r}.")
-        if self.top_k < 0 or int(self.top_k) != self.top_k:
+        if not isinstance(self.top_k, int) or self.top_k < 0:
             raise ValueError(f"top_k must be a whole number >= 0 (0 = off), got {self.top_k!r}.")
-        if not 0 < self.top_p <= 1:
+        if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must lie in (0, 1] (1 = off), got {self.top_p!r}.")
 
     @property
@@ -39,3 +39,7 @@ class SamplingSettings:
     def unfiltered(self) -> bool:
         """Whether the processed law is the plain softmax of the logits at temperature 1."""
         return self.temperature == 1 and self.top_k == 0 and self.top_p == 1
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -42,18 +42,20 @@ class NextLaw:
     """The draft's law of the next token, before it is drawn.
 
     ``confidence`` and ``entropy`` (nats) come from the temperature-1, unfiltered softmax; ``law_confidence`` and
-    ``law_entropy`` from the processed law the token will be drawn from. All are 0-d tensors, computed when asked for.
+    ``law_entropy`` from the processed law the token will be drawn from, under the draft's ``settings``. All are 0-d tensors,
+    computed when asked for.
     """
 
-    def __init__(self, root: Root, drafted: int, logits_V: Tensor, probs_V: Tensor) -> None:
+    def __init__(self, root: Root, settings: SamplingSettings, drafted: int, logits_V: Tensor, probs_V: Tensor) -> None:
         self.root = root
+        self.settings = settings
         self.drafted = drafted
         self._logits_V = logits_V
         self.probs_V = probs_V
 
     @cached_property
     def _unit_probs_V(self) -> Tensor:
-        if self.root.settings.unfiltered:
+        if self.settings.unfiltered:
             return self.probs_V
         return torch.softmax(self._logits_V.to(self.probs_V.dtype), dim=-1)
 

@@ -7,6 +7,7 @@ Prefill, a draft step, a tree and branches are all this. The newest token is nev
 own forward. Shape suffixes: N nodes of a call, V vocabulary, K tapped layers, D hidden size.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -49,7 +50,11 @@ class LanguageModel(Protocol):
 
     vocabulary_size: int
     context_limit: int
-    eos_tokens: frozenset[int]
+
+    @property
+    def eos_tokens(self) -> frozenset[int]:
+        """Tokens that end a generation; may be empty."""
+        ...
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
         """A fresh state for a request of ``max_length`` tokens, tapping hidden states of ``layers``."""
@@ -68,14 +73,21 @@ class CausalLanguageModel:
         _require_plain_attention(config, model)
         self.model = model.eval()
         self.vocabulary_size: int = config.vocab_size
-        self.num_layers: int = config.num_hidden_layers
+        self.num_layers: int = getattr(config, "num_hidden_layers", 0)
         self.context_limit: int = _context_limit(config)
-        self.eos_tokens: frozenset[int] = _eos_tokens(model)
         self.device: torch.device = model.device
         self.dtype: torch.dtype = model.dtype
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> "CausalState":
-        return CausalState(self, ScratchCache(self.num_layers, max_length + SCRATCH_ROOM), layers)
+        return CausalState(self, ScratchCache(max_length + SCRATCH_ROOM), layers)
+
+    @property
+    def eos_tokens(self) -> frozenset[int]:
+        """The model's own end-of-sequence tokens, as its generation config says now."""
+        tokens = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
+        if tokens is None:
+            return frozenset()
+        return frozenset([tokens] if isinstance(tokens, int) else tokens)
 
     @torch.inference_mode()
     def embedding(self, token: int) -> Tensor:
@@ -166,17 +178,9 @@ def ancestor_mask(parents: Sequence[int]) -> Tensor:
     return mask
 
 
-def _eos_tokens(model: PreTrainedModel) -> frozenset[int]:
-    generation = getattr(model, "generation_config", None)
-    tokens = getattr(generation, "eos_token_id", None)
-    if tokens is None:
-        return frozenset()
-    return frozenset([tokens] if isinstance(tokens, int) else tokens)
-
-
 def _context_limit(config: Any) -> int:
     """Positions the model serves with full attention: a sliding window equals it up to the window's width."""
-    limit = int(config.max_position_embeddings)
+    limit = int(getattr(config, "max_position_embeddings", None) or sys.maxsize)
     window = getattr(config, "sliding_window", None)
     layer_types = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"]
     return min(limit, int(window)) if window and "sliding_attention" in layer_types else limit

@@ -75,18 +75,25 @@ def load_decoder(bundle: str | Path, pair: ModelPair) -> Decoder:
 
 
 def _assemble(pair: ModelPair, config: DecoderConfig, controller: Controller) -> Decoder:
+    verifier = _verifier(config.verifier)
     if config.method == "autoregressive":
         if config.drafter or config.controller:
             raise ValueError(
                 "decoder: method 'autoregressive' takes neither drafter nor controller; use 'speculative'."
             )
-        return SequentialDecoder(pair, None, VERIFIERS["tokenwise"], controller)
+        return SequentialDecoder(pair, None, verifier, controller)
     if config.method != "speculative":
         raise ValueError(f"decoder: unknown method {config.method!r}. Known methods: autoregressive, speculative.")
     if pair.draft is None:
         raise ValueError("decoder: method 'speculative' needs a draft model; this pair has none.")
+    drafter = _drafter(config.drafter)
+    if controller.gamma is not None and drafter.gamma < controller.gamma:
+        raise ValueError(
+            f"decoder.drafter: gamma={drafter.gamma} is shorter than the {controller.gamma} tokens the {controller.kind} "
+            f"controller decides about. Use gamma >= {controller.gamma}."
+        )
     _check_contract(controller, pair)
-    return SequentialDecoder(pair, _drafter(config.drafter), _verifier(config.verifier), controller)
+    return SequentialDecoder(pair, drafter, verifier, controller)
 
 
 def _drafter(config: Mapping[str, Any] | None) -> ChainConfig:

@@ -64,10 +64,16 @@ class ScratchLayer(CacheLayerMixin):
 
 
 class ScratchCache(Cache):
-    """One `ScratchLayer` per model layer."""
+    """One `ScratchLayer` per model layer, made when the layer first writes."""
 
-    def __init__(self, num_layers: int, capacity: int) -> None:
-        super().__init__(layers=[ScratchLayer(capacity) for _ in range(num_layers)])
+    def __init__(self, capacity: int) -> None:
+        super().__init__(layers=[])
+        self.capacity = capacity
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        while len(self.layers) <= layer_idx:
+            self.layers.append(ScratchLayer(self.capacity))
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
     def keep(self, committed: int, scratch_rows: Sequence[int]) -> None:
         for layer in self.layers:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from runtime.decoding.base import Decoder
     from runtime.pair import ModelPair
 
+WARPERS = {TemperatureLogitsWarper: "temperature", TopKLogitsWarper: "top_k", TopPLogitsWarper: "top_p"}
+
 
 def decode_for_generate(
     decoder: "Decoder",
@@ -32,12 +34,13 @@ def decode_for_generate(
     logits_processor: LogitsProcessorList | None,
     stopping_criteria: StoppingCriteriaList | None,
     generation_config: Any,
-    attention_mask: Tensor | None,
+    model_kwargs: dict[str, Any],
 ) -> Any:
     """Ids [1, prompt + new], or an output object with ``return_dict_in_generate``."""
     _refuse_other_models(decoder.pair, model)
     _refuse_outputs(generation_config)
-    _refuse_batches(input_ids, attention_mask)
+    _refuse_batches(input_ids, model_kwargs.get("attention_mask"))
+    _refuse_inputs(model_kwargs)
     criteria = stopping_criteria or StoppingCriteriaList()
     options = _sampling_options(logits_processor or [], generation_config)
     budget = _budget(criteria, generation_config, input_ids.shape[1])
@@ -76,22 +79,30 @@ def _append(sequence: Tensor, tokens: list[int], criteria: StoppingCriteriaList,
 
 
 def _sampling_options(processors: Any, generation_config: Any) -> dict[str, Any]:
+    """Our settings for exactly what ``generate`` would apply: temperature, top-k, top-p, each at most once, in this order."""
     options: dict[str, Any] = {
-        "temperature": 1.0 if generation_config.do_sample else 0.0,
+        "temperature": 1.0,
         "eos_token_id": () if generation_config.eos_token_id is None else generation_config.eos_token_id,
     }
-    for processor in processors:
-        if isinstance(processor, TemperatureLogitsWarper):
-            options["temperature"] = float(processor.temperature)
-        elif isinstance(processor, TopKLogitsWarper):
-            options["top_k"] = int(processor.top_k)
-        elif isinstance(processor, TopPLogitsWarper):
-            options["top_p"] = float(processor.top_p)
-        else:
+    order = [type(processor) for processor in processors]
+    for kind, processor in zip(order, processors, strict=True):
+        if kind not in WARPERS:
             raise ValueError(
-                f"logits processor {type(processor).__name__} is not supported: verification would need its law at every drafted "
-                "position. Supported: temperature, top_k, top_p."
+                f"logits processor {kind.__name__} is not supported: verification would need its law at every drafted position. "
+                "Supported: temperature, top_k, top_p."
             )
+        options[WARPERS[kind]] = getattr(processor, WARPERS[kind])
+        if getattr(processor, "min_tokens_to_keep", 1) != 1:
+            raise ValueError(
+                f"{kind.__name__} with min_tokens_to_keep={processor.min_tokens_to_keep} is not supported; use 1."
+            )
+    if order != [kind for kind in WARPERS if kind in order]:
+        names = ", ".join(kind.__name__ for kind in order)
+        raise ValueError(
+            f"logits processors {names}: only temperature, top_k, top_p, once each and in this order, are supported."
+        )
+    if not generation_config.do_sample:
+        options["temperature"] = 0.0  # none of the three moves the most probable token
     return options
 
 
@@ -107,6 +118,15 @@ def _refuse_batches(input_ids: Tensor, attention_mask: Tensor | None) -> None:
         raise ValueError(f"batch size {input_ids.shape[0]} is not supported: decode one request at a time.")
     if attention_mask is not None and not bool(attention_mask.all()):
         raise ValueError("left padding is not supported: pass the prompt without padding.")
+
+
+def _refuse_inputs(model_kwargs: dict[str, Any]) -> None:
+    past = model_kwargs.get("past_key_values")
+    if past is not None and past.get_seq_length():
+        raise ValueError("past_key_values with cached tokens is not supported: the decoder keeps a cache of its own.")
+    for name in ("inputs_embeds", "encoder_outputs"):
+        if model_kwargs.get(name) is not None:
+            raise ValueError(f"{name} is not supported: pass input_ids alone.")
 
 
 def _refuse_outputs(generation_config: Any) -> None:

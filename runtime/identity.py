@@ -5,21 +5,18 @@ import json
 from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
 
 from predictors.contract import Identity, ModelIdentity
 from runtime.adapter import CausalLanguageModel, LanguageModel
 from runtime.pair import ModelPair
 
-NUM_SAMPLED_WEIGHTS = 128
-# Names, dtypes and library versions do not make another model; neither do generation defaults.
-IGNORED_CONFIG_KEYS = {
-    "_name_or_path",
-    "name_or_path",
-    "dtype",
-    "torch_dtype",
+SAMPLES_PER_PARAMETER = 4
+# What every Hugging Face config has (names, dtypes, outputs, library versions) and special token ids do not make another model.
+GENERIC_KEYS = set(PreTrainedConfig().to_dict()) - {"tie_word_embeddings"} | {
     "transformers_version",
-    "architectures",
     "use_cache",
+    "torch_dtype",
 }
 
 
@@ -38,28 +35,34 @@ def model_identity(model: LanguageModel) -> ModelIdentity:
     """Config hash and sampled weights of a wrapped Hugging Face model."""
     if not isinstance(model, CausalLanguageModel):
         raise ValueError(f"{type(model).__name__} has no identity: learned controllers need a Hugging Face model.")
-    config = {key: value for key, value in model.model.config.to_dict().items() if key not in IGNORED_CONFIG_KEYS}
+    config = model.model.config.to_dict()
+    config = {key: value for key, value in config.items() if key not in GENERIC_KEYS and not key.endswith("_token_id")}
     return ModelIdentity(_hash(config), _sampled_weights(model.model))
 
 
 def _sampled_weights(model: torch.nn.Module) -> tuple[float, ...]:
-    """Weights at evenly spread places of evenly spread matrices, rounded to six digits."""
-    matrices = [tensor for _, tensor in sorted(model.named_parameters()) if tensor.dim() > 1]
+    """Weights at fixed, spread places of every parameter, rounded to six digits."""
     samples = []
-    for index in range(NUM_SAMPLED_WEIGHTS):
-        matrix = matrices[index * len(matrices) // NUM_SAMPLED_WEIGHTS]
-        place = (index * 2654435761) % matrix.numel()
-        row, column = divmod(place, matrix.shape[-1])
-        samples.append(float(f"{float(matrix.detach().reshape(-1, matrix.shape[-1])[row, column]):.6g}"))
+    for index, (_, parameter) in enumerate(sorted(model.named_parameters())):
+        rows = parameter.detach().reshape(-1, parameter.shape[-1])
+        for sample in range(SAMPLES_PER_PARAMETER):
+            row, column = divmod(
+                (SAMPLES_PER_PARAMETER * index + sample + 1) * 2654435761 % rows.numel(), rows.shape[1]
+            )
+            samples.append(float(f"{float(rows[row, column]):.6g}"))
     return tuple(samples)
 
 
 def _tokenizer_hash(tokenizer: Any) -> str | None:
+    """Everything that turns text into ids: vocabulary, merges, normaliser, splitting, added tokens."""
     if tokenizer is None:
         return None
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    rules = None if backend is None else json.loads(backend.to_str()).get("pre_tokenizer")
-    return _hash({"vocabulary": tokenizer.get_vocab(), "pre_tokenizer": rules})
+    if backend is None:
+        return _hash(tokenizer.get_vocab())
+    return _hash(
+        {key: value for key, value in json.loads(backend.to_str()).items() if key not in ("padding", "truncation")}
+    )
 
 
 def _chat_template_hash(tokenizer: Any) -> str | None:

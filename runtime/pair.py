@@ -56,19 +56,15 @@ class ModelPair:
         """Load from local folders or hub ids.
 
         ``device='auto'`` takes the first CUDA device if there is one; ``dtype='auto'`` takes bfloat16 where the device
-        computes it natively and float32 elsewhere. ``tokenizer`` defaults to the target's own folder.
+        computes it natively and float32 elsewhere. ``tokenizer`` defaults to the target's own and stands in for a draft
+        folder that has none.
         """
         place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
         number = native_dtype(place) if dtype == "auto" else _parse_dtype(dtype)
         models = [None if path is None else _load_model(path, place, number) for path in (target, draft)]
-        tokenizers = [None if path is None else _load_tokenizer(tokenizer or path) for path in (target, draft)]
-        return cls(models[0], models[1], tokenizer=tokenizers[0], draft_tokenizer=tokenizers[1])
-
-    @property
-    def context_limit(self) -> int:
-        """Most tokens, prompt and output together, that both models serve."""
-        limits = [model.context_limit for model in (self.target, self.draft) if model is not None]
-        return min(limits)
+        shared = _load_tokenizer(tokenizer or target)
+        draft_tokenizer = None if draft is None else _load_tokenizer(draft) or (shared if tokenizer else None)
+        return cls(models[0], models[1], tokenizer=shared, draft_tokenizer=draft_tokenizer)
 
 
 def _adapt(model: Any) -> LanguageModel:

@@ -37,7 +37,8 @@ class Randomness:
     Parameters
     ----------
     seed
-        Same seed, same draws, per stream and device.
+        Same seed, same draws, per stream and device. A source that is used again goes on where it was: two requests with one
+        source are independent.
 
     Examples
     --------
@@ -50,23 +51,26 @@ class Randomness:
     def __init__(self, seed: int) -> None:
         self.seed = int(seed)
         self._generators: dict[torch.device, torch.Generator] = {}
+        self._streams: dict[str, Randomness] = {}
 
     def categorical(self, weights: Tensor) -> Tensor:
         generator = self._generators.get(weights.device)
         if generator is None:
             generator = torch.Generator(weights.device).manual_seed(self.seed)
             self._generators[weights.device] = generator
-        weights = weights.double()
-        cumulative = weights.cumsum(dim=-1)
-        uniform = torch.rand(weights.shape[:-1], generator=generator, dtype=torch.float64, device=weights.device)
-        threshold = uniform.unsqueeze(-1) * (BELOW_ONE * cumulative[..., -1:])
-        reached = (cumulative > threshold) & (weights > 0)
-        return reached.to(torch.uint8).argmax(dim=-1)
+        cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
+        shape = (*weights.shape[:-1], 1)
+        uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device=weights.device)
+        reached = cumulative > uniform * (BELOW_ONE * cumulative[..., -1:])
+        reached &= weights > 0
+        return reached.view(torch.uint8).argmax(dim=-1)
 
     def stream(self, purpose: str) -> "Randomness":
         """An independent source keyed by seed and purpose (two overlap modes draw the same, whatever their order)."""
-        key = hashlib.sha256(f"{self.seed}/{purpose}".encode()).digest()
-        return Randomness(int.from_bytes(key[:8], "little") >> 1)
+        if purpose not in self._streams:
+            key = hashlib.sha256(f"{self.seed}/{purpose}".encode()).digest()
+            self._streams[purpose] = Randomness(int.from_bytes(key[:8], "little") >> 1)
+        return self._streams[purpose]
 
 
 def stream(randomness: Any, purpose: str) -> Chance:

@@ -19,7 +19,7 @@ class DraftLaw(Enum):
     DETERMINISTIC = "deterministic"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenTree:
     """Drafted tokens and the laws they were drawn from.
 

@@ -14,9 +14,9 @@ LAYERS = (1, 2)
 
 
 def random_bundle(
-    folder, pair, feature_set="extended", gamma=2, seed=0, temperatures=(0.0, 1.0), spread=1.0, **thresholds
+    folder, pair, feature_set="extended", gamma=2, seed=0, temperatures=(0.0, 1.0), change=None, **thresholds
 ):
-    """Write a bundle whose head is random but sharp (``spread`` scales its output layer), made for ``pair``."""
+    """Write a bundle whose head is random but sharp, made for ``pair``; ``change(card)`` edits the card before export."""
     torch.manual_seed(seed)
     hidden = pair.target.model.config.hidden_size
     spec = FeatureSpec(feature_set, LAYERS, hidden, hidden, gamma)
@@ -24,7 +24,7 @@ def random_bundle(
     with torch.no_grad():
         if feature_set == "extended":
             network.reduction.components.normal_()
-        network.head[-1].weight.mul_(20 * spread)
+        network.head[-1].weight.mul_(20)
     serving = ServingRange(
         dtype=str(pair.target.dtype).removeprefix("torch."),
         settings=tuple((temperature, 0.0, 1.0) for temperature in temperatures),
@@ -40,5 +40,7 @@ def random_bundle(
         "thresholds": {"rule": {"epsilon": 0.5}, "max_distance": 1e9, "static_gamma": 2, **thresholds},
         "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": "block"},
     }
+    if change is not None:
+        change(card)
     write_bundle(folder, card, network.state_dict())
     return folder

@@ -87,7 +87,15 @@ def collect(
         If a prompt does not fit the context or the disk does not suffice - before anything is written or removed.
     """
     assert isinstance(pair.target, CausalLanguageModel)
-    _require_context(pair, prompts, config)
+    decoder = build_decoder(
+        pair,
+        {
+            "method": "speculative",
+            "drafter": {"kind": "chain", "gamma": config.gamma_max},
+            "verifier": config.verifier,
+        },
+    )
+    _require_context(decoder.context_limit, prompts, config)
     torch.set_num_threads(config.threads)
     layers = tuple(range(pair.target.num_layers - config.num_layers + 1, pair.target.num_layers + 1))
     jobs = [(settings, prompt) for settings in config.settings for prompt in prompts]
@@ -98,14 +106,6 @@ def collect(
     schema = round_schema(config.gamma_max, state_size, fingerprint, contract.to_json())
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
-    decoder = build_decoder(
-        pair,
-        {
-            "method": "speculative",
-            "drafter": {"kind": "chain", "gamma": config.gamma_max},
-            "verifier": config.verifier,
-        },
-    )
     starts = range(0, len(jobs), config.prompts_per_shard)
     names = [shard_name(index) for index in range(len(starts))]
     todo = [
@@ -148,14 +148,14 @@ def require_disk(folder: Path, max_rows: int, state_size: int, config: TraceConf
     return need
 
 
-def _require_context(pair: ModelPair, prompts: Sequence[Prompt], config: TraceConfig) -> None:
+def _require_context(limit: int, prompts: Sequence[Prompt], config: TraceConfig) -> None:
     if not prompts:
         raise ValueError("there are no prompts to collect from: run the prompts stage.")
     longest = max(prompts, key=lambda prompt: len(prompt.tokens))
-    if len(longest.tokens) + config.max_new_tokens > pair.context_limit:
+    if len(longest.tokens) + config.max_new_tokens > limit:
         raise ValueError(
             f"prompt {longest.id} has {len(longest.tokens)} tokens; with traces.max_new_tokens={config.max_new_tokens} it does "
-            f"not fit the pair's context of {pair.context_limit}. Lower prompts.max_tokens or prompts.longest."
+            f"not fit the pair's context of {limit}. Lower prompts.max_tokens or prompts.longest."
         )
 
 

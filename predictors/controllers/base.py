@@ -37,11 +37,13 @@ class Session:
 class Controller:
     """Decides how far to draft. Stateless: `start` gives the state of one request.
 
-    ``layers`` are the target's hidden states it reads (Hugging Face numbers); ``contract`` is checked against the pair, if set.
+    ``layers`` are the target's hidden states it reads (Hugging Face numbers); ``gamma`` is the draft length its decisions speak
+    of, if any; ``contract`` is checked against the pair, if set.
     """
 
     kind: ClassVar[str]
     layers: tuple[int, ...] = ()
+    gamma: int | None = None
     contract: CaptureContract | None = None
 
     @classmethod

@@ -52,7 +52,7 @@ class EntropySession(Session):
     def stop_before(self, law: NextLaw) -> bool | Tensor:
         if law.drafted == 0:
             return False
-        entropy = law.entropy if law.root.settings.greedy else law.law_entropy
+        entropy = law.entropy if law.settings.greedy else law.law_entropy
         return 1 - (self.config.kappa * entropy).sqrt() < self.threshold
 
     def end_round(self, outcome: RoundRecord) -> None:

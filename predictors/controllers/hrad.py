@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from predictors.bundle import Bundle, read_bundle
+from predictors.bundle import REMEDY, Bundle, read_bundle
 from predictors.calibration import Calibration
 from predictors.config import parse_config
+from predictors.contract import ContractError
 from predictors.controllers.base import Controller, Session
 from predictors.decision_rule import ALL, NONE, HRADThresholds
 from predictors.features import FeatureSpec, assemble, state_vector
@@ -97,12 +98,21 @@ class HRAD(Controller):
         card = bundle.card
         if card["kind"] != self.kind:
             raise ValueError(f"{bundle.source} holds a {card['kind']!r} controller, not {self.kind!r}.")
+        missing = [key for key in ("feature_spec", "calibration", "thresholds") if key not in card]
+        if missing:
+            raise ValueError(f"{bundle.source}: card.json lacks {', '.join(missing)}. {REMEDY}")
         where = f"{bundle.source}: card.json"
         self.spec = parse_config(FeatureSpec, card["feature_spec"], f"{where}: feature_spec")
         self.calibration = parse_config(Calibration, card["calibration"], f"{where}: calibration")
         self.thresholds = parse_config(HRADThresholds, card["thresholds"], f"{where}: thresholds")
         self.contract = bundle.contract
         self.layers = self.spec.layers
+        self.gamma = self.spec.gamma
+        if self.contract.identity.layer_ids != self.layers:
+            raise ContractError(
+                f"{where}: feature_spec.layers {self.layers} are not the contract's layer_ids "
+                f"{self.contract.identity.layer_ids}. {REMEDY}"
+            )
         self.network = build_network(self.spec, bundle.tensors, bundle.source)
         self._warned = False
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from predictors.contract import CaptureContract
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
@@ -24,13 +23,15 @@ from runtime.tree import TokenTree
 class Evidence:
     """What a round saw, for collectors; valid until the next step.
 
-    ``draft_laws`` holds one `NextLaw` per drafted token; ``target_probs`` [N + 1, V] the target's laws at the tree's rows.
+    ``draft_laws`` holds one `NextLaw` per drafted token; ``target_probs`` [N + 1, V] the target's laws at the tree's rows and
+    ``hidden_NKD`` its tapped hidden states there (``None`` without taps).
     """
 
     root: Root
     tree: TokenTree
     draft_laws: list[NextLaw]
     target_probs: Tensor
+    hidden_NKD: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,9 @@ class Decoder(ABC):
         """The decoding loop."""
 
     @property
-    def contract(self) -> CaptureContract | None:
-        """The capture contract of a learned controller."""
-        return self.controller.contract
+    def context_limit(self) -> int:
+        """Most tokens, prompt and output together, that the models in use serve."""
+        return self.pair.target.context_limit
 
     def generate(self, prompt_ids: Sequence[int] | Tensor, **options: Any) -> Generation:
         """Decode a prompt; options as in `stream`.
@@ -89,7 +90,7 @@ class Decoder(ABC):
         top_k: int = 0,
         top_p: float = 1.0,
         randomness: Any = None,
-        eos_token_id: int | Sequence[int] | None = None,
+        eos_token_id: int | Sequence[int] | Tensor | None = None,
         observe: bool = False,
         layers: Sequence[int] = (),
     ) -> Iterator[Step]:
@@ -110,7 +111,7 @@ class Decoder(ABC):
         observe
             Attach each round's evidence.
         layers
-            Hidden states of the target to tap besides the controller's.
+            Hidden states of the target to tap (Hugging Face numbers); a controller that taps layers itself fixes them.
 
         Raises
         ------
@@ -118,12 +119,12 @@ class Decoder(ABC):
             For an empty prompt, ids outside the vocabulary, a request longer than the context or bad settings.
         """
         request = Request(
-            prompt=checked_prompt(prompt_ids, self.pair, max_new_tokens),
+            prompt=checked_prompt(prompt_ids, max_new_tokens, self.pair.target.vocabulary_size, self.context_limit),
             max_new_tokens=max_new_tokens,
             settings=SamplingSettings(temperature, top_k, top_p),
             randomness=Randomness(int(torch.randint(2**62, ()))) if randomness is None else randomness,
             eos_tokens=self._eos_tokens(eos_token_id),
-            layers=tuple(sorted({*layers, *self.controller.layers})),
+            layers=self._layers(tuple(layers)),
             observe=observe,
         )
         return self._steps(request)
@@ -146,10 +147,18 @@ class Decoder(ABC):
             logits_processor,
             stopping_criteria,
             generation_config,
-            model_kwargs.get("attention_mask"),
+            model_kwargs,
         )
 
-    def _eos_tokens(self, eos_token_id: int | Sequence[int] | None) -> frozenset[int]:
+    def _eos_tokens(self, eos_token_id: int | Sequence[int] | Tensor | None) -> frozenset[int]:
         if eos_token_id is None:
             return self.pair.target.eos_tokens
-        return frozenset([eos_token_id] if isinstance(eos_token_id, int) else eos_token_id)
+        return frozenset(int(token) for token in torch.as_tensor(eos_token_id).reshape(-1).tolist())
+
+    def _layers(self, layers: tuple[int, ...]) -> tuple[int, ...]:
+        own = self.controller.layers
+        if own and layers and layers != own:
+            raise ValueError(
+                f"layers {layers}: the {self.controller.kind} controller taps {own}, and a pass has one set of taps."
+            )
+        return own or layers

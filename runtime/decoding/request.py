@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from predictors.sampling import SamplingSettings
-from runtime.pair import ModelPair
 from runtime.randomness import Chance
 
 
@@ -39,23 +38,26 @@ class Request:
         return tokens, done
 
 
-def checked_prompt(prompt_ids: Sequence[int] | Tensor, pair: ModelPair, max_new_tokens: int) -> list[int]:
+def checked_prompt(
+    prompt_ids: Sequence[int] | Tensor, max_new_tokens: int, vocabulary_size: int, context_limit: int
+) -> list[int]:
+    """The prompt as a list of ids, or a `ValueError` that names what is wrong."""
     ids = torch.as_tensor(prompt_ids)
+    if ids.is_floating_point() and ids.numel():
+        raise ValueError(f"prompt_ids must be token ids (whole numbers), got {ids.dtype}.")
     if ids.dim() != 1:
         raise ValueError(f"prompt_ids must be one sequence (1-D), got shape {tuple(ids.shape)}; one request at a time.")
     prompt: list[int] = [int(token) for token in ids.tolist()]
     if not prompt:
         raise ValueError("the prompt is empty: pass at least one token (for example the beginning-of-sequence token).")
-    outside = [token for token in prompt if not 0 <= token < pair.target.vocabulary_size]
+    outside = [token for token in prompt if not 0 <= token < vocabulary_size]
     if outside:
-        raise ValueError(
-            f"prompt token {outside[0]} is outside the target's vocabulary of {pair.target.vocabulary_size}."
-        )
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens must be >= 1, got {max_new_tokens}.")
-    if len(prompt) + max_new_tokens > pair.context_limit:
+        raise ValueError(f"prompt token {outside[0]} is outside the target's vocabulary of {vocabulary_size}.")
+    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens must be a whole number >= 1, got {max_new_tokens!r}.")
+    if len(prompt) + max_new_tokens > context_limit:
         raise ValueError(
             f"the prompt's {len(prompt)} tokens and max_new_tokens={max_new_tokens} do not fit the pair's context of "
-            f"{pair.context_limit}. Shorten the prompt or pass max_new_tokens <= {max(0, pair.context_limit - len(prompt))}."
+            f"{context_limit}. Shorten the prompt or pass max_new_tokens <= {max(0, context_limit - len(prompt))}."
         )
     return prompt

@@ -6,6 +6,7 @@ cached: a target pass runs over it and the tree, row 0 being its own.
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from predictors.controllers import Controller
@@ -31,6 +32,11 @@ class SequentialDecoder(Decoder):
         super().__init__(pair, controller)
         self.drafter = drafter
         self.verifier = verifier
+
+    @property
+    def context_limit(self) -> int:
+        limit = self.pair.target.context_limit
+        return limit if self.drafter is None or self.pair.draft is None else min(limit, self.pair.draft.context_limit)
 
     def _steps(self, request: Request) -> Iterator[Step]:
         run = _Run(self, request)
@@ -64,6 +70,7 @@ class _Run:
         self.hidden_KD: Tensor | None = None
         self.previous: RoundRecord | None = None
 
+    @torch.inference_mode()
     def prefill(self) -> Step:
         """Round 0: cache the prompt in both models and emit one token of the target."""
         prompt = self.request.prompt
@@ -72,13 +79,19 @@ class _Run:
         self.target.keep(range(len(prompt)))
         self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[-1]
         self.clock.lap("target")
-        self.newest = int(self.chance.categorical(processed_law(out.logits[-1], self.request.settings)))
+        law = processed_law(out.logits[-1], self.request.settings)
+        if not bool(torch.isfinite(law).all()):
+            raise ValueError(
+                "the target's logits are not finite after the prompt; check the model's weights and dtype."
+            )
+        self.newest = int(self.chance.categorical(law))
         self.clock.lap("verify")
         if self.draft is not None:
             self.draft.prefill(prompt, self.newest)
             self.clock.lap("draft")
         return Step(*self._emit(RoundRecord(), [self.newest]))
 
+    @torch.inference_mode()
     def round(self) -> Step:
         """Draft, verify in one target pass, commit."""
         self.clock.resume()
@@ -103,7 +116,7 @@ class _Run:
         tokens, record = self._emit(record, [*accepted, token])
         self.session.end_round(record)
         self.previous = record
-        evidence = Evidence(root, tree, draft_laws, target_probs) if self.request.observe else None
+        evidence = Evidence(root, tree, draft_laws, target_probs, out.hidden_NKD) if self.request.observe else None
         return Step(tokens, record, evidence)
 
     def _root(self) -> Root:

@@ -69,7 +69,7 @@ class ChainDraft:
             clock.lap("controller")
             if stop:
                 break
-            token = self._randomness.categorical(law.probs_V)
+            token = law.probs_V.argmax() if self._settings.greedy else self._randomness.categorical(law.probs_V)
             tokens.append(token)
             laws.append(law)
             ended = int(token) in self._eos_tokens
@@ -98,7 +98,7 @@ class ChainDraft:
             self._state.keep(range(len(self._uncached)))
             self._uncached = []
         logits_V = fit_vocabulary(logits, self._vocabulary_size)
-        return NextLaw(root, len(tokens), logits_V, processed_law(logits_V, self._settings))
+        return NextLaw(root, self._settings, len(tokens), logits_V, processed_law(logits_V, self._settings))
 
     def _tree(self, tokens: list[Tensor], laws: list[NextLaw]) -> TokenTree:
         if not tokens:

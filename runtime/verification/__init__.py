@@ -15,13 +15,12 @@ class Verifier:
     """A rule: ``rule(tree, target_probs)`` gives the outcome's law.
 
     ``target_probs`` is [N + 1, V]: row 0 after the root, row i + 1 after node i. ``lossless_for`` lists the draft laws under
-    which the emitted tokens follow the target exactly; ``chains_only`` rules refuse branching trees.
+    which the emitted tokens follow the target exactly.
     """
 
     name: str
     rule: Callable[[TokenTree, Tensor], OutcomeLaw]
     lossless_for: frozenset[DraftLaw]
-    chains_only: bool
 
     def __call__(self, tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
         """The law of the outcome on ``tree``; `ValueError` if this rule would be lossy on it."""
@@ -37,9 +36,9 @@ class Verifier:
 _ONE_DRAW = frozenset(DraftLaw)
 
 VERIFIERS: dict[str, Verifier] = {
-    "tokenwise": Verifier("tokenwise", tokenwise, _ONE_DRAW, chains_only=True),
-    "block": Verifier("block", block, _ONE_DRAW, chains_only=True),
-    "hsd": Verifier("hsd", block, _ONE_DRAW, chains_only=True),
+    "tokenwise": Verifier("tokenwise", tokenwise, _ONE_DRAW),
+    "block": Verifier("block", block, _ONE_DRAW),
+    "hsd": Verifier("hsd", block, _ONE_DRAW),
 }
 
 __all__ = ["VERIFIERS", "OutcomeLaw", "Verifier", "draw_verdict"]

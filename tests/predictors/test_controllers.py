@@ -18,7 +18,7 @@ def root(settings=SETTINGS, cap=4):
 
 def law(probs, drafted=1, settings=SETTINGS):
     probs_V = torch.tensor(probs, dtype=torch.float64)
-    return NextLaw(root(settings), drafted, probs_V.log(), probs_V)
+    return NextLaw(root(settings), settings, drafted, probs_V.log(), probs_V)
 
 
 @pytest.mark.parametrize("kind", UNLEARNED)
@@ -28,8 +28,8 @@ def test_contract_suite(kind):
     assert first is not second, "state belongs to a request"
     plan = first.plan(root())
     assert plan is None or plan >= 0
-    assert bool(first.stop_before(law([0.9, 0.1]))) in (True, False)
-    assert bool(first.stop_after(DrawnToken(law([0.9, 0.1]), torch.tensor(0)))) in (True, False)
+    assert not bool(first.stop_before(law([1.0, 0.0]))), "no rule stops at a certain law"
+    assert not bool(first.stop_after(DrawnToken(law([1.0, 0.0]), torch.tensor(0))))
     before = vars(second).copy()
     first.end_round(RoundRecord(drafted=4, accepted=1))
     assert vars(second) == before
@@ -47,10 +47,18 @@ def test_signals():
     assert float(signal.entropy) == pytest.approx(1.5 * torch.tensor(2.0).log().item())
     hot = SamplingSettings(2.0)
     logits = torch.tensor([2.0, 0.0], dtype=torch.float64)
-    signal = NextLaw(root(hot), 0, logits, (logits / 2).softmax(0))
+    signal = NextLaw(root(hot), hot, 0, logits, (logits / 2).softmax(0))
     assert float(signal.confidence) == pytest.approx(float(logits.softmax(0).max()))
     assert float(signal.law_confidence) == pytest.approx(float((logits / 2).softmax(0).max()))
     assert float(DrawnToken(signal, torch.tensor(1)).probability) == pytest.approx(float((logits / 2).softmax(0)[1]))
+
+
+def test_signals_follow_the_drafts_settings():
+    """With a draft temperature of its own the temperature-1 scalars are still those of temperature 1."""
+    logits = torch.tensor([2.0, 0.0, 0.0], dtype=torch.float64)
+    cold = NextLaw(root(SETTINGS), SamplingSettings(0.0), 0, logits, torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
+    assert float(cold.confidence) == pytest.approx(float(logits.softmax(0).max()))
+    assert float(cold.law_confidence) == 1
 
 
 def test_what_is_decided_before_a_draw_cannot_see_it():
@@ -100,4 +108,4 @@ def test_entropy_reads_the_temperature_1_law_when_greedy():
     flat = torch.tensor([0.1, 0.0], dtype=torch.float64)
     one_hot = torch.tensor([1.0, 0.0], dtype=torch.float64)
     session = build_controller({"kind": "entropy"}).start(greedy)
-    assert session.stop_before(NextLaw(root(greedy), 1, flat, one_hot))
+    assert session.stop_before(NextLaw(root(greedy), greedy, 1, flat, one_hot))

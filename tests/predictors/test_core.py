@@ -51,6 +51,7 @@ def test_parse_config():
         ({"gamma": "two"}, r"here\.gamma: expected int, got 'two' \(str\)"),
         ({"gamma": True}, r"here\.gamma: expected int, got True"),
         ({"gamma": 1, "inner": {"rat": 1}}, r"here\.inner: unknown key 'rat'"),
+        ({"gamma": 1, "inner": {"rate": float("nan")}}, r"here\.inner\.rate: expected a finite number, got nan"),
         ({"gamma": 1, "sizes": [1, "2"]}, r"here\.sizes\[1\]: expected int"),
         ([], "here: expected a mapping"),
     ],
@@ -86,17 +87,19 @@ def test_state_vector_is_layers_then_embedding_in_float16():
 def test_assemble_extended_scalars():
     rows = assemble(
         spec("extended"),
-        torch.zeros(4, 7, dtype=torch.float16),
-        previous_drafted_B=torch.tensor([-1, 8, 8, 4]),
-        previous_accepted_B=torch.tensor([-1, 6, 0, 1]),
-        first_confidence_B=torch.tensor([0.5, 0.6, 0.7, 0.8]),
-        first_entropy_B=torch.tensor([1.0, 2.0, 3.0, 4.0]),
+        torch.zeros(6, 7, dtype=torch.float16),
+        previous_drafted_B=torch.tensor([-1, 8, 8, 4, 0, 2]),
+        previous_accepted_B=torch.tensor([-1, 6, 0, 1, 0, 2]),
+        first_confidence_B=torch.tensor([0.5, 0.6, 0.7, 0.8, 0.9, 1.0]),
+        first_entropy_B=torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
     )
     scalars = rows[:, 7:].tolist()
     assert scalars[0] == pytest.approx([1, 0, 0, 0, 0.5, 1])
     assert scalars[1] == pytest.approx([0, 1, 0, 1, 0.6, 2])  # 6 of 8 accepted counts as all of γ = 4
     assert scalars[2] == pytest.approx([0, 0, 1, 0, 0.7, 3])
     assert scalars[3] == pytest.approx([0, 0.25, 0, 0, 0.8, 4])
+    assert scalars[4] == pytest.approx([1, 0, 0, 0, 0.9, 5])  # nothing drafted says nothing
+    assert scalars[5] == pytest.approx([1, 0, 0, 0, 1, 6])  # 2 of 2 accepted, the draft cut by choice: unknown
 
 
 def test_feature_sets():

@@ -48,13 +48,13 @@ def test_bundle_of_another_shape(bundle):
 
 def test_flipped_norm_flag(bundle, pair):
     edit(bundle, lambda card: card["contract"]["identity"].update(last_layer_post_norm=False))
-    with pytest.raises(ContractError, match="last_layer_post_norm was True when it was made and is False now"):
+    with pytest.raises(ContractError, match="last_layer_post_norm was True when it was exported and is False now"):
         load_decoder(bundle, pair)
 
 
 def test_layer_ids_shifted_by_one(bundle, pair):
     edit(bundle, lambda card: card["contract"]["identity"].update(layer_ids=[0, 1]))
-    with pytest.raises(ContractError, match=r"layer_ids was \(1, 2\) .* is \(0, 1\) now"):
+    with pytest.raises(ContractError, match=r"layer_ids was \[1, 2\] .* is \[0, 1\] now"):
         load_decoder(bundle, pair)
 
 
@@ -86,9 +86,9 @@ def test_missing_and_damaged_files(bundle, pair):
 
 
 def test_unknown_kind(bundle, pair):
-    edit(bundle, lambda card: card.update(kind="oracle"))
+    strange = random_bundle(bundle, pair, change=lambda card: card.update(kind="oracle"))
     with pytest.raises(ValueError, match="unknown controller kind 'oracle'"):
-        load_decoder(bundle, pair)
+        load_decoder(strange, pair)
 
 
 def test_fingerprint_survives_a_change_of_dtype(bundle, pair):
@@ -98,16 +98,69 @@ def test_fingerprint_survives_a_change_of_dtype(bundle, pair):
         load_decoder(bundle, half)
 
 
-def test_hash_follows_the_content(bundle):
+def test_hash_follows_the_content(bundle, pair):
     before = bundle_hash(bundle)
     assert before == bundle_hash(bundle)
-    edit(bundle, lambda card: card["thresholds"].update(static_gamma=7))
+    random_bundle(bundle, pair, static_gamma=7)
     assert bundle_hash(bundle) != before
     assert read_bundle(bundle).card["thresholds"]["static_gamma"] == 7
 
 
-def test_tensors_that_do_not_fit_the_card(bundle, pair):
-    edit(bundle, lambda card: card["feature_spec"].update(feature_set="paper"))
-    with pytest.raises(ValueError, match="do not fit the card's feature spec"):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda card: card["contract"]["serving_range"].update(max_context=9999), "max_context was 200 .* 9999 now"),
+        (lambda card: card["contract"]["serving_range"]["settings"].append([0.7, 0.0, 1.0]), "serving_range.settings"),
+        (lambda card: card["feature_spec"].update(gamma=1), "feature_spec.gamma was 2 .* 1 now"),
+        (lambda card: card["decoder"]["drafter"].update(gamma=8), "decoder.drafter.gamma was 2"),
+        (lambda card: card["thresholds"].update(max_distance=1.0), "thresholds.max_distance"),
+        (lambda card: card.update(note="mine"), "note was None"),
+    ],
+)
+def test_every_edit_of_the_card_is_noticed(bundle, pair, change, message):
+    edit(bundle, change)
+    with pytest.raises(ContractError, match=f"was edited: .*{message}"):
         load_decoder(bundle, pair)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda card: card["thresholds"].update(max_distance=float("nan")),
+            "a number that is not finite",
+        ),
+        (lambda card: card["thresholds"].update(static_gamma=-3), "static_gamma must be >= 0"),
+        (lambda card: card["thresholds"]["rule"].update(epsilon=2.0), "epsilon must lie in"),
+        (lambda card: card["calibration"].update(temperature=-1.0), "temperature must be > 0"),
+        (lambda card: card["calibration"].update(bias=[0.0, 0.0]), "bias must have one entry per class"),
+        (lambda card: card.pop("feature_spec"), "card.json lacks feature_spec"),
+        (lambda card: card["feature_spec"].update(layers=[0, 1]), "not the contract's layer_ids"),
+        (lambda card: card["decoder"]["drafter"].update(gamma=1), "gamma=1 is shorter than the 2 tokens"),
+    ],
+)
+def test_bundles_exported_wrong_are_refused(pair, tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        load_decoder(random_bundle(tmp_path / "wrong", pair, change=change), pair)
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.norm.weight", "model.layers.1.mlp.up_proj.weight"])
+def test_every_parameter_is_part_of_the_identity(bundle, name):
+    model = tiny_llama(seed=0)
+    with torch.no_grad():
+        model.get_parameter(name).mul_(1.1).add_(0.01)
+    with pytest.raises(ContractError, match=r"target\.weights"):
+        load_decoder(bundle, ModelPair(model, tiny_llama(seed=0, layers=1)))
+
+
+def test_special_tokens_and_output_flags_are_no_identity(bundle):
+    model = tiny_llama(seed=0)
+    model.config.pad_token_id, model.config.eos_token_id, model.config.output_hidden_states = 0, 3, True
+    load_decoder(bundle, ModelPair(model, tiny_llama(seed=0, layers=1)))
+
+
+def test_tensors_that_do_not_fit_the_card(bundle, pair):
+    wrong = random_bundle(bundle, pair, change=lambda card: card["feature_spec"].update(feature_set="paper"))
+    with pytest.raises(ValueError, match="do not fit the card's feature spec"):
+        load_decoder(wrong, pair)
     assert torch.is_tensor(read_bundle(bundle).tensors["reduction.mean"])

@@ -7,6 +7,8 @@ from transformers import (
     MinLengthLogitsProcessor,
     StoppingCriteria,
     StoppingCriteriaList,
+    TemperatureLogitsWarper,
+    TopPLogitsWarper,
     set_seed,
 )
 
@@ -64,6 +66,18 @@ def test_filters_arrive(pair, decoder):
     assert torch.equal(greedy, narrow)
 
 
+def test_greedy_stays_greedy_whatever_the_warpers(pair, decoder):
+    model = pair.target.model
+    warped = model.generate(
+        PROMPT,
+        custom_generate=decoder,
+        do_sample=False,
+        logits_processor=[TemperatureLogitsWarper(5.0)],
+        max_new_tokens=20,
+    )
+    assert torch.equal(warped, model.generate(PROMPT, do_sample=False, max_new_tokens=20))
+
+
 def test_stopping_criteria_cut_inside_a_round(pair, decoder):
     class After(StoppingCriteria):
         def __init__(self, length):
@@ -111,6 +125,12 @@ def test_output_object(pair, decoder):
     [
         ({"repetition_penalty": 1.3}, "RepetitionPenaltyLogitsProcessor is not supported"),
         ({"logits_processor": [MinLengthLogitsProcessor(9, 1)]}, "MinLengthLogitsProcessor is not supported"),
+        (
+            {"logits_processor": [TemperatureLogitsWarper(4.0), TemperatureLogitsWarper(0.25)]},
+            "once each and in this order",
+        ),
+        ({"logits_processor": [TopPLogitsWarper(0.6), TemperatureLogitsWarper(3.0)]}, "once each and in this order"),
+        ({"logits_processor": [TopPLogitsWarper(0.6, min_tokens_to_keep=5)]}, "min_tokens_to_keep=5 is not supported"),
         ({"num_beams": 3}, "num_beams=3 is not supported"),
         ({"return_dict_in_generate": True, "output_scores": True}, "output_scores=True is not supported"),
     ],

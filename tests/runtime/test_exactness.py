@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from predictors.sampling import SamplingSettings
-from runtime import ModelPair, build_decoder
+from runtime import ModelPair, Randomness, build_decoder
 from runtime.laws import processed_law
 from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.chain import block
@@ -116,7 +116,7 @@ class LlamaLogits:
 
 
 def _wrong_verifier(rule):
-    return Verifier("wrong", rule, VERIFIERS["block"].lossless_for, chains_only=True)
+    return Verifier("wrong", rule, VERIFIERS["block"].lossless_for)
 
 
 def _accept_half_as_often(tree, target_probs):
@@ -173,3 +173,29 @@ def test_dropping_the_drawn_token_is_noticed(monkeypatch):
     settings = SamplingSettings(1.0)
     law = decoder_law(pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}}, 4, settings)
     assert total_variation(law, target_law(pair.target, PROMPT, 4, settings)) > 1e-3
+
+
+# ---- the real source of chance: two streams that must not be one
+
+
+def chi_squared(pair, draws, one_stream):
+    """χ² of the first three tokens' counts against the target's law, by real draws; and its degrees of freedom."""
+    config = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}, "verifier": "tokenwise"}
+    decoder = build_decoder(pair, config)
+    counts = {}
+    for seed in range(draws):
+        chance = Randomness(seed)
+        if one_stream:  # proposals and accept tests read the same numbers
+            chance._streams = {"draft": Randomness(seed), "verify": Randomness(seed)}
+        tokens = decoder.generate(PROMPT, max_new_tokens=3, temperature=1.0, randomness=chance, eos_token_id=()).tokens
+        counts[tuple(tokens)] = counts.get(tuple(tokens), 0) + 1
+    law = target_law(pair.target, PROMPT, 3, SamplingSettings(1.0))
+    return sum((counts.get(key, 0) - draws * share) ** 2 / (draws * share) for key, share in law.items()), len(law) - 1
+
+
+@pytest.mark.parametrize("one_stream", [False, True])
+def test_real_draws_follow_the_target_unless_streams_are_shared(one_stream):
+    pair = ModelPair(TableModel(3, seed=1, sharpness=0.7), TableModel(3, seed=2, sharpness=0.7))
+    statistic, freedom = chi_squared(pair, 3000, one_stream)
+    deviations = (statistic - freedom) / (2 * freedom) ** 0.5
+    assert deviations > 10 if one_stream else deviations < 5

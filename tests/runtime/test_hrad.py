@@ -7,8 +7,9 @@ import torch
 
 from predictors.bundle import read_bundle
 from predictors.controllers import HRAD
+from predictors.features import assemble, state_vector
 from predictors.sampling import SamplingSettings
-from runtime import ModelPair, build_decoder, load_decoder
+from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig
 from runtime.verification import VERIFIERS
@@ -23,9 +24,8 @@ def pair():
     return ModelPair(tiny_llama(seed=0), tiny_llama(seed=0, layers=1))
 
 
-@pytest.mark.parametrize("feature_set", ["paper", "extended"])
-def test_greedy_equality_and_all_decisions_taken(pair, tmp_path, feature_set):
-    decoder = load_decoder(random_bundle(tmp_path / "b", pair, feature_set, gamma=3), pair)
+def recorded_decisions(decoder):
+    """The class of every prediction from now on."""
     decisions, predict = [], decoder.controller.predict
 
     def recorded(root, law):
@@ -34,9 +34,31 @@ def test_greedy_equality_and_all_decisions_taken(pair, tmp_path, feature_set):
         return probabilities, distance
 
     decoder.controller.predict = recorded
+    return decisions
+
+
+@pytest.mark.parametrize("feature_set", ["paper", "extended"])
+def test_greedy_equality_and_all_decisions_taken(pair, tmp_path, feature_set):
+    decoder = load_decoder(random_bundle(tmp_path / "b", pair, feature_set, gamma=3), pair)
+    decisions = recorded_decisions(decoder)
     for prompt in ([1, 2, 3], [9, 8], [4, 4, 7, 30], [11]):
         assert decoder.generate(prompt, max_new_tokens=30).tokens == plain(pair.target.model, prompt, 30)
     assert len(set(decisions)) >= 2, "a random head that always decides alike tests little"
+
+
+def undecided_decoder(tmp_path, pair, feature_set, temperature):
+    """The first random head that takes more than one decision in a few sampled texts."""
+    for seed in range(50):
+        bundle = random_bundle(
+            tmp_path / f"b{seed}", pair, feature_set, gamma=2, temperatures=(temperature,), seed=seed
+        )
+        decoder = load_decoder(bundle, pair)
+        decisions = recorded_decisions(decoder)
+        for chance in range(5):
+            decoder.generate(PROMPT, max_new_tokens=4, temperature=temperature, randomness=Randomness(chance))
+        if len(set(decisions)) >= 2:
+            return load_decoder(bundle, pair)
+    raise AssertionError("no random head decides more than one thing")
 
 
 @pytest.mark.parametrize("feature_set", ["paper", "extended"])
@@ -45,11 +67,12 @@ def test_output_law_is_the_targets(tmp_path, feature_set, temperature):
     """The real head on tiny Llamas, every random choice enumerated."""
     pair = ModelPair(tiny_llama(4, seed=0), tiny_llama(4, seed=1))
     settings = SamplingSettings(temperature)
-    bundle = random_bundle(tmp_path / "b", pair, feature_set, gamma=2, temperatures=(temperature,))
-    decoder = load_decoder(bundle, pair)
+    decoder = undecided_decoder(tmp_path, pair, feature_set, temperature)
+    decisions = recorded_decisions(decoder)
     law = output_law(
         lambda chance: decoder.generate(PROMPT, max_new_tokens=4, temperature=temperature, randomness=chance).tokens
     )
+    assert len(set(decisions)) >= 2, "a head that always decides alike is a static setting"
     assert total_variation(law, target_law(LlamaLogits(pair.target.model), PROMPT, 4, settings)) < 1e-5
 
 
@@ -123,3 +146,61 @@ def test_build_decoder_takes_the_bundle_as_a_controller(pair, tmp_path):
     assert isinstance(built, SequentialDecoder)
     texts = [decoder.generate([5, 6], max_new_tokens=20) for decoder in (built, loaded)]
     assert [record.drafted for record in texts[0].rounds] == [record.drafted for record in texts[1].rounds]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_served_features_are_the_contracts(pair, tmp_path, temperature):
+    """What the head saw, recomputed without caches by the code that training uses."""
+    bundle = random_bundle(tmp_path / "b", pair, "extended", gamma=3, temperatures=(temperature,), seed=1)
+    decoder = load_decoder(bundle, pair)
+    predict, seen = decoder.controller.predict, []
+
+    def some(root, law):
+        predict(root, law)
+        return torch.tensor([0.0, 1.0, 0.0]), 0.0
+
+    decoder.controller.predict = some
+    decoder.controller.network.reduction.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    steps = list(
+        decoder.stream([1, 2, 3], max_new_tokens=30, temperature=temperature, randomness=Randomness(0), observe=True)
+    )
+    tokens, previous = [1, 2, 3, *steps[0].tokens], None
+    for row, step in zip(seen, steps[1:], strict=False):
+        root = step.evidence.root
+        with torch.no_grad():
+            law = pair.draft.model(torch.tensor([tokens])).logits[0, -1].softmax(-1)
+        expected = assemble(
+            decoder.controller.spec,
+            state_vector(root.hidden_KD, root.embedding_E).unsqueeze(0),
+            torch.tensor([-1 if previous is None else previous.drafted]),
+            torch.tensor([-1 if previous is None else previous.accepted]),
+            law.max().reshape(1),
+            -(law * law.log()).sum().reshape(1),
+        )
+        torch.testing.assert_close(row, expected, atol=1e-4, rtol=1e-4)
+        tokens, previous = [*tokens, *step.tokens], step.record
+    assert len(seen) >= 3
+
+
+def test_epsilon_is_used(pair, tmp_path):
+    """A head that always says "some" drafts as the confidence controller with its ε."""
+    lengths = []
+    for epsilon in (0.02, 0.5):
+        rule = {"epsilon": epsilon}
+        decoder = load_decoder(random_bundle(tmp_path / f"b{epsilon}", pair, gamma=5, rule=rule), pair)
+        decoder.controller.predict = lambda root, law: (torch.tensor([0.0, 1.0, 0.0]), 0.0)
+        controller = {"kind": "confidence", "epsilon": epsilon}
+        config = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 5}, "controller": controller}
+        runs = [
+            [record.drafted for record in item.generate([1, 2], max_new_tokens=30).rounds]
+            for item in (decoder, build_decoder(pair, config))
+        ]
+        assert runs[0] == runs[1]
+        lengths.append(runs[0])
+    assert lengths[0] != lengths[1]
+
+
+def test_other_layers_than_the_heads_are_refused(pair, tmp_path):
+    decoder = load_decoder(random_bundle(tmp_path / "b", pair), pair)
+    with pytest.raises(ValueError, match=r"layers \(0,\).*taps \(1, 2\)"):
+        decoder.stream([1, 2], layers=(0,))

@@ -77,3 +77,12 @@ def test_streams_are_reproducible_and_independent():
     assert float((one == other).float().mean()) < 0.05
     plain = Forking([])
     assert stream(plain, "draft") is plain
+
+
+def test_a_source_used_again_goes_on():
+    """Two requests with one source are independent; a fresh source of the same seed starts over."""
+    weights = torch.ones(64, 1000)
+    source = Randomness(5)
+    first, second = (source.stream("draft").categorical(weights) for _ in range(2))
+    assert not torch.equal(first, second)
+    assert torch.equal(first, Randomness(5).stream("draft").categorical(weights))

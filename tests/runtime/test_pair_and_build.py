@@ -52,8 +52,11 @@ def test_load_from_folders(tmp_path):
         tiny_llama(32, layers=layers).save_pretrained(tmp_path / name)
         tokenizer(WORDS).save_pretrained(tmp_path / name)
     pair = ModelPair.load(tmp_path / "target", tmp_path / "draft", device="cpu", dtype="float32")
-    assert pair.target.dtype == torch.float32 and pair.context_limit == 256 and len(pair.tokenizer) == 30
+    assert pair.target.dtype == torch.float32 and pair.target.context_limit == 256 and len(pair.tokenizer) == 30
     assert ModelPair.load(tmp_path / "target", device="cpu").target.dtype == native_dtype(torch.device("cpu"))
+    tokenizer(WORDS[::-1]).save_pretrained(tmp_path / "draft")
+    with pytest.raises(ValueError, match="vocabular"):
+        ModelPair.load(tmp_path / "target", tmp_path / "draft", device="cpu", tokenizer=tmp_path / "target")
     with pytest.raises(ValueError, match="cannot load a model from .*nowhere"):
         ModelPair.load(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="dtype 'int8' is not a floating-point"):
@@ -104,13 +107,46 @@ def test_speculation_without_a_draft_is_refused():
         ),
         ([1] * 300, {"max_new_tokens": 7}, "Shorten the prompt"),
         ([[1, 2]], {}, "one request at a time"),
-        ([1], {"max_new_tokens": 0}, "max_new_tokens must be >= 1"),
+        ([1], {"max_new_tokens": 0}, "max_new_tokens must be a whole number >= 1"),
         ([1], {"temperature": -1.0}, "temperature must be"),
+        ([1], {"temperature": None}, "temperature must be"),
+        ([1], {"top_k": 2.5}, "top_k must be a whole number"),
+        ([1], {"max_new_tokens": 3.0}, "max_new_tokens must be a whole number"),
+        ([1.7, 2.2], {}, "must be token ids"),
     ],
 )
 def test_bad_requests_are_refused_before_any_work(pair, prompt, options, message):
     with pytest.raises(ValueError, match=message):
         build_decoder(pair, {"method": "speculative"}).stream(prompt, **options)
+
+
+def test_plain_decoding_is_not_bound_by_the_drafts_context():
+    pair = ModelPair(tiny_llama(seed=0), tiny_llama(seed=1, layers=1, max_position_embeddings=32))
+    assert len(build_decoder(pair, {"method": "autoregressive"}).generate([1] * 30, max_new_tokens=20).tokens) == 20
+    with pytest.raises(ValueError, match="the pair's context of 32"):
+        build_decoder(pair, {"method": "speculative"}).generate([1] * 30, max_new_tokens=20)
+
+
+def test_end_of_sequence_may_be_a_tensor_or_set_later(pair):
+    decoder = build_decoder(pair, {"method": "speculative"})
+    text = decoder.generate([1, 2], max_new_tokens=20).tokens
+    stop = text[7]
+    expected = text[: text.index(stop) + 1]
+    for value in (stop, [stop], torch.tensor([stop]), torch.tensor(stop)):
+        assert decoder.generate([1, 2], max_new_tokens=20, eos_token_id=value).tokens == expected
+    pair.target.model.generation_config.eos_token_id = stop
+    assert decoder.generate([1, 2], max_new_tokens=20).tokens == expected
+    pair.target.model.generation_config.eos_token_id = None
+
+
+def test_weights_that_are_not_numbers_are_noticed():
+    model = tiny_llama(seed=0)
+    with torch.no_grad():
+        model.lm_head.weight[3] = float("nan")
+    with pytest.raises(ValueError, match="not finite after the prompt"):
+        build_decoder(ModelPair(model, tiny_llama(seed=1, layers=1)), {"method": "speculative"}).generate(
+            [1, 2], temperature=1.0
+        )
 
 
 def test_a_request_may_fill_the_context(pair):

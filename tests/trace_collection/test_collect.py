@@ -99,6 +99,20 @@ def test_rows_tell_the_truth(collected, pair, prompts):
         np.testing.assert_allclose(row["acceptance"][: row["drafted"]], np.array(agreed, float), atol=1e-6)
 
 
+def test_where_the_newest_token_came_from(collected, prompts, tmp_path):
+    model = tiny_llama(seed=0, layers=3)
+    collect(ModelPair(model, model), prompts, CONFIG, tmp_path, quiet)  # accepts everything
+    rows = read(collected) + read(tmp_path)
+    for before, row in zip([None, *rows[:-1]], rows, strict=True):
+        if row["round"] == 1:
+            assert row["newest_token_source"] == "prefill" and row["previous_drafted"] == -1
+        else:
+            everything = before["accepted"] == before["drafted"]
+            assert row["newest_token_source"] == ("bonus" if everything else "correction")
+            assert (row["previous_drafted"], row["previous_accepted"]) == (before["drafted"], before["accepted"])
+    assert {row["newest_token_source"] for row in rows} == {"prefill", "bonus", "correction"}
+
+
 def test_confidences_are_the_unfiltered_laws(collected, pair, prompts):
     draft = pair.draft.model
     by_id = {prompt.id: prompt for prompt in prompts}
