@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from pipelines.builtin import language_model, muon
+from pipelines.builtin import language_model, llama_forward, muon
 from pipelines.builtin.corpus import BuiltinCorpus, Document
 from pipelines.builtin.inflation import InflatedShape, inflate
 from pipelines.builtin.language_model import Recipe, Shape, held_out_loss, new_model, train
@@ -103,7 +103,7 @@ def train_builtin_pair(
 
 def _recipe_hash() -> str:
     """Hash of the training code: a model trained by other code is not the same model."""
-    sources = [inspect.getsource(module) for module in (language_model, muon)]
+    sources = [inspect.getsource(module) for module in (language_model, llama_forward, muon)]
     return hashlib.sha256("".join(sources).encode()).hexdigest()
 
 

@@ -4,7 +4,8 @@ import torch.nn.functional as F
 from transformers import LlamaForCausalLM
 
 from pipelines.builtin import language_model
-from pipelines.builtin.language_model import Recipe, Shape, forward, held_out_loss, new_model, rotary_table, train
+from pipelines.builtin.language_model import Recipe, Shape, held_out_loss, new_model, train
+from pipelines.builtin.llama_forward import forward, rotary_table
 
 SHAPE = Shape(hidden=32, layers=2, heads=4, feed_forward=48)
 RECIPE = Recipe(steps=3, context=24, warm_up=0)
