@@ -29,7 +29,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse ``argv`` (default: the process's own) and run the subcommand.
 
-    A user's mistake (`ValueError`, `OSError`) ends the process with one line and exit status 2; a bug keeps its traceback.
+    A user's mistake (`ValueError`, `OSError`) or a refusal of MLflow ends the process with one line; a bug keeps its traceback.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
@@ -50,5 +50,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         module.run(args)
     except (ValueError, OSError) as error:
         sys.exit(f"draftwright {args.command}: {error}")
+    except Exception as error:
+        if not type(error).__module__.startswith("mlflow"):
+            raise
+        sys.exit(f"draftwright {args.command}: MLflow refused: {str(error).splitlines()[0]}. Earlier results are kept.")
     except KeyboardInterrupt:
         sys.exit(f"draftwright {args.command}: interrupted; finished work is kept, run the same command again to go on")

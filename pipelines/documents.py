@@ -68,7 +68,7 @@ class Source:
 
 
 def load_documents(source: Source) -> list[Document]:
-    """All documents of a source.
+    """All documents of a source, the first of those that say the same.
 
     Raises
     ------
@@ -83,7 +83,10 @@ def load_documents(source: Source) -> list[Document]:
     for document in documents:
         if not document.text.strip() and not document.messages:
             raise ValueError(f"source {source.name!r}: document {document.id!r} is empty.")
-    return documents
+    first = {repr((document.text, document.messages)): document for document in reversed(documents)}
+    if len(first) < len(documents):
+        print(f"{source.name}: {len(documents) - len(first)} repeated documents left out, or splits would share them")
+    return [document for document in documents if first[repr((document.text, document.messages))] is document]
 
 
 def _documents(source: Source) -> Iterator[Document]:

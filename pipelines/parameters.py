@@ -17,12 +17,19 @@ def load_parameters(cls: type[Config], pair: str, section: str, path: Path = PAR
 
     ``section`` may be dotted (``train.extended``).
     """
-    document = yaml.safe_load(path.read_text())
-    pairs = document.get("pairs", {})
+    try:
+        document = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    pairs = document.get("pairs") if isinstance(document, dict) else None
+    if not isinstance(pairs, dict):
+        raise ValueError(f"{path}: there is no mapping of pairs under 'pairs:'.")
     if pair not in pairs:
         raise ValueError(f"{path}: no pair {pair!r} under 'pairs:'. Known pairs: {', '.join(pairs)}.")
     values, where = pairs[pair], f"{path}: pairs.{pair}"
     for key in section.split("."):
+        if not isinstance(values, dict):
+            raise ValueError(f"{where}: expected a mapping of sections, got {values!r}.")
         if key not in values:
             raise ValueError(f"{where}: section {key!r} is missing. Sections there: {', '.join(values)}.")
         values, where = values[key], f"{where}.{key}"

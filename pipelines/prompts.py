@@ -43,15 +43,15 @@ class PromptParameters:
 
     sources: tuple[Source, ...]
     seed: int = 0
-    train: int = 560
-    validation: int = 120
+    train: int = 540
+    validation: int = 160
     test: int = 120
-    min_tokens: int = 64
+    min_tokens: int = 16
     max_tokens: int = 128
     room: int = 64
     prompts_per_document: int = 8
     longest: int = 1024
-    validation_share: float = 0.15
+    validation_share: float = 0.2
     test_share: float = 0.18
 
     def __post_init__(self) -> None:

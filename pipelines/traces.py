@@ -13,11 +13,20 @@ from typing import Any
 
 from tqdm import tqdm
 
+from pipelines.measuring.provenance import source_hash
 from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.prompt_table import SPLITS, read_prompts
 from runtime import ModelPair
 from trace_collection.collect import TraceConfig, collect
+
+COLLECTING_CODE = (
+    "trace_collection",
+    "runtime",
+    "predictors/controllers",
+    "predictors/features.py",
+    "predictors/signals.py",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
     place = read_pair(args.pair_folder)
     pair = ModelPair.load(place.target, place.draft, dtype=config.dtype, tokenizer=place.tokenizer)
     prompts = [prompt for split in SPLITS for prompt in read_prompts(args.prompts, split)]
-    done = collect(pair, prompts, config, args.out, _progress)
+    done = collect(pair, prompts, config, args.out, _progress, source_hash(COLLECTING_CODE))
     print(f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run")
 
 

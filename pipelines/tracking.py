@@ -3,6 +3,7 @@
 Run ids never enter a stage's outputs (they would re-run everything downstream); the tag ``head_sha256`` leads back.
 """
 
+import http.client
 import logging
 import os
 import socket
@@ -43,7 +44,11 @@ def require_reachable(uri: str) -> None:
             _probe_http(uri)
         elif scheme in PORTS and parts.hostname:
             socket.create_connection((parts.hostname, parts.port or PORTS[scheme]), timeout=PROBE_SECONDS).close()
-    except OSError as error:
+        elif scheme not in ("sqlite", *PORTS):
+            raise ValueError(
+                f"MLFLOW_TRACKING_URI {uri!r} is no tracking server: use http(s)://, sqlite:/// or a database URI."
+            )
+    except (OSError, http.client.HTTPException) as error:
         shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # without a password
         raise ValueError(
             f"the MLflow tracking server at {shown} cannot be reached ({getattr(error, 'reason', error)}). Start it, or "
@@ -54,8 +59,10 @@ def require_reachable(uri: str) -> None:
 def _probe_http(uri: str) -> None:
     try:
         urllib.request.urlopen(uri.rstrip("/") + "/health", timeout=PROBE_SECONDS).close()
-    except urllib.error.HTTPError:
-        return  # it answered: refusals are the client's to explain
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            raise OSError("it answers, but not as an MLflow server") from error
+        return  # refusals are the client's to explain
 
 
 class Tracking:

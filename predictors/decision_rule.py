@@ -4,8 +4,8 @@
     all    else if P(all) >= b
     some   otherwise: draft while max_x q(x) >= ε
 
-With a and b unset the class is the argmax. Being wrong does not cost the same on both sides - a draft pass costs a tenth of a
-target pass, a missed token a whole one - so "none" should wait for more than the largest share.
+With a and b unset the class is the argmax. Being wrong does not cost the same on both sides - a draft pass costs a fraction of
+a target pass, a missed token a whole one - so "none" should wait for more than the largest share.
 
 Shape suffix: B rows.
 """

@@ -17,7 +17,8 @@ PHASES = ("draft", "target", "verify", "controller")
 
 @dataclass
 class RoundRecord:
-    """One round, host-side numbers only. ``seconds`` maps a phase of `PHASES` to wall-clock seconds."""
+    """One round, host-side numbers only. ``bypassed``: a learned controller stood aside and a static setting drafted;
+    ``seconds`` maps a phase of `PHASES` to wall-clock seconds."""
 
     drafted: int = 0
     accepted: int = 0
@@ -25,6 +26,7 @@ class RoundRecord:
     rolled_back: int = 0
     trimmed: int = 0
     ends_segment: bool = True
+    bypassed: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 
 

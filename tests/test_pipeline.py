@@ -58,3 +58,11 @@ def test_commands_name_their_inputs_and_outputs():
         for out in outs:
             name = out if isinstance(out, str) else next(iter(out))
             assert name in command or str(Path(name).parent) in command, f"{stage}: {name}"
+
+
+def test_outputs_persist_or_are_not_cached():
+    """DVC removes other outputs before it runs a command: a stage that fails would lose the earlier result."""
+    for stage in STAGES:
+        for out in [*body(stage).get("outs", []), *body(stage).get("metrics", [])]:
+            options = {} if isinstance(out, str) else next(iter(out.values()))
+            assert options.get("persist") or options.get("cache") is False, f"{stage}: {out}"

@@ -17,7 +17,7 @@ import torch
 
 from predictors.contract import CaptureContract, ServingRange
 from predictors.sampling import SamplingSettings
-from predictors.schema import MANIFEST
+from predictors.schema import MANIFEST, ROUND_TRACES_VERSION
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.adapter import CausalLanguageModel
 from runtime.identity import pair_identity
@@ -63,7 +63,7 @@ class TraceConfig:
 
 
 def collect(
-    pair: ModelPair, prompts: Sequence[Prompt], config: TraceConfig, folder: Path, progress: Progress
+    pair: ModelPair, prompts: Sequence[Prompt], config: TraceConfig, folder: Path, progress: Progress, code: str = ""
 ) -> dict[str, Any]:
     """Write the shards and the manifest of a collection into ``folder``; finished shards of the same collection are kept.
 
@@ -75,6 +75,8 @@ def collect(
         All splits; shards follow their order.
     progress
         Wraps the shards' work items for a progress bar.
+    code
+        Hash of the collecting code; shards of other code are collected again.
 
     Returns
     -------
@@ -102,7 +104,7 @@ def collect(
     contract = _contract(pair, layers, prompts, config)
     state_size = _state_size(pair, layers)
     require_disk(folder, len(jobs) * config.max_new_tokens, state_size, config)
-    fingerprint = _fingerprint(config, contract, jobs)
+    fingerprint = _fingerprint(config, contract, jobs, code)
     schema = round_schema(config.gamma_max, state_size, fingerprint, contract.to_json())
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
@@ -179,8 +181,13 @@ def _versions() -> dict[str, str]:
     return {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
 
 
-def _fingerprint(config: TraceConfig, contract: CaptureContract, jobs: list[tuple[SamplingSettings, Prompt]]) -> str:
+def _fingerprint(
+    config: TraceConfig, contract: CaptureContract, jobs: list[tuple[SamplingSettings, Prompt]], code: str
+) -> str:
     inputs = {
+        "schema_version": ROUND_TRACES_VERSION,
+        "code": code,
+        "versions": contract.provenance,
         "config": dataclasses.asdict(config),
         "identity": dataclasses.asdict(contract.identity),
         "dtype": contract.serving_range.dtype,

@@ -53,15 +53,16 @@ def write_shard(path: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> No
         partial,
         compression="zstd",
         use_dictionary=False,
+        write_page_checksum=True,
         column_encoding={"state.list.element": "BYTE_STREAM_SPLIT"},
     )
     os.replace(partial, path)
 
 
 def finished(path: Path, fingerprint: str) -> bool:
-    """Whether ``path`` is a whole shard of this very collection."""
+    """Whether ``path`` is a whole, undamaged shard of this very collection."""
     try:
-        metadata = pq.read_schema(path).metadata or {}
+        metadata = pq.read_table(path, page_checksum_verification=True).schema.metadata or {}
     except (OSError, pa.ArrowInvalid):
         return False
     return metadata.get(b"fingerprint", b"").decode() == fingerprint

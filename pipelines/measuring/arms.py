@@ -69,9 +69,11 @@ def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max
         options = {} if draft is None else {"assistant_model": draft}
         before = None if draft is None else copy.deepcopy(draft.generation_config)
         torch.manual_seed(seed)
-        out = target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **options)
-        if draft is not None:
-            draft.generation_config = before
+        try:
+            out = target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **options)
+        finally:
+            if draft is not None:
+                draft.generation_config = before
         return Run(cut_after(out[0, len(prompt) :].tolist(), config.eos_token_id or ()), None)
 
     return decode

@@ -40,8 +40,8 @@ class MeasurementConfig:
     """
 
     max_new_tokens: int = 48
-    validation_prompts: int = 6
-    test_prompts: int = 12
+    validation_prompts: int = 8
+    test_prompts: int = 15
     repeats: int = 2
     temperatures: tuple[float, ...] = (0.0, 1.0)
     gammas: tuple[int, ...] = (1, 2, 3, 4, 6, 8)

@@ -13,7 +13,7 @@ from pipelines.measuring.names import PLAIN
 from pipelines.outputs import replacing
 from predictors.rounds import PHASES, RoundRecord
 
-COUNTS = ("rounds", "drafted", "accepted", "emitted", "rolled_back", "trimmed", "segments")
+COUNTS = ("rounds", "drafted", "accepted", "emitted", "rolled_back", "trimmed", "segments", "bypassed")
 MEASUREMENT_SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("pair", "arm", "split", "slice", "document", "prompt")),
@@ -52,6 +52,7 @@ def measured(run: Run, seconds: float) -> dict[str, Any]:
         **{name: sum(getattr(r, name) for r in rounds) for name in ("drafted", "accepted", "emitted", "rolled_back")},
         "trimmed": sum(r.trimmed for r in rounds),
         "segments": sum(r.ends_segment for r in rounds),
+        "bypassed": sum(r.bypassed for r in rounds),
         "accepted_histogram": accepted_histogram(rounds),
         **{f"seconds_{phase}": value for phase, value in phases.items()},
         "seconds_rest": seconds - sum(phases.values()),

@@ -9,7 +9,7 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("torch", "transformers", "safetensors", "numpy", "scikit-learn")
 
 
@@ -30,11 +30,13 @@ def versions() -> dict[str, str | None]:
 
 
 def source_hash(folders: Iterable[str]) -> str:
-    """SHA-256 over the Python files of packages or modules of this repository."""
+    """SHA-256 over the Python files of packages or modules of this repository; each must hold some."""
     digest = hashlib.sha256()
     for folder in folders:
         path = ROOT / folder
-        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+        files = [path] if path.is_file() else sorted(path.rglob("*.py"))
+        assert files, f"{folder} holds no Python files"
+        for file in files:
             digest.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 

@@ -51,21 +51,24 @@ def title(timing: dict[str, Any]) -> str:
         )
     text = f"On this machine the best static setting is {' and '.join(parts)}."
     gains = [
-        row["arms"][HRAD]["gain_over_best_static"]
+        (row["temperature"], row["arms"][HRAD]["gain_over_best_static"], row["arms"][HRAD]["speedup"])
         for row in timing["temperatures"]
         if HRAD in row["arms"] and calibrated(timing["bundle"], row["temperature"])
     ]
     if not gains:
         return text
-    pays = all((gain["low"] or 0.0) > 0 for gain in gains)
-    shown = " and ".join(percent(gain) for gain in gains)
-    return f"{text} H-RAD gains {shown} over it: it {'pays' if pays else 'does not pay'} here."
+    pays = all((gain["low"] or 0.0) > 0 and (speedup["low"] or 0.0) > 1 for _, gain, speedup in gains)
+    shown = " and ".join(f"{percent(gain)} at temperature {temperature:g}" for temperature, gain, _ in gains)
+    elsewhere = "; elsewhere it falls back to a static setting" if len(gains) < len(timing["temperatures"]) else ""
+    return f"{text} H-RAD gains {shown} over it: it {'pays' if pays else 'does not pay'} there{elsewhere}."
 
 
-def verdict(gain: Interval) -> str:
-    """What a gain over the best static setting means, read off its interval."""
+def verdict(gain: Interval, speedup: Interval) -> str:
+    """What a gain over the best static setting means, read off its interval; nothing pays that plain decoding beats."""
     low, high = gain["low"], gain["high"]
     assert low is not None and high is not None
+    if (speedup["low"] or 0.0) <= 1:
+        return "it does not pay here: it is not surely faster than plain decoding"
     if low > 0:
         return "it pays here"
     if high < 0:
@@ -91,6 +94,7 @@ def calibrated(bundle: dict[str, Any] | None, temperature: float) -> bool:
 
 def _controller(name: str, arm: str, row: dict[str, Any], bundle: dict[str, Any] | None) -> str:
     where, gain = f"T={row['temperature']:g}", row["arms"][arm]["gain_over_best_static"]
+    speedup = row["arms"][arm]["speedup"]
     if arm == HRAD and not calibrated(bundle, row["temperature"]):
         assert bundle is not None
         fallback = bundle["thresholds"]["static_gamma"]
@@ -98,4 +102,4 @@ def _controller(name: str, arm: str, row: dict[str, Any], bundle: dict[str, Any]
             f"{where}: H-RAD is not calibrated here and falls back to static γ={fallback}: {percent(gain)} "
             "against the best static setting."
         )
-    return f"{where}: {'H-RAD' if arm == HRAD else name} gains {percent(gain)} over it: {verdict(gain)}."
+    return f"{where}: {'H-RAD' if arm == HRAD else name} gains {percent(gain)} over it: {verdict(gain, speedup)}."

@@ -18,6 +18,8 @@ class Session:
     A stop decision may be a 0-d bool tensor, which a decoder on an accelerator need not read at once.
     """
 
+    bypassed = False  # whether a learned controller stood aside this round
+
     def plan(self, root: Root) -> int | None:
         """Most tokens to draft this round; ``None`` leaves it to the drafter's own cap."""
         return None

@@ -7,7 +7,7 @@ The rule is the paper's argmax or calibrated thresholds (`predictors.decision_ru
 
 The ``paper`` feature set is known at the root and decides before drafting; the ``extended`` set reads the first draft law and
 decides before its token is drawn. Both are lossless. Where the head has no calibration, meets states far from its training
-rows or returns NaN, the rest of the request is decoded at the best static γ, with one warning.
+rows or returns NaN, the round is decoded at the best static γ, with one warning per kind of reason.
 """
 
 import warnings
@@ -42,12 +42,12 @@ class HRADSession(Session):
         self.controller = controller
         self.spec = controller.spec
         self.decision: int | None = None
-        self.bypassed = not controller.calibrated_for(settings)
+        self.uncalibrated = not controller.calibrated_for(settings)
+        self.bypassed = False
 
     def plan(self, root: Root) -> int | None:
         self.decision = None
-        if not self.bypassed:
-            self._check_context(root.position)
+        self.bypassed = self.uncalibrated or self._outside(root.position)
         if not self.bypassed and self.spec.decides_before_drafting:
             self.decision = self._decide(root, None)
         if self.bypassed:
@@ -65,28 +65,33 @@ class HRADSession(Session):
             return True
         return law.drafted >= 1 and law.confidence < self.controller.thresholds.rule.epsilon
 
-    def _check_context(self, position: int) -> None:
+    def _outside(self, position: int) -> bool:
+        """Whether this round's context is shorter or longer than any captured one."""
         assert self.controller.contract is not None
         captured = self.controller.contract.serving_range
-        if not captured.min_context <= position <= captured.max_context:
-            self._bypass(
-                f"a context of {position} tokens lies outside the captured {captured.min_context} to {captured.max_context}"
-            )
+        if captured.min_context <= position <= captured.max_context:
+            return False
+        reason = (
+            f"a context of {position} tokens lies outside the captured {captured.min_context} to {captured.max_context}"
+        )
+        self.controller.warn_fallback("context", reason)
+        return True
 
     def _decide(self, root: Root, law: NextLaw | None) -> int:
         probabilities, distance = self.controller.predict(root, law)
         if not bool(torch.isfinite(probabilities).all()):
-            self._bypass("its head returned a value that is not finite")
+            self._bypass("not finite", "its head returned a value that is not finite")
         elif distance > self.controller.thresholds.max_distance:
             self._bypass(
+                "distance",
                 f"the features lie at squared distance {distance:.1f} from the training rows, "
-                f"beyond the calibrated {self.controller.thresholds.max_distance:.1f}"
+                f"beyond the calibrated {self.controller.thresholds.max_distance:.1f}",
             )
         return int(self.controller.thresholds.rule.classes(probabilities.unsqueeze(0)))
 
-    def _bypass(self, reason: str) -> None:
+    def _bypass(self, kind: str, reason: str) -> None:
         self.bypassed = True
-        self.controller.warn_fallback(reason)
+        self.controller.warn_fallback(kind, reason)
 
 
 class HRAD(Controller):
@@ -114,7 +119,8 @@ class HRAD(Controller):
                 f"{self.contract.identity.layer_ids}. {REMEDY}"
             )
         self.network = build_network(self.spec, bundle.tensors, bundle.source)
-        self._warned = False
+        self._device = torch.device("cpu")
+        self._warned: set[str] = set()
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> "HRAD":
@@ -135,7 +141,8 @@ class HRAD(Controller):
         if any(all(abs(a - b) < 1e-6 for a, b in zip(wanted, row, strict=True)) for row in known):
             return True
         self.warn_fallback(
-            f"it is calibrated for (temperature, top_k, top_p) in {[tuple(row) for row in known]}, not for {wanted}"
+            "settings",
+            f"it is calibrated for (temperature, top_k, top_p) in {[tuple(row) for row in known]}, not for {wanted}",
         )
         return False
 
@@ -154,15 +161,17 @@ class HRAD(Controller):
         confidence = blank if law is None else law.confidence.float().unsqueeze(0)
         entropy = blank if law is None else law.entropy.float().unsqueeze(0)
         features = assemble(self.spec, state_S.unsqueeze(0), row, accepted, confidence, entropy)
-        reduced = self.network.to(features.device).reduction(features)
+        if features.device != self._device:
+            self.network, self._device = self.network.to(features.device), features.device
+        reduced = self.network.reduction(features)
         probabilities = self.calibration.probabilities(self.network.head(reduced))
         return probabilities[0], float(squared_distance(reduced)[0])
 
-    def warn_fallback(self, reason: str) -> None:
-        """Warn once that decoding goes on at the best static setting."""
-        if self._warned:
+    def warn_fallback(self, kind: str, reason: str) -> None:
+        """Warn once per ``kind`` of reason that decoding goes on at the best static setting."""
+        if kind in self._warned:
             return
-        self._warned = True
+        self._warned.add(kind)
         warnings.warn(
             f"hrad is bypassed: {reason}. Decoding goes on at the best static gamma={self.thresholds.static_gamma}.",
             stacklevel=2,

@@ -35,12 +35,12 @@ PROBABILITIES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 class CalibrateConfig:
     """How a head is calibrated and measured.
 
-    ``draft_cost``: a draft pass in target passes. ``epsilons``: the confidence thresholds tried; ``probabilities``: the
+    ``draft_cost``: a drafted token in target passes. ``epsilons``: the confidence thresholds tried; ``probabilities``: the
     thresholds of "none" and "all" tried besides the argmax (empty: argmax only). The largest trusted squared distance is
     ``distance_margin`` times the ``distance_quantile`` on validation rows.
     """
 
-    draft_cost: float = 0.1
+    draft_cost: float
     epsilons: tuple[float, ...] = EPSILONS
     probabilities: tuple[float, ...] = PROBABILITIES
     prior_correction: bool = True

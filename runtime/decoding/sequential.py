@@ -113,6 +113,7 @@ class _Run:
             self.draft.commit(accepted, token)
             self.clock.lap("draft")
         record = RoundRecord(drafted=tree.num_nodes, accepted=len(path), rolled_back=tree.num_nodes - len(path))
+        record.bypassed = self.session.bypassed
         tokens, record = self._emit(record, [*accepted, token])
         self.session.end_round(record)
         self.previous = record

@@ -1,3 +1,4 @@
+import hashlib
 import json
 from types import SimpleNamespace
 
@@ -324,3 +325,19 @@ def test_bundle_is_timed_and_its_fallback_is_noted(stage, tmp_path):
     assert len(findings["notes"]) == 1
     assert "hrad is bypassed" in findings["notes"][0]
     assert len(json.loads((folder / benchmark.PROVENANCE).read_text())["bundle_sha256"]) == 64
+
+
+def test_the_code_hash_covers_real_files(tmp_path, monkeypatch):
+    from pipelines import benchmark
+    from pipelines.measuring import provenance
+
+    before = provenance.source_hash(benchmark.TIMED_CODE)
+    assert before != hashlib.sha256().hexdigest() and before == provenance.source_hash(benchmark.TIMED_CODE)
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    (tmp_path / "code").mkdir()
+    with pytest.raises(AssertionError, match="holds no Python files"):
+        provenance.source_hash(["code"])
+    (tmp_path / "code" / "a.py").write_text("x = 1")
+    one = provenance.source_hash(["code"])
+    (tmp_path / "code" / "a.py").write_text("x = 2")
+    assert provenance.source_hash(["code"]) != one

@@ -34,7 +34,15 @@ def test_parquet_text_files_and_folders(jsonl, tmp_path):
     (tmp_path / "ignored.csv").write_text("four")
     assert texts(kind="file", path=str(tmp_path / "rows.parquet")) == ["one", "two"]
     assert texts(kind="file", path=str(tmp_path / "z.txt")) == ["three"]
-    assert texts(kind="file", path=str(tmp_path)) == ["one", "two", "one", "two", "three"]
+    assert texts(kind="file", path=str(tmp_path)) == ["one", "two", "three"]
+
+
+def test_repeated_documents_are_read_once(tmp_path, capsys):
+    """Splits are by document: the same text under two ids would stand in two of them."""
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join(json.dumps({"text": f"prompt {index % 20}"}) for index in range(200)))
+    assert texts(kind="file", path=str(path)) == [f"prompt {index}" for index in range(20)]
+    assert "180 repeated documents left out" in capsys.readouterr().out
 
 
 def test_column_and_template_and_limit(jsonl):

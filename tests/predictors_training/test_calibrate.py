@@ -122,9 +122,9 @@ def test_another_label_table_is_refused(copied, traces):
 @pytest.mark.parametrize(
     "section, message",
     [
-        ({"epsilons": []}, "epsilons must be one or more numbers"),
+        ({"draft_cost": 0.1, "epsilons": []}, "epsilons must be one or more numbers"),
         ({"draft_cost": -1}, "draft_cost must be >= 0"),
-        ({"draftcost": 1}, "Did you mean 'draft_cost'"),
+        ({"draft_cost": 0.1, "draftcost": 1}, "Did you mean 'draft_cost'"),
     ],
 )
 def test_bad_settings_are_refused(workspace, section, message):

@@ -48,7 +48,7 @@ def test_separable_rows_stay_within_bounds():
 def test_prior_correction_can_be_left_out():
     logits, labels = planted(1.0, (0.0, 0.0, 0.0), rows=500)
     natural, training = (0.3, 0.6, 0.1), (1 / 3,) * 3
-    corrected = fit_calibration(logits, labels, natural, training, CalibrateConfig())
-    plain = fit_calibration(logits, labels, natural, training, CalibrateConfig(prior_correction=False))
+    corrected = fit_calibration(logits, labels, natural, training, CalibrateConfig(draft_cost=0.1))
+    plain = fit_calibration(logits, labels, natural, training, CalibrateConfig(draft_cost=0.1, prior_correction=False))
     assert corrected.bias == pytest.approx([torch.tensor(3 * share).log().item() for share in natural], abs=1e-6)
     assert plain.bias == (0.0, 0.0, 0.0)

@@ -122,7 +122,19 @@ def test_contexts_outside_the_captured_range_fall_back(pair, tmp_path):
         random_bundle(tmp_path / "b", pair, gamma=3, static_gamma=1), pair
     )  # captured up to 200 tokens
     with pytest.warns(UserWarning, match="context of 20[0-9] tokens"):
-        decoder.generate(list(range(30)) * 6 + [1] * 15, max_new_tokens=20)
+        out = decoder.generate(list(range(30)) * 6 + [1] * 15, max_new_tokens=20)
+    flags = [record.bypassed for record in out.rounds[1:]]
+    assert flags == sorted(flags) and set(flags) == {False, True}, "rounds inside the range are the head's"
+
+
+def test_every_kind_of_bypass_is_told(pair, tmp_path):
+    folder = random_bundle(tmp_path / "b", pair, gamma=3, temperatures=(0.0,), max_distance=1e-9)
+    decoder = load_decoder(folder, pair)
+    with pytest.warns(UserWarning, match="calibrated for"):
+        decoder.generate([1, 2], max_new_tokens=8, temperature=1.0)
+    with pytest.warns(UserWarning, match="squared distance"):
+        out = decoder.generate([1, 2], max_new_tokens=8)
+    assert all(record.bypassed for record in out.rounds[1:-1])
 
 
 def test_a_head_that_returns_nan_falls_back(pair, tmp_path):

@@ -159,6 +159,22 @@ def test_truncated_shard_is_collected_again(collected, pair, prompts, tmp_path):
     assert contents(tmp_path) == contents(collected)
 
 
+def test_damaged_shard_is_collected_again(collected, pair, prompts, tmp_path):
+    collect(pair, prompts, CONFIG, tmp_path, quiet)
+    shard = tmp_path / "part-00001.parquet"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    shard.write_bytes(bytes(data))
+    assert collect(pair, prompts, CONFIG, tmp_path, quiet)["kept"] == 2
+    assert contents(tmp_path) == contents(collected)
+
+
+def test_shards_of_other_code_are_collected_again(pair, prompts, tmp_path):
+    collect(pair, prompts, CONFIG, tmp_path, quiet, code="one")
+    assert collect(pair, prompts, CONFIG, tmp_path, quiet, code="one")["kept"] == 3
+    assert collect(pair, prompts, CONFIG, tmp_path, quiet, code="two")["kept"] == 0
+
+
 @pytest.mark.parametrize("change", [{"gamma_max": 2}, {"seed": 1}, {"max_new_tokens": 12}, {"prompts_per_shard": 4}])
 def test_changed_parameters_never_mix_with_old_shards(collected, pair, prompts, tmp_path, change):
     collect(pair, prompts, CONFIG, tmp_path, quiet)
