@@ -18,6 +18,7 @@ from pipelines.measuring.names import (
     FINDINGS,
     HF_ASSISTED,
     HF_PLAIN,
+    HRAD,
     MEASUREMENTS,
     PLAIN,
     PROVENANCE,
@@ -86,6 +87,7 @@ def run(args: argparse.Namespace) -> None:
         warnings.simplefilter("ignore", UserWarning)  # a head trained on bfloat16 states serves float32 ones here
         findings["exactness"] = log.once("exactness", lambda: _exactness(location, splits[TEST], bundle, config))
     findings["notes"] = sorted({str(warning.message) for warning in caught if warning.category is UserWarning})
+    findings["notes"] += _bypass_notes(measurements)
     findings["bundle"] = None if bundle is None else _bundle_facts(read_bundle(bundle).card)
     if bundle is None:
         findings["notes"].append(f"no bundle in {args.bundles.name}/hrad: the arm hrad is left out")
@@ -137,6 +139,19 @@ def _exactness(location: Any, prompts: "list[Prompt]", bundle: Path | None, conf
     options = {"gammas": config.gammas, "epsilons": config.epsilons, "verifier": config.verifier, "bundle": bundle}
     tokens = [prompt.tokens for prompt in prompts[: config.exactness_prompts]]
     return check_exactness(pair, tokens, config.max_new_tokens, options)
+
+
+def _bypass_notes(rows: "Rows") -> list[str]:
+    """How much of the controller's arm was really decoded at its fallback."""
+    notes = []
+    for temperature in sorted({row["temperature"] for row in rows}):
+        runs = [row for row in rows if row["arm"] == HRAD and row["temperature"] == temperature]
+        rounds, bypassed = (sum(row[name] for row in runs) for name in ("rounds", "bypassed"))
+        if bypassed:
+            notes.append(
+                f"T={temperature:g}: hrad stood aside in {bypassed / rounds:.0%} of its rounds (static gamma instead)"
+            )
+    return notes
 
 
 def _bundle_facts(card: dict[str, Any]) -> dict[str, Any]:
