@@ -322,8 +322,9 @@ def test_bundle_is_timed_and_its_fallback_is_noted(stage, tmp_path):
     findings = json.loads((folder / benchmark.FINDINGS).read_text())
     assert {row["arm"]: row["exact_float32"] for row in findings["exactness"]}["hrad"]
     assert findings["bundle"]["thresholds"]["static_gamma"] == 2
-    assert len(findings["notes"]) == 1
+    assert len(findings["notes"]) == 2
     assert "hrad is bypassed" in findings["notes"][0]
+    assert findings["notes"][1] == "T=1: hrad stood aside in 100% of its rounds (static gamma instead)"
     assert len(json.loads((folder / benchmark.PROVENANCE).read_text())["bundle_sha256"]) == 64
 
 
