@@ -1,6 +1,6 @@
 """Decode a prompt and say how it went. Imports nothing but the runtime.
 
-head -c 400 runtime/tree.py | draftwright generate data/pystdlib/pair --bundle data/pystdlib/bundles/hrad
+head -c 300 runtime/tree.py | draftwright generate data/pystdlib/pair --bundle data/pystdlib/bundles/hrad
 draftwright generate --target path/or/id --draft path/or/id --method '{"method": "speculative"}' --prompt "Hello"
 """
 
