@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,14 @@ import torch
 from predictors.contract import CaptureContract, ServingRange
 from predictors.sampling import SamplingSettings
 from predictors.schema import MANIFEST, ROUND_TRACES_VERSION
-from runtime import ModelPair, Randomness, build_decoder
+from runtime import Decoder, ModelPair, Randomness, build_decoder
 from runtime.adapter import CausalLanguageModel
 from runtime.identity import pair_identity
 from trace_collection.rows import Prompt, collect_rows
 from trace_collection.shards import finished, round_schema, shard_name, write_manifest, write_shard
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+Job = tuple[SamplingSettings, Prompt]
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class TraceConfig:
 
 def collect(
     pair: ModelPair, prompts: Sequence[Prompt], config: TraceConfig, folder: Path, progress: Progress, code: str = ""
-) -> dict[str, Any]:
+) -> dict[str, int]:
     """Write the shards and the manifest of a collection into ``folder``; finished shards of the same collection are kept.
 
     Parameters
@@ -81,7 +82,7 @@ def collect(
     Returns
     -------
     dict
-        Facts for people: rows at most, bytes at most, shards kept.
+        Number of ``shards``, and how many were ``kept`` from an earlier run.
 
     Raises
     ------
@@ -89,14 +90,8 @@ def collect(
         If a prompt does not fit the context or the disk does not suffice - before anything is written or removed.
     """
     assert isinstance(pair.target, CausalLanguageModel)
-    decoder = build_decoder(
-        pair,
-        {
-            "method": "speculative",
-            "drafter": {"kind": "chain", "gamma": config.gamma_max},
-            "verifier": config.verifier,
-        },
-    )
+    chain = {"kind": "chain", "gamma": config.gamma_max}
+    decoder = build_decoder(pair, {"method": "speculative", "drafter": chain, "verifier": config.verifier})
     _require_context(decoder.context_limit, prompts, config)
     torch.set_num_threads(config.threads)
     layers = tuple(range(pair.target.num_layers - config.num_layers + 1, pair.target.num_layers + 1))
@@ -105,22 +100,14 @@ def collect(
     state_size = _state_size(pair, layers)
     require_disk(folder, len(jobs) * config.max_new_tokens, state_size, config)
     fingerprint = _fingerprint(config, contract, jobs, code)
-    schema = round_schema(config.gamma_max, state_size, fingerprint, contract.to_json())
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
-    starts = range(0, len(jobs), config.prompts_per_shard)
-    names = [shard_name(index) for index in range(len(starts))]
-    todo = [
-        (name, start) for name, start in zip(names, starts, strict=True) if not finished(folder / name, fingerprint)
-    ]
-    work = [(name, job) for name, start in todo for job in jobs[start : start + config.prompts_per_shard]]
-    rows: list[dict[str, Any]] = []
-    for index, (name, (settings, prompt)) in enumerate(progress(work, len(work))):
-        randomness = Randomness(_seed(config.seed, prompt.id, settings))
-        rows += collect_rows(decoder, prompt, settings, config.max_new_tokens, config.gamma_max, layers, randomness)
-        if index + 1 == len(work) or work[index + 1][0] != name:
-            write_shard(folder / name, rows, schema)
-            rows = []
+    size = config.prompts_per_shard
+    shards = {shard_name(start // size): jobs[start : start + size] for start in range(0, len(jobs), size)}
+    todo = {name: part for name, part in shards.items() if not finished(folder / name, fingerprint)}
+    schema = round_schema(config.gamma_max, state_size, fingerprint, contract.to_json())
+    for name, rows in _collected(decoder, todo, config, layers, progress):
+        write_shard(folder / name, rows, schema)
     facts = {
         "fingerprint": fingerprint,
         "parameters": dataclasses.asdict(config),
@@ -130,8 +117,22 @@ def collect(
         "embedding_size": state_size - len(layers) * _hidden_size(pair),
         "contract": contract.to_json(),
     }
-    write_manifest(folder, names, facts)
-    return {"shards": len(names), "kept": len(names) - len(todo)}
+    write_manifest(folder, list(shards), facts)
+    return {"shards": len(shards), "kept": len(shards) - len(todo)}
+
+
+def _collected(
+    decoder: Decoder, shards: dict[str, list[Job]], config: TraceConfig, layers: Sequence[int], progress: Progress
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Each shard's rows as soon as its last prompt is decoded."""
+    work = [(name, job) for name, jobs in shards.items() for job in jobs]
+    rows: list[dict[str, Any]] = []
+    for index, (name, (settings, prompt)) in enumerate(progress(work, len(work))):
+        randomness = Randomness(_seed(config.seed, prompt.id, settings))
+        rows += collect_rows(decoder, prompt, settings, config.max_new_tokens, config.gamma_max, layers, randomness)
+        if index + 1 == len(work) or work[index + 1][0] != name:
+            yield name, rows
+            rows = []
 
 
 def require_disk(folder: Path, max_rows: int, state_size: int, config: TraceConfig) -> int:
@@ -181,9 +182,7 @@ def _versions() -> dict[str, str]:
     return {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
 
 
-def _fingerprint(
-    config: TraceConfig, contract: CaptureContract, jobs: list[tuple[SamplingSettings, Prompt]], code: str
-) -> str:
+def _fingerprint(config: TraceConfig, contract: CaptureContract, jobs: list[Job], code: str) -> str:
     inputs = {
         "schema_version": ROUND_TRACES_VERSION,
         "code": code,
