@@ -6,7 +6,7 @@ back* ones were drafted and rejected, *trimmed* ones were drafted and dropped be
 
     block efficiency  = emitted / target passes                                (round 0, the prefill, is outside)
     m_excl            = accepted tokens per segment;   m_incl = m_excl + 1     (a segment ends at every rollback)
-    rollback rate     = rolled back / drafted levels
+    rollback rate     = rolled back / drafted levels                           (one level of a tree is one draft step)
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,12 @@ PHASES = ("draft", "target", "verify", "controller")
 
 @dataclass
 class RoundRecord:
-    """One round, host-side numbers only. ``bypassed``: a learned controller stood aside and a static setting drafted;
+    """One round, host-side numbers only. ``levels`` counts the drafted levels (by default a chain's, one per token),
+    of which ``rolled_back`` were not accepted; ``bypassed``: a learned controller stood aside and a static setting drafted;
     ``seconds`` maps a phase of `PHASES` to wall-clock seconds."""
 
     drafted: int = 0
+    levels: int = -1
     accepted: int = 0
     emitted: int = 0
     rolled_back: int = 0
@@ -28,6 +30,10 @@ class RoundRecord:
     ends_segment: bool = True
     bypassed: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.levels < 0:
+            self.levels = self.drafted
 
 
 def block_efficiency(rounds: Sequence[RoundRecord]) -> float:
@@ -43,8 +49,8 @@ def mean_accepted_length(rounds: Sequence[RoundRecord], include_correction: bool
 
 
 def rollback_rate(rounds: Sequence[RoundRecord]) -> float:
-    """Rolled-back tokens per drafted token. NaN when nothing was drafted."""
-    return _ratio(sum(record.rolled_back for record in rounds), sum(record.drafted for record in rounds))
+    """Rolled-back levels per drafted level. NaN when nothing was drafted."""
+    return _ratio(sum(record.rolled_back for record in rounds), sum(record.levels for record in rounds))
 
 
 def _ratio(numerator: float, denominator: float) -> float:

@@ -50,14 +50,14 @@ class NextLaw:
         self.root = root
         self.settings = settings
         self.drafted = drafted
-        self._logits_V = logits_V
+        self.logits_V = logits_V
         self.probs_V = probs_V
 
     @cached_property
     def _unit_probs_V(self) -> Tensor:
         if self.settings.unfiltered:
             return self.probs_V
-        return torch.softmax(self._logits_V.to(self.probs_V.dtype), dim=-1)
+        return torch.softmax(self.logits_V.to(self.probs_V.dtype), dim=-1)
 
     @cached_property
     def confidence(self) -> Tensor:

@@ -12,10 +12,10 @@ from predictors.contract import require_same_identity
 from predictors.controllers import CONTROLLERS, Controller, build_controller
 from runtime.decoding.base import Decoder
 from runtime.decoding.sequential import SequentialDecoder
-from runtime.drafting.chain import ChainConfig
+from runtime.drafting import DRAFTERS, Drafter
 from runtime.identity import pair_identity
 from runtime.pair import ModelPair
-from runtime.verification import VERIFIERS, Verifier
+from runtime.verification import LOSSY_VERIFIERS, VERIFIERS, Verifier
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class DecoderConfig:
     drafter: dict | None = None
     verifier: str = "block"
     controller: dict | None = None
+    lossy: bool = False
 
 
 def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
@@ -36,8 +37,11 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
     pair
         The models.
     config
-        ``method``: ``autoregressive`` (the target alone) or ``speculative`` with ``drafter`` (``{"kind": "chain", "gamma":
-        5}``), ``verifier`` (a name of `VERIFIERS`) and ``controller`` (``{"kind": "entropy"}``; default ``fixed``).
+        ``method``: ``autoregressive`` (the target alone) or ``speculative`` with ``drafter``, ``verifier`` (of `VERIFIERS`) and
+        ``controller`` (``{"kind": "entropy"}``; default ``fixed``). Drafters: ``{"kind": "chain", "gamma": 5}``,
+        ``{"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}``, ``{"kind": "multi_candidate", "config": [4, 2, 2, 1]}`` and
+        ``{"kind": "fork", "width": 4, "depth": 3}``. ``lossy=True`` admits combinations that change the output's law and marks
+        what they generate.
 
     Raises
     ------
@@ -75,7 +79,7 @@ def load_decoder(bundle: str | Path, pair: ModelPair) -> Decoder:
 
 
 def _assemble(pair: ModelPair, config: DecoderConfig, controller: Controller) -> Decoder:
-    verifier = _verifier(config.verifier)
+    verifier = _verifier(config.verifier, config.lossy)
     if config.method == "autoregressive":
         if config.drafter or config.controller:
             raise ValueError(
@@ -87,27 +91,30 @@ def _assemble(pair: ModelPair, config: DecoderConfig, controller: Controller) ->
     if pair.draft is None:
         raise ValueError("decoder: method 'speculative' needs a draft model; this pair has none.")
     drafter = _drafter(config.drafter)
-    if controller.gamma is not None and drafter.gamma < controller.gamma:
+    if controller.gamma is not None and drafter.depth < controller.gamma:
         raise ValueError(
-            f"decoder.drafter: gamma={drafter.gamma} is shorter than the {controller.gamma} tokens the {controller.kind} "
+            f"decoder.drafter: gamma={drafter.depth} is shorter than the {controller.gamma} tokens the {controller.kind} "
             f"controller decides about. Use gamma >= {controller.gamma}."
         )
     _check_contract(controller, pair)
-    return SequentialDecoder(pair, drafter, verifier, controller)
+    return SequentialDecoder(pair, drafter, verifier, controller, config.lossy)
 
 
-def _drafter(config: Mapping[str, Any] | None) -> ChainConfig:
+def _drafter(config: Mapping[str, Any] | None) -> Drafter:
     options = dict(config or {"kind": "chain"})
     kind = options.pop("kind", None)
-    if kind != "chain":
-        raise ValueError(f"decoder.drafter: unknown kind {kind!r}. Known kinds: chain.")
-    return parse_config(ChainConfig, options, "decoder.drafter")
+    if kind not in DRAFTERS:
+        raise ValueError(f"decoder.drafter: unknown kind {kind!r}. Known kinds: {', '.join(DRAFTERS)}.")
+    return parse_config(DRAFTERS[kind], options, "decoder.drafter")
 
 
-def _verifier(name: str) -> Verifier:
-    if name not in VERIFIERS:
-        raise ValueError(f"decoder: unknown verifier {name!r}. Known verifiers: {', '.join(VERIFIERS)}.")
-    return VERIFIERS[name]
+def _verifier(name: str, lossy: bool) -> Verifier:
+    known = VERIFIERS | LOSSY_VERIFIERS if lossy else VERIFIERS
+    if name in known:
+        return known[name]
+    if name in LOSSY_VERIFIERS:
+        raise ValueError(f"decoder: verifier {name!r} is lossy; say lossy=True to compare with it anyway.")
+    raise ValueError(f"decoder: unknown verifier {name!r}. Known verifiers: {', '.join(known)}.")
 
 
 def _check_contract(controller: Controller, pair: ModelPair) -> None:

@@ -73,6 +73,29 @@ class TokenTree:
         return parents
 
     @cached_property
+    def token_list(self) -> list[int]:
+        """Tokens on the host."""
+        tokens: list[int] = self.tokens.tolist()
+        return tokens
+
+    @cached_property
+    def child_lists(self) -> list[list[int]]:
+        """Per row, its draws in order as node indices: row 0 the root's, row i + 1 node i's; a node drawn twice appears twice.
+
+        Siblings with equal tokens are one child, the first of them: what was drawn below the others is never reached.
+        """
+        assert self.draws is not None
+        lists: list[list[int]] = [[] for _ in range(self.num_nodes + 1)]
+        first: dict[tuple[int, int], int] = {}
+        drawn: list[int] = self.draws.tolist()
+        if set(drawn) != set(range(self.num_nodes)):
+            raise ValueError(f"draws {drawn} must name every one of the {self.num_nodes} nodes at least once.")
+        for node in drawn:
+            row = self.parent_list[node] + 1
+            lists[row].append(first.setdefault((row, self.token_list[node]), node))
+        return lists
+
+    @cached_property
     def depths(self) -> list[int]:
         """Depth of every row on the host: 0 for the root (row 0), then one entry per node; length N + 1."""
         depths = [0]
@@ -81,11 +104,17 @@ class TokenTree:
         return depths
 
     @cached_property
+    def rows_by_depth(self) -> list[list[int]]:
+        """Rows of depth 0 (the root alone), 1, …"""
+        levels: list[list[int]] = [[] for _ in range(max(self.depths) + 1)]
+        for row, depth in enumerate(self.depths):
+            levels[depth].append(row)
+        return levels
+
+    @cached_property
     def is_chain(self) -> bool:
         """Whether node i hangs under node i - 1 and every node was drawn once."""
-        assert self.draws is not None
-        in_order = list(range(self.num_nodes))
-        return self.parent_list == [node - 1 for node in in_order] and self.draws.tolist() == in_order
+        return self.child_lists == [*([node] for node in range(self.num_nodes)), []]
 
     def path(self, row: int) -> list[int]:
         """Node indices from the root's child to row ``row``'s node; empty for row 0."""

@@ -13,7 +13,8 @@ from pipelines.measuring.names import PLAIN
 from pipelines.outputs import replacing
 from predictors.rounds import PHASES, RoundRecord
 
-COUNTS = ("rounds", "drafted", "accepted", "emitted", "rolled_back", "trimmed", "segments", "bypassed")
+COUNTS = ("rounds", "drafted", "levels", "accepted", "emitted", "rolled_back", "trimmed", "segments", "bypassed")
+SUMMED = ("drafted", "levels", "accepted", "emitted", "rolled_back")
 MEASUREMENT_SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("pair", "arm", "split", "slice", "document", "prompt")),
@@ -49,7 +50,7 @@ def measured(run: Run, seconds: float) -> dict[str, Any]:
     phases = {phase: sum(r.seconds.get(phase, 0.0) for r in run.rounds) for phase in PHASES}
     return row | {
         "rounds": len(rounds),
-        **{name: sum(getattr(r, name) for r in rounds) for name in ("drafted", "accepted", "emitted", "rolled_back")},
+        **{name: sum(getattr(r, name) for r in rounds) for name in SUMMED},
         "trimmed": sum(r.trimmed for r in rounds),
         "segments": sum(r.ends_segment for r in rounds),
         "bypassed": sum(r.bypassed for r in rounds),

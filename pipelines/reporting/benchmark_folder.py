@@ -11,7 +11,7 @@ import pandas as pd
 from pipelines.measuring.names import CONFIDENCE, FINDINGS, HRAD, MEASUREMENTS, PROVENANCE, REPLAYS, TEST
 
 ITEM = ["temperature", "prompt"]
-COUNTED = ("rounds", "drafted", "accepted", "emitted", "rolled_back", "segments")
+COUNTED = ("rounds", "drafted", "levels", "accepted", "emitted", "rolled_back", "segments")
 STATIC, CONFIDENCE_RULE = "static", "confidence"
 
 

@@ -50,7 +50,7 @@ class QualityReport:
             "block_efficiency": bootstrap.rate(runs["emitted"], runs["rounds"]),
             "m_excl": m_excl,
             "m_incl": {name: None if value is None else value + 1 for name, value in m_excl.items()},
-            "rollback_rate": bootstrap.rate(runs["rolled_back"], runs["drafted"]),
+            "rollback_rate": bootstrap.rate(runs["rolled_back"], runs["levels"]),
             "drafted_per_round": bootstrap.rate(runs["drafted"], runs["rounds"]),
             "accepted_histogram": _total_histogram(runs["accepted_histogram"]),
         }

@@ -56,10 +56,10 @@ class EntropySession(Session):
         return 1 - (self.config.kappa * entropy).sqrt() < self.threshold
 
     def end_round(self, outcome: RoundRecord) -> None:
-        if outcome.drafted == 0:
+        if outcome.levels == 0:
             return
         config = self.config
-        self.acceptance_rate = 0.5 * self.acceptance_rate + 0.5 * outcome.accepted / outcome.drafted
+        self.acceptance_rate = 0.5 * self.acceptance_rate + 0.5 * outcome.accepted / outcome.levels
         moved = self.threshold
         if self.acceptance_rate < config.goal:
             moved += config.step

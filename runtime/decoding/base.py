@@ -45,18 +45,21 @@ class Step:
 
 @dataclass(frozen=True)
 class Generation:
-    """``tokens``: new tokens only, cut at the first end-of-sequence token. ``rounds``: round 0 is the prefill."""
+    """``tokens``: new tokens only, cut at the first end-of-sequence token. ``rounds``: round 0 is the prefill. ``lossy``: the
+    decoder was told that its output need not follow the target's law."""
 
     tokens: list[int]
     rounds: list[RoundRecord]
+    lossy: bool = False
 
 
 class Decoder(ABC):
     """Decodes one request at a time. Subclasses implement one way of interleaving draft and target (`_steps`)."""
 
-    def __init__(self, pair: ModelPair, controller: Controller) -> None:
+    def __init__(self, pair: ModelPair, controller: Controller, lossy: bool = False) -> None:
         self.pair = pair
         self.controller = controller
+        self.lossy = lossy
 
     @abstractmethod
     def _steps(self, request: Request) -> Iterator[Step]:
@@ -80,7 +83,7 @@ class Decoder(ABC):
         for step in self.stream(prompt_ids, **options):
             tokens += step.tokens
             rounds.append(step.record)
-        return Generation(tokens, rounds)
+        return Generation(tokens, rounds, self.lossy)
 
     def stream(
         self,

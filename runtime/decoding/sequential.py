@@ -5,6 +5,7 @@ cached: a target pass runs over it and the tree, row 0 being its own.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from predictors.signals import NextLaw, Root
 from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.decoding.clock import PhaseClock
 from runtime.decoding.request import Request
-from runtime.drafting.chain import ChainConfig, ChainDraft
+from runtime.drafting.draft import Draft, Drafter
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import stream
@@ -27,9 +28,16 @@ class SequentialDecoder(Decoder):
     """Alternates drafting and verification. ``drafter=None`` decodes with the target alone."""
 
     def __init__(
-        self, pair: ModelPair, drafter: ChainConfig | None, verifier: Verifier, controller: Controller
+        self,
+        pair: ModelPair,
+        drafter: Drafter | None,
+        verifier: Verifier,
+        controller: Controller,
+        lossy: bool = False,
     ) -> None:
-        super().__init__(pair, controller)
+        super().__init__(pair, controller, lossy)
+        if drafter is not None and not lossy:
+            require_lossless(drafter, verifier)
         self.drafter = drafter
         self.verifier = verifier
 
@@ -52,18 +60,18 @@ class _Run:
         pair = decoder.pair
         self.request = request
         self.pair = pair
-        self.verifier = decoder.verifier
+        self.verify = partial(decoder.verifier, lossy=decoder.lossy)
         self.session = decoder.controller.start(request.settings)
         self.clock = PhaseClock()
         self.chance = stream(request.randomness, "verify")
         self.target = pair.target.open(request.max_length, request.layers)
-        self.gamma = 0
-        self.draft: ChainDraft | None = None
+        self.depth = 0
+        self.draft: Draft | None = None
         if decoder.drafter is not None:
             assert pair.draft is not None
-            self.gamma = decoder.drafter.gamma
+            self.depth = decoder.drafter.depth
             draft_chance = stream(request.randomness, "draft")
-            self.draft = ChainDraft(decoder.drafter, pair.draft, pair.target.vocabulary_size, request, draft_chance)
+            self.draft = decoder.drafter.open(pair.draft, pair.target.vocabulary_size, request, draft_chance)
         self.emitted = 0
         self.done = False
         self.newest = -1
@@ -97,22 +105,21 @@ class _Run:
         self.clock.resume()
         root = self._root()
         tree, draft_laws = self._draft(root)
-        out = self.target.forward(
-            [self.newest, *tree.tokens.tolist()], [-1, *(parent + 1 for parent in tree.parent_list)]
-        )
+        out = self.target.forward([self.newest, *tree.token_list], [-1, *(parent + 1 for parent in tree.parent_list)])
         self.clock.lap("target")
         target_probs = processed_law(out.logits, self.request.settings)
-        row, token = draw_verdict(self.verifier(tree, target_probs), self.chance)
+        row, token = draw_verdict(self.verify(tree, target_probs), self.chance)
         path = tree.path(row)
-        accepted = tree.tokens[path].tolist()
+        accepted = [tree.token_list[node] for node in path]
         self.target.keep([0, *(node + 1 for node in path)])
         self.newest = token
         self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[row]
         self.clock.lap("verify")
         if self.draft is not None:
-            self.draft.commit(accepted, token)
+            self.draft.commit(path, accepted, [token])
             self.clock.lap("draft")
-        record = RoundRecord(drafted=tree.num_nodes, accepted=len(path), rolled_back=tree.num_nodes - len(path))
+        levels = max(tree.depths)
+        record = RoundRecord(drafted=tree.num_nodes, levels=levels, accepted=len(path), rolled_back=levels - len(path))
         record.bypassed = self.session.bypassed
         tokens, record = self._emit(record, [*accepted, token])
         self.session.end_round(record)
@@ -123,7 +130,7 @@ class _Run:
     def _root(self) -> Root:
         embedding_E = self.pair.target.embedding(self.newest) if self.request.layers else None
         position = len(self.request.prompt) + self.emitted
-        return Root(position, self.gamma, self.request.settings, self.previous, self.hidden_KD, embedding_E)
+        return Root(position, self.depth, self.request.settings, self.previous, self.hidden_KD, embedding_E)
 
     def _draft(self, root: Root) -> tuple[TokenTree, list[NextLaw]]:
         planned = self.session.plan(root)
@@ -131,7 +138,7 @@ class _Run:
         budget = self.request.max_new_tokens - self.emitted - 1
         if self.draft is None:
             return EMPTY_TREE, []
-        cap = min(self.gamma, budget, self.gamma if planned is None else planned)
+        cap = min(self.depth, budget, self.depth if planned is None else planned)
         return self.draft.draft(root, cap, self.session, self.clock)
 
     def _emit(self, record: RoundRecord, tokens: list[int]) -> tuple[list[int], RoundRecord]:
@@ -140,3 +147,14 @@ class _Run:
         record.emitted = len(tokens)
         record.seconds = self.clock.end_round()
         return tokens, record
+
+
+def require_lossless(drafter: Drafter, verifier: Verifier) -> None:
+    """`ValueError` naming both if ``drafter`` may draw a tree that ``verifier`` is lossy on or cannot read."""
+    if verifier.chains_only and drafter.branches:
+        raise ValueError(f"verifier {verifier.name!r} takes chains only, and {drafter} branches. Use a tree verifier.")
+    for law in sorted(drafter.laws, key=lambda law: law.name):
+        try:
+            verifier.require_lossless(law)
+        except ValueError as error:
+            raise ValueError(f"drafter {drafter}: {error}") from None

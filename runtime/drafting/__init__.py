@@ -1,1 +1,15 @@
-"""Drafters: how candidate tokens are proposed. Each drafted token keeps the law it was drawn from."""
+"""How candidate tokens are proposed, by kind."""
+
+from runtime.drafting.chain import ChainConfig
+from runtime.drafting.delayed_tree import DelayedTreeConfig
+from runtime.drafting.draft import Draft, Drafter
+from runtime.drafting.multi_candidate import ForkConfig, MultiCandidateConfig
+
+DRAFTERS: dict[str, type] = {
+    "chain": ChainConfig,
+    "delayed_tree": DelayedTreeConfig,
+    "multi_candidate": MultiCandidateConfig,
+    "fork": ForkConfig,
+}
+
+__all__ = ["DRAFTERS", "Draft", "Drafter"]

@@ -6,8 +6,17 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from runtime.tree import DraftLaw, TokenTree
-from runtime.verification.chain import block, tokenwise
+from runtime.verification.chain import block, hsd_as_published, tokenwise
+from runtime.verification.khisti import khisti
+from runtime.verification.multi_draft import hsd_multi_draft
 from runtime.verification.outcome import OutcomeLaw, draw_verdict
+from runtime.verification.solvers import naive, nss, recursive_rejection
+from runtime.verification.spectr import spectr
+from runtime.verification.top_down import top_down
+from runtime.verification.traversal import traversal
+
+IID, WITHOUT_REPLACEMENT, DETERMINISTIC = DraftLaw.IID, DraftLaw.WITHOUT_REPLACEMENT, DraftLaw.DETERMINISTIC
+ANY = frozenset(DraftLaw)
 
 
 @dataclass(frozen=True)
@@ -15,30 +24,51 @@ class Verifier:
     """A rule: ``rule(tree, target_probs)`` gives the outcome's law.
 
     ``target_probs`` is [N + 1, V]: row 0 after the root, row i + 1 after node i. ``lossless_for`` lists the draft laws under
-    which the emitted tokens follow the target exactly.
+    which the emitted tokens follow the target exactly; ``chains_only`` rules take no branching tree.
     """
 
     name: str
     rule: Callable[[TokenTree, Tensor], OutcomeLaw]
     lossless_for: frozenset[DraftLaw]
+    chains_only: bool = False
 
-    def __call__(self, tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
-        """The law of the outcome on ``tree``; `ValueError` if this rule would be lossy on it."""
-        if tree.law not in self.lossless_for:
-            known = ", ".join(sorted(law.name for law in self.lossless_for))
-            raise ValueError(f"verifier {self.name!r} is not lossless for {tree.law.name} drafts; it is for {known}.")
+    def __call__(self, tree: TokenTree, target_probs: Tensor, lossy: bool = False) -> OutcomeLaw:
+        """The law of the outcome on ``tree``; `ValueError` if this rule would be lossy on it, unless ``lossy`` allows that."""
+        if not lossy and tree.num_nodes:
+            self.require_lossless(tree.law)
         if len(target_probs) != tree.num_nodes + 1:
             raise ValueError(f"target_probs has {len(target_probs)} rows, expected N + 1 = {tree.num_nodes + 1}.")
         return self.rule(tree, target_probs)
 
+    def require_lossless(self, law: DraftLaw) -> None:
+        """`ValueError` naming both if this rule is lossy on drafts of ``law``."""
+        if not self.lossless_for:
+            raise ValueError(
+                f"verifier {self.name!r} is lossy on every draft; pass lossy=True to compare with it anyway."
+            )
+        if law not in self.lossless_for:
+            known = ", ".join(sorted(known.name for known in self.lossless_for))
+            raise ValueError(f"verifier {self.name!r} is not lossless for {law.name} drafts; it is for {known}.")
 
-# One draw per node: i.i.d. and without replacement coincide, and a deterministic chain is a chain with one-hot laws.
-_ONE_DRAW = frozenset(DraftLaw)
 
-VERIFIERS: dict[str, Verifier] = {
-    "tokenwise": Verifier("tokenwise", tokenwise, _ONE_DRAW),
-    "block": Verifier("block", block, _ONE_DRAW),
-    "hsd": Verifier("hsd", block, _ONE_DRAW),
+_RULES = [
+    # A chain has one draw per node: all draft laws coincide there, with one-hot laws for deterministic drafts.
+    Verifier("tokenwise", tokenwise, ANY, chains_only=True),
+    Verifier("block", block, ANY, chains_only=True),
+    Verifier("hsd", block, ANY, chains_only=True),
+    Verifier("traversal", traversal, ANY),
+    Verifier("nss", top_down(nss), ANY),
+    Verifier("match", top_down(nss), ANY),
+    Verifier("naive_tree", top_down(naive), ANY),
+    Verifier("spectr", top_down(spectr), frozenset({IID})),
+    Verifier("khisti", top_down(khisti), frozenset({IID})),
+    Verifier("specinfer", top_down(recursive_rejection), frozenset({IID, DETERMINISTIC})),
+    Verifier("rrs_without_replacement", top_down(recursive_rejection), frozenset({WITHOUT_REPLACEMENT, DETERMINISTIC})),
+    Verifier("hsd_multi_draft", hsd_multi_draft, frozenset({IID})),
+]
+VERIFIERS: dict[str, Verifier] = {verifier.name: verifier for verifier in _RULES}
+LOSSY_VERIFIERS: dict[str, Verifier] = {
+    "hsd_as_published": Verifier("hsd_as_published", hsd_as_published, frozenset(), chains_only=True)
 }
 
-__all__ = ["VERIFIERS", "OutcomeLaw", "Verifier", "draw_verdict"]
+__all__ = ["LOSSY_VERIFIERS", "VERIFIERS", "OutcomeLaw", "Verifier", "draw_verdict"]

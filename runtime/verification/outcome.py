@@ -39,10 +39,28 @@ def draw_verdict(law: OutcomeLaw, randomness: Chance) -> tuple[int, int]:
     return row_index, token_id
 
 
+def excess_mass(target_RV: Tensor, draft_RV: Tensor, scale_R: Tensor, draft_scale_R: Tensor) -> Tensor:
+    """Σ_y [s p(y) - t q(y)]_+ [R] float64 of float64 scales s, t: one fused pass over the laws and a sum."""
+    ratio_R = (draft_scale_R / scale_R).nan_to_num(0.0).clamp(max=torch.finfo(target_RV.dtype).max)
+    difference_RV = torch.addcmul(target_RV, draft_RV, ratio_R.to(target_RV.dtype).unsqueeze(1), value=-1)
+    return scale_R * difference_RV.clamp_(min=0).sum(1).double()
+
+
+def first_success(tests: Tensor) -> Tensor:
+    """P(test i is the first to succeed) [n] of independent tests in order; the last must be certain."""
+    before = (1 - tests).cumprod(0)
+    return tests * torch.cat([before.new_ones(1), before[:-1]])
+
+
 def normalised_or(weights: Tensor, fallback: Tensor) -> Tensor:
     """``weights`` [V] normalised; ``fallback`` where they have no mass (reached with probability zero, by rounding only)."""
     mass = weights.sum()
     return torch.where(mass > 0, weights / mass, fallback)
+
+
+def normalised(stop: Tensor) -> Tensor:
+    """Stop probabilities divided by their sum, which is 1 up to rounding."""
+    return stop / stop.sum()
 
 
 def root_only(target_probs: Tensor) -> OutcomeLaw:

@@ -86,7 +86,8 @@ def measurement_rows(speed=SPEED, noise=0.05) -> list[dict]:
 
 def rounds(arm, seconds) -> dict:
     drafted = 0 if arm == "autoregressive" else 60
-    counts = {"rounds": 30, "drafted": drafted, "accepted": drafted // 2, "emitted": 59, "rolled_back": drafted // 2}
+    half = drafted // 2
+    counts = {"rounds": 30, "drafted": drafted, "levels": drafted, "accepted": half, "emitted": 59, "rolled_back": half}
     return {
         **counts,
         "trimmed": 0,

@@ -165,7 +165,7 @@ def test_dropping_the_drawn_token_is_noticed(monkeypatch):
         kept = 0
         while kept < len(laws) and laws[kept].probs_V[tree.tokens[kept]] >= 0.35:
             kept += 1
-        self._num_scratch = min(self._num_scratch, kept)
+        self._scratch = {node: place for node, place in self._scratch.items() if node < kept}
         return self._tree(list(tree.tokens[:kept]), laws[:kept]), laws[:kept]
 
     monkeypatch.setattr(ChainDraft, "draft", dropping)

@@ -1,0 +1,111 @@
+"""What all drafters share: a configuration that says how it draws, and one request's state over the draft model.
+
+The draft's cache holds committed tokens; within a round its scratch holds the drafted tokens that were fed. Shape suffixes:
+... any rows, V vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from predictors.controllers import Session
+from predictors.sampling import SamplingSettings
+from predictors.signals import NextLaw, Root
+from runtime.adapter import LanguageModel
+from runtime.decoding.clock import PhaseClock
+from runtime.decoding.request import Request
+from runtime.laws import processed_law
+from runtime.randomness import Chance
+from runtime.tree import DraftLaw, TokenTree
+
+
+class Drafter(Protocol):
+    """A drafter's configuration.
+
+    ``depth``: most levels per round. ``laws``: how its trees may be drawn, over all sampling settings. ``branches``: whether a
+    tree may be more than a chain.
+    """
+
+    @property
+    def depth(self) -> int: ...
+
+    @property
+    def laws(self) -> frozenset[DraftLaw]: ...
+
+    @property
+    def branches(self) -> bool: ...
+
+    def open(self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance) -> "Draft":
+        """One request's draft over ``model``, with laws on a vocabulary of ``vocabulary_size``."""
+        ...
+
+
+class Draft(ABC):
+    """One request's draft model state. Committed tokens the cache does not hold yet are fed at the start of a round."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        vocabulary_size: int,
+        request: Request,
+        settings: SamplingSettings,
+        randomness: Chance,
+    ) -> None:
+        self._vocabulary_size = vocabulary_size
+        self._settings = settings
+        self._eos_tokens = request.eos_tokens
+        self._randomness = randomness
+        self._state = model.open(request.max_length)
+        self._scratch: dict[int, int] = {}  # fed nodes of the tree, by their place in the model's scratch
+        self._uncached: list[int] = []
+
+    @abstractmethod
+    def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> tuple[TokenTree, list[NextLaw]]:
+        """Draw a tree of at most ``cap`` levels, and the law that each node was drawn from."""
+
+    def prefill(self, prompt: list[int], newest: int) -> None:
+        """Commit the prompt; ``newest`` is the first emitted token."""
+        self._state.forward(prompt, last=1)
+        self._state.keep(range(len(prompt)))
+        self._uncached = [newest]
+
+    def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
+        """Keep the cache rows of the accepted ``path`` of nodes, whose tokens are ``accepted``; then come ``newest`` tokens."""
+        fed = [self._scratch[node] for node in path if node in self._scratch]
+        self._state.keep(fed)
+        self._scratch = {}
+        self._uncached += [*accepted[len(fed) :], *newest]
+
+    def _feed_uncached(self) -> Tensor:
+        """Commit the newest tokens; logits [V] after them."""
+        logits_V = self._state.forward(self._uncached, last=1).logits[-1]
+        self._state.keep(range(len(self._uncached)))
+        self._uncached = []
+        return fit_vocabulary(logits_V, self._vocabulary_size)
+
+    def _feed(self, nodes: Sequence[int], tokens: Tensor, parents: Sequence[int]) -> Tensor:
+        """Feed nodes of the tree in one pass; logits [nodes, V] after each. Their parents (-1: the root) were fed before."""
+        places = [self._scratch[parent] if parent >= 0 else -1 for parent in parents]
+        self._scratch |= {node: len(self._scratch) + place for place, node in enumerate(nodes)}
+        return fit_vocabulary(self._state.forward(tokens, places).logits, self._vocabulary_size)
+
+    def _law(self, root: Root, depth: int, logits_V: Tensor) -> NextLaw:
+        return NextLaw(root, self._settings, depth, logits_V, processed_law(logits_V, self._settings))
+
+
+def draft_settings(temperature: float | None, target: SamplingSettings) -> SamplingSettings:
+    """The settings drafts are drawn with: the target's, at another ``temperature`` if given."""
+    return target if temperature is None else SamplingSettings(temperature, target.top_k, target.top_p)
+
+
+def fit_vocabulary(logits: Tensor, size: int) -> Tensor:
+    """A draft's logits [..., V] on the target's vocabulary: missing ids are impossible, surplus (padding) ids are dropped."""
+    own = logits.shape[-1]
+    if own == size:
+        return logits
+    if own > size:
+        return logits[..., :size]
+    return torch.nn.functional.pad(logits, (0, size - own), value=-torch.inf)

@@ -1,0 +1,136 @@
+"""Multi-candidate trees: level l gives every node ``config[l]`` distinct children (MCSD's k-configurations and fork trees).
+
+Sampled children are drawn one after the other without replacement and kept in that order; ``candidates="top_k"``, and every
+greedy draft, takes the most likely ones instead. ``fork(width, depth)`` is the configuration (width, 1, 1, …): chains that
+part at the root and never again. Its nodes lie depth by depth (i = level · width + chain), so that the mask of the tree cut after
+any level is a slice of the whole. Source: Lu et al. 2024, section 4; specification of drafting, section 5. Shape suffixes:
+E extended nodes of a level, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from predictors.signals import NextLaw
+from runtime.adapter import LanguageModel
+from runtime.decoding.request import Request
+from runtime.drafting.draft import draft_settings
+from runtime.drafting.levels import LevelDraft, stacked
+from runtime.randomness import Chance
+from runtime.tree import DraftLaw
+
+CANDIDATES = ("sampled", "top_k")
+
+
+@dataclass(frozen=True)
+class MultiCandidateConfig:
+    """``config``: children per node, level by level. ``candidates``: ``sampled`` or ``top_k``; ``draft_temperature`` as in
+    `ChainConfig`."""
+
+    config: tuple[int, ...] = (4, 2, 2, 1)
+    candidates: str = "sampled"
+    draft_temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.config or min(self.config) < 1:
+            raise ValueError(
+                f"config needs one number >= 1 per level, for example [4, 2, 2, 1], got {list(self.config)}."
+            )
+        if self.candidates not in CANDIDATES:
+            raise ValueError(f"unknown candidates {self.candidates!r}. Known: {', '.join(CANDIDATES)}.")
+
+    @property
+    def depth(self) -> int:
+        return len(self.config)
+
+    @property
+    def laws(self) -> frozenset[DraftLaw]:
+        sampled = {DraftLaw.WITHOUT_REPLACEMENT} if self.candidates == "sampled" else set()
+        return frozenset({DraftLaw.DETERMINISTIC, *sampled})
+
+    @property
+    def branches(self) -> bool:
+        return max(self.config) > 1
+
+    def open(
+        self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance
+    ) -> "MultiCandidateDraft":
+        settings = draft_settings(self.draft_temperature, request.settings)
+        draft = MultiCandidateDraft(model, vocabulary_size, request, settings, randomness)
+        draft.widths = self.config
+        draft.law = (
+            DraftLaw.DETERMINISTIC if settings.greedy or self.candidates == "top_k" else DraftLaw.WITHOUT_REPLACEMENT
+        )
+        return draft
+
+
+@dataclass(frozen=True)
+class ForkConfig:
+    """``width`` chains of ``depth`` tokens; ``candidates`` and ``draft_temperature`` as in `MultiCandidateConfig`."""
+
+    width: int = 16
+    depth: int = 5
+    candidates: str = "sampled"
+    draft_temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.depth < 1:
+            raise ValueError(f"a fork needs width >= 1 and depth >= 1, got width={self.width}, depth={self.depth}.")
+        _ = self.levels
+
+    @property
+    def levels(self) -> MultiCandidateConfig:
+        """The same tree as a k-configuration."""
+        config = (self.width, *[1] * (self.depth - 1))
+        return MultiCandidateConfig(config, self.candidates, self.draft_temperature)
+
+    @property
+    def laws(self) -> frozenset[DraftLaw]:
+        return self.levels.laws
+
+    @property
+    def branches(self) -> bool:
+        return self.levels.branches
+
+    def open(
+        self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance
+    ) -> "MultiCandidateDraft":
+        return self.levels.open(model, vocabulary_size, request, randomness)
+
+
+class MultiCandidateDraft(LevelDraft):
+    """Draws distinct children."""
+
+    widths: tuple[int, ...]
+    law: DraftLaw
+
+    def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
+        if self.law is DraftLaw.DETERMINISTIC:
+            return _most_likely(torch.stack([law.logits_V for law in laws]), self.widths[depth])
+        return _without_replacement(stacked(laws), self.widths[depth], self._randomness)
+
+
+def _most_likely(logits_EV: Tensor, width: int) -> list[list[int]]:
+    """The ``width`` most likely tokens of each row, fewer where fewer are possible."""
+    best = logits_EV.topk(min(width, logits_EV.shape[1]))
+    possible = best.values > -torch.inf
+    return [row[: int(count)] for row, count in zip(best.indices.tolist(), possible.sum(1).tolist(), strict=True)]
+
+
+def _without_replacement(probs_EV: Tensor, width: int, randomness: Chance) -> list[list[int]]:
+    """Sequential draws of each row without the tokens drawn before, fewer where fewer are possible."""
+    supports: list[int] = (probs_EV > 0).sum(1).tolist()
+    left_EV = probs_EV.clone()
+    drawn: list[list[int]] = [[] for _ in supports]
+    for turn in range(width):
+        rows = [row for row, support in enumerate(supports) if support > turn]
+        if not rows:
+            break
+        at = torch.tensor(rows, device=probs_EV.device)
+        tokens = randomness.categorical(left_EV[at])
+        left_EV[at, tokens] = 0
+        for row, token in zip(rows, tokens.tolist(), strict=True):
+            drawn[row].append(token)
+    return drawn

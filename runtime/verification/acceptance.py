@@ -1,0 +1,78 @@
+"""Acceptance rates of the solvers: P[the output is one of k i.i.d. draws from q], over draws and verification.
+
+    nss        Σ p (1 - (1 - q)^k)
+    naive_tree Σ min(p, q) + Σ [p - q]_+ (1 - (1 - q)^{k-1})
+    spectr     p_acc + (1 - p_acc) Σ R (1 - (1 - q~)^k),  q~ = q (1 - a) / (1 - β)
+    specinfer  1 - Π_i (1 - β_i),  β_i = Σ min(P^i, q)                 (a rejected token has no residual mass)
+    khisti     exact, O(k V²) (`runtime.verification.tournament`)
+
+All are at most the optimum min_H p(H) + 1 - q(H)^k. Draws without replacement have no closed form: average the law's own
+acceptance over trees. Source: specification of verification, section 4. Shape suffixes: R rows (pairs of laws), V vocabulary.
+"""
+
+import torch
+from torch import Tensor
+
+from runtime.verification import tournament
+from runtime.verification.outcome import excess_mass
+from runtime.verification.spectr import accept_masses, residual_weights, shares, thinning
+
+
+def acceptance_rate(name: str, target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:
+    """Acceptance rate [R] float64 of the solver ``name`` for ``num_draws`` i.i.d. draws from each row's draft law.
+
+    Raises
+    ------
+    ValueError
+        For a rule that decides over more than one node, or whose draws are not i.i.d.
+    """
+    if name not in ACCEPTANCE_RATES:
+        raise ValueError(f"verifier {name!r} has no per-node acceptance rate. Known: {', '.join(ACCEPTANCE_RATES)}.")
+    if num_draws < 1:
+        raise ValueError(f"num_draws must be >= 1, got {num_draws}.")
+    rate_R: Tensor = ACCEPTANCE_RATES[name](target_RV, draft_RV, num_draws)
+    return rate_R.clamp(0, 1)
+
+
+def _nss(target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:
+    return (target_RV * _drawn(draft_RV, num_draws)).sum(1).double()
+
+
+def _naive(target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:
+    lucky_RV = (target_RV - draft_RV).clamp(min=0) * _drawn(draft_RV, num_draws - 1)
+    return torch.minimum(target_RV, draft_RV).sum(1).double() + lucky_RV.sum(1).double()
+
+
+def _spectr(target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:
+    count_R = target_RV.new_full((len(target_RV),), num_draws, dtype=torch.float64)
+    rho_R = thinning(target_RV, draft_RV, count_R) if num_draws > 1 else torch.ones_like(count_R)
+    share_R, missed_R = shares(target_RV, draft_RV, rho_R, count_R)
+    rho_R1, share_R1 = (values.to(target_RV.dtype).unsqueeze(1) for values in (rho_R, share_R))
+    _, miss_R = accept_masses(target_RV, draft_RV, rho_R)
+    rejected_RV = (draft_RV - target_RV / rho_R1).clamp(min=0) / miss_R.to(target_RV.dtype).unsqueeze(1)
+    residual_RV = residual_weights(target_RV, draft_RV, rho_R1, share_R1)
+    lucky_R = (residual_RV * _drawn(rejected_RV.nan_to_num(0.0), num_draws)).sum(1).double()
+    return 1 - missed_R + lucky_R
+
+
+def _specinfer(target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:
+    """μ_j and Π_j of `runtime.verification.residual_chain` with a = 1: Π_k = P(all draws are rejected)."""
+    one_R = target_RV.new_ones(len(target_RV), dtype=torch.float64)
+    draft_scale_R, rejected_R = torch.zeros_like(one_R), one_R
+    for _ in range(num_draws):
+        draft_scale_R = draft_scale_R + rejected_R
+        rejected_R = excess_mass(target_RV, draft_RV, one_R, draft_scale_R)
+    return 1 - rejected_R
+
+
+def _khisti(target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:
+    rates = [tournament.acceptance_rate(p_V, q_V, num_draws) for p_V, q_V in zip(target_RV, draft_RV, strict=True)]
+    return target_RV.new_tensor(rates, dtype=torch.float64)
+
+
+def _drawn(draft_RV: Tensor, num_draws: int) -> Tensor:
+    """P[a token is among the draws] = 1 - (1 - q)^k."""
+    return 1 - (1 - draft_RV) ** num_draws
+
+
+ACCEPTANCE_RATES = {"nss": _nss, "naive_tree": _naive, "spectr": _spectr, "specinfer": _specinfer, "khisti": _khisti}

@@ -1,0 +1,70 @@
+"""A tree's ordered child lists as padded tensors, beside the laws they were drawn from.
+
+Shape suffixes: R rows (N + 1: the root, then the nodes), K most draws of a row, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from runtime.tree import DraftLaw, TokenTree
+
+
+class Draws:
+    """The draws of every row of a tree.
+
+    ``nodes_RK`` are node indices, ``tokens_RK`` their tokens, ``present_RK`` and ``first_RK`` whether a draw exists and is the
+    first of its token. A token drawn twice is one child, reached through its first copy; padding repeats a row's first draw.
+    """
+
+    def __init__(self, tree: TokenTree, target_RV: Tensor) -> None:
+        self.tree = tree
+        self.target_RV = target_RV
+        self.lists = tree.child_lists
+        self.width = max((len(nodes) for nodes in self.lists), default=0)
+        device = target_RV.device
+        counts = torch.tensor([len(nodes) for nodes in self.lists]).unsqueeze(1)
+        padded = [[*nodes, *(nodes or [0])[:1] * (self.width - len(nodes))] for nodes in self.lists]
+        firsts = [[node not in nodes[:j] for j, node in enumerate(nodes)] for nodes in padded]
+        self.present_RK = (torch.arange(self.width) < counts).to(device)
+        self.first_RK = (
+            torch.tensor(firsts, dtype=torch.bool).reshape(self.present_RK.shape).to(device) & self.present_RK
+        )
+        self.nodes_RK = torch.tensor(padded, dtype=torch.int64).reshape(self.present_RK.shape).to(device)
+        self.tokens_RK = tree.tokens.to(device)[self.nodes_RK] if tree.num_nodes else self.nodes_RK
+
+    @cached_property
+    def draft_RV(self) -> Tensor:
+        """Laws the rows' children were drawn from; rows without draws hold anything."""
+        assert self.tree.draft_probs is not None
+        return self.tree.draft_probs.to(self.target_RV.device)
+
+    @property
+    def without_replacement(self) -> bool:
+        return self.tree.law is DraftLaw.WITHOUT_REPLACEMENT
+
+    def rows(self, at_least: int = 1, among: Sequence[int] | None = None) -> list[int]:
+        """Rows (``among`` these) with at least so many draws."""
+        candidates = range(len(self.lists)) if among is None else among
+        return [row for row in candidates if len(self.lists[row]) >= at_least]
+
+    def draft_law(self, row: int | Tensor) -> Tensor:
+        """Draft law [V] of a row; zero where nothing was drawn."""
+        if not self.width:
+            return torch.zeros_like(self.target_RV[row])
+        return torch.where(self.present_RK[row, 0], self.draft_RV[row], 0.0)
+
+    def without_children(self, row: int | Tensor, weights_V: Tensor) -> Tensor:
+        """``weights_V`` with the row's children made impossible."""
+        tokens_K = self.tokens_RK[row]
+        kept_K = torch.where(self.present_RK[row, :1], 0.0, weights_V[tokens_K])
+        return weights_V.scatter(0, tokens_K, kept_K)
+
+
+def take(tensor: Tensor, rows: Sequence[int]) -> Tensor:
+    """Rows of a tensor; a view where they are consecutive."""
+    if len(rows) == rows[-1] - rows[0] + 1:
+        return tensor[rows[0] : rows[-1] + 1]
+    return tensor[torch.tensor(rows, device=tensor.device)]

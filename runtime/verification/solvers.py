@@ -1,0 +1,80 @@
+"""Optimal-transport solvers with simple forms. Formulas: specification of verification, section 4.
+
+nss                       y ~ p                                                            naive sampling, ignores q
+naive                     x_1 with a = min(1, p(x_1) / q(x_1)), else R = norm [p - q]_+    (R may hit other children)
+specinfer                 recursive rejection with replacement (Miao et al. 2024)
+rrs_without_replacement   recursive rejection with Q_j = q off the earlier draws (Yang et al. 2024)
+
+On deterministic candidates q is one-hot at each draw and all of them are nss, which is optimal there (section 5). Shape suffixes:
+R rows, K draws, V vocabulary.
+"""
+
+import torch
+from torch import Tensor
+
+from runtime.tree import DraftLaw
+from runtime.verification.draws import Draws, take
+from runtime.verification.outcome import excess_mass
+from runtime.verification.residual_chain import residual_chain
+from runtime.verification.top_down import Solution
+
+
+def nss(draws: Draws) -> Solution:
+    """Draw from the target; a child is found by luck."""
+    at_draws_RK = draws.target_RV.gather(1, draws.tokens_RK).double()
+    one_R = at_draws_RK.new_ones(len(at_draws_RK))
+    return Solution(torch.zeros_like(at_draws_RK), one_R, at_draws_RK, lambda row: draws.target_RV[row])
+
+
+def naive(draws: Draws) -> Solution:
+    """Test the first draw only."""
+    if draws.tree.law is DraftLaw.DETERMINISTIC:
+        return nss(draws)
+    solution = empty_solution(draws)
+    rows = draws.rows()
+    if rows:
+        at = torch.tensor(rows, device=solution.miss_R.device)
+        target_RV, draft_RV = take(draws.target_RV, rows), take(draws.draft_RV, rows)
+        target_RK, draft_RK = (law.gather(1, draws.tokens_RK[at]).double() for law in (target_RV, draft_RV))
+        one_R = solution.miss_R[at]
+        mass_R = excess_mass(target_RV, draft_RV, one_R, one_R)
+        accept_R = torch.where(draft_RK[:, 0] > 0, (target_RK[:, 0] / draft_RK[:, 0]).clamp(max=1), 0.0)
+        solution.direct_RK[at, 0] = accept_R
+        solution.miss_R[at] = 1 - accept_R
+        solution.at_draws_RK[at] = ((target_RK - draft_RK).clamp(min=0) / mass_R.unsqueeze(1)).nan_to_num(0.0)
+    return Solution(
+        solution.direct_RK,
+        solution.miss_R,
+        solution.at_draws_RK,
+        lambda row: (draws.target_RV[row] - draws.draft_law(row)).clamp(min=0),
+    )
+
+
+def recursive_rejection(draws: Draws) -> Solution:
+    """Try every draw in order; the residual never holds a rejected token."""
+    if draws.tree.law is DraftLaw.DETERMINISTIC:
+        return nss(draws)
+    solution = empty_solution(draws)
+    draft_scale_R = torch.zeros_like(solution.miss_R)
+    rows = draws.rows()
+    if rows:
+        at = torch.tensor(rows, device=draft_scale_R.device)
+        chain = residual_chain(draws, rows, solution.miss_R[at])
+        draft_scale_R[at] = chain.draft_scale_R
+        rejected_RK = (1 - chain.accept_RK).cumprod(1)
+        solution.direct_RK[at] = chain.accept_RK
+        solution.direct_RK[at, 1:] *= rejected_RK[:, :-1]
+        solution.miss_R[at] = rejected_RK[:, -1]
+
+    def residual(row: int | Tensor) -> Tensor:
+        target_V = draws.target_RV[row]
+        return (target_V - draft_scale_R[row].to(target_V.dtype) * draws.draft_law(row)).clamp(min=0)
+
+    return Solution(solution.direct_RK, solution.miss_R, solution.at_draws_RK, residual)
+
+
+def empty_solution(draws: Draws) -> Solution:
+    """Every row as a leaf: nothing is taken, y ~ p."""
+    direct_RK = draws.target_RV.new_zeros(len(draws.lists), draws.width, dtype=torch.float64)
+    one_R = direct_RK.new_ones(len(direct_RK))
+    return Solution(direct_RK, one_R, torch.zeros_like(direct_RK), lambda row: draws.target_RV[row])
