@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from runtime.cache import ScratchCache
 from runtime.taps import HiddenStateTaps
+from runtime.topology import TopologyMask
 
 SCRATCH_ROOM = 64  # rows a fresh cache holds beyond the request's own length
 
@@ -106,6 +107,7 @@ class CausalState:
         self._parents: list[int] = []
         self._depths: list[int] = []
         self._is_chain = True
+        self._topology = TopologyMask()
 
     @torch.inference_mode()
     def forward(
@@ -138,6 +140,7 @@ class CausalState:
         self.cache.keep(self.committed, path)
         self.committed += len(path)
         self._parents, self._depths, self._is_chain = [], [], True
+        self._topology = TopologyMask()
 
     def _append(self, count: int, parents: Sequence[int] | None) -> None:
         first = len(self._parents)
@@ -158,24 +161,15 @@ class CausalState:
         if self._is_chain:
             allowed = torch.ones(count, total, dtype=torch.bool, device=device).tril_(total - count)
         else:
-            allowed = torch.cat(
-                [torch.ones(count, self.committed, dtype=torch.bool), ancestor_mask(self._parents)[-count:]], dim=1
-            ).to(device)
+            self._topology.append(self._parents[self._topology.num_nodes :])
+            committed = torch.ones(count, self.committed, dtype=torch.bool)
+            allowed = torch.cat([committed, self._topology.rows(count)], dim=1).to(device)
         if self.model.model.config._attn_implementation == "sdpa":
             return allowed[None, None]
         blocked = torch.finfo(self.model.dtype).min
         return torch.zeros(allowed.shape, dtype=self.model.dtype, device=device).masked_fill_(~allowed, blocked)[
             None, None
         ]
-
-
-def ancestor_mask(parents: Sequence[int]) -> Tensor:
-    """[n, n] bool: node i sees node j iff j is i or an ancestor of i."""
-    mask = torch.eye(len(parents), dtype=torch.bool)
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            mask[node] |= mask[parent]
-    return mask
 
 
 def _context_limit(config: Any) -> int:

@@ -12,7 +12,9 @@ from predictors.contract import require_same_identity
 from predictors.controllers import CONTROLLERS, Controller, build_controller
 from runtime.decoding.base import Decoder
 from runtime.decoding.sequential import SequentialDecoder
+from runtime.decoding.target_roots import TargetRootsDecoder
 from runtime.drafting import DRAFTERS, Drafter
+from runtime.drafting.multi_candidate import MultiCandidateConfig
 from runtime.identity import pair_identity
 from runtime.pair import ModelPair
 from runtime.verification import LOSSY_VERIFIERS, VERIFIERS, Verifier
@@ -97,6 +99,8 @@ def _assemble(pair: ModelPair, config: DecoderConfig, controller: Controller) ->
             f"controller decides about. Use gamma >= {controller.gamma}."
         )
     _check_contract(controller, pair)
+    if isinstance(drafter, MultiCandidateConfig) and drafter.target_roots > 1:
+        return TargetRootsDecoder(pair, drafter, verifier, controller, config.lossy)
     return SequentialDecoder(pair, drafter, verifier, controller, config.lossy)
 
 

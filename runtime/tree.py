@@ -116,6 +116,24 @@ class TokenTree:
         """Whether node i hangs under node i - 1 and every node was drawn once."""
         return self.child_lists == [*([node] for node in range(self.num_nodes)), []]
 
+    def below(self, node: int) -> tuple["TokenTree", list[int]]:
+        """The tree under ``node`` as if it were the root, and the nodes it is made of."""
+        nodes: list[int] = []
+        for other, parent in enumerate(self.parent_list):
+            if parent == node or parent in nodes:
+                nodes.append(other)
+        places = {old: new for new, old in enumerate([node, *nodes], start=-1)}
+        assert self.draws is not None
+        rows = None if self.draft_probs is None else self.draft_probs[[kept + 1 for kept in (node, *nodes)]]
+        tree = TokenTree(
+            tokens=self.tokens[nodes],
+            parents=torch.tensor([places[self.parent_list[kept]] for kept in nodes], dtype=torch.int64),
+            draws=torch.tensor([places[drawn] for drawn in self.draws.tolist() if drawn in nodes], dtype=torch.int64),
+            draft_probs=rows,
+            law=self.law,
+        )
+        return tree, nodes
+
     def path(self, row: int) -> list[int]:
         """Node indices from the root's child to row ``row``'s node; empty for row 0."""
         nodes = []

@@ -34,7 +34,7 @@ class Request:
                 tokens = tokens[: index + 1]
                 break
         tokens = tokens[: self.max_new_tokens - emitted]
-        done = emitted + len(tokens) == self.max_new_tokens or tokens[-1] in self.eos_tokens
+        done = emitted + len(tokens) == self.max_new_tokens or (bool(tokens) and tokens[-1] in self.eos_tokens)
         return tokens, done
 
 

@@ -47,13 +47,16 @@ class SequentialDecoder(Decoder):
         return limit if self.drafter is None or self.pair.draft is None else min(limit, self.pair.draft.context_limit)
 
     def _steps(self, request: Request) -> Iterator[Step]:
-        run = _Run(self, request)
+        run = self._open(request)
         yield run.prefill()
         while not run.done:
             yield run.round()
 
+    def _open(self, request: Request) -> "Run":
+        return Run(self, request)
 
-class _Run:
+
+class Run:
     """One request in flight."""
 
     def __init__(self, decoder: SequentialDecoder, request: Request) -> None:
@@ -92,12 +95,17 @@ class _Run:
             raise ValueError(
                 "the target's logits are not finite after the prompt; check the model's weights and dtype."
             )
-        self.newest = int(self.chance.categorical(law))
+        emitted = self._begin(law, out.logits[-1])
         self.clock.lap("verify")
         if self.draft is not None:
-            self.draft.prefill(prompt, self.newest)
+            self.draft.prefill(prompt, emitted)
             self.clock.lap("draft")
-        return Step(*self._emit(RoundRecord(), [self.newest]))
+        return Step(*self._emit(RoundRecord(), emitted))
+
+    def _begin(self, law_V: Tensor, logits_V: Tensor) -> list[int]:
+        """The tokens that the prefill emits."""
+        self.newest = int(self.chance.categorical(law_V))
+        return [self.newest]
 
     @torch.inference_mode()
     def round(self) -> Step:
@@ -118,12 +126,7 @@ class _Run:
         if self.draft is not None:
             self.draft.commit(path, accepted, [token])
             self.clock.lap("draft")
-        levels = max(tree.depths)
-        record = RoundRecord(drafted=tree.num_nodes, levels=levels, accepted=len(path), rolled_back=levels - len(path))
-        record.bypassed = self.session.bypassed
-        tokens, record = self._emit(record, [*accepted, token])
-        self.session.end_round(record)
-        self.previous = record
+        tokens, record = self._end(tree.num_nodes, max(tree.depths), len(path), [*accepted, token])
         evidence = Evidence(root, tree, draft_laws, target_probs, out.hidden_NKD) if self.request.observe else None
         return Step(tokens, record, evidence)
 
@@ -133,13 +136,26 @@ class _Run:
         return Root(position, self.depth, self.request.settings, self.previous, self.hidden_KD, embedding_E)
 
     def _draft(self, root: Root) -> tuple[TokenTree, list[NextLaw]]:
+        cap = self._cap(root)
+        if self.draft is None:
+            return EMPTY_TREE, []
+        return self.draft.draft(root, cap, self.session, self.clock)
+
+    def _cap(self, root: Root) -> int:
+        """Most levels to draft: the drafter's, the controller's plan, and one less than the remaining budget."""
         planned = self.session.plan(root)
         self.clock.lap("controller")
         budget = self.request.max_new_tokens - self.emitted - 1
-        if self.draft is None:
-            return EMPTY_TREE, []
-        cap = min(self.depth, budget, self.depth if planned is None else planned)
-        return self.draft.draft(root, cap, self.session, self.clock)
+        return min(self.depth, budget, self.depth if planned is None else planned)
+
+    def _end(self, drafted: int, levels: int, accepted: int, tokens: list[int]) -> tuple[list[int], RoundRecord]:
+        """Emit ``tokens``, record the round and let the controller learn from it."""
+        record = RoundRecord(drafted=drafted, levels=levels, accepted=accepted, rolled_back=levels - accepted)
+        record.bypassed = self.session.bypassed
+        tokens, record = self._emit(record, tokens)
+        self.session.end_round(record)
+        self.previous = record
+        return tokens, record
 
     def _emit(self, record: RoundRecord, tokens: list[int]) -> tuple[list[int], RoundRecord]:
         tokens, self.done = self.request.cut(tokens, self.emitted)

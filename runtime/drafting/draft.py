@@ -66,11 +66,11 @@ class Draft(ABC):
     def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> tuple[TokenTree, list[NextLaw]]:
         """Draw a tree of at most ``cap`` levels, and the law that each node was drawn from."""
 
-    def prefill(self, prompt: list[int], newest: int) -> None:
-        """Commit the prompt; ``newest`` is the first emitted token."""
+    def prefill(self, prompt: list[int], newest: Sequence[int]) -> None:
+        """Commit the prompt; ``newest`` are the tokens emitted after it."""
         self._state.forward(prompt, last=1)
         self._state.keep(range(len(prompt)))
-        self._uncached = [newest]
+        self._uncached = list(newest)
 
     def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
         """Keep the cache rows of the accepted ``path`` of nodes, whose tokens are ``accepted``; then come ``newest`` tokens."""

@@ -74,8 +74,22 @@ class LevelDraft(Draft):
     def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> tuple[TokenTree, list[NextLaw]]:
         """Grow up to ``cap`` levels. A node is not extended where the session says so or after an end-of-sequence token."""
         growth = Growth()
-        level = [ROOT]
-        for depth in range(cap):
+        self._grow(growth, [ROOT], range(cap), root, session, clock)
+        tree = growth.tree(self.law)
+        clock.lap("draft")
+        return tree, [growth.laws[parent] for parent in growth.parents]
+
+    def _grow(
+        self,
+        growth: Growth,
+        level: Sequence[int],
+        depths: range,
+        root: Root,
+        session: Session,
+        clock: PhaseClock,
+    ) -> None:
+        """Extend the nodes of ``level`` by one level per depth."""
+        for depth in depths:
             laws = self._laws(root, depth, level, growth)
             clock.lap("draft")
             going = [place for place, law in enumerate(laws) if not bool(session.stop_before(law))]
@@ -92,12 +106,9 @@ class LevelDraft(Draft):
             clock.lap("controller")
             if not level:
                 break
-        tree = growth.tree(self.law)
-        clock.lap("draft")
-        return tree, [growth.laws[parent] for parent in growth.parents]
 
     def _laws(self, root: Root, depth: int, level: Sequence[int], growth: Growth) -> list[NextLaw]:
-        if depth == 0:
+        if level == [ROOT]:
             return [self._law(root, 0, self._feed_uncached())]
         tokens = torch.tensor([growth.tokens[node] for node in level])
         logits_EV = self._feed(level, tokens, [growth.parents[node] for node in level])

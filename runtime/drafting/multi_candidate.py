@@ -13,37 +13,57 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from predictors.signals import NextLaw
+from predictors.controllers import Session
+from predictors.signals import NextLaw, Root
 from runtime.adapter import LanguageModel
+from runtime.decoding.clock import PhaseClock
 from runtime.decoding.request import Request
 from runtime.drafting.draft import draft_settings
-from runtime.drafting.levels import LevelDraft, stacked
+from runtime.drafting.levels import ROOT, Growth, LevelDraft, stacked
 from runtime.randomness import Chance
-from runtime.tree import DraftLaw
+from runtime.tree import DraftLaw, TokenTree
 
 CANDIDATES = ("sampled", "top_k")
+ROOTS = ("draft", "target")
 
 
 @dataclass(frozen=True)
 class MultiCandidateConfig:
     """``config``: children per node, level by level. ``candidates``: ``sampled`` or ``top_k``; ``draft_temperature`` as in
-    `ChainConfig`."""
+    `ChainConfig`.
+
+    ``roots="target"``: the first number counts tokens drawn from the target's own law as roots, and the root with the longest
+    accepted subtree wins. One root is the ordinary tree of the other numbers; several are lossy at every temperature, because
+    tokens with predictable continuations come out too often (specification of drafting, section 5.4).
+    """
 
     config: tuple[int, ...] = (4, 2, 2, 1)
     candidates: str = "sampled"
+    roots: str = "draft"
     draft_temperature: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.config or min(self.config) < 1:
-            raise ValueError(
-                f"config needs one number >= 1 per level, for example [4, 2, 2, 1], got {list(self.config)}."
-            )
+        if self.roots not in ROOTS:
+            raise ValueError(f"unknown roots {self.roots!r}. Known: {', '.join(ROOTS)}.")
         if self.candidates not in CANDIDATES:
             raise ValueError(f"unknown candidates {self.candidates!r}. Known: {', '.join(CANDIDATES)}.")
+        if not self.widths or min(self.config) < 1:
+            given = list(self.config)
+            raise ValueError(f"config needs one number >= 1 per level, for example [4, 2, 2, 1], got {given}.")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Children per node on the levels that the draft draws."""
+        return self.config if self.roots == "draft" else self.config[1:]
+
+    @property
+    def target_roots(self) -> int:
+        """Tokens drawn from the target per round; more than one compete."""
+        return 1 if self.roots == "draft" else self.config[0]
 
     @property
     def depth(self) -> int:
-        return len(self.config)
+        return len(self.widths)
 
     @property
     def laws(self) -> frozenset[DraftLaw]:
@@ -52,14 +72,14 @@ class MultiCandidateConfig:
 
     @property
     def branches(self) -> bool:
-        return max(self.config) > 1
+        return max(self.widths) > 1
 
     def open(
         self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance
     ) -> "MultiCandidateDraft":
         settings = draft_settings(self.draft_temperature, request.settings)
         draft = MultiCandidateDraft(model, vocabulary_size, request, settings, randomness)
-        draft.widths = self.config
+        draft.widths = self.widths
         draft.law = (
             DraftLaw.DETERMINISTIC if settings.greedy or self.candidates == "top_k" else DraftLaw.WITHOUT_REPLACEMENT
         )
@@ -84,7 +104,7 @@ class ForkConfig:
     def levels(self) -> MultiCandidateConfig:
         """The same tree as a k-configuration."""
         config = (self.width, *[1] * (self.depth - 1))
-        return MultiCandidateConfig(config, self.candidates, self.draft_temperature)
+        return MultiCandidateConfig(config, self.candidates, draft_temperature=self.draft_temperature)
 
     @property
     def laws(self) -> frozenset[DraftLaw]:
@@ -106,20 +126,33 @@ class MultiCandidateDraft(LevelDraft):
     widths: tuple[int, ...]
     law: DraftLaw
 
+    def draft_under(self, roots: Sequence[int], root: Root, cap: int, session: Session, clock: PhaseClock) -> TokenTree:
+        """Grow up to ``cap`` levels under ``roots``, tokens that the target drew: the tree's first level."""
+        if self._uncached:
+            self._feed_uncached()
+        growth = Growth()
+        level = [growth.draw(ROOT, token) for token in roots]
+        going = [node for node in level if growth.tokens[node] not in self._eos_tokens]
+        if going:
+            self._grow(growth, going, range(cap), root, session, clock)
+        tree = growth.tree(self.law if growth.laws else DraftLaw.DETERMINISTIC)
+        clock.lap("draft")
+        return tree
+
     def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
         if self.law is DraftLaw.DETERMINISTIC:
-            return _most_likely(torch.stack([law.logits_V for law in laws]), self.widths[depth])
-        return _without_replacement(stacked(laws), self.widths[depth], self._randomness)
+            return most_likely(torch.stack([law.logits_V for law in laws]), self.widths[depth])
+        return without_replacement(stacked(laws), self.widths[depth], self._randomness)
 
 
-def _most_likely(logits_EV: Tensor, width: int) -> list[list[int]]:
+def most_likely(logits_EV: Tensor, width: int) -> list[list[int]]:
     """The ``width`` most likely tokens of each row, fewer where fewer are possible."""
     best = logits_EV.topk(min(width, logits_EV.shape[1]))
     possible = best.values > -torch.inf
     return [row[: int(count)] for row, count in zip(best.indices.tolist(), possible.sum(1).tolist(), strict=True)]
 
 
-def _without_replacement(probs_EV: Tensor, width: int, randomness: Chance) -> list[list[int]]:
+def without_replacement(probs_EV: Tensor, width: int, randomness: Chance) -> list[list[int]]:
     """Sequential draws of each row without the tokens drawn before, fewer where fewer are possible."""
     supports: list[int] = (probs_EV > 0).sum(1).tolist()
     left_EV = probs_EV.clone()

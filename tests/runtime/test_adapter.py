@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, Qwen2Config, Qwen3Config
 
-from runtime.adapter import CausalLanguageModel, ancestor_mask
+from runtime.adapter import CausalLanguageModel
+from runtime.topology import TopologyMask, ancestor_mask
 from tests.toys import tiny_llama
 
 SIZES = {
@@ -143,3 +144,45 @@ def test_attention_without_tree_masks_is_refused():
 def test_ancestor_mask():
     expected = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], dtype=torch.bool)
     assert torch.equal(ancestor_mask([-1, -1, 0, 2]), expected)
+
+
+def fork_parents(width, depth):
+    return [-1] * width + list(range(width * (depth - 1)))
+
+
+@pytest.mark.parametrize("width, depth", [(1, 4), (3, 5), (16, 5), (21, 6)])
+def test_the_mask_of_a_fork_is_built_once_and_sliced(width, depth):
+    """Depth-major: j ≡ i (mod width) and j <= i; the mask of the first n levels is a slice for every n."""
+    mask = ancestor_mask(fork_parents(width, depth))
+    i, j = torch.meshgrid(torch.arange(width * depth), torch.arange(width * depth), indexing="ij")
+    assert torch.equal(mask, (i % width == j % width) & (j <= i))
+    for levels in range(1, depth):
+        assert torch.equal(mask[: levels * width, : levels * width], ancestor_mask(fork_parents(width, levels)))
+    branch_major = ((i // depth == j // depth) & (j <= i))[: 2 * width, : 2 * width]
+    assert width == 1 or not torch.equal(
+        branch_major, ancestor_mask(fork_parents(width, 2))
+    )  # the trap of the other order
+
+
+@pytest.mark.parametrize("config", [[4, 2, 2, 1], [2, 4, 3, 1, 1]])
+def test_the_mask_of_a_k_configuration_grows_by_levels(config):
+    parents, level, grown = [], [-1], TopologyMask()
+    for width in config:
+        new = [parent for parent in level for _ in range(width)]
+        level = list(range(len(parents), len(parents) + len(new)))
+        parents += new
+        grown.append(new)
+        assert torch.equal(grown.rows(len(new)), ancestor_mask(parents)[-len(new) :])
+    assert len(parents) == {4: 44, 2: 82}[config[0]]
+
+
+def test_the_mask_equals_walking_up():
+    generator = torch.Generator().manual_seed(1)
+    parents = [int(torch.randint(-1, node, (), generator=generator)) if node else -1 for node in range(150)]
+    mask = ancestor_mask(parents)
+    for node in range(150):
+        seen, above = [], node
+        while above >= 0:
+            seen.append(above)
+            above = parents[above]
+        assert mask[node].nonzero().flatten().tolist() == sorted(seen)
