@@ -2,6 +2,8 @@
 
 head -c 300 runtime/tree.py | draftwright generate data/pystdlib/pair --bundle data/pystdlib/bundles/hrad
 draftwright generate --target path/or/id --draft path/or/id --method '{"method": "speculative"}' --prompt "Hello"
+draftwright generate data/pystdlib/pair --temperature 1 --prompt "import" --method '{"method": "speculative",
+    "verifier": "traversal", "drafter": {"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}}'
 """
 
 import argparse
@@ -46,8 +48,12 @@ def run(args: argparse.Namespace) -> None:
     prompt = pair.tokenizer(text)["input_ids"]
     rounds, tokens, seconds = _decode(decoder, prompt, args, show=not args.json)
     statistics = _statistics(rounds, tokens, seconds)
+    if decoder.lossy:
+        print("note: lossy=True, this text need not follow the target's law", file=sys.stderr)
     if args.json:
-        print(json.dumps({"tokens": tokens, "text": pair.tokenizer.decode(tokens), **statistics}))
+        print(
+            json.dumps({"tokens": tokens, "text": pair.tokenizer.decode(tokens), "lossy": decoder.lossy, **statistics})
+        )
     else:
         print("\n" + ", ".join(f"{name} {value:.4g}" for name, value in statistics.items()), file=sys.stderr)
 

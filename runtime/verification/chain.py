@@ -102,7 +102,7 @@ def _chain_laws(tree: TokenTree, target_probs: Tensor) -> tuple[Tensor, Tensor]:
     if tree.law is DraftLaw.DETERMINISTIC or tree.draft_probs is None:
         draft_GV = torch.zeros_like(target_probs[:-1]).scatter_(1, chosen_G, 1.0)
     else:
-        draft_GV = tree.draft_probs[:-1].to(target_probs.device)
+        draft_GV = tree.draft_probs[:-1].to(target_probs)
     return draft_GV, log_ratios(target_probs[:-1], draft_GV, chosen_G)
 
 

@@ -39,7 +39,17 @@ class Draws:
     def draft_RV(self) -> Tensor:
         """Laws the rows' children were drawn from; rows without draws hold anything."""
         assert self.tree.draft_probs is not None
-        return self.tree.draft_probs.to(self.target_RV.device)
+        return self.tree.draft_probs.to(self.target_RV)
+
+    @cached_property
+    def target_at_RK(self) -> Tensor:
+        """Target probability of each draw's token, float64."""
+        return self.target_RV.gather(1, self.tokens_RK).double()
+
+    @cached_property
+    def draft_at_RK(self) -> Tensor:
+        """Draft probability of each draw's token, float64."""
+        return self.draft_RV.gather(1, self.tokens_RK).double()
 
     @property
     def without_replacement(self) -> bool:

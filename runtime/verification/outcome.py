@@ -13,6 +13,8 @@ from torch import Tensor
 
 from runtime.randomness import Chance
 
+LARGEST_RATIO = 1e30  # finite in float32, where a smaller scale has lost its weight anyway
+
 
 @dataclass(frozen=True)
 class OutcomeLaw:
@@ -41,8 +43,8 @@ def draw_verdict(law: OutcomeLaw, randomness: Chance) -> tuple[int, int]:
 
 def excess_mass(target_RV: Tensor, draft_RV: Tensor, scale_R: Tensor, draft_scale_R: Tensor) -> Tensor:
     """Σ_y [s p(y) - t q(y)]_+ [R] float64 of float64 scales s, t: one fused pass over the laws and a sum."""
-    ratio_R = (draft_scale_R / scale_R).nan_to_num(0.0).clamp(max=torch.finfo(target_RV.dtype).max)
-    difference_RV = torch.addcmul(target_RV, draft_RV, ratio_R.to(target_RV.dtype).unsqueeze(1), value=-1)
+    ratio_R = (draft_scale_R / scale_R).nan_to_num(0.0, posinf=0.0).to(target_RV.dtype).clamp_(max=LARGEST_RATIO)
+    difference_RV = torch.addcmul(target_RV, draft_RV, ratio_R.unsqueeze(1), value=-1)
     return scale_R * difference_RV.clamp_(min=0).sum(1).double()
 
 

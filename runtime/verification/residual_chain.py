@@ -38,24 +38,22 @@ def residual_chain(draws: Draws, rows: list[int], scale_R: Tensor) -> ResidualCh
     """Run the draws of ``rows``, which must emit ``scale_R`` [R] times their target law."""
     accept_RK = scale_R.new_zeros(len(rows), draws.width)
     weight_R, mu_R, pi_R = scale_R.clone(), torch.zeros_like(scale_R), torch.ones_like(scale_R)
-    remaining_R = _draft_mass(draws, rows) if draws.without_replacement else torch.ones_like(scale_R)
+    remaining_R = _draft_mass(draws, rows) if draws.without_replacement else pi_R.clone()
+    target_RK, draft_RK = take(draws.target_at_RK, rows), take(draws.draft_at_RK, rows)
     for j in range(draws.width):
         alive = [place for place, row in enumerate(rows) if len(draws.lists[row]) > j]
         if not alive:
             break
-        at = torch.tensor(alive, device=scale_R.device)
+        at = slice(None) if len(alive) == len(rows) else torch.tensor(alive, device=scale_R.device)
         here = [rows[place] for place in alive]
-        target_V, draft_V = take(draws.target_RV, here), take(draws.draft_RV, here)
-        token = take(draws.tokens_RK, here)[:, j : j + 1]
-        target, draft = (law.gather(1, token).squeeze(1).double() for law in (target_V, draft_V))
-        scale, pi = scale_R[at], pi_R[at]
+        scale, pi, target, draft = scale_R[at], pi_R[at], target_RK[at, j], draft_RK[at, j]
         left = torch.maximum(remaining_R[at], draft)
-        ratio = (scale * target - mu_R[at] * draft).clamp(min=0) / torch.where(pi > 0, pi, 1.0) * left / draft
-        accept_RK[at, j] = torch.where(draft > 0, ratio.clamp(max=1), 0.0)
+        ratio = (scale * target - mu_R[at] * draft) * left / (pi * draft)
+        accept_RK[at, j] = torch.where(draft > 0, ratio, 0.0).nan_to_num(0.0).clamp(0, 1)
         mu_R[at] += pi / left
-        mass = excess_mass(target_V, draft_V, scale, mu_R[at])
+        mass = excess_mass(take(draws.target_RV, here), take(draws.draft_RV, here), scale, mu_R[at])
         pi_R[at] = pi * (1 - weight_R[at]) + mass
-        weight_R[at] = torch.where(pi_R[at] > 0, mass / pi_R[at], 1.0)  # rejection impossible: never reached
+        weight_R[at] = (mass / pi_R[at]).nan_to_num(1.0)  # 0/0: rejection is impossible, and so is this state
         if draws.without_replacement:
             remaining_R[at] -= draft
     return ResidualChain(accept_RK, weight_R, mu_R)

@@ -21,7 +21,7 @@ from runtime.verification.top_down import Solution
 
 def nss(draws: Draws) -> Solution:
     """Draw from the target; a child is found by luck."""
-    at_draws_RK = draws.target_RV.gather(1, draws.tokens_RK).double()
+    at_draws_RK = draws.target_at_RK
     one_R = at_draws_RK.new_ones(len(at_draws_RK))
     return Solution(torch.zeros_like(at_draws_RK), one_R, at_draws_RK, lambda row: draws.target_RV[row])
 
@@ -35,7 +35,7 @@ def naive(draws: Draws) -> Solution:
     if rows:
         at = torch.tensor(rows, device=solution.miss_R.device)
         target_RV, draft_RV = take(draws.target_RV, rows), take(draws.draft_RV, rows)
-        target_RK, draft_RK = (law.gather(1, draws.tokens_RK[at]).double() for law in (target_RV, draft_RV))
+        target_RK, draft_RK = draws.target_at_RK[at], draws.draft_at_RK[at]
         one_R = solution.miss_R[at]
         mass_R = excess_mass(target_RV, draft_RV, one_R, one_R)
         accept_R = torch.where(draft_RK[:, 0] > 0, (target_RK[:, 0] / draft_RK[:, 0]).clamp(max=1), 0.0)

@@ -32,7 +32,7 @@ def spectr(draws: Draws) -> Solution:
             at_branching = torch.tensor(branching, device=rho_R.device)
             rho_R[at_branching] = thinning(*laws, draws.present_RK[at_branching].sum(1).double())
         share_R[at], missed_R = shares(target_RV, draft_RV, rho_R[at], count_R)
-        target_RK, draft_RK = (law.gather(1, draws.tokens_RK[at]).double() for law in (target_RV, draft_RV))
+        target_RK, draft_RK = draws.target_at_RK[at], draws.draft_at_RK[at]
         accept_RK = torch.where(draft_RK > 0, (target_RK / (rho_R[at, None] * draft_RK)).clamp(max=1), 0.0)
         accept_RK *= draws.present_RK[at]
         rejected_RK = (1 - accept_RK).cumprod(1)
