@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from runtime.tree import DraftLaw, TokenTree
+from runtime.verification.acceptance import SOLVERS, acceptance_rate, branching_law
 from runtime.verification.chain import block, hsd_as_published, tokenwise
-from runtime.verification.khisti import khisti
 from runtime.verification.multi_draft import hsd_multi_draft
 from runtime.verification.outcome import OutcomeLaw, draw_verdict
-from runtime.verification.solvers import naive, nss, recursive_rejection
-from runtime.verification.spectr import spectr
 from runtime.verification.top_down import top_down
 from runtime.verification.traversal import traversal
 
@@ -51,19 +49,22 @@ class Verifier:
             raise ValueError(f"verifier {self.name!r} is not lossless for {law.name} drafts; it is for {known}.")
 
 
+_SOLVERS_LOSSLESS_FOR = {
+    "nss": ANY,
+    "match": ANY,
+    "naive_tree": ANY,
+    "spectr": frozenset({IID}),
+    "khisti": frozenset({IID}),
+    "specinfer": frozenset({IID, DETERMINISTIC}),
+    "rrs_without_replacement": frozenset({WITHOUT_REPLACEMENT, DETERMINISTIC}),
+}
 _RULES = [
     # A chain has one draw per node: all draft laws coincide there, with one-hot laws for deterministic drafts.
     Verifier("tokenwise", tokenwise, ANY, chains_only=True),
     Verifier("block", block, ANY, chains_only=True),
     Verifier("hsd", block, ANY, chains_only=True),
     Verifier("traversal", traversal, ANY),
-    Verifier("nss", top_down(nss), ANY),
-    Verifier("match", top_down(nss), ANY),
-    Verifier("naive_tree", top_down(naive), ANY),
-    Verifier("spectr", top_down(spectr), frozenset({IID})),
-    Verifier("khisti", top_down(khisti), frozenset({IID})),
-    Verifier("specinfer", top_down(recursive_rejection), frozenset({IID, DETERMINISTIC})),
-    Verifier("rrs_without_replacement", top_down(recursive_rejection), frozenset({WITHOUT_REPLACEMENT, DETERMINISTIC})),
+    *(Verifier(name, top_down(SOLVERS[name]), laws) for name, laws in _SOLVERS_LOSSLESS_FOR.items()),
     Verifier("hsd_multi_draft", hsd_multi_draft, frozenset({IID})),
 ]
 VERIFIERS: dict[str, Verifier] = {verifier.name: verifier for verifier in _RULES}
@@ -71,4 +72,12 @@ LOSSY_VERIFIERS: dict[str, Verifier] = {
     "hsd_as_published": Verifier("hsd_as_published", hsd_as_published, frozenset(), chains_only=True)
 }
 
-__all__ = ["LOSSY_VERIFIERS", "VERIFIERS", "OutcomeLaw", "Verifier", "draw_verdict"]
+__all__ = [
+    "LOSSY_VERIFIERS",
+    "VERIFIERS",
+    "OutcomeLaw",
+    "Verifier",
+    "acceptance_rate",
+    "branching_law",
+    "draw_verdict",
+]

@@ -1,4 +1,7 @@
-"""Acceptance rates of the solvers: P[the output is one of k i.i.d. draws from q], over draws and verification.
+"""What a solver does at one node: its branching law B(xs -> y), and its acceptance rate over draws and verification.
+
+B is the law of the output y given the ordered draws xs (`runtime.verification.top_down`); Σ_xs Q(xs) B(xs -> y) = p(y). The
+acceptance rate is P[y is one of k i.i.d. draws from q]:
 
     nss        Σ p (1 - (1 - q)^k)
     naive_tree Σ min(p, q) + Σ [p - q]_+ (1 - (1 - q)^{k-1})
@@ -10,12 +13,54 @@ All are at most the optimum min_H p(H) + 1 - q(H)^k. Draws without replacement h
 acceptance over trees. Source: specification of verification, section 4. Shape suffixes: R rows (pairs of laws), V vocabulary.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import tournament
-from runtime.verification.outcome import excess_mass
-from runtime.verification.spectr import accept_masses, residual_weights, shares, thinning
+from runtime.verification.draws import Draws
+from runtime.verification.khisti import khisti
+from runtime.verification.outcome import excess_mass, normalised_or
+from runtime.verification.solvers import naive, nss, recursive_rejection
+from runtime.verification.spectr import accept_masses, residual_weights, shares, spectr, thinning
+from runtime.verification.top_down import Solver
+
+SOLVERS: dict[str, Solver] = {
+    "nss": nss,
+    "match": nss,
+    "naive_tree": naive,
+    "spectr": spectr,
+    "khisti": khisti,
+    "specinfer": recursive_rejection,
+    "rrs_without_replacement": recursive_rejection,
+}
+
+
+def branching_law(name: str, target_V: Tensor, draft_V: Tensor, tokens: Sequence[int]) -> Tensor:
+    """B(tokens -> ·) [V] float64 of the solver ``name`` for ordered ``tokens`` drawn at one node from ``draft_V``: i.i.d. with
+    duplicates, or without replacement for ``rrs_without_replacement``.
+
+    Raises
+    ------
+    ValueError
+        For a rule that decides over more than one node.
+    """
+    if name not in SOLVERS:
+        raise ValueError(f"verifier {name!r} has no per-node branching law. Known: {', '.join(SOLVERS)}.")
+    distinct = list(dict.fromkeys(tokens))
+    tree = TokenTree(
+        tokens=torch.tensor(distinct, dtype=torch.int64),
+        parents=torch.full((len(distinct),), -1),
+        draws=torch.tensor([distinct.index(token) for token in tokens], dtype=torch.int64),
+        draft_probs=draft_V.expand(len(distinct) + 1, -1),
+        law=DraftLaw.WITHOUT_REPLACEMENT if name == "rrs_without_replacement" else DraftLaw.IID,
+    )
+    draws = Draws(tree, target_V.expand(len(distinct) + 1, -1))
+    solution = SOLVERS[name](draws)
+    residual_V = normalised_or(solution.residual(0).double(), target_V.double())
+    return (solution.miss_R[0] * residual_V).index_add(0, draws.tokens_RK[0], solution.direct_RK[0])
 
 
 def acceptance_rate(name: str, target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:
