@@ -9,7 +9,7 @@ export MLFLOW_ALLOW_PICKLE_DESERIALIZATION = false
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test check format test-runtime clean
+.PHONY: help setup repro studies test check format test-runtime clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -26,6 +26,9 @@ repro: setup  ## The whole pipeline on every pair of params.yaml, then the repor
 	PATH="$(CURDIR)/$(BIN):$$PATH" dvc repro
 	$(BIN)/draftwright register
 	$(BIN)/draftwright reports
+
+studies: setup  ## The full grids of docs/, for every pair; takes about 25 minutes a pair on 2 cores
+	PATH="$(CURDIR)/$(BIN):$$PATH" dvc repro pipelines/studies/dvc.yaml
 
 check: setup  ## Format, lint, types, import contracts
 	$(BIN)/ruff format --check .

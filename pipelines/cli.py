@@ -20,6 +20,7 @@ COMMANDS = {
     "calibrate": "stage: calibrate a trained predictor and measure it on held-out documents",
     "export": "stage: write the controller bundle",
     "benchmark": "stage: time every decoder on held-out prompts, interleaved and paired",
+    "verifiers": "stage: compare the verification rules on the same trees and prompts",
     "report": "stage: turn measurements into tables, plots and one HTML page",
     "register": "register exported bundles in the MLflow model registry (idempotent)",
     "reports": "print where the reports are and their headline figures",

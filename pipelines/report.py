@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("calibration", type=Path, help="folder of calibration records")
     parser.add_argument("pair_folder", type=Path, help="folder of the pair stage")
     parser.add_argument("labels", type=Path, help="folder of the labels stage")
+    parser.add_argument(
+        "verifiers", type=Path, help="folder of the verifiers stage; its section is left out without it"
+    )
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 
@@ -46,6 +49,8 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.reporting.quality_report import QualityReport
     from pipelines.reporting.report_page import png, render
     from pipelines.reporting.timing_report import TimingReport
+    from pipelines.reporting.verifier_folder import read_comparison
+    from pipelines.reporting.verifier_report import VerifierReport
 
     config = load_parameters(ReportConfig, args.pair, "report", args.params)
     device = json.loads(args.device.read_text())["slug"]
@@ -57,6 +62,10 @@ def run(args: argparse.Namespace) -> None:
 
     quality = QualityReport(benchmark, config.bootstrap_replicates, config.seed).build(calibration, labels)
     timing = TimingReport(benchmark, config.bootstrap_replicates, config.seed).build()
+    comparison = read_comparison(args.verifiers / device)
+    rules = None if comparison is None else VerifierReport(comparison, config.bootstrap_replicates, config.seed)
+    quality["verifiers"] = None if rules is None else rules.quality()
+    timing["verifiers"] = None if rules is None else rules.timing()
     timing["provenance"] = benchmark.origin
     timing["headline"] = headline(timing)
     timing["title"] = title(timing)
@@ -71,12 +80,15 @@ def run(args: argparse.Namespace) -> None:
     write_json(folder / TIMING, timing)
     print(folder / PAGE)
     print("\n".join(timing["headline"]))
+    if comparison is None:
+        print(f"no comparison of verification rules in {args.verifiers / device}: its section is left out")
 
 
 def _figures(timing: dict[str, Any], quality: dict[str, Any]) -> dict[str, Any]:
     from pipelines.reporting import plots
     from pipelines.reporting.calibration_plots import confusion_figure, reliability_figure
     from pipelines.reporting.report_page import exported_predictor
+    from pipelines.reporting.verifier_plots import acceptance_by_depth, block_efficiency_by_rule
 
     figures = {
         "speedup": plots.draw(plots.speedup_bars, timing),
@@ -89,6 +101,9 @@ def _figures(timing: dict[str, Any], quality: dict[str, Any]) -> dict[str, Any]:
         metrics = quality["predictors"][exported_predictor(timing, quality)]["metrics"]
         figures["confusion"] = plots.draw(confusion_figure, metrics)
         figures["reliability"] = plots.draw(reliability_figure, metrics)
+    if quality["verifiers"]:
+        figures["verifiers"] = plots.draw(block_efficiency_by_rule, quality["verifiers"])
+        figures["acceptance"] = plots.draw(acceptance_by_depth, quality["verifiers"])
     return figures
 
 

@@ -7,7 +7,12 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parent.parent
-STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+FILES = (ROOT / "dvc.yaml", ROOT / "pipelines/studies/dvc.yaml")
+STAGES = {
+    f"{file.parent.name}/{name}" if file.parent != ROOT else name: stage
+    for file in FILES
+    for name, stage in yaml.safe_load(file.read_text())["stages"].items()
+}
 PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")
 # Plumbing that decides nothing: the command line, parameter files, atomic outputs, tracking.
 PLUMBING = {
@@ -66,3 +71,20 @@ def test_outputs_persist_or_are_not_cached():
         for out in [*body(stage).get("outs", []), *body(stage).get("metrics", [])]:
             options = {} if isinstance(out, str) else next(iter(out.values()))
             assert options.get("persist") or options.get("cache") is False, f"{stage}: {out}"
+
+
+@pytest.mark.parametrize("parameters", ["params.yaml", "pipelines/studies/params.yaml"])
+def test_sections_of_the_verifier_comparison_parse(parameters):
+    from pipelines.measuring.verifier_shapes import shapes_of
+    from pipelines.measuring.verifier_study import VerifierConfig
+    from pipelines.parameters import load_parameters
+    from runtime.verification import VERIFIERS
+
+    config = load_parameters(VerifierConfig, "pystdlib", "verifiers", ROOT / parameters)
+    compared = {verifier for shape in shapes_of(config.drafters) for verifier in shape.verifiers}
+    assert compared | {"hsd", "match"} == set(VERIFIERS)
+
+
+def test_the_studies_are_no_part_of_the_main_pipeline():
+    main = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    assert not any("studies" in str(stage) for stage in main.values())

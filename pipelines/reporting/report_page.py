@@ -10,6 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from pipelines.reporting.headline import arm_name, headline, percent, times
+from pipelines.reporting.verifier_report import sentence
 
 TEMPLATE = "report.html"
 PREDICTOR_NAMES = {
@@ -53,6 +54,8 @@ def render(
         num_exact=sum(row["exact_float32"] for row in quality["exactness"]),
         selection=selection,
         predictor=quality["predictors"].get(exported),
+        verifier_tables=_verifier_tables(timing["verifiers"], quality["verifiers"]),
+        verifier_sentence=sentence(quality["verifiers"], timing["verifiers"]) if quality["verifiers"] else None,
         predictor_rows=_predictor_rows(quality["predictors"], exported),
         image=lambda name: _image(images[name], name),
         name=arm_name,
@@ -86,6 +89,19 @@ def _without_place(row: dict[str, Any], timing: dict[str, Any]) -> list[str]:
 def _image(data: bytes, name: str) -> Markup:
     text = base64.b64encode(data).decode()
     return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(name, text)
+
+
+def _verifier_tables(timing: dict[str, Any] | None, quality: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """One table per sampling setting: a rule's expectation, counts and speed side by side; ``speed`` only where timed."""
+    if timing is None or quality is None:
+        return []
+    speeds = {group["setting"]: group["rules"] for group in timing["settings"]}
+    tables = []
+    for group in quality["settings"]:
+        timed = speeds.get(group["setting"], [None] * len(group["rules"]))
+        rules = [{**count, "speed": speed} for count, speed in zip(group["rules"], timed, strict=True)]
+        tables.append({"setting": group["setting"], "rules": rules})
+    return tables
 
 
 def _predictor_rows(predictors: dict[str, Any], exported: str | None) -> list[dict[str, Any]]:

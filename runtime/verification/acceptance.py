@@ -91,13 +91,13 @@ def _naive(target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:
 def _spectr(target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:
     count_R = target_RV.new_full((len(target_RV),), num_draws, dtype=torch.float64)
     rho_R = thinning(target_RV, draft_RV, count_R) if num_draws > 1 else torch.ones_like(count_R)
-    share_R, missed_R = shares(target_RV, draft_RV, rho_R, count_R)
+    share_R = shares(target_RV, draft_RV, rho_R, count_R)
     rho_R1, share_R1 = (values.to(target_RV.dtype).unsqueeze(1) for values in (rho_R, share_R))
     _, miss_R = accept_masses(target_RV, draft_RV, rho_R)
     rejected_RV = (draft_RV - target_RV / rho_R1).clamp(min=0) / miss_R.to(target_RV.dtype).unsqueeze(1)
     residual_RV = residual_weights(target_RV, draft_RV, rho_R1, share_R1)
     lucky_R = (residual_RV * _drawn(rejected_RV.nan_to_num(0.0), num_draws)).sum(1).double()
-    return 1 - missed_R + lucky_R
+    return 1 - miss_R**num_draws + lucky_R
 
 
 def _specinfer(target_RV: Tensor, draft_RV: Tensor, num_draws: int) -> Tensor:

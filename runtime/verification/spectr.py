@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from runtime.verification.draws import Draws, take
+from runtime.verification.outcome import excess_mass
 from runtime.verification.solvers import empty_solution
 from runtime.verification.top_down import Solution
 
@@ -31,7 +32,7 @@ def spectr(draws: Draws) -> Solution:
             laws = (take(draws.target_RV, branching), take(draws.draft_RV, branching))
             at_branching = torch.tensor(branching, device=rho_R.device)
             rho_R[at_branching] = thinning(*laws, draws.present_RK[at_branching].sum(1).double())
-        share_R[at], missed_R = shares(target_RV, draft_RV, rho_R[at], count_R)
+        share_R[at] = shares(target_RV, draft_RV, rho_R[at], count_R)
         target_RK, draft_RK = draws.target_at_RK[at], draws.draft_at_RK[at]
         accept_RK = torch.where(draft_RK > 0, (target_RK / (rho_R[at, None] * draft_RK)).clamp(max=1), 0.0)
         accept_RK *= draws.present_RK[at]
@@ -39,8 +40,12 @@ def spectr(draws: Draws) -> Solution:
         solution.direct_RK[at] = accept_RK
         solution.direct_RK[at, 1:] *= rejected_RK[:, :-1]
         solution.miss_R[at] = rejected_RK[:, -1]
-        weights_RK = residual_weights(target_RK, draft_RK, rho_R[at, None], share_R[at, None])
-        solution.at_draws_RK[at] = (weights_RK / missed_R.unsqueeze(1)).nan_to_num(0.0)
+        rho_R1, share_R1 = (values[at, None].to(target_RV.dtype) for values in (rho_R, share_R))
+        # Σ of the weights is 1 - p_acc only up to rounding, which decides where p_acc is near 1: normalise by what is there
+        weights_RV = residual_weights(target_RV, draft_RV, rho_R1, share_R1)
+        mass_R = weights_RV.sum(1).double()
+        at_draws_RK = weights_RV.gather(1, draws.tokens_RK[at]).double() / mass_R.unsqueeze(1)
+        solution.at_draws_RK[at] = at_draws_RK.nan_to_num(0.0)
 
     def residual(row: int | Tensor) -> Tensor:
         target_V = draws.target_RV[row]
@@ -51,14 +56,19 @@ def spectr(draws: Draws) -> Solution:
 
 
 def thinning(target_RV: Tensor, draft_RV: Tensor, count_R: Tensor) -> Tensor:
-    """ρ [R] float64 at or just above ρ* for ``count_R`` draws; 1 for a single draw, equal laws and disjoint ones."""
-    low_R, high_R = torch.ones_like(count_R), count_R.clone()
+    """ρ [R] float64 at or just above ρ* for ``count_R`` draws; 1 for a single draw, equal laws and disjoint ones.
+
+    p_acc > ρ β is tested as Σ [p - ρ q]_+ > (1 - β)^k: near equal laws both sides are tiny and their difference from 1 is noise.
+    """
+    one_R = torch.ones_like(count_R)
+    low_R, high_R = one_R, count_R.clone()
     for _ in range(HALVINGS[target_RV.dtype]):
         middle_R = (low_R + high_R) / 2
-        hit_R = torch.minimum(target_RV / middle_R.to(target_RV.dtype).unsqueeze(1), draft_RV).sum(1).double()
-        above_R = _accepted(1 - hit_R, count_R) > middle_R * hit_R
+        missed_R = excess_mass(draft_RV, target_RV, one_R, 1 / middle_R) ** count_R
+        above_R = excess_mass(target_RV, draft_RV, one_R, middle_R) > missed_R
         low_R, high_R = torch.where(above_R, middle_R, low_R), torch.where(above_R, high_R, middle_R)
-    return torch.where(hit_R > 0, high_R, 1.0)
+    disjoint_R = torch.minimum(target_RV, draft_RV).sum(1) == 0
+    return torch.where(disjoint_R, 1.0, high_R)
 
 
 def accept_masses(target_RV: Tensor, draft_RV: Tensor, rho_R: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,11 +84,10 @@ def _accepted(miss_R: Tensor, count_R: Tensor) -> Tensor:
     return -torch.expm1(count_R * miss_R.clamp(min=0).log())
 
 
-def shares(target_RV: Tensor, draft_RV: Tensor, rho_R: Tensor, count_R: Tensor) -> tuple[Tensor, Tensor]:
-    """p_acc / β and 1 - p_acc [R]; the former is k in the limit of β = 0."""
+def shares(target_RV: Tensor, draft_RV: Tensor, rho_R: Tensor, count_R: Tensor) -> Tensor:
+    """p_acc / β [R]; k in the limit of β = 0."""
     hit_R, miss_R = accept_masses(target_RV, draft_RV, rho_R)
-    share_R = torch.where(hit_R > 0, _accepted(miss_R, count_R) / hit_R, count_R)
-    return share_R, miss_R**count_R
+    return torch.where(hit_R > 0, _accepted(miss_R, count_R) / hit_R, count_R)
 
 
 def residual_weights(target: Tensor, draft: Tensor, rho: Tensor, share: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from pipelines import benchmark, report, reports
 from pipelines.measuring.measurement_table import write_measurements, write_replays
 from pipelines.outputs import write_json
 from pipelines.reporting.headline import headline, percent, times, title, verdict
+from tests.pipelines.test_verifiers import write_hand_made
 
 PHASES = ("draft", "target", "verify", "controller", "rest")
 SPEED = {  # tokens per second of each arm
@@ -146,6 +147,7 @@ def inputs(tmp_path_factory):
     for name in ("paper", "extended"):
         write_json(folder / "calibration" / f"{name}.json", calibration(name))
     write_json(folder / "pair" / "pair.json", {"source": "builtin", "pair": "p"})
+    write_hand_made(folder / "verifiers" / "toy-1c")
     write_json(folder / "labels" / "hrad.json", {"classes": {"test": {"none": 9, "some": 13, "all": 7}}})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 200}}}}))
     return folder
@@ -159,6 +161,7 @@ def stage(inputs, output):
         calibration=inputs / "calibration",
         pair_folder=inputs / "pair",
         labels=inputs / "labels",
+        verifiers=inputs / "verifiers",
         output=output,
         params=inputs / "params.yaml",
     )
@@ -247,14 +250,42 @@ def test_page_is_well_formed_and_works_offline(folder, timing):
     page = Page()
     page.feed(text)
     assert not page.open
-    assert page.images == 7
+    assert page.images == 9
     assert all(link.startswith("data:image/png;base64,") for link in page.links)
     assert not re.search(r"https?://|url\(|@import", text)
     assert "&lt;b&gt;note" in text
     assert timing["title"] in text
     assert {path.stem for path in folder.glob("*.png")} == {
-        *("speedup", "sweep", "slices", "accepted", "shares", "confusion", "reliability")
+        *("speedup", "sweep", "slices", "accepted", "shares", "confusion", "reliability", "verifiers", "acceptance")
     }
+
+
+def test_section_on_verification_rules(folder, timing, quality):
+    text = (folder / "index.html").read_text()
+    assert "Which verification rule" in text
+    assert (
+        "traversal is first (3.20 tokens per target pass, 3.00–3.40), but the data do not tell it apart from block"
+        in text
+    )
+    assert "<td>block</td><td>chain-2</td><td>3.00 (2.50–3.50)</td><td>2.36 (1.97–2.95)</td>" in text
+    timed, untimed = (text.split(f"<caption>{name}</caption>")[1].split("</table>")[0] for name in ("T=1", "T=2"))
+    assert "tokens/s" in timed and "tokens/s" not in untimed
+    assert "<td>block</td><td>chain-2</td><td>3.00 (2.50–3.50)</td></tr>" in untimed
+    assert quality["verifiers"]["winner"]["tied"] == ["block"]
+    assert timing["verifiers"]["pooled"][1]["speedup"]["value"] == pytest.approx(2.4)
+    assert "seconds" not in json.dumps(quality["verifiers"])
+
+
+def test_report_says_so_where_the_rules_were_not_compared(inputs, tmp_path, capsys):
+    for name in ("device.json", "params.yaml", "pair/pair.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((inputs / name).read_bytes())
+    write_benchmark(tmp_path / "benchmark" / "toy-1c", measurement_rows())
+    folder = stage(tmp_path, tmp_path / "reports")
+    assert "The rules were not compared on this machine" in (folder / "index.html").read_text()
+    assert "no comparison of verification rules in" in capsys.readouterr().out
+    assert json.loads((folder / "quality.json").read_text())["verifiers"] is None
+    assert not (folder / "verifiers.png").exists()
 
 
 def test_report_without_hrad_has_no_head_section(inputs, tmp_path):

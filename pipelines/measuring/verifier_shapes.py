@@ -1,0 +1,103 @@
+"""Draft shapes of the verifier comparison: what is drafted, under which name, and which rules are compared on it.
+
+    family     drafter                                     name                rules
+    chain      chain γ                                     chain-4             those for chains only
+    iid        delayed tree without a trunk, (k, 0, l)     iid-3x4             all that are lossless for i.i.d. draws
+    delayed    delayed tree (k, l1, l2)                    delayed-3.1.3       the same
+    distinct   multi-candidate tree, fork                  distinct-4.2.2.1    all that are lossless without replacement
+
+A rule that is another one under a second name is measured once (`ALIASES`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from predictors.config import parse_config
+from predictors.sampling import SamplingSettings
+from runtime.drafting import DRAFTERS, Drafter
+from runtime.verification import VERIFIERS
+
+ALIASES = {"hsd": "block", "match": "nss"}
+OPTIONS = ("verifiers", "family", "always_timed")  # of a shape; every other key is the drafter's
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A drafter's configuration and the ``verifiers`` compared on its trees.
+
+    Shapes of one ``family`` compete for being chosen; ``always_timed`` ones are timed on test prompts even if not chosen.
+    """
+
+    name: str
+    family: str
+    drafter: dict[str, Any]
+    verifiers: tuple[str, ...]
+    depth: int
+    always_timed: bool = False
+
+
+def shapes_of(entries: Iterable[Mapping[str, Any]]) -> tuple[Shape, ...]:
+    """Shapes from entries of the parameter file.
+
+    Raises
+    ------
+    ValueError
+        For an unknown kind or key, a rule that is lossy on the shape, or a shape given twice.
+    """
+    shapes = tuple(_shape(entry, f"drafters[{index}]") for index, entry in enumerate(entries))
+    names = [shape.name for shape in shapes]
+    if len(set(names)) < len(names):
+        raise ValueError(f"drafters: {max(names, key=names.count)} is given twice; keep one of them.")
+    return shapes
+
+
+def setting_name(settings: SamplingSettings) -> str:
+    """Such as ``T=1, top-p 0.9``."""
+    parts = [f"T={settings.temperature:g}"]
+    parts += [f"top-k {settings.top_k}"] if settings.top_k else []
+    parts += [f"top-p {settings.top_p:g}"] if settings.top_p < 1 else []
+    return ", ".join(parts)
+
+
+def compatible_verifiers(drafter: Drafter) -> tuple[str, ...]:
+    """Rules that are lossless on every tree of ``drafter``; for chains those made for chains, which the others equal there."""
+    return tuple(
+        name
+        for name, verifier in VERIFIERS.items()
+        if name not in ALIASES
+        and verifier.chains_only is not drafter.branches
+        and drafter.laws <= verifier.lossless_for
+    )
+
+
+def _shape(entry: Mapping[str, Any], where: str) -> Shape:
+    drafter = {key: value for key, value in entry.items() if key not in OPTIONS}
+    options = {key: value for key, value in drafter.items() if key != "kind"}
+    kind = drafter.get("kind")
+    if kind not in DRAFTERS:
+        raise ValueError(f"{where}: unknown kind {kind!r}. Known kinds: {', '.join(DRAFTERS)}.")
+    parsed: Any = parse_config(DRAFTERS[kind], options, where)
+    family, name = _named(kind, parsed)
+    known = compatible_verifiers(parsed)
+    verifiers = tuple(entry.get("verifiers", known))
+    wrong = [verifier for verifier in verifiers if verifier not in known]
+    if wrong or not verifiers:
+        raise ValueError(f"{where}: {name} cannot be verified by {wrong}. Rules for it: {', '.join(known)}.")
+    always = bool(entry.get("always_timed", False))
+    return Shape(name, str(entry.get("family", family)), drafter, verifiers, parsed.depth, always)
+
+
+def _named(kind: str, drafter: Any) -> tuple[str, str]:
+    """Family and name."""
+    if kind == "chain":
+        return "chain", f"chain-{drafter.gamma}"
+    if kind == "delayed_tree" and not drafter.branches:
+        return "chain", f"chain-{drafter.depth}"
+    if kind == "delayed_tree" and drafter.l1 == 0:
+        return "iid", f"iid-{drafter.k}x{drafter.l2}"
+    if kind == "delayed_tree":
+        return "delayed", f"delayed-{drafter.k}.{drafter.l1}.{drafter.l2}"
+    if kind == "fork":
+        return "distinct", f"fork-{drafter.width}x{drafter.depth}"
+    return "distinct", "distinct-" + ".".join(map(str, drafter.config))

@@ -1,0 +1,419 @@
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from pipelines import verifiers
+from pipelines.measuring.measurement_log import MeasurementLog
+from pipelines.measuring.verifier_acceptance import acceptance_rows
+from pipelines.measuring.verifier_names import ACCEPTANCE, BLOCK_EFFICIENCY, CHOICES, DECODING, ROOTS, TOKENS_PER_SECOND
+from pipelines.measuring.verifier_roots import MatchedRoots, draw_trees, expected_rows
+from pipelines.measuring.verifier_shapes import setting_name, shapes_of
+from pipelines.measuring.verifier_study import AcceptanceConfig, VerifierConfig, VerifierStudy
+from pipelines.measuring.verifier_table import write_tables
+from pipelines.measuring.verifier_timing import PLAIN_ARM, decoders_of
+from pipelines.outputs import write_json
+from pipelines.parameters import load_parameters
+from pipelines.prompt_table import Prompt
+from pipelines.reporting.verifier_folder import read_comparison
+from pipelines.reporting.verifier_report import VerifierReport, sentence
+from pipelines.studies.verifiers_report import write_report
+from predictors.sampling import SamplingSettings
+from runtime import ModelPair, Randomness, build_decoder
+from runtime.verification import VERIFIERS
+from runtime.verification.acceptance import acceptance_rate
+from tests.toys import tiny_llama
+
+CHAIN = {"kind": "chain", "gamma": 3}
+IID = {"kind": "delayed_tree", "k": 3, "l1": 0, "l2": 2}
+DELAYED = {"kind": "delayed_tree", "k": 2, "l1": 1, "l2": 2}
+DISTINCT = {"kind": "multi_candidate", "config": [3, 2]}
+SHAPES = [CHAIN, IID, DELAYED, DISTINCT]
+SAMPLING = SamplingSettings(temperature=1.0)
+CONFIG = VerifierConfig(
+    drafters=(CHAIN, {"kind": "chain", "gamma": 2}, IID, DISTINCT),
+    settings=(SAMPLING, SamplingSettings(temperature=1.0, top_p=0.9)),
+    timed_settings=(SAMPLING,),
+    acceptance=AcceptanceConfig(k=2, depth=2, draws=2, khisti_roots=1),
+    root_spacing=4,
+    validation_prompts=1,
+    test_prompts=2,
+    timed_validation_prompts=1,
+    timed_test_prompts=2,
+    max_new_tokens=6,
+    threads=1,
+)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair(tiny_llama(8, seed=0), tiny_llama(8, seed=1, layers=1))
+
+
+def prompts(count: int, split: str) -> list[Prompt]:
+    rows = [[(3 * i + j) % 8 for j in range(4 + i)] for i in range(count)]
+    return [
+        Prompt(f"{split}-{i}", f"{split}-d{i}", "s", ("code", "prose")[i % 2], split, "", r) for i, r in enumerate(rows)
+    ]
+
+
+def study(pair, path, config=CONFIG) -> VerifierStudy:
+    splits = {split: prompts(2, split) for split in ("validation", "test")}
+    return VerifierStudy(pair, config, splits, MeasurementLog(path / "log.jsonl", "f"))
+
+
+def a_root(pair, index=1):
+    return list(MatchedRoots(pair, 4, 2, 4, seed=0).roots(prompts(1, "test")[0], SAMPLING))[index]
+
+
+def untimed(rows):
+    return [{k: v for k, v in row.items() if not k.startswith("seconds")} for row in rows]
+
+
+def test_every_rule_is_compared_on_the_shapes_it_is_lossless_for():
+    shapes = {shape.name: shape for shape in shapes_of(SHAPES)}
+    assert list(shapes) == ["chain-3", "iid-3x2", "delayed-2.1.2", "distinct-3.2"]
+    assert shapes["chain-3"].verifiers == ("tokenwise", "block")
+    assert set(shapes["iid-3x2"].verifiers) == {
+        *("traversal", "nss", "naive_tree", "spectr", "khisti", "specinfer", "hsd_multi_draft")
+    }
+    assert set(shapes["distinct-3.2"].verifiers) == {"traversal", "nss", "naive_tree", "rrs_without_replacement"}
+    assert {v for shape in shapes.values() for v in shape.verifiers} | {"hsd", "match"} == set(VERIFIERS)
+
+
+def test_expectation_is_one_plus_the_laws_own_averaged_over_the_trees(pair):
+    root, shapes = a_root(pair), shapes_of(SHAPES)
+    decoders = {shape.name: decoders_of(pair, [shape])[shape.name, shape.verifiers[0]] for shape in shapes}
+    rows = expected_rows(decoders, shapes, root, trees=3)
+    assert len(rows) == 2 + 7 + 7 + 4
+    for row in rows:
+        (shape,) = [shape for shape in shapes if shape.name == row["drafter"]]
+        values = []
+        for evidence in draw_trees(decoders[shape.name], root, shape.depth, 3):
+            law = VERIFIERS[row["verifier"]](evidence.tree, evidence.target_probs)
+            values.append(1 + sum(float(p) * d for p, d in zip(law.stop, law.depths, strict=True)))
+        assert row["expected"] == pytest.approx(np.mean(values))
+        assert 1 <= row["expected"] <= 1 + shape.depth
+
+
+def test_all_rules_and_all_shapes_see_the_same_draws(pair):
+    root = a_root(pair)
+    for entry in SHAPES:
+        (shape,) = shapes_of([entry])
+        decoders = decoders_of(pair, [shape])
+        drawn = [draw_trees(decoders[shape.name, verifier], root, shape.depth, 2) for verifier in shape.verifiers]
+        for others in drawn[1:]:
+            for one, other in zip(drawn[0], others, strict=True):
+                assert one.tree.token_list == other.tree.token_list
+                assert torch.equal(one.tree.draft_probs, other.tree.draft_probs)
+                assert torch.equal(one.target_probs, other.target_probs)
+    first = {
+        name: draw_trees(decoders_of(pair, [s])[name, s.verifiers[0]], root, s.depth, 1)[0].target_probs[0]
+        for s in shapes_of(SHAPES)
+        for name in (s.name,)
+    }
+    for law in first.values():  # the prefill token is the same, so every shape drafts from the same context
+        torch.testing.assert_close(law, first["chain-3"], rtol=1e-4, atol=1e-5)
+
+
+def test_roots_lie_along_the_targets_own_text_and_inside_the_context(pair):
+    prompt = prompts(1, "test")[0]
+    plain = build_decoder(pair, {"method": "autoregressive"})
+    roots = list(MatchedRoots(pair, 4, 3, 4, seed=0).roots(prompt, SAMPLING))
+    assert [len(root.context) - len(prompt.tokens) for root in roots] == [0, 4, 8]
+    assert all(root.context == roots[-1].context[: len(root.context)] for root in roots)
+    assert len({root.seed for root in roots}) == 3
+    deep = MatchedRoots(pair, 4, 3, plain.context_limit - len(prompt.tokens) - 2, seed=0)
+    assert [root.index for root in deep.roots(prompt, SAMPLING)] == [0]
+
+
+def test_text_that_ends_has_no_roots_beyond_its_end():
+    eos = {"eos_token_id": 2, "pad_token_id": 2}
+    pair = ModelPair(tiny_llama(4, seed=0, **eos), tiny_llama(4, seed=1, **eos))
+    counts = [
+        len(list(MatchedRoots(pair, 3, 4, 3, seed=seed).roots(prompts(1, "test")[0], SAMPLING))) for seed in range(6)
+    ]
+    assert min(counts) < 4
+    for seed in range(6):
+        for root in MatchedRoots(pair, 3, 4, 3, seed=seed).roots(prompts(1, "test")[0], SAMPLING):
+            assert 2 not in root.context[4:]
+
+
+@pytest.mark.parametrize("entry", SHAPES, ids=lambda entry: entry["kind"])
+def test_decoding_accepts_what_the_expectation_says(pair, entry):
+    """Over many rounds, accepted tokens less their exact expectation on the round's own tree is zero within its error."""
+    (shape,) = shapes_of([entry])
+    for (name, verifier), decoder in decoders_of(pair, [shape]).items():
+        if name != shape.name:
+            continue
+        differences = []
+        for seed in range(3):
+            options = {"max_new_tokens": 120, "temperature": 1.0, "randomness": Randomness(seed), "observe": True}
+            for step in decoder.stream([1, 2, 3], **options):
+                if step.evidence is not None and step.evidence.tree.num_nodes:
+                    law = VERIFIERS[verifier](step.evidence.tree, step.evidence.target_probs)
+                    differences.append(step.record.accepted - law.expected_accepted_length())
+        error = np.std(differences) / np.sqrt(len(differences))
+        assert len(differences) > 60
+        assert abs(np.mean(differences)) < 3.5 * error, verifier
+
+
+def test_acceptance_by_depth_weighs_every_drafted_path_once(pair):
+    (shape,) = shapes_of([IID])
+    root = a_root(pair)
+    (evidence,) = draw_trees(decoders_of(pair, [shape])[shape.name, "nss"], root, 2, 1)
+    rows = acceptance_rows(evidence, root, fixed_draws=2, costly=True)
+    assert {row["solver"] for row in rows} == {"nss", "naive_tree", "spectr", "specinfer", "khisti"}
+    assert {row["paths"] for row in rows} == {3}
+    children, tree = evidence.tree.child_lists, evidence.tree
+    for draws in (0, 2):
+        row = next(r for r in rows if (r["solver"], r["draws"], r["depth"]) == ("specinfer", draws, 1))
+        rates = [
+            float(acceptance_rate("specinfer", evidence.target_probs[[n + 1]], tree.draft_probs[[n + 1]], count))
+            for n in children[0]
+            for count in [draws or children[0].count(n)]
+        ]
+        assert row["rate"] == pytest.approx(np.mean(rates))
+    distances = [float((evidence.target_probs[n + 1] - tree.draft_probs[n + 1]).abs().sum()) for n in children[0]]
+    assert next(r for r in rows if r["depth"] == 1)["distance"] == pytest.approx(np.mean(distances))
+    assert not any(row["solver"] == "khisti" for row in acceptance_rows(evidence, root, 2, costly=False))
+
+
+def test_shapes_are_chosen_on_validation_prompts_and_scored_on_test_prompts(pair, tmp_path):
+    tables, choices = study(pair, tmp_path).run()
+    roots = pd.DataFrame(tables[ROOTS])
+    for choice in choices:
+        if choice["measure"] == BLOCK_EFFICIENCY:
+            same = roots.query(
+                "split == 'validation' and setting == @choice['setting'] and verifier == @choice['verifier']"
+            )
+            means = same[same["family"] == choice["family"]].groupby("drafter")["expected"].mean()
+            assert choice["drafter"] == means.idxmax()
+            assert choice["sweep"] == pytest.approx(means.to_dict())
+        else:
+            assert choice["setting"] == "T=1"
+    decoding = pd.DataFrame(tables[DECODING])
+    chosen = {(c["drafter"], c["verifier"]) for c in choices if c["setting"] == "T=1"}
+    test = decoding[decoding["split"] == "test"]
+    assert set(zip(test["drafter"], test["verifier"], strict=True)) == chosen | {PLAIN_ARM}
+    assert len(test) == 2 * (len(chosen) + 1)
+    assert (test["emitted"] + 1 == test["tokens"]).all()
+    assert set(roots["setting"]) == {"T=1", "T=1, top-p 0.9"}
+    per_root = roots.groupby(["split", "setting", "prompt", "root"])["verifier"].count()
+    assert per_root.eq(2 + 2 + 7 + 4).all() and len(per_root) == (1 + 2) * 2 * 2
+
+
+def test_an_interrupted_comparison_resumes_to_the_same_rows(pair, tmp_path):
+    whole, choices = study(pair, tmp_path / "whole").run()
+    broken = study(pair, tmp_path / "broken")
+    once, calls = broken.log.once, []
+
+    def interrupted(key, measure):
+        calls.append(key)
+        if len(calls) == 7:
+            raise KeyboardInterrupt
+        return once(key, measure)
+
+    broken.log.once = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        broken.run()
+    resumed = study(pair, tmp_path / "broken")
+    assert resumed.log.resumed == 6
+    tables, again = resumed.run()
+    for name in (ROOTS, ACCEPTANCE):
+        assert tables[name] == whole[name]
+    pick = [c for c in choices if c["measure"] == BLOCK_EFFICIENCY]
+    assert [c for c in again if c["measure"] == BLOCK_EFFICIENCY] == pick
+    split = [[r for r in untimed(t[DECODING]) if r["split"] == "validation"] for t in (tables, whole)]
+    assert split[0] == split[1]
+
+
+def test_the_time_cap_ends_every_part_after_a_whole_prompt(pair, tmp_path):
+    capped = study(pair, tmp_path, VerifierConfig(**{**vars(CONFIG), "max_minutes": 0.0}))
+    tables, _ = capped.run()
+    assert capped.capped
+    assert {row["prompt"] for row in tables[ROOTS]} == {"validation-0", "test-0"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"root_spacing": 0}, "root_spacing must be >= 1, got 0"),
+        ({"settings": []}, "settings must not be empty"),
+        ({"timed_settings": [{"temperature": 0.5}]}, r"timed_settings \['T=0.5'\] are not among settings"),
+        ({"rootspacing": 3}, "unknown key 'rootspacing'.*root_spacing"),
+        ({"drafters": [{"kind": "star"}]}, "unknown kind 'star'"),
+        ({"drafters": [{"kind": "chain", "gama": 3}]}, "unknown key 'gama'"),
+        ({"drafters": [CHAIN, CHAIN]}, "chain-3 is given twice"),
+        ({"drafters": [{**DISTINCT, "verifiers": ["spectr"]}]}, "distinct-3.2 cannot be verified by .*spectr"),
+        ({"settings": [{"temperature": -1.0}]}, "temperature must be"),
+    ],
+)
+def test_a_broken_section_is_refused_by_name(tmp_path, change, message):
+    section = {
+        "drafters": [CHAIN],
+        "settings": [{"temperature": 1.0}],
+        "timed_settings": [{"temperature": 1.0}],
+    }
+    path = tmp_path / "params.yaml"
+    path.write_text(yaml.safe_dump({"pairs": {"p": {"verifiers": section | change}}}))
+    with pytest.raises(ValueError, match=message):
+        load_parameters(VerifierConfig, "p", "verifiers", path)
+
+
+def test_setting_names():
+    assert setting_name(SamplingSettings(0.2)) == "T=0.2"
+    assert setting_name(SamplingSettings(1.0, top_p=0.9)) == "T=1, top-p 0.9"
+
+
+# The report on rows written by hand: two settings, one of them timed; two slices with a document each.
+
+EXPECTED = {  # (drafter, verifier) -> expectation in document a and in document b
+    ("chain-2", "tokenwise"): (2.0, 3.0),
+    ("chain-2", "block"): (2.5, 3.5),
+    ("chain-4", "tokenwise"): (9.0, 9.0),  # better on test, but not the one that validation chose
+    ("chain-4", "block"): (9.0, 9.0),
+    ("iid-2x2", "traversal"): (3.0, 3.4),
+}
+RATE = {"tokenwise": 100.0, "block": 120.0, "traversal": 110.0, "autoregressive": 50.0}
+
+
+def family(drafter):
+    return drafter.split("-")[0] if "-" in drafter else "autoregressive"
+
+
+def write_hand_made(folder) -> None:
+    """The tables of a comparison, as the stage leaves them."""
+    roots, decoding, acceptance = [], [], []
+    for index, (prompt, slice_) in enumerate((("a", "code"), ("b", "prose"))):
+        who = {"prompt": prompt, "document": f"d{prompt}", "slice": slice_}
+        for setting in ("T=1", "T=2"):
+            for root in range(2):
+                for (drafter, verifier), values in EXPECTED.items():
+                    arm = {"family": family(drafter), "drafter": drafter, "verifier": verifier}
+                    row = {**who, **arm, "setting": setting, "root": root, "nodes": 2.0}
+                    roots += [row | {"split": split, "expected": values[index]} for split in ("test", "validation")]
+        for drafter, verifier in (*EXPECTED, ("autoregressive", "autoregressive")):
+            arm = {
+                "family": family(drafter),
+                "drafter": drafter,
+                "verifier": verifier,
+                "split": "test",
+                "setting": "T=1",
+            }
+            seconds = 60 / RATE[verifier]
+            phases = {f"seconds_{name}": seconds / 5 for name in ("draft", "target", "verify", "controller", "rest")}
+            counts = {"tokens": 60, "seconds": seconds, "emitted": 59, "rounds": 20 + 10 * index}
+            decoding.append({**who, **arm, **phases, **counts})
+        for depth in range(2):
+            for solver in ("nss", "specinfer"):
+                for draws in (0, 2):
+                    row = {**who, "setting": "T=1", "root": 0, "depth": depth, "paths": 1 + index, "solver": solver}
+                    acceptance.append(row | {"draws": draws, "rate": 0.5 + 0.3 * index, "distance": 1.0})
+    write_tables(folder, {ROOTS: roots, DECODING: decoding, ACCEPTANCE: acceptance})
+    choices = [
+        {"measure": measure, "setting": setting, "family": "iid" if verifier == "traversal" else "chain"}
+        | {"verifier": verifier, "drafter": "iid-2x2" if verifier == "traversal" else "chain-2"}
+        for measure in (BLOCK_EFFICIENCY, TOKENS_PER_SECOND)
+        for setting in ("T=1", "T=2")
+        for verifier in ("tokenwise", "block", "traversal")
+    ]
+    write_json(folder / CHOICES, {"choices": choices, "capped": False})
+    origin = {"device": {"slug": "toy"}, "dtype": "float32", "threads": 1, "commit": None, "date": "2026-01-01"}
+    write_json(folder / "provenance.json", origin)
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("comparison")
+    write_hand_made(folder)
+    return read_comparison(folder)
+
+
+def test_numbers_of_the_report_by_hand(comparison):
+    report = VerifierReport(comparison, replicates=200, seed=0)
+    quality, timing = report.quality(), report.timing()
+    rules = {row["name"]: row for row in quality["settings"][0]["rules"]}
+    assert list(rules) == ["tokenwise", "block", "traversal"]
+    assert {name: row["expected"]["value"] for name, row in rules.items()} == {
+        "tokenwise": 2.5,
+        "block": 3.0,
+        "traversal": pytest.approx(3.2),
+    }
+    assert rules["block"]["expected"]["low"] == 2.5 and rules["block"]["expected"]["high"] == 3.5
+    assert rules["block"]["decoded"]["value"] == pytest.approx(2 * 59 / 50)
+    assert rules["block"]["drafters"] == ["chain-2"]
+    assert quality["settings"][1]["rules"][0]["decoded"] is None  # T=2 was not timed
+    assert quality["roots"] == 8 and quality["documents"] == 2
+    speeds = {row["name"]: row for row in timing["settings"][0]["rules"]}
+    assert speeds["block"]["tokens_per_second"]["value"] == pytest.approx(120)
+    assert speeds["block"]["speedup"]["value"] == pytest.approx(2.4)
+    assert speeds["block"]["verify_share"]["value"] == pytest.approx(0.2)
+    rate = next(row for row in quality["acceptance"] if (row["solver"], row["draws"], row["depth"]) == ("nss", 2, 1))
+    assert rate["rate"]["value"] == pytest.approx((0.5 + 2 * 0.8) / 3)
+    by_slice = report.block_efficiencies(["T=1"], "code")
+    assert [row["expected"]["value"] for row in by_slice] == [2.0, 2.5, 3.0]
+
+
+def test_a_winner_is_told_apart_only_if_the_interval_of_the_ratio_excludes_one(comparison):
+    report = VerifierReport(comparison, replicates=200, seed=0)
+    winner = report.winner(BLOCK_EFFICIENCY, ["T=1", "T=2"])
+    assert winner["name"] == "traversal"  # 3.2 against block's 3.0, but worse than block in document b
+    assert winner["tied"] == ["block"]
+    fastest = report.winner(TOKENS_PER_SECOND, ["T=1"])
+    assert (fastest["name"], fastest["tied"]) == ("block", [])
+    text = sentence(report.quality(), report.timing())
+    assert (
+        "traversal is first (3.20 tokens per target pass, 3.00–3.40), but the data do not tell it apart from block"
+        in text
+    )
+    assert "by speed block is first (120 tokens/s, 120–120), told apart from every other rule" in text
+
+
+def test_study_report_writes_every_table(comparison, tmp_path):
+    write_report(tmp_path, "p", VerifierReport(comparison, replicates=50, seed=0))
+    text = (tmp_path / "verifiers.md").read_text()
+    assert "| traversal | 3.00 (3.00–3.00) | 3.40 (3.40–3.40) | 3.20 (3.00–3.40) |" in text
+    assert "| chain-4 |" in text and "‖p − q‖₁" in text
+    assert (tmp_path / "verifiers_acceptance.png").is_file()
+    assert json.loads((tmp_path / "verifiers.json").read_text())["quality"]["winner"]["name"] == "traversal"
+
+
+def test_absent_comparison_is_none(tmp_path):
+    assert read_comparison(tmp_path) is None
+
+
+def test_stage_writes_tables_choices_and_origin(pair, tmp_path, monkeypatch):
+    for name, seed in (("target", 0), ("draft", 1)):
+        tiny_llama(8, seed=seed).save_pretrained(tmp_path / "pair" / name)
+    facts = {"source": "builtin", "pair": "p", "target": "target", "draft": "draft", "tokenizer": "none"}
+    write_json(tmp_path / "pair" / "pair.json", facts)
+    section = {
+        **{key: value for key, value in vars(CONFIG).items() if isinstance(value, int)},
+        "drafters": [CHAIN, IID],
+        "settings": [{"temperature": 1.0}],
+        "timed_settings": [{"temperature": 1.0}],
+        "acceptance": {"k": 2, "depth": 2},
+    }
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"verifiers": section}}}))
+    write_json(tmp_path / "device.json", {"slug": "toy-1c"})
+    monkeypatch.setattr("pipelines.prompt_table.read_prompts", lambda path, split, limit: prompts(limit, split))
+    args = SimpleNamespace(
+        pair="p",
+        params=tmp_path / "params.yaml",
+        device=tmp_path / "device.json",
+        pair_folder=tmp_path / "pair",
+        prompts=tmp_path,
+        output=tmp_path / "verifiers",
+    )
+    verifiers.run(args)
+    folder = tmp_path / "verifiers" / "toy-1c"
+    comparison = read_comparison(folder)
+    assert comparison is not None and comparison.settings == ["T=1"]
+    assert not (folder / verifiers.PARTIAL).exists()
+    assert json.loads((folder / "provenance.json").read_text())["parameters"]["root_spacing"] == 4
+    VerifierReport(comparison, replicates=20, seed=0).timing()

@@ -1,0 +1,93 @@
+"""float32 laws, sharp and flat: every rule's outcome is the one of float64 laws, and never out of bounds."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from runtime.tree import DraftLaw, TokenTree
+from runtime.verification import VERIFIERS
+from runtime.verification.acceptance import ACCEPTANCE_RATES, acceptance_rate
+
+SHAPES = {"chain": (1, 4), "three paths": (3, 3), "nine paths": (9, 2)}
+VOCABULARY = 40
+
+
+def random_case(shape, sharpness, near, seed, law=DraftLaw.IID):
+    """A tree really drawn from float32 laws that are one-hot to flat, and target laws that are ``near`` to them or equal."""
+    paths, depth = SHAPES[shape]
+    generator = torch.Generator().manual_seed(seed)
+    tokens, parents, draws, level = [], [], [], {-1: paths}
+    rows = [(sharpness * torch.randn(VOCABULARY, generator=generator)).softmax(-1)]
+    for _ in range(depth):
+        following = {}
+        for parent, count in level.items():
+            left = rows[parent + 1].clone()
+            for _ in range(min(count, int((left > 0).sum())) if law is DraftLaw.WITHOUT_REPLACEMENT else count):
+                token = int(torch.multinomial(left, 1, generator=generator))
+                known = [node for node in following if parents[node] == parent and tokens[node] == token]
+                if not known:
+                    tokens.append(token)
+                    parents.append(parent)
+                    rows.append((sharpness * torch.randn(VOCABULARY, generator=generator)).softmax(-1))
+                node = known[0] if known else len(tokens) - 1
+                draws.append(node)
+                following[node] = following.get(node, 0) + 1
+                if law is DraftLaw.WITHOUT_REPLACEMENT:
+                    left[token] = 0
+        level = following
+    draft = torch.stack(rows)
+    noise = torch.randn(draft.shape, generator=generator)
+    target = (draft.log().clamp(min=-100) + near * sharpness * noise).softmax(-1) if near else draft.clone()
+    as_tensor = [torch.tensor(some) for some in (tokens, parents, draws)]
+    return TokenTree(*as_tensor, draft_probs=draft, law=law), target
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("sharpness", [0.5, 5, 60, 400])
+def test_float32_outcomes_are_those_of_float64(name, shape, sharpness):
+    rule = VERIFIERS[name]
+    if rule.chains_only and shape != "chain":
+        pytest.skip("chains only")
+    for law in (DraftLaw.IID, DraftLaw.WITHOUT_REPLACEMENT):
+        for seed in range(6 if law in rule.lossless_for else 0):
+            for near in (0.0, 0.01, 1.0):
+                tree, target = random_case(shape, sharpness, near, seed, law)
+                outcome = rule(tree, target)
+                exact = rule(dataclasses.replace(tree, draft_probs=tree.draft_probs.double()), target.double())
+                assert bool(torch.isfinite(outcome.stop).all()) and bool((outcome.stop >= 0).all())
+                torch.testing.assert_close(outcome.stop, exact.stop, atol=2e-4, rtol=0)
+                assert 0 <= outcome.expected_accepted_length() <= max(tree.depths) + 1e-9
+                for row in range(tree.num_nodes + 1):
+                    if outcome.stop[row] > 1e-3:
+                        assert bool(torch.isfinite(outcome.residual(row)).all())
+                        torch.testing.assert_close(
+                            outcome.residual(row).double(), exact.residual(row), atol=2e-3, rtol=0
+                        )
+
+
+def test_spectr_where_laws_are_equal_and_one_hot():
+    """ρ rounds to 1 in float32 there, and 1 - p_acc to 0: it once gave this branch nearly all of the outcome."""
+    root = torch.tensor([[0.2, 0.8, 0, 0, 0], [0.8, 0.2, 0, 0, 0]])
+    one_hot, flat = torch.eye(5)[3], torch.full((5,), 0.2)
+    tree = TokenTree(
+        tokens=torch.tensor([0, 3]),
+        parents=torch.tensor([-1, 0]),
+        draws=torch.tensor([0, 0, 1, 1]),
+        draft_probs=torch.stack([root[1], one_hot, flat]),
+    )
+    stop = VERIFIERS["spectr"](tree, torch.stack([root[0], one_hot, flat])).stop
+    torch.testing.assert_close(stop, torch.tensor([0.72468, 0, 0.27532], dtype=torch.float64), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ACCEPTANCE_RATES)
+@pytest.mark.parametrize("draws", [1, 2, 4])
+def test_acceptance_rates_in_float32(name, draws):
+    for sharpness in (0.5, 5, 60, 400):
+        for near in (0.0, 0.01, 1.0):
+            tree, target = random_case("chain", sharpness, near, 7)
+            rates = acceptance_rate(name, target, tree.draft_probs, draws)
+            exact = acceptance_rate(name, target.double(), tree.draft_probs.double(), draws)
+            assert bool(((rates >= 0) & (rates <= 1)).all())
+            torch.testing.assert_close(rates, exact, atol=2e-5, rtol=0)
