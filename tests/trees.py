@@ -1,15 +1,20 @@
 """Every drafted tree of a toy pair with its probability, drawn by hand, and the output law a rule gives over them."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification.outcome import OutcomeLaw
-from tests.toys import TableModel
+from tests.toys import Forking, TableModel, enumerate_outcomes
 
 ROOT = [0, 1]
+PAIRS = [  # target and draft; the first pair has tokens that only one of them can emit
+    (TableModel(3, seed=4, zeros=True), TableModel(3, seed=5, zeros=True)),
+    (TableModel(3, seed=6), TableModel(3, seed=7, sharpness=0.7)),
+]
 Tree = tuple[TokenTree, float]
 
 
@@ -117,6 +122,68 @@ def deterministic_tree(draft: TableModel, config: list[int], with_laws: bool = F
     return tree if with_laws else TokenTree(tokens=tree.tokens, parents=tree.parents, law=tree.law)
 
 
+class Growth:
+    """The hands of a drafting program. Paths are tuples of tokens, ``()`` the root; every draw forks."""
+
+    def __init__(self, draft: TableModel, chance: Forking) -> None:
+        self.trie, self.chance = Trie(draft, DraftLaw.IID), chance
+
+    def sample(self, path: tuple[int, ...]) -> tuple[int, ...]:
+        """A child of ``path`` that stays out of the tree."""
+        return (*path, int(self.chance.categorical(laws(self.trie.draft, [path])[0])))
+
+    def draw(self, path: tuple[int, ...]) -> tuple[int, ...]:
+        child = self.sample(path)
+        self.trie.draw(child)
+        return child
+
+
+def grown_trees(draft: TableModel, program: Callable[[Growth], object]) -> Iterator[Tree]:
+    """Every tree that ``program`` grows by i.i.d. draws."""
+
+    def run(chance: Forking) -> TokenTree:
+        growth = Growth(draft, chance)
+        program(growth)
+        return growth.trie.build()
+
+    yield from enumerate_outcomes(run)
+
+
+def striped_trees(draft: TableModel, length: int) -> Iterator[Tree]:
+    """A main chain of ``length`` tokens, then one spare rollout from each of its depths to the same length."""
+
+    def program(growth: Growth) -> None:
+        main: list[tuple[int, ...]] = [()]
+        for _ in range(length):
+            main.append(growth.draw(main[-1]))
+        for path in main:
+            while len(path) < length:
+                path = growth.draw(path)
+
+    yield from grown_trees(draft, program)
+
+
+def unmerged_trees(draft: TableModel, k: int, length: int) -> Iterator[Tree]:
+    """``k`` i.i.d. rollouts, each with nodes of its own: equal siblings stay apart."""
+    for rollouts in itertools.product(itertools.product(range(draft.vocabulary_size), repeat=length), repeat=k):
+        weight = math.prod(probability(draft, rollout) for rollout in rollouts)
+        if weight == 0:
+            continue
+        paths = [rollout[: depth + 1] for rollout in rollouts for depth in range(length)]
+        parents = [node - 1 if node % length else -1 for node in range(k * length)]
+        tokens = torch.tensor([path[-1] for path in paths])
+        draft_probs = laws(draft, [(), *paths])
+        yield TokenTree(tokens=tokens, parents=torch.tensor(parents), draft_probs=draft_probs), weight
+
+
+def greedy(model: TableModel) -> TableModel:
+    """The model at temperature 0: every law is one-hot."""
+    likely = TableModel(model.vocabulary_size, seed=0)
+    best = model.table.argmax(-1, keepdim=True)
+    likely.table = torch.full_like(model.table, -torch.inf).scatter(-1, best, 0.0)
+    return likely
+
+
 def node_paths(tree: TokenTree) -> list[tuple[int, ...]]:
     """The tokens from the root to every row."""
     return [tuple(tree.token_list[node] for node in tree.path(row)) for row in range(tree.num_nodes + 1)]
@@ -157,3 +224,53 @@ def largest_error(trees: Iterable[Tree], target: TableModel, rule, horizon: int)
 def expected_length(trees: Iterable[Tree], target: TableModel, rule) -> float:
     """E[accepted tokens] over drafts and outcomes."""
     return sum(w * rule(tree, laws(target, node_paths(tree))).expected_accepted_length() for tree, w in trees)
+
+
+# Straightforward procedures: one dense law per step, no closed form. An outcome is P(stop at a row, emit a token) [R, V].
+
+
+def joint(law: OutcomeLaw) -> torch.Tensor:
+    return torch.stack([share * law.residual(row) for row, share in enumerate(law.stop)])
+
+
+def outcome(tree: TokenTree, joint_RV: torch.Tensor) -> OutcomeLaw:
+    return OutcomeLaw(joint_RV.sum(1), tree.depths, lambda row: norm(joint_RV[row]))
+
+
+def norm(weights: torch.Tensor) -> torch.Tensor:
+    return weights / weights.sum() if weights.sum() > 0 else weights
+
+
+def certainly(token: int, size: int) -> torch.Tensor:
+    return torch.zeros(size, dtype=torch.float64).index_fill(0, torch.tensor(token), 1.0)
+
+
+def visit(tree: TokenTree, target: torch.Tensor, row: int, mass: torch.Tensor, output: torch.Tensor) -> float:
+    """VISIT of the specification of verification, section 0.1; adds the outcome to ``output``, returns P[it rejects]."""
+    pending, draft = 1.0, tree.draft_probs[row].clone()
+    for node in tree.child_lists[row]:
+        token = tree.token_list[node]
+        below = torch.zeros_like(output)
+        rejects = visit(tree, target, node + 1, min(1.0, mass[token] / draft[token]) * target[node + 1], below)
+        output += pending * below
+        pending *= rejects
+        if pending < 1e-15:
+            return 0.0
+        mass = (mass - draft).clamp(min=0) / (1 - torch.minimum(mass, draft).sum())
+        if tree.law is DraftLaw.WITHOUT_REPLACEMENT:
+            draft = norm(draft * (1 - certainly(token, len(draft))))
+    output[row] += pending * mass
+    return float(pending * (1 - mass.sum()))
+
+
+def walk(tree: TokenTree, target: torch.Tensor, solver: Callable, row: int, reach: float, output: torch.Tensor) -> None:
+    """Top-down: ``solver(p, q, tokens, without_replacement)`` is the law of the token at a node, given its list of draws."""
+    tokens = [tree.token_list[node] for node in tree.child_lists[row]]
+    children = dict(zip(tokens, tree.child_lists[row], strict=True))
+    without = tree.law is DraftLaw.WITHOUT_REPLACEMENT
+    law = solver(target[row], tree.draft_probs[row], tokens, without) if tokens else target[row]
+    for token, share in enumerate(law):
+        if token in children:
+            walk(tree, target, solver, children[token] + 1, reach * share, output)
+        else:
+            output[row, token] += reach * share

@@ -1,0 +1,249 @@
+"""Verifiers against straightforward procedures of our own, against each other, and against their closed forms."""
+
+import itertools
+from bisect import bisect_left
+from statistics import fmean
+
+import pytest
+import torch
+
+from runtime.tree import DraftLaw
+from runtime.verification import VERIFIERS, acceptance_rate, branching_law, tournament
+from tests.toys import TableModel
+from tests.trees import (
+    PAIRS,
+    certainly,
+    delayed_trees,
+    deterministic_tree,
+    distinct_trees,
+    expected_length,
+    joint,
+    laws,
+    node_paths,
+    norm,
+    probability,
+    visit,
+    walk,
+)
+
+TOLERANCE = 1e-12
+STEPS = 1 << 50
+IID_DRAFTS = [lambda draft: delayed_trees(draft, 2, 0, 2), lambda draft: delayed_trees(draft, 3, 1, 1)]
+DISTINCT_DRAFTS = [lambda draft: distinct_trees(draft, [2, 2]), lambda draft: distinct_trees(draft, [3, 1])]
+
+
+def cases(drafts):
+    """Every tree of every toy pair, with the target's laws."""
+    for (target, draft), trees in itertools.product(PAIRS, drafts):
+        for tree, _ in trees(draft):
+            yield tree, laws(target, node_paths(tree))
+
+
+def assert_same(law, expected):
+    torch.testing.assert_close(joint(law), expected, atol=TOLERANCE, rtol=0)
+
+
+def naive(target, draft, tokens, without):
+    accept = min(1.0, target[tokens[0]] / draft[tokens[0]])
+    return accept * certainly(tokens[0], len(target)) + (1 - accept) * norm((target - draft).clamp(min=0))
+
+
+def rejection(target, draft, tokens, without):
+    if not tokens:
+        return target
+    first, *rest = tokens
+    accept = min(1.0, target[first] / draft[first])
+    following = norm(draft * (1 - certainly(first, len(draft)))) if without else draft
+    left = norm((target - draft).clamp(min=0))
+    rejected = rejection(left, following, rest, without) if accept < 1 else left
+    return accept * certainly(first, len(target)) + (1 - accept) * rejected
+
+
+def k_seq(target, draft, tokens, without):
+    k = len(tokens)
+
+    def beta(rho):
+        return float(torch.minimum(target / rho, draft).sum())
+
+    def beyond(step):
+        rho = 1 + (k - 1) * step / STEPS
+        return rho * beta(rho) - (1 - (1 - beta(rho)) ** k)
+
+    rho = 1 + (k - 1) * bisect_left(range(STEPS), 0.0, key=beyond) / STEPS
+    accept = (target / (rho * draft)).clamp(max=1)
+    share = (1 - (1 - beta(rho)) ** k) / beta(rho) if beta(rho) > 0 else k
+    law, pending = torch.zeros_like(target), 1.0
+    for x in tokens:
+        law[x], pending = law[x] + pending * accept[x], pending * (1 - accept[x])
+    return law + pending * norm((target - torch.minimum(draft, target / rho) * share).clamp(min=0))
+
+
+def canonical(target, draft, tokens, without):
+    contest = tournament.run_tournament(target, draft, len(tokens))
+    shares = zip(tokens, contest.winner(tokens), strict=True)
+    return sum(share * naive(target, contest.law_V, [token], without) for token, share in shares if share > 0)
+
+
+SOLVERS = {"nss": lambda target, *_: target, "naive_tree": naive, "spectr": k_seq, "khisti": canonical}
+SOLVERS |= {"specinfer": rejection, "rrs_without_replacement": rejection}
+
+
+@pytest.mark.parametrize("drafts", [IID_DRAFTS, DISTINCT_DRAFTS], ids=["i.i.d.", "without replacement"])
+def test_traversal_is_visit(drafts):
+    for tree, target in cases(drafts):
+        output = torch.zeros_like(target)
+        assert visit(tree, target, 0, target[0], output) < TOLERANCE
+        assert_same(VERIFIERS["traversal"](tree, target), output)
+
+
+PROCEDURES = [(naive, "naive_tree", DISTINCT_DRAFTS), (rejection, "rrs_without_replacement", DISTINCT_DRAFTS)]
+PROCEDURES += [(SOLVERS[name], name, IID_DRAFTS) for name in SOLVERS if name != "rrs_without_replacement"]
+
+
+@pytest.mark.parametrize("solver, name, drafts", PROCEDURES)
+def test_top_down_rules_are_their_procedures(solver, name, drafts):
+    for tree, target in cases(drafts):
+        output = torch.zeros_like(target)
+        walk(tree, target, solver, 0, 1.0, output)
+        assert_same(VERIFIERS[name](tree, target), output)
+
+
+ONE_PATH = {
+    "tokenwise": ["spectr", "specinfer", "khisti", "naive_tree"],
+    "block": ["hsd", "traversal", "hsd_multi_draft"],
+}
+
+
+@pytest.mark.parametrize("first, others", ONE_PATH.items())
+def test_one_path(first, others):
+    for tree, target in cases([lambda draft: delayed_trees(draft, 1, 1, 2)]):
+        expected = joint(VERIFIERS[first](tree, target))
+        for name in others:
+            assert_same(VERIFIERS[name](tree, target), expected)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_branching_law_is_the_procedure(name):
+    without = name == "rrs_without_replacement"
+    for pair, count in itertools.product(PAIRS, (1, 2, 3)):
+        target, draft = (laws(model, [()])[0] for model in pair)
+        support = draft.nonzero().flatten().tolist()
+        lists = itertools.permutations(support, count) if without else itertools.product(support, repeat=count)
+        for tokens in lists:
+            both = branching_law(name, target, draft, tokens), SOLVERS[name](target, draft, list(tokens), without)
+            torch.testing.assert_close(*both, atol=TOLERANCE, rtol=0)
+
+
+def products_of_branching(name, tree, target, row=0):
+    """Σ over the nodes below a row of the products of B on the way to them."""
+    if not tree.child_lists[row]:
+        return 0.0
+    tokens = [tree.token_list[node] for node in tree.child_lists[row]]
+    law = branching_law(name, target[row], tree.draft_probs[row], tokens)
+    children = dict(zip(tokens, tree.child_lists[row], strict=True)).items()
+    return sum(float(law[c]) * (1 + products_of_branching(name, tree, target, node + 1)) for c, node in children)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_block_efficiency_is_the_sum_of_products(name):
+    drafts = DISTINCT_DRAFTS[:1] if name == "rrs_without_replacement" else IID_DRAFTS[:1]
+    for tree, target in cases(drafts):
+        expected = VERIFIERS[name](tree, target).expected_accepted_length()
+        assert products_of_branching(name, tree, target) == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("config", [[2, 2], [3, 1, 1], [1, 1, 1]])
+def test_deterministic_trees_need_no_draft(config):
+    """Every rule is nss: P[reach v] is the path's probability, and E[τ] their sum."""
+    for target_model, draft_model in PAIRS:
+        tree = deterministic_tree(draft_model, config, with_laws=True)
+        paths = node_paths(tree)
+        target, chance = laws(target_model, paths), [probability(target_model, path) for path in paths]
+        law = VERIFIERS["nss"](tree, target)
+        for path, expected in zip(paths, chance, strict=True):
+            under = [other[: len(path)] == path for other in paths]
+            assert float(law.stop[under].sum()) == pytest.approx(expected, abs=TOLERANCE)
+        assert law.expected_accepted_length() == pytest.approx(sum(chance) - 1, abs=TOLERANCE)
+        for verifier in VERIFIERS.values():
+            if DraftLaw.DETERMINISTIC in verifier.lossless_for and (tree.is_chain or not verifier.chains_only):
+                assert_same(verifier(tree, target), joint(law))
+
+
+def independent_model(law):
+    model = TableModel(len(law), seed=0)
+    model.table = torch.tensor(law, dtype=torch.float64).log().expand_as(model.table)
+    return model
+
+
+@pytest.mark.parametrize("length, tokenwise, block", [(1, 2 / 3, 2 / 3), (2, 10 / 9, 11 / 9)])
+def test_published_toy(length, tokenwise, block):
+    """Two tokens, p = (1/3, 2/3), q = (2/3, 1/3), of Sun et al. 2024."""
+    target, draft = independent_model([1 / 3, 2 / 3]), independent_model([2 / 3, 1 / 3])
+    for name, expected in (("tokenwise", tokenwise), ("block", block), ("hsd", block), ("traversal", block)):
+        actual = expected_length(delayed_trees(draft, 1, 0, length), target, VERIFIERS[name])
+        assert actual == pytest.approx(expected, abs=TOLERANCE)
+
+
+def sum_of_prefix_weights(tree, target):
+    ratios = [float(target[row, x] / tree.draft_probs[row, x]) for row, x in enumerate(tree.token_list)]
+    return sum(itertools.accumulate(ratios, lambda weight, ratio: min(1.0, weight * ratio), initial=1.0)) - 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_block_is_the_optimum_of_one_path(seed):
+    target, draft = TableModel(3, seed, zeros=seed % 2 == 0), TableModel(3, 50 + seed)
+    trees = list(delayed_trees(draft, 1, 0, 3))
+    best = sum(weight * sum_of_prefix_weights(tree, laws(target, node_paths(tree))) for tree, weight in trees)
+    lengths = {n: expected_length(trees, target, v) for n, v in VERIFIERS.items() if DraftLaw.IID in v.lossless_for}
+    assert [lengths["block"], max(lengths.values())] == pytest.approx([best, best], abs=TOLERANCE)
+    assert lengths["tokenwise"] < best - 1e-4
+
+
+def test_orderings_on_rollouts():
+    """Observed, not proved: so of means over pairs."""
+    *ordered, _ = names = ["nss", "naive_tree", "specinfer", "hsd_multi_draft", "traversal", "spectr"]
+    pairs = [(TableModel(3, seed), TableModel(3, 100 + seed)) for seed in range(10)]
+    lengths = {n: [expected_length(delayed_trees(q, 2, 0, 2), p, VERIFIERS[n]) for p, q in pairs] for n in names}
+    mean = {name: fmean(values) for name, values in lengths.items()}
+    for lower, upper in itertools.pairwise(ordered):
+        assert mean[lower] < mean[upper] - 1e-3, (lower, upper)
+    assert mean["specinfer"] < mean["spectr"] - 1e-3
+
+
+def optimum(target, draft, num_draws):
+    """min_H p(H) + 1 - q(H)^k."""
+    subsets = torch.tensor(list(itertools.product([0.0, 1.0], repeat=len(target))), dtype=torch.float64)
+    return float((subsets @ target + 1 - (subsets @ draft) ** num_draws).min())
+
+
+@pytest.mark.parametrize("name", ["nss", "naive_tree", "spectr", "specinfer", "khisti"])
+@pytest.mark.parametrize("num_draws", [1, 2, 3])
+def test_acceptance_rate(name, num_draws):
+    pairs = [(TableModel(4, seed, zeros=seed > 1), TableModel(4, 60 + seed, zeros=seed > 2)) for seed in range(5)]
+    target, draft = (torch.cat([laws(pair[side], [()]) for pair in pairs]) for side in (0, 1))
+    rates = acceptance_rate(name, target, draft, num_draws).tolist()
+    for rate, (target_model, draft_model), p, q in zip(rates, pairs, target, draft, strict=True):
+        enumerated = expected_length(delayed_trees(draft_model, num_draws, 0, 1), target_model, VERIFIERS[name])
+        assert rate == pytest.approx(enumerated, abs=TOLERANCE)
+        assert rate <= optimum(p, q, num_draws) + TOLERANCE
+
+
+def test_acceptance_rate_is_refused():
+    for name, count, message in (("traversal", 2, "'traversal' has no per-node acceptance"), ("nss", 0, ">= 1, got 0")):
+        with pytest.raises(ValueError, match=message):
+            acceptance_rate(name, torch.ones(1, 1), torch.ones(1, 1), count)
+
+
+@pytest.mark.parametrize("num_draws, top, seed, gap", [(2, 2, 261, 0.083), (3, 3, 198, 0.087)])
+def test_lower_bound_of_khisti_is_loose(num_draws, top, seed, gap):
+    """α - Σ min(p, q_I) for V = 5, s <= 3, every list of draws enumerated: 0.027 is not its largest value."""
+    weights = torch.rand(2, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 3
+    target, draft = weights / weights.sum(1, keepdim=True)
+    contest = tournament.run_tournament(target, draft, num_draws, top)
+    accepted = 0.0
+    for tokens in itertools.product(range(5), repeat=num_draws):
+        for token, share in zip(tokens, contest.winner(tokens), strict=True):
+            law = naive(target, contest.law_V, [token], False)
+            accepted += float(draft[list(tokens)].prod() * share * law[list(set(tokens))].sum())
+    assert accepted == pytest.approx(tournament.acceptance_rate(target, draft, num_draws, top), abs=TOLERANCE)
+    assert accepted - float(torch.minimum(target, contest.law_V).sum()) == pytest.approx(gap, abs=1e-3)
