@@ -38,13 +38,12 @@ SHARES = {
 
 @dataclass(frozen=True)
 class AcceptanceConfig:
-    """Shape ``k`` paths of ``depth`` tokens; ``draws`` fixed draws per node; Khisti's rate at the first ``khisti_roots`` roots of
-    each setting (0.3 s a node with 2,048 tokens, quadratic in the vocabulary)."""
+    """Shape ``k`` paths of ``depth`` tokens; ``draws`` fixed draws per node; ``lists`` sampled per node for Khisti's rate."""
 
     k: int = 4
     depth: int = 6
     draws: int = 4
-    khisti_roots: int = 0
+    lists: int = 4
 
 
 @dataclass(frozen=True)
@@ -137,11 +136,9 @@ class VerifierStudy:
         config, rows = self.config.acceptance, Rows()
         (shape,) = shapes_of([{"kind": "delayed_tree", "k": config.k, "l1": 0, "l2": config.depth}])
         decoder = decoders_of(self.pair, [shape])[shape.name, shape.verifiers[0]]
-        before = self.prompts[TEST].index(prompt) * self.config.roots_per_prompt
         for root in self.matched.roots(prompt, settings):
-            costly = before + root.index < config.khisti_roots
             for evidence in draw_trees(decoder, root, shape.depth, 1):
-                rows += acceptance_rows(evidence, root, config.draws, costly)
+                rows += acceptance_rows(evidence, root, config.draws, config.lists)
         self.bar.update()
         return rows
 

@@ -128,6 +128,8 @@ def acceptance_rate(target_V: Tensor, draft_V: Tensor, num_draws: int, top: int 
     tournament = run_tournament(target_V, draft_V, num_draws, top)
     missing_V, surplus_V = (target_V - tournament.law_V).clamp(min=0), (tournament.law_V - target_V).clamp(min=0)
     accepted = torch.minimum(target_V, tournament.law_V).sum()
+    if not tournament.rounds:
+        return float(accepted)
     reject_V = torch.where(surplus_V > 0, surplus_V / tournament.law_V, 0.0)
     rejected_and_drawn = accepted.new_zeros(())
     for token_Y in ((missing_V > 0) & (draft_V > 0)).nonzero().squeeze(1).split(max(1, CHUNK_ELEMENTS // len(draft_V))):

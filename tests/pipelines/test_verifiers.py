@@ -38,7 +38,7 @@ CONFIG = VerifierConfig(
     drafters=(CHAIN, {"kind": "chain", "gamma": 2}, IID, DISTINCT),
     settings=(SAMPLING, SamplingSettings(temperature=1.0, top_p=0.9)),
     timed_settings=(SAMPLING,),
-    acceptance=AcceptanceConfig(k=2, depth=2, draws=2, khisti_roots=1),
+    acceptance=AcceptanceConfig(k=2, depth=2, draws=2, lists=2),
     root_spacing=4,
     validation_prompts=1,
     test_prompts=2,
@@ -166,7 +166,7 @@ def test_acceptance_by_depth_weighs_every_drafted_path_once(pair):
     (shape,) = shapes_of([IID])
     root = a_root(pair)
     (evidence,) = draw_trees(decoders_of(pair, [shape])[shape.name, "nss"], root, 2, 1)
-    rows = acceptance_rows(evidence, root, fixed_draws=2, costly=True)
+    rows = acceptance_rows(evidence, root, fixed_draws=2, lists=400)
     assert {row["solver"] for row in rows} == {"nss", "naive_tree", "spectr", "specinfer", "khisti"}
     assert {row["paths"] for row in rows} == {3}
     children, tree = evidence.tree.child_lists, evidence.tree
@@ -180,7 +180,12 @@ def test_acceptance_by_depth_weighs_every_drafted_path_once(pair):
         assert row["rate"] == pytest.approx(np.mean(rates))
     distances = [float((evidence.target_probs[n + 1] - tree.draft_probs[n + 1]).abs().sum()) for n in children[0]]
     assert next(r for r in rows if r["depth"] == 1)["distance"] == pytest.approx(np.mean(distances))
-    assert not any(row["solver"] == "khisti" for row in acceptance_rows(evidence, root, 2, costly=False))
+    rates = [  # of Khisti's rule, estimated from sampled lists
+        float(acceptance_rate("khisti", evidence.target_probs[[n + 1]], tree.draft_probs[[n + 1]], 2))
+        for n in children[0]
+    ]
+    row = next(r for r in rows if (r["solver"], r["draws"], r["depth"]) == ("khisti", 2, 1))
+    assert row["rate"] == pytest.approx(np.mean(rates), abs=0.02)
 
 
 def test_shapes_are_chosen_on_validation_prompts_and_scored_on_test_prompts(pair, tmp_path):
