@@ -1,7 +1,7 @@
 """Acceptance rates of the per-node solvers along drafted paths, by depth, and how far the laws are apart there.
 
-    rate        P[the solver's output is among the node's draws], exact (`runtime.verification.acceptance`); Khisti's exact rate is
-                quadratic in the vocabulary, so it is the mean over sampled lists of draws of Σ B(list -> y) over the list
+    rate        P[the solver's output is among the node's draws], exact (`runtime.verification.acceptance`); Khisti's, whose exact
+                rate is quadratic in the vocabulary, is the mean over sampled lists of draws of Σ B(list -> y) over the list
     distance    ‖p - q‖₁ of the node's target and draft law
 
 Every drafted path counts once: a node that several rollouts run through weighs as many. ``draws``: the number of draws at the
