@@ -13,9 +13,9 @@ from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
 from runtime.custom_generate import decode_for_generate
-from runtime.decoding.request import Request, checked_prompt
 from runtime.pair import ModelPair
 from runtime.randomness import Randomness
+from runtime.request import Request, checked_prompt
 from runtime.tree import TokenTree
 
 

@@ -13,13 +13,13 @@ from torch import Tensor
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
 from predictors.signals import NextLaw, Root
+from runtime.clock import PhaseClock
 from runtime.decoding.base import Decoder, Evidence, Step
-from runtime.decoding.clock import PhaseClock
-from runtime.decoding.request import Request
 from runtime.drafting.draft import Draft, Drafter
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import stream
+from runtime.request import Request
 from runtime.tree import EMPTY_TREE, TokenTree
 from runtime.verification import Verifier, draw_verdict
 

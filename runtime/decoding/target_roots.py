@@ -11,11 +11,11 @@ from torch import Tensor
 
 from predictors.controllers import Controller
 from runtime.decoding.base import Step
-from runtime.decoding.request import Request
 from runtime.decoding.sequential import Run, SequentialDecoder
 from runtime.drafting.multi_candidate import MultiCandidateConfig, MultiCandidateDraft, most_likely, without_replacement
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
+from runtime.request import Request
 from runtime.tree import TokenTree
 from runtime.verification import Verifier
 

@@ -8,10 +8,10 @@ from torch import Tensor
 from predictors.controllers import Session
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel
-from runtime.decoding.clock import PhaseClock
-from runtime.decoding.request import Request
+from runtime.clock import PhaseClock
 from runtime.drafting.draft import Draft, draft_settings
 from runtime.randomness import Chance
+from runtime.request import Request
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
 
 

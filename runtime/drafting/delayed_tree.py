@@ -11,10 +11,10 @@ import torch
 
 from predictors.signals import NextLaw
 from runtime.adapter import LanguageModel
-from runtime.decoding.request import Request
 from runtime.drafting.draft import draft_settings
 from runtime.drafting.levels import LevelDraft, stacked
 from runtime.randomness import Chance
+from runtime.request import Request
 from runtime.tree import DraftLaw
 
 

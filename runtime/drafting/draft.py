@@ -15,10 +15,10 @@ from predictors.controllers import Session
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
 from runtime.adapter import LanguageModel
-from runtime.decoding.clock import PhaseClock
-from runtime.decoding.request import Request
+from runtime.clock import PhaseClock
 from runtime.laws import processed_law
 from runtime.randomness import Chance
+from runtime.request import Request
 from runtime.tree import DraftLaw, TokenTree
 
 

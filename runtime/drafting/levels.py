@@ -14,7 +14,7 @@ from torch import Tensor
 
 from predictors.controllers import Session
 from predictors.signals import DrawnToken, NextLaw, Root
-from runtime.decoding.clock import PhaseClock
+from runtime.clock import PhaseClock
 from runtime.drafting.draft import Draft
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree
 

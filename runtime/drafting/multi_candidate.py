@@ -16,11 +16,11 @@ from torch import Tensor
 from predictors.controllers import Session
 from predictors.signals import NextLaw, Root
 from runtime.adapter import LanguageModel
-from runtime.decoding.clock import PhaseClock
-from runtime.decoding.request import Request
+from runtime.clock import PhaseClock
 from runtime.drafting.draft import draft_settings
 from runtime.drafting.levels import ROOT, Growth, LevelDraft, stacked
 from runtime.randomness import Chance
+from runtime.request import Request
 from runtime.tree import DraftLaw, TokenTree
 
 CANDIDATES = ("sampled", "top_k")
