@@ -49,6 +49,8 @@ class Draws:
     @cached_property
     def draft_at_RK(self) -> Tensor:
         """Draft probability of each draw's token, float64."""
+        if not self.width:
+            return torch.zeros_like(self.target_at_RK)
         return self.draft_RV.gather(1, self.tokens_RK).double()
 
     @property

@@ -19,40 +19,40 @@ HALVINGS = {torch.float32: 24, torch.float64: 48}
 
 
 def spectr(draws: Draws) -> Solution:
-    """The K-SEQ solution of every row."""
+    """The K-SEQ solution of every row. A single draw needs no sum: ρ = 1, p_acc = β, and R misses the draw."""
     solution = empty_solution(draws)
-    rho_R, share_R = torch.ones_like(solution.miss_R), torch.zeros_like(solution.miss_R)
-    rows = draws.rows()
+    share_R = draws.present_RK[:, :1].sum(1).double()  # p_acc / β: 1 for a single draw, 0 at leaves
+    rho_R = torch.ones_like(share_R)
+    rows = draws.rows(at_least=2)
     if rows:
         at = torch.tensor(rows, device=rho_R.device)
-        count_R = draws.present_RK[at].sum(1).double()
-        target_RV, draft_RV = take(draws.target_RV, rows), take(draws.draft_RV, rows)
-        branching = draws.rows(at_least=2)
-        if branching:
-            laws = (take(draws.target_RV, branching), take(draws.draft_RV, branching))
-            at_branching = torch.tensor(branching, device=rho_R.device)
-            rho_R[at_branching] = thinning(*laws, draws.present_RK[at_branching].sum(1).double())
-        share_R[at] = shares(target_RV, draft_RV, rho_R[at], count_R)
-        target_RK, draft_RK = draws.target_at_RK[at], draws.draft_at_RK[at]
-        accept_RK = torch.where(draft_RK > 0, (target_RK / (rho_R[at, None] * draft_RK)).clamp(max=1), 0.0)
-        accept_RK *= draws.present_RK[at]
-        rejected_RK = (1 - accept_RK).cumprod(1)
-        solution.direct_RK[at] = accept_RK
-        solution.direct_RK[at, 1:] *= rejected_RK[:, :-1]
-        solution.miss_R[at] = rejected_RK[:, -1]
-        rho_R1, share_R1 = (values[at, None].to(target_RV.dtype) for values in (rho_R, share_R))
-        # Σ of the weights is 1 - p_acc only up to rounding, which decides where p_acc is near 1: normalise by what is there
-        weights_RV = residual_weights(target_RV, draft_RV, rho_R1, share_R1)
-        mass_R = weights_RV.sum(1).double()
-        at_draws_RK = weights_RV.gather(1, draws.tokens_RK[at]).double() / mass_R.unsqueeze(1)
-        solution.at_draws_RK[at] = at_draws_RK.nan_to_num(0.0)
+        rho_R[at], share_R[at], solution.at_draws_RK[at] = _thinned(draws, rows, draws.present_RK[at].sum(1).double())
+    target_RK, draft_RK = draws.target_at_RK, draws.draft_at_RK
+    accept_RK = (target_RK / (rho_R.unsqueeze(1) * draft_RK)).nan_to_num(0.0, posinf=0.0).clamp(max=1)
+    accept_RK = torch.where(draws.present_RK & (draft_RK > 0), accept_RK, 0.0)
+    rejected_RK = (1 - accept_RK).cumprod(1)
+    accept_RK[:, 1:] *= rejected_RK[:, :-1]
+    miss_R = rejected_RK[:, -1] if draws.width else solution.miss_R
 
     def residual(row: int | Tensor) -> Tensor:
         target_V = draws.target_RV[row]
         rho, share = (values[row].to(target_V.dtype) for values in (rho_R, share_R))
         return residual_weights(target_V, draws.draft_law(row), rho, share)
 
-    return Solution(solution.direct_RK, solution.miss_R, solution.at_draws_RK, residual)
+    return Solution(accept_RK, miss_R, solution.at_draws_RK, residual)
+
+
+def _thinned(draws: Draws, rows: list[int], count_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """ρ [R], p_acc / β [R] and R at the draws [R, K] of rows with several draws."""
+    target_RV, draft_RV = take(draws.target_RV, rows), take(draws.draft_RV, rows)
+    rho_R = thinning(target_RV, draft_RV, count_R)
+    share_R = shares(target_RV, draft_RV, rho_R, count_R)
+    rho_R1, share_R1 = (values.to(target_RV.dtype).unsqueeze(1) for values in (rho_R, share_R))
+    # Σ of the weights is 1 - p_acc only up to rounding, which decides where p_acc is near 1: normalise by what is there
+    weights_RV = residual_weights(target_RV, draft_RV, rho_R1, share_R1)
+    mass_R = weights_RV.sum(1).double()
+    at_draws_RK = weights_RV.gather(1, take(draws.tokens_RK, rows)).double() / mass_R.unsqueeze(1)
+    return rho_R, share_R, at_draws_RK.nan_to_num(0.0)
 
 
 def thinning(target_RV: Tensor, draft_RV: Tensor, count_R: Tensor) -> Tensor:
