@@ -21,7 +21,15 @@ import torch
 from torch import Tensor
 
 from runtime.tree import DraftLaw, TokenTree
-from runtime.verification.outcome import OutcomeLaw, excess_mass, first_success, normalised, normalised_or, root_only
+from runtime.verification.outcome import (
+    OutcomeLaw,
+    at_row,
+    excess_mass,
+    first_success,
+    normalised,
+    normalised_or,
+    root_only,
+)
 
 
 def tokenwise(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
@@ -87,11 +95,11 @@ class _ChainResidual:
         self.scale_G1 = scale_G1
 
     def __call__(self, row: int | Tensor) -> Tensor:
-        row = torch.as_tensor(row, device=self.scale_G1.device)
-        target_V, last = self.target_G1V[row], len(self.draft_GV)
-        draft_V = self.draft_GV[row.clamp(max=last - 1)]
-        weights_V = (self.scale_G1[row].to(target_V.dtype) * target_V - draft_V).clamp(min=0)
-        return torch.where(row == last, target_V, normalised_or(weights_V, target_V))
+        place = torch.as_tensor(row, device=self.scale_G1.device)
+        target_V, last = at_row(self.target_G1V, place), len(self.draft_GV)
+        draft_V = at_row(self.draft_GV, place.clamp(max=last - 1))
+        weights_V = (at_row(self.scale_G1, place).to(target_V.dtype) * target_V - draft_V).clamp(min=0)
+        return torch.where(place == last, target_V, normalised_or(weights_V, target_V))
 
 
 def _chain_laws(tree: TokenTree, target_probs: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from runtime.tree import DraftLaw, TokenTree
+from runtime.verification.outcome import at_row, normalised_or
 
 
 class Draws:
@@ -38,7 +39,10 @@ class Draws:
     @cached_property
     def draft_RV(self) -> Tensor:
         """Laws the rows' children were drawn from; rows without draws hold anything."""
-        assert self.tree.draft_probs is not None
+        if self.tree.draft_probs is None:
+            raise ValueError(
+                "this verifier weighs draws by the law they came from, and deterministic candidates have none."
+            )
         return self.tree.draft_probs.to(self.target_RV)
 
     @cached_property
@@ -63,16 +67,29 @@ class Draws:
         return [row for row in candidates if len(self.lists[row]) >= at_least]
 
     def draft_law(self, row: int | Tensor) -> Tensor:
-        """Draft law [V] of a row; zero where nothing was drawn."""
+        """Draft law [V] of a row, from which its first child was drawn; zero where nothing was drawn."""
         if not self.width:
-            return torch.zeros_like(self.target_RV[row])
-        return torch.where(self.present_RK[row, 0], self.draft_RV[row], 0.0)
+            return torch.zeros_like(at_row(self.target_RV, row))
+        return torch.where(at_row(self.present_RK, row)[0], at_row(self.draft_RV, row), 0.0)
+
+    def last_draft_law(self, row: int | Tensor) -> Tensor:
+        """Law [V] that the row's last child was drawn from."""
+        draft_V = self.draft_law(row)
+        if not self.width or not self.without_replacement:
+            return draft_V
+        present_K = at_row(self.present_RK, row)
+        followed_K = torch.cat([present_K[1:], present_K.new_zeros(1)])
+        left_V = self._without(draft_V, row, followed_K)
+        return normalised_or(left_V, left_V)
 
     def without_children(self, row: int | Tensor, weights_V: Tensor) -> Tensor:
         """``weights_V`` with the row's children made impossible."""
-        tokens_K = self.tokens_RK[row]
-        kept_K = torch.where(self.present_RK[row, :1], 0.0, weights_V[tokens_K])
-        return weights_V.scatter(0, tokens_K, kept_K)
+        return self._without(weights_V, row, at_row(self.present_RK, row)) if self.width else weights_V
+
+    def _without(self, weights_V: Tensor, row: int | Tensor, drop_K: Tensor) -> Tensor:
+        kept_K = (~drop_K).to(weights_V.dtype)
+        ones_V = torch.ones_like(weights_V)
+        return weights_V * ones_V.scatter_reduce(0, at_row(self.tokens_RK, row), kept_K, "amin")
 
 
 def take(tensor: Tensor, rows: Sequence[int]) -> Tensor:

@@ -76,7 +76,7 @@ class _Walk:
             following: dict[_State, float] = defaultdict(float)
             for state, probability in alive.items():
                 path = self._path(state)
-                if not path or probability < SMALLEST_HISTORY:
+                if not path or probability < SMALLEST_HISTORY or state.mass == 0:
                     ended[state] += probability
                     continue
                 for after, share in self._verify(state, path):

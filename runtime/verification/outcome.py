@@ -41,6 +41,11 @@ def draw_verdict(law: OutcomeLaw, randomness: Chance) -> tuple[int, int]:
     return row_index, token_id
 
 
+def at_row(tensor: Tensor, row: int | Tensor) -> Tensor:
+    """Row of a tensor, by an int or by a 0-d tensor on its device, which is not read by the host."""
+    return tensor.index_select(0, row.reshape(1)).squeeze(0) if isinstance(row, Tensor) else tensor[row]
+
+
 def excess_mass(target_RV: Tensor, draft_RV: Tensor, scale_R: Tensor, draft_scale_R: Tensor) -> Tensor:
     """Σ_y [s p(y) - t q(y)]_+ [R] float64 of float64 scales s, t: one fused pass over the laws and a sum."""
     ratio_R = (draft_scale_R / scale_R).nan_to_num(0.0, posinf=0.0).to(target_RV.dtype).clamp_(max=LARGEST_RATIO)
@@ -67,4 +72,4 @@ def normalised(stop: Tensor) -> Tensor:
 
 def root_only(target_probs: Tensor) -> OutcomeLaw:
     """The outcome on a tree without nodes: stop at the root and emit from the target's own law."""
-    return OutcomeLaw(target_probs.new_ones(1, dtype=torch.float64), [0], lambda row: target_probs[row])
+    return OutcomeLaw(target_probs.new_ones(1, dtype=torch.float64), [0], lambda row: at_row(target_probs, row))

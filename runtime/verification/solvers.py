@@ -14,8 +14,8 @@ from torch import Tensor
 
 from runtime.tree import DraftLaw
 from runtime.verification.draws import Draws, take
-from runtime.verification.outcome import excess_mass
-from runtime.verification.residual_chain import residual_chain
+from runtime.verification.outcome import at_row, excess_mass
+from runtime.verification.residual_chain import residual_chain, residual_weights
 from runtime.verification.top_down import Solution
 
 
@@ -23,7 +23,7 @@ def nss(draws: Draws) -> Solution:
     """Draw from the target; a child is found by luck."""
     at_draws_RK = draws.target_at_RK
     one_R = at_draws_RK.new_ones(len(at_draws_RK))
-    return Solution(torch.zeros_like(at_draws_RK), one_R, at_draws_RK, lambda row: draws.target_RV[row])
+    return Solution(torch.zeros_like(at_draws_RK), one_R, at_draws_RK, lambda row: at_row(draws.target_RV, row))
 
 
 def naive(draws: Draws) -> Solution:
@@ -46,7 +46,7 @@ def naive(draws: Draws) -> Solution:
         solution.direct_RK,
         solution.miss_R,
         solution.at_draws_RK,
-        lambda row: (draws.target_RV[row] - draws.draft_law(row)).clamp(min=0),
+        lambda row: (at_row(draws.target_RV, row) - draws.draft_law(row)).clamp(min=0),
     )
 
 
@@ -67,8 +67,7 @@ def recursive_rejection(draws: Draws) -> Solution:
         solution.miss_R[at] = rejected_RK[:, -1]
 
     def residual(row: int | Tensor) -> Tensor:
-        target_V = draws.target_RV[row]
-        return (target_V - draft_scale_R[row].to(target_V.dtype) * draws.draft_law(row)).clamp(min=0)
+        return residual_weights(draws, row, torch.ones_like(draft_scale_R), draft_scale_R)
 
     return Solution(solution.direct_RK, solution.miss_R, solution.at_draws_RK, residual)
 
@@ -77,4 +76,4 @@ def empty_solution(draws: Draws) -> Solution:
     """Every row as a leaf: nothing is taken, y ~ p."""
     direct_RK = draws.target_RV.new_zeros(len(draws.lists), draws.width, dtype=torch.float64)
     one_R = direct_RK.new_ones(len(direct_RK))
-    return Solution(direct_RK, one_R, torch.zeros_like(direct_RK), lambda row: draws.target_RV[row])
+    return Solution(direct_RK, one_R, torch.zeros_like(direct_RK), lambda row: at_row(draws.target_RV, row))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from runtime.verification.draws import Draws, take
-from runtime.verification.outcome import excess_mass
+from runtime.verification.outcome import at_row, excess_mass
 from runtime.verification.solvers import empty_solution
 from runtime.verification.top_down import Solution
 
@@ -35,8 +35,8 @@ def spectr(draws: Draws) -> Solution:
     miss_R = rejected_RK[:, -1] if draws.width else solution.miss_R
 
     def residual(row: int | Tensor) -> Tensor:
-        target_V = draws.target_RV[row]
-        rho, share = (values[row].to(target_V.dtype) for values in (rho_R, share_R))
+        target_V = at_row(draws.target_RV, row)
+        rho, share = (at_row(values, row).to(target_V.dtype) for values in (rho_R, share_R))
         return residual_weights(target_V, draws.draft_law(row), rho, share)
 
     return Solution(accept_RK, miss_R, solution.at_draws_RK, residual)
@@ -62,7 +62,7 @@ def thinning(target_RV: Tensor, draft_RV: Tensor, count_R: Tensor) -> Tensor:
     """
     one_R = torch.ones_like(count_R)
     low_R, high_R = one_R, count_R.clone()
-    for _ in range(HALVINGS[target_RV.dtype]):
+    for _ in range(HALVINGS.get(target_RV.dtype, 24)):
         middle_R = (low_R + high_R) / 2
         missed_R = excess_mass(draft_RV, target_RV, one_R, 1 / middle_R) ** count_R
         above_R = excess_mass(target_RV, draft_RV, one_R, middle_R) > missed_R

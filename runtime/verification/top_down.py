@@ -17,7 +17,7 @@ from torch import Tensor
 
 from runtime.tree import TokenTree
 from runtime.verification.draws import Draws
-from runtime.verification.outcome import OutcomeLaw, normalised, normalised_or
+from runtime.verification.outcome import OutcomeLaw, at_row, normalised, normalised_or
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def top_down(solver: Solver) -> Callable[[TokenTree, Tensor], OutcomeLaw]:
 
         def residual(row: int | Tensor) -> Tensor:
             weights_V = draws.without_children(row, solution.residual(row))
-            return normalised_or(weights_V, target_probs[row])
+            return normalised_or(weights_V, at_row(target_probs, row))
 
         return OutcomeLaw(normalised(stop_R), tree.depths, residual)
 
@@ -60,8 +60,8 @@ def top_down(solver: Solver) -> Callable[[TokenTree, Tensor], OutcomeLaw]:
 def _reach(draws: Draws, step_RK: Tensor) -> Tensor:
     """P(the walk comes through each row) [R]: the product of branching probabilities along the path to it."""
     branching_R = step_RK.new_zeros(len(step_RK))
-    present_RK = draws.present_RK
-    branching_R.index_add_(0, draws.nodes_RK[present_RK] + 1, step_RK[present_RK])
+    step_RK = torch.where(draws.present_RK, step_RK, 0.0)
+    branching_R.index_add_(0, draws.nodes_RK.flatten() + 1, step_RK.flatten())
     reach_R = torch.zeros_like(branching_R)
     reach_R[0] = 1.0
     parents_R = torch.tensor([0, *(parent + 1 for parent in draws.tree.parent_list)], device=reach_R.device)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from runtime.tree import DraftLaw, TokenTree
-from runtime.verification.draws import Draws
-from runtime.verification.outcome import OutcomeLaw, first_success, normalised, normalised_or
-from runtime.verification.residual_chain import residual_chain
+from runtime.verification.draws import Draws, take
+from runtime.verification.outcome import OutcomeLaw, at_row, first_success, normalised, normalised_or
+from runtime.verification.residual_chain import residual_chain, residual_weights
 from runtime.verification.solvers import nss
 from runtime.verification.top_down import top_down
 
@@ -37,27 +37,24 @@ def traversal(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
             at = torch.tensor(rows, device=entry_R.device)
             chain = residual_chain(draws, rows, entry_R[at])
             left_R[at], draft_scale_R[at] = chain.weight_R, chain.draft_scale_R
-            first_RK = draws.first_RK[at]
-            entry_R[draws.nodes_RK[at][first_RK] + 1] = chain.accept_RK[first_RK]
+            entry_RK = torch.where(take(draws.first_RK, rows), chain.accept_RK, 0.0)
+            entry_R.index_add_(0, take(draws.nodes_RK, rows).flatten() + 1, entry_RK.flatten())
 
     def residual(row: int | Tensor) -> Tensor:
-        target_V = target_probs[row]
-        scale, draft_scale = (scales[row].to(target_V.dtype) for scales in (entry_R, draft_scale_R))
-        return normalised_or((scale * target_V - draft_scale * draws.draft_law(row)).clamp(min=0), target_V)
+        return normalised_or(residual_weights(draws, row, entry_R, draft_scale_R), at_row(target_probs, row))
 
     return OutcomeLaw(_stop(tree, left_R), tree.depths, residual)
 
 
 def _stop(tree: TokenTree, weight_R: Tensor) -> Tensor:
     """Stop probabilities [R] of coins ``weight_R`` tossed in visiting order: children in draw order, then their parent."""
-    order: list[int] = []
-
-    def visit(row: int) -> None:
-        for node in dict.fromkeys(tree.child_lists[row]):
-            visit(node + 1)
+    order: list[int] = []  # reversed: a parent, then its children from the last to the first
+    pending = [0]
+    while pending:
+        row = pending.pop()
         order.append(row)
-
-    visit(0)
+        pending += [node + 1 for node in dict.fromkeys(tree.child_lists[row])]
+    order.reverse()
     at = torch.tensor(order, device=weight_R.device)
     coins = weight_R[at]
     coins[-1] = 1.0

@@ -1,6 +1,7 @@
 """float32 laws, sharp and flat: every rule's outcome is the one of float64 laws, and never out of bounds."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -91,3 +92,55 @@ def test_acceptance_rates_in_float32(name, draws):
             exact = acceptance_rate(name, target.double(), tree.draft_probs.double(), draws)
             assert bool(((rates >= 0) & (rates <= 1)).all())
             torch.testing.assert_close(rates, exact, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+@pytest.mark.parametrize("rest", [1e-3, 1e-12, 1e-16, 1e-25, 1e-35])
+@pytest.mark.parametrize("draws", [2, 3, 4])
+@pytest.mark.parametrize("name", ["rrs_without_replacement", "traversal", "naive_tree", "nss"])
+def test_distinct_draws_from_sharp_laws_are_lossless(name, draws, rest, dtype, bound):
+    """What a likely draw leaves of q is far below its rounding, and the next draw comes from it all the same."""
+    target = torch.tensor([0.1, 0.3, 0.2, 0.4], dtype=dtype)
+    draft = torch.tensor([1.0, rest, 0.7 * rest, 0.5 * rest**1.1], dtype=torch.float64)
+    draft = (draft / draft.sum()).to(dtype)
+    output = torch.zeros(4, dtype=torch.float64)
+    for tokens, share in ordered_draws(draft.tolist(), draws):
+        tree = TokenTree(
+            tokens=torch.tensor(tokens),
+            parents=torch.full((len(tokens),), -1),
+            draft_probs=draft.expand(len(tokens) + 1, -1),
+            law=DraftLaw.WITHOUT_REPLACEMENT,
+        )
+        law = VERIFIERS[name](tree, target.expand(len(tokens) + 1, -1))
+        output += share * law.stop[0] * law.residual(0).double()
+        for node, token in enumerate(tokens):
+            output[token] += share * law.stop[node + 1]
+    torch.testing.assert_close(output, target.double(), atol=bound, rtol=0)
+
+
+def ordered_draws(weights, count, drawn=(), share=1.0):
+    """Every ordered list of ``count`` tokens without replacement (fewer if the rest is impossible), with its probability."""
+    left = {token: weight for token, weight in enumerate(weights) if weight > 0 and token not in drawn}
+    if len(drawn) == count or not left:
+        yield list(drawn), share
+        return
+    for token, weight in left.items():
+        yield from ordered_draws(weights, count, (*drawn, token), share * weight / math.fsum(left.values()))
+
+
+def test_a_rejected_draw_may_leave_nothing():
+    """Rounding alone lets the draw be rejected with certain mass 0: the walk ends there instead of dividing by it."""
+    tree = TokenTree(
+        tokens=torch.tensor([1]),
+        parents=torch.tensor([-1]),
+        draws=torch.tensor([0, 0]),
+        draft_probs=torch.tensor([[1.0, 1e-7, 0.0], [1.0, 0.0, 0.0]]),
+    )
+    law = VERIFIERS["hsd_multi_draft"](tree, torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]))
+    assert bool(torch.isfinite(law.stop).all()) and bool(torch.isfinite(law.residual(0)).all())
+
+
+def test_long_chains_are_walked_without_recursion():
+    laws = torch.full((3001, 3), 1 / 3)
+    tree = TokenTree(tokens=torch.zeros(3000, dtype=torch.int64), parents=torch.arange(-1, 2999), draft_probs=laws)
+    assert float(VERIFIERS["traversal"](tree, laws).stop[-1]) == pytest.approx(1)
