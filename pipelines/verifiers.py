@@ -49,6 +49,11 @@ def run(args: argparse.Namespace) -> None:
         TEST: max(config.test_prompts, config.timed_test_prompts),
     }
     prompts = {split: read_prompts(args.prompts, split, count) for split, count in counts.items()}
+    for split, some in prompts.items():
+        if not some:
+            raise ValueError(
+                f"{args.prompts} has no {split} prompts: shapes are chosen on validation and scored on test prompts."
+            )
     inputs = {
         "parameters": asdict(config),
         "pair_sha256": _digest(read_facts(args.pair_folder)),

@@ -93,6 +93,10 @@ class TokenTree:
         for node in drawn:
             row = self.parent_list[node] + 1
             lists[row].append(first.setdefault((row, self.token_list[node]), node))
+        if self.law is not DraftLaw.IID and any(len(set(nodes)) < len(nodes) for nodes in lists):
+            raise ValueError(
+                f"a token was drawn twice under one node, which cannot be in a tree drawn {self.law.value}."
+            )
         return lists
 
     @cached_property

@@ -52,6 +52,8 @@ class MatchedRoots:
         self.depth = depth
         self.seed = seed
         self._plain = build_decoder(pair, {"method": "autoregressive"})
+        draft_limit = self._plain.context_limit if pair.draft is None else pair.draft.context_limit
+        self._limit = min(self._plain.context_limit, draft_limit)
 
     def roots(self, prompt: Prompt, settings: SamplingSettings) -> Iterator[Root]:
         """Roots of a prompt, as far as the text goes on and the deepest shape fits the context."""
@@ -59,13 +61,13 @@ class MatchedRoots:
         text = self._continuation(prompt.tokens, settings, seed_of(key))
         for index in range(self.per_prompt):
             length = index * self.spacing
-            fits = len(prompt.tokens) + length + self.depth + 2 <= self._plain.context_limit
+            fits = len(prompt.tokens) + length + self.depth + 2 <= self._limit
             if length <= len(text) and fits:
                 yield Root(prompt, settings, index, prompt.tokens + text[:length], seed_of(f"{key}/{index}"))
 
     def _continuation(self, tokens: list[int], settings: SamplingSettings, seed: int) -> list[int]:
         length = (self.per_prompt - 1) * self.spacing
-        length = min(length, self._plain.context_limit - len(tokens) - 1)
+        length = min(length, self._limit - len(tokens) - 1)
         if length < 1:
             return []
         options = {"max_new_tokens": length, "randomness": Randomness(seed), **asdict(settings)}

@@ -1,7 +1,7 @@
 """``quality.json``: deterministic counts of the benchmark's rounds, and how good the predictors are.
 
 block efficiency  = emitted / target passes            m_excl = accepted / segments,  m_incl = m_excl + 1
-rollback rate     = rolled back / drafted              round 0, the prefill, is outside
+rollback rate     = rolled back / levels               round 0, the prefill, is outside
 """
 
 from typing import Any

@@ -178,6 +178,10 @@ class VerifierTables:
             return ["–"] * 5
         counts = [self.comparison.decoded(setting, chain, verifier) for verifier in ("tokenwise", "block")]
         times = [self.comparison.timed(setting, chain, verifier) for verifier in ("tokenwise", "block")]
+        if any(
+            items.empty for items in (*counts, *times)
+        ):  # this length was not chosen, so it was not timed on test prompts
+            return ["–"] * 5
         cells = [_cell(self.report.rate(items), "decoded") for items in counts]
         cells += [_cell(self.report.rate(items), "tokens_per_second") for items in times]
         return [*cells, _percent(self.report.ratio(times[1], times[0]))]

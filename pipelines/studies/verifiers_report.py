@@ -1,6 +1,6 @@
 """Stage of the studies: turn the full comparison of verification rules into JSON, plots and Markdown tables.
 
-Writes a folder named after the device: ``verifiers.md``, ``verifiers.json`` and two plots.
+Writes a folder named after the device: ``verifiers.md``, ``verifiers.json`` and three plots.
 """
 
 import argparse

@@ -155,7 +155,7 @@ class HRAD(Controller):
             )
         state_S = state_vector(root.hidden_KD, root.embedding_E)
         previous = root.previous
-        row = state_S.new_tensor([-1 if previous is None else previous.drafted], dtype=torch.int64)
+        row = state_S.new_tensor([-1 if previous is None else previous.levels], dtype=torch.int64)
         accepted = state_S.new_tensor([0 if previous is None else previous.accepted], dtype=torch.int64)
         blank = state_S.new_zeros(1, dtype=torch.float32)
         confidence = blank if law is None else law.confidence.float().unsqueeze(0)

@@ -21,7 +21,7 @@ from runtime.pair import ModelPair
 from runtime.randomness import stream
 from runtime.request import Request
 from runtime.tree import EMPTY_TREE, TokenTree
-from runtime.verification import Verifier, draw_verdict
+from runtime.verification import VERIFIERS, Verifier, draw_verdict
 
 
 class SequentialDecoder(Decoder):
@@ -36,8 +36,8 @@ class SequentialDecoder(Decoder):
         lossy: bool = False,
     ) -> None:
         super().__init__(pair, controller, lossy)
-        if drafter is not None and not lossy:
-            require_lossless(drafter, verifier)
+        if drafter is not None:
+            require_compatible(drafter, verifier, lossy)
         self.drafter = drafter
         self.verifier = verifier
 
@@ -165,12 +165,21 @@ class Run:
         return tokens, record
 
 
-def require_lossless(drafter: Drafter, verifier: Verifier) -> None:
-    """`ValueError` naming both if ``drafter`` may draw a tree that ``verifier`` is lossy on or cannot read."""
+def require_compatible(drafter: Drafter, verifier: Verifier, lossy: bool) -> None:
+    """`ValueError` naming both if ``drafter`` may draw a tree that ``verifier`` cannot read or, unless ``lossy``, is lossy on."""
     if verifier.chains_only and drafter.branches:
-        raise ValueError(f"verifier {verifier.name!r} takes chains only, and {drafter} branches. Use a tree verifier.")
-    for law in sorted(drafter.laws, key=lambda law: law.name):
+        raise ValueError(f"verifier {verifier.name!r} takes chains only, and {drafter} branches. {_remedy(drafter)}")
+    for law in () if lossy else sorted(drafter.laws, key=lambda law: law.name):
         try:
             verifier.require_lossless(law)
         except ValueError as error:
-            raise ValueError(f"drafter {drafter}: {error}") from None
+            raise ValueError(f"drafter {drafter}: {error} {_remedy(drafter)}") from None
+
+
+def _remedy(drafter: Drafter) -> str:
+    fitting = [
+        name
+        for name, verifier in VERIFIERS.items()
+        if drafter.laws <= verifier.lossless_for and not (verifier.chains_only and drafter.branches)
+    ]
+    return f"Verifiers for this drafter: {', '.join(fitting)}."

@@ -40,12 +40,12 @@ class TargetRootsDecoder(SequentialDecoder):
         super().__init__(pair, drafter, verifier, controller, lossy)
         if controller.layers:
             raise ValueError(
-                f"the {controller.kind} controller reads the newest token's state, and several roots have none."
+                f"the {controller.kind} controller reads the newest token's state, and several roots have none. Use kind 'fixed'."
             )
 
     def _open(self, request: Request) -> "TargetRootsRun":
         if request.observe or request.layers:
-            raise ValueError("a decoder with several target roots shows no evidence; collect from a lossless one.")
+            raise ValueError("a decoder with several target roots shows no evidence. Observe or tap with one root.")
         return TargetRootsRun(self, request)
 
 
@@ -73,12 +73,12 @@ class TargetRootsRun(Run):
         self.clock.lap("target")
         path, law_V = self._longest(tree, processed_law(logits, self.request.settings))
         tokens = [tree.token_list[node] for node in path]
+        drafted = tree.num_nodes - tree.parent_list.count(-1)
         self.target.keep(path)
         self.roots = self._draw_roots(law_V, logits[path[-1]])
         self.clock.lap("verify")
         self.draft.commit(path, tokens, [])
         self.clock.lap("draft")
-        drafted = tree.num_nodes - len(self.roots)
         return Step(*self._end(drafted, max(tree.depths) - 1, len(path) - 1, tokens))
 
     def _longest(self, tree: TokenTree, target_probs_NV: Tensor) -> tuple[list[int], Tensor]:

@@ -9,7 +9,7 @@ from predictors.controllers import Session
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
-from runtime.drafting.draft import Draft, draft_settings
+from runtime.drafting.draft import Draft, draft_settings, require_temperature
 from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
@@ -25,6 +25,7 @@ class ChainConfig:
     def __post_init__(self) -> None:
         if self.gamma < 1:
             raise ValueError(f"gamma must be >= 1, got {self.gamma}.")
+        require_temperature(self.draft_temperature)
 
     @property
     def depth(self) -> int:

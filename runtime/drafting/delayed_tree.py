@@ -11,7 +11,7 @@ import torch
 
 from predictors.signals import NextLaw
 from runtime.adapter import LanguageModel
-from runtime.drafting.draft import draft_settings
+from runtime.drafting.draft import draft_settings, require_temperature
 from runtime.drafting.levels import LevelDraft, stacked
 from runtime.randomness import Chance
 from runtime.request import Request
@@ -32,6 +32,7 @@ class DelayedTreeConfig:
             raise ValueError(
                 f"a delayed tree needs k >= 1, l1 >= 0, l2 >= 0 and l1 + l2 >= 1, got k={self.k}, l1={self.l1}, l2={self.l2}."
             )
+        require_temperature(self.draft_temperature)
 
     @property
     def depth(self) -> int:

@@ -17,7 +17,7 @@ from predictors.controllers import Session
 from predictors.signals import NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
-from runtime.drafting.draft import draft_settings
+from runtime.drafting.draft import draft_settings, require_temperature
 from runtime.drafting.levels import ROOT, Growth, LevelDraft, stacked
 from runtime.randomness import Chance
 from runtime.request import Request
@@ -50,6 +50,7 @@ class MultiCandidateConfig:
         if not self.widths or min(self.config) < 1:
             given = list(self.config)
             raise ValueError(f"config needs one number >= 1 per level, for example [4, 2, 2, 1], got {given}.")
+        require_temperature(self.draft_temperature)
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -3,10 +3,11 @@
 import dataclasses
 
 import pytest
+import torch
 
 from runtime import build_decoder
 from runtime.drafting import DRAFTERS
-from runtime.tree import DraftLaw
+from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import VERIFIERS
 from tests.runtime.test_drafting import DELAYED, FORK, PAIRS, speculative, toys
 
@@ -30,12 +31,35 @@ from tests.runtime.test_drafting import DELAYED, FORK, PAIRS, speculative, toys
         ({"kind": "multi_candidate", "candidates": "best"}, "traversal", "unknown candidates 'best'"),
         ({"kind": "multi_candidate", "roots": "both"}, "traversal", "unknown roots 'both'"),
         ({"kind": "fork", "width": 0}, "traversal", "width >= 1 and depth >= 1, got width=0"),
+        ({"kind": "chain", "draft_temperature": -1.0}, "block", "draft_temperature must be >= 0.*got -1"),
+        ({"kind": "fork", "draft_temperature": -1.0}, "traversal", "draft_temperature must be >= 0.*got -1"),
+        (FORK, "block", "'block' takes chains only.*Verifiers for this drafter: traversal, nss"),
     ],
     ids=str,
 )
 def test_wrong_combinations_are_refused_by_name(drafter, verifier, message):
     with pytest.raises(ValueError, match=message):
         build_decoder(toys(), speculative(drafter, verifier))
+
+
+def test_what_a_rule_cannot_read_is_refused_though_lossy():
+    with pytest.raises(ValueError, match="'block' takes chains only"):
+        build_decoder(toys(), speculative(FORK, "block", lossy=True))
+    decoder = build_decoder(toys(), speculative(FORK, "spectr", lossy=True))
+    with pytest.raises(ValueError, match="deterministic candidates have none"):
+        decoder.generate([0, 1], max_new_tokens=5, temperature=0.0)
+
+
+def test_distinct_draws_are_distinct():
+    tree = TokenTree(
+        tokens=torch.tensor([1]),
+        parents=torch.tensor([-1]),
+        draws=torch.tensor([0, 0]),
+        draft_probs=torch.full((2, 3), 1 / 3),
+        law=DraftLaw.WITHOUT_REPLACEMENT,
+    )
+    with pytest.raises(ValueError, match="drawn twice under one node.*without replacement"):
+        VERIFIERS["traversal"](tree, torch.full((2, 3), 1 / 3))
 
 
 def test_every_pair_of_drafter_and_verifier_is_lossless_or_refused():

@@ -37,6 +37,8 @@ def test_the_papers_target_initialised_tree_decodes():
     decoder = build_decoder(pair, speculative(drafter, "rrs_without_replacement", lossy=True))
     out = decoder.generate([1, 2, 3], max_new_tokens=30, temperature=1.0, randomness=Randomness(0))
     assert len(out.tokens) == 30 and out.rounds[0].emitted == 0 and out.rounds[1].drafted == 80
+    out = decoder.generate([1, 2, 3], max_new_tokens=30, temperature=0.5, top_p=0.3, randomness=Randomness(1))
+    assert all(record.accepted <= record.levels <= record.drafted for record in out.rounds)
     text = [1, 2, 3]
     for step in decoder.stream([1, 2, 3], max_new_tokens=20, temperature=1.0, randomness=Randomness(1)):
         text += step.tokens
