@@ -46,6 +46,7 @@ class VerifierTables:
             "Shapes chosen": self.chosen_shapes(),
             f"Chains by draft length, {self.reference} (paper 001)": self.chains_by_length(),
             "Every shape with every rule, exact expectation, all settings": self.every_shape(),
+            "Every rule against traversal (on chains: block) on the same trees, paired, all settings": self.paired(),
             "Chains by sampling setting (paper 001)": self.chains_by_setting(),
             "Eleven drafts of eight tokens (paper 001, Table 2)": self.eleven(),
             f"Where a token's time goes, {self.reference} (paper 001, Table A.4)": self.phases(),
@@ -109,6 +110,23 @@ class VerifierTables:
             nodes = part["nodes"].mean()
             rows.append([str(shape), f"{nodes:.1f}", *(_cell(cells.get(rule), "expected") for rule in rules)])
         return table(["shape", "nodes", *rules], rows)
+
+    def paired(self) -> str:
+        """Ratios of exact block efficiencies: no verification noise, and what trees differ in cancels."""
+        roots, settings = self.comparison.roots, self.comparison.settings
+        rules = [str(name) for name in roots["verifier"].unique()]
+        rows = []
+        for shape, part in roots.groupby("drafter", sort=False):
+            measured = set(part["verifier"])
+            items = {
+                rule: pd.concat([self.comparison.expected(setting, str(shape), rule) for setting in settings])
+                for rule in rules
+                if rule in measured
+            }
+            base = items["block" if "block" in measured else "traversal"] if measured & {"block", "traversal"} else None
+            known = {} if base is None else {rule: self.report.ratio(some, base) for rule, some in items.items()}
+            rows.append([str(shape), *(_cell(known.get(rule), "expected") for rule in rules)])
+        return table(["shape", *rules], rows)
 
     def chains_by_length(self) -> str:
         """Tokenwise and block by γ."""
