@@ -12,7 +12,7 @@ from pipelines import benchmark, report, reports
 from pipelines.measuring.measurement_table import write_measurements, write_replays
 from pipelines.outputs import write_json
 from pipelines.reporting.headline import headline, percent, times, title, verdict
-from tests.pipelines.test_verifiers import write_hand_made
+from tests.pipelines.hand_made import write_hand_made
 
 PHASES = ("draft", "target", "verify", "controller", "rest")
 SPEED = {  # tokens per second of each arm
