@@ -11,6 +11,7 @@ from runtime.verification.outcome import OutcomeLaw
 from tests.toys import Forking, TableModel, enumerate_outcomes
 
 ROOT = [0, 1]
+EXACT, MISSED = 1e-12, 1e-3  # an exact rule's error stays below the first (float64), a wrong one's exceeds the second
 PAIRS = [  # target and draft; the first pair has tokens that only one of them can emit
     (TableModel(3, seed=4, zeros=True), TableModel(3, seed=5, zeros=True)),
     (TableModel(3, seed=6), TableModel(3, seed=7, sharpness=0.7)),

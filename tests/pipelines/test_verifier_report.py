@@ -8,13 +8,13 @@ from pipelines.measuring.verifier_names import BLOCK_EFFICIENCY, TOKENS_PER_SECO
 from pipelines.reporting.verifier_folder import read_comparison
 from pipelines.reporting.verifier_report import VerifierReport, sentence
 from pipelines.studies.verifiers_report import write_report
-from tests.pipelines.hand_made import write_hand_made
+from tests.pipelines.hand_made_comparison import write_comparison
 
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory):
     folder = tmp_path_factory.mktemp("comparison")
-    write_hand_made(folder)
+    write_comparison(folder)
     return read_comparison(folder)
 
 

@@ -1,5 +1,4 @@
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,17 +14,17 @@ from pipelines.measuring.verifier_roots import MatchedRoots, draw_trees, expecte
 from pipelines.measuring.verifier_shapes import setting_name, shapes_of
 from pipelines.measuring.verifier_study import AcceptanceConfig, VerifierConfig, VerifierStudy
 from pipelines.measuring.verifier_timing import PLAIN_ARM, decoders_of
-from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
-from pipelines.prompt_table import Prompt
 from pipelines.reporting.verifier_folder import read_comparison
 from pipelines.reporting.verifier_report import VerifierReport
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.verification import VERIFIERS
 from runtime.verification.acceptance import acceptance_rate
+from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.toys import tiny_llama
 
+VOCABULARY = 8
 CHAIN = {"kind": "chain", "gamma": 3}
 IID = {"kind": "delayed_tree", "k": 3, "l1": 0, "l2": 2}
 DELAYED = {"kind": "delayed_tree", "k": 2, "l1": 1, "l2": 2}
@@ -49,23 +48,16 @@ CONFIG = VerifierConfig(
 
 @pytest.fixture(scope="module")
 def pair():
-    return ModelPair(tiny_llama(8, seed=0), tiny_llama(8, seed=1, layers=1))
-
-
-def prompts(count: int, split: str) -> list[Prompt]:
-    rows = [[(3 * i + j) % 8 for j in range(4 + i)] for i in range(count)]
-    return [
-        Prompt(f"{split}-{i}", f"{split}-d{i}", "s", ("code", "prose")[i % 2], split, "", r) for i, r in enumerate(rows)
-    ]
+    return ModelPair(tiny_llama(VOCABULARY, seed=0), tiny_llama(VOCABULARY, seed=1, layers=1))
 
 
 def study(pair, path, config=CONFIG) -> VerifierStudy:
-    splits = {split: prompts(2, split) for split in ("validation", "test")}
+    splits = {split: toy_prompts(2, split, VOCABULARY) for split in ("validation", "test")}
     return VerifierStudy(pair, config, splits, MeasurementLog(path / "log.jsonl", "f"))
 
 
 def a_root(pair, index=1):
-    return list(MatchedRoots(pair, 4, 2, 4, seed=0).roots(prompts(1, "test")[0], SAMPLING))[index]
+    return list(MatchedRoots(pair, 4, 2, 4, seed=0).roots(toy_prompts(1, vocabulary=VOCABULARY)[0], SAMPLING))[index]
 
 
 def untimed(rows):
@@ -119,7 +111,7 @@ def test_all_rules_and_all_shapes_see_the_same_draws(pair):
 
 
 def test_roots_lie_along_the_targets_own_text_and_inside_the_context(pair):
-    prompt = prompts(1, "test")[0]
+    prompt = toy_prompts(1, vocabulary=VOCABULARY)[0]
     plain = build_decoder(pair, {"method": "autoregressive"})
     roots = list(MatchedRoots(pair, 4, 3, 4, seed=0).roots(prompt, SAMPLING))
     assert [len(root.context) - len(prompt.tokens) for root in roots] == [0, 4, 8]
@@ -133,12 +125,13 @@ def test_text_that_ends_has_no_roots_beyond_its_end():
     eos = {"eos_token_id": 2, "pad_token_id": 2}
     pair = ModelPair(tiny_llama(4, seed=0, **eos), tiny_llama(4, seed=1, **eos))
     counts = [
-        len(list(MatchedRoots(pair, 3, 4, 3, seed=seed).roots(prompts(1, "test")[0], SAMPLING))) for seed in range(6)
+        len(list(MatchedRoots(pair, 3, 4, 3, seed=seed).roots(toy_prompts(1, vocabulary=4)[0], SAMPLING)))
+        for seed in range(6)
     ]
     assert min(counts) < 4
     for seed in range(6):
-        for root in MatchedRoots(pair, 3, 4, 3, seed=seed).roots(prompts(1, "test")[0], SAMPLING):
-            assert 2 not in root.context[4:]
+        for root in MatchedRoots(pair, 3, 4, 3, seed=seed).roots(toy_prompts(1, vocabulary=4)[0], SAMPLING):
+            assert 2 not in root.context[5:]
 
 
 @pytest.mark.parametrize("entry", SHAPES, ids=lambda entry: entry["kind"])
@@ -273,11 +266,7 @@ def test_setting_names():
     assert setting_name(SamplingSettings(1.0, top_p=0.9)) == "T=1, top-p 0.9"
 
 
-def test_stage_writes_tables_choices_and_origin(pair, tmp_path, monkeypatch):
-    for name, seed in (("target", 0), ("draft", 1)):
-        tiny_llama(8, seed=seed).save_pretrained(tmp_path / "pair" / name)
-    facts = {"source": "builtin", "pair": "p", "target": "target", "draft": "draft", "tokenizer": "none"}
-    write_json(tmp_path / "pair" / "pair.json", facts)
+def test_stage_writes_tables_choices_and_origin(tmp_path):
     section = {
         **{key: value for key, value in vars(CONFIG).items() if isinstance(value, int)},
         "drafters": [CHAIN, IID],
@@ -285,21 +274,11 @@ def test_stage_writes_tables_choices_and_origin(pair, tmp_path, monkeypatch):
         "timed_settings": [{"temperature": 1.0}],
         "acceptance": {"k": 2, "depth": 2},
     }
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"verifiers": section}}}))
-    write_json(tmp_path / "device.json", {"slug": "toy-1c"})
-    monkeypatch.setattr("pipelines.prompt_table.read_prompts", lambda path, split, limit: prompts(limit, split))
-    args = SimpleNamespace(
-        pair="p",
-        params=tmp_path / "params.yaml",
-        device=tmp_path / "device.json",
-        pair_folder=tmp_path / "pair",
-        prompts=tmp_path,
-        output=tmp_path / "verifiers",
-    )
+    args = toy_bench(tmp_path, "verifiers", section, VOCABULARY)
     verifiers.run(args)
-    folder = tmp_path / "verifiers" / "toy-1c"
+    folder = args.output / "toy-1c"
     comparison = read_comparison(folder)
     assert comparison is not None and comparison.settings == ["T=1"]
-    assert not (folder / verifiers.PARTIAL).exists()
+    assert not list(folder.glob("*.jsonl"))
     assert json.loads((folder / "provenance.json").read_text())["parameters"]["root_spacing"] == 4
     VerifierReport(comparison, replicates=20, seed=0).timing()

@@ -11,6 +11,8 @@ from runtime.tree import DraftLaw
 from runtime.verification import LOSSY_VERIFIERS, VERIFIERS, multi_draft
 from tests.toys import TableModel
 from tests.trees import (
+    EXACT,
+    MISSED,
     PAIRS,
     Trie,
     continuation,
@@ -26,7 +28,6 @@ from tests.trees import (
     rule_law,
 )
 
-EXACT, MISSED = 1e-12, 1e-3
 TARGET, DRAFT = TableModel(3, seed=5), TableModel(3, seed=25, sharpness=0.7)
 
 

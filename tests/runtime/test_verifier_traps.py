@@ -11,6 +11,8 @@ from runtime.tree import DraftLaw, TokenTree, chain_tree
 from runtime.verification import VERIFIERS, draw_verdict
 from tests.toys import TableModel
 from tests.trees import (
+    EXACT,
+    MISSED,
     certainly,
     delayed_trees,
     deterministic_tree,
@@ -23,7 +25,6 @@ from tests.trees import (
     walk,
 )
 
-EXACT, MISSED = 1e-12, 1e-3
 TARGET, DRAFT = TableModel(3, seed=6), TableModel(3, seed=7, sharpness=0.7)
 
 

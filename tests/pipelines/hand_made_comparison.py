@@ -18,7 +18,7 @@ def family(drafter):
     return drafter.split("-")[0] if "-" in drafter else "autoregressive"
 
 
-def write_hand_made(folder) -> None:
+def write_comparison(folder) -> None:
     """The tables of a comparison, as the stage leaves them."""
     roots, decoding, acceptance = [], [], []
     for index, (prompt, slice_) in enumerate((("a", "code"), ("b", "prose"))):

@@ -1,0 +1,104 @@
+"""What a measuring stage works with: the machine, the pair, held-out prompts, and a log that outlives an interruption."""
+
+import argparse
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pipelines.parameters import add_pair_arguments
+
+if TYPE_CHECKING:
+    from pipelines.measuring.measurement_log import MeasurementLog
+    from pipelines.pair_folder import PairLocation
+    from pipelines.prompt_table import Prompt
+    from runtime import ModelPair
+
+MEASURED_CODE = ("runtime", "predictors", "pipelines/measuring")
+
+
+class BenchConfig(Protocol):
+    """A dataclass of a stage's parameters; ``threads`` is torch's number of threads."""
+
+    @property
+    def threads(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What ``open_bench`` prepared. ``folder`` is named after the device; ``prompts`` are those of each split."""
+
+    folder: Path
+    pair: "ModelPair"
+    location: "PairLocation"
+    prompts: "dict[str, list[Prompt]]"
+    log: "MeasurementLog"
+    inputs: dict[str, Any]
+    device: dict[str, Any]
+
+    def origin(self, pair: str) -> dict[str, Any]:
+        """Provenance of what was measured for the pair of that name: inputs, code, machine, dtype, threads."""
+        import torch
+
+        from pipelines.measuring.provenance import provenance
+
+        dtype = str(self.pair.target.dtype).removeprefix("torch.")  # type: ignore[attr-defined]
+        return (
+            provenance(self.device) | self.inputs | {"pair": pair, "threads": torch.get_num_threads(), "dtype": dtype}
+        )
+
+
+def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
+    """The inputs that ``open_bench`` reads."""
+    add_pair_arguments(parser)
+    parser.add_argument("device", type=Path, help="JSON file of the device stage")
+    parser.add_argument("pair_folder", type=Path, help="folder of the pair stage")
+    parser.add_argument("prompts", type=Path, help="folder or file of prompts")
+
+
+def open_bench(args: argparse.Namespace, config: BenchConfig, counts: Mapping[str, int], **hashes: str | None) -> Bench:
+    """Set the threads, read the prompts (``counts`` of each split), load the pair and take up an interrupted log.
+
+    The log's fingerprint covers the parameters, the pair, the prompts, the code, the machine and ``hashes`` of other inputs.
+
+    Raises
+    ------
+    ValueError
+        If a split has no prompts.
+    """
+    import torch
+
+    from pipelines.measuring.measurement_log import MeasurementLog
+    from pipelines.measuring.provenance import source_hash, versions
+    from pipelines.pair_folder import read_facts, read_pair
+    from pipelines.prompt_table import read_prompts
+    from runtime import ModelPair
+
+    torch.set_num_threads(config.threads)
+    device = json.loads(args.device.read_text())
+    prompts = {split: read_prompts(args.prompts, split, count) for split, count in counts.items()}
+    for split, some in prompts.items():
+        if not some:
+            raise ValueError(
+                f"{args.prompts} has no {split} prompts: settings are chosen on validation and scored on test prompts."
+            )
+    inputs = {
+        "parameters": asdict(config),  # type: ignore[call-overload]
+        "pair_sha256": _digest(read_facts(args.pair_folder)),
+        "prompts_sha256": _digest({split: [prompt.tokens for prompt in some] for split, some in prompts.items()}),
+        **hashes,
+        "code_sha256": source_hash(MEASURED_CODE),
+    }
+    folder = args.output / device["slug"]
+    log = MeasurementLog(folder / "partial.jsonl", _digest({**inputs, "device": device, "versions": versions()}))
+    if log.resumed:
+        print(f"{folder}: going on after {log.resumed} blocks of an interrupted run")
+    location = read_pair(args.pair_folder)
+    pair = ModelPair.load(target=location.target, draft=location.draft, tokenizer=location.tokenizer)
+    return Bench(folder, pair, location, prompts, log, inputs, device)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

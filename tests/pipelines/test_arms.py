@@ -1,0 +1,64 @@
+"""The benchmark's arms: equal counting on both sides, no state left behind, exact text in float32."""
+
+import pytest
+
+from pipelines.measuring import arms
+from pipelines.measuring.exactness import check_exactness, first_difference
+from runtime import ModelPair
+from tests.toys import tiny_llama
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair(tiny_llama(seed=0), tiny_llama(seed=1, layers=1))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_both_sides_count_tokens_up_to_the_first_end_of_sequence(temperature):
+    """Tiny vocabulary, so that every text ends early; Hugging Face and ours cut alike."""
+    target, draft = (tiny_llama(vocabulary_size=4, seed=s, eos_token_id=2, pad_token_id=2) for s in (0, 1))
+    pair = ModelPair(target, draft)
+    runners = {
+        name: arms.decoder_arm(d, 40) for name, d in arms.build_decoders(pair, (3,), (0.3,), "block", None).items()
+    }
+    runners |= {"hf": arms.hugging_face_arm(target, None, 40), "assisted": arms.hugging_face_arm(target, draft, 40)}
+    ended = 0
+    for seed in range(4):
+        prompt = [seed % 2, 1, 3, seed % 4]
+        runs = {name: arm(prompt, temperature, seed).tokens for name, arm in runners.items()}
+        for tokens in runs.values():
+            assert 2 not in tokens[:-1]
+            assert len(tokens) == 40 or tokens[-1] == 2
+            ended += tokens[-1] == 2
+        if temperature == 0:
+            assert len({tuple(tokens) for tokens in runs.values()}) == 1
+    assert temperature == 0 or ended
+
+
+def test_tokens_after_the_end_do_not_count():
+    assert arms.cut_after([5, 2, 7, 2], {2}) == [5, 2]
+    assert arms.cut_after([5, 7], ()) == [5, 7]
+
+
+def test_assisted_generation_leaves_no_state_behind(pair):
+    target, draft = pair.target.model, pair.draft.model
+    before = draft.generation_config.to_dict()
+    assisted = arms.hugging_face_arm(target, draft, 20)
+    draft.generation_config.num_assistant_tokens_schedule = "heuristic"  # the schedule that writes back
+    draft.generation_config.num_assistant_tokens = 5
+    changed = draft.generation_config.to_dict()
+    first = assisted([1, 2, 3], 1.0, 0).tokens
+    assert draft.generation_config.to_dict() == changed
+    assisted([4, 5, 6], 1.0, 1)
+    assert assisted([1, 2, 3], 1.0, 0).tokens == first
+    draft.generation_config.num_assistant_tokens_schedule = None
+    draft.generation_config.num_assistant_tokens = None
+    assert draft.generation_config.to_dict() == before
+
+
+def test_exactness_check_passes_for_our_decoders_and_reports_where_others_differ(pair):
+    options = {"gammas": (1, 3), "epsilons": (0.3,), "verifier": "block", "bundle": None}
+    rows = check_exactness(pair, [[1, 2, 3], [4, 5]], 12, options)
+    assert all(row["exact_float32"] and row["differs"] == [None, None] for row in rows)
+    assert first_difference([1, 2, 3], [1, 5, 3]) == 1
+    assert first_difference([1, 2], [1, 2, 3]) == 2

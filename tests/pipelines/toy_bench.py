@@ -1,0 +1,39 @@
+"""A pair of tiny models and made-up prompts, for the stages that measure."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import yaml
+
+from pipelines.outputs import write_json
+from pipelines.prompt_table import FILE, Prompt, write_prompts
+from tests.toys import tiny_llama
+
+
+def toy_prompts(count: int, split: str = "test", vocabulary: int = 32) -> list[Prompt]:
+    """Prompts of 5 tokens and more, two to a document, of alternating slices."""
+    tokens = [[(7 * i + j) % vocabulary for j in range(5 + i)] for i in range(count)]
+    return [
+        Prompt(f"{split}-{i}", f"{split}-document-{i // 2}", "source", ("code", "prose")[i % 2], split, "", row)
+        for i, row in enumerate(tokens)
+    ]
+
+
+def toy_bench(folder: Path, stage: str, parameters: dict, vocabulary: int = 32) -> SimpleNamespace:
+    """Write a device, a pair, prompts and the parameters of ``stage`` below ``folder``; returns the arguments it is run with."""
+    for name, seed, layers in (("target", 0, 2), ("draft", 1, 1)):
+        tiny_llama(vocabulary, seed=seed, layers=layers).save_pretrained(folder / "pair" / name)
+    facts = {"source": "builtin", "pair": "p", "target": "target", "draft": "draft", "tokenizer": "none"}
+    write_json(folder / "pair" / "pair.json", facts)
+    write_json(folder / "device.json", {"slug": "toy-1c", "cpu": "toy", "cores": 1, "gpus": [], "bfloat16_flags": []})
+    prompts = [prompt for split in ("validation", "test") for prompt in toy_prompts(4, split, vocabulary)]
+    write_prompts(folder / "prompts" / FILE, prompts)
+    (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {stage: parameters}}}))
+    return SimpleNamespace(
+        pair="p",
+        params=folder / "params.yaml",
+        device=folder / "device.json",
+        pair_folder=folder / "pair",
+        prompts=folder / "prompts",
+        output=folder / "output",
+    )
