@@ -66,6 +66,7 @@ def measure(bench: Bench, bundle: Path | None, config: "MeasurementConfig") -> "
     from tqdm import tqdm
 
     from pipelines.measuring import arms, measurement
+    from pipelines.measuring.blocks import Blocks
 
     pair, splits = bench.pair, bench.prompts
     decoders = arms.build_decoders(pair, config.gammas, config.epsilons, config.verifier, bundle)
@@ -79,7 +80,8 @@ def measure(bench: Bench, bundle: Path | None, config: "MeasurementConfig") -> "
     total = num_blocks * (len(validation) * len(swept) + len(test) * len(runners))
     total += len(config.temperatures) * 2 * min(config.replay_prompts, len(test))
     with tqdm(total=total, desc="benchmark", unit="run", mininterval=0.5) as bar:
-        timing = measurement.Measurement(config, runners, bench.log, bar)
+        blocks = Blocks(bench.log, bar, config.max_minutes)
+        timing = measurement.Measurement(config, runners, blocks)
         timing.warm_up(validation)
         rows = timing.time_split(VALIDATION, validation, swept, measurement.VALIDATION_SHARE)
         choices = timing.choose(rows)
@@ -87,7 +89,7 @@ def measure(bench: Bench, bundle: Path | None, config: "MeasurementConfig") -> "
         best = {choice["temperature"]: choice["arm"] for choice in choices if choice["family"] == "static"}
         replays = timing.time_replay(test, decoders, best)  # type: ignore[arg-type]
         bar.set_postfix_str("")
-    return rows, replays, {"choices": choices, "capped": timing.capped}
+    return rows, replays, {"choices": choices, "capped": blocks.capped}
 
 
 def _exactness(bench: Bench, bundle: Path | None, config: "MeasurementConfig") -> "Rows":

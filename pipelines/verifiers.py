@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.measuring.verifier_names import CHOICES
-    from pipelines.measuring.verifier_study import VerifierConfig, VerifierStudy
-    from pipelines.measuring.verifier_table import write_tables
+    from pipelines.measuring.verifiers.names import CHOICES
+    from pipelines.measuring.verifiers.study import VerifierConfig, VerifierStudy
+    from pipelines.measuring.verifiers.table import write_tables
     from pipelines.outputs import write_json
 
     config = load_parameters(VerifierConfig, args.pair, "verifiers", args.params)

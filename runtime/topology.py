@@ -46,10 +46,3 @@ class TopologyMask:
         capacity = max(size, 2 * len(old))
         self._mask = torch.zeros(capacity, capacity, dtype=torch.bool)
         self._mask[: len(old), : len(old)] = old
-
-
-def ancestor_mask(parents: Sequence[int]) -> Tensor:
-    """The mask [n, n] of a whole tree."""
-    mask = TopologyMask()
-    mask.append(parents)
-    return mask.rows(len(parents))

@@ -7,14 +7,16 @@ confidence-ε, entropy, hrad                          controllers, drafting at m
 
 import copy
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import perf_counter
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from pipelines.measuring.names import CHAIN, CONFIDENCE, HRAD, PLAIN
 from predictors.rounds import RoundRecord
+from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
 
 
@@ -26,7 +28,7 @@ class Run:
     rounds: list[RoundRecord] | None
 
 
-Arm = Callable[[list[int], float, int], Run]  # (prompt, temperature, seed)
+Arm = Callable[[list[int], SamplingSettings, int], Run]  # (prompt, settings, seed)
 
 
 def build_decoders(
@@ -52,9 +54,9 @@ def build_decoders(
 def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:
     """One of our decoders as an arm."""
 
-    def decode(prompt: list[int], temperature: float, seed: int) -> Run:
-        options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "randomness": Randomness(seed)}
-        out = decoder.generate(prompt, **options)
+    def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> Run:
+        randomness = Randomness(seed)
+        out = decoder.generate(prompt, max_new_tokens=max_new_tokens, randomness=randomness, **asdict(settings))
         return Run(out.tokens, out.rounds)
 
     return decode
@@ -63,9 +65,9 @@ def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:
 def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max_new_tokens: int) -> Arm:
     """Hugging Face ``generate``; with a ``draft``, assisted generation as it comes, without state from one prompt to the next."""
 
-    def decode(prompt: list[int], temperature: float, seed: int) -> Run:
+    def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> Run:
         ids = torch.tensor([prompt], device=target.device)
-        config = _generation_config(target, temperature, max_new_tokens)
+        config = _generation_config(target, settings, max_new_tokens)
         options = {} if draft is None else {"assistant_model": draft}
         before = None if draft is None else copy.deepcopy(draft.generation_config)
         torch.manual_seed(seed)
@@ -79,21 +81,28 @@ def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max
     return decode
 
 
+def timed(arm: Arm, prompt: list[int], settings: SamplingSettings, seed: int) -> tuple[Run, float]:
+    """One decode and the seconds it took."""
+    start = perf_counter()
+    run = arm(prompt, settings, seed)
+    return run, perf_counter() - start
+
+
 def cut_after(tokens: list[int], eos_tokens: Collection[int]) -> list[int]:
     """``tokens`` up to and including the first of ``eos_tokens``: the counter of every arm."""
     ends = [index for index, token in enumerate(tokens) if token in eos_tokens]
     return tokens[: ends[0] + 1] if ends else tokens
 
 
-def _generation_config(target: PreTrainedModel, temperature: float, max_new_tokens: int) -> GenerationConfig:
-    """Plain sampling or greedy, with every filter off by name: Hugging Face fills an unset ``top_k`` with 50."""
+def _generation_config(target: PreTrainedModel, settings: SamplingSettings, max_new_tokens: int) -> GenerationConfig:
+    """The same sampling, with filters that are off off by name: Hugging Face fills an unset ``top_k`` with 50."""
     eos = getattr(target.generation_config, "eos_token_id", None)
     eos_tokens = [eos] if isinstance(eos, int) else eos
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+    sampling = {"do_sample": True, **asdict(settings)}
     return GenerationConfig(
         max_new_tokens=max_new_tokens,
         eos_token_id=eos_tokens,
         pad_token_id=eos_tokens[0] if eos_tokens else 0,
         repetition_penalty=1.0,
-        **(sampling if temperature > 0 else {"do_sample": False}),
+        **(sampling if not settings.greedy else {"do_sample": False}),
     )

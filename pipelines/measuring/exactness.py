@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.measuring.arms import build_decoders, decoder_arm, hugging_face_arm
+from predictors.sampling import SamplingSettings
 from runtime import ModelPair
+
+GREEDY = SamplingSettings(0.0)
 
 
 def check_exactness(
@@ -19,11 +22,11 @@ def check_exactness(
         By arm: ``exact_float32``, and the first differing position of each prompt (``None`` where equal).
     """
     reference = hugging_face_arm(pair.target.model, None, max_new_tokens)  # type: ignore[attr-defined]
-    expected = [(list(prompt), reference(list(prompt), 0.0, 0).tokens) for prompt in prompts]
+    expected = [(list(prompt), reference(list(prompt), GREEDY, 0).tokens) for prompt in prompts]
     rows = []
     for name, decoder in build_decoders(pair, **options).items():
         arm = decoder_arm(decoder, max_new_tokens)
-        differences = [first_difference(arm(prompt, 0.0, 0).tokens, tokens) for prompt, tokens in expected]
+        differences = [first_difference(arm(prompt, GREEDY, 0).tokens, tokens) for prompt, tokens in expected]
         rows.append({"arm": name, "exact_float32": not any(d is not None for d in differences), "differs": differences})
     return rows
 

@@ -9,27 +9,26 @@ A *block* is one prompt at one temperature: all arms decode it one after the oth
 draw the same text in another order; the fastest counts, because neighbours on a machine only ever add time.
 """
 
-import hashlib
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
 from typing import Any
 
-from tqdm import tqdm
-
-from pipelines.measuring.arms import Arm
+from pipelines.measuring.arms import Arm, timed
 from pipelines.measuring.bare_replay import record, seconds_of
-from pipelines.measuring.measurement_log import MeasurementLog, Rows
+from pipelines.measuring.blocks import Blocks
+from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.measurement_table import measured
 from pipelines.measuring.names import CHAIN, CONFIDENCE, PLAIN, REPLAY
+from pipelines.measuring.seeds import seed_of
 from pipelines.prompt_table import Prompt
+from predictors.sampling import SamplingSettings
 from runtime import Randomness
 from runtime.decoding.sequential import SequentialDecoder
 
 FAMILIES = {"static": CHAIN, "confidence": CONFIDENCE}  # what is chosen on validation prompts, by prefix of the arm
-VALIDATION_SHARE, TEST_SHARE = 0.3, 0.9  # of max_minutes, when these phases have to end
+VALIDATION_SHARE, TEST_SHARE, REPLAY_SHARE = 0.3, 0.9, 1.0  # of max_minutes, when these phases have to end
 
 
 @dataclass(frozen=True)
@@ -66,34 +65,28 @@ class MeasurementConfig:
 
 @dataclass
 class Measurement:
-    """A measurement under way. ``arms`` decode; ``log`` keeps finished blocks; ``capped`` says that time ran out."""
+    """A measurement under way. ``arms`` decode, ``blocks`` keeps what is finished."""
 
     config: MeasurementConfig
     arms: Mapping[str, Arm]
-    log: MeasurementLog
-    bar: tqdm
-    capped: bool = False
-    _started: float = field(default_factory=perf_counter)
+    blocks: Blocks
 
     def warm_up(self, prompts: Sequence[Prompt]) -> None:
         """Every arm once per prompt, not recorded."""
         for prompt in prompts[: self.config.warmup_prompts]:
             for name, arm in self.arms.items():
-                self.bar.set_postfix_str(f"warm-up {name}")
-                arm(prompt.tokens, max(self.config.temperatures), 0)
+                self.blocks.bar.set_postfix_str(f"warm-up {name}")
+                arm(prompt.tokens, SamplingSettings(max(self.config.temperatures)), 0)
 
     def time_split(self, split: str, prompts: Sequence[Prompt], names: Iterable[str], share: float) -> Rows:
         """Rows of ``names`` on every prompt, until ``share`` of ``max_minutes`` has passed (one prompt at least)."""
         names, rows = list(names), []
-        for index, prompt in enumerate(prompts):
-            if index and self._out_of_time(share):
-                self.capped = True
-                break
+        for prompt in self.blocks.within(share, prompts):
             for repeat in range(self.config.repeats):
                 for temperature in self.config.temperatures:
                     key = f"{split}/{prompt.id}/{temperature}/{repeat}"
                     measure = partial(self._block, split, prompt, temperature, repeat, names)
-                    rows += self._once(key, len(names), measure)
+                    rows += self.blocks.once(key, len(names), measure)
         return rows
 
     def choose(self, rows: Rows) -> list[dict[str, Any]]:
@@ -113,35 +106,26 @@ class Measurement:
     ) -> Rows:
         """Seconds in the loop and in a bare replay, interleaved, for plain decoding and the best static γ."""
         rows = []
-        for index, prompt in enumerate(prompts[: self.config.replay_prompts]):
-            if index and self._out_of_time(1.0):
-                self.capped = True
-                break
+        for prompt in self.blocks.within(REPLAY_SHARE, prompts[: self.config.replay_prompts]):
             for temperature in self.config.temperatures:
                 for name in (PLAIN, best[temperature]):
                     key = f"{REPLAY}/{prompt.id}/{temperature}/{name}"
                     measure = partial(self._replay, key, prompt, temperature, name, decoders[name])
-                    rows += self._once(key, 1, measure)
-        return rows
-
-    def _once(self, key: str, runs: int, measure: Callable[[], Rows]) -> Rows:
-        known = key in self.log
-        rows = self.log.once(key, measure)
-        self.bar.update(runs if known else 0)
+                    rows += self.blocks.once(key, 1, measure)
         return rows
 
     def _block(self, split: str, prompt: Prompt, temperature: float, repeat: int, names: list[str]) -> Rows:
         rows = []
         block = f"{self.config.seed}/{split}/{prompt.id}/{temperature}"
         for order, name in enumerate(random.Random(f"{block}/{repeat}").sample(names, len(names))):
-            self.bar.set_postfix_str(f"{split}, T={temperature:g}, {name}")
-            start = perf_counter()
-            run = self.arms[name](prompt.tokens, temperature, seed_of(f"{block}/{name}"))
-            seconds = perf_counter() - start
+            self.blocks.bar.set_postfix_str(f"{split}, T={temperature:g}, {name}")
+            run, seconds = timed(
+                self.arms[name], prompt.tokens, SamplingSettings(temperature), seed_of(f"{block}/{name}")
+            )
             place = {"split": split, "temperature": temperature, "repeat": repeat, "arm": name, "order": order}
             who = {"prompt": prompt.id, "document": prompt.document, "slice": prompt.slice}
             rows.append({**place, **who, **measured(run, seconds)})
-            self.bar.update()
+            self.blocks.bar.update()
         return rows
 
     def _replay(self, key: str, prompt: Prompt, temperature: float, name: str, decoder: SequentialDecoder) -> Rows:
@@ -152,7 +136,7 @@ class Measurement:
                 "randomness": Randomness(seed_of(f"{self.config.seed}/{key}")),
             }
 
-        self.bar.set_postfix_str(f"{REPLAY}, T={temperature:g}, {name}")
+        self.blocks.bar.set_postfix_str(f"{REPLAY}, T={temperature:g}, {name}")
         work = {
             "replay": record(decoder, prompt.tokens, **options()),
             "loop": lambda: decoder.generate(prompt.tokens, **options()),
@@ -162,12 +146,8 @@ class Measurement:
             seconds = {kind: seconds_of(work[kind]) for kind in order.sample(sorted(work), len(work))}
             who = {"prompt": prompt.id, "document": prompt.document, "temperature": temperature, "arm": name}
             rows.append({**who, "repeat": repeat, "loop": seconds["loop"], "replay": seconds["replay"]})
-        self.bar.update()
+        self.blocks.bar.update()
         return rows
-
-    def _out_of_time(self, share: float) -> bool:
-        limit = self.config.max_minutes
-        return limit is not None and perf_counter() - self._started > 60 * share * limit
 
 
 def tokens_per_second(rows: Rows, arm: str, temperature: float) -> float:
@@ -178,8 +158,3 @@ def tokens_per_second(rows: Rows, arm: str, temperature: float) -> float:
             run = (row["seconds"], row["tokens"])
             fastest[row["prompt"]] = min(run, fastest.get(row["prompt"], run))
     return float(sum(tokens for _, tokens in fastest.values()) / sum(seconds for seconds, _ in fastest.values()))
-
-
-def seed_of(key: str) -> int:
-    """A seed that follows from ``key`` alone."""
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little")

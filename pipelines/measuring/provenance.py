@@ -10,6 +10,7 @@ from platform import python_version
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+NO_LOCKS = (":(exclude,glob)**/dvc.lock",)  # DVC rewrites them while it runs
 PACKAGES = ("torch", "transformers", "safetensors", "numpy", "scikit-learn")
 
 
@@ -17,7 +18,7 @@ def provenance(device: dict[str, Any]) -> dict[str, Any]:
     """Commit, versions, device and date of a measurement taken now."""
     return {
         "commit": _git("rev-parse", "HEAD"),
-        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *NO_LOCKS)),
         "versions": versions(),
         "device": device,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pipelines.measuring.names import PLAIN, PROVENANCE, TEST
-from pipelines.measuring.verifier_names import ACCEPTANCE, CHOICES, DECODING, ROOTS
+from pipelines.measuring.verifiers.names import ACCEPTANCE, CHOICES, DECODING, ROOTS
 
 FAMILY_NAMES = {
     "chain": "",

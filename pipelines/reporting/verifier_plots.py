@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipelines.measuring.verifier_names import AS_DRAFTED
+from pipelines.measuring.verifiers.names import AS_DRAFTED
 from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED
 
 SETTING_STYLES = (

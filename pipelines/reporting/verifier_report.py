@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipelines.measuring.verifier_names import BLOCK_EFFICIENCY, FAMILIES, TOKENS_PER_SECOND
+from pipelines.measuring.verifiers.names import BLOCK_EFFICIENCY, FAMILIES, TOKENS_PER_SECOND
 from pipelines.reporting.statistics import Interval, PairedBootstrap
 from pipelines.reporting.verifier_folder import Rule, VerifierComparison, rule_name
 
@@ -61,8 +61,7 @@ class VerifierReport:
         return [
             {**_names(rule), "drafters": self._chosen(BLOCK_EFFICIENCY, settings, rule)}
             | {"expected": self.rate(self.items(BLOCK_EFFICIENCY, settings, rule, self.comparison.expected, slice_))}
-            | {"expected_where_timed": self._if_timed(timed, rule, self.comparison.expected, slice_)}
-            | {"decoded": self._if_timed(timed, rule, self.comparison.decoded, slice_)}
+            | {"decoded": self._decoded(timed, rule, slice_)}
             for rule in self._competing()
         ]
 
@@ -80,7 +79,7 @@ class VerifierReport:
         return rows
 
     def winner(self, measure: str, settings: Iterable[str], slice_: str | None = None) -> dict[str, Any]:
-        """The best rule by point estimate, and its ratio to every other; ``tied`` are those not told apart from it."""
+        """The best rule by point estimate; ``tied`` are those that their ratio to it does not tell apart."""
         settings = list(settings)
         table = {BLOCK_EFFICIENCY: self.comparison.expected, TOKENS_PER_SECOND: self.comparison.timed}[measure]
         items = {rule: self.items(measure, settings, rule, table, slice_) for rule in self._competing()}
@@ -89,7 +88,6 @@ class VerifierReport:
         return {
             "name": rule_name(best),
             "value": self.rate(items[best]),
-            "ratios": {rule_name(rule): ratio for rule, ratio in ratios.items()},
             "tied": [rule_name(rule) for rule, ratio in ratios.items() if (ratio["low"] or 0.0) <= 1],
         }
 
@@ -100,7 +98,7 @@ class VerifierReport:
         for (solver, draws, depth), part in groups:
             bootstrap = self.bootstrap(part["document"])
             means = {name: bootstrap.rate(part[name] * part["paths"], part["paths"]) for name in ("rate", "distance")}
-            rows.append({"solver": solver, "draws": int(draws), "depth": int(depth), "nodes": len(part), **means})
+            rows.append({"solver": solver, "draws": int(draws), "depth": int(depth), **means})
         return rows
 
     def items(
@@ -134,10 +132,10 @@ class VerifierReport:
     def _chosen(self, measure: str, settings: list[str], rule: Rule) -> list[str]:
         return list(dict.fromkeys(self.comparison.chosen(measure, name, rule) for name in settings))
 
-    def _if_timed(
-        self, settings: list[str], rule: Rule, table: Callable[..., pd.DataFrame], slice_: str | None
-    ) -> Interval | None:
-        return self.rate(self.items(BLOCK_EFFICIENCY, settings, rule, table, slice_)) if settings else None
+    def _decoded(self, settings: list[str], rule: Rule, slice_: str | None) -> Interval | None:
+        if not settings:
+            return None
+        return self.rate(self.items(BLOCK_EFFICIENCY, settings, rule, self.comparison.decoded, slice_))
 
     def _verify_items(self, setting: str, drafter: str, verifier: str) -> pd.DataFrame:
         return self.comparison.timed(setting, drafter, verifier, VERIFY)

@@ -28,6 +28,11 @@ SHAPES = {
     "28 nodes, (4, 2, 1, 1)": [4, 2, 1, 1],
 }
 
+READS_DRAWS = (
+    "rrs_without_replacement",
+    "traversal",
+)  # rules whose work on distinct draws differs from that on i.i.d. ones
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("device", type=Path, help="JSON file of the device stage, for the record")
@@ -68,7 +73,7 @@ def measure(
     import torch
 
     from runtime.tree import DraftLaw
-    from runtime.verification import VERIFIERS
+    from runtime.verification import ALIASES, VERIFIERS
 
     rows = []
     for law in (DraftLaw.IID, DraftLaw.WITHOUT_REPLACEMENT):
@@ -79,8 +84,8 @@ def measure(
             for rule in VERIFIERS.values()
             if law in rule.lossless_for
             and (tree.is_chain or not rule.chains_only)
-            and (law is DraftLaw.IID or rule.name in ("rrs_without_replacement", "traversal"))
-            and rule.name not in ("hsd", "match")  # block and nss by another name
+            and (law is DraftLaw.IID or rule.name in READS_DRAWS)
+            and rule.name not in ALIASES
         }
         work: dict[str, Callable[[], Any]] = {"softmax": partial(torch.softmax, logits, -1)}
         work |= {key: partial(verdict, rule, tree, target_probs) for key, rule in rules.items()}

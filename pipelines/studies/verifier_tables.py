@@ -8,13 +8,14 @@ phases        001, Table A.4: where a token's time goes
 depth         004, Figure 1: acceptance by depth and the laws' distance
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from pipelines.measuring.verifier_names import AS_DRAFTED, BLOCK_EFFICIENCY, TOKENS_PER_SECOND
+from pipelines.measuring.verifiers.names import AS_DRAFTED, BLOCK_EFFICIENCY, TOKENS_PER_SECOND
 from pipelines.reporting.statistics import Interval
 from pipelines.reporting.verifier_folder import VerifierComparison
 from pipelines.reporting.verifier_report import VerifierReport
@@ -47,6 +48,7 @@ class VerifierTables:
             f"Chains by draft length, {self.reference} (paper 001)": self.chains_by_length(),
             "Every shape with every rule, exact expectation, all settings": self.every_shape(),
             "Every rule against traversal (on chains: block) on the same trees, paired, all settings": self.paired(),
+            f"The same by sampling setting, on {self._widest()}": self.paired_by_setting(),
             "Chains by sampling setting (paper 001)": self.chains_by_setting(),
             "Eleven drafts of eight tokens (paper 001, Table 2)": self.eleven(),
             f"Where a token's time goes, {self.reference} (paper 001, Table A.4)": self.phases(),
@@ -113,20 +115,34 @@ class VerifierTables:
 
     def paired(self) -> str:
         """Ratios of exact block efficiencies: no verification noise, and what trees differ in cancels."""
-        roots, settings = self.comparison.roots, self.comparison.settings
-        rules = [str(name) for name in roots["verifier"].unique()]
-        rows = []
-        for shape, part in roots.groupby("drafter", sort=False):
-            measured = set(part["verifier"])
-            items = {
-                rule: pd.concat([self.comparison.expected(setting, str(shape), rule) for setting in settings])
-                for rule in rules
-                if rule in measured
-            }
-            base = items["block" if "block" in measured else "traversal"] if measured & {"block", "traversal"} else None
-            known = {} if base is None else {rule: self.report.ratio(some, base) for rule, some in items.items()}
-            rows.append([str(shape), *(_cell(known.get(rule), "expected") for rule in rules)])
-        return table(["shape", *rules], rows)
+        rules, settings = self._verifiers(), self.comparison.settings
+        shapes = [str(shape) for shape in self.comparison.roots["drafter"].unique()]
+        return table(["shape", *rules], [[shape, *self._paired_cells(shape, rules, settings)] for shape in shapes])
+
+    def paired_by_setting(self) -> str:
+        """The same by sampling setting, on the widest tree of i.i.d. paths."""
+        rules, shape = self._verifiers(), self._widest()
+        settings = self.comparison.settings
+        return table(["setting", *rules], [[name, *self._paired_cells(shape, rules, [name])] for name in settings])
+
+    def _verifiers(self) -> list[str]:
+        return [str(name) for name in self.comparison.roots["verifier"].unique()]
+
+    def _widest(self) -> str:
+        roots = self.comparison.roots
+        return str(roots[roots["family"] == "iid"].groupby("drafter")["nodes"].mean().idxmax())
+
+    def _paired_cells(self, shape: str, rules: list[str], settings: list[str]) -> list[str]:
+        roots = self.comparison.roots
+        measured = set(roots.loc[roots["drafter"] == shape, "verifier"])
+        items = {
+            rule: pd.concat([self.comparison.expected(setting, shape, rule) for setting in settings])
+            for rule in rules
+            if rule in measured
+        }
+        base = items["block" if "block" in measured else "traversal"] if measured & {"block", "traversal"} else None
+        known = {} if base is None else {rule: self.report.ratio(some, base) for rule, some in items.items()}
+        return [_cell(known.get(rule), "expected") for rule in rules]
 
     def chains_by_length(self) -> str:
         """Tokenwise and block by γ."""
@@ -227,10 +243,10 @@ class VerifierTables:
         return self.comparison.settings if key == "expected" else self.comparison.timed_settings
 
     def _chains(self) -> list[str]:
-        """Chains that were timed everywhere, by length."""
+        """Chains, by length."""
         roots: pd.DataFrame = self.comparison.roots
         names = {str(name) for name in roots.loc[roots["family"] == "chain", "drafter"]}
-        return sorted(names, key=lambda name: int(name.partition("-")[2]))
+        return sorted(names, key=lambda name: (int(re.findall(r"\d+", name)[0]), name))
 
 
 ARM_COLUMNS = ("block efficiency, exact", "decoded", "tokens/s", "speed-up over plain", "verifying, % of time")

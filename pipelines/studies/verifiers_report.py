@@ -68,13 +68,14 @@ def introduction(quality: dict[str, Any], timing: dict[str, Any], comparison: An
     plain = comparison.decoding[comparison.decoding["verifier"] == PLAIN]
     rate = plain["tokens"].sum() / plain["seconds"].sum()
     capped = " The time cap ended the study early." if quality["capped"] else ""
+    changed = " with uncommitted changes" if origin.get("uncommitted_changes") else ""
     return (
         f"{quality['roots']} matched roots of {quality['documents']} test documents over {len(comparison.settings)} sampling "
         f"settings; {timing['prompts']} test prompts decoded per arm and timed setting. Brackets are 95 % bootstrap intervals "
         "over documents. Shapes were chosen on validation prompts, at each setting, once for block efficiency and once for "
         f"speed; all slices share the choice. Plain decoding: {rate:.1f} tokens/s. `hsd` is `block` and `match` is `nss` under "
         f"another name. Measured on {origin['device']['slug']} ({origin['dtype']}, {origin['threads']} threads), commit "
-        f"`{(origin['commit'] or 'unknown')[:12]}`, {origin['date']}.{capped}"
+        f"`{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}.{capped}"
     )
 
 

@@ -1,4 +1,8 @@
-"""Chain drafting: one token after the other, up to γ, stopped by the controller. Shape suffix: V vocabulary."""
+"""Chain drafting: one token after the other, up to γ, stopped by the controller. Shape suffix: V vocabulary.
+
+A chain is a tree whose levels have one node, but its loop is its own: tokens and laws stay on their device, where the loop over
+levels takes tokens through the host (docs/tried.md has the cost).
+"""
 
 from dataclasses import dataclass
 
@@ -9,7 +13,7 @@ from predictors.controllers import Session
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
-from runtime.drafting.draft import Draft, draft_settings, require_temperature
+from runtime.drafting.draft import Draft, require_temperature
 from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
@@ -40,8 +44,7 @@ class ChainConfig:
         return False
 
     def open(self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance) -> "ChainDraft":
-        settings = draft_settings(self.draft_temperature, request.settings)
-        return ChainDraft(model, vocabulary_size, request, settings, randomness)
+        return ChainDraft(model, vocabulary_size, request, self.draft_temperature, randomness)
 
 
 class ChainDraft(Draft):

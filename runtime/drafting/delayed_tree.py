@@ -11,7 +11,7 @@ import torch
 
 from predictors.signals import NextLaw
 from runtime.adapter import LanguageModel
-from runtime.drafting.draft import draft_settings, require_temperature
+from runtime.drafting.draft import require_temperature
 from runtime.drafting.levels import LevelDraft, stacked
 from runtime.randomness import Chance
 from runtime.request import Request
@@ -49,20 +49,27 @@ class DelayedTreeConfig:
     def open(
         self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance
     ) -> "DelayedTreeDraft":
-        settings = draft_settings(self.draft_temperature, request.settings)
-        draft = DelayedTreeDraft(model, vocabulary_size, request, settings, randomness)
-        draft.config = self
-        return draft
+        return DelayedTreeDraft(self, model, vocabulary_size, request, randomness)
 
 
 class DelayedTreeDraft(LevelDraft):
     """Draws i.i.d. rollouts and merges what they share."""
 
-    config: DelayedTreeConfig
     law = DraftLaw.IID
 
+    def __init__(
+        self,
+        config: DelayedTreeConfig,
+        model: LanguageModel,
+        vocabulary_size: int,
+        request: Request,
+        randomness: Chance,
+    ) -> None:
+        super().__init__(model, vocabulary_size, request, config.draft_temperature, randomness)
+        self._config = config
+
     def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
-        counts = [self.config.k if depth == self.config.l1 else count for count in copies]
+        counts = [self._config.k if depth == self._config.l1 else count for count in copies]
         probs_EV = stacked(laws)
         if self._settings.greedy:
             best: list[int] = probs_EV.argmax(-1).tolist()

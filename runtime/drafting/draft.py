@@ -51,11 +51,11 @@ class Draft(ABC):
         model: LanguageModel,
         vocabulary_size: int,
         request: Request,
-        settings: SamplingSettings,
+        draft_temperature: float | None,
         randomness: Chance,
     ) -> None:
         self._vocabulary_size = vocabulary_size
-        self._settings = settings
+        self._settings = draft_settings(draft_temperature, request.settings)
         self._eos_tokens = request.eos_tokens
         self._randomness = randomness
         self._state = model.open(request.max_length)
@@ -102,7 +102,7 @@ def draft_settings(temperature: float | None, target: SamplingSettings) -> Sampl
 
 
 def require_temperature(draft_temperature: float | None) -> None:
-    """`ValueError` if a drafter's temperature is none."""
+    """`ValueError` if ``draft_temperature`` is negative; ``None`` is the target's own."""
     if draft_temperature is not None and draft_temperature < 0:
         raise ValueError(f"draft_temperature must be >= 0, or null to draft at the target's, got {draft_temperature}.")
 

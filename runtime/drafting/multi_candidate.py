@@ -17,7 +17,7 @@ from predictors.controllers import Session
 from predictors.signals import NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
-from runtime.drafting.draft import draft_settings, require_temperature
+from runtime.drafting.draft import require_temperature
 from runtime.drafting.levels import ROOT, Growth, LevelDraft, stacked
 from runtime.randomness import Chance
 from runtime.request import Request
@@ -78,13 +78,7 @@ class MultiCandidateConfig:
     def open(
         self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance
     ) -> "MultiCandidateDraft":
-        settings = draft_settings(self.draft_temperature, request.settings)
-        draft = MultiCandidateDraft(model, vocabulary_size, request, settings, randomness)
-        draft.widths = self.widths
-        draft.law = (
-            DraftLaw.DETERMINISTIC if settings.greedy or self.candidates == "top_k" else DraftLaw.WITHOUT_REPLACEMENT
-        )
-        return draft
+        return MultiCandidateDraft(self, model, vocabulary_size, request, randomness)
 
 
 @dataclass(frozen=True)
@@ -124,8 +118,18 @@ class ForkConfig:
 class MultiCandidateDraft(LevelDraft):
     """Draws distinct children."""
 
-    widths: tuple[int, ...]
-    law: DraftLaw
+    def __init__(
+        self,
+        config: MultiCandidateConfig,
+        model: LanguageModel,
+        vocabulary_size: int,
+        request: Request,
+        randomness: Chance,
+    ) -> None:
+        super().__init__(model, vocabulary_size, request, config.draft_temperature, randomness)
+        likeliest = self._settings.greedy or config.candidates == "top_k"
+        self.law = DraftLaw.DETERMINISTIC if likeliest else DraftLaw.WITHOUT_REPLACEMENT
+        self._widths = config.widths
 
     def draft_under(self, roots: Sequence[int], root: Root, cap: int, session: Session, clock: PhaseClock) -> TokenTree:
         """Grow up to ``cap`` levels under ``roots``, tokens that the target drew: the tree's first level."""
@@ -142,8 +146,8 @@ class MultiCandidateDraft(LevelDraft):
 
     def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
         if self.law is DraftLaw.DETERMINISTIC:
-            return most_likely(torch.stack([law.logits_V for law in laws]), self.widths[depth])
-        return without_replacement(stacked(laws), self.widths[depth], self._randomness)
+            return most_likely(torch.stack([law.logits_V for law in laws]), self._widths[depth])
+        return without_replacement(stacked(laws), self._widths[depth], self._randomness)
 
 
 def most_likely(logits_EV: Tensor, width: int) -> list[list[int]]:

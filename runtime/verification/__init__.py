@@ -1,20 +1,17 @@
 """Verifiers by name, each with the draft laws it is lossless for."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from runtime.tree import DraftLaw, TokenTree
-from runtime.verification.acceptance import SOLVERS, acceptance_rate, branching_law
+from runtime.verification.acceptance import ALIASES, ANY, NODE_SOLVERS, acceptance_rate, branching_law, with_aliases
 from runtime.verification.chain import block, hsd_as_published, tokenwise
 from runtime.verification.multi_draft import hsd_multi_draft
 from runtime.verification.outcome import OutcomeLaw, draw_verdict
 from runtime.verification.top_down import top_down
 from runtime.verification.traversal import traversal
-
-IID, WITHOUT_REPLACEMENT, DETERMINISTIC = DraftLaw.IID, DraftLaw.WITHOUT_REPLACEMENT, DraftLaw.DETERMINISTIC
-ANY = frozenset(DraftLaw)
 
 
 @dataclass(frozen=True)
@@ -49,30 +46,21 @@ class Verifier:
             raise ValueError(f"verifier {self.name!r} is not lossless for {law.name} drafts; it is for {known}.")
 
 
-_SOLVERS_LOSSLESS_FOR = {
-    "nss": ANY,
-    "match": ANY,
-    "naive_tree": ANY,
-    "spectr": frozenset({IID}),
-    "khisti": frozenset({IID}),
-    "specinfer": frozenset({IID, DETERMINISTIC}),
-    "rrs_without_replacement": frozenset({WITHOUT_REPLACEMENT, DETERMINISTIC}),
-}
 _RULES = [
     # A chain has one draw per node: all draft laws coincide there, with one-hot laws for deterministic drafts.
     Verifier("tokenwise", tokenwise, ANY, chains_only=True),
     Verifier("block", block, ANY, chains_only=True),
-    Verifier("hsd", block, ANY, chains_only=True),
     Verifier("traversal", traversal, ANY),
-    *(Verifier(name, top_down(SOLVERS[name]), laws) for name, laws in _SOLVERS_LOSSLESS_FOR.items()),
-    Verifier("hsd_multi_draft", hsd_multi_draft, frozenset({IID})),
+    *(Verifier(name, top_down(solver), laws) for name, (solver, laws) in NODE_SOLVERS.items()),
+    Verifier("hsd_multi_draft", hsd_multi_draft, frozenset({DraftLaw.IID})),
 ]
-VERIFIERS: dict[str, Verifier] = {verifier.name: verifier for verifier in _RULES}
+VERIFIERS: dict[str, Verifier] = {name: replace(rule, name=name) for rule in _RULES for name in with_aliases(rule.name)}
 LOSSY_VERIFIERS: dict[str, Verifier] = {
     "hsd_as_published": Verifier("hsd_as_published", hsd_as_published, frozenset(), chains_only=True)
 }
 
 __all__ = [
+    "ALIASES",
     "LOSSY_VERIFIERS",
     "VERIFIERS",
     "OutcomeLaw",

@@ -27,15 +27,24 @@ from runtime.verification.solvers import naive, nss, recursive_rejection
 from runtime.verification.spectr import accept_masses, residual_weights, shares, spectr, thinning
 from runtime.verification.top_down import Solver
 
-SOLVERS: dict[str, Solver] = {
-    "nss": nss,
-    "match": nss,
-    "naive_tree": naive,
-    "spectr": spectr,
-    "khisti": khisti,
-    "specinfer": recursive_rejection,
-    "rrs_without_replacement": recursive_rejection,
+ANY = frozenset(DraftLaw)
+ALIASES = {"hsd": "block", "match": "nss"}  # names that are another rule's
+NODE_SOLVERS: dict[str, tuple[Solver, frozenset[DraftLaw]]] = {  # with the draft laws that each is lossless for
+    "nss": (nss, ANY),
+    "naive_tree": (naive, ANY),
+    "spectr": (spectr, frozenset({DraftLaw.IID})),
+    "khisti": (khisti, frozenset({DraftLaw.IID})),
+    "specinfer": (recursive_rejection, frozenset({DraftLaw.IID, DraftLaw.DETERMINISTIC})),
+    "rrs_without_replacement": (recursive_rejection, frozenset({DraftLaw.WITHOUT_REPLACEMENT, DraftLaw.DETERMINISTIC})),
 }
+
+
+def with_aliases(name: str) -> list[str]:
+    """A rule's own ``name`` and its aliases."""
+    return [name, *(alias for alias, known in ALIASES.items() if known == name)]
+
+
+SOLVERS: dict[str, Solver] = {name: solver for own, (solver, _) in NODE_SOLVERS.items() for name in with_aliases(own)}
 
 
 def branching_law(name: str, target_V: Tensor, draft_V: Tensor, tokens: Sequence[int]) -> Tensor:
@@ -49,13 +58,14 @@ def branching_law(name: str, target_V: Tensor, draft_V: Tensor, tokens: Sequence
     """
     if name not in SOLVERS:
         raise ValueError(f"verifier {name!r} has no per-node branching law. Known: {', '.join(SOLVERS)}.")
+    _, lossless_for = NODE_SOLVERS[ALIASES.get(name, name)]
     distinct = list(dict.fromkeys(tokens))
     tree = TokenTree(
         tokens=torch.tensor(distinct, dtype=torch.int64),
         parents=torch.full((len(distinct),), -1),
         draws=torch.tensor([distinct.index(token) for token in tokens], dtype=torch.int64),
         draft_probs=draft_V.expand(len(distinct) + 1, -1),
-        law=DraftLaw.WITHOUT_REPLACEMENT if name == "rrs_without_replacement" else DraftLaw.IID,
+        law=DraftLaw.IID if DraftLaw.IID in lossless_for else DraftLaw.WITHOUT_REPLACEMENT,
     )
     draws = Draws(tree, target_V.expand(len(distinct) + 1, -1))
     solution = SOLVERS[name](draws)

@@ -1,7 +1,14 @@
 """A verifier comparison written by hand: two settings, one of them timed; two slices with a document each."""
 
-from pipelines.measuring.verifier_names import ACCEPTANCE, BLOCK_EFFICIENCY, CHOICES, DECODING, ROOTS, TOKENS_PER_SECOND
-from pipelines.measuring.verifier_table import write_tables
+from pipelines.measuring.verifiers.names import (
+    ACCEPTANCE,
+    BLOCK_EFFICIENCY,
+    CHOICES,
+    DECODING,
+    ROOTS,
+    TOKENS_PER_SECOND,
+)
+from pipelines.measuring.verifiers.table import write_tables
 from pipelines.outputs import write_json
 
 EXPECTED = {  # (drafter, verifier) -> expectation in document a and in document b

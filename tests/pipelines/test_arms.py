@@ -4,8 +4,11 @@ import pytest
 
 from pipelines.measuring import arms
 from pipelines.measuring.exactness import check_exactness, first_difference
+from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 from tests.toys import tiny_llama
+
+SAMPLED = SamplingSettings(1.0)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def test_both_sides_count_tokens_up_to_the_first_end_of_sequence(temperature):
     ended = 0
     for seed in range(4):
         prompt = [seed % 2, 1, 3, seed % 4]
-        runs = {name: arm(prompt, temperature, seed).tokens for name, arm in runners.items()}
+        runs = {name: arm(prompt, SamplingSettings(temperature), seed).tokens for name, arm in runners.items()}
         for tokens in runs.values():
             assert 2 not in tokens[:-1]
             assert len(tokens) == 40 or tokens[-1] == 2
@@ -47,10 +50,10 @@ def test_assisted_generation_leaves_no_state_behind(pair):
     draft.generation_config.num_assistant_tokens_schedule = "heuristic"  # the schedule that writes back
     draft.generation_config.num_assistant_tokens = 5
     changed = draft.generation_config.to_dict()
-    first = assisted([1, 2, 3], 1.0, 0).tokens
+    first = assisted([1, 2, 3], SAMPLED, 0).tokens
     assert draft.generation_config.to_dict() == changed
-    assisted([4, 5, 6], 1.0, 1)
-    assert assisted([1, 2, 3], 1.0, 0).tokens == first
+    assisted([4, 5, 6], SAMPLED, 1)
+    assert assisted([1, 2, 3], SAMPLED, 0).tokens == first
     draft.generation_config.num_assistant_tokens_schedule = None
     draft.generation_config.num_assistant_tokens = None
     assert draft.generation_config.to_dict() == before

@@ -5,6 +5,7 @@ import pytest
 from tqdm import tqdm
 
 from pipelines.measuring import arms
+from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.measurement import Measurement, MeasurementConfig
 from pipelines.measuring.measurement_log import MeasurementLog
 from predictors.rounds import RoundRecord
@@ -15,9 +16,9 @@ NAMES = ("autoregressive", "chain-1", "chain-2", "entropy")
 
 
 def fake_arm(calls=None, name=""):
-    def decode(prompt, temperature, seed):
+    def decode(prompt, settings, seed):
         if calls is not None:
-            calls.append((name, tuple(prompt), temperature, seed))
+            calls.append((name, tuple(prompt), settings.temperature, seed))
         return arms.Run([1, 2, 3], [RoundRecord(), RoundRecord(drafted=2, accepted=1, emitted=2, rolled_back=1)])
 
     return decode
@@ -25,7 +26,8 @@ def fake_arm(calls=None, name=""):
 
 def timing(path, config=CONFIG, calls=None, fingerprint="f", names=NAMES):
     runners = {name: fake_arm(calls, name) for name in names}
-    return Measurement(config, runners, MeasurementLog(path / "log.jsonl", fingerprint), tqdm(disable=True))
+    log = MeasurementLog(path / "log.jsonl", fingerprint)
+    return Measurement(config, runners, Blocks(log, tqdm(disable=True), config.max_minutes))
 
 
 def identity(row):
@@ -61,11 +63,11 @@ def test_interrupted_measurement_resumes_to_the_same_rows(tmp_path):
     broken = timing(tmp_path / "broken")
     calls = []
 
-    def interrupted(prompt, temperature, seed):
+    def interrupted(prompt, settings, seed):
         calls.append(seed)
         if len(calls) == 11:
             raise KeyboardInterrupt
-        return fake_arm()(prompt, temperature, seed)
+        return fake_arm()(prompt, settings, seed)
 
     broken.arms = {**broken.arms, "chain-1": interrupted}
     with pytest.raises(KeyboardInterrupt):
@@ -74,7 +76,7 @@ def test_interrupted_measurement_resumes_to_the_same_rows(tmp_path):
         log.write('{"key": "cut off wh')
     calls = []
     resumed = timing(tmp_path / "broken", calls=calls)
-    assert resumed.log.resumed == 10
+    assert resumed.blocks.log.resumed == 10
     rows = resumed.time_split("test", toy_prompts(4), names, 1)
     assert [identity(row) for row in rows] == [identity(row) for row in whole]
     assert len(calls) == 2 * (16 - 10)
@@ -83,7 +85,7 @@ def test_interrupted_measurement_resumes_to_the_same_rows(tmp_path):
 def test_log_of_another_fingerprint_is_discarded(tmp_path):
     timing(tmp_path, fingerprint="old").time_split("test", toy_prompts(1), ["chain-1"], 1)
     other = timing(tmp_path, fingerprint="new")
-    assert other.log.resumed == 0
+    assert other.blocks.log.resumed == 0
     assert "old" not in (tmp_path / "log.jsonl").read_text()
 
 
@@ -93,7 +95,7 @@ def test_time_cap_ends_after_a_whole_prompt(tmp_path):
     rows = measurement.time_split("test", toy_prompts(4), ["chain-1"], 1)
     assert {row["prompt"] for row in rows} == {"test-0"}
     assert len(rows) == 4
-    assert measurement.capped
+    assert measurement.blocks.capped
 
 
 def test_choice_is_the_fastest_on_validation_at_its_best_repeat(tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipelines.measuring.verifier_names import BLOCK_EFFICIENCY, TOKENS_PER_SECOND
+from pipelines.measuring.verifiers.names import BLOCK_EFFICIENCY, TOKENS_PER_SECOND
 from pipelines.reporting.verifier_folder import read_comparison
 from pipelines.reporting.verifier_report import VerifierReport, sentence
 from pipelines.studies.verifiers_report import write_report
@@ -62,6 +62,9 @@ def test_study_report_writes_every_table(comparison, tmp_path):
     write_report(tmp_path, "p", VerifierReport(comparison, replicates=50, seed=0))
     text = (tmp_path / "verifiers.md").read_text()
     assert "| traversal | 3.00 (3.00–3.00) | 3.40 (3.40–3.40) | 3.20 (3.00–3.40) |" in text
+    assert "## The same by sampling setting, on iid-2x2" in text
+    assert "| T=2 | – | – | 1.00 (1.00–1.00) |" in text
+    assert "uncommitted" not in text
     assert "| chain-4 |" in text and "‖p − q‖₁" in text
     assert (tmp_path / "verifiers_acceptance.png").is_file()
     assert json.loads((tmp_path / "verifiers.json").read_text())["quality"]["winner"]["name"] == "traversal"

@@ -1,4 +1,4 @@
-"""A pair of tiny models and made-up prompts, for the stages that measure."""
+"""A pair of tiny models, made-up prompts and small shapes, for the stages that measure."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +8,12 @@ import yaml
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, Prompt, write_prompts
 from tests.toys import tiny_llama
+
+CHAIN = {"kind": "chain", "gamma": 3}
+IID = {"kind": "delayed_tree", "k": 3, "l1": 0, "l2": 2}
+DELAYED = {"kind": "delayed_tree", "k": 2, "l1": 1, "l2": 2}
+DISTINCT = {"kind": "multi_candidate", "config": [3, 2]}
+SHAPES = [CHAIN, IID, DELAYED, DISTINCT]
 
 
 def toy_prompts(count: int, split: str = "test", vocabulary: int = 32) -> list[Prompt]:

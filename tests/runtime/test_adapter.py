@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, Qwen2Config, Qwen3Config
 
 from runtime.adapter import CausalLanguageModel
-from runtime.topology import TopologyMask, ancestor_mask
+from runtime.topology import TopologyMask
 from tests.toys import tiny_llama
 
 SIZES = {
@@ -139,6 +139,13 @@ def test_attention_without_tree_masks_is_refused():
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(ValueError, match="attn_implementation='sdpa'"):
         CausalLanguageModel(model)
+
+
+def ancestor_mask(parents):
+    """The mask [n, n] of a whole tree."""
+    mask = TopologyMask()
+    mask.append(parents)
+    return mask.rows(len(parents))
 
 
 def test_ancestor_mask():

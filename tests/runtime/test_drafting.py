@@ -69,19 +69,23 @@ BIG = [
 ]
 
 
+def shaken_llama(seed):
+    """`tiny_llama` with every weight changed by a tenth: a draft whose paths are accepted in part."""
+    model, generator = tiny_llama(seed=seed), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1 + 0.1 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+@pytest.mark.parametrize("prompt", [[3], [1, 2, 3]], ids=str)
 @pytest.mark.parametrize("drafter, verifier", BIG, ids=str)
-def test_greedy_text_is_plain_decodings(drafter, verifier):
-    pair = ModelPair(tiny_llama(seed=1), tiny_llama(seed=2))
-    expected = build_decoder(pair, {"method": "autoregressive"}).generate([1, 2, 3], max_new_tokens=60).tokens
-    for prompt_length in (1, 3):
-        out = build_decoder(pair, speculative(drafter, verifier)).generate(
-            [1, 2, 3][-prompt_length:], max_new_tokens=60
-        )
-        if prompt_length == 3:
-            assert out.tokens == expected
-        assert sum(record.emitted for record in out.rounds) == 60
-        for record in out.rounds[1:]:
-            assert record.accepted + record.rolled_back == record.levels <= record.drafted
+def test_greedy_text_is_plain_decodings(drafter, verifier, prompt):
+    pair = ModelPair(tiny_llama(seed=1), shaken_llama(seed=1))
+    expected = build_decoder(pair, {"method": "autoregressive"}).generate(prompt, max_new_tokens=60).tokens
+    out = build_decoder(pair, speculative(drafter, verifier)).generate(prompt, max_new_tokens=60)
+    assert out.tokens == expected
+    assert any(record.accepted > 1 for record in out.rounds) and any(record.rolled_back for record in out.rounds)
 
 
 @pytest.mark.parametrize("drafter, verifier", BIG, ids=str)

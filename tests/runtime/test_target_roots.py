@@ -4,8 +4,9 @@ import pytest
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
+from runtime.laws import processed_law
 from tests.runtime.test_drafting import PAIRS, speculative, toys
-from tests.runtime.test_exactness import PROMPT, decoder_law, target_law
+from tests.runtime.test_exactness import PROMPT, LlamaLogits, decoder_law, target_law
 from tests.toys import TableModel, tiny_llama, total_variation
 
 
@@ -37,9 +38,13 @@ def test_the_papers_target_initialised_tree_decodes():
     decoder = build_decoder(pair, speculative(drafter, "rrs_without_replacement", lossy=True))
     out = decoder.generate([1, 2, 3], max_new_tokens=30, temperature=1.0, randomness=Randomness(0))
     assert len(out.tokens) == 30 and out.rounds[0].emitted == 0 and out.rounds[1].drafted == 80
-    out = decoder.generate([1, 2, 3], max_new_tokens=30, temperature=0.5, top_p=0.3, randomness=Randomness(1))
+    settings = SamplingSettings(0.5, top_p=0.3)
+    options = {"max_new_tokens": 30, "temperature": settings.temperature, "top_p": settings.top_p}
+    out = decoder.generate([1, 2, 3], **options, randomness=Randomness(1))
     assert all(record.accepted <= record.levels <= record.drafted for record in out.rounds)
+    steps = list(decoder.stream([1, 2, 3], **options, randomness=Randomness(1)))
+    assert [token for step in steps for token in step.tokens] == out.tokens
     text = [1, 2, 3]
-    for step in decoder.stream([1, 2, 3], max_new_tokens=20, temperature=1.0, randomness=Randomness(1)):
-        text += step.tokens
-    assert len(text) == 23
+    for token in out.tokens:  # lossy, but never a token that the target itself could not emit
+        assert processed_law(LlamaLogits(pair.target.model).logits(text), settings)[token] > 0
+        text.append(token)

@@ -7,7 +7,7 @@ import pandas as pd
 
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN, VALIDATION
-from pipelines.measuring.verifier_names import BLOCK_EFFICIENCY, TOKENS_PER_SECOND
+from pipelines.measuring.verifiers.names import BLOCK_EFFICIENCY, TOKENS_PER_SECOND
 
 
 def choose(roots: Rows, decoding: Rows) -> list[dict[str, Any]]:

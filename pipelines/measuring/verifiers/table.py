@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.measurement_table import COUNTS
-from pipelines.measuring.verifier_names import ACCEPTANCE, DECODING, ROOTS
+from pipelines.measuring.verifiers.names import ACCEPTANCE, DECODING, ROOTS
 from pipelines.outputs import replacing
 from predictors.rounds import PHASES
 

@@ -6,19 +6,19 @@
     delayed    delayed tree (k, l1, l2)                    delayed-3.1.3       the same
     distinct   multi-candidate tree, fork                  distinct-4.2.2.1    all that are lossless without replacement
 
-A rule that is another one under a second name is measured once (`ALIASES`).
+Other options than those in the name are appended, as in ``chain-4, draft_temperature 0.5``. A rule that is another one under a
+second name is measured once (`runtime.verification.ALIASES`).
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from predictors.config import parse_config
 from predictors.sampling import SamplingSettings
 from runtime.drafting import DRAFTERS, Drafter
-from runtime.verification import VERIFIERS
+from runtime.verification import ALIASES, VERIFIERS
 
-ALIASES = {"hsd": "block", "match": "nss"}
 OPTIONS = ("verifiers", "family", "always_timed")  # of a shape; every other key is the drafter's
 
 
@@ -79,6 +79,8 @@ def _shape(entry: Mapping[str, Any], where: str) -> Shape:
         raise ValueError(f"{where}: unknown kind {kind!r}. Known kinds: {', '.join(DRAFTERS)}.")
     parsed: Any = parse_config(DRAFTERS[kind], options, where)
     family, name = _named(kind, parsed)
+    if getattr(parsed, "target_roots", 1) > 1:
+        raise ValueError(f"{where}: {name}: several roots drawn from the target change the output's law; use one.")
     known = compatible_verifiers(parsed)
     verifiers = tuple(entry.get("verifiers", known))
     wrong = [verifier for verifier in verifiers if verifier not in known]
@@ -90,14 +92,23 @@ def _shape(entry: Mapping[str, Any], where: str) -> Shape:
 
 def _named(kind: str, drafter: Any) -> tuple[str, str]:
     """Family and name."""
-    if kind == "chain":
-        return "chain", f"chain-{drafter.gamma}"
-    if kind == "delayed_tree" and not drafter.branches:
+    family, name = NAMERS[kind](drafter)
+    options = [f for f in fields(drafter) if f.name not in IN_NAME and getattr(drafter, f.name) != f.default]
+    return family, ", ".join([name, *(f"{option.name} {getattr(drafter, option.name)}" for option in options)])
+
+
+def _delayed(drafter: Any) -> tuple[str, str]:
+    if not drafter.branches:
         return "chain", f"chain-{drafter.depth}"
-    if kind == "delayed_tree" and drafter.l1 == 0:
+    if drafter.l1 == 0:
         return "iid", f"iid-{drafter.k}x{drafter.l2}"
-    if kind == "delayed_tree":
-        return "delayed", f"delayed-{drafter.k}.{drafter.l1}.{drafter.l2}"
-    if kind == "fork":
-        return "distinct", f"fork-{drafter.width}x{drafter.depth}"
-    return "distinct", "distinct-" + ".".join(map(str, drafter.config))
+    return "delayed", f"delayed-{drafter.k}.{drafter.l1}.{drafter.l2}"
+
+
+IN_NAME = ("gamma", "k", "l1", "l2", "width", "depth", "config")  # numbers that a name holds; options are all else
+NAMERS: dict[str, Callable[[Any], tuple[str, str]]] = {
+    "chain": lambda chain: ("chain", f"chain-{chain.gamma}"),
+    "delayed_tree": _delayed,
+    "fork": lambda fork: ("distinct", f"fork-{fork.width}x{fork.depth}"),
+    "multi_candidate": lambda tree: ("distinct", "distinct-" + ".".join(map(str, tree.config))),
+}

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from pipelines.measuring.measurement import seed_of
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.verifier_shapes import Shape, setting_name
+from pipelines.measuring.seeds import seed_of
+from pipelines.measuring.verifiers.shapes import Shape, setting_name
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder

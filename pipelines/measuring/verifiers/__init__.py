@@ -1,0 +1,1 @@
+"""The comparison of verification rules: matched roots, per-node acceptance, timed decodes."""

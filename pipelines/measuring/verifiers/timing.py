@@ -1,0 +1,57 @@
+"""Decoding with every (drafter, rule), interleaved and paired by prompt, as the benchmark times its arms."""
+
+import random
+from collections.abc import Mapping, Sequence
+
+from tqdm import tqdm
+
+from pipelines.measuring.arms import Arm, timed
+from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.measurement_table import measured
+from pipelines.measuring.names import PLAIN
+from pipelines.measuring.seeds import seed_of
+from pipelines.measuring.verifiers.shapes import Shape, setting_name
+from pipelines.prompt_table import Prompt
+from predictors.sampling import SamplingSettings
+from runtime import Decoder, ModelPair, build_decoder
+
+ArmName = tuple[str, str]  # shape's name, rule; plain decoding is (PLAIN, PLAIN)
+PLAIN_ARM: ArmName = (PLAIN, PLAIN)
+LISTS = ("output", "accepted_histogram")
+
+
+def decoder_of(pair: ModelPair, shape: Shape, verifier: str) -> Decoder:
+    """The decoder that drafts ``shape`` and verifies with ``verifier``."""
+    return build_decoder(pair, {"method": "speculative", "drafter": shape.drafter, "verifier": verifier})
+
+
+def decoders_of(pair: ModelPair, shapes: Sequence[Shape]) -> dict[ArmName, Decoder]:
+    """A decoder for every shape and rule, and plain decoding."""
+    speculative = {(s.name, verifier): decoder_of(pair, s, verifier) for s in shapes for verifier in s.verifiers}
+    return {PLAIN_ARM: build_decoder(pair, {"method": "autoregressive"}), **speculative}
+
+
+def decode_rows(
+    arms: Mapping[ArmName, Arm],
+    families: Mapping[str, str],
+    split: str,
+    prompt: Prompt,
+    settings: SamplingSettings,
+    seed: int,
+    bar: tqdm,
+) -> Rows:
+    """Every arm on one prompt, in an order drawn from the seed; ``families`` names each shape's family."""
+    setting = setting_name(settings)
+    key = f"{seed}/{split}/{prompt.id}/{setting}"
+    rows = []
+    for order, name in enumerate(random.Random(key).sample(list(arms), len(arms))):
+        drafter, verifier = name
+        bar.set_postfix_str(f"{split}, {setting}, {' '.join(dict.fromkeys(name))}")
+        run, seconds = timed(arms[name], prompt.tokens, settings, seed_of(f"{key}/{drafter}/{verifier}"))
+        place = {"split": split, "setting": setting, "order": order}
+        who = {"prompt": prompt.id, "document": prompt.document, "slice": prompt.slice}
+        names = {"family": families.get(drafter, PLAIN), "drafter": drafter, "verifier": verifier}
+        counts = {column: value for column, value in measured(run, seconds).items() if column not in LISTS}
+        rows.append({**place, **who, **names, **counts})
+        bar.update()
+    return rows

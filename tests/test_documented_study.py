@@ -1,0 +1,76 @@
+"""The tables of docs/verification.md are those of the study's own files in docs/studies."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = (DOCS / "verification.md").read_text()
+STUDY = json.loads((DOCS / "studies/verifiers.json").read_text())
+REPORT = (DOCS / "studies/verifiers.md").read_text()
+COSTS = json.loads((DOCS / "studies/verdict_cost_cpu.json").read_text())
+SHAPES = {  # name here -> name of the study
+    "chain of 4": "chain-4",
+    "chain of 8": "chain-8",
+    "4 paths of 4": "iid-4x4",
+    "4 paths of 8": "iid-4x8",
+    "4 paths of 4 after a trunk of 4": "delayed-4.4.4",
+    "children (4, 2, 2, 1)": "distinct-4.2.2.1",
+    "11 paths of 8": "iid-11x8",
+}
+
+
+def rows(text: str, header: str) -> list[list[str]]:
+    """Cells of the first table whose header line starts with ``header``, backquotes left out."""
+    lines = text[text.index(f"\n{header}") :].strip().split("\n\n")[0].splitlines()
+    return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in [lines[0], *lines[2:]]]
+
+
+def shown(interval: dict, digits: int) -> str:
+    value, low, high = (f"{interval[key]:.{digits}f}" for key in ("value", "low", "high"))
+    return f"{value} ({low}–{high})"
+
+
+def test_best_shape_of_each_rule():
+    speeds = {row["name"]: row for row in STUDY["timing"]["pooled"]}
+    expected = []
+    for rule in STUDY["quality"]["pooled"]:
+        speed = speeds[rule["name"]]
+        expected.append(
+            [
+                *(rule["name"], shown(rule["expected"], 2), shown(rule["decoded"], 2)),
+                *(shown(speed["tokens_per_second"], 0), shown(speed["speedup"], 2)),
+                f"{100 * speed['verify_share']['value']:.1f} %",
+            ]
+        )
+    assert rows(PAGE, "| rule | block efficiency, exact")[1:] == expected
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rules_on_the_same_trees(shape):
+    (header, *page), (names, *study) = (
+        rows(PAGE, "| drafted |"),
+        rows(REPORT[REPORT.index("on the same trees") :], "| shape |"),
+    )
+    cells = next(dict(zip(header, row, strict=True)) for row in page if row[0] == shape)
+    known = next(dict(zip(names, row, strict=True)) for row in study if row[0] == SHAPES[shape])
+    filled = {rule: cell for rule, cell in cells.items() if cell and rule != "drafted"}
+    assert filled
+    for rule, cell in filled.items():
+        assert cell == known[rule]
+
+
+def test_what_a_verdict_costs():
+    expected = [
+        [row["tree"], row["draws"], row["verifier"], f"{row['ratio']:.2f}", f"{row['low']:.2f}–{row['high']:.2f}"]
+        for row in COSTS["rows"]
+    ]
+    assert rows(PAGE, "| tree | draws |")[1:] == expected
+
+
+def test_the_page_names_the_run_it_tells_of():
+    origin, quality = STUDY["provenance"], STUDY["quality"]
+    assert re.search(rf"{quality['roots']} matched roots of {quality['documents']} test documents", PAGE)
+    assert f"commit `{origin['commit'][:12]}`" in PAGE and origin["date"] in PAGE
