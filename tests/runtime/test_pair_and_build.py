@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from runtime import ModelPair, build_decoder
-from runtime.dtypes import native_dtype
+from runtime.dtypes import DRAFT_ROWS, TARGET_ROWS
 from tests.toys import TableModel, tiny_llama
 
 
@@ -47,13 +47,18 @@ def test_vocabularies_that_differ_by_padding_decode(draft_size):
     assert out.tokens == build_decoder(pair, {"method": "autoregressive"}).generate([1, 2], max_new_tokens=20).tokens
 
 
-def test_load_from_folders(tmp_path):
+def test_load_from_folders(tmp_path, monkeypatch):
     for name, layers in (("target", 2), ("draft", 1)):
         tiny_llama(32, layers=layers).save_pretrained(tmp_path / name)
         tokenizer(WORDS).save_pretrained(tmp_path / name)
     pair = ModelPair.load(tmp_path / "target", tmp_path / "draft", device="cpu", dtype="float32")
     assert pair.target.dtype == torch.float32 and pair.target.context_limit == 256 and len(pair.tokenizer) == 30
-    assert ModelPair.load(tmp_path / "target", device="cpu").target.dtype == native_dtype(torch.device("cpu"))
+    timed = {TARGET_ROWS: torch.bfloat16, DRAFT_ROWS: torch.float32}
+    monkeypatch.setattr("runtime.pair.fastest_dtype", lambda config, device, rows: timed[rows])
+    pair = ModelPair.load(tmp_path / "target", tmp_path / "draft", device="cpu")
+    assert (pair.target.dtype, pair.draft.dtype) == (torch.bfloat16, torch.float32)
+    mixed = build_decoder(pair, {"method": "speculative"}).generate([1, 2], max_new_tokens=12, temperature=1.0)
+    assert len(mixed.tokens) == 12
     tokenizer(WORDS[::-1]).save_pretrained(tmp_path / "draft")
     with pytest.raises(ValueError, match="vocabular"):
         ModelPair.load(tmp_path / "target", tmp_path / "draft", device="cpu", tokenizer=tmp_path / "target")

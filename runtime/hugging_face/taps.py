@@ -16,8 +16,6 @@ class HiddenStateTaps:
     """Captures chosen layers of the passes run inside ``with taps:``."""
 
     def __init__(self, model: PreTrainedModel, layers: tuple[int, ...]) -> None:
-        if list(layers) != sorted(set(layers)):
-            raise ValueError(f"tapped layers must ascend without repeats, got {layers}.")
         self._modules = [_tapped_module(model, layer) for layer in layers]
         self._states: list[Tensor] = []
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
@@ -42,16 +40,29 @@ class HiddenStateTaps:
         self._states.append(state[0])
 
 
-def _tapped_module(model: PreTrainedModel, layer: int) -> nn.Module:
+def require_layers(model: PreTrainedModel, layers: tuple[int, ...]) -> None:
+    """`ValueError` unless ``layers`` ascend and ``model`` has hidden states of these numbers."""
+    if not layers:
+        return
+    if list(layers) != sorted(set(layers)):
+        raise ValueError(f"tapped layers must ascend without repeats, got {layers}.")
     body = model.base_model
-    blocks, norm = getattr(body, "layers", None), getattr(body, "norm", None)
-    if blocks is None or norm is None:
+    if not hasattr(body, "layers") or not hasattr(body, "norm"):
         raise ValueError(
             f"{type(model).__name__} has no .layers and .norm to tap hidden states from; "
             "controllers that read hidden states need a Llama-shaped model (Llama, Qwen, Mistral, …)."
         )
-    if not 0 <= layer <= len(blocks):
-        raise ValueError(f"layer {layer} does not exist: {type(model).__name__} has hidden states 0 to {len(blocks)}.")
-    if layer == len(blocks):
-        return norm
-    return model.get_input_embeddings() if layer == 0 else blocks[layer - 1]
+    for layer in layers:
+        if not 0 <= layer <= len(body.layers):
+            raise ValueError(
+                f"layer {layer} does not exist: {type(model).__name__} has hidden states 0 to {len(body.layers)}."
+            )
+
+
+def _tapped_module(model: PreTrainedModel, layer: int) -> nn.Module:
+    body: Any = model.base_model
+    if layer == len(body.layers):
+        module: nn.Module = body.norm
+    else:
+        module = model.get_input_embeddings() if layer == 0 else body.layers[layer - 1]
+    return module

@@ -1,0 +1,119 @@
+"""A Hugging Face causal language model behind the adapter: the compact forward where it applies, else Hugging Face's own."""
+
+import sys
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from runtime.adapter import ModelState
+from runtime.compact.state import CompactState
+from runtime.compact.weights import CompactWeights, NotCompactError
+from runtime.hugging_face.state import HuggingFaceState
+from runtime.hugging_face.taps import require_layers
+
+SCRATCH_ROOM = 64  # rows a fresh state holds beyond the request's own length
+
+ForwardPath = Literal["auto", "compact", "hugging_face"]
+
+
+class CausalLanguageModel:
+    """A Hugging Face causal language model, wrapped, in its own dtype and on its own device.
+
+    Parameters
+    ----------
+    model
+        The model.
+    forward
+        ``auto``: the compact forward where it computes this model; ``compact``: insist on it; ``hugging_face``: the model's own.
+
+    Raises
+    ------
+    ValueError
+        If the model's attention cannot take trees, or ``compact`` does not compute it (with the reason).
+    """
+
+    def __init__(self, model: PreTrainedModel, forward: ForwardPath = "auto") -> None:
+        if forward not in get_args(ForwardPath):
+            raise ValueError(f"forward {forward!r} is unknown; use {', '.join(get_args(ForwardPath))}.")
+        config = model.config.get_text_config()
+        _require_plain_attention(config, model)
+        self.model = model.eval()
+        self.vocabulary_size: int = config.vocab_size
+        self.num_layers: int = getattr(config, "num_hidden_layers", 0)
+        self.context_limit: int = _context_limit(config)
+        self._wanted: ForwardPath = forward
+        self._weights: CompactWeights | None = None
+        self.not_compact: str | None = None  # why the compact forward does not compute this model
+        self._compact()
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    @property
+    def forward(self) -> str:
+        """The forward in use: ``compact`` or ``hugging_face``."""
+        return "hugging_face" if self._compact() is None else "compact"
+
+    def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
+        require_layers(self.model, layers)
+        capacity = max_length + SCRATCH_ROOM
+        weights = self._compact()
+        if weights is None:
+            return HuggingFaceState(self.model, capacity, layers)
+        return CompactState(weights, capacity, layers)
+
+    @property
+    def eos_tokens(self) -> frozenset[int]:
+        """The model's own end-of-sequence tokens, as its generation config says now."""
+        tokens = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
+        if tokens is None:
+            return frozenset()
+        return frozenset([tokens] if isinstance(tokens, int) else tokens)
+
+    def _compact(self) -> CompactWeights | None:
+        """The joint weights, joined anew where the model was changed since; ``None`` for Hugging Face's own forward."""
+        if self._wanted == "hugging_face":
+            return None
+        if self._weights is None or not self._weights.is_current(self.model):
+            try:
+                self._weights, self.not_compact = CompactWeights.of(self.model), None
+            except NotCompactError as error:
+                if self._wanted == "compact":
+                    raise
+                self._weights, self.not_compact = None, str(error)
+        return self._weights
+
+    @torch.inference_mode()
+    def embedding(self, token: int) -> Tensor:
+        embedding: Tensor = self.model.get_input_embeddings()(torch.tensor([token], device=self.device))
+        return embedding[0]
+
+
+def _context_limit(config: Any) -> int:
+    """Positions the model serves with full attention: a sliding window equals it up to the window's width."""
+    limit = int(getattr(config, "max_position_embeddings", None) or sys.maxsize)
+    window = getattr(config, "sliding_window", None)
+    layer_types = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"]
+    return min(limit, int(window)) if window and "sliding_attention" in layer_types else limit
+
+
+def _require_plain_attention(config: Any, model: PreTrainedModel) -> None:
+    known = {"full_attention", "sliding_attention"}
+    unknown = sorted(set(getattr(config, "layer_types", None) or []) - known)
+    if unknown:
+        raise ValueError(
+            f"{type(model).__name__} has {', '.join(unknown)} layers: their state cannot drop rejected tokens. "
+            f"Supported layer types: {', '.join(sorted(known))}."
+        )
+    implementation = model.config._attn_implementation
+    if implementation not in ("sdpa", "eager"):
+        raise ValueError(
+            f"attention implementation {implementation!r} takes no tree mask. Load the model with attn_implementation='sdpa'."
+        )

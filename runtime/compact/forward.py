@@ -1,0 +1,116 @@
+"""The forward of a Llama-shaped model over tensors of fixed shape, without a look at the host's state.
+
+    x ← x + W_o attention(norm(x)),   x ← x + W_down (act(gate) · up) with gate, up = W_gu norm(x),   logits = W_head norm(x)
+
+All that varies from pass to pass comes in tensors (tokens, cache rows, angles, mask); only the number N of nodes and the number
+T of cache rows to read shape the work. Source: Hugging Face's Llama, Mistral, Qwen2 and Qwen3. Shape suffixes: N nodes, T cache
+rows, H query heads, K key heads, D head dimension, C hidden size, I inputs and O outputs of a linear layer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from runtime.compact.weights import CompactWeights, LayerWeights
+
+LayerCache = tuple[Tensor, Tensor]  # keys and values [1, K, rows, D]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass runs over: ``rows_N`` of the cache to write, rotary ``cos_ND`` and signed ``sin_ND`` of the nodes' positions,
+    and the first ``num_rows`` T of the cache to read, as ``mask_NT`` allows (0 or -inf; ``None``: causally)."""
+
+    tokens_N: Tensor
+    rows_N: Tensor
+    cos_ND: Tensor
+    sin_ND: Tensor
+    num_rows: int
+    mask_NT: Tensor | None
+
+
+def forward(
+    weights: CompactWeights, call: Pass, caches: Sequence[LayerCache], last: int, taps: Sequence[int]
+) -> tuple[Tensor, list[Tensor]]:
+    """Logits [last, V] of the last rows and hidden states [N, C] of layers ``taps``, numbered as Hugging Face's.
+
+    ``caches`` are those of the layers; the nodes' rows are written.
+    """
+    x_NC = F.embedding(call.tokens_N, weights.embedding)
+    states = []
+    for number, (layer, cache) in enumerate(zip(weights.layers, caches, strict=True)):
+        if number in taps:
+            states.append(x_NC)
+        mixed = _attention(weights, layer, cache, call, _norm(x_NC, layer.attention_norm, weights.epsilon))
+        x_NC = x_NC + linear(mixed, layer.output, layer.output_bias)
+        gated = _gated(weights, layer, _norm(x_NC, layer.feed_forward_norm, weights.epsilon))
+        x_NC = x_NC + linear(gated, layer.down, layer.down_bias)
+    if len(weights.layers) in taps:
+        states.append(_norm(x_NC, weights.norm, weights.epsilon))
+        rows = states[-1][-last:]
+    else:
+        rows = _norm(x_NC[-last:], weights.norm, weights.epsilon)
+    return linear(rows, weights.head, weights.head_bias), states
+
+
+def signed(sin: Tensor) -> Tensor:
+    """Sines [..., D] for `_rotated`: negative in the first half, which takes up the second half of a head."""
+    half = sin.shape[-1] // 2
+    return torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+
+
+def _attention(
+    weights: CompactWeights, layer: LayerWeights, cache: LayerCache, call: Pass, normed_NC: Tensor
+) -> Tensor:
+    """Mixed values [N, H D] of all heads, after writing the nodes' keys and values into the cache."""
+    heads, key_heads = weights.heads, weights.key_heads
+    joint = linear(normed_NC, layer.qkv, layer.qkv_bias)
+    joint = joint.view(len(normed_NC), -1, weights.head_dim).transpose(0, 1).unsqueeze(0)
+    turned, values = joint.split([heads + key_heads, key_heads], dim=1)
+    if layer.query_norm is not None and layer.key_norm is not None:
+        normed = _norm(turned[:, :heads], layer.query_norm, weights.epsilon)
+        turned = torch.cat([normed, _norm(turned[:, heads:], layer.key_norm, weights.epsilon)], dim=1)
+    queries, keys = _rotated(turned, call).split([heads, key_heads], dim=1)
+    all_keys, all_values = cache
+    all_keys.index_copy_(2, call.rows_N, keys)
+    all_values.index_copy_(2, call.rows_N, values)
+    seen = all_keys.narrow(2, 0, call.num_rows), all_values.narrow(2, 0, call.num_rows)
+    return _mixed(queries, *seen, call, weights.scale)
+
+
+def _rotated(heads: Tensor, call: Pass) -> Tensor:
+    """Heads [1, H, N, D] turned by the angles of the nodes' positions."""
+    return torch.addcmul(heads * call.cos_ND, heads.roll(heads.shape[-1] // 2, -1), call.sin_ND)
+
+
+def _mixed(queries: Tensor, keys: Tensor, values: Tensor, call: Pass, scale: float) -> Tensor:
+    """Attention [N, H D]. The query heads of a key head become more rows of one product, so that keys are never repeated."""
+    heads, num_nodes = queries.shape[1:3]
+    groups, mask = heads // keys.shape[1], call.mask_NT
+    causal = mask is None and num_nodes > 1
+    if groups > 1 and not causal:
+        queries = queries.reshape(1, keys.shape[1], groups * num_nodes, -1)
+        mask = None if mask is None else mask.repeat(groups, 1)
+    mixed = F.scaled_dot_product_attention(
+        queries, keys, values, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=groups > 1 and causal
+    )
+    return mixed.reshape(heads, num_nodes, -1).transpose(0, 1).reshape(num_nodes, -1)
+
+
+def _gated(weights: CompactWeights, layer: LayerWeights, normed_NC: Tensor) -> Tensor:
+    gate, up = linear(normed_NC, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+    return weights.activation(gate) * up
+
+
+def _norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    return F.rms_norm(x, weight.shape, weight, epsilon)
+
+
+def linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
+    """W x + b for every row of ``x_NI``."""
+    if x_NI.dtype is torch.bfloat16 and len(x_NI) == 1 and x_NI.device.type == "cpu" and bias_O is None:
+        return torch.mv(weight_OI, x_NI[0]).unsqueeze(0)  # on CPUs a quarter less time than the matrix product
+    return F.linear(x_NI, weight_OI, bias_O)

@@ -1,0 +1,163 @@
+"""The weights of a Llama-shaped Hugging Face model in few matrices: query, key and value are one, gate and up are one.
+
+The model's own parameters become views of the joint matrices: no memory is spent twice, Hugging Face's forward works as before,
+and what changes a parameter in place changes both. What was replaced since (``model.to(…)``, an adapter's layers) is noticed by
+`CompactWeights.is_current`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
+)
+
+FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+FIXED_ROTARY = ("default", "linear", "llama3", "yarn")  # a position's angles do not depend on the text's length
+
+
+class NotCompactError(ValueError):
+    """The compact forward does not compute this model; says why."""
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One block: ``qkv`` [(H + 2 K) D, C] of H query and K key heads, ``gate_up`` [2 F, C]; head norms [D] or ``None``."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    output: Tensor
+    output_bias: Tensor | None
+    feed_forward_norm: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class CompactWeights:
+    """All weights, with the sizes and functions that the model's configuration fixes."""
+
+    embedding: Tensor
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor
+    head: Tensor
+    head_bias: Tensor | None
+    heads: int
+    key_heads: int
+    head_dim: int
+    epsilon: float
+    scale: float
+    activation: Callable[[Tensor], Tensor]
+    rotary: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    _signature: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> "CompactWeights":
+        """Join the weights of ``model``, whose parameters become views of them.
+
+        Raises
+        ------
+        NotCompactError
+            If this is no plain Llama-shaped model on one device: another family, other or hooked layers, changing angles.
+        """
+        require_compact(model)
+        body, attention = model.model, model.model.layers[0].self_attn
+        with torch.no_grad():
+            layers = tuple(_layer(block) for block in body.layers)
+        return cls(
+            embedding=body.embed_tokens.weight,
+            layers=layers,
+            norm=body.norm.weight,
+            head=model.lm_head.weight,
+            head_bias=model.lm_head.bias,
+            heads=model.config.num_attention_heads,
+            key_heads=model.config.num_key_value_heads,
+            head_dim=attention.head_dim,
+            epsilon=model.config.rms_norm_eps,
+            scale=attention.scaling,
+            activation=body.layers[0].mlp.act_fn,
+            rotary=body.rotary_emb,
+            _signature=_signature(model),
+        )
+
+    def is_current(self, model: PreTrainedModel) -> bool:
+        """Whether ``model`` still consists of the layers and parameters that were joined, and nothing hooks into its forward."""
+        return self._signature == _signature(model)
+
+
+def require_compact(model: PreTrainedModel) -> None:
+    """`NotCompactError` with the reason unless the compact forward computes ``model``."""
+    if type(model) not in FAMILIES:
+        known = ", ".join(family.__name__ for family in FAMILIES)
+        raise NotCompactError(f"{type(model).__name__} is none of {known}")
+    rope_type = getattr(model.model.rotary_emb, "rope_type", "default")
+    if rope_type not in FIXED_ROTARY:
+        raise NotCompactError(f"its rotary angles ({rope_type}) change with the text's length")
+    for name, module in model.named_modules():
+        if _is_hooked(module):
+            raise NotCompactError(f"{name or 'the model'} has forward hooks, which only its own forward calls")
+        if name.endswith(("_proj", "lm_head")) and type(module) is not nn.Linear:
+            raise NotCompactError(f"{name} is a {type(module).__name__}, not a plain linear layer")
+    kinds = {(parameter.device, parameter.dtype) for parameter in model.parameters()}
+    if len(kinds) > 1:
+        raise NotCompactError(f"its parameters are spread over {len(kinds)} devices or dtypes")
+
+
+def _signature(model: PreTrainedModel) -> tuple[Any, ...]:
+    return tuple(
+        (type(module), _is_hooked(module), [weight.data_ptr() for weight in module.parameters(recurse=False)])
+        for module in model.modules()
+    )
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    """Whether something listens to the module's own forward; what Hugging Face itself listens with is idle outside its calls."""
+    listeners = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    foreign = any(not listener.__module__.startswith("transformers.") for listener in listeners)
+    return foreign or hasattr(module, "_hf_hook")  # accelerate moves weights and inputs with these
+
+
+def _layer(block: Any) -> LayerWeights:
+    attention, feed_forward = block.self_attn, block.mlp
+    qkv, qkv_bias = _joined([attention.q_proj, attention.k_proj, attention.v_proj])
+    gate_up, gate_up_bias = _joined([feed_forward.gate_proj, feed_forward.up_proj])
+    return LayerWeights(
+        attention_norm=block.input_layernorm.weight,
+        qkv=qkv,
+        qkv_bias=qkv_bias,
+        query_norm=attention.q_norm.weight if hasattr(attention, "q_norm") else None,
+        key_norm=attention.k_norm.weight if hasattr(attention, "k_norm") else None,
+        output=attention.o_proj.weight,
+        output_bias=attention.o_proj.bias,
+        feed_forward_norm=block.post_attention_layernorm.weight,
+        gate_up=gate_up,
+        gate_up_bias=gate_up_bias,
+        down=feed_forward.down_proj.weight,
+        down_bias=feed_forward.down_proj.bias,
+    )
+
+
+def _joined(projections: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of several projections of one input; their parameters become views of the result."""
+    weight = _join([projection.weight for projection in projections])
+    biases: list[Tensor] = [projection.bias for projection in projections if projection.bias is not None]
+    return weight, _join(biases) if biases else None
+
+
+def _join(parameters: Sequence[Tensor]) -> Tensor:
+    joint = torch.cat([parameter.data for parameter in parameters])
+    for parameter, view in zip(parameters, joint.split([len(parameter) for parameter in parameters]), strict=True):
+        parameter.data = view
+    return joint

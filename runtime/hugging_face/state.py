@@ -1,0 +1,61 @@
+"""`ModelState` over Hugging Face's forward with an explicit attention mask and positions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from runtime.adapter import Forward
+from runtime.hugging_face.cache import ScratchCache
+from runtime.hugging_face.taps import HiddenStateTaps
+from runtime.scratch import Scratch
+
+
+class HuggingFaceState:
+    """One request's state; ``capacity`` rows are held at once and grow where they do not suffice."""
+
+    def __init__(self, model: PreTrainedModel, capacity: int, layers: tuple[int, ...]) -> None:
+        self._model = model
+        self._last_token = model.config.get_text_config().vocab_size - 1
+        self._cache = ScratchCache(capacity)
+        self._scratch = Scratch()
+        self._taps = HiddenStateTaps(model, layers) if layers else None
+
+    @torch.inference_mode()
+    def forward(
+        self, tokens: Sequence[int] | Tensor, parents: Sequence[int] | None = None, last: int | None = None
+    ) -> Forward:
+        ids = torch.as_tensor(tokens, dtype=torch.int64, device=self._model.device)
+        self._scratch.append(len(ids), parents)
+        positions = torch.tensor(self._scratch.positions(len(ids)), device=self._model.device)
+        ids = ids.clamp(max=self._last_token)  # padding ids a smaller vocabulary lacks
+        call: dict[str, Any] = {
+            "input_ids": ids.unsqueeze(0),
+            "position_ids": positions.unsqueeze(0),
+            "attention_mask": self._mask(len(ids)),
+            "past_key_values": self._cache,
+            "use_cache": True,
+            "logits_to_keep": last or 0,
+        }
+        if self._taps is None:
+            return Forward(self._model(**call).logits[0])
+        with self._taps:
+            logits = self._model(**call).logits[0]
+        return Forward(logits, self._taps.stacked())
+
+    @torch.inference_mode()
+    def keep(self, path: Sequence[int]) -> None:
+        self._cache.keep(self._scratch.committed, path)
+        self._scratch.keep(path)
+
+    def _mask(self, count: int) -> Tensor | None:
+        """The scratch's mask as Hugging Face's attention takes it [1, 1, count, rows]; ``None``: the model's own causal one."""
+        allowed = self._scratch.mask(count, self._model.device)
+        if allowed is None:
+            return None
+        if self._model.config._attn_implementation == "sdpa":
+            return allowed[None, None]
+        open_mask = torch.zeros(allowed.shape, dtype=self._model.dtype, device=allowed.device)
+        return open_mask.masked_fill_(~allowed, torch.finfo(self._model.dtype).min)[None, None]

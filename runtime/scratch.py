@@ -1,0 +1,68 @@
+"""A request's nodes: how many tokens are committed, and the scratch tree behind them.
+
+Whatever runs the model asks here for every pass where its nodes stand (positions) and whom they may see (mask).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from runtime.topology import TopologyMask
+
+
+class Scratch:
+    """Committed tokens, then scratch nodes by parent (-1: the committed end)."""
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self.is_chain = True  # whether every node so far hangs under the one before it
+        self._clear()
+
+    @property
+    def total(self) -> int:
+        """Rows in use: committed tokens and scratch nodes."""
+        return self.committed + len(self._parents)
+
+    def append(self, count: int, parents: Sequence[int] | None) -> None:
+        """Append ``count`` nodes; ``parents=None``: a chain from the newest scratch node (or the committed end)."""
+        first = len(self._parents)
+        if parents is None:
+            parents = range(first - 1, first + count - 1)
+        for node, parent in enumerate(parents, start=first):
+            assert -1 <= parent < node, f"scratch node {node} has parent {parent}"
+            self.is_chain = self.is_chain and parent == node - 1
+            self._parents.append(parent)
+            self._depths.append(1 if parent < 0 else self._depths[parent] + 1)
+
+    def positions(self, count: int) -> list[int]:
+        """Positions of the last ``count`` nodes in their own text."""
+        return [self.committed - 1 + depth for depth in self._depths[-count:]]
+
+    def mask(self, count: int, device: torch.device) -> Tensor | None:
+        """Whom the last ``count`` nodes see [count, total]: the committed rows, their ancestors and themselves.
+
+        ``None`` where that is plain causal attention over all rows: one node at the end of a chain, or a prefill.
+        """
+        if self.is_chain and count in (1, self.total):
+            return None
+        if self.is_chain:
+            return torch.ones(count, self.total, dtype=torch.bool, device=device).tril_(self.total - count)
+        self._topology.append(self._parents[self._topology.num_nodes :])
+        committed = torch.ones(count, self.committed, dtype=torch.bool)
+        return torch.cat([committed, self._topology.rows(count)], dim=1).to(device)
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Commit the nodes of ``path``, which leads down from the committed end, and drop the others."""
+        before = -1
+        for node in path:
+            assert self._parents[node] == before, f"{path} is no path of {self._parents}"
+            before = node
+        self.committed += len(path)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._parents: list[int] = []
+        self._depths: list[int] = []
+        self.is_chain = True
+        self._topology = TopologyMask()

@@ -1,0 +1,218 @@
+"""The compact forward against Hugging Face's own: logits, taps, greedy text, and weights that are shared, not copied."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, Qwen2Config, Qwen3Config
+
+from runtime import ModelPair, build_decoder
+from runtime.causal_model import CausalLanguageModel
+from runtime.compact.forward import signed
+from runtime.compact.weights import NotCompactError
+from tests.toys import tiny_llama
+
+TOLERANCE = 1e-5
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "head_dim": 8,
+    "eos_token_id": None,
+    "bos_token_id": None,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 1024}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 256,
+}
+CONFIGS = {
+    "llama": LlamaConfig(**SIZES),
+    "llama-mha-tied": LlamaConfig(**{**SIZES, "num_key_value_heads": 4}, tie_word_embeddings=True),
+    "llama-mqa-biased": LlamaConfig(**{**SIZES, "num_key_value_heads": 1}, attention_bias=True, mlp_bias=True),
+    "llama-wide-heads": LlamaConfig(**{**SIZES, "head_dim": 16}),
+    "llama-3-angles": LlamaConfig(**SIZES, rope_parameters=LLAMA3),
+    "mistral": MistralConfig(**SIZES, sliding_window=None),
+    "mistral-window": MistralConfig(**SIZES, sliding_window=1500),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen2-yarn": Qwen2Config(**SIZES, rope_parameters=YARN),
+    "qwen3": Qwen3Config(**SIZES),
+}
+
+
+def random_model(config, seed=0):
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape)
+            parameter.copy_(1 + 0.3 * noise if "norm" in name else 0.15 * noise)  # biases and norms that matter
+    return model.eval()
+
+
+def both(config, layers=()):
+    """States of one model over both forwards."""
+    model = random_model(config)
+    return [CausalLanguageModel(model, forward).open(16, layers) for forward in ("compact", "hugging_face")]
+
+
+def assert_same(states, tokens, parents=None, last=None):
+    compact, reference = (state.forward(tokens, parents, last) for state in states)
+    assert reference.logits.std() > 0.1  # something to compare
+    torch.testing.assert_close(compact.logits, reference.logits, atol=TOLERANCE, rtol=0)
+    if reference.hidden_NKD is not None:
+        torch.testing.assert_close(compact.hidden_NKD, reference.hidden_NKD, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def keep(states, path):
+    for state in states:
+        state.keep(path)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_prefill_steps_trees_and_long_contexts_equal_hugging_face(name):
+    layers = (0, 1, 3)
+    states = both(CONFIGS[name], layers)
+    generator = torch.Generator().manual_seed(1)
+
+    def tokens(count):
+        return torch.randint(64, (count,), generator=generator).tolist()
+
+    assert_same(states, tokens(7))  # prefill, all logits
+    keep(states, range(7))
+    for _ in range(3):  # single steps
+        assert_same(states, tokens(1))
+        keep(states, [0])
+    assert_same(states, tokens(5))  # a chain behind committed tokens
+    keep(states, range(3))
+    assert_same(states, tokens(4), [-1, -1, 0, 1])  # a tree grown in two calls; a path that is no prefix is kept
+    assert_same(states, tokens(3), [1, 3, 3])
+    keep(states, [1, 3, 5])
+    assert_same(states, tokens(1200), last=2)  # long: the state grows
+    keep(states, range(1200))
+    assert_same(states, tokens(6), [-1, 0, 0, 1, 2, 2])
+    keep(states, [0, 2])
+    assert_same(states, tokens(1))
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "mistral"])
+def test_greedy_text_is_the_same(name):
+    model, prompt = random_model(CONFIGS[name]), [3, 1, 4, 1, 5]
+    with torch.no_grad():
+        expected = model.generate(torch.tensor([prompt]), max_new_tokens=40, do_sample=False)[0, 5:].tolist()
+    assert len(set(expected)) > 3
+    for config in ({"method": "autoregressive"}, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}):
+        pair = ModelPair(model, random_model(CONFIGS[name], seed=1), forward="compact")
+        assert build_decoder(pair, config).generate(prompt, max_new_tokens=40).tokens == expected
+
+
+def test_a_rotation_with_unsigned_sines_would_be_noticed(monkeypatch):
+    """Power of the comparison: angles turned the wrong way."""
+    monkeypatch.setattr("runtime.compact.state.signed", lambda sin: -signed(sin))
+    states = both(CONFIGS["llama"])
+    with pytest.raises(AssertionError, match="not close"):
+        assert_same(states, [1, 2, 3, 4])
+
+
+def test_bfloat16_stays_near_hugging_face():
+    model = random_model(CONFIGS["llama"]).bfloat16()
+    exact = random_model(CONFIGS["llama"])
+    tokens = list(range(20))
+    with torch.no_grad():
+        reference = exact(torch.tensor([tokens])).logits[0]
+    errors = {}
+    for forward in ("compact", "hugging_face"):
+        state = CausalLanguageModel(model, forward).open(20)
+        logits = torch.cat([state.forward(tokens[:19]).logits, state.forward(tokens[19:]).logits])  # also a single row
+        errors[forward] = (logits.float() - reference).abs().mean()
+    assert errors["compact"] < 1.5 * errors["hugging_face"]
+
+
+def test_weights_are_shared_with_the_model_and_follow_it(tmp_path):
+    model = random_model(CONFIGS["qwen2"])
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    adapter = CausalLanguageModel(model)
+    assert adapter.forward == "compact"
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+    def logits():
+        with torch.no_grad():
+            expected = model(torch.tensor([[1, 2, 3]])).logits[0]
+        return adapter.open(8).forward([1, 2, 3]).logits, expected
+
+    model.save_pretrained(tmp_path)  # views are saved as the parameters they are
+    reloaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert all(torch.equal(value, before[name]) for name, value in reloaded.state_dict().items())
+    with torch.no_grad():
+        model.model.layers[1].self_attn.k_proj.weight.mul_(3.0)  # changed in place
+    torch.testing.assert_close(*logits(), atol=TOLERANCE, rtol=0)
+    model.model.layers[0].mlp.up_proj.weight = torch.nn.Parameter(torch.randn(48, 32))  # replaced
+    torch.testing.assert_close(*logits(), atol=TOLERANCE, rtol=0)
+    model.double()
+    compact, expected = logits()
+    assert compact.dtype == torch.float64
+    torch.testing.assert_close(compact, expected, atol=1e-5, rtol=0)  # Hugging Face's norms compute in float32
+    for parameter in model.parameters():
+        assert parameter.requires_grad and not parameter.is_inference()  # training goes on
+
+
+def test_what_it_does_not_compute_goes_through_hugging_face_with_the_reason():
+    hooked = tiny_llama()
+    hooked.model.layers[0].register_forward_hook(lambda module, inputs, output: None)
+    replaced = tiny_llama()
+    replaced.model.layers[0].mlp.up_proj = torch.nn.Sequential(replaced.model.layers[0].mlp.up_proj)
+    mixed = tiny_llama()
+    mixed.lm_head.double()
+    dynamic = LlamaForCausalLM(
+        LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0})
+    )
+    for model, reason in (
+        (hooked, "layers.0 has forward hooks"),
+        (replaced, "up_proj is a Sequential"),
+        (mixed, "2 devices or dtypes"),
+        (dynamic, "change with the text's length"),
+    ):
+        adapter = CausalLanguageModel(model)
+        assert adapter.forward == "hugging_face" and reason in adapter.not_compact
+        with pytest.raises(NotCompactError, match=reason):
+            CausalLanguageModel(model, "compact")
+    with pytest.raises(ValueError, match="forward 'fast' is unknown; use auto, compact, hugging_face"):
+        CausalLanguageModel(tiny_llama(), "fast")
+
+
+def test_a_hook_registered_later_is_honoured():
+    model = tiny_llama()
+    adapter = CausalLanguageModel(model)
+    assert adapter.forward == "compact"
+    handle = model.model.layers[0].register_forward_hook(lambda module, inputs, output: torch.zeros_like(output))
+    with torch.no_grad():
+        expected = model(torch.tensor([[1, 2, 3]])).logits[0]
+    torch.testing.assert_close(adapter.open(8).forward([1, 2, 3]).logits, expected, atol=TOLERANCE, rtol=0)
+    handle.remove()
+    assert adapter.forward == "compact"
+
+
+def test_the_hooks_hugging_face_leaves_behind_do_not_count():
+    model = tiny_llama()
+    with torch.no_grad():
+        model(torch.tensor([[1, 2, 3]]), output_hidden_states=True)
+    assert CausalLanguageModel(model).forward == "compact"
+
+
+def test_layers_wrapped_later_are_honoured():
+    """As adapters for fine-tuning do: the layer is replaced, its weight stays where it was."""
+    model = tiny_llama()
+    adapter = CausalLanguageModel(model)
+    assert adapter.forward == "compact"
+    block = model.model.layers[0].mlp
+    block.up_proj = torch.nn.Sequential(block.up_proj, torch.nn.ReLU())
+    with torch.no_grad():
+        expected = model(torch.tensor([[1, 2, 3]])).logits[0]
+    torch.testing.assert_close(adapter.open(8).forward([1, 2, 3]).logits, expected, atol=TOLERANCE, rtol=0)
