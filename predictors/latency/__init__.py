@@ -1,0 +1,35 @@
+"""What passes cost on a machine, and the throughput that follows: measured tables, acceptance laws, predictions."""
+
+from predictors.latency.acceptance import AcceptanceStatistics, iid_accepted_law, truncated_law
+from predictors.latency.profile import LatencyProfile, read_profile
+from predictors.latency.tables import Latency, LatencyTable
+from predictors.latency.throughput import (
+    Prediction,
+    Shape,
+    branch_parallel_latency,
+    chain_block_efficiency,
+    draft_cost,
+    generation_latency,
+    improvement_factor,
+    round_latency,
+    tokens_per_second,
+)
+
+__all__ = [
+    "AcceptanceStatistics",
+    "Latency",
+    "LatencyProfile",
+    "LatencyTable",
+    "Prediction",
+    "Shape",
+    "branch_parallel_latency",
+    "chain_block_efficiency",
+    "draft_cost",
+    "generation_latency",
+    "iid_accepted_law",
+    "improvement_factor",
+    "read_profile",
+    "round_latency",
+    "tokens_per_second",
+    "truncated_law",
+]

@@ -1,0 +1,140 @@
+"""The latency profile: what the passes of one model pair and the work between them cost on one machine.
+
+    cost ratio    c(l)    = target(1, l) / draft(1, l)      a target pass in draft steps, at context l
+    verify ratio  v(n, l) = target(n, l) / target(1, l)     a pass over n tokens in passes over one
+
+Source: specification of drafting, sections 0 and 10. c is SpecBranch's; the paper on improved multi-candidate decoding calls its
+inverse c. Here c is measured, never rounded to a whole number.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from predictors.config import parse_config
+from predictors.latency.tables import Latency, LatencyTable
+
+SCHEMA = 1
+REMEDY = "Measure the profile on this machine again (dvc repro)."
+
+# Table -> axes. A pass costs `rows` or `tokens` nodes behind `context` committed tokens.
+AXES = {
+    "draft": ("rows", "context"),  # one draft pass over new nodes: 1 is a chain's step, more a level of a tree
+    "target": ("tokens", "context"),  # one target pass over the newest token and the drafted ones
+    "draft_hugging_face": ("rows", "context"),  # the same by Hugging Face's own forward
+    "target_hugging_face": ("tokens", "context"),
+    "draft_prefill": ("tokens",),  # opening a state and committing a prompt
+    "target_prefill": ("tokens",),
+    "chain_drawing": ("drafted", "sampled"),  # a round's laws and draws; sampled: 0 greedy, 1 temperature 1
+    "chain_verification": ("drafted", "sampled"),  # the rest of a round outside the models
+    "tree_drawing": ("drafted", "sampled"),  # drafted counts distinct nodes
+    "tree_verification": ("drafted", "sampled"),
+    "predictor": ("features",),  # one decision of a small MLP
+    "transfer": ("bytes",),  # to another process, or from device to host
+}
+
+
+@dataclass(frozen=True)
+class _Record:
+    schema: int
+    pair: str
+    tables: dict[str, Any]
+    settings: dict[str, Any]
+    provenance: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class LatencyProfile:
+    """Tables of latencies by name, the pair they were measured on, the measurement's settings and its provenance.
+
+    The tables of `AXES` must have those axes, in any order; a profile may lack some and hold others.
+    """
+
+    tables: Mapping[str, LatencyTable]
+    pair: str
+    settings: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        for name, table in self.tables.items():
+            if set(table.axes) != set(AXES.get(name, table.axes)):
+                raise ValueError(
+                    f"table {name} has the axes {', '.join(table.axes)}, and must have {', '.join(AXES[name])}."
+                )
+
+    def latency(self, name: str, **coordinates: float) -> Latency:
+        """Table ``name`` at ``coordinates``; `ValueError` naming the tables there are, or this one's axes."""
+        if name not in self.tables:
+            raise ValueError(
+                f"the profile of {self.pair} has no table {name!r}, only {', '.join(self.tables)}. {REMEDY}"
+            )
+        try:
+            return self.tables[name].at(**coordinates)
+        except ValueError as error:
+            raise ValueError(f"table {name!r}: {error}") from error
+
+    def cost_ratio(self, context: float) -> float:
+        """c: one target pass over one token, in draft steps."""
+        target = self.latency("target", tokens=1, context=context)
+        return target.seconds / self.latency("draft", rows=1, context=context).seconds
+
+    def verify_ratio(self, tokens: float, context: float) -> float:
+        """v: one target pass over ``tokens``, in passes over one token."""
+        wide = self.latency("target", tokens=tokens, context=context)
+        return wide.seconds / self.latency("target", tokens=1, context=context).seconds
+
+    @property
+    def profile_hash(self) -> str:
+        """SHA-256 of the tables alone: where and when they were measured does not count."""
+        tables = self.to_record()["tables"]
+        return hashlib.sha256(json.dumps(tables, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+    def to_record(self) -> dict[str, Any]:
+        """A JSON mapping; its keys may be sorted."""
+        return {
+            "schema": SCHEMA,
+            "pair": self.pair,
+            "tables": {name: table.to_record() for name, table in self.tables.items()},
+            "settings": dict(self.settings),
+            "provenance": dict(self.provenance),
+        }
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any], where: str) -> "LatencyProfile":
+        """Parse what `to_record` wrote; a `ValueError` begins with ``where``."""
+        parsed = parse_config(_Record, record, where)
+        if parsed.schema != SCHEMA:
+            raise ValueError(f"{where}: schema {parsed.schema} is not this version's, which reads {SCHEMA}.")
+        tables = {name: _table(name, table, f"{where}.tables.{name}") for name, table in parsed.tables.items()}
+        return LatencyProfile(tables, parsed.pair, parsed.settings, parsed.provenance)
+
+
+def read_profile(path: str | Path) -> LatencyProfile:
+    """Read a profile's JSON file; known tables come with their axes in the order of `AXES`.
+
+    Raises
+    ------
+    ValueError
+        If the file is missing, damaged or not a profile: names the file, what is wrong and the remedy.
+    """
+    try:
+        record = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise ValueError(f"{path}: no latency profile can be read there ({error.strerror}). {REMEDY}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: damaged latency profile ({error}). {REMEDY}") from error
+    try:
+        return LatencyProfile.from_record(record, f"{path}: profile")
+    except ValueError as error:
+        raise ValueError(f"{error} {REMEDY}") from error
+
+
+def _table(name: str, record: Mapping[str, Any], where: str) -> LatencyTable:
+    table = LatencyTable.from_record(record, where)
+    try:
+        return table.with_axes(AXES.get(name, tuple(table.axes)))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error

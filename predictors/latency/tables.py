@@ -1,0 +1,179 @@
+"""Latencies read from a table of measured seconds, between and beyond its grid points.
+
+    between grid points    multilinear
+    above the grid         along the last segment; a segment that falls counts as level there
+    below the grid         the value at the edge
+
+Median and both quartiles are read each on their own; beyond the grid, where their lines may cross, the spread is widened to hold
+the median.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from predictors.config import parse_config
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Median ``seconds`` and their quartiles ``low`` and ``high``.
+
+    Adding adds lows to lows and highs to highs. That is the spread of latencies that rise and fall together, the widest there
+    is: it never promises more than the measurements hold.
+    """
+
+    seconds: float
+    low: float
+    high: float
+
+    def __add__(self, other: "Latency") -> "Latency":
+        return Latency(self.seconds + other.seconds, self.low + other.low, self.high + other.high)
+
+    def __mul__(self, factor: float) -> "Latency":
+        assert factor >= 0, factor
+        return Latency(self.seconds * factor, self.low * factor, self.high * factor)
+
+    __rmul__ = __mul__
+
+
+NO_TIME = Latency(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class _Record:
+    axes: dict[str, list[int]]
+    median: list[Any]
+    low: list[Any]
+    high: list[Any]
+    calls: int
+
+
+@dataclass(frozen=True, eq=False)
+class LatencyTable:
+    """Measured seconds on a grid.
+
+    Parameters
+    ----------
+    axes
+        Ascending whole numbers by axis name; their order is that of the arrays' dimensions.
+    median, low, high
+        Seconds [grid of the first axis, of the second, ...]: the calls' median and quartiles.
+    calls
+        Timed calls behind every cell.
+
+    Raises
+    ------
+    ValueError
+        If a grid does not ascend, an array does not fit the axes, a number is not finite or not positive, or a median does not
+        lie between its quartiles.
+
+    Examples
+    --------
+    >>> seconds = np.array([0.001, 0.003])
+    >>> LatencyTable({"tokens": (1, 5)}, seconds, seconds, seconds, calls=40).at(tokens=2).seconds
+    0.0015
+    """
+
+    axes: Mapping[str, Sequence[int]]
+    median: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    calls: int
+
+    def __post_init__(self) -> None:
+        for name, grid in self.axes.items():
+            _require_grid(name, grid)
+        shape = tuple(len(grid) for grid in self.axes.values())
+        for name, array in (("median", self.median), ("low", self.low), ("high", self.high)):
+            if np.shape(array) != shape:
+                sizes = ", ".join(f"{axis}: {size}" for axis, size in zip(self.axes, shape, strict=True))
+                raise ValueError(f"{name} has the shape {np.shape(array)}, which does not fit the axes ({sizes}).")
+            wrong = array[~(np.isfinite(array) & (array > 0))]
+            if wrong.size:
+                raise ValueError(f"{name} holds {wrong[0]}, and a latency is a finite number of seconds > 0.")
+        if not ((self.low <= self.median) & (self.median <= self.high)).all():
+            raise ValueError("a median lies outside its quartiles: low <= median <= high must hold in every cell.")
+        if self.calls < 1:
+            raise ValueError(f"calls must be >= 1, got {self.calls}.")
+
+    def at(self, **coordinates: float) -> Latency:
+        """The latency at one coordinate per axis.
+
+        Raises
+        ------
+        ValueError
+            For a missing or unknown coordinate; names the axes.
+        """
+        if set(coordinates) != set(self.axes):
+            raise ValueError(f"this table takes the coordinates {', '.join(self.axes)}, got {sorted(coordinates)}.")
+        values = self._values
+        for name in sorted(self.axes):
+            values = _read(values, self.axes[name], coordinates[name])
+        seconds, low, high = values.tolist()
+        return Latency(seconds, min(low, seconds), max(high, seconds))
+
+    @cached_property
+    def _values(self) -> np.ndarray:
+        """Median, low and high [axes in alphabetical order ..., 3]: beyond the grid the order of reading matters."""
+        table = self.with_axes(sorted(self.axes))
+        return np.stack([table.median, table.low, table.high], axis=-1)
+
+    def with_axes(self, names: Sequence[str]) -> "LatencyTable":
+        """The same table with its axes in the order of ``names``; `ValueError` if they are not its axes."""
+        if set(names) != set(self.axes):
+            raise ValueError(f"the axes are {', '.join(self.axes)}, and must be {', '.join(names)}.")
+        order = [list(self.axes).index(name) for name in names]
+        median, low, high = (np.transpose(array, order) for array in (self.median, self.low, self.high))
+        return LatencyTable({name: self.axes[name] for name in names}, median, low, high, self.calls)
+
+    def to_record(self) -> dict[str, Any]:
+        """A JSON mapping, its axes in alphabetical order: a writer that sorts keys then leaves them as the arrays have them."""
+        table = self.with_axes(sorted(self.axes))
+        return {
+            "axes": {name: [int(point) for point in grid] for name, grid in table.axes.items()},
+            "median": table.median.tolist(),
+            "low": table.low.tolist(),
+            "high": table.high.tolist(),
+            "calls": table.calls,
+        }
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any], where: str) -> "LatencyTable":
+        """Parse what `to_record` wrote; a `ValueError` begins with ``where``."""
+        parsed = parse_config(_Record, record, where)
+        try:
+            median, low, high = (_array(name, getattr(parsed, name)) for name in ("median", "low", "high"))
+            return LatencyTable(parsed.axes, median, low, high, parsed.calls)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+
+
+def _require_grid(name: str, grid: Sequence[int]) -> None:
+    whole = isinstance(grid, Sequence) and bool(grid) and all(isinstance(point, int | np.integer) for point in grid)
+    if not whole or any(right <= left for left, right in pairwise(grid)):
+        raise ValueError(f"axis {name} must be ascending whole numbers, got {grid!r}.")
+
+
+def _array(name: str, rows: list[Any]) -> np.ndarray:
+    try:
+        return np.array(rows, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} is not a regular grid of numbers ({error}).") from error
+
+
+def _read(values: np.ndarray, grid: Sequence[int], coordinate: float) -> np.ndarray:
+    """``values`` [grid, ...] at ``coordinate`` of their first dimension."""
+    if len(grid) == 1 or coordinate <= grid[0]:
+        return values[0]
+    right = min(bisect_left(grid, coordinate), len(grid) - 1)
+    share = (coordinate - grid[right - 1]) / (grid[right] - grid[right - 1])
+    if share > 1:
+        return values[right] + (share - 1) * np.maximum(values[right] - values[right - 1], 0)
+    # weights rather than a slope: exact at grid points
+    return (1 - share) * values[right - 1] + share * values[right]

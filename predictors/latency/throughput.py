@@ -1,0 +1,199 @@
+"""Tokens per second from a latency profile and an acceptance law.
+
+Block efficiency of a chain of γ under one acceptance probability α (accepted tokens and the target's own):
+
+    BE = (1-α^{γ+1}) / (1-α) = Σ_{i<=γ} α^i
+
+Time of one round at context l, from draft passes of r_0, r_1, ... rows, N tree nodes in the target pass, and the work outside
+the models. A drafted chain has γ passes of one row and N = γ. A delayed tree (K, L1, L2) has L1 + 1 passes of one row, as its K
+first branch tokens come from one law, then L2 - 1 of K rows (L2 = 0: L1 of one row), and at most N = L1 + K L2.
+
+    T(l) = Σ_i draft(r_i, l + i) + target(1 + N, l) + drawing(N) + verification(N)
+
+Expected time E of a request for exactly n tokens after a prompt of P, drafting chains of γ. The prefill emits the first token;
+with R tokens to go a round drafts m = min(γ, R - 1), accepts i of them with probability a_m(i) and emits i + 1:
+
+    E = target_prefill(P) + [γ > 0] draft_prefill(P) + E(n - 1),    E(0) = 0
+    E(R) = T_m(P + n - R - 1) + Σ_{i<=m} a_m(i) E(R - 1 - i)
+
+Branch-parallel decoding, seconds per token, with m pending tokens, G draft levels per branch stage (the branch token and G - 1
+more), branch-hit probability A, draft step t and target pass c t:
+
+    [max(G, c) t + (1 - α^m A) m t] (1-α) / (1-α^{m+1})
+
+A stage is both jobs side by side; after a rejection or a missed branch an idle-target draft stage draws m tokens anew.
+
+Improvement factor of speculative over plain decoding, c here a draft step in target passes:
+
+    IF = (1-α^{γ+1}) / ((1-α)(c γ + 1))
+
+Sources: specification of verification, section 8 (round); specification of drafting, sections 3.4 to 3.6 and 10 (renewal
+model, improvement factor).
+
+Left out: the law and draw of the prefill's own token; and that a chain accepted whole leaves the draft model one token behind,
+which the runtime feeds with the next round's first pass.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictors.latency.acceptance import require_at_least, require_probability, truncated_law
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.tables import NO_TIME, Latency
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What one round asks of the models: the draft passes' ``rows`` in order, and the ``nodes`` that the target verifies."""
+
+    rows: tuple[int, ...]
+    nodes: int
+
+    @staticmethod
+    def chain(gamma: int) -> "Shape":
+        """A chain of ``gamma`` tokens; 0 is plain decoding."""
+        require_at_least("gamma", gamma, 0)
+        return Shape((1,) * gamma, gamma)
+
+    @staticmethod
+    def delayed_tree(k: int, l1: int, l2: int) -> "Shape":
+        """``k`` rollouts of ``l2`` tokens after a trunk of ``l1``, none of them alike: repeated nodes are verified once, so
+        where rollouts often agree give `Shape` the mean of distinct ``nodes`` instead."""
+        if k < 1 or l1 < 0 or l2 < 0 or l1 + l2 < 1:
+            raise ValueError(
+                f"a delayed tree needs k >= 1, l1 >= 0, l2 >= 0 and l1 + l2 >= 1, got k={k}, l1={l1}, l2={l2}."
+            )
+        return Shape((1,) * l1 if l2 == 0 else (1,) * (l1 + 1) + (k,) * (l2 - 1), l1 + k * l2)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether one token follows the other; so does a delayed tree with one rollout, or none."""
+        return self.rows == (1,) * self.nodes
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Expected ``seconds`` of a stretch of decoding in an expected number of ``rounds`` (the prefill is none), and its tokens
+    per expected second; ``low`` and ``high`` from the latencies' slow and fast quartiles."""
+
+    tokens_per_second: float
+    low: float
+    high: float
+    seconds: float
+    rounds: float
+
+
+def round_latency(profile: LatencyProfile, shape: Shape, context: float, sampled: bool) -> Latency:
+    """Seconds of one round behind ``context`` cached tokens; ``sampled``: at a temperature above 0."""
+    kind = "chain" if shape.is_chain else "tree"
+    outside = {"drafted": shape.nodes, "sampled": int(sampled)}
+    total = profile.latency("target", tokens=1 + shape.nodes, context=context)
+    total += profile.latency(f"{kind}_verification", **outside)
+    if shape.nodes:
+        total += profile.latency(f"{kind}_drawing", **outside)
+    for place, rows in enumerate(shape.rows):
+        total += profile.latency("draft", rows=rows, context=context + place)
+    return total
+
+
+def draft_cost(profile: LatencyProfile, gamma: int, context: float, sampled: bool) -> float:
+    """A drafted token of a chain of ``gamma`` in target passes: a round's drafting per token over all the rest of the round."""
+    require_at_least("gamma", gamma, 1)
+    verifying = profile.latency("target", tokens=1 + gamma, context=context).seconds
+    verifying += profile.latency("chain_verification", drafted=gamma, sampled=int(sampled)).seconds
+    return (round_latency(profile, Shape.chain(gamma), context, sampled).seconds / verifying - 1) / gamma
+
+
+def tokens_per_second(
+    profile: LatencyProfile, shape: Shape, block_efficiency: float, context: float, sampled: bool
+) -> Prediction:
+    """One round of a long generation: ``block_efficiency`` tokens, the target's own among them, in the round's time."""
+    require_at_least("block_efficiency (emitted tokens per target pass)", block_efficiency, 1)
+    return _prediction(block_efficiency, round_latency(profile, shape, context, sampled), rounds=1.0)
+
+
+def generation_latency(
+    profile: LatencyProfile,
+    accepted_law: Sequence[float] | np.ndarray,
+    gamma: int,
+    prompt_tokens: int,
+    new_tokens: int,
+    sampled: bool,
+) -> Prediction:
+    """Expected time of generating exactly ``new_tokens`` with chains of ``gamma``, prefills and the end of the budget included.
+
+    Parameters
+    ----------
+    profile
+        Latencies of the pair on the machine.
+    accepted_law
+        Probabilities of 0, 1, ... accepted tokens of a chain of ``gamma`` tokens or more (it is cut at ``gamma``).
+    gamma
+        Tokens to draft per round; 0 is plain decoding.
+    prompt_tokens, new_tokens
+        Prompt and output, each >= 1. No end-of-sequence token ends the output early.
+    sampled
+        Whether the temperature is above 0.
+    """
+    require_at_least("prompt_tokens", prompt_tokens, 1)
+    require_at_least("new_tokens", new_tokens, 1)
+    law_G = truncated_law(accepted_law, gamma)
+    seconds_R, rounds_R = [NO_TIME], [0.0]  # R: tokens to go
+    for remaining in range(1, new_tokens):
+        drafted = min(gamma, remaining - 1)
+        cached = prompt_tokens + new_tokens - remaining - 1  # the newest token is not
+        seconds = round_latency(profile, Shape.chain(drafted), cached, sampled)
+        rounds = 1.0
+        for accepted, probability in enumerate(truncated_law(law_G, drafted).tolist()):
+            seconds += probability * seconds_R[remaining - 1 - accepted]
+            rounds += probability * rounds_R[remaining - 1 - accepted]
+        seconds_R.append(seconds)
+        rounds_R.append(rounds)
+    total = profile.latency("target_prefill", tokens=prompt_tokens) + seconds_R[-1]
+    if gamma > 0:
+        total += profile.latency("draft_prefill", tokens=prompt_tokens)
+    return _prediction(new_tokens, total, rounds_R[-1])
+
+
+def chain_block_efficiency(alpha: float, gamma: int) -> float:
+    """Expected emitted tokens of a round that drafts ``gamma``; summed term by term, which holds at and near α = 1."""
+    require_probability("alpha", alpha)
+    require_at_least("gamma", gamma, 0)
+    return float(sum(alpha**accepted for accepted in range(gamma + 1)))
+
+
+def branch_parallel_latency(
+    alpha: float, pending: int, depth: int, hit: float, draft_seconds: float, target_seconds: float
+) -> float:
+    """Expected seconds per token of branch-parallel decoding (the renewal model).
+
+    Parameters
+    ----------
+    alpha
+        Acceptance probability of a pending token.
+    pending
+        m: tokens drafted ahead and verified in a branch stage, at most ``depth`` - 1, as a surviving branch provides them.
+    depth
+        G: draft levels of a branch stage, the branch token included.
+    hit
+        A: probability that the token at the branch point is among the branches.
+    draft_seconds, target_seconds
+        t and c t: a draft step, and the target pass beside the draft's.
+    """
+    require_probability("hit", hit)
+    if not 0 <= pending < depth:
+        raise ValueError(f"pending must lie in [0, depth - 1], got {pending}: a branch of depth {depth} keeps no more.")
+    stage = max(depth * draft_seconds, target_seconds)
+    redrafting = (1 - alpha**pending * hit) * pending * draft_seconds
+    return (stage + redrafting) / chain_block_efficiency(alpha, pending)
+
+
+def improvement_factor(alpha: float, gamma: int, draft_over_target: float) -> float:
+    """Speed of speculative decoding over plain decoding; ``draft_over_target`` is a draft step in target passes."""
+    return chain_block_efficiency(alpha, gamma) / (draft_over_target * gamma + 1)
+
+
+def _prediction(tokens: float, time: Latency, rounds: float) -> Prediction:
+    return Prediction(tokens / time.seconds, tokens / time.high, tokens / time.low, time.seconds, rounds)

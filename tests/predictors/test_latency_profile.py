@@ -1,0 +1,239 @@
+"""Latency tables between, on and beyond their grid; the profile's file and its ratios."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.outputs import write_json
+from predictors.latency import Latency, LatencyProfile, LatencyTable, read_profile
+
+# seconds [rows 1, 4; context 100, 200]: not symmetric, and square, so that swapped axes would show
+DRAFT = np.array([[1.0, 2.0], [3.0, 8.0]])
+
+
+def table(axes, median, spread=0.0, calls=40):
+    median = np.array(median, dtype=float)
+    return LatencyTable(axes, median, median - spread, median + 2 * spread, calls)
+
+
+def draft_table():
+    return table({"rows": (1, 4), "context": (100, 200)}, DRAFT, spread=0.5)
+
+
+def profile(**changes):
+    tables = {
+        "draft": draft_table(),
+        "target": table({"tokens": (1, 3), "context": (100, 200)}, [[10, 12], [14, 18]]),
+    }
+    return LatencyProfile(**{"tables": tables, "pair": "toy", "settings": {}, "provenance": {}} | changes)
+
+
+def test_exact_at_grid_points():
+    draft = draft_table()
+    for row, rows in enumerate((1, 4)):
+        for column, context in enumerate((100, 200)):
+            cell = DRAFT[row, column]
+            assert draft.at(rows=rows, context=context) == Latency(cell, cell - 0.5, cell + 1.0)
+
+
+def test_linear_between_grid_points():
+    draft = draft_table()
+    assert draft.at(rows=1, context=150).seconds == pytest.approx(1.5)
+    assert draft.at(rows=2, context=100).seconds == pytest.approx(1 + 2 / 3)
+    # at context 125: 1.25 for one row and 4.25 for four; two rows are a third of the way
+    assert draft.at(context=125, rows=2).seconds == pytest.approx(1.25 + 1.0)
+    assert draft.at(rows=2, context=125).high == pytest.approx(3.25)
+
+
+def test_every_segment_has_its_own_slope():
+    curve = table({"tokens": (1, 2, 5)}, [1, 3, 6])
+    assert [curve.at(tokens=tokens).seconds for tokens in (1.5, 2, 3, 4, 5)] == pytest.approx([2, 3, 4, 5, 6])
+
+
+def test_above_the_grid_the_last_segment_goes_on():
+    draft = draft_table()
+    assert draft.at(rows=1, context=400).seconds == pytest.approx(2 + 2 * 1)
+    assert draft.at(rows=7, context=100).seconds == pytest.approx(3 + 2)
+    # at context 300: 3 for one row, 13 for four; seven rows are one segment further
+    assert draft.at(rows=7, context=300).seconds == pytest.approx(13 + 10)
+
+
+def test_below_the_grid_the_edge_stands():
+    draft = draft_table()
+    assert draft.at(rows=1, context=5) == draft.at(rows=1, context=100)
+    assert draft.at(rows=0, context=150) == draft.at(rows=1, context=150)
+    assert table({"tokens": (2, 4)}, [3, 1]).at(tokens=1).seconds == 3
+
+
+def test_a_falling_last_segment_is_level_beyond():
+    falling = table({"tokens": (1, 2, 4)}, [1, 3, 2])
+    assert falling.at(tokens=3).seconds == pytest.approx(2.5)
+    assert falling.at(tokens=100).seconds == 2
+
+
+def test_a_single_point_is_a_constant():
+    constant = table({"features": (64,), "bytes": (1, 3)}, [[1, 2]])
+    assert [constant.at(features=f, bytes=2).seconds for f in (1, 64, 9000)] == pytest.approx([1.5] * 3)
+
+
+def test_the_spread_holds_the_median_where_the_lines_cross():
+    axes = {"tokens": (1, 2)}
+    steep_median = LatencyTable(axes, np.array([1.0, 3.0]), np.array([0.5, 2.9]), np.array([2.5, 3.1]), 4)
+    beyond = steep_median.at(tokens=4)
+    assert (beyond.seconds, beyond.low, beyond.high) == pytest.approx((7.0, 7.0, 7.0))
+
+
+@pytest.mark.parametrize("wrong", [{"rows": 1}, {"rows": 1, "contexts": 100}, {"rows": 1, "context": 1, "tokens": 1}])
+def test_coordinates_are_named(wrong):
+    with pytest.raises(ValueError, match="takes the coordinates rows, context, got .*rows"):
+        draft_table().at(**wrong)
+
+
+def test_latencies_add_and_scale():
+    assert Latency(1, 0.5, 3) + Latency(2, 1, 4) == Latency(3, 1.5, 7)
+    assert 2 * Latency(1, 0.5, 3) == Latency(1, 0.5, 3) * 2 == Latency(2, 1, 6)
+
+
+GRIDS = st.lists(st.integers(0, 50), min_size=1, max_size=4, unique=True).map(sorted)
+
+
+@st.composite
+def tables(draw):
+    axes = {"rows": draw(GRIDS), "context": draw(GRIDS)}
+    shape = tuple(len(grid) for grid in axes.values())
+    cells = [draw(st.lists(st.integers(1, 99), min_size=3, max_size=3).map(sorted)) for _ in range(int(np.prod(shape)))]
+    low, median, high = np.array(cells, dtype=float).T.reshape(3, *shape)
+    return LatencyTable(axes, median, low, high, 1)
+
+
+@settings(deadline=None, derandomize=True)
+@given(tables(), st.floats(-10, 200), st.floats(-10, 200))
+def test_properties(drawn, rows, context):
+    read = drawn.at(rows=rows, context=context)
+    assert 0 < read.low <= read.seconds <= read.high
+    assert drawn.with_axes(["context", "rows"]).at(rows=rows, context=context) == read
+    if rows <= drawn.axes["rows"][-1] and context <= drawn.axes["context"][-1]:
+        assert drawn.median.min() - 1e-9 <= read.seconds <= drawn.median.max() + 1e-9
+    beyond = [drawn.at(rows=drawn.axes["rows"][-1] + more, context=context).seconds for more in (0, 1, 2)]
+    assert beyond == sorted(beyond)
+    assert beyond[2] - beyond[1] == pytest.approx(beyond[1] - beyond[0]), "a line beyond the grid"
+
+
+def test_round_trip_through_a_writer_that_sorts_keys(tmp_path):
+    path = tmp_path / "cpu.json"
+    written = profile(settings={"calls": 3}, provenance={"device": "here"})
+    write_json(path, written.to_record())
+    read = read_profile(path)
+    assert read.to_record() == written.to_record()
+    assert (read.pair, read.settings, read.provenance) == ("toy", {"calls": 3}, {"device": "here"})
+    assert list(read.tables["draft"].axes) == ["rows", "context"], "known tables come in their documented order"
+    assert read.tables["draft"].median.tolist() == DRAFT.tolist()
+    assert read.latency("draft", rows=4, context=100) == Latency(3, 2.5, 4)
+    assert read.profile_hash == written.profile_hash
+
+
+def test_a_file_is_read_in_the_order_it_states(tmp_path):
+    path = tmp_path / "cpu.json"
+    record = profile().to_record()
+    swapped = record["tables"]["draft"]
+    assert list(swapped["axes"]) == ["context", "rows"]
+    swapped["axes"] = {name: swapped["axes"][name] for name in ("rows", "context")}
+    for name in ("median", "low", "high"):
+        swapped[name] = np.transpose(swapped[name]).tolist()
+    path.write_text(json.dumps(record))
+    assert read_profile(path).tables["draft"].median.tolist() == DRAFT.tolist()
+
+
+def test_a_table_of_other_names_is_kept():
+    other = LatencyProfile({"disk": table({"bytes": (1,)}, [1])}, "toy", {}, {})
+    again = LatencyProfile.from_record(other.to_record(), "here")
+    assert again.latency("disk", bytes=5).seconds == 1
+
+
+def test_the_hash_is_that_of_the_tables():
+    base = profile()
+    assert base.profile_hash == profile(pair="other", provenance={"device": "b"}, settings={"calls": 1}).profile_hash
+    assert base.profile_hash == profile(tables=dict(reversed(base.tables.items()))).profile_hash
+    swapped = base.tables["draft"].with_axes(["context", "rows"])
+    assert base.profile_hash == profile(tables=base.tables | {"draft": swapped}).profile_hash
+    changed = table({"rows": (1, 4), "context": (100, 200)}, DRAFT.T, spread=0.5)
+    assert base.profile_hash != profile(tables=base.tables | {"draft": changed}).profile_hash
+
+
+def test_ratios_by_hand():
+    toy = profile()
+    assert toy.cost_ratio(context=100) == pytest.approx(10 / 1)
+    assert toy.cost_ratio(context=150) == pytest.approx(11 / 1.5)
+    assert toy.verify_ratio(tokens=3, context=200) == pytest.approx(18 / 12)
+    assert toy.verify_ratio(tokens=2, context=100) == pytest.approx(1.2)
+    assert toy.verify_ratio(tokens=1, context=170) == 1
+
+
+def test_tables_are_asked_for_by_name():
+    with pytest.raises(ValueError, match="toy has no table 'transfer', only draft, target.*dvc repro"):
+        profile().latency("transfer", bytes=1)
+    with pytest.raises(ValueError, match="table 'draft': this table takes the coordinates rows, context"):
+        profile().latency("draft", tokens=1)
+
+
+def change(record, value, *keys):
+    for key in keys[:-1]:
+        record = record[key]
+    record[keys[-1]] = value
+
+
+@pytest.mark.parametrize(
+    ("value", "keys", "message"),
+    [
+        (2, ["schema"], "schema 2 is not this version's, which reads 1"),
+        ("toy", ["tables"], "tables: expected dict"),
+        (1, ["commit"], "unknown key 'commit'"),
+        ([[1, 2], [3]], ["tables", "draft", "median"], r"tables\.draft: median is not a regular grid"),
+        ([["a", 2], [3, 4]], ["tables", "draft", "low"], r"tables\.draft: low is not a regular grid"),
+        ([[{}, 2], [3, 4]], ["tables", "draft", "low"], r"tables\.draft: low is not a regular grid"),
+        ([1, 2], ["tables", "draft", "high"], r"high has the shape \(2,\), which does not fit the axes \(context: 2"),
+        ([[1, 2, 3], [4, 5, 6]], ["tables", "draft", "median"], r"median has the shape \(2, 3\)"),
+        ([[1, 3], [2, 0]], ["tables", "draft", "median"], r"median holds 0\.0, and a latency"),
+        ([[1, 3], [2, -8]], ["tables", "draft", "low"], r"low holds -8\.0, and a latency"),
+        ([[1, 3], [2, float("nan")]], ["tables", "draft", "median"], "median holds nan"),
+        ([[9, 9], [9, float("inf")]], ["tables", "draft", "high"], "high holds inf"),
+        ([[1, 3], [2, None]], ["tables", "draft", "median"], "median holds nan"),
+        ([[5, 3], [2, 8]], ["tables", "draft", "median"], "a median lies outside its quartiles"),
+        ([4, 1], ["tables", "draft", "axes", "rows"], r"axis rows must be ascending whole numbers, got \[4, 1\]"),
+        ([1, 1], ["tables", "draft", "axes", "rows"], "axis rows must be ascending"),
+        ([1, 4.5], ["tables", "draft", "axes", "rows"], "axis rows must be ascending whole numbers"),
+        ([], ["tables", "draft", "axes", "rows"], "axis rows must be ascending"),
+        (7, ["tables", "draft", "axes", "rows"], "axis rows must be ascending whole numbers, got 7"),
+        ({"context": [100, 200], "row": [1, 4]}, ["tables", "draft", "axes"], "and must be rows, context"),
+        (0, ["tables", "draft", "calls"], "calls must be >= 1, got 0"),
+        ([], ["tables", "draft"], r"tables\.draft: expected a mapping"),
+    ],
+)
+def test_a_bad_file_is_named_with_the_remedy(tmp_path, value, keys, message):
+    path = tmp_path / "cpu.json"
+    record = profile().to_record()
+    change(record, value, *keys)
+    path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=f"^{path}: profile.*{message}.*dvc repro"):
+        read_profile(path)
+
+
+def test_a_missing_or_damaged_file_is_named_with_the_remedy(tmp_path):
+    with pytest.raises(ValueError, match="none.json: no latency profile can be read there .*dvc repro"):
+        read_profile(tmp_path / "none.json")
+    (tmp_path / "cut.json").write_text('{"schema": 1,')
+    with pytest.raises(ValueError, match="cut.json: damaged latency profile .*dvc repro"):
+        read_profile(tmp_path / "cut.json")
+    record = profile().to_record()
+    del record["pair"]
+    (tmp_path / "short.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="short.json: profile: key 'pair' is missing.*dvc repro"):
+        read_profile(tmp_path / "short.json")
+
+
+def test_known_tables_must_have_their_axes():
+    with pytest.raises(ValueError, match="table target has the axes tokens, and must have tokens, context"):
+        LatencyProfile({"target": table({"tokens": (1, 2)}, [1, 2])}, "toy", {}, {})
