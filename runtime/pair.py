@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from runtime.adapter import LanguageModel
 from runtime.causal_model import CausalLanguageModel, ForwardPath
-from runtime.dtypes import DRAFT_ROWS, TARGET_ROWS, fastest_dtype
+from runtime.dtype_choice import DRAFT_ROWS, TARGET_ROWS, fastest_dtype
 from runtime.vocabulary import require_shared_vocabulary
 
 
@@ -70,8 +70,8 @@ class ModelPair:
         """Load from local folders or hub ids.
 
         ``device='auto'`` takes the first CUDA device if there is one; ``dtype='auto'`` takes, for each model, the faster of
-        bfloat16 and float32 as timed here on CPUs (`runtime.dtypes`), and bfloat16 on accelerators that have it. ``tokenizer``
-        defaults to the target's own and stands in for a draft folder that has none.
+        bfloat16 and float32, timed here on CPUs (`runtime.dtype_choice`), and bfloat16 on accelerators that have it.
+        ``tokenizer`` defaults to the target's own and stands in for a draft folder that has none.
         """
         place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
         number = None if dtype == "auto" else _parse_dtype(dtype)

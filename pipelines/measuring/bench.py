@@ -1,4 +1,4 @@
-"""What a measuring stage works with: the machine, the pair, held-out prompts, and a log that outlives an interruption."""
+"""What a measuring stage works with: the machine, the pair, held-out prompts if any, and a log that outlives an interruption."""
 
 import argparse
 import hashlib
@@ -39,27 +39,32 @@ class Bench:
     device: dict[str, Any]
 
     def origin(self, pair: str) -> dict[str, Any]:
-        """Provenance of what was measured for the pair of that name: inputs, code, machine, dtype, threads."""
+        """Provenance of what was measured for the pair of that name: inputs, code, machine, threads, dtypes, forwards."""
         import torch
 
         from pipelines.measuring.provenance import provenance
+        from runtime.causal_model import CausalLanguageModel
 
-        dtype = str(self.pair.target.dtype).removeprefix("torch.")  # type: ignore[attr-defined]
-        return (
-            provenance(self.device) | self.inputs | {"pair": pair, "threads": torch.get_num_threads(), "dtype": dtype}
-        )
+        models = {
+            name: {"dtype": str(model.dtype).removeprefix("torch."), "forward": model.forward}
+            for name, model in (("target", self.pair.target), ("draft", self.pair.draft))
+            if isinstance(model, CausalLanguageModel)
+        }
+        place = {"pair": pair, "threads": torch.get_num_threads(), "models": models}
+        return provenance(self.device) | self.inputs | place
 
 
-def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
-    """The inputs that ``open_bench`` reads."""
+def add_bench_arguments(parser: argparse.ArgumentParser, prompts: bool = True) -> None:
+    """The inputs that ``open_bench`` reads; ``prompts=False`` for a stage that needs none."""
     add_pair_arguments(parser)
     parser.add_argument("device", type=Path, help="JSON file of the device stage")
     parser.add_argument("pair_folder", type=Path, help="folder of the pair stage")
-    parser.add_argument("prompts", type=Path, help="folder or file of prompts")
+    if prompts:
+        parser.add_argument("prompts", type=Path, help="folder or file of prompts")
 
 
 def open_bench(args: argparse.Namespace, config: BenchConfig, counts: Mapping[str, int], **hashes: str | None) -> Bench:
-    """Set the threads, read the prompts (``counts`` of each split), load the pair and take up an interrupted log.
+    """Set the threads, read the prompts (``counts`` of each split; empty: none), load the pair and take up an interrupted log.
 
     The log's fingerprint covers the parameters, the pair, the prompts, the code, the machine and ``hashes`` of other inputs.
 
@@ -84,10 +89,13 @@ def open_bench(args: argparse.Namespace, config: BenchConfig, counts: Mapping[st
             raise ValueError(
                 f"{args.prompts} has no {split} prompts: settings are chosen on validation and scored on test prompts."
             )
+    if prompts:
+        hashes["prompts_sha256"] = _digest(
+            {split: [prompt.tokens for prompt in some] for split, some in prompts.items()}
+        )
     inputs = {
         "parameters": asdict(config),  # type: ignore[call-overload]
         "pair_sha256": _digest(read_facts(args.pair_folder)),
-        "prompts_sha256": _digest({split: [prompt.tokens for prompt in some] for split, some in prompts.items()}),
         **hashes,
         "code_sha256": source_hash(MEASURED_CODE),
     }

@@ -2,7 +2,7 @@
 
 import hashlib
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +28,11 @@ def provenance(device: dict[str, Any]) -> dict[str, Any]:
 def versions() -> dict[str, str | None]:
     """Versions of Python and of the libraries that decide how fast decoding is."""
     return {"python": python_version(), **{name: _version(name) for name in PACKAGES}}
+
+
+def numerics(origin: Mapping[str, Any]) -> str:
+    """Number formats of a measured pair in words."""
+    return ", ".join(f"{name} in {model['dtype']}" for name, model in origin["models"].items())
 
 
 def source_hash(folders: Iterable[str]) -> str:

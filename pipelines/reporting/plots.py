@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipelines.measuring.names import CHAIN, CONFIDENCE, HF_ASSISTED, HF_PLAIN, HRAD, PLAIN
+from pipelines.measuring.names import CHAIN, CONFIDENCE, HF_ASSISTED, HF_FORWARD, HF_PLAIN, HRAD, PLAIN
 from pipelines.reporting.headline import arm_name
 from predictors.rounds import PHASES
 
@@ -20,7 +20,7 @@ GREY, LIGHT_BLUE, BLUE, ORANGE, GREEN, RED, PURPLE = (
     "#d55e00",
     "#cc79a7",
 )
-COLOURS = {PLAIN: "#5a5a5a", HF_PLAIN: "#b5b5b5", HF_ASSISTED: PURPLE, "entropy": GREEN, HRAD: RED}
+COLOURS = {PLAIN: "#5a5a5a", HF_FORWARD: GREY, HF_PLAIN: "#b5b5b5", HF_ASSISTED: PURPLE, "entropy": GREEN, HRAD: RED}
 FAMILY_COLOURS = {"static": BLUE, "confidence": ORANGE, **COLOURS}
 PHASE_COLOURS = dict(zip((*PHASES, "rest"), (ORANGE, BLUE, GREEN, PURPLE, "#c9c9c9"), strict=True))
 TEMPERATURE_STYLES = ((BLUE, "o", "-"), (RED, "s", "--"), (GREEN, "^", ":"), (PURPLE, "D", "-."))

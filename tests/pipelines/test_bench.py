@@ -32,7 +32,10 @@ def test_a_bench_holds_the_first_prompts_and_says_where_it_stands(tmp_path):
     assert bench.folder == tmp_path / "output" / "toy-1c"
     origin = bench.origin("p")
     assert (origin["pair"], origin["threads"]) == ("p", 1)
-    assert origin["dtype"] in ("float32", "bfloat16")  # what the machine is fast at
+    for model in origin["models"].values():
+        assert (
+            model["dtype"] in ("float32", "bfloat16") and model["forward"] == "compact"
+        )  # what the machine is fast at
     assert origin["parameters"] == {"threads": 1, "gammas": (1, 2)}
 
 

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from runtime import ModelPair, build_decoder
-from runtime.dtypes import DRAFT_ROWS, TARGET_ROWS
+from runtime.dtype_choice import DRAFT_ROWS, TARGET_ROWS
 from tests.toys import TableModel, tiny_llama
 
 

@@ -1,0 +1,59 @@
+"""Show the latency profiles: what passes cost here, how many draft steps fit in a target pass, what wider passes add.
+
+draftwright latency                                 every profile below data/
+draftwright latency --pair pystdlib --plot latency.png
+draftwright latency data/pystdlib/latency/some-device.json
+"""
+
+import argparse
+from pathlib import Path
+
+FOLDER = "latency"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "data", type=Path, nargs="?", default=Path("data"), help="data folder, or one profile (default: %(default)s)"
+    )
+    parser.add_argument("--pair", help="of a data folder, the profiles of this pair only")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the profile, as PNG; takes one profile")
+
+
+def run(args: argparse.Namespace) -> None:
+    from pipelines.reporting.latency_table import latency_table
+    from predictors.latency.profile import read_profile
+
+    paths = find_profiles(args.data, args.pair)
+    if args.plot and len(paths) > 1:
+        names = ", ".join(map(str, paths))
+        raise ValueError(
+            f"--plot draws one profile, and there are {len(paths)}: {names}. Give one of them instead of DATA."
+        )
+    profiles = [read_profile(path) for path in paths]
+    print("\n\n".join(f"{path}\n{latency_table(profile)}" for path, profile in zip(paths, profiles, strict=True)))
+    if args.plot:
+        from pipelines.outputs import replacing
+        from pipelines.reporting import plots
+        from pipelines.reporting.latency_plots import latency_figure
+        from pipelines.reporting.report_page import png
+
+        with replacing(args.plot) as partial:
+            partial.write_bytes(png(plots.draw(latency_figure, profiles[0])))
+        print(args.plot)
+
+
+def find_profiles(data: Path, pair: str | None) -> list[Path]:
+    """The profiles below a data folder, or the one that ``data`` is; at least one.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or none of ``pair``.
+    """
+    if data.is_file():
+        return [data]
+    paths = sorted(data.glob(f"{pair or '*'}/{FOLDER}/*.json"))
+    if not paths:
+        of_pair = f" of pair {pair!r}" if pair else ""
+        raise ValueError(f"no latency profile{of_pair} below {data}. Run dvc repro (or make repro) first.")
+    return paths

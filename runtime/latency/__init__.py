@@ -1,0 +1,9 @@
+"""Latency measurement: what passes, drawing, verification, decisions and transfers take on this machine.
+
+All cells of all tables are measured together, interleaved (`runtime.latency.cells`), so that tables can be divided by each other.
+"""
+
+from runtime.latency.cells import Cell, sweep, tables_of
+from runtime.latency.measurement import LatencyConfig, open_cells
+
+__all__ = ["Cell", "LatencyConfig", "open_cells", "sweep", "tables_of"]

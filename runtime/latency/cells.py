@@ -1,0 +1,102 @@
+"""Cells of latency tables and how they are timed: interleaved, so that a slow moment of the machine meets all tables alike.
+
+    sweep   every cell of every table once, in a freshly shuffled order
+    visit   ``warmup`` untimed calls of one cell, then ``calls`` timed ones
+    call    first, untimed, what precedes this work in decoding (before a pass of one model: a pass of the other), so that caches
+            are as cold or warm as they are there; then the work, with an accelerator waited for on both sides
+
+A cell's record is the median and the quartiles of its timed calls of all sweeps.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from random import Random
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from predictors.latency.tables import LatencyTable
+
+Row = dict[str, Any]  # table, at (coordinates by axis), seconds
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place, ``at`` its coordinates in axis order, in one or several ``tables``.
+
+    ``before`` is called before every call of ``measure``, which does the work and returns its seconds in each table.
+    """
+
+    tables: tuple[str, ...]
+    at: Mapping[str, int]
+    measure: Callable[[], tuple[float, ...]]
+    before: Callable[[], None] = lambda: None
+
+
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Wall-clock seconds of ``work`` on ``device``."""
+    synchronise(device)
+    start = perf_counter()
+    work()
+    synchronise(device)
+    return perf_counter() - start
+
+
+def timed(work: Callable[[], object], device: torch.device) -> Callable[[], tuple[float]]:
+    """``work`` as the ``measure`` of a cell of one table."""
+    return lambda: (seconds_of(work, device),)
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until an accelerator has done all it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def sweep(cells: Sequence[Cell], order: Random, warmup: int, calls: int, visited: Callable[[], object]) -> list[Row]:
+    """Visit every cell once in an order drawn from ``order``; ``visited`` is called after each.
+
+    Returns
+    -------
+    list of Row
+        One per cell and table, with the ``seconds`` of its timed calls.
+    """
+    rows = []
+    for cell in order.sample(cells, len(cells)):
+        rows += _visit(cell, warmup, calls)
+        visited()
+    return rows
+
+
+def tables_of(rows: Iterable[Row]) -> dict[str, LatencyTable]:
+    """The latency tables by name, from the rows of all sweeps."""
+    tables: dict[str, dict[tuple[int, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
+    names = {}
+    for row in rows:
+        names[row["table"]] = list(row["at"])
+        tables[row["table"]][tuple(row["at"].values())] += row["seconds"]
+    return {table: _table(names[table], cells) for table, cells in tables.items()}
+
+
+def _visit(cell: Cell, warmup: int, calls: int) -> list[Row]:
+    seconds = []
+    for call in range(-warmup, calls):
+        cell.before()
+        measured = cell.measure()
+        if call >= 0:
+            seconds.append(measured)
+    by_table = zip(cell.tables, zip(*seconds, strict=True), strict=True)
+    return [{"table": table, "at": dict(cell.at), "seconds": list(column)} for table, column in by_table]
+
+
+def _table(names: list[str], cells: Mapping[tuple[int, ...], list[float]]) -> LatencyTable:
+    grids = [sorted(set(values)) for values in zip(*cells, strict=True)]
+    calls = {len(seconds) for seconds in cells.values()}
+    assert len(calls) == 1, f"cells of one table were timed {sorted(calls)} times"
+    seconds = [cells[place] for place in product(*grids)]
+    low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75), axis=1).reshape(3, *map(len, grids))
+    return LatencyTable(dict(zip(names, grids, strict=True)), median, low, high, calls.pop())

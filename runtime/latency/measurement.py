@@ -1,0 +1,118 @@
+"""All cells of a latency profile, and the parameters that say which."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from runtime.latency.cells import Cell
+from runtime.latency.decision import decision_cells
+from runtime.latency.passes import CONTINUATION, CommittedState, pass_cells, prefill_cells, reference_cells
+from runtime.latency.rounds import round_cells
+from runtime.latency.transfer import open_transfer, transfer_cells
+from runtime.latency.weightless import sample_logits, weightless_pair
+from runtime.pair import ModelPair
+
+LEAST_PREPARED_ROWS = 64  # so that rounds differ
+# What the others are compared with: a pass of one, plain decoding.
+STARTS = {"draft_rows": 1, "target_tokens": 1, "drafted": 0}
+
+
+@dataclass(frozen=True)
+class LatencyConfig:
+    """Section ``latency``: the grid of every table, ascending, and how often its cells are called (`runtime.latency.cells`).
+
+    ``draft_rows`` and ``target_tokens`` start at 1, chains ``drafted`` at 0 (plain decoding). The passes of ``reference_rows``
+    and ``reference_tokens`` are also timed over Hugging Face's own forward. Trees are ``tree_paths`` rollouts and have
+    ``tree_nodes`` nodes, multiples of it. Contexts and prompts are cut to what the models can hold.
+    """
+
+    draft_rows: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
+    target_tokens: tuple[int, ...] = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
+    reference_rows: tuple[int, ...] = (1, 4)
+    reference_tokens: tuple[int, ...] = (1, 9)
+    contexts: tuple[int, ...] = (32, 128, 512)
+    prefill_tokens: tuple[int, ...] = (16, 64, 128, 256)
+    drafted: tuple[int, ...] = (0, 1, 2, 4, 8)
+    tree_paths: int = 3
+    tree_nodes: tuple[int, ...] = (3, 6, 9, 12)
+    features: tuple[int, ...] = (64, 512, 2048, 8192)
+    bytes: tuple[int, ...] = (64, 8192, 65536, 1048576)
+    visits: int = 6
+    warmup: int = 1
+    calls: int = 8
+    threads: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("contexts", "prefill_tokens", "tree_nodes", "features", "bytes"):
+            _require_ascending(name, getattr(self, name), 1)
+        for name, start in STARTS.items():
+            _require_ascending(name, getattr(self, name), start)
+            if getattr(self, name)[0] != start or len(getattr(self, name)) < 2:
+                raise ValueError(f"{name} must start at {start} and go on, got {list(getattr(self, name))}.")
+        for name, of in (("reference_rows", "draft_rows"), ("reference_tokens", "target_tokens")):
+            missing = sorted(set(getattr(self, name)) - set(getattr(self, of)))
+            if missing:
+                raise ValueError(f"{name} {missing} are none of {of}={list(getattr(self, of))}, to be compared with.")
+        for name in ("tree_paths", "visits", "calls", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+        if self.warmup < 0:
+            raise ValueError(f"warmup must be >= 0, got {self.warmup}.")
+        odd = [count for count in self.tree_nodes if count % self.tree_paths]
+        if odd:
+            raise ValueError(f"tree_nodes {odd} are no multiples of tree_paths={self.tree_paths}; give multiples.")
+
+
+@contextmanager
+def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Cell], list[str]]]:
+    """All cells, and notes on what the models' limits cut off. Leaving the block ends the process that transfers are timed with.
+
+    Raises
+    ------
+    ValueError
+        If the models' context is too short for the widest pass or a prompt.
+    """
+    target, draft = pair.target, pair.draft
+    assert draft is not None
+    generator = torch.Generator().manual_seed(config.seed)
+    device = sample_logits(target).device
+    room = min(target.context_limit - max(config.target_tokens), draft.context_limit - max(config.draft_rows))
+    contexts, notes = cut("contexts", config.contexts, room)
+    longest = min(target.context_limit, draft.context_limit) - CONTINUATION
+    prompts, more_notes = cut("prefill_tokens", config.prefill_tokens, longest)
+    most_nodes = max(*config.drafted, *config.tree_nodes)
+    prepared = weightless_pair(pair, max(LEAST_PREPARED_ROWS, 2 * most_nodes), generator)
+    evict = partial(CommittedState(target, contexts[0], 1, generator).chain, 1)
+    with open_transfer(device, max(config.bytes)) as hand_over:
+        cells = [
+            *pass_cells(target, draft, config.target_tokens, config.draft_rows, contexts, device, generator),
+            *reference_cells(
+                target, draft, config.reference_tokens, config.reference_rows, contexts, device, generator
+            ),
+            *prefill_cells(target, draft, prompts, device, generator),
+            *round_cells(prepared, config.drafted, config.tree_paths, config.tree_nodes, config.seed, device, evict),
+            *decision_cells(config.features, device, generator, evict),
+            *transfer_cells(hand_over, config.bytes),
+        ]
+        yield cells, notes + more_notes
+
+
+def cut(name: str, grid: Sequence[int], longest: int) -> tuple[list[int], list[str]]:
+    """``grid`` with what exceeds ``longest`` replaced by it, and a note if anything did."""
+    if longest < 1:
+        raise ValueError(
+            f"the models' context is {1 - longest} tokens too short for the grid. "
+            "Shorten latency.target_tokens and latency.draft_rows."
+        )
+    kept = sorted({min(value, longest) for value in grid})
+    too_long = [value for value in grid if value > longest]
+    return kept, [f"{name} {too_long} are cut to {longest}: the models hold no more"] if too_long else []
+
+
+def _require_ascending(name: str, grid: Sequence[int], least: int) -> None:
+    if not grid or grid[0] < least or list(grid) != sorted(set(grid)):
+        raise ValueError(f"{name} must be ascending numbers >= {least}, without repeats, got {list(grid)}.")

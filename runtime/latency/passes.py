@@ -1,0 +1,127 @@
+"""Cells of the models' passes.
+
+    draft            rows, context    a level of ``rows`` siblings (one: a chain step) behind ``context`` committed tokens
+    target           tokens, context  a chain of ``tokens`` nodes: the newest token and the drafted ones
+    draft_hugging_face, target_hugging_face   the same over Hugging Face's own forward, where the pair runs by the compact one
+    draft_prefill    tokens           open a state, one pass over a prompt, commit it
+    target_prefill   tokens
+
+A pass drops its nodes again, which is timed with it: states of one context serve all its cells. In decoding the two models
+alternate and evict each other from the caches: before each call, untimed, the other model runs over one token. Before a draft
+pass the draft then takes one step, untimed too: of the steps of a round only the first meets cold caches, and levels of several
+rows never do. (On two cores a step right after a target pass took 0.48 ms, later ones 0.39 to 0.41, and a step of chains of 4
+and 8, drawing left out, 0.43 on average. Cold steps put a round of 8 at 4 % too much, warm ones every round at 1 % too little.)
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from runtime.adapter import LanguageModel
+from runtime.causal_model import CausalLanguageModel
+from runtime.latency.cells import Cell, timed
+
+CONTINUATION = 64  # tokens a prefilled state has room for beyond its prompt
+
+
+class CommittedState:
+    """A state of ``model`` behind ``context`` committed tokens, which every pass leaves as it was. Tokens are drawn at random."""
+
+    def __init__(self, model: LanguageModel, context: int, most_nodes: int, generator: torch.Generator) -> None:
+        self._state = model.open(context + most_nodes)
+        self._state.forward(random_tokens(model, context, generator), last=1)
+        self._state.keep(range(context))
+        self._tokens = random_tokens(model, most_nodes, generator)
+
+    def chain(self, count: int) -> None:
+        """A pass over ``count`` nodes, each the next one's parent, given as a host list: that is how the target gets them."""
+        self._run(self._tokens[:count].tolist(), None)
+
+    def level(self, rows: int) -> None:
+        """A pass over ``rows`` siblings, given as a tensor: that is how drafts feed what they drew."""
+        self._run(self._tokens[:rows], None if rows == 1 else [-1] * rows)
+
+    def _run(self, tokens: Sequence[int] | Tensor, parents: Sequence[int] | None) -> None:
+        self._state.forward(tokens, parents)
+        self._state.keep([])
+
+
+def pass_cells(
+    target: LanguageModel,
+    draft: LanguageModel,
+    tokens: Sequence[int],
+    rows: Sequence[int],
+    contexts: Sequence[int],
+    device: torch.device,
+    generator: torch.Generator,
+    suffix: str = "",
+) -> list[Cell]:
+    """Cells of the tables ``draft`` and ``target``, whose names end in ``suffix``."""
+    cells = []
+    for context in contexts:
+        targets = CommittedState(target, context, max(tokens), generator)
+        drafts = CommittedState(draft, context, max(rows), generator)
+        for count in rows:
+            measure = timed(partial(drafts.level, count), device)
+            before = partial(begin_round, targets, drafts)
+            cells.append(Cell((f"draft{suffix}",), {"rows": count, "context": context}, measure, before))
+        for count in tokens:
+            measure = timed(partial(targets.chain, count), device)
+            at = {"tokens": count, "context": context}
+            cells.append(Cell((f"target{suffix}",), at, measure, partial(drafts.level, 1)))
+    return cells
+
+
+def reference_cells(
+    target: LanguageModel,
+    draft: LanguageModel,
+    tokens: Sequence[int],
+    rows: Sequence[int],
+    contexts: Sequence[int],
+    device: torch.device,
+    generator: torch.Generator,
+) -> list[Cell]:
+    """Cells of the tables ``draft_hugging_face`` and ``target_hugging_face``; none unless both models run by the compact one."""
+    models = []
+    for model in (target, draft):
+        if not isinstance(model, CausalLanguageModel) or model.forward != "compact":
+            return []
+        models.append(CausalLanguageModel(model.model, "hugging_face"))
+    return pass_cells(models[0], models[1], tokens, rows, contexts, device, generator, "_hugging_face")
+
+
+def begin_round(target: CommittedState, draft: CommittedState) -> None:
+    """What comes before the draft steps of a round but its first."""
+    target.chain(1)
+    draft.level(1)
+
+
+def prefill_cells(
+    target: LanguageModel,
+    draft: LanguageModel,
+    tokens: Sequence[int],
+    device: torch.device,
+    generator: torch.Generator,
+) -> list[Cell]:
+    """Cells of the tables ``draft_prefill`` and ``target_prefill``."""
+    cells = []
+    for name, model, other in (("draft_prefill", draft, target), ("target_prefill", target, draft)):
+        before = partial(CommittedState(other, 1, 1, generator).chain, 1)
+        for count in tokens:
+            prompt = random_tokens(model, count, generator).tolist()
+            cells.append(Cell((name,), {"tokens": count}, timed(partial(prefill, model, prompt), device), before))
+    return cells
+
+
+def prefill(model: LanguageModel, prompt: Sequence[int]) -> None:
+    """What a request starts with."""
+    state = model.open(len(prompt) + CONTINUATION)
+    state.forward(prompt, last=1)
+    state.keep(range(len(prompt)))
+
+
+def random_tokens(model: LanguageModel, count: int, generator: torch.Generator) -> Tensor:
+    """Token ids [count] of the model's vocabulary."""
+    return torch.randint(model.vocabulary_size, (count,), generator=generator)

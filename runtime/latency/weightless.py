@@ -1,0 +1,76 @@
+"""Models whose passes take no time, so that what a decoder does between passes can be timed alone.
+
+A pass hands out the next rows of prepared random logits, as large, of the dtype and on the device of the real model's:
+
+    target logits = z + ε,   draft logits = z + ε'        z ~ N(0, 1) per token, ε, ε' ~ N(0, 1/4) per row and token
+
+Laws are flat enough for rollouts of a tree to part at once, and close enough to be accepted and rejected in turn (what a verdict
+costs was seen not to depend on that: within 1 % from noise 0 to 2).
+"""
+
+import sys
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from runtime.adapter import Forward, LanguageModel
+from runtime.pair import ModelPair
+
+NOISE = 0.5
+
+
+class WeightlessModel:
+    """A `LanguageModel` that hands out the rows of ``logits_RV``, over and over."""
+
+    context_limit = sys.maxsize
+    eos_tokens: frozenset[int] = frozenset()
+
+    def __init__(self, logits_RV: Tensor) -> None:
+        self.logits_RV = logits_RV
+        self.vocabulary_size: int = logits_RV.shape[1]
+
+    def open(self, max_length: int, layers: tuple[int, ...] = ()) -> "WeightlessState":
+        return WeightlessState(self.logits_RV)
+
+    def embedding(self, token: int) -> Tensor:
+        return self.logits_RV.new_zeros(1)
+
+
+class WeightlessState:
+    """One request's place in the rows. Nothing is cached, so nothing is dropped."""
+
+    def __init__(self, logits_RV: Tensor) -> None:
+        self._logits_RV = logits_RV
+        self._next = 0
+
+    def forward(
+        self, tokens: Sequence[int] | Tensor, parents: Sequence[int] | None = None, last: int | None = None
+    ) -> Forward:
+        count = last or len(tokens)
+        first = self._next if self._next + count <= len(self._logits_RV) else 0
+        self._next = first + count
+        return Forward(self._logits_RV[first : self._next])
+
+    def keep(self, path: Sequence[int]) -> None:
+        pass
+
+
+def weightless_pair(pair: ModelPair, num_rows: int, generator: torch.Generator) -> ModelPair:
+    """A pair over the vocabularies of ``pair`` with ``num_rows`` prepared rows each: more than any pass asks for."""
+    assert pair.draft is not None
+    likes = [sample_logits(model) for model in (pair.target, pair.draft)]
+    shared_V = torch.randn(max(like.shape[-1] for like in likes), generator=generator)
+
+    def prepared(like: Tensor) -> WeightlessModel:
+        size = like.shape[-1]
+        noise_RV = NOISE * torch.randn(num_rows, size, generator=generator)
+        return WeightlessModel((shared_V[:size] + noise_RV).to(like))
+
+    target, draft = map(prepared, likes)
+    return ModelPair(target, draft, tokenizer=pair.tokenizer, draft_tokenizer=pair.tokenizer)
+
+
+def sample_logits(model: LanguageModel) -> Tensor:
+    """Logits [1, V] of one pass: their dtype, device and vocabulary are those the decoder works with."""
+    return model.open(1).forward([0]).logits

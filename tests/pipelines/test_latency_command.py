@@ -1,0 +1,138 @@
+"""``draftwright latency`` on hand-made profiles: ratios computed by hand, one plot, and what is wrong with a path."""
+
+import json
+
+import pytest
+
+from pipelines import cli
+from pipelines.reporting import plots
+from pipelines.reporting.latency_plots import latency_figure
+from pipelines.reporting.latency_table import latency_table
+from predictors.latency import read_profile
+from tests.pipelines.hand_made_profile import PROFILE
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data" / "toys" / "latency" / "toy-1c.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(PROFILE))
+    return tmp_path / "data"
+
+
+def another(data, pair="others", record=PROFILE):
+    path = data / pair / "latency" / "toy-1c.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**record, "pair": pair}))
+    return path
+
+
+def shown(capsys, *arguments):
+    cli.main(["latency", *map(str, arguments)])
+    return capsys.readouterr().out
+
+
+def line(out, start):
+    """The words of the only line that starts with ``start``."""
+    (found,) = [line for line in out.splitlines() if line.strip().startswith(start)]
+    return found.split()
+
+
+def section(out, title):
+    """The lines below ``title`` up to the next empty one, by their first word."""
+    lines = out.split(title)[1].split("\n\n")[0].splitlines()[1:]
+    return {words[0]: words[1:] for words in map(str.split, lines)}
+
+
+def test_ratios_are_those_computed_by_hand(data, capsys):
+    out = shown(capsys, data)
+    assert line(out, "draft steps in a target pass")[-2:] == ["8.00", "5.00"]  # 8 / 1 and 10 / 2
+    target = section(out, "target pass by tokens")
+    assert target["1"] == ["8.00", "(7.20-9.60)", "1.00x", "10.0", "(9.00-12.0)", "1.00x"]
+    assert target["5"] == ["12.0", "(10.8-14.4)", "1.50x", "25.0", "(22.5-30.0)", "2.50x"]
+    assert section(out, "draft pass by rows")["4"] == ["1.50", "(1.35-1.80)", "3.00", "(2.70-3.60)"]
+
+
+def test_the_compact_forward_is_shown_against_hugging_faces(data, capsys):
+    out = shown(capsys, data)
+    gains = section(out, "draft pass by Hugging Face's forward")["1"]
+    assert gains == ["2.00", "(1.80-2.40)", "2.00x", "5.00", "(4.50-6.00)", "2.50x"]  # 2 / 1 and 5 / 2
+    assert section(out, "target pass by Hugging Face's forward")["1"][2::3] == ["1.50x", "1.10x"]
+
+
+def test_rounds_prefills_and_transfers_are_shown_and_missing_tables_are_not(data, capsys):
+    out = shown(capsys, data)
+    assert line(out, "a round outside its passes")[-4:] == ["temperature", "0", "temperature", "1"]
+    assert section(out, "chain: drawing")["4"][::2] == ["0.300", "0.600"]
+    assert section(out, "chain: verdict")["0"][::2] == ["0.100", "0.100"]
+    assert section(out, "target prefill")["64"] == ["1500", "(1350-1800)"]
+    assert section(out, "handing over")["64"][0] == "0.0125"
+    assert "tree" not in out
+    assert "small head" not in out
+
+
+def test_numbers_come_with_their_origin(data, capsys):
+    out = shown(capsys, data)
+    assert out.startswith(str(data / "toys" / "latency" / "toy-1c.json"))
+    for part in (
+        "toys on toy-1c",
+        "target in bfloat16, draft in float32",
+        "3 threads",
+        "40 calls",
+        "01234567 with uncommitted changes",
+        "2026-01-02",
+    ):
+        assert part in out
+    assert "note: contexts [512] are cut to 128" in out
+
+
+def test_all_profiles_are_shown_unless_a_pair_is_named(data, capsys):
+    another(data)
+    assert {"toys on toy-1c", "others on toy-1c"} <= {text.split(",")[0] for text in shown(capsys, data).splitlines()}
+    out = shown(capsys, data, "--pair", "others")
+    assert "others on toy-1c" in out
+    assert "toys on" not in out
+    assert "others on toy-1c" in shown(capsys, another(data))
+
+
+def test_a_plot_is_drawn_of_one_profile(data, capsys, tmp_path):
+    path = tmp_path / "plots" / "latency.png"
+    assert shown(capsys, data, "--plot", path).endswith(f"{path}\n")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    another(data)
+    with pytest.raises(SystemExit, match="--plot draws one profile, and there are 2"):
+        cli.main(["latency", str(data), "--plot", str(path)])
+
+
+def test_the_figure_shows_passes_in_milliseconds_and_ratios(data):
+    figure = plots.draw(latency_figure, read_profile(data / "toys" / "latency" / "toy-1c.json"))
+    target, draft, ratios = figure.axes
+    lines = {line.get_label(): line.get_ydata().tolist() for line in target.lines}
+    assert lines == {"context 32": pytest.approx([8, 12]), "context 128": pytest.approx([10, 25])}
+    assert [line.get_ydata().tolist() for line in draft.lines] == [pytest.approx([1, 1.5]), pytest.approx([2, 3])]
+    assert [line.get_xdata().tolist() for line in draft.lines] == [[1, 4], [1, 4]]
+    assert [list(line.get_ydata()) for line in ratios.lines[:2]] == [pytest.approx([1, 1.5]), pytest.approx([1, 2.5])]
+    band = target.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == pytest.approx((0.9 * 8, 1.2 * 12))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], r"no latency profile below nowhere\. Run dvc repro"),
+        (["data", "--pair", "none"], r"no latency profile of pair 'none' below data\."),
+        (["data/damaged.json"], "data/damaged.json: damaged latency profile .*dvc repro"),
+    ],
+)
+def test_what_is_no_profile_is_refused(data, monkeypatch, arguments, message):
+    monkeypatch.chdir(data.parent)
+    (data / "damaged.json").write_text("{")
+    with pytest.raises(SystemExit, match=message):
+        cli.main(["latency", *arguments])
+
+
+def test_a_profile_without_passes_is_refused(data):
+    tables = {name: table for name, table in PROFILE["tables"].items() if name != "target"}
+    profile = read_profile(another(data, record={**PROFILE, "tables": tables}))
+    with pytest.raises(ValueError, match=r"the profile of others has no table 'target'.*dvc repro"):
+        latency_table(profile)

@@ -1,0 +1,120 @@
+"""The stage ``latency`` on tiny models, from its parameters to the profile it leaves."""
+
+import json
+from contextlib import nullcontext
+
+import pytest
+
+import runtime.latency
+from pipelines import profile
+from predictors.latency import read_profile
+from runtime.latency import measurement
+from tests.pipelines.toy_bench import toy_bench
+
+PARAMETERS = {
+    "draft_rows": [1, 3],
+    "target_tokens": [1, 2, 5],
+    "reference_rows": [1],
+    "reference_tokens": [1, 5],
+    "contexts": [4, 300],
+    "prefill_tokens": [8],
+    "drafted": [0, 2],
+    "tree_nodes": [3],
+    "features": [4],
+    "bytes": [1, 100],
+    "visits": 3,
+    "warmup": 0,
+    "calls": 2,
+    "threads": 1,
+}
+
+
+@pytest.fixture
+def args(tmp_path):
+    args = toy_bench(tmp_path, "latency", PARAMETERS)
+    del args.prompts  # the stage needs none
+    return args
+
+
+@pytest.fixture
+def no_child(monkeypatch):
+    """Transfers without a process."""
+    monkeypatch.setattr(measurement, "open_transfer", lambda device, most: nullcontext(lambda size: 1e-6 * size))
+
+
+def test_the_stage_writes_a_profile_of_this_device_and_prints_it(args, capsys):
+    other = args.output / "other-device.json"
+    other.parent.mkdir()
+    other.write_text("kept")
+    profile.run(args)
+    assert sorted(path.name for path in args.output.iterdir()) == ["other-device.json", "toy-1c.json"]
+    assert other.read_text() == "kept"
+    measured = read_profile(args.output / "toy-1c.json")
+    assert measured.pair == "p"
+    assert len(measured.tables) == 12
+    assert {table.calls for table in measured.tables.values()} == {6}  # 3 visits of 2 calls
+    assert measured.tables["target"].axes == {"tokens": [1, 2, 5], "context": [4, 251]}
+    assert measured.tables["target"].median.shape == (3, 2)
+    assert measured.cost_ratio(4) > 0
+    assert {name: measured.settings[name] for name in PARAMETERS} == PARAMETERS
+    assert measured.provenance["device"]["slug"] == "toy-1c"
+    assert measured.provenance["threads"] == 1
+    assert measured.provenance["notes"] == ["contexts [300] are cut to 251: the models hold no more"]
+    assert {"commit", "versions", "date", "models", "pair_sha256", "code_sha256"} <= set(measured.provenance)
+    out = capsys.readouterr().out
+    assert "p on toy-1c" in out
+    assert "note: contexts [300]" in out
+    assert "draft steps in a target pass, c" in out
+
+
+def test_seconds_stay_with_their_coordinates_from_the_calls_to_the_file(args, monkeypatch, no_child):
+    """Every cell is given seconds that its coordinates determine; the file has them in place."""
+
+    def made_up(cells, order, warmup, calls, visited):
+        rows = []
+        for cell in cells:
+            seconds = 1.0
+            for name, value in cell.at.items():
+                seconds += len(name) * value
+            rows += [{"table": table, "at": cell.at, "seconds": [seconds] * calls} for table in cell.tables]
+        return rows
+
+    monkeypatch.setattr(runtime.latency, "sweep", made_up)
+    profile.run(args)
+    measured = read_profile(args.output / "toy-1c.json")
+    for tokens in (1, 2, 5):
+        for context in (4, 251):
+            assert measured.tables["target"].at(tokens=tokens, context=context).seconds == 1 + 6 * tokens + 7 * context
+    assert measured.tables["chain_drawing"].at(drafted=2, sampled=1).seconds == 1 + 7 * 2 + 7
+
+
+def test_an_interrupted_measurement_goes_on_after_its_last_whole_sweep(args, monkeypatch, no_child, capsys):
+    real, sweeps = runtime.latency.sweep, []
+
+    def interrupted(cells, order, warmup, calls, visited):
+        if len(sweeps) == 2:
+            raise KeyboardInterrupt
+        sweeps.append([cell.at for cell in order.sample(cells, len(cells))])
+        return real(cells, order, warmup, calls, visited)
+
+    monkeypatch.setattr(runtime.latency, "sweep", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        profile.run(args)
+    assert not (args.output / "toy-1c.json").exists()
+    log = [json.loads(line) for line in (args.output / "toy-1c" / "partial.jsonl").read_text().splitlines()]
+    assert [block["key"] for block in log[1:]] == ["sweep/0", "sweep/1"]
+    assert sweeps[0] != sweeps[1]  # freshly shuffled
+
+    later = []
+    monkeypatch.setattr(runtime.latency, "sweep", lambda *arguments: later.append(1) or real(*arguments))
+    profile.run(args)
+    assert "going on after 2 blocks" in capsys.readouterr().out
+    assert len(later) == 1
+    assert {table.calls for table in read_profile(args.output / "toy-1c.json").tables.values()} == {6}
+    assert [path.name for path in args.output.iterdir()] == ["toy-1c.json"]
+
+
+def test_unknown_parameters_are_refused(tmp_path):
+    args = toy_bench(tmp_path, "latency", {**PARAMETERS, "context": [4]})
+    with pytest.raises(ValueError, match="unknown key 'context'. Did you mean 'contexts'"):
+        profile.run(args)

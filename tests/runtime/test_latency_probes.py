@@ -1,0 +1,276 @@
+"""What the cells of a latency profile call is what their tables say; nothing here looks at how long it takes."""
+
+from contextlib import nullcontext
+from itertools import count
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from runtime import ModelPair
+from runtime.hugging_face.state import HuggingFaceState
+from runtime.latency import Cell, LatencyConfig, measurement, open_cells, sweep, tables_of
+from runtime.latency.passes import CONTINUATION, pass_cells, prefill_cells, reference_cells
+from tests.toys import TableModel, tiny_llama
+
+CPU = torch.device("cpu")
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+class NotedModel:
+    """A model that notes its calls: forward (with committed tokens, nodes, parents, last), keep (path) and open (length)."""
+
+    def __init__(self, name: str, notes: list, vocabulary_size: int = 8, context_limit: int = 100) -> None:
+        self.model = TableModel(vocabulary_size, seed=0)
+        self.name, self.notes = name, notes
+        self.vocabulary_size, self.context_limit = vocabulary_size, context_limit
+
+    def open(self, max_length, layers=()):
+        state, name, notes = self.model.open(max_length), self.name, self.notes
+        notes.append((name, "open", max_length))
+
+        def forward(tokens, parents=None, last=None):
+            notes.append((name, "forward", len(state.committed), len(tokens), parents, last))
+            return state.forward(tokens, parents, last)
+
+        def keep(path):
+            notes.append((name, "keep", list(path)))
+            state.keep(path)
+
+        return SimpleNamespace(forward=forward, keep=keep)
+
+
+@pytest.fixture
+def notes():
+    return []
+
+
+@pytest.fixture
+def models(notes):
+    return NotedModel("target", notes), NotedModel("draft", notes)
+
+
+def fake_cells(log, number=12, sizes=(3, 4)):
+    """Cells that log what is called: every measurement returns 1, 2, 3, ... seconds."""
+    seconds = count(1)
+    places = [{"rows": row, "context": context} for row in range(sizes[0]) for context in range(sizes[1])]
+    return [
+        Cell(
+            ("draft",),
+            place,
+            lambda place=place: (log.append(("measure", *place.values())), float(next(seconds)))[1:],
+            lambda place=place: log.append(("before", *place.values())),
+        )
+        for place in places[:number]
+    ]
+
+
+def visited(log):
+    """Cells in the order of their visits."""
+    return list(dict.fromkeys(place for _, *place in map(tuple, log) for place in [tuple(place)]))
+
+
+def test_a_sweep_visits_every_cell_once_with_warm_up_and_what_comes_before():
+    log, steps = [], []
+    rows = sweep(fake_cells(log), Random(0), 2, 3, lambda: steps.append(1))
+    assert len(rows) == len(steps) == 12
+    assert all(len(row["seconds"]) == 3 for row in rows)
+    assert [kind for kind, *_ in log] == ["before", "measure"] * 5 * 12
+    places = [tuple(place) for _, *place in log]
+    assert all(len(set(places[start : start + 10])) == 1 for start in range(0, 120, 10))  # visits are not mixed
+    first = rows[0]["seconds"]
+    assert first == [3.0, 4.0, 5.0]  # the warm-up's calls 1 and 2 are left out
+
+
+def test_the_order_is_shuffled_and_follows_from_its_seed():
+    orders = []
+    for seed in ("0/0", "0/0", "0/1"):
+        log = []
+        sweep(fake_cells(log), Random(seed), 0, 1, lambda: None)
+        orders.append(visited(log))
+    grid = sorted(orders[0])
+    assert orders[0] == orders[1] != orders[2]
+    assert grid not in orders
+    assert sorted(orders[2]) == grid
+
+
+def test_tables_hold_median_and_quartiles_of_the_calls_of_all_sweeps():
+    places = [(2, 64), (1, 64), (1, 8), (2, 8)]  # in the order of visits, not of the grid
+    rows = [
+        {"table": "draft", "at": {"rows": row, "context": context}, "seconds": [row + context, row + context + 4.0]}
+        for row, context in places
+    ]
+    again = [{**row, "seconds": [seconds + 1 for seconds in row["seconds"]]} for row in rows[::-1]]
+    table = tables_of(rows + again)["draft"]
+    assert {name: list(grid) for name, grid in table.axes.items()} == {"rows": [1, 2], "context": [8, 64]}
+    assert table.calls == 4
+    for row, context in places:  # seconds: s, s + 1, s + 4, s + 5
+        latency = table.at(rows=row, context=context)
+        base = row + context
+        assert (latency.low, latency.seconds, latency.high) == (base + 0.75, base + 2.5, base + 4.25)
+
+
+def test_a_cell_of_two_tables_gives_a_row_to_each():
+    cell = Cell(("drawing", "verification"), {"drafted": 2}, lambda: (1.0, 2.0))
+    rows = sweep([cell], Random(0), 0, 2, lambda: None)
+    assert {row["table"]: row["seconds"] for row in rows} == {"drawing": [1.0, 1.0], "verification": [2.0, 2.0]}
+
+
+@pytest.mark.parametrize("context", [3, 7])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_draft_cell_times_one_level_after_an_untimed_pass_of_the_target_and_a_first_step(
+    models, notes, rows, context
+):
+    cells = pass_cells(*models, tokens=[1, 4], rows=[1, 3], contexts=[3, 7], device=CPU, generator=generator())
+    (cell,) = [cell for cell in cells if cell.at == {"rows": rows, "context": context}]
+    assert cell.tables == ("draft",)
+    for _ in range(2):  # a pass leaves nothing behind
+        notes.clear()
+        cell.before()
+        target_pass = [("target", "forward", context, 1, None, None), ("target", "keep", [])]
+        assert notes == [*target_pass, ("draft", "forward", context, 1, None, None), ("draft", "keep", [])]
+        notes.clear()
+        assert len(cell.measure()) == 1
+        parents = None if rows == 1 else [-1] * rows
+        assert notes == [("draft", "forward", context, rows, parents, None), ("draft", "keep", [])]
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_a_target_cell_times_one_chain_after_an_untimed_step_of_the_draft(models, notes, tokens):
+    cells = pass_cells(*models, tokens=[1, 4], rows=[1, 3], contexts=[3, 7], device=CPU, generator=generator())
+    (cell,) = [cell for cell in cells if cell.at == {"tokens": tokens, "context": 7}]
+    assert cell.tables == ("target",)
+    notes.clear()
+    cell.before()
+    assert notes == [("draft", "forward", 7, 1, None, None), ("draft", "keep", [])]
+    notes.clear()
+    cell.measure()
+    assert notes == [("target", "forward", 7, tokens, None, None), ("target", "keep", [])]
+
+
+@pytest.mark.parametrize(("name", "own", "other"), [("target", 0, 1), ("draft", 1, 0)])
+def test_a_prefill_cell_opens_runs_and_commits_a_prompt(models, notes, name, own, other):
+    cells = prefill_cells(*models, tokens=[2, 5], device=CPU, generator=generator())
+    (cell,) = [cell for cell in cells if cell.tables == (f"{name}_prefill",) and cell.at == {"tokens": 5}]
+    notes.clear()
+    cell.before()
+    assert [note[:2] for note in notes] == [(models[other].name, "forward"), (models[other].name, "keep")]
+    notes.clear()
+    cell.measure()
+    assert notes == [
+        (name, "open", 5 + CONTINUATION),
+        (name, "forward", 0, 5, None, 1),
+        (name, "keep", [0, 1, 2, 3, 4]),
+    ]
+    assert models[own].name == name
+
+
+@pytest.fixture
+def no_child(monkeypatch):
+    """Transfers without a process."""
+    monkeypatch.setattr(measurement, "open_transfer", lambda device, most: nullcontext(lambda size: 1e-6 * size))
+
+
+SMALL = LatencyConfig(
+    draft_rows=(1, 3),
+    target_tokens=(1, 2, 5),
+    reference_rows=(1,),
+    reference_tokens=(1, 5),
+    contexts=(4, 90),
+    prefill_tokens=(8, 80),
+    drafted=(0, 2),
+    tree_nodes=(3, 6),
+    features=(4, 8),
+    bytes=(1, 100),
+)
+
+
+def test_all_tables_have_all_their_cells(no_child):
+    pair = ModelPair(tiny_llama(64, seed=0), tiny_llama(64, seed=1, layers=1))
+    with open_cells(pair, SMALL) as (cells, notes):
+        tables = tables_of(sweep(cells, Random(0), 0, 2, lambda: None))
+    assert not notes
+    contexts, sampled = {"context": [4, 90]}, {"sampled": [0, 1]}
+    assert {name: {axis: list(grid) for axis, grid in table.axes.items()} for name, table in tables.items()} == {
+        "draft": {"rows": [1, 3], **contexts},
+        "target": {"tokens": [1, 2, 5], **contexts},
+        "draft_hugging_face": {"rows": [1], **contexts},
+        "target_hugging_face": {"tokens": [1, 5], **contexts},
+        "draft_prefill": {"tokens": [8, 80]},
+        "target_prefill": {"tokens": [8, 80]},
+        "chain_drawing": {"drafted": [2], **sampled},
+        "chain_verification": {"drafted": [0, 2], **sampled},
+        "tree_drawing": {"drafted": [3, 6], **sampled},
+        "tree_verification": {"drafted": [3, 6], **sampled},
+        "predictor": {"features": [4, 8]},
+        "transfer": {"bytes": [1, 100]},
+    }
+    assert {table.calls for table in tables.values()} == {2}
+
+
+def test_reference_cells_run_hugging_faces_own_forward(monkeypatch):
+    calls = []
+
+    class Noted(HuggingFaceState):
+        def forward(self, tokens, parents=None, last=None):
+            calls.append(len(tokens))
+            return super().forward(tokens, parents, last)
+
+    monkeypatch.setattr("runtime.causal_model.HuggingFaceState", Noted)
+    pair = ModelPair(tiny_llama(64, seed=0), tiny_llama(64, seed=1, layers=1))
+    grid = {"tokens": [5], "rows": [3], "contexts": [4], "device": CPU, "generator": generator()}
+    cells = {cell.tables: cell for cell in reference_cells(pair.target, pair.draft, **grid)}
+    for table, nodes in ((("draft_hugging_face",), 3), (("target_hugging_face",), 5)):
+        calls.clear()
+        cells[table].measure()
+        assert calls == [nodes]
+    slow = ModelPair(pair.target.model, pair.draft.model, forward="hugging_face")
+    assert not reference_cells(slow.target, slow.draft, **grid)  # nothing to compare
+
+
+def test_contexts_and_prompts_are_cut_to_what_the_models_hold(no_child, notes):
+    pair = ModelPair(NotedModel("target", notes, context_limit=95), NotedModel("draft", notes, context_limit=80))
+    with open_cells(pair, SMALL) as (cells, cut):
+        sweep(cells, Random(0), 0, 1, lambda: None)
+    assert cut == [
+        "contexts [90] are cut to 77: the models hold no more",  # the draft's 80 less 3 rows
+        "prefill_tokens [80] are cut to 16: the models hold no more",
+    ]
+    assert {cell.at["context"] for cell in cells if "context" in cell.at} == {4, 77}
+    for limit, name in ((95, "target"), (80, "draft")):
+        lengths = [note[2] for note in notes if note[:2] == (name, "open")]
+        assert max(lengths) <= limit
+        assert max(note[2] + note[3] for note in notes if note[:2] == (name, "forward")) <= limit
+
+
+def test_models_too_short_for_the_grid_are_refused(no_child, notes):
+    pair = ModelPair(NotedModel("target", notes, context_limit=5), NotedModel("draft", notes))
+    with pytest.raises(ValueError, match=r"1 tokens too short.*latency\.target_tokens"), open_cells(pair, SMALL):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"contexts": ()}, "contexts must be ascending"),
+        ({"features": (8, 4)}, "features must be ascending"),
+        ({"bytes": (1, 1)}, "bytes must be ascending"),
+        ({"prefill_tokens": (0, 1)}, "prefill_tokens must be ascending numbers >= 1"),
+        ({"drafted": (-1, 1)}, "drafted must be ascending numbers >= 0"),
+        ({"drafted": (0,)}, "drafted must start at 0 and go on"),
+        ({"draft_rows": (2, 3)}, "draft_rows must start at 1"),
+        ({"target_tokens": (2,)}, "target_tokens must start at 1"),
+        ({"tree_nodes": (3, 4)}, r"tree_nodes \[4\] are no multiples of tree_paths=3"),
+        ({"reference_rows": (5,)}, r"reference_rows \[5\] are none of draft_rows"),
+        ({"calls": 0}, "calls must be >= 1"),
+        ({"visits": 0}, "visits must be >= 1"),
+        ({"warmup": -1}, "warmup must be >= 0"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(values, message):
+    with pytest.raises(ValueError, match=message):
+        LatencyConfig(**values)

@@ -1,0 +1,147 @@
+"""Rounds over weightless models draft what their cells say, decisions and transfers do what they time."""
+
+from multiprocessing import active_children
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from predictors.rounds import RoundRecord
+from runtime import ModelPair
+from runtime.latency import rounds, transfer
+from runtime.latency.decision import Decision, decision_cells
+from runtime.latency.rounds import Rounds, chain_decoder, round_cells, tree_decoder
+from runtime.latency.weightless import weightless_pair
+from tests.toys import tiny_llama
+
+CPU = torch.device("cpu")
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def weightless():
+    tiny = ModelPair(tiny_llama(64, seed=0), tiny_llama(64, seed=1, layers=1))
+    return weightless_pair(tiny, 40, generator())
+
+
+def test_weightless_logits_are_like_the_models_own_and_close_to_each_other():
+    models = [tiny_llama(64, seed=seed).to(torch.bfloat16) for seed in (0, 1)]
+    pair = weightless_pair(ModelPair(*models), 40, generator())
+    laws = []
+    for model in (pair.target, pair.draft):
+        state = model.open(10)
+        assert state.forward([1, 2, 3]).logits.shape == (3, 64)
+        assert state.forward([1, 2, 3], last=1).logits.shape == (1, 64)
+        assert state.forward([1]).logits.dtype == torch.bfloat16
+        passes = [state.forward(range(7)).logits for _ in range(8)]  # more rows than there are
+        assert all(rows.shape == (7, 64) for rows in passes)
+        assert not torch.equal(passes[0], passes[1])
+        laws.append(torch.softmax(model.logits_RV.float(), dim=-1).mean(0))
+    assert 0 < 0.5 * (laws[0] - laws[1]).abs().sum() < 0.1
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("gamma", [0, 1, 4])
+def test_rounds_over_weightless_models_draft_what_is_asked(weightless, gamma, temperature):
+    request = Rounds(chain_decoder(weightless, gamma), gamma, temperature, 0, CPU)
+    records = [next(request._steps).record for _ in range(60)]
+    assert {record.drafted for record in records} == {gamma}
+    accepted = sum(record.accepted for record in records)
+    assert 0 < accepted < 60 * gamma if gamma else accepted == 0
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_tree_cells_time_rounds_of_as_many_distinct_nodes_as_their_coordinate(weightless, temperature, monkeypatch):
+    drafted = []
+    monkeypatch.setattr(rounds, "tree_decoder", lambda *shape: note_drafted(tree_decoder(*shape), drafted))
+    cells = round_cells(weightless, [0, 2], 3, [3, 6], 0, CPU, lambda: None)
+    for cell in cells:
+        if cell.tables[0] == "tree_drawing" and cell.at["sampled"] == temperature:
+            for _ in range(5):
+                cell.measure()
+                assert drafted[-1] == cell.at["drafted"]
+
+
+def note_drafted(decoder, drafted):
+    def stream(*arguments, **options):
+        for step in type(decoder).stream(decoder, *arguments, **options):
+            drafted.append(step.record.drafted)
+            yield step
+
+    return SimpleNamespace(stream=stream)
+
+
+def test_cells_of_rounds_cover_the_grid_and_plain_decoding_has_no_drawing(weightless):
+    cells = round_cells(weightless, [0, 2], 3, [3, 6], 0, CPU, lambda: None)
+    places = {(table, *cell.at.values()) for cell in cells for table in cell.tables}
+    chain = {("chain_drawing", 2, t) for t in (0, 1)} | {("chain_verification", n, t) for n in (0, 2) for t in (0, 1)}
+    assert places == chain | {
+        (f"tree_{kind}", n, t) for kind in ("drawing", "verification") for n in (3, 6) for t in (0, 1)
+    }
+    for cell in cells:
+        seconds = cell.measure()
+        assert len(seconds) == len(cell.tables)
+        assert min(seconds) > 0
+
+
+def test_drawing_is_the_draft_phase_and_verification_the_rest_of_a_full_round(monkeypatch):
+    records = [
+        RoundRecord(drafted=n, seconds={"draft": s, "verify": 0.1}) for n, s in ((0, 0), (3, 9), (4, 0.25), (4, 0.5))
+    ]
+    decoder = SimpleNamespace(stream=lambda *_, **__: (SimpleNamespace(record=record) for record in records))
+    times = iter([0.0, 5.0, 10.0, 11.0, 20.0, 22.0])
+    monkeypatch.setattr(rounds, "perf_counter", lambda: next(times))
+    request = Rounds(decoder, 4, 0, 0, CPU)  # the first record is the prefill's, the second round is short
+    assert request.measure() == (0.25, 0.75)
+    assert request.measure_rest() == (1.5,)
+
+
+def test_a_decision_runs_the_head_over_that_many_features():
+    decision = Decision(10, CPU, generator())
+    sizes = [layer.weight.shape for layer in decision._network.head if hasattr(layer, "weight")]
+    assert sizes == [(256, 10), (64, 256), (3, 64)]
+    assert not decision._network.training
+    likeliest, distance = decision.take()
+    assert likeliest in (0, 1, 2)
+    assert distance == pytest.approx(float(decision._features.square().mean()))
+    (cell,) = decision_cells([10], CPU, generator(), lambda: None)
+    assert (cell.tables, cell.at, len(cell.measure())) == (("predictor",), {"features": 10}, 1)
+
+
+def test_the_transfers_child_ends_with_the_block():
+    with transfer.open_transfer(CPU, 1000) as hand_over:
+        (child,) = active_children()
+        cells = transfer.transfer_cells(hand_over, [1, 1000])
+        assert [cell.at for cell in cells] == [{"bytes": 1}, {"bytes": 1000}]
+        assert all(cell.measure()[0] > 0 for cell in cells)
+    assert not child.is_alive()
+    assert not active_children()
+
+
+def test_the_transfers_child_ends_after_an_error_and_its_death_is_noticed():
+    def fail():
+        with transfer.open_transfer(CPU, 10) as hand_over:
+            active_children()[0].kill()
+            hand_over(10)
+
+    with pytest.raises((EOFError, OSError)):
+        fail()
+    assert not active_children()
+
+
+def test_the_child_copies_and_answers_until_the_other_side_hangs_up(monkeypatch):
+    monkeypatch.setattr(transfer.signal, "signal", lambda *_: None)
+    sizes, answers = iter([3, 5]), []
+
+    def receive():
+        for size in sizes:
+            return size
+        raise EOFError
+
+    shared = torch.arange(1, 9, dtype=torch.uint8)
+    copy = transfer.answer(SimpleNamespace(recv=receive, send=answers.append), shared)
+    assert answers == [0, 3, 5]  # the first says that it is up
+    assert copy.tolist() == [1, 2, 3, 4, 5, 0, 0, 0]
