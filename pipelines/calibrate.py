@@ -1,11 +1,16 @@
 """Stage ``calibrate``: calibrate a trained predictor on validation rows and measure it on held-out documents."""
 
 import argparse
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.parameters import add_pair_arguments, load_parameters
+
+if TYPE_CHECKING:
+    from predictors.training.label_table import LabelTable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("labels", type=Path, help="label table the predictor was trained on")
     parser.add_argument("head", type=Path, help="folder of the trained predictor")
     parser.add_argument("output", type=Path, help="JSON file to write")
+    parser.add_argument("--device", type=Path, help="JSON file of the device stage; needed without a draft_cost")
+    parser.add_argument("--latency", type=Path, help="folder of the latency stage; needed without a draft_cost")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -31,6 +38,8 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(
             f"{args.head} was trained on another label table than {args.labels}. Run the train stage again."
         )
+    if config.draft_cost is None:
+        config = replace(config, draft_cost=_measured_draft_cost(args, table))
     shares = head.facts["class_shares"]
     record = calibrate(head.network, head.spec, shares["training"], shares["natural"], table, config).record
     record |= {
@@ -46,6 +55,20 @@ def run(args: argparse.Namespace) -> None:
     figures = {"reliability.png": reliability_figure(metrics), "confusion.png": confusion_figure(metrics)}
     tracking.log(tracking.run_of(head.sha256, args.predictor), _tracked(record), figures)
     _print_summary(record)
+
+
+def _measured_draft_cost(args: argparse.Namespace, table: "LabelTable") -> float:
+    """A drafted token in target passes on this machine, midway through the contexts that the labels speak of."""
+    from predictors.latency import draft_cost, read_profile
+
+    if args.device is None or args.latency is None:
+        raise ValueError("calibrate.draft_cost is not set: give --device and --latency to take it from the profile.")
+    device = json.loads(args.device.read_text())["slug"]
+    meaning = table.metadata
+    served = meaning.capture_contract(str(args.labels)).serving_range
+    context = (served.min_context + served.max_context) / 2
+    profile = read_profile(args.latency / f"{device}.json")
+    return draft_cost(profile, meaning.gamma, context, sampled=meaning.temperature > 0)
 
 
 def _tracked(record: dict[str, Any]) -> dict[str, float | None]:
@@ -70,7 +93,7 @@ def _print_summary(record: dict[str, Any]) -> None:
             f"macro F1 {metrics['macro_f1']:.3f}, ECE {metrics['ece']:.3f}"
         )
     values = ", ".join(f"{name} {entry['value']:.3f}" for name, entry in test["decision"].items())
-    print(f"tokens per target-pass equivalent at draft cost {record['draft_cost']}: {values}")
+    print(f"tokens per target-pass equivalent at draft cost {record['draft_cost']:.3f}: {values}")
 
 
 if __name__ == "__main__":

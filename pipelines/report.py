@@ -9,9 +9,12 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.parameters import add_pair_arguments, load_parameters
+
+if TYPE_CHECKING:
+    from predictors.latency import LatencyProfile
 
 QUALITY, TIMING, PAGE = "quality.json", "timing.json", "index.html"
 LABEL_COUNTS = "hrad.json"
@@ -39,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "verifiers", type=Path, help="folder of the verifiers stage; its section is left out without it"
     )
+    parser.add_argument("latency", type=Path, help="folder of the latency stage; its section is left out without it")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 
@@ -46,11 +50,13 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from pipelines.reporting.benchmark_folder import read_benchmark
     from pipelines.reporting.headline import headline, title
+    from pipelines.reporting.latency_report import LatencyReport
     from pipelines.reporting.quality_report import QualityReport
     from pipelines.reporting.report_page import png, render
     from pipelines.reporting.timing_report import TimingReport
     from pipelines.reporting.verifier_folder import read_comparison
     from pipelines.reporting.verifier_report import VerifierReport
+    from predictors.latency import read_profile
 
     config = load_parameters(ReportConfig, args.pair, "report", args.params)
     device = json.loads(args.device.read_text())["slug"]
@@ -66,12 +72,16 @@ def run(args: argparse.Namespace) -> None:
     rules = None if comparison is None else VerifierReport(comparison, config.bootstrap_replicates, config.seed)
     quality["verifiers"] = None if rules is None else rules.quality()
     timing["verifiers"] = None if rules is None else rules.timing()
+    path = args.latency / f"{device}.json"
+    profile = read_profile(path) if path.is_file() else None
+    timing["latency"] = None if profile is None else LatencyReport(benchmark, profile).build()
+    timing["bars"] += [] if timing["latency"] is None else timing["latency"].pop("bars")
     timing["provenance"] = benchmark.origin
     timing["headline"] = headline(timing)
     timing["title"] = title(timing)
     quality["provenance"] = {key: value for key, value in benchmark.origin.items() if key != "date"}
     folder = args.output / device
-    images = {name: png(figure) for name, figure in _figures(timing, quality).items()}
+    images = {name: png(figure) for name, figure in _figures(timing, quality, profile).items()}
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in images.items():
         (folder / f"{name}.png").write_bytes(data)
@@ -82,11 +92,15 @@ def run(args: argparse.Namespace) -> None:
     print("\n".join(timing["headline"]))
     if comparison is None:
         print(f"no comparison of verification rules in {args.verifiers / device}: its section is left out")
+    if profile is None:
+        print(f"no latency profile at {path}: its section is left out")
 
 
-def _figures(timing: dict[str, Any], quality: dict[str, Any]) -> dict[str, Any]:
+def _figures(timing: dict[str, Any], quality: dict[str, Any], profile: "LatencyProfile | None") -> dict[str, Any]:
     from pipelines.reporting import plots
     from pipelines.reporting.calibration_plots import confusion_figure, reliability_figure
+    from pipelines.reporting.latency_plots import latency_figure
+    from pipelines.reporting.prediction_plots import prediction_figure
     from pipelines.reporting.report_page import exported_predictor
     from pipelines.reporting.verifier_plots import acceptance_by_depth, block_efficiency_by_rule
 
@@ -104,6 +118,9 @@ def _figures(timing: dict[str, Any], quality: dict[str, Any]) -> dict[str, Any]:
     if quality["verifiers"]:
         figures["verifiers"] = plots.draw(block_efficiency_by_rule, quality["verifiers"])
         figures["acceptance"] = plots.draw(acceptance_by_depth, quality["verifiers"])
+    if profile is not None:
+        figures["latency"] = plots.draw(latency_figure, profile)
+        figures["prediction"] = plots.draw(prediction_figure, timing["latency"]["prediction"])
     return figures
 
 

@@ -1,8 +1,9 @@
 """The benchmark's arms: ways of decoding one prompt with the same weights, budget and token counter.
 
-autoregressive   the target alone, our loop          hf_generate   the target alone, Hugging Face generate
-chain-γ          static draft length                 hf_assisted   Hugging Face assisted generation, default schedule
-confidence-ε, entropy, hrad                          controllers, drafting at most max γ tokens (hrad: its bundle's γ)
+autoregressive     the target alone, our loop          hf_generate   the target alone, Hugging Face generate
+plain_hf_forward   the same over Hugging Face's forward, where ours is the compact one
+chain-γ            static draft length                 hf_assisted   Hugging Face assisted generation, default schedule
+confidence-ε, entropy, hrad                            controllers, drafting at most max γ tokens (hrad: its bundle's γ)
 """
 
 import copy
@@ -14,10 +15,11 @@ from time import perf_counter
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from pipelines.measuring.names import CHAIN, CONFIDENCE, HRAD, PLAIN
+from pipelines.measuring.names import CHAIN, CONFIDENCE, HF_FORWARD, HRAD, PLAIN
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
+from runtime.causal_model import CausalLanguageModel
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,9 @@ def build_decoders(
 
     longest = max(gammas)
     decoders = {PLAIN: build_decoder(pair, {"method": "autoregressive"})}
+    if isinstance(pair.target, CausalLanguageModel) and pair.target.forward == "compact":
+        general = ModelPair(pair.target.model, forward="hugging_face")
+        decoders[HF_FORWARD] = build_decoder(general, {"method": "autoregressive"})
     decoders |= {f"{CHAIN}{gamma}": speculative(gamma, kind="fixed") for gamma in gammas}
     decoders |= {f"{CONFIDENCE}{e:g}": speculative(longest, kind="confidence", epsilon=e) for e in epsilons}
     decoders["entropy"] = speculative(longest, kind="entropy")

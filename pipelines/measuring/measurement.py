@@ -124,7 +124,8 @@ class Measurement:
             )
             place = {"split": split, "temperature": temperature, "repeat": repeat, "arm": name, "order": order}
             who = {"prompt": prompt.id, "document": prompt.document, "slice": prompt.slice}
-            rows.append({**place, **who, **measured(run, seconds)})
+            size = {"prompt_tokens": len(prompt.tokens)}
+            rows.append({**place, **who, **size, **measured(run, seconds)})
             self.blocks.bar.update()
         return rows
 

@@ -14,17 +14,19 @@ from pipelines.outputs import replacing
 from predictors.rounds import PHASES, RoundRecord
 
 COUNTS = ("rounds", "drafted", "levels", "accepted", "emitted", "rolled_back", "trimmed", "segments", "bypassed")
+HISTOGRAMS = ("accepted_histogram", "uncut_histogram")  # rounds by accepted tokens: all, and those of the longest draft
 SUMMED = ("drafted", "levels", "accepted", "emitted", "rolled_back")
 MEASUREMENT_SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("pair", "arm", "split", "slice", "document", "prompt")),
+        ("prompt_tokens", pa.int32()),
         ("temperature", pa.float64()),
         ("repeat", pa.int32()),
         ("order", pa.int32()),
         ("tokens", pa.int32()),
         ("seconds", pa.float64()),
         *((name, pa.int32()) for name in COUNTS),  # null where the arm keeps no round records
-        ("accepted_histogram", pa.list_(pa.int32())),
+        *((name, pa.list_(pa.int32())) for name in HISTOGRAMS),
         *((f"seconds_{phase}", pa.float64()) for phase in (*PHASES, "rest")),
         ("equals_plain", pa.bool_()),  # greedy text equals the autoregressive arm's; null above temperature 0
         ("output", pa.list_(pa.int32())),
@@ -55,6 +57,7 @@ def measured(run: Run, seconds: float) -> dict[str, Any]:
         "segments": sum(r.ends_segment for r in rounds),
         "bypassed": sum(r.bypassed for r in rounds),
         "accepted_histogram": accepted_histogram(rounds),
+        "uncut_histogram": uncut_histogram(rounds),
         **{f"seconds_{phase}": value for phase, value in phases.items()},
         "seconds_rest": seconds - sum(phases.values()),
     }
@@ -66,6 +69,14 @@ def accepted_histogram(rounds: Sequence[RoundRecord]) -> list[int]:
     for record_ in rounds:
         counts[record_.accepted] += 1
     return counts
+
+
+def uncut_histogram(rounds: Sequence[RoundRecord]) -> list[int]:
+    """Number of rounds by accepted tokens, from 0 to the longest draft, of the rounds that drafted as much as any: of a static
+    length, those that neither the budget nor an end-of-sequence token cut short."""
+    longest = max((record.levels for record in rounds), default=0)
+    counts = accepted_histogram([record for record in rounds if record.levels == longest])
+    return counts + [0] * (longest + 1 - len(counts))
 
 
 def write_measurements(path: Path, pair: str, rows: Rows) -> None:

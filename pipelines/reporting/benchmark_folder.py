@@ -37,7 +37,9 @@ class Benchmark:
     def items(self) -> pd.DataFrame:
         """One row per (arm, temperature, prompt): the fastest of its repeats."""
         fastest = self.runs.loc[self.runs.groupby(["arm", *ITEM])["seconds"].idxmin()]
-        return fastest.set_index(["arm", *ITEM])[["document", "slice", "tokens", "seconds"]].sort_index()
+        return fastest.set_index(["arm", *ITEM])[
+            ["document", "slice", "prompt_tokens", "tokens", "seconds"]
+        ].sort_index()
 
     @property
     def first_repeat(self) -> pd.DataFrame:
@@ -87,7 +89,16 @@ def read_benchmark(folder: Path) -> Benchmark:
 
 
 def _place(arm: str) -> tuple[int, float]:
-    order = ("autoregressive", "hf_generate", "hf_assisted", "chain-", CONFIDENCE, "entropy", "hrad")
+    order = (
+        "autoregressive",
+        "plain_hf_forward",
+        "hf_generate",
+        "hf_assisted",
+        "chain-",
+        CONFIDENCE,
+        "entropy",
+        "hrad",
+    )
     family = next((index for index, prefix in enumerate(order) if arm.startswith(prefix)), len(order))
     _, _, number = arm.partition("-")
     return family, float(number) if number else 0.0

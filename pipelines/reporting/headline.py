@@ -7,6 +7,7 @@ from pipelines.reporting.statistics import Interval
 
 NAMES = {
     "autoregressive": "plain decoding",
+    "plain_hf_forward": "plain, HF's forward",
     "hf_generate": "HF generate",
     "hf_assisted": "HF assisted",
     "entropy": "entropy (AdaEDL)",

@@ -9,6 +9,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from pipelines.measuring.provenance import numerics
+from pipelines.reporting.bars import bar_text, measured_text
 from pipelines.reporting.headline import arm_name, headline, percent, times
 from pipelines.reporting.verifier_report import sentence
 
@@ -47,6 +49,7 @@ def render(
         origin=origin,
         device=origin["device"],
         parameters=origin["parameters"],
+        numerics=numerics(origin),
         arms=list(timing["temperatures"][0]["arms"]),
         facts=facts,
         small=small,
@@ -59,6 +62,8 @@ def render(
         predictor_rows=_predictor_rows(quality["predictors"], exported),
         image=lambda name: _image(images[name], name),
         name=arm_name,
+        bar_text=bar_text,
+        measured_text=measured_text,
         times=times,
         percent=percent,
         bracket=lambda value: f"{value['value']:.2f} ({value['low']:.2f}–{value['high']:.2f})",

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from pipelines.measuring.names import HF_ASSISTED, HF_PLAIN, PLAIN
+from pipelines.measuring.names import HF_ASSISTED, HF_FORWARD, HF_PLAIN, PLAIN
+from pipelines.reporting.bars import SHARE, bar_row
 from pipelines.reporting.benchmark_folder import STATIC, Benchmark
 from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
 from predictors.rounds import PHASES
 
-OVERHEAD_BAR, PLAIN_BAR, GREEDY_BAR, SAMPLING_BAR = 0.10, 1.0, 1.0, 1.1
+OVERHEAD_BAR, PLAIN_BAR, GREEDY_BAR, SAMPLING_BAR = 0.10, 1.1, 1.0, 1.1
 SHARES = (*PHASES, "rest")
 
 
@@ -30,6 +30,8 @@ class TimingReport:
             "plain_over_hf_generate": self._ratios(PLAIN, HF_PLAIN),
             "best_static_over_hf_assisted": self._ratios(STATIC, HF_ASSISTED),
         }
+        if HF_FORWARD in benchmark.arms:
+            comparisons["compact_over_hf_forward"] = self._ratios(PLAIN, HF_FORWARD)
         return {
             "temperatures": temperatures,
             "slices": {name: self._slice(name) for name in sorted(benchmark.runs["slice"].unique())},
@@ -127,26 +129,12 @@ class TimingReport:
 
     def _bars(self, comparisons: dict[str, Any], overhead: dict[str, Interval]) -> list[dict[str, Any]]:
         rows = [
-            _bar(f"loop overhead, {name.replace('_', ' ')}", value, OVERHEAD_BAR, at_most=True)
+            bar_row(f"loop overhead, {name.replace('_', ' ')}", value, OVERHEAD_BAR, SHARE, at_most=True)
             for name, value in overhead.items()
         ]
         for row in comparisons["plain_over_hf_generate"]:
-            rows.append(_bar(f"plain / HF generate, T={row['temperature']:g}", row["ratio"], PLAIN_BAR))
+            rows.append(bar_row(f"plain / HF generate, T={row['temperature']:g}", row["ratio"], PLAIN_BAR))
         for row in comparisons["best_static_over_hf_assisted"]:
             bar = SAMPLING_BAR if row["temperature"] > 0 else GREEDY_BAR
-            rows.append(_bar(f"best static / HF assisted, T={row['temperature']:g}", row["ratio"], bar))
+            rows.append(bar_row(f"best static / HF assisted, T={row['temperature']:g}", row["ratio"], bar))
         return rows
-
-
-def _bar(name: str, measured: Interval, bar: float, at_most: bool = False) -> dict[str, Any]:
-    """A bar and whether the measured value and its whole interval meet it."""
-    sign = -1 if at_most else 1
-    values = [np.nan if value is None else sign * value for value in measured.values()]
-    return {
-        "name": name,
-        "bar": bar,
-        "at_most": at_most,
-        "measured": measured,
-        "met": bool(values[0] >= sign * bar),
-        "interval_met": bool(min(values) >= sign * bar),
-    }

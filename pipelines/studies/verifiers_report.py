@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.measuring.names import PLAIN
+from pipelines.measuring.provenance import numerics
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.report import ReportConfig
 
@@ -74,7 +75,7 @@ def introduction(quality: dict[str, Any], timing: dict[str, Any], comparison: An
         f"settings; {timing['prompts']} test prompts decoded per arm and timed setting. Brackets are 95 % bootstrap intervals "
         "over documents. Shapes were chosen on validation prompts, at each setting, once for block efficiency and once for "
         f"speed; all slices share the choice. Plain decoding: {rate:.1f} tokens/s. `hsd` is `block` and `match` is `nss` under "
-        f"another name. Measured on {origin['device']['slug']} ({origin['dtype']}, {origin['threads']} threads), commit "
+        f"another name. Measured on {origin['device']['slug']} ({numerics(origin)}, {origin['threads']} threads), commit "
         f"`{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}.{capped}"
     )
 

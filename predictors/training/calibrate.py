@@ -35,12 +35,12 @@ PROBABILITIES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 class CalibrateConfig:
     """How a head is calibrated and measured.
 
-    ``draft_cost``: a drafted token in target passes. ``epsilons``: the confidence thresholds tried; ``probabilities``: the
-    thresholds of "none" and "all" tried besides the argmax (empty: argmax only). The largest trusted squared distance is
-    ``distance_margin`` times the ``distance_quantile`` on validation rows.
+    ``draft_cost``: a drafted token in target passes; ``None`` stands for what the latency profile says. ``epsilons``: the
+    confidence thresholds tried; ``probabilities``: the thresholds of "none" and "all" tried besides the argmax (empty: argmax
+    only). The largest trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation rows.
     """
 
-    draft_cost: float
+    draft_cost: float | None = None
     epsilons: tuple[float, ...] = EPSILONS
     probabilities: tuple[float, ...] = PROBABILITIES
     prior_correction: bool = True
@@ -50,7 +50,7 @@ class CalibrateConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.draft_cost < 0:
+        if self.draft_cost is not None and self.draft_cost < 0:
             raise ValueError(f"draft_cost must be >= 0 target passes, got {self.draft_cost}.")
         if not self.epsilons or not all(0 <= epsilon <= 1 for epsilon in self.epsilons):
             raise ValueError(f"epsilons must be one or more numbers in [0, 1], got {list(self.epsilons)}.")
@@ -164,6 +164,7 @@ def _parts(*tables: LabelTable) -> list[tuple[str, LabelTable]]:
 
 
 def _replay(table: LabelTable, config: CalibrateConfig) -> Replay:
+    assert config.draft_cost is not None, "the latency profile's cost is filled in before"
     return Replay(table.accepted, table.confidence_NG[:, : table.metadata.gamma], config.draft_cost)
 
 

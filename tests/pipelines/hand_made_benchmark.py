@@ -1,4 +1,4 @@
-"""A benchmark and a calibration written by hand: eight arms of known speed on six prompts."""
+"""A benchmark and a calibration written by hand: nine arms of known speed on six prompts."""
 
 import numpy as np
 
@@ -9,7 +9,8 @@ from pipelines.outputs import write_json
 PHASES = ("draft", "target", "verify", "controller", "rest")
 SPEED = {  # tokens per second of each arm
     "autoregressive": 100,
-    "hf_generate": 90,
+    "plain_hf_forward": 82,
+    "hf_generate": 80,
     "hf_assisted": 120,
     "chain-1": 130,
     "chain-3": 160,
@@ -72,7 +73,7 @@ def measurement_rows(speed=SPEED, noise=0.05) -> list[dict]:
                 for order, (arm, rate) in enumerate(speed.items()):
                     seconds = 60 / rate * pace * (1 + noise * generator.uniform()) * (1 + 9 * (repeat == 1))
                     row = {**place, "temperature": temperature, "repeat": repeat, "arm": arm, "order": order}
-                    row |= {"tokens": 60, "seconds": seconds, "output": [1, 2]}
+                    row |= {"prompt_tokens": 20, "tokens": 60, "seconds": seconds, "output": [1, 2]}
                     rows.append(row if arm.startswith("hf") else row | rounds(arm, seconds))
     return rows
 
@@ -86,6 +87,7 @@ def rounds(arm, seconds) -> dict:
         "trimmed": 0,
         "segments": 30,
         "accepted_histogram": [10, 10, 10] if drafted else [30],
+        "uncut_histogram": [9, 8, 7, 4][: 2 if arm == "chain-1" else 4] if drafted else [30],
         **{f"seconds_{phase}": seconds / 5 for phase in PHASES},
     }
 
@@ -124,7 +126,7 @@ def write_benchmark(folder, rows, calibrated=(0.0,)) -> None:
         "date": "2026-01-01",
         "pair": "p",
         "threads": 1,
-        "dtype": "float32",
+        "models": {name: {"dtype": "float32", "forward": "compact"} for name in ("target", "draft")},
         "parameters": {"max_new_tokens": 60, "repeats": 2, "epsilons": [0.4]},
         **{f"{name}_sha256": "0" * 64 for name in ("pair", "prompts", "bundle", "code")},
     }

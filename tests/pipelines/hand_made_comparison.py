@@ -62,5 +62,11 @@ def write_comparison(folder) -> None:
         for verifier in ("tokenwise", "block", "traversal")
     ]
     write_json(folder / CHOICES, {"choices": choices, "capped": False})
-    origin = {"device": {"slug": "toy"}, "dtype": "float32", "threads": 1, "commit": None, "date": "2026-01-01"}
+    origin = {
+        "device": {"slug": "toy"},
+        "threads": 1,
+        "models": {"target": {"dtype": "float32", "forward": "compact"}},
+        "commit": None,
+        "date": "2026-01-01",
+    }
     write_json(folder / "provenance.json", origin)

@@ -39,10 +39,10 @@ def test_stage_writes_all_rows_and_their_origin(stage):
     rows = pd.read_parquet(folder / benchmark.MEASUREMENTS)
     test = rows[rows["split"] == "test"]
     assert set(test["arm"]) == {
-        *("autoregressive", "hf_generate", "hf_assisted"),
+        *("autoregressive", "plain_hf_forward", "hf_generate", "hf_assisted"),
         *("chain-1", "chain-2", "confidence-0.3", "entropy"),
     }
-    assert len(test) == 7 * 4 * 2 * 2
+    assert len(test) == 8 * 4 * 2 * 2
     assert (test["tokens"] == 6).all()
     ours = test[test["rounds"].notna()]
     phases = ours[["seconds_draft", "seconds_target", "seconds_verify", "seconds_controller", "seconds_rest"]]

@@ -12,6 +12,7 @@ from pipelines.outputs import write_json
 from pipelines.reporting.headline import headline, percent, times, title, verdict
 from tests.pipelines.hand_made_benchmark import PHASES, calibration, measurement_rows, write_benchmark
 from tests.pipelines.hand_made_comparison import write_comparison
+from tests.pipelines.hand_made_profile import PROFILE
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +24,7 @@ def inputs(tmp_path_factory):
         write_json(folder / "calibration" / f"{name}.json", calibration(name))
     write_json(folder / "pair" / "pair.json", {"source": "builtin", "pair": "p"})
     write_comparison(folder / "verifiers" / "toy-1c")
+    write_json(folder / "latency" / "toy-1c.json", PROFILE)
     write_json(folder / "labels" / "hrad.json", {"classes": {"test": {"none": 9, "some": 13, "all": 7}}})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 200}}}}))
     return folder
@@ -37,6 +39,7 @@ def stage(inputs, output):
         pair_folder=inputs / "pair",
         labels=inputs / "labels",
         verifiers=inputs / "verifiers",
+        latency=inputs / "latency",
         output=output,
         params=inputs / "params.yaml",
     )
@@ -125,14 +128,37 @@ def test_page_is_well_formed_and_works_offline(folder, timing):
     page = Page()
     page.feed(text)
     assert not page.open
-    assert page.images == 9
+    assert page.images == 11
     assert all(link.startswith("data:image/png;base64,") for link in page.links)
     assert not re.search(r"https?://|url\(|@import", text)
     assert "&lt;b&gt;note" in text
     assert timing["title"] in text
     assert {path.stem for path in folder.glob("*.png")} == {
-        *("speedup", "sweep", "slices", "accepted", "shares", "confusion", "reliability", "verifiers", "acceptance")
+        *("speedup", "sweep", "slices", "accepted", "shares", "confusion", "reliability", "verifiers", "acceptance"),
+        *("latency", "prediction"),
     }
+
+
+def test_sections_on_latency_and_predictions(folder, timing):
+    text = (folder / "index.html").read_text()
+    assert "What a pass costs here" in text and "Predicted and measured" in text
+    assert "2.00x (1.50–2.67)" in text  # the compact draft step
+    assert "Note: contexts [512] are cut to 128" in text
+    names = [row["name"] for row in timing["bars"]]
+    assert "their ranking, Spearman" in names and "bars" not in timing["latency"]
+
+
+def test_a_missing_profile_leaves_its_sections_out(inputs, tmp_path, monkeypatch, capsys):
+    args_of = inputs / "latency" / "toy-1c.json"
+    hidden = args_of.rename(tmp_path / "hidden.json")
+    try:
+        folder = stage(inputs, tmp_path)
+    finally:
+        hidden.rename(args_of)
+    assert "no latency profile at" in capsys.readouterr().out
+    text = (folder / "index.html").read_text()
+    assert "No latency profile was measured" in text and "Predicted and measured" not in text
+    assert json.loads((folder / "timing.json").read_text())["latency"] is None
 
 
 def test_section_on_verification_rules(folder, timing, quality):

@@ -9,10 +9,13 @@ import pytest
 import torch
 
 from pipelines.head_folder import read_head
+from pipelines.outputs import write_json
+from predictors.latency import LatencyProfile, draft_cost
 from predictors.training.calibrate import CalibrateConfig, calibrate, outputs
 from predictors.training.decision import Replay
 from predictors.training.label_table import read_labels
 from predictors.training.metrics import nll
+from tests.pipelines.hand_made_profile import PROFILE
 from tests.predictors_training.synthetic import stage, write_parameters
 
 POLICIES = {
@@ -40,9 +43,9 @@ def copied(finished, workspace):
     return workspace
 
 
-def run_calibrate():
+def run_calibrate(*options):
     labels, head = "data/p/labels/hrad.parquet", "data/p/predictors/paper"
-    stage("calibrate", "--predictor", "paper", labels, head, "data/p/calibration/paper.json")
+    stage("calibrate", "--predictor", "paper", labels, head, "data/p/calibration/paper.json", *options)
 
 
 def test_the_same_inputs_give_the_same_bytes(copied):
@@ -110,6 +113,22 @@ def test_the_static_setting_is_the_best_on_train_and_validation_rows(finished, r
     replay = Replay(known.accepted, known.confidence_NG, 0.2)
     values = [replay.value(replay.static(tokens)) for tokens in range(5)]
     assert records["paper"]["thresholds"]["static_gamma"] == int(np.argmax(values))
+
+
+def test_the_draft_cost_is_the_latency_profiles(copied):
+    write_parameters({"calibrate": {"draft_cost": None}})
+    with pytest.raises(SystemExit, match="draft_cost is not set: give --device and --latency"):
+        run_calibrate()
+    write_json(Path("device.json"), {"slug": "toy-1c"})
+    write_json(Path("latency/toy-1c.json"), PROFILE)
+    run_calibrate("--device", "device.json", "--latency", "latency")
+    metadata = read_labels(Path("data/p/labels/hrad.parquet")).metadata
+    served = metadata.capture_contract("labels").serving_range
+    context = (served.min_context + served.max_context) / 2
+    profile = LatencyProfile.from_record(PROFILE, "profile")
+    expected = draft_cost(profile, metadata.gamma, context, sampled=False)
+    record = json.loads(Path("data/p/calibration/paper.json").read_text())
+    assert record["draft_cost"] == pytest.approx(expected) and expected != 0.2
 
 
 def test_another_label_table_is_refused(copied, traces):

@@ -7,7 +7,7 @@ from tqdm import tqdm
 
 from pipelines.measuring.arms import Arm, timed
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.measurement_table import measured
+from pipelines.measuring.measurement_table import HISTOGRAMS, measured
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.seeds import seed_of
 from pipelines.measuring.verifiers.shapes import Shape, setting_name
@@ -17,7 +17,7 @@ from runtime import Decoder, ModelPair, build_decoder
 
 ArmName = tuple[str, str]  # shape's name, rule; plain decoding is (PLAIN, PLAIN)
 PLAIN_ARM: ArmName = (PLAIN, PLAIN)
-LISTS = ("output", "accepted_histogram")
+LISTS = ("output", *HISTOGRAMS)
 
 
 def decoder_of(pair: ModelPair, shape: Shape, verifier: str) -> Decoder:

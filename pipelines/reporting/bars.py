@@ -1,0 +1,41 @@
+"""What the project holds itself to: a measured value against a bar, as a row of the report's table of checks."""
+
+from typing import Any
+
+from pipelines.reporting.headline import percent, times
+from pipelines.reporting.statistics import Interval
+
+RATIO, SHARE, NUMBER = "x", "%", ""
+
+
+def bar_row(name: str, measured: Interval, bar: float, unit: str = RATIO, at_most: bool = False) -> dict[str, Any]:
+    """A bar and whether the measured value and its whole interval meet it (``None``: there is no interval)."""
+    sign = -1 if at_most else 1
+    met = {key: None if value is None else bool(sign * value >= sign * bar) for key, value in measured.items()}
+    return {
+        "name": name,
+        "bar": bar,
+        "unit": unit,
+        "at_most": at_most,
+        "measured": measured,
+        "met": bool(met["value"]),
+        "interval_met": None if None in met.values() else all(met.values()),
+    }
+
+
+def bar_text(row: dict[str, Any]) -> str:
+    """A bar as a person reads it: ``at least 1.1x``."""
+    bar = row["bar"]
+    text = {RATIO: f"{bar:.1f}x", SHARE: f"{100 * bar:.0f} %", NUMBER: f"{bar:g}"}[row["unit"]]
+    return f"at {'most' if row['at_most'] else 'least'} {text}"
+
+
+def measured_text(row: dict[str, Any]) -> str:
+    """The measured value as a person reads it, with its interval if it has one."""
+    measured, unit = row["measured"], row["unit"]
+    if None in measured.values():
+        value = measured["value"]
+        return {RATIO: f"{value:.2f}x", SHARE: f"{100 * value:.1f} %", NUMBER: f"{value:.2f}"}[unit]
+    if unit == NUMBER:
+        return f"{measured['value']:.2f} ({measured['low']:.2f}–{measured['high']:.2f})"
+    return percent(measured) if unit == SHARE else times(measured)

@@ -1,0 +1,83 @@
+"""What the report says of a latency profile: cost ratios, the price of wider passes, the compact forward's gain, predictions."""
+
+from typing import Any
+
+from pipelines.reporting.bars import NUMBER, SHARE, bar_row
+from pipelines.reporting.benchmark_folder import Benchmark
+from pipelines.reporting.prediction_report import PredictionReport
+from predictors.latency import Latency, LatencyProfile
+
+MODELS = ("draft", "target")  # tables that have a twin over Hugging Face's own forward
+DRAFT_STEP_BAR, ERROR_BAR, RANK_BAR = 1.8, 0.10, 0.9
+
+
+class LatencyReport:
+    """Builds the record; predictions are compared with the benchmark of the same machine."""
+
+    def __init__(self, benchmark: Benchmark, profile: LatencyProfile) -> None:
+        self.profile = profile
+        self.prediction = PredictionReport(benchmark, profile)
+
+    def build(self) -> dict[str, Any]:
+        """``contexts``; by context ``cost_ratio``, ``draft_step_ms`` and ``target_pass_ms``; ``verify_ratio`` by tokens and
+        context; ``compact_gain`` by model, size of the pass and context (empty where only one forward was timed);
+        ``prediction``; ``bars``."""
+        profile, target = self.profile, self.profile.tables["target"]
+        contexts = list(target.axes["context"])
+        prediction = self.prediction.build()
+        gains = {name: self._gains(name) for name in MODELS if f"{name}_hugging_face" in profile.tables}
+        return {
+            "contexts": contexts,
+            "cost_ratio": [profile.cost_ratio(context) for context in contexts],
+            "draft_step_ms": [_milliseconds(profile.latency("draft", rows=1, context=context)) for context in contexts],
+            "target_pass_ms": [
+                _milliseconds(profile.latency("target", tokens=1, context=context)) for context in contexts
+            ],
+            "verify_ratio": {
+                str(tokens): [profile.verify_ratio(tokens, context) for context in contexts]
+                for tokens in target.axes["tokens"]
+            },
+            "compact_gain": gains,
+            "prediction": prediction,
+            "provenance": dict(profile.provenance),
+            "bars": [*_step_bars(gains, contexts), *_prediction_bars(prediction["summary"]["measured"])],
+        }
+
+    def _gains(self, name: str) -> dict[str, list[dict[str, float]]]:
+        """By size of the pass: time over Hugging Face's forward over ours at each context; the range from the quartiles."""
+        twin = self.profile.tables[f"{name}_hugging_face"]
+        size, _ = twin.axes
+        places = {
+            count: [{size: count, "context": context} for context in twin.axes["context"]] for count in twin.axes[size]
+        }
+        return {
+            str(count): [_ratio(twin.at(**place), self.profile.latency(name, **place)) for place in row]
+            for count, row in places.items()
+        }
+
+
+def _step_bars(gains: dict[str, Any], contexts: list[int]) -> list[dict[str, Any]]:
+    steps = gains.get("draft", {}).get("1", [])
+    return [
+        bar_row(f"draft step, compact / HF's forward, context {context}", gain, DRAFT_STEP_BAR)
+        for context, gain in zip(contexts, steps, strict=False)
+    ]
+
+
+def _prediction_bars(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    def alone(value: float) -> dict[str, float | None]:
+        return {"value": value, "low": None, "high": None}
+
+    error, rank = alone(summary["median_error"]), alone(summary["spearman"])
+    return [
+        bar_row("predicted tokens/s of static settings, median error", error, ERROR_BAR, SHARE, at_most=True),
+        bar_row("their ranking, Spearman", rank, RANK_BAR, NUMBER),
+    ]
+
+
+def _ratio(slow: Latency, fast: Latency) -> dict[str, float]:
+    return {"value": slow.seconds / fast.seconds, "low": slow.low / fast.high, "high": slow.high / fast.low}
+
+
+def _milliseconds(latency: Latency) -> dict[str, float]:
+    return {"value": 1e3 * latency.seconds, "low": 1e3 * latency.low, "high": 1e3 * latency.high}

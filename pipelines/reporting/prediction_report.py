@@ -1,0 +1,98 @@
+"""Predicted against measured tokens/s of the static settings: what a latency profile and one collection of rounds tell.
+
+The rounds are those of the longest static draft at each temperature. They give the law of the accepted length, cut at γ for a
+shorter draft, and one acceptance probability α for the closed form; the profile gives the time (`predictors.latency.throughput`).
+Nothing that a shorter draft or plain decoding was measured to do enters its own prediction.
+"""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipelines.measuring.names import CHAIN, PLAIN
+from pipelines.reporting.benchmark_folder import Benchmark
+from predictors.latency import AcceptanceStatistics, LatencyProfile, generation_latency
+
+KINDS = ("measured", "iid")  # laws of the accepted length: the histogram itself, or one α for every token
+
+
+class PredictionReport:
+    """Builds the record from a benchmark and the profile of the same machine."""
+
+    def __init__(self, benchmark: Benchmark, profile: LatencyProfile) -> None:
+        self.benchmark = benchmark
+        self.profile = profile
+
+    def build(self) -> dict[str, Any]:
+        settings = [self._setting(t, arm) for t in self.benchmark.temperatures for arm in self._arms()]
+        return {
+            "settings": settings,
+            "acceptance": {f"{t:g}": self._acceptance(t).rate for t in self.benchmark.temperatures},
+            "summary": {kind: _summary(settings, kind) for kind in KINDS},
+        }
+
+    def _arms(self) -> list[str]:
+        return [PLAIN, *(arm for arm in self.benchmark.arms if arm.startswith(CHAIN))]
+
+    def _acceptance(self, temperature: float) -> AcceptanceStatistics:
+        """Of the longest static draft, in the rounds that nothing cut short."""
+        longest = self._arms()[-1]
+        runs = self.benchmark.first_repeat
+        runs = runs[(runs["arm"] == longest) & (runs["temperature"] == temperature)]
+        whole = [row for row in runs["uncut_histogram"] if len(row) == _gamma(longest) + 1]
+        return AcceptanceStatistics(tuple(np.sum(whole, axis=0).tolist()))
+
+    def _setting(self, temperature: float, arm: str) -> dict[str, Any]:
+        items = self.benchmark.times(arm, [temperature])
+        measured = float(items["tokens"].sum() / items["seconds"].sum())
+        acceptance = self._acceptance(temperature)
+        predicted = {kind: self._predicted(items, acceptance, _gamma(arm), kind, temperature > 0) for kind in KINDS}
+        return {
+            "temperature": temperature,
+            "arm": arm,
+            "measured": measured,
+            "predicted": predicted,
+            "error": {kind: value["value"] / measured - 1 for kind, value in predicted.items()},
+        }
+
+    def _predicted(
+        self, items: pd.DataFrame, acceptance: AcceptanceStatistics, gamma: int, kind: str, sampled: bool
+    ) -> dict[str, float]:
+        """Tokens/s over the same prompts and output lengths."""
+        law = acceptance.accepted_law(gamma, kind)
+        requests = Counter(zip(items["prompt_tokens"], items["tokens"], strict=True))
+        seconds = np.zeros(3)
+        for (prompt_tokens, tokens), count in requests.items():
+            one = generation_latency(self.profile, law, gamma, int(prompt_tokens), int(tokens), sampled)
+            seconds += count * tokens / np.array([one.tokens_per_second, one.low, one.high])
+        value, low, high = items["tokens"].sum() / seconds
+        return {"value": float(value), "low": float(low), "high": float(high)}
+
+
+def _gamma(arm: str) -> int:
+    return 0 if arm == PLAIN else int(arm.removeprefix(CHAIN))
+
+
+def _summary(settings: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    """Median relative error, and rank correlation of predicted with measured tokens/s over all settings and by temperature."""
+    table = pd.DataFrame(
+        {
+            "temperature": [row["temperature"] for row in settings],
+            "measured": [row["measured"] for row in settings],
+            "predicted": [row["predicted"][kind]["value"] for row in settings],
+        }
+    )
+    error = (table["predicted"] / table["measured"] - 1).abs()
+    by_temperature = {f"{temperature:g}": _spearman(part) for temperature, part in table.groupby("temperature")}
+    return {
+        "median_error": float(error.median()),
+        "largest_error": float(error.max()),
+        "spearman": _spearman(table),
+        "spearman_by_temperature": by_temperature,
+    }
+
+
+def _spearman(table: pd.DataFrame) -> float:
+    return float(table["measured"].corr(table["predicted"], method="spearman"))
