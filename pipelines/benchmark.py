@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a head trained on bfloat16 states serves float32 ones here
         findings["exactness"] = bench.log.once("exactness", lambda: _exactness(bench, bundle, config))
+    findings["forward_agreement"] = _forward_agreement(bench, config)
     findings["notes"] = sorted({str(warning.message) for warning in caught if warning.category is UserWarning})
     findings["notes"] += _bypass_notes(measurements)
     findings["bundle"] = None if bundle is None else _bundle_facts(read_bundle(bundle).card)
@@ -100,6 +101,22 @@ def _exactness(bench: Bench, bundle: Path | None, config: "MeasurementConfig") -
     options = {"gammas": config.gammas, "epsilons": config.epsilons, "verifier": config.verifier, "bundle": bundle}
     tokens = [prompt.tokens for prompt in bench.prompts[TEST][: config.exactness_prompts]]
     return check_exactness(pair, tokens, config.max_new_tokens, options)
+
+
+def _forward_agreement(bench: Bench, config: "MeasurementConfig") -> dict[str, dict[str, float]]:
+    """By model that runs by the compact forward, how far its logits are from Hugging Face's in float32."""
+    from pipelines.measuring.exactness import load_float32
+    from pipelines.measuring.forward_agreement import forward_agreement
+    from runtime.causal_model import CausalLanguageModel
+
+    location = bench.location
+    pair = load_float32(location.target, location.draft, location.tokenizer)
+    tokens = [prompt.tokens for prompt in bench.prompts[TEST][: config.exactness_prompts]]
+    return {
+        name: forward_agreement(model, tokens)
+        for name, model in (("target", pair.target), ("draft", pair.draft))
+        if isinstance(model, CausalLanguageModel) and model.forward == "compact"
+    }
 
 
 def _bypass_notes(rows: "Rows") -> list[str]:

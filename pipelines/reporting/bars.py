@@ -5,7 +5,7 @@ from typing import Any
 from pipelines.reporting.headline import percent, times
 from pipelines.reporting.statistics import Interval
 
-RATIO, SHARE, NUMBER = "x", "%", ""
+RATIO, SHARE, NUMBER, TINY = "x", "%", "", "1e"
 
 
 def bar_row(name: str, measured: Interval, bar: float, unit: str = RATIO, at_most: bool = False) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def bar_row(name: str, measured: Interval, bar: float, unit: str = RATIO, at_mos
 def bar_text(row: dict[str, Any]) -> str:
     """A bar as a person reads it: ``at least 1.1x``."""
     bar = row["bar"]
-    text = {RATIO: f"{bar:.1f}x", SHARE: f"{100 * bar:.0f} %", NUMBER: f"{bar:g}"}[row["unit"]]
+    text = {RATIO: f"{bar:.1f}x", SHARE: f"{100 * bar:.0f} %", NUMBER: f"{bar:g}", TINY: f"{bar:.0e}"}[row["unit"]]
     return f"at {'most' if row['at_most'] else 'least'} {text}"
 
 
@@ -35,7 +35,7 @@ def measured_text(row: dict[str, Any]) -> str:
     measured, unit = row["measured"], row["unit"]
     if None in measured.values():
         value = measured["value"]
-        return {RATIO: f"{value:.2f}x", SHARE: f"{100 * value:.1f} %", NUMBER: f"{value:.2f}"}[unit]
-    if unit == NUMBER:
-        return f"{measured['value']:.2f} ({measured['low']:.2f}–{measured['high']:.2f})"
+        return {RATIO: f"{value:.2f}x", SHARE: f"{100 * value:.1f} %", NUMBER: f"{value:.2f}", TINY: f"{value:.1e}"}[
+            unit
+        ]
     return percent(measured) if unit == SHARE else times(measured)

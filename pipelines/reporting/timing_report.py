@@ -5,12 +5,13 @@ from typing import Any
 import pandas as pd
 
 from pipelines.measuring.names import HF_ASSISTED, HF_FORWARD, HF_PLAIN, PLAIN
-from pipelines.reporting.bars import SHARE, bar_row
+from pipelines.reporting.bars import SHARE, TINY, bar_row
 from pipelines.reporting.benchmark_folder import STATIC, Benchmark
 from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
 from predictors.rounds import PHASES
 
 OVERHEAD_BAR, PLAIN_BAR, GREEDY_BAR, SAMPLING_BAR = 0.10, 1.1, 1.0, 1.1
+AGREEMENT_BAR = 1e-5
 SHARES = (*PHASES, "rest")
 
 
@@ -132,6 +133,10 @@ class TimingReport:
             bar_row(f"loop overhead, {name.replace('_', ' ')}", value, OVERHEAD_BAR, SHARE, at_most=True)
             for name, value in overhead.items()
         ]
+        for name, found in self.benchmark.findings["forward_agreement"].items():
+            difference = {"value": found["compact"], "low": None, "high": None}
+            text = f"{name}'s logits, compact against HF's forward in float32, of the largest logit"
+            rows.append(bar_row(text, difference, AGREEMENT_BAR, TINY, at_most=True))
         for row in comparisons["plain_over_hf_generate"]:
             rows.append(bar_row(f"plain / HF generate, T={row['temperature']:g}", row["ratio"], PLAIN_BAR))
         for row in comparisons["best_static_over_hf_assisted"]:

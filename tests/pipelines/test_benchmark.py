@@ -53,6 +53,8 @@ def test_stage_writes_all_rows_and_their_origin(stage):
     findings = json.loads((folder / benchmark.FINDINGS).read_text())
     assert len(findings["choices"]) == 4
     assert all(row["exact_float32"] for row in findings["exactness"])
+    for found in (findings["forward_agreement"][name] for name in ("target", "draft")):
+        assert 0 < found["compact"] < 1e-5 and found["rounding"] < 1e-5
     assert "hrad is left out" in findings["notes"][-1]
     origin = json.loads((folder / benchmark.PROVENANCE).read_text())
     assert origin["device"]["slug"] == "toy-1c"

@@ -132,6 +132,7 @@ def test_the_figure_has_every_setting(record):
             "+2 % (+0…+10)",
         ),
         (bar_row("a", {"value": 0.023, "low": None, "high": None}, 0.1, "%", True), "at most 10 %", "2.3 %"),
+        (bar_row("a", {"value": 2e-6, "low": None, "high": None}, 1e-5, "1e", True), "at most 1e-05", "2.0e-06"),
         (bar_row("a", {"value": 0.954, "low": None, "high": None}, 0.9, ""), "at least 0.9", "0.95"),
     ],
 )
