@@ -1,11 +1,13 @@
-"""Predicted against measured tokens/s of the static settings: what a latency profile and one collection of rounds tell.
+"""Predicted against measured tokens/s of the static settings: what a latency profile and rounds of longer drafts tell.
 
-The rounds are those of the longest static draft at each temperature. They give the law of the accepted length, cut at γ for a
-shorter draft, and one acceptance probability α for the closed form; the profile gives the time (`predictors.latency.throughput`).
-Nothing that a shorter draft or plain decoding was measured to do enters its own prediction.
+A setting's law of the accepted length comes from the rounds of all longer static drafts at its temperature, cut at its own γ: by
+depth, or as one acceptance probability α for the closed form. (Shorter drafts begin their rounds elsewhere in the text.) The
+profile gives the time (`predictors.latency.throughput`). Nothing that a setting was measured to do enters its own prediction,
+but that the longest draft's acceptance is its own.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from pipelines.measuring.names import CHAIN, PLAIN
 from pipelines.reporting.benchmark_folder import Benchmark
 from predictors.latency import AcceptanceStatistics, LatencyProfile, generation_latency
 
-KINDS = ("measured", "iid")  # laws of the accepted length: the histogram itself, or one α for every token
+KINDS = ("measured", "iid")  # laws of the accepted length: acceptance by depth, or one α for every token
 
 
 class PredictionReport:
@@ -29,25 +31,28 @@ class PredictionReport:
         settings = [self._setting(t, arm) for t in self.benchmark.temperatures for arm in self._arms()]
         return {
             "settings": settings,
-            "acceptance": {f"{t:g}": self._acceptance(t).rate for t in self.benchmark.temperatures},
+            "acceptance": {f"{t:g}": self._acceptance(t, self._arms()[1:]).rate for t in self.benchmark.temperatures},
             "summary": {kind: _summary(settings, kind) for kind in KINDS},
         }
 
     def _arms(self) -> list[str]:
         return [PLAIN, *(arm for arm in self.benchmark.arms if arm.startswith(CHAIN))]
 
-    def _acceptance(self, temperature: float) -> AcceptanceStatistics:
-        """Of the longest static draft, in the rounds that nothing cut short."""
-        longest = self._arms()[-1]
+    def _acceptance(self, temperature: float, arms: Sequence[str]) -> AcceptanceStatistics:
+        """Of static drafts, in the rounds that nothing cut short."""
         runs = self.benchmark.first_repeat
-        runs = runs[(runs["arm"] == longest) & (runs["temperature"] == temperature)]
-        whole = [row for row in runs["uncut_histogram"] if len(row) == _gamma(longest) + 1]
-        return AcceptanceStatistics(tuple(np.sum(whole, axis=0).tolist()))
+        runs = runs[runs["temperature"] == temperature]
+        whole = [
+            [row for row in runs[runs["arm"] == arm]["uncut_histogram"] if len(row) == _gamma(arm) + 1] for arm in arms
+        ]
+        return AcceptanceStatistics([np.sum(rows, axis=0).tolist() for rows in whole if rows])
 
     def _setting(self, temperature: float, arm: str) -> dict[str, Any]:
         items = self.benchmark.times(arm, [temperature])
         measured = float(items["tokens"].sum() / items["seconds"].sum())
-        acceptance = self._acceptance(temperature)
+        *_, longest = arms = self._arms()
+        longer = [other for other in arms if _gamma(other) > _gamma(arm)] or [longest]
+        acceptance = self._acceptance(temperature, longer)
         predicted = {kind: self._predicted(items, acceptance, _gamma(arm), kind, temperature > 0) for kind in KINDS}
         return {
             "temperature": temperature,

@@ -1,21 +1,21 @@
-"""How many drafted tokens survive: the law of a chain's accepted length, from a histogram of rounds.
+"""How many drafted tokens survive: the law of a chain's accepted length, from histograms of rounds.
 
-Rounds were drafted at the cap γ_max; n_i of them accepted i tokens. A round that accepted all γ_max is censored: it would have
-gone on. Under one acceptance probability α for all tokens (the truncated geometric law) its maximum-likelihood estimate is
+A histogram counts the rounds of chains of one length γ_max: n_i of them accepted i tokens. A round that accepted all γ_max is
+censored: it would have gone on. Depth d was tested in the rounds that drafted d tokens and accepted d - 1 or more, and passed in
+those that accepted d or more. Over all histograms
 
-    α = Σ_i i n_i / (Σ_i i n_i + Σ_{i<γ_max} n_i)              accepted / (accepted + rejections)
+    α_d = Σ passed at d / Σ tested at d           at one depth
+    α = Σ_d passed / Σ_d tested                   at all: accepted / (accepted + rejections)
 
-and at depth d, among the rounds that came that far, the share that accepted token d is
-
-    α_d = Σ_{i>=d} n_i / Σ_{i>=d-1} n_i
-
-A chain of γ then accepts i tokens with probability
+α is the maximum-likelihood estimate of the truncated geometric law, in which all tokens are accepted alike. A chain of γ accepts
+i tokens with probability
 
     iid         α^i (1-α)  for i < γ,  α^γ  for i = γ
-    measured    (Π_{d<=i} α_d) (1-α_{i+1})  for i < γ <= γ_max,  Π_{d<=γ} α_d  for i = γ
+    measured    (Π_{d<=i} α_d) (1-α_{i+1})  for i < γ,  Π_{d<=γ} α_d  for i = γ;   α_d = α at depths that were never tested
 
-The measured law is the histogram itself, cut at γ: a shorter chain accepts min(accepted, γ) tokens. Source: specification of
-drafting, sections 4.2 (priors) and 10 (E[X] of the truncated geometric law). Shape suffix: G entries 0 to γ.
+The measured law of a single histogram is the histogram itself, cut at γ: a shorter chain accepts min(accepted, γ) tokens. Source:
+specification of drafting, sections 4.2 (priors) and 10 (E[X] of the truncated geometric law). Shape suffixes: G entries 0 to γ, D
+depths from 1.
 """
 
 from collections.abc import Sequence
@@ -28,63 +28,66 @@ SUM_TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class AcceptanceStatistics:
-    """Acceptance over rounds that all drafted γ_max tokens.
+    """Acceptance over rounds of chains, of one length or of several.
 
     Parameters
     ----------
-    counts
-        Entry i: rounds that accepted i tokens, i from 0 to γ_max >= 1. Leave out rounds that the budget, an end-of-sequence
-        token or a controller cut short.
+    histograms
+        One per draft length γ_max >= 1. Entry i: rounds that accepted i tokens, i from 0 to γ_max. Leave out rounds that the
+        budget, an end-of-sequence token or a controller cut short.
 
     Examples
     --------
-    >>> AcceptanceStatistics((1, 1, 2)).rate  # 1 + 2 * 2 accepted tokens, 2 rejections
+    >>> AcceptanceStatistics([[1, 1, 2]]).rate  # 1 + 2 * 2 accepted tokens, 2 rejections
     0.7142857142857143
     """
 
-    counts: tuple[int, ...]
+    histograms: Sequence[Sequence[int]]
 
     def __post_init__(self) -> None:
-        if len(self.counts) < 2 or min(self.counts) < 0 or not sum(self.counts):
-            raise ValueError(
-                f"counts must be a histogram of rounds by 0 to γ_max >= 1 accepted tokens, got {list(self.counts)}."
-            )
-
-    @property
-    def gamma_max(self) -> int:
-        return len(self.counts) - 1
+        for counts in self.histograms:
+            if len(counts) < 2 or min(counts) < 0:
+                raise ValueError(
+                    f"a histogram must count rounds by 0 to γ_max >= 1 accepted tokens, got {list(counts)}."
+                )
+        if not any(map(any, self.histograms)):
+            raise ValueError("no rounds to learn acceptance from: all histograms are empty.")
 
     @property
     def rate(self) -> float:
         """Maximum-likelihood α of the truncated geometric law."""
-        accepted = sum(tokens * rounds for tokens, rounds in enumerate(self.counts))
-        return float(accepted / (accepted + sum(self.counts[:-1])))
+        tested_D, passed_D = self._depths()
+        return float(passed_D.sum() / tested_D.sum())
 
     @property
     def by_depth(self) -> np.ndarray:
-        """α_d [γ_max] for d from 1; NaN at depths that no round came to."""
-        reached_G = np.cumsum(self.counts[::-1])[::-1]
+        """α_d for d from 1 to the longest draft; NaN at depths that no round came to."""
+        tested_D, passed_D = self._depths()
         with np.errstate(invalid="ignore"):
-            return reached_G[1:] / reached_G[:-1]
+            return passed_D / tested_D
 
     def accepted_law(self, gamma: int, kind: str = "measured") -> np.ndarray:
-        """Probabilities [gamma + 1] of 0 to ``gamma`` accepted tokens; ``kind`` is ``"measured"`` or ``"iid"``.
-
-        Raises
-        ------
-        ValueError
-            For another ``kind``, or a measured law beyond γ_max, where nothing was observed.
-        """
+        """Probabilities [gamma + 1] of 0 to ``gamma`` accepted tokens; ``kind`` is ``"measured"`` or ``"iid"``."""
         if kind == "iid":
             return iid_accepted_law(self.rate, gamma)
         if kind != "measured":
             raise ValueError(f"unknown kind of accepted law {kind!r}. Known kinds: measured, iid.")
-        if gamma > self.gamma_max:
-            raise ValueError(
-                f"gamma={gamma} lies beyond the {self.gamma_max} tokens that were drafted. Use kind='iid', or collect with a "
-                "longer draft."
-            )
-        return truncated_law(np.array(self.counts) / sum(self.counts), gamma)
+        require_at_least("gamma", gamma, 0)
+        alphas_D = np.full(gamma, self.rate)
+        known = self.by_depth[:gamma]
+        alphas_D[: len(known)] = np.where(np.isnan(known), self.rate, known)
+        reached_G = np.cumprod(np.append(1.0, alphas_D))
+        return reached_G - np.append(reached_G[1:], 0.0)
+
+    def _depths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rounds [longest draft] that tested and that passed each depth."""
+        longest = max(len(counts) for counts in self.histograms) - 1
+        tested_D, passed_D = np.zeros(longest), np.zeros(longest)
+        for counts in self.histograms:
+            reached_G = np.cumsum(counts[::-1])[::-1]
+            tested_D[: len(counts) - 1] += reached_G[:-1]
+            passed_D[: len(counts) - 1] += reached_G[1:]
+        return tested_D, passed_D
 
 
 def iid_accepted_law(alpha: float, gamma: int) -> np.ndarray:

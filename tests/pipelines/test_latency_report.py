@@ -61,12 +61,14 @@ def test_a_profile_of_one_forward_has_no_gains(benchmark):
     assert len(record["bars"]) == 2
 
 
-def test_predictions_rest_on_the_longest_draft_and_the_profile_alone(benchmark, profile):
-    """Of six prompts of 20 tokens and 60 new ones, each with the histogram 9, 8, 7, 4 of chains of 3."""
+def test_predictions_rest_on_longer_drafts_rounds_and_the_profile_alone(benchmark, profile):
+    """Of six prompts of 20 tokens and 60 new ones, each with histograms 9, 8 (chains of 1) and 9, 8, 7, 4 (chains of 3)."""
     rows = {(row["temperature"], row["arm"]): row for row in PredictionReport(benchmark, profile).build()["settings"]}
     assert {arm for _, arm in rows} == {"autoregressive", "chain-1", "chain-3"}
-    acceptance = AcceptanceStatistics((54, 48, 42, 24))
+    one, three = [54, 48], [54, 48, 42, 24]
+    of_others = {"autoregressive": [one, three], "chain-1": [three], "chain-3": [three]}
     for (temperature, arm), row in rows.items():
+        acceptance = AcceptanceStatistics(of_others[arm])
         gamma = {"autoregressive": 0, "chain-1": 1, "chain-3": 3}[arm]
         for kind in ("measured", "iid"):
             law = acceptance.accepted_law(gamma, kind)
@@ -98,7 +100,7 @@ def test_rounds_that_the_budget_cut_do_not_count(benchmark, profile):
     ]
     cut = type(benchmark)(runs, benchmark.replays, benchmark.findings, benchmark.origin)
     acceptance = PredictionReport(cut, profile).build()["acceptance"]
-    assert acceptance["0"] == pytest.approx(AcceptanceStatistics((45, 40, 35, 20)).rate)
+    assert acceptance["0"] == pytest.approx(AcceptanceStatistics([[54, 48], [45, 40, 35, 20]]).rate)
 
 
 def test_summary_of_errors_and_ranks(benchmark, profile):

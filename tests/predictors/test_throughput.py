@@ -217,7 +217,7 @@ def play(outcomes, gamma, prompt_tokens, new_tokens, sampled, minds_budget=True)
 @pytest.mark.parametrize("sampled", [False, True])
 def test_generation_against_simulation(sampled):
     rng = np.random.default_rng(3)
-    law = AcceptanceStatistics((30, 20, 10, 15, 25)).accepted_law(4)
+    law = AcceptanceStatistics([[30, 20, 10, 15, 25]]).accepted_law(4)
     outcomes = iter(rng.choice(5, p=law, size=400_000).tolist())
     prediction = generation_latency(PROFILE, law, 4, prompt_tokens=30, new_tokens=17, sampled=sampled)
     runs = np.array([play(outcomes, 4, 30, 17, sampled) for _ in range(20_000)])
