@@ -8,8 +8,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from runtime.adapter import ModelState
+from runtime.compact.applicable import NotCompactError
 from runtime.compact.state import CompactState
-from runtime.compact.weights import CompactWeights, NotCompactError
+from runtime.compact.weights import CompactWeights
 from runtime.hugging_face.state import HuggingFaceState
 from runtime.hugging_face.taps import require_layers
 

@@ -1,8 +1,8 @@
 """Whether the compact forward computes a pair's models: its logits in float32 against those of Hugging Face's own forward.
 
 Both run the same passes over held-out prompts: the prompt, single steps, a tree of which an inner path is kept, a chain, and a
-long text of repeated prompts. The largest difference is given in parts of the largest logit, beside what rounding alone amounts
-to: the difference of Hugging Face's logits to its own over the same text in passes of another width.
+long text of repeated prompts. The largest difference is given in parts of 1 + |logit|, beside what rounding alone amounts to: the
+difference of Hugging Face's logits to its own over the same text in passes of another width.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ WIDTH = 32
 
 
 def forward_agreement(model: CausalLanguageModel, prompts: Sequence[Sequence[int]]) -> dict[str, float]:
-    """Largest relative difference ``compact`` and, for scale, ``rounding``, over all ``prompts`` of a float32 ``model``."""
+    """Largest |difference| / (1 + |logit|), ``compact`` and for scale ``rounding``, over ``prompts`` of a float32 ``model``."""
     forwards = [CausalLanguageModel(model.model, "compact"), CausalLanguageModel(model.model, "hugging_face")]
     limit = min(LONG, model.context_limit // 2)
     largest = {"compact": 0.0, "rounding": 0.0}
@@ -59,5 +59,5 @@ def _in_passes(state: ModelState, tokens: Sequence[int]) -> Tensor:
 
 def _note(largest: dict[str, float], name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
     for logits, reference in pairs:
-        difference = float((logits - reference).abs().max() / reference.abs().max())
+        difference = float(((logits - reference).abs() / (1 + reference.abs())).max())
         largest[name] = max(largest[name], difference)

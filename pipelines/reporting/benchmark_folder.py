@@ -8,7 +8,20 @@ from typing import Any
 
 import pandas as pd
 
-from pipelines.measuring.names import CONFIDENCE, FINDINGS, HRAD, MEASUREMENTS, PROVENANCE, REPLAYS, TEST
+from pipelines.measuring.names import (
+    CHAIN,
+    CONFIDENCE,
+    FINDINGS,
+    HF_ASSISTED,
+    HF_FORWARD,
+    HF_PLAIN,
+    HRAD,
+    MEASUREMENTS,
+    PLAIN,
+    PROVENANCE,
+    REPLAYS,
+    TEST,
+)
 
 ITEM = ["temperature", "prompt"]
 COUNTED = ("rounds", "drafted", "levels", "accepted", "emitted", "rolled_back", "segments")
@@ -89,16 +102,7 @@ def read_benchmark(folder: Path) -> Benchmark:
 
 
 def _place(arm: str) -> tuple[int, float]:
-    order = (
-        "autoregressive",
-        "plain_hf_forward",
-        "hf_generate",
-        "hf_assisted",
-        "chain-",
-        CONFIDENCE,
-        "entropy",
-        "hrad",
-    )
+    order = (PLAIN, HF_FORWARD, HF_PLAIN, HF_ASSISTED, CHAIN, CONFIDENCE, "entropy", HRAD)
     family = next((index for index, prefix in enumerate(order) if arm.startswith(prefix)), len(order))
     _, _, number = arm.partition("-")
     return family, float(number) if number else 0.0

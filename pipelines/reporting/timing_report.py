@@ -135,7 +135,7 @@ class TimingReport:
         ]
         for name, found in self.benchmark.findings["forward_agreement"].items():
             difference = {"value": found["compact"], "low": None, "high": None}
-            text = f"{name}'s logits, compact against HF's forward in float32, of the largest logit"
+            text = f"{name}'s logits, compact against HF's forward in float32, of 1 + |logit|"
             rows.append(bar_row(text, difference, AGREEMENT_BAR, TINY, at_most=True))
         for row in comparisons["plain_over_hf_generate"]:
             rows.append(bar_row(f"plain / HF generate, T={row['temperature']:g}", row["ratio"], PLAIN_BAR))

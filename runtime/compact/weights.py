@@ -7,24 +7,14 @@ and what changes a parameter in place changes both. What was replaced since (``m
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    LlamaForCausalLM,
-    MistralForCausalLM,
-    PreTrainedModel,
-    Qwen2ForCausalLM,
-    Qwen3ForCausalLM,
-)
+from transformers import PreTrainedModel
 
-FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
-FIXED_ROTARY = ("default", "linear", "llama3", "yarn")  # a position's angles do not depend on the text's length
-
-
-class NotCompactError(ValueError):
-    """The compact forward does not compute this model; says why."""
+from runtime.compact.applicable import require_compact, signature
 
 
 @dataclass(frozen=True)
@@ -74,7 +64,7 @@ class CompactWeights:
         """
         require_compact(model)
         body, attention = model.model, model.model.layers[0].self_attn
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():  # the parameters stay ones that can be trained
             layers = tuple(_layer(block) for block in body.layers)
         return cls(
             embedding=body.embed_tokens.weight,
@@ -89,44 +79,12 @@ class CompactWeights:
             scale=attention.scaling,
             activation=body.layers[0].mlp.act_fn,
             rotary=body.rotary_emb,
-            _signature=_signature(model),
+            _signature=signature(model),
         )
 
     def is_current(self, model: PreTrainedModel) -> bool:
         """Whether ``model`` still consists of the layers and parameters that were joined, and nothing hooks into its forward."""
-        return self._signature == _signature(model)
-
-
-def require_compact(model: PreTrainedModel) -> None:
-    """`NotCompactError` with the reason unless the compact forward computes ``model``."""
-    if type(model) not in FAMILIES:
-        known = ", ".join(family.__name__ for family in FAMILIES)
-        raise NotCompactError(f"{type(model).__name__} is none of {known}")
-    rope_type = getattr(model.model.rotary_emb, "rope_type", "default")
-    if rope_type not in FIXED_ROTARY:
-        raise NotCompactError(f"its rotary angles ({rope_type}) change with the text's length")
-    for name, module in model.named_modules():
-        if _is_hooked(module):
-            raise NotCompactError(f"{name or 'the model'} has forward hooks, which only its own forward calls")
-        if name.endswith(("_proj", "lm_head")) and type(module) is not nn.Linear:
-            raise NotCompactError(f"{name} is a {type(module).__name__}, not a plain linear layer")
-    kinds = {(parameter.device, parameter.dtype) for parameter in model.parameters()}
-    if len(kinds) > 1:
-        raise NotCompactError(f"its parameters are spread over {len(kinds)} devices or dtypes")
-
-
-def _signature(model: PreTrainedModel) -> tuple[Any, ...]:
-    return tuple(
-        (type(module), _is_hooked(module), [weight.data_ptr() for weight in module.parameters(recurse=False)])
-        for module in model.modules()
-    )
-
-
-def _is_hooked(module: nn.Module) -> bool:
-    """Whether something listens to the module's own forward; what Hugging Face itself listens with is idle outside its calls."""
-    listeners = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-    foreign = any(not listener.__module__.startswith("transformers.") for listener in listeners)
-    return foreign or hasattr(module, "_hf_hook")  # accelerate moves weights and inputs with these
+        return self._signature == signature(model)
 
 
 def _layer(block: Any) -> LayerWeights:
@@ -157,7 +115,17 @@ def _joined(projections: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
 
 
 def _join(parameters: Sequence[Tensor]) -> Tensor:
+    if _are_joined(parameters):
+        rows = sum(map(len, parameters))
+        return parameters[0].data.as_strided((rows, *parameters[0].shape[1:]), parameters[0].stride())
     joint = torch.cat([parameter.data for parameter in parameters])
     for parameter, view in zip(parameters, joint.split([len(parameter) for parameter in parameters]), strict=True):
         parameter.data = view
     return joint
+
+
+def _are_joined(parameters: Sequence[Tensor]) -> bool:
+    """Whether each parameter lies right behind the one before it, as an earlier joining left them."""
+    places = [(p.untyped_storage().data_ptr(), p.storage_offset(), p.storage_offset() + p.numel()) for p in parameters]
+    follows = [before[0] == place[0] and before[2] == place[1] for before, place in pairwise(places)]
+    return all(follows) and all(parameter.is_contiguous() for parameter in parameters)

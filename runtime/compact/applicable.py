@@ -1,0 +1,106 @@
+"""Whether the compact forward computes a model: a known family of its own plain modules, with nothing beside their weights.
+
+Whatever could make the model's own forward another function is looked for: replaced or wrapped modules, forwards overridden on an
+instance, hooks, tensor subclasses as weights, settings changed on a module. In doubt, Hugging Face's forward it is.
+"""
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
+)
+
+FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+FIXED_ROTARY = ("default", "linear", "llama3", "yarn")  # a position's angles do not depend on the text's length
+PLAIN = (nn.Linear, nn.Embedding, nn.ModuleList)
+ACTIVATIONS = ("transformers.activations", "torch.nn.modules.activation")
+GLOBAL_HOOKS = (torch.nn.modules.module._global_forward_hooks, torch.nn.modules.module._global_forward_pre_hooks)
+OWN_HOOKS = "transformers.utils.output_capturing"  # left behind by output_hidden_states, idle outside such calls
+
+
+class NotCompactError(ValueError):
+    """The compact forward does not compute this model; says why."""
+
+
+def require_compact(model: PreTrainedModel) -> None:
+    """`NotCompactError` with the reason unless the compact forward computes ``model``."""
+    if type(model) not in FAMILIES:
+        known = ", ".join(family.__name__ for family in FAMILIES)
+        raise NotCompactError(f"{type(model).__name__} is none of {known}")
+    for name, module in model.named_modules():
+        fault = _fault(module, type(model).__module__)
+        if fault is not None:
+            raise NotCompactError(f"{name or 'the model'} {fault}")
+    if any(GLOBAL_HOOKS):
+        raise NotCompactError("hooks on all modules are registered, which only their own forward calls")
+    for reason in (*_settings(model), *_parameters(model)):
+        raise NotCompactError(reason)
+
+
+def signature(model: PreTrainedModel) -> tuple[Any, ...]:
+    """What `require_compact` and the joint weights rest on; another value means that they have to be looked at again."""
+    family = type(model).__module__
+    modules = [
+        (
+            type(module),
+            _fault(module, family),
+            vars(module).get("variance_epsilon"),
+            [(type(weight), weight.data_ptr()) for weight in module._parameters.values() if weight is not None],
+        )
+        for module in model.modules()
+    ]
+    return modules, model.config.num_hidden_layers, any(GLOBAL_HOOKS)
+
+
+def _settings(model: PreTrainedModel) -> list[str]:
+    """What of the configuration stands against it."""
+    body: Any = model.model
+    reasons = []
+    rope_type = getattr(body.rotary_emb, "rope_type", "default")
+    if rope_type not in FIXED_ROTARY:
+        reasons.append(f"its rotary angles ({rope_type}) change with the text's length")
+    if not 0 < len(body.layers) == model.config.num_hidden_layers:
+        reasons.append(f"it has {len(body.layers)} layers and is configured for {model.config.num_hidden_layers}")
+    epsilons = {module.variance_epsilon for module in model.modules() if hasattr(module, "variance_epsilon")}
+    if epsilons - {model.config.rms_norm_eps}:
+        reasons.append(f"its norms have an epsilon other than the configuration's {model.config.rms_norm_eps}")
+    return reasons
+
+
+def _parameters(model: PreTrainedModel) -> list[str]:
+    parameters = list(model.named_parameters(remove_duplicate=False))
+    kinds = {(parameter.device, parameter.dtype) for _, parameter in parameters}
+    reasons = [] if len(kinds) == 1 else [f"its parameters are spread over {len(kinds)} devices or dtypes"]
+    reasons += [f"{name} is a {type(p).__name__}" for name, p in parameters if type(p) is not nn.Parameter]
+    ends = (model.model.embed_tokens.weight, model.lm_head.weight)
+    shared = Counter(id(p) for _, p in parameters if all(p is not end for end in ends))
+    reasons += [f"{name} is shared by several layers" for name, p in parameters if shared[id(p)] > 1]
+    for number, block in enumerate(model.model.layers):
+        attention, feed_forward = block.self_attn, block.mlp
+        for joint in (
+            (attention.q_proj, attention.k_proj, attention.v_proj),
+            (feed_forward.gate_proj, feed_forward.up_proj),
+        ):
+            if len({getattr(projection, "bias", None) is None for projection in joint}) > 1:
+                reasons.append(f"layer {number} has biases on some of its projections only")
+    return reasons
+
+
+def _fault(module: nn.Module, family: str) -> str | None:
+    """What of a module stands against it; ``family`` is the Python module that defines the model's own layers."""
+    origin = type(module).__module__
+    if type(module) not in PLAIN and origin != family and origin not in ACTIVATIONS:
+        return f"is a {type(module).__name__}, which the family does not have"
+    if "forward" in vars(module) or "_hf_hook" in vars(module):  # accelerate sets both
+        return "has a forward of its own"
+    listeners = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    if any(getattr(listener, "__module__", None) != OWN_HOOKS for listener in listeners):
+        return "has forward hooks, which only its own forward calls"
+    return None

@@ -1,0 +1,223 @@
+"""The compact forward stands aside wherever the model's own forward is another function; each case changes the logits."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+from runtime.causal_model import CausalLanguageModel
+from runtime.compact.applicable import NotCompactError
+from tests.toys import tiny_llama
+
+TOKENS = torch.tensor([[1, 2, 3]])
+
+
+class Doubled(nn.Module):
+    """What an adapter for fine-tuning does: wraps a layer and passes its weight on."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    @property
+    def weight(self):
+        return self.layer.weight
+
+    @property
+    def bias(self):
+        return getattr(self.layer, "bias", None)
+
+    def forward(self, x):
+        return 2 * self.layer(x)
+
+
+class DoubledWeight(nn.Parameter):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        out = super().__torch_function__(function, types, args, kwargs or {})
+        return 2 * out if function is nn.functional.linear else out
+
+
+def override(module):
+    own = module.forward
+    module.forward = lambda *args, **kwargs: 2 * own(*args, **kwargs)
+
+
+def override_attention(model):
+    attention = model.model.layers[0].self_attn
+    own = attention.forward
+
+    def doubled(*args, **kwargs):
+        mixed, weights = own(*args, **kwargs)
+        return 2 * mixed, weights
+
+    attention.forward = doubled
+
+
+def hooked(module, **how):
+    module.register_forward_hook(lambda module, inputs, output: 2 * output, **how)
+
+
+def of_transformers(model):
+    def double(module, inputs, output):
+        return 2 * output
+
+    double.__module__ = "transformers.integrations.some"
+    model.model.layers[0].mlp.register_forward_hook(double)
+
+
+def homeless_hook(model):
+    model.model.norm.register_forward_hook(eval("lambda module, inputs, output: 2 * output", {}))
+
+
+def tie_across_layers(model):
+    model.model.layers[1].mlp.up_proj.weight = model.model.layers[0].mlp.up_proj.weight
+
+
+def fewer_layers(model):
+    model.config.num_hidden_layers = 1
+
+
+def other_epsilon(model):
+    model.model.norm.variance_epsilon = 1.0
+
+
+def tensor_subclass(model):
+    projection = model.model.layers[0].mlp.up_proj
+    projection.weight = DoubledWeight(projection.weight.data)
+
+
+CHANGES = {
+    "wrapped embedding": lambda m: setattr(m.model, "embed_tokens", Doubled(m.model.embed_tokens)),
+    "wrapped projection": lambda m: setattr(m.model.layers[0].mlp, "up_proj", Doubled(m.model.layers[0].mlp.up_proj)),
+    "wrapped head": lambda m: setattr(m, "lm_head", Doubled(m.lm_head)),
+    "replaced norm": lambda m: setattr(m.model, "norm", nn.LayerNorm(32)),
+    "projection's forward": lambda m: override(m.model.layers[0].mlp.up_proj),
+    "attention's forward": override_attention,
+    "hook": lambda m: hooked(m.model.layers[0].mlp),
+    "hook before": lambda m: m.model.norm.register_forward_pre_hook(lambda module, inputs: (1 + inputs[0],)),
+    "hook of transformers": of_transformers,
+    "hook without a module": homeless_hook,
+    "fewer layers": fewer_layers,
+    "epsilon of one norm": other_epsilon,
+    "tensor subclass": tensor_subclass,
+    "parametrized": lambda m: nn.utils.parametrize.register_parametrization(m.lm_head, "weight", nn.Softplus()),
+}
+
+
+@torch.no_grad()
+def own_logits(model):
+    return model(TOKENS).logits[0]
+
+
+@pytest.mark.parametrize("joined_before", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_changes_the_models_own_forward_is_honoured(change, joined_before):
+    model = tiny_llama()
+    before = own_logits(model)
+    adapter = CausalLanguageModel(model) if joined_before else None
+    CHANGES[change](model)
+    adapter = adapter or CausalLanguageModel(model)
+    after = own_logits(model)
+    assert (after - before).abs().max() > 1e-3
+    torch.testing.assert_close(adapter.open(8).forward(TOKENS[0]).logits, after, atol=1e-5, rtol=0)
+    assert adapter.forward == "hugging_face" and adapter.not_compact
+    with pytest.raises(NotCompactError):
+        CausalLanguageModel(model, "compact")
+
+
+def test_hooks_on_all_modules_are_honoured():
+    model = tiny_llama()
+    adapter = CausalLanguageModel(model)
+    assert adapter.forward == "compact"
+
+    def double(module, inputs, output):
+        return 2 * output if isinstance(module, nn.Linear) else output
+
+    handle = nn.modules.module.register_module_forward_hook(double)
+    try:
+        expected = own_logits(model)
+        torch.testing.assert_close(adapter.open(8).forward(TOKENS[0]).logits, expected, atol=1e-5, rtol=0)
+        assert "hooks on all modules" in adapter.not_compact
+    finally:
+        handle.remove()
+    assert adapter.forward == "compact"
+
+
+def test_changes_undone_bring_the_compact_forward_back():
+    model = tiny_llama()
+    adapter = CausalLanguageModel(model)
+    handle = model.model.norm.register_forward_hook(lambda module, inputs, output: 2 * output)
+    assert adapter.forward == "hugging_face" and "model.norm has forward hooks" in adapter.not_compact
+    handle.remove()
+    assert adapter.forward == "compact" and adapter.not_compact is None
+
+
+def test_the_hooks_hugging_face_leaves_behind_do_not_count():
+    model = tiny_llama()
+    with torch.no_grad():
+        model(TOKENS, output_hidden_states=True)
+    assert model.model.layers[0]._forward_hooks
+    assert CausalLanguageModel(model).forward == "compact"
+
+
+class Subclass(LlamaForCausalLM):
+    pass
+
+
+SIZES = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
+
+
+def rotary(**parameters):
+    return LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters={"rope_theta": 10000.0, **parameters}))
+
+
+def half_double():
+    model = tiny_llama()
+    model.lm_head.double()
+    return model
+
+
+def tied_across_layers():
+    model = tiny_llama()
+    tie_across_layers(model)
+    return model
+
+
+def partly_biased():
+    model = tiny_llama()
+    model.model.layers[0].self_attn.q_proj.bias = nn.Parameter(torch.ones(32))
+    return model
+
+
+def hooked_by_accelerate():
+    model = tiny_llama()
+    model.model.layers[0]._hf_hook = object()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: Subclass(LlamaConfig(**SIZES)), "Subclass is none of LlamaForCausalLM"),
+        (lambda: rotary(rope_type="dynamic", factor=2.0), r"rotary angles \(dynamic\) change with the text's length"),
+        (half_double, "spread over 2 devices or dtypes"),
+        (tied_across_layers, "up_proj.weight is shared by several layers"),
+        (partly_biased, "layer 0 has biases on some of its projections only"),
+        (hooked_by_accelerate, "layers.0 has a forward of its own"),
+        (lambda: MistralForCausalLM(MistralConfig(**{**SIZES, "num_hidden_layers": 0})), "it has 0 layers"),
+    ],
+)
+def test_what_it_does_not_compute_is_named(make, reason):
+    with pytest.raises(NotCompactError, match=reason):
+        CausalLanguageModel(make(), "compact")
+
+
+def test_tied_ends_are_no_obstacle():
+    model = LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True))
+    assert CausalLanguageModel(model).forward == "compact"
+
+
+def test_an_unknown_forward_is_refused():
+    with pytest.raises(ValueError, match="forward 'fast' is unknown; use auto, compact, hugging_face"):
+        CausalLanguageModel(tiny_llama(), "fast")
