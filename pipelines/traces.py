@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from pipelines.measuring.provenance import source_hash
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     config = load_parameters(TraceConfig, args.pair, "traces", args.params)
     place = read_pair(args.pair_folder)
+    torch.set_num_threads(config.threads)  # before loading, which times number formats
     pair = ModelPair.load(place.target, place.draft, dtype=config.dtype, tokenizer=place.tokenizer)
     prompts = [prompt for split in SPLITS for prompt in read_prompts(args.prompts, split)]
     done = collect(pair, prompts, config, args.out, _progress, source_hash(COLLECTING_CODE))

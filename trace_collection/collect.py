@@ -99,7 +99,7 @@ def collect(
     contract = _contract(pair, layers, prompts, config)
     state_size = _state_size(pair, layers)
     require_disk(folder, len(jobs) * config.max_new_tokens, state_size, config)
-    fingerprint = _fingerprint(config, contract, jobs, code)
+    fingerprint = _fingerprint(config, contract, _dtypes(pair), jobs, code)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     size = config.prompts_per_shard
@@ -115,6 +115,7 @@ def collect(
         "feature_layers": list(layers),
         "hidden_size": _hidden_size(pair),
         "embedding_size": state_size - len(layers) * _hidden_size(pair),
+        "dtypes": _dtypes(pair),
         "contract": contract.to_json(),
     }
     write_manifest(folder, list(shards), facts)
@@ -168,12 +169,22 @@ def _contract(
     lengths = [len(prompt.tokens) for prompt in prompts]
     assert isinstance(pair.target, CausalLanguageModel)
     serving = ServingRange(
-        dtype=str(pair.target.dtype).removeprefix("torch."),
+        dtype=_dtypes(pair)["target"],
         settings=tuple((item.temperature, float(item.top_k), item.top_p) for item in config.settings),
         min_context=min(lengths) + 1,
         max_context=max(lengths) + config.max_new_tokens,
     )
     return CaptureContract(pair_identity(pair, layers), serving, provenance=_versions())
+
+
+def _dtypes(pair: ModelPair) -> dict[str, str]:
+    """Each model's own: what a draft proposes depends on its number format too."""
+    models = {"target": pair.target, "draft": pair.draft}
+    return {
+        name: str(model.dtype).removeprefix("torch.")
+        for name, model in models.items()
+        if isinstance(model, CausalLanguageModel)
+    }
 
 
 def _versions() -> dict[str, str]:
@@ -182,14 +193,16 @@ def _versions() -> dict[str, str]:
     return {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
 
 
-def _fingerprint(config: TraceConfig, contract: CaptureContract, jobs: list[Job], code: str) -> str:
+def _fingerprint(
+    config: TraceConfig, contract: CaptureContract, dtypes: dict[str, str], jobs: list[Job], code: str
+) -> str:
     inputs = {
         "schema_version": ROUND_TRACES_VERSION,
         "code": code,
         "versions": contract.provenance,
         "config": dataclasses.asdict(config),
         "identity": dataclasses.asdict(contract.identity),
-        "dtype": contract.serving_range.dtype,
+        "dtypes": dtypes,
         "jobs": [
             (dataclasses.astuple(settings), prompt.id, list(prompt.tokens), prompt.split) for settings, prompt in jobs
         ],

@@ -1,5 +1,6 @@
 """What the report says of a latency profile: cost ratios, the price of wider passes, the compact forward's gain, predictions."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pipelines.reporting.bars import NUMBER, SHARE, bar_row
@@ -15,13 +16,14 @@ class LatencyReport:
     """Builds the record; predictions are compared with the benchmark of the same machine."""
 
     def __init__(self, benchmark: Benchmark, profile: LatencyProfile) -> None:
+        self.benchmark = benchmark
         self.profile = profile
         self.prediction = PredictionReport(benchmark, profile)
 
     def build(self) -> dict[str, Any]:
         """``contexts``; by context ``cost_ratio``, ``draft_step_ms`` and ``target_pass_ms``; ``verify_ratio`` by tokens and
         context; ``compact_gain`` by model, size of the pass and context (empty where only one forward was timed);
-        ``prediction``; ``bars``."""
+        ``prediction``; ``mismatches``, sentences on what the profile and the benchmark were not measured alike in; ``bars``."""
         profile, target = self.profile, self.profile.tables["target"]
         contexts = list(target.axes["context"])
         prediction = self.prediction.build()
@@ -40,6 +42,7 @@ class LatencyReport:
             "compact_gain": gains,
             "prediction": prediction,
             "provenance": dict(profile.provenance),
+            "mismatches": _mismatches(profile.provenance, self.benchmark.origin),
             "bars": [*_step_bars(gains, contexts), *_prediction_bars(prediction["summary"]["measured"])],
         }
 
@@ -56,10 +59,26 @@ class LatencyReport:
         }
 
 
+def _mismatches(profile: Mapping[str, Any], benchmark: Mapping[str, Any]) -> list[str]:
+    ours, theirs = _conditions(profile), _conditions(benchmark)
+    pairs = {field: (ours.get(field, "none"), theirs.get(field, "none")) for field in ours | theirs}
+    return [
+        f"the latency profile was measured with {field} {mine}, the benchmark with {other}"
+        for field, (mine, other) in pairs.items()
+        if mine != other
+    ]
+
+
+def _conditions(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Number format and forward of each model, and threads, by name."""
+    models = {f"{name} {field}": value for name, model in origin["models"].items() for field, value in model.items()}
+    return models | {"threads": origin["threads"]}
+
+
 def _step_bars(gains: dict[str, Any], contexts: list[int]) -> list[dict[str, Any]]:
     steps = gains.get("draft", {}).get("1", [])
     return [
-        bar_row(f"draft step, compact / HF's forward, context {context}", gain, DRAFT_STEP_BAR)
+        bar_row(f"draft step, HF / compact, context {context}", gain, DRAFT_STEP_BAR)
         for context, gain in zip(contexts, steps, strict=False)
     ]
 

@@ -2,8 +2,8 @@
 
 A setting's law of the accepted length comes from the rounds of all longer static drafts at its temperature, cut at its own γ: by
 depth, or as one acceptance probability α for the closed form. (Shorter drafts begin their rounds elsewhere in the text.) The
-profile gives the time (`predictors.latency.throughput`). Nothing that a setting was measured to do enters its own prediction,
-but that the longest draft's acceptance is its own.
+profile gives the time (`predictors.latency.throughput`). Of what a setting was measured to do, only the lengths of its outputs
+enter its own prediction; the longest draft's acceptance is its own.
 """
 
 from collections import Counter
@@ -89,11 +89,12 @@ def _summary(settings: list[dict[str, Any]], kind: str) -> dict[str, Any]:
             "predicted": [row["predicted"][kind]["value"] for row in settings],
         }
     )
-    error = (table["predicted"] / table["measured"] - 1).abs()
+    error = table["predicted"] / table["measured"] - 1
     by_temperature = {f"{temperature:g}": _spearman(part) for temperature, part in table.groupby("temperature")}
     return {
-        "median_error": float(error.median()),
-        "largest_error": float(error.max()),
+        "median_error": float(error.abs().median()),
+        "largest_error": float(error.abs().max()),
+        "median_signed_error": float(error.median()),
         "spearman": _spearman(table),
         "spearman_by_temperature": by_temperature,
     }

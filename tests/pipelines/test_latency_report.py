@@ -1,5 +1,7 @@
 """Latencies and predictions in the report, on a benchmark and a profile written by hand."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -44,7 +46,7 @@ def test_ratios_and_gains_are_those_computed_by_hand(record):
 
 def test_bars_meet_what_they_say(record):
     bars = {row["name"]: row for row in record["bars"]}
-    step = bars["draft step, compact / HF's forward, context 32"]
+    step = bars["draft step, HF / compact, context 32"]
     assert step["met"] and not step["interval_met"]  # 2.0x of 1.8x, from 1.5x
     error = bars["predicted tokens/s of static settings, median error"]
     assert error["at_most"] and error["interval_met"] is None
@@ -59,6 +61,29 @@ def test_a_profile_of_one_forward_has_no_gains(benchmark):
     record = LatencyReport(benchmark, LatencyProfile.from_record({**PROFILE, "tables": tables}, "p")).build()
     assert record["compact_gain"] == {}
     assert len(record["bars"]) == 2
+
+
+def measured_with(profile, origin):
+    provenance = {**profile.provenance, **{name: origin[name] for name in ("models", "threads")}}
+    return dataclasses.replace(profile, provenance=provenance)
+
+
+def test_a_profile_measured_as_the_benchmark_was_has_no_mismatches(benchmark, profile):
+    alike = measured_with(profile, benchmark.origin)
+    assert LatencyReport(benchmark, alike).build()["mismatches"] == []
+
+
+def test_what_profile_and_benchmark_do_not_share_is_named_with_both_values(record, benchmark, profile):
+    measured = "the latency profile was measured with"
+    assert record["mismatches"] == [
+        f"{measured} target dtype bfloat16, the benchmark with float32",
+        f"{measured} threads 3, the benchmark with 1",
+    ]
+    models = {**benchmark.origin["models"], "draft": {"dtype": "float32", "forward": "hugging_face"}}
+    other = measured_with(profile, {**benchmark.origin, "models": models})
+    assert LatencyReport(benchmark, other).build()["mismatches"] == [
+        f"{measured} draft forward hugging_face, the benchmark with compact"
+    ]
 
 
 def test_predictions_rest_on_longer_drafts_rounds_and_the_profile_alone(benchmark, profile):
@@ -109,6 +134,9 @@ def test_summary_of_errors_and_ranks(benchmark, profile):
         errors = [abs(row["error"][kind]) for row in prediction["settings"]]
         assert summary["median_error"] == pytest.approx(np.median(errors))
         assert summary["largest_error"] == pytest.approx(max(errors))
+        assert summary["median_signed_error"] == pytest.approx(
+            np.median([r["error"][kind] for r in prediction["settings"]])
+        )
         measured = pd.Series([row["measured"] for row in prediction["settings"]]).rank()
         predicted = pd.Series([row["predicted"][kind]["value"] for row in prediction["settings"]]).rank()
         assert summary["spearman"] == pytest.approx(np.corrcoef(measured, predicted)[0, 1])

@@ -67,6 +67,7 @@ def test_columns_and_manifest(collected, prompts):
     assert manifest["gamma_max"] == 3 and manifest["feature_layers"] == [2, 3]
     assert manifest["hidden_size"] == 32 and manifest["embedding_size"] == 32
     assert manifest["contract"]["identity"]["last_layer_post_norm"] is True
+    assert manifest["dtypes"] == {"target": "float32", "draft": "float32"}
     assert [shard["name"] for shard in manifest["shards"]] == [f"part-0000{index}.parquet" for index in range(3)]
     rows = read(collected)
     assert manifest["num_rows"] == len(rows)
@@ -188,6 +189,17 @@ def test_another_pair_never_mixes_with_old_shards(pair, prompts, tmp_path):
     collect(pair, prompts, CONFIG, tmp_path, quiet)
     other = ModelPair(tiny_llama(seed=5, layers=3), tiny_llama(seed=0, layers=1))
     assert collect(other, prompts, CONFIG, tmp_path, quiet)["kept"] == 0
+
+
+def test_another_number_format_of_the_draft_never_mixes_with_old_shards(pair, prompts, tmp_path):
+    """Not even where the weights are bfloat16's in both formats, and it is the same pair: what is learned from it serves both."""
+    manifests = []
+    for dtype in ("float32", "bfloat16"):
+        draft = tiny_llama(seed=0, layers=1).to(torch.bfloat16).to(getattr(torch, dtype))
+        assert collect(ModelPair(pair.target.model, draft), prompts, CONFIG, tmp_path, quiet)["kept"] == 0
+        manifests.append(json.loads((tmp_path / "manifest.json").read_text()))
+        assert manifests[-1]["dtypes"] == {"target": "float32", "draft": dtype}
+    assert manifests[0]["contract"] == manifests[1]["contract"]
 
 
 def test_sampled_collection_is_reproducible(pair, prompts, tmp_path):
