@@ -10,7 +10,6 @@ from predictors.latency.throughput import (
     chain_block_efficiency,
     draft_cost,
     generation_latency,
-    improvement_factor,
     round_latency,
     tokens_per_second,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "draft_cost",
     "generation_latency",
     "iid_accepted_law",
-    "improvement_factor",
     "read_profile",
     "round_latency",
     "tokens_per_second",

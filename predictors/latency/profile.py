@@ -24,7 +24,7 @@ REMEDY = "Measure the profile on this machine again (dvc repro)."
 AXES = {
     "draft": ("rows", "context"),  # one draft pass over new nodes: 1 is a chain's step, more a level of a tree
     "target": ("tokens", "context"),  # one target pass over the newest token and the drafted ones
-    "draft_hugging_face": ("rows", "context"),  # the same by Hugging Face's own forward
+    "draft_hugging_face": ("rows", "context"),  # the same by bare Hugging Face
     "target_hugging_face": ("tokens", "context"),
     "draft_prefill": ("tokens",),  # opening a state and committing a prompt
     "target_prefill": ("tokens",),

@@ -23,12 +23,8 @@ more), branch-hit probability A, draft step t and target pass c t:
 
 A stage is both jobs side by side; after a rejection or a missed branch an idle-target draft stage draws m tokens anew.
 
-Improvement factor of speculative over plain decoding, c here a draft step in target passes:
-
-    IF = (1-α^{γ+1}) / ((1-α)(c γ + 1))
-
 Sources: specification of verification, section 8 (round); specification of drafting, sections 3.4 to 3.6 and 10 (renewal
-model, improvement factor).
+model).
 
 Left out: the law and draw of the prefill's own token; and that a chain accepted whole leaves the draft model one token behind,
 which the runtime feeds with the next round's first pass.
@@ -188,11 +184,6 @@ def branch_parallel_latency(
     stage = max(depth * draft_seconds, target_seconds)
     redrafting = (1 - alpha**pending * hit) * pending * draft_seconds
     return (stage + redrafting) / chain_block_efficiency(alpha, pending)
-
-
-def improvement_factor(alpha: float, gamma: int, draft_over_target: float) -> float:
-    """Speed of speculative decoding over plain decoding; ``draft_over_target`` is a draft step in target passes."""
-    return chain_block_efficiency(alpha, gamma) / (draft_over_target * gamma + 1)
 
 
 def _prediction(tokens: float, time: Latency, rounds: float) -> Prediction:

@@ -38,7 +38,7 @@ class Cell:
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Wall-clock seconds of ``work`` on ``device``."""
+    """Wall-clock seconds of ``work``, all of which runs on ``device``."""
     synchronise(device)
     start = perf_counter()
     work()
@@ -51,10 +51,11 @@ def timed(work: Callable[[], object], device: torch.device) -> Callable[[], tupl
     return lambda: (seconds_of(work, device),)
 
 
-def synchronise(device: torch.device) -> None:
-    """Wait until an accelerator has done all it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def synchronise(*devices: torch.device) -> None:
+    """Wait until the accelerators among ``devices`` have done all they were given."""
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
 
 def sweep(cells: Sequence[Cell], order: Random, warmup: int, calls: int, visited: Callable[[], object]) -> list[Row]:

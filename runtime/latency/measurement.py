@@ -9,10 +9,12 @@ import torch
 
 from runtime.latency.cells import Cell
 from runtime.latency.decision import decision_cells
-from runtime.latency.passes import CONTINUATION, CommittedState, pass_cells, prefill_cells, reference_cells
+from runtime.latency.passes import CONTINUATION, CommittedState, pass_cells, prefill_cells
+from runtime.latency.reference import reference_cells
 from runtime.latency.rounds import round_cells
+from runtime.latency.sample import device_of
 from runtime.latency.transfer import open_transfer, transfer_cells
-from runtime.latency.weightless import sample_logits, weightless_pair
+from runtime.latency.weightless import weightless_pair
 from runtime.pair import ModelPair
 
 LEAST_PREPARED_ROWS = 64  # so that rounds differ
@@ -25,8 +27,8 @@ class LatencyConfig:
     """Section ``latency``: the grid of every table, ascending, and how often its cells are called (`runtime.latency.cells`).
 
     ``draft_rows`` and ``target_tokens`` start at 1, chains ``drafted`` at 0 (plain decoding). The passes of ``reference_rows``
-    and ``reference_tokens`` are also timed over Hugging Face's own forward. Trees are ``tree_paths`` rollouts and have
-    ``tree_nodes`` nodes, multiples of it. Contexts and prompts are cut to what the models can hold.
+    and ``reference_tokens`` are also timed over bare Hugging Face; empty: no such table. Trees are ``tree_paths`` rollouts and
+    have ``tree_nodes`` nodes, multiples of it. Contexts and prompts are cut to what the models can hold.
     """
 
     draft_rows: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
@@ -74,12 +76,14 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
     Raises
     ------
     ValueError
-        If the models' context is too short for the widest pass or a prompt.
+        If there is no draft model, the models' context is too short for the widest pass or a prompt, or their vocabulary too
+        small for the trees.
     """
     target, draft = pair.target, pair.draft
-    assert draft is not None
+    if draft is None:
+        raise ValueError("the pair's draft is None, and a profile times both models. Give the pair a draft model.")
     generator = torch.Generator().manual_seed(config.seed)
-    device = sample_logits(target).device
+    device = device_of(target)
     room = min(target.context_limit - max(config.target_tokens), draft.context_limit - max(config.draft_rows))
     contexts, notes = cut("contexts", config.contexts, room)
     longest = min(target.context_limit, draft.context_limit) - CONTINUATION
@@ -89,12 +93,10 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
     evict = partial(CommittedState(target, contexts[0], 1, generator).chain, 1)
     with open_transfer(device, max(config.bytes)) as hand_over:
         cells = [
-            *pass_cells(target, draft, config.target_tokens, config.draft_rows, contexts, device, generator),
-            *reference_cells(
-                target, draft, config.reference_tokens, config.reference_rows, contexts, device, generator
-            ),
-            *prefill_cells(target, draft, prompts, device, generator),
-            *round_cells(prepared, config.drafted, config.tree_paths, config.tree_nodes, config.seed, device, evict),
+            *pass_cells(target, draft, config.target_tokens, config.draft_rows, contexts, generator),
+            *reference_cells(target, draft, config.reference_tokens, config.reference_rows, contexts, generator),
+            *prefill_cells(target, draft, prompts, generator),
+            *round_cells(prepared, config.drafted, config.tree_paths, config.tree_nodes, config.seed, evict),
             *decision_cells(config.features, device, generator, evict),
             *transfer_cells(hand_over, config.bytes),
         ]

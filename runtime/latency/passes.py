@@ -2,7 +2,6 @@
 
     draft            rows, context    a level of ``rows`` siblings (one: a chain step) behind ``context`` committed tokens
     target           tokens, context  a chain of ``tokens`` nodes: the newest token and the drafted ones
-    draft_hugging_face, target_hugging_face   the same over Hugging Face's own forward, where the pair runs by the compact one
     draft_prefill    tokens           open a state, one pass over a prompt, commit it
     target_prefill   tokens
 
@@ -15,21 +14,37 @@ and 8, drawing left out, 0.43 on average. Cold steps put a round of 8 at 4 % too
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from runtime.adapter import LanguageModel
-from runtime.causal_model import CausalLanguageModel
 from runtime.latency.cells import Cell, timed
+from runtime.latency.sample import device_of
 
 CONTINUATION = 64  # tokens a prefilled state has room for beyond its prompt
+
+
+class Passes(Protocol):
+    """Passes of one model on ``device`` behind committed tokens, each of which leaves the state as it was."""
+
+    device: torch.device
+
+    def chain(self, count: int) -> None:
+        """A pass over ``count`` nodes, each the next one's parent."""
+        ...
+
+    def level(self, rows: int) -> None:
+        """A pass over ``rows`` siblings."""
+        ...
 
 
 class CommittedState:
     """A state of ``model`` behind ``context`` committed tokens, which every pass leaves as it was. Tokens are drawn at random."""
 
     def __init__(self, model: LanguageModel, context: int, most_nodes: int, generator: torch.Generator) -> None:
+        self.device = device_of(model)
         self._state = model.open(context + most_nodes)
         self._state.forward(random_tokens(model, context, generator), last=1)
         self._state.keep(range(context))
@@ -54,45 +69,34 @@ def pass_cells(
     tokens: Sequence[int],
     rows: Sequence[int],
     contexts: Sequence[int],
-    device: torch.device,
     generator: torch.Generator,
-    suffix: str = "",
 ) -> list[Cell]:
-    """Cells of the tables ``draft`` and ``target``, whose names end in ``suffix``."""
+    """Cells of the tables ``draft`` and ``target``."""
     cells = []
     for context in contexts:
         targets = CommittedState(target, context, max(tokens), generator)
         drafts = CommittedState(draft, context, max(rows), generator)
-        for count in rows:
-            measure = timed(partial(drafts.level, count), device)
-            before = partial(begin_round, targets, drafts)
-            cells.append(Cell((f"draft{suffix}",), {"rows": count, "context": context}, measure, before))
-        for count in tokens:
-            measure = timed(partial(targets.chain, count), device)
-            at = {"tokens": count, "context": context}
-            cells.append(Cell((f"target{suffix}",), at, measure, partial(drafts.level, 1)))
+        cells += cells_behind(context, targets, drafts, tokens, rows)
     return cells
 
 
-def reference_cells(
-    target: LanguageModel,
-    draft: LanguageModel,
-    tokens: Sequence[int],
-    rows: Sequence[int],
-    contexts: Sequence[int],
-    device: torch.device,
-    generator: torch.Generator,
+def cells_behind(
+    context: int, target: Passes, draft: Passes, tokens: Sequence[int], rows: Sequence[int], suffix: str = ""
 ) -> list[Cell]:
-    """Cells of the tables ``draft_hugging_face`` and ``target_hugging_face``; none unless both models run by the compact one."""
-    models = []
-    for model in (target, draft):
-        if not isinstance(model, CausalLanguageModel) or model.forward != "compact":
-            return []
-        models.append(CausalLanguageModel(model.model, "hugging_face"))
-    return pass_cells(models[0], models[1], tokens, rows, contexts, device, generator, "_hugging_face")
+    """Cells of the two models' passes behind ``context`` tokens, in tables whose names end in ``suffix``."""
+    cells = []
+    for count in rows:
+        measure = timed(partial(draft.level, count), draft.device)
+        at = {"rows": count, "context": context}
+        cells.append(Cell((f"draft{suffix}",), at, measure, partial(begin_round, target, draft)))
+    for count in tokens:
+        measure = timed(partial(target.chain, count), target.device)
+        at = {"tokens": count, "context": context}
+        cells.append(Cell((f"target{suffix}",), at, measure, partial(draft.level, 1)))
+    return cells
 
 
-def begin_round(target: CommittedState, draft: CommittedState) -> None:
+def begin_round(target: Passes, draft: Passes) -> None:
     """What comes before the draft steps of a round but its first."""
     target.chain(1)
     draft.level(1)
@@ -102,13 +106,13 @@ def prefill_cells(
     target: LanguageModel,
     draft: LanguageModel,
     tokens: Sequence[int],
-    device: torch.device,
     generator: torch.Generator,
 ) -> list[Cell]:
     """Cells of the tables ``draft_prefill`` and ``target_prefill``."""
     cells = []
     for name, model, other in (("draft_prefill", draft, target), ("target_prefill", target, draft)):
         before = partial(CommittedState(other, 1, 1, generator).chain, 1)
+        device = device_of(model)
         for count in tokens:
             prompt = random_tokens(model, count, generator).tolist()
             cells.append(Cell((name,), {"tokens": count}, timed(partial(prefill, model, prompt), device), before))

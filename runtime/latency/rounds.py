@@ -8,7 +8,7 @@ hooks, records. ``sampled`` is the temperature, 0 or 1. Nothing drafted is plain
 a tree is some paths that part at the root; at temperature 0 all paths are one and the tree is a chain.
 
 In decoding this work follows passes that evict it from the caches, and it takes up to twice as long as in a loop of its own: a
-pass of the target comes before each call, untimed.
+pass of the target comes before each call, untimed. The devices of both models are waited for.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +20,7 @@ import torch
 from runtime.build import build_decoder
 from runtime.decoding.base import Decoder, Step
 from runtime.latency.cells import Cell, synchronise
+from runtime.latency.sample import device_of
 from runtime.pair import ModelPair
 from runtime.randomness import Randomness
 
@@ -30,20 +31,20 @@ ENDLESS = 2**40  # new tokens: no round is cut short by the budget
 class Rounds:
     """Rounds of one endless request to ``decoder``, those that draft ``drafted`` tokens."""
 
-    def __init__(self, decoder: Decoder, drafted: int, temperature: float, seed: int, device: torch.device) -> None:
+    def __init__(self, decoder: Decoder, drafted: int, temperature: float, seed: int, *devices: torch.device) -> None:
         options: dict[str, Any] = {"temperature": temperature, "randomness": Randomness(seed), "eos_token_id": []}
         self._steps: Iterator[Step] = decoder.stream([0], max_new_tokens=ENDLESS, **options)
         self._drafted = drafted
-        self._device = device
+        self._devices = devices
         next(self._steps)  # the prefill
 
     def measure(self) -> tuple[float, float]:
         """Seconds of drawing and of the rest of the next full round; rounds whose rollouts met are passed over."""
         while True:
-            synchronise(self._device)
+            synchronise(*self._devices)
             start = perf_counter()
             record = next(self._steps).record
-            synchronise(self._device)
+            synchronise(*self._devices)
             seconds = perf_counter() - start
             if record.drafted == self._drafted:
                 drawing = record.seconds.get("draft", 0.0)
@@ -60,20 +61,22 @@ def round_cells(
     tree_paths: int,
     tree_nodes: Sequence[int],
     seed: int,
-    device: torch.device,
     before: Callable[[], None],
 ) -> list[Cell]:
     """Cells of the four tables over a weightless ``pair``; ``tree_nodes`` are multiples of ``tree_paths``."""
-    assert pair.target.vocabulary_size >= tree_paths, "rollouts cannot part: fewer tokens than paths"
+    assert pair.draft is not None
+    models = (pair.target, pair.draft)
+    _require_parting_paths(tree_paths, min(model.vocabulary_size for model in models))
+    devices = {device_of(model) for model in models}
     cells = []
     for temperature in TEMPERATURES:
         for count in drafted:
-            rounds = Rounds(chain_decoder(pair, count), count, temperature, seed, device)
+            rounds = Rounds(chain_decoder(pair, count), count, temperature, seed, *devices)
             at = {"drafted": count, "sampled": temperature}
             cells.append(_cell("chain", at, rounds, before))
         for count in tree_nodes:
             depth = count // tree_paths if temperature else count
-            rounds = Rounds(tree_decoder(pair, tree_paths, depth), count, temperature, seed, device)
+            rounds = Rounds(tree_decoder(pair, tree_paths, depth), count, temperature, seed, *devices)
             at = {"drafted": count, "sampled": temperature}
             cells.append(_cell("tree", at, rounds, before))
     return cells
@@ -91,6 +94,14 @@ def tree_decoder(pair: ModelPair, paths: int, depth: int) -> Decoder:
     """Trees of ``paths`` rollouts of ``depth`` tokens from the root."""
     drafter = {"kind": "delayed_tree", "k": paths, "l1": 0, "l2": depth}
     return build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": "traversal"})
+
+
+def _require_parting_paths(paths: int, vocabulary_size: int) -> None:
+    if paths > vocabulary_size:
+        raise ValueError(
+            f"tree_paths={paths} rollouts cannot part at the root over {vocabulary_size} tokens. "
+            f"Set latency.tree_paths to {vocabulary_size} or fewer."
+        )
 
 
 def _cell(kind: str, at: dict[str, int], rounds: Rounds, before: Callable[[], None]) -> Cell:

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from runtime.adapter import Forward, LanguageModel
+from runtime.adapter import Forward
+from runtime.latency.sample import sample_logits
 from runtime.pair import ModelPair
 
 NOISE = 0.5
@@ -48,6 +49,7 @@ class WeightlessState:
         self, tokens: Sequence[int] | Tensor, parents: Sequence[int] | None = None, last: int | None = None
     ) -> Forward:
         count = last or len(tokens)
+        assert count <= len(self._logits_RV), f"a pass asks for {count} rows of {len(self._logits_RV)} prepared"
         first = self._next if self._next + count <= len(self._logits_RV) else 0
         self._next = first + count
         return Forward(self._logits_RV[first : self._next])
@@ -57,7 +59,7 @@ class WeightlessState:
 
 
 def weightless_pair(pair: ModelPair, num_rows: int, generator: torch.Generator) -> ModelPair:
-    """A pair over the vocabularies of ``pair`` with ``num_rows`` prepared rows each: more than any pass asks for."""
+    """A pair over the vocabularies of ``pair`` with ``num_rows`` prepared rows each: as many as any pass asks for, or more."""
     assert pair.draft is not None
     likes = [sample_logits(model) for model in (pair.target, pair.draft)]
     shared_V = torch.randn(max(like.shape[-1] for like in likes), generator=generator)
@@ -69,8 +71,3 @@ def weightless_pair(pair: ModelPair, num_rows: int, generator: torch.Generator) 
 
     target, draft = map(prepared, likes)
     return ModelPair(target, draft, tokenizer=pair.tokenizer, draft_tokenizer=pair.tokenizer)
-
-
-def sample_logits(model: LanguageModel) -> Tensor:
-    """Logits [1, V] of one pass: their dtype, device and vocabulary are those the decoder works with."""
-    return model.open(1).forward([0]).logits

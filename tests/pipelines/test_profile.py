@@ -42,7 +42,7 @@ def no_child(monkeypatch):
     monkeypatch.setattr(measurement, "open_transfer", lambda device, most: nullcontext(lambda size: 1e-6 * size))
 
 
-def test_the_stage_writes_a_profile_of_this_device_and_prints_it(args, capsys):
+def test_the_stage_writes_a_profile_of_this_device_and_prints_its_cost_ratios(args, capsys):
     other = args.output / "other-device.json"
     other.parent.mkdir()
     other.write_text("kept")
@@ -62,9 +62,19 @@ def test_the_stage_writes_a_profile_of_this_device_and_prints_it(args, capsys):
     assert measured.provenance["notes"] == ["contexts [300] are cut to 251: the models hold no more"]
     assert {"commit", "versions", "date", "models", "pair_sha256", "code_sha256"} <= set(measured.provenance)
     out = capsys.readouterr().out
-    assert "p on toy-1c" in out
-    assert "note: contexts [300]" in out
-    assert "draft steps in a target pass, c" in out
+    for context in (4, 251):
+        assert (
+            f"context {context}: a target pass takes as long as {measured.cost_ratio(context):.1f} draft steps" in out
+        )
+    assert str(args.output / "toy-1c.json") in out
+
+
+def test_empty_reference_grids_leave_their_tables_out(tmp_path, no_child):
+    args = toy_bench(tmp_path, "latency", {**PARAMETERS, "reference_rows": [], "reference_tokens": []})
+    profile.run(args)
+    measured = read_profile(args.output / "toy-1c.json")
+    assert len(measured.tables) == 10
+    assert not [name for name in measured.tables if "hugging_face" in name]
 
 
 def test_seconds_stay_with_their_coordinates_from_the_calls_to_the_file(args, monkeypatch, no_child):

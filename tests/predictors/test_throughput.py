@@ -18,7 +18,6 @@ from predictors.latency import (
     draft_cost,
     generation_latency,
     iid_accepted_law,
-    improvement_factor,
     round_latency,
     tokens_per_second,
     truncated_law,
@@ -96,11 +95,6 @@ def test_block_efficiency_at_and_near_one():
     assert chain_block_efficiency(1.0, 5) == 6
     assert chain_block_efficiency(1 - 1e-16, 5) == pytest.approx(6)
     assert chain_block_efficiency(0.0, 5) == 1
-
-
-def test_improvement_factor_by_hand():
-    assert improvement_factor(0.5, 2, 0.1) == pytest.approx(1.75 / 1.2)
-    assert improvement_factor(0.9, 0, 0.1) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What the cells of a latency profile call is what their tables say; nothing here looks at how long it takes."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import count
 from random import Random
 from types import SimpleNamespace
@@ -9,12 +10,11 @@ import pytest
 import torch
 
 from runtime import ModelPair
-from runtime.hugging_face.state import HuggingFaceState
-from runtime.latency import Cell, LatencyConfig, measurement, open_cells, sweep, tables_of
-from runtime.latency.passes import CONTINUATION, pass_cells, prefill_cells, reference_cells
+from runtime.latency import Cell, LatencyConfig, cells, measurement, open_cells, sweep, tables_of
+from runtime.latency.passes import CONTINUATION, pass_cells, prefill_cells
+from runtime.latency.reference import reference_cells
+from runtime.latency.sample import device_of
 from tests.toys import TableModel, tiny_llama
-
-CPU = torch.device("cpu")
 
 
 def generator():
@@ -125,7 +125,7 @@ def test_a_cell_of_two_tables_gives_a_row_to_each():
 def test_a_draft_cell_times_one_level_after_an_untimed_pass_of_the_target_and_a_first_step(
     models, notes, rows, context
 ):
-    cells = pass_cells(*models, tokens=[1, 4], rows=[1, 3], contexts=[3, 7], device=CPU, generator=generator())
+    cells = pass_cells(*models, tokens=[1, 4], rows=[1, 3], contexts=[3, 7], generator=generator())
     (cell,) = [cell for cell in cells if cell.at == {"rows": rows, "context": context}]
     assert cell.tables == ("draft",)
     for _ in range(2):  # a pass leaves nothing behind
@@ -141,7 +141,7 @@ def test_a_draft_cell_times_one_level_after_an_untimed_pass_of_the_target_and_a_
 
 @pytest.mark.parametrize("tokens", [1, 4])
 def test_a_target_cell_times_one_chain_after_an_untimed_step_of_the_draft(models, notes, tokens):
-    cells = pass_cells(*models, tokens=[1, 4], rows=[1, 3], contexts=[3, 7], device=CPU, generator=generator())
+    cells = pass_cells(*models, tokens=[1, 4], rows=[1, 3], contexts=[3, 7], generator=generator())
     (cell,) = [cell for cell in cells if cell.at == {"tokens": tokens, "context": 7}]
     assert cell.tables == ("target",)
     notes.clear()
@@ -154,7 +154,7 @@ def test_a_target_cell_times_one_chain_after_an_untimed_step_of_the_draft(models
 
 @pytest.mark.parametrize(("name", "own", "other"), [("target", 0, 1), ("draft", 1, 0)])
 def test_a_prefill_cell_opens_runs_and_commits_a_prompt(models, notes, name, own, other):
-    cells = prefill_cells(*models, tokens=[2, 5], device=CPU, generator=generator())
+    cells = prefill_cells(*models, tokens=[2, 5], generator=generator())
     (cell,) = [cell for cell in cells if cell.tables == (f"{name}_prefill",) and cell.at == {"tokens": 5}]
     notes.clear()
     cell.before()
@@ -175,6 +175,11 @@ def no_child(monkeypatch):
     monkeypatch.setattr(measurement, "open_transfer", lambda device, most: nullcontext(lambda size: 1e-6 * size))
 
 
+@pytest.fixture
+def compact():
+    return ModelPair(tiny_llama(64, seed=0), tiny_llama(64, seed=1, layers=1))
+
+
 SMALL = LatencyConfig(
     draft_rows=(1, 3),
     target_tokens=(1, 2, 5),
@@ -189,9 +194,8 @@ SMALL = LatencyConfig(
 )
 
 
-def test_all_tables_have_all_their_cells(no_child):
-    pair = ModelPair(tiny_llama(64, seed=0), tiny_llama(64, seed=1, layers=1))
-    with open_cells(pair, SMALL) as (cells, notes):
+def test_all_tables_have_all_their_cells(no_child, compact):
+    with open_cells(compact, SMALL) as (cells, notes):
         tables = tables_of(sweep(cells, Random(0), 0, 2, lambda: None))
     assert not notes
     contexts, sampled = {"context": [4, 90]}, {"sampled": [0, 1]}
@@ -212,24 +216,87 @@ def test_all_tables_have_all_their_cells(no_child):
     assert {table.calls for table in tables.values()} == {2}
 
 
-def test_reference_cells_run_hugging_faces_own_forward(monkeypatch):
-    calls = []
+GRID = {"tokens": [1, 5], "rows": [1, 3], "contexts": [4, 9]}
 
-    class Noted(HuggingFaceState):
-        def forward(self, tokens, parents=None, last=None):
-            calls.append(len(tokens))
-            return super().forward(tokens, parents, last)
 
-    monkeypatch.setattr("runtime.causal_model.HuggingFaceState", Noted)
-    pair = ModelPair(tiny_llama(64, seed=0), tiny_llama(64, seed=1, layers=1))
-    grid = {"tokens": [5], "rows": [3], "contexts": [4], "device": CPU, "generator": generator()}
-    cells = {cell.tables: cell for cell in reference_cells(pair.target, pair.draft, **grid)}
-    for table, nodes in ((("draft_hugging_face",), 3), (("target_hugging_face",), 5)):
-        calls.clear()
-        cells[table].measure()
-        assert calls == [nodes]
-    slow = ModelPair(pair.target.model, pair.draft.model, forward="hugging_face")
-    assert not reference_cells(slow.target, slow.draft, **grid)  # nothing to compare
+def note_forwards(pair, monkeypatch):
+    """Notes every pass of the models' own forward: model, tokens, tokens in the cache before, and other arguments."""
+    notes = []
+    for name, wrapped in (("target", pair.target), ("draft", pair.draft)):
+
+        def forward(*, input_ids, past_key_values, name=name, real=wrapped.model.forward, **others):
+            notes.append((name, input_ids.shape[1], past_key_values.get_seq_length(), others))
+            return real(input_ids=input_ids, past_key_values=past_key_values, **others)
+
+        monkeypatch.setattr(wrapped.model, "forward", forward)
+    return notes
+
+
+@pytest.mark.parametrize("context", [4, 9])
+@pytest.mark.parametrize(("table", "axis", "count"), [("draft", "rows", 3), ("target", "tokens", 5)])
+def test_reference_cells_run_bare_hugging_face(compact, monkeypatch, table, axis, count, context):
+    cells = reference_cells(compact.target, compact.draft, **GRID, generator=generator())
+    notes = note_forwards(compact, monkeypatch)
+    (cell,) = [cell for cell in cells if cell.at == {axis: count, "context": context}]
+    assert cell.tables == (f"{table}_hugging_face",)
+    bare = {"use_cache": True}
+    first_step = ("draft", 1, context, bare)
+    for _ in range(2):  # a pass leaves nothing behind
+        notes.clear()
+        cell.before()
+        assert notes == ([("target", 1, context, bare), first_step] if table == "draft" else [first_step])
+        notes.clear()
+        cell.measure()
+        assert notes == [(table, count, context, bare)]
+
+
+def test_a_pair_off_the_compact_forward_has_no_reference(compact):
+    slow = ModelPair(compact.target.model, compact.draft.model, forward="hugging_face")
+    for target, draft in ((slow.target, slow.draft), (compact.target, slow.draft), (slow.target, compact.draft)):
+        assert not reference_cells(target, draft, **GRID, generator=generator())
+
+
+@pytest.mark.parametrize(
+    ("empty", "tables"),
+    [
+        ({"rows": []}, {"target_hugging_face"}),
+        ({"tokens": []}, {"draft_hugging_face"}),
+        ({"rows": [], "tokens": []}, set()),
+    ],
+)
+def test_an_empty_reference_grid_is_no_table(compact, empty, tables):
+    cells = reference_cells(compact.target, compact.draft, **{**GRID, **empty}, generator=generator())
+    assert {table for cell in cells for table in cell.tables} == tables
+    for cell in cells:
+        cell.before()
+        cell.measure()
+
+
+def test_a_device_is_the_models_own_or_that_of_its_logits(models):
+    assert device_of(models[0]) == torch.device("cpu")
+    models[0].device = torch.device("cuda", 1)
+    assert device_of(models[0]) == torch.device("cuda", 1)
+
+
+def test_time_begins_and_ends_with_the_device_idle(monkeypatch):
+    notes, device = [], torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: notes.append(device))
+    monkeypatch.setattr(cells, "perf_counter", lambda: notes.append("clock") or float(len(notes)))
+    assert cells.seconds_of(lambda: notes.append("work"), device) == 3
+    assert notes == [device, "clock", "work", device, "clock"]
+
+
+def test_a_pass_waits_for_the_device_of_the_model_that_runs(models, monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    for index, model in enumerate(models):
+        model.device = torch.device("cuda", index)
+    passes = pass_cells(*models, tokens=[1, 4], rows=[1, 3], contexts=[3], generator=generator())
+    for cell in passes + prefill_cells(*models, tokens=[2], generator=generator()):
+        waited.clear()
+        cell.measure()
+        running = models[cell.tables[0].startswith("draft")]
+        assert waited == [running.device] * 2
 
 
 def test_contexts_and_prompts_are_cut_to_what_the_models_hold(no_child, notes):
@@ -251,6 +318,28 @@ def test_models_too_short_for_the_grid_are_refused(no_child, notes):
     pair = ModelPair(NotedModel("target", notes, context_limit=5), NotedModel("draft", notes))
     with pytest.raises(ValueError, match=r"1 tokens too short.*latency\.target_tokens"), open_cells(pair, SMALL):
         pass
+
+
+def test_a_pair_without_a_draft_is_refused(notes):
+    pair = ModelPair(NotedModel("target", notes))
+    with pytest.raises(ValueError, match="draft is None.*Give the pair a draft model"), open_cells(pair, SMALL):
+        pass
+
+
+def test_vocabularies_too_small_for_the_trees_are_refused(no_child, notes):
+    pair = ModelPair(NotedModel("target", notes, vocabulary_size=2), NotedModel("draft", notes, vocabulary_size=2))
+    message = r"tree_paths=3 .* over 2 tokens\. Set latency\.tree_paths to 2 or fewer"
+    with pytest.raises(ValueError, match=message), open_cells(pair, SMALL):
+        pass
+
+
+@pytest.mark.parametrize("most", [{"drafted": (0, 70)}, {"tree_nodes": (3, 72)}])
+def test_prepared_rows_suffice_for_the_widest_pass(no_child, compact, most):
+    with open_cells(compact, replace(SMALL, **most)) as (cells, _):
+        rounds = [cell for cell in cells if cell.at.get("drafted", 0) >= 70]
+        assert rounds
+        for cell in rounds:
+            cell.measure()
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_rounds_over_weightless_models_draft_what_is_asked(weightless, gamma, te
 def test_tree_cells_time_rounds_of_as_many_distinct_nodes_as_their_coordinate(weightless, temperature, monkeypatch):
     drafted = []
     monkeypatch.setattr(rounds, "tree_decoder", lambda *shape: note_drafted(tree_decoder(*shape), drafted))
-    cells = round_cells(weightless, [0, 2], 3, [3, 6], 0, CPU, lambda: None)
+    cells = round_cells(weightless, [0, 2], 3, [3, 6], 0, lambda: None)
     for cell in cells:
         if cell.tables[0] == "tree_drawing" and cell.at["sampled"] == temperature:
             for _ in range(5):
@@ -75,7 +75,7 @@ def note_drafted(decoder, drafted):
 
 
 def test_cells_of_rounds_cover_the_grid_and_plain_decoding_has_no_drawing(weightless):
-    cells = round_cells(weightless, [0, 2], 3, [3, 6], 0, CPU, lambda: None)
+    cells = round_cells(weightless, [0, 2], 3, [3, 6], 0, lambda: None)
     places = {(table, *cell.at.values()) for cell in cells for table in cell.tables}
     chain = {("chain_drawing", 2, t) for t in (0, 1)} | {("chain_verification", n, t) for n in (0, 2) for t in (0, 1)}
     assert places == chain | {
@@ -99,6 +99,33 @@ def test_drawing_is_the_draft_phase_and_verification_the_rest_of_a_full_round(mo
     assert request.measure_rest() == (1.5,)
 
 
+def test_a_round_waits_for_the_devices_of_both_models(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    pair = weightless_pair(ModelPair(*(tiny_llama(64, seed=seed) for seed in (0, 1))), 40, generator())
+    pair.target.device, pair.draft.device = torch.device("cuda", 0), torch.device("cuda", 1)
+    for cell in round_cells(pair, [0, 2], 3, [3], 0, lambda: None):
+        waited.clear()
+        cell.measure()
+        assert len(waited) % 4 == 0  # two devices before and after every round, those passed over among them
+        assert all({device.index for device in waited[at : at + 2]} == {0, 1} for at in range(0, len(waited), 2))
+
+
+def test_one_device_of_both_models_is_waited_for_once(weightless, monkeypatch):
+    waited = []
+    monkeypatch.setattr(rounds, "synchronise", lambda *devices: waited.append(devices))
+    for cell in round_cells(weightless, [0, 2], 3, [3], 0, lambda: None):
+        cell.measure()
+    assert set(waited) == {(CPU,)}
+
+
+def test_a_pass_over_more_rows_than_prepared_is_noticed(weightless):
+    state = weightless.target.open(10)
+    assert state.forward(range(40)).logits.shape == (40, 64)
+    with pytest.raises(AssertionError, match="asks for 41 rows of 40 prepared"):
+        state.forward(range(41))
+
+
 def test_a_decision_runs_the_head_over_that_many_features():
     decision = Decision(10, CPU, generator())
     sizes = [layer.weight.shape for layer in decision._network.head if hasattr(layer, "weight")]
@@ -119,6 +146,16 @@ def test_the_transfers_child_ends_with_the_block():
         assert all(cell.measure()[0] > 0 for cell in cells)
     assert not child.is_alive()
     assert not active_children()
+
+
+def test_a_transfer_is_half_a_round_trip(monkeypatch):
+    notes, times = [], iter([10.0, 13.0])
+    monkeypatch.setattr(transfer, "perf_counter", lambda: next(times))
+    connection = SimpleNamespace(send=notes.append, recv=lambda: notes.append("answer"))
+    shared, own = torch.zeros(8, dtype=torch.uint8), torch.ones(8, dtype=torch.uint8)
+    assert transfer._half_round_trip(connection, shared, own, 5) == 1.5
+    assert notes == [5, "answer"]
+    assert shared.tolist() == [1, 1, 1, 1, 1, 0, 0, 0]
 
 
 def test_the_transfers_child_ends_after_an_error_and_its_death_is_noticed():
