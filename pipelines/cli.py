@@ -14,7 +14,7 @@ COMMANDS = {
     "device": "stage: describe this machine",
     "pair": "stage: train the built-in model pair, or resolve a real one",
     "prompts": "stage: draw prompts, split by document",
-    "profile": "stage: measure the latency profile of the pair on this machine",
+    "profile": "stage latency: measure what the pair's passes cost on this machine",
     "traces": "stage: collect round traces with the real decoder",
     "labels": "stage: turn traces into a label table",
     "train": "stage: train one predictor",
@@ -24,7 +24,7 @@ COMMANDS = {
     "verifiers": "stage: compare the verification rules on the same trees and prompts",
     "report": "stage: turn measurements into tables, plots and one HTML page",
     "register": "register exported bundles in the MLflow model registry (idempotent)",
-    "latency": "show the latency profiles: passes, ratios, rounds; --plot draws one",
+    "latency": "show the latency profiles, draw one, predict tokens/s from one",
     "reports": "print where the reports are and their headline figures",
 }
 

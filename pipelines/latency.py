@@ -2,6 +2,7 @@
 
 draftwright latency                                 every profile below data/
 draftwright latency --pair pystdlib --plot latency.png
+draftwright latency --pair pystdlib --acceptance 0.75     and how fast each static draft length would be
 draftwright latency data/pystdlib/latency/some-device.json
 """
 
@@ -17,10 +18,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--pair", help="of a data folder, the profiles of this pair only")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the profile, as PNG; takes one profile")
+    parser.add_argument(
+        "--acceptance",
+        type=float,
+        metavar="ALPHA",
+        help="also predict tokens/s, if a drafted token is accepted so often",
+    )
+    parser.add_argument(
+        "--prompt-tokens", type=int, default=128, help="of the predicted request (default: %(default)s)"
+    )
+    parser.add_argument("--new-tokens", type=int, default=128, help="of the predicted request (default: %(default)s)")
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, help="of the predicted request (default: %(default)s)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.reporting.latency_table import latency_table
+    from pipelines.reporting.prediction_table import prediction_table
     from predictors.latency.profile import read_profile
 
     paths = find_profiles(args.data, args.pair)
@@ -30,7 +45,12 @@ def run(args: argparse.Namespace) -> None:
             f"--plot draws one profile, and there are {len(paths)}: {names}. Give one of them instead of DATA."
         )
     profiles = [read_profile(path) for path in paths]
-    print("\n\n".join(f"{path}\n{latency_table(profile)}" for path, profile in zip(paths, profiles, strict=True)))
+    for path, profile in zip(paths, profiles, strict=True):
+        print(f"{path}\n{latency_table(profile)}\n")
+        if args.acceptance is not None:
+            print(
+                prediction_table(profile, args.acceptance, args.prompt_tokens, args.new_tokens, args.temperature) + "\n"
+            )
     if args.plot:
         from pipelines.outputs import replacing
         from pipelines.reporting import plots

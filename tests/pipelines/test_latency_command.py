@@ -8,7 +8,7 @@ from pipelines import cli
 from pipelines.reporting import plots
 from pipelines.reporting.latency_plots import latency_figure
 from pipelines.reporting.latency_table import latency_table
-from predictors.latency import read_profile
+from predictors.latency import LatencyProfile, generation_latency, iid_accepted_law, read_profile
 from tests.pipelines.hand_made_profile import PROFILE
 
 
@@ -93,6 +93,30 @@ def test_all_profiles_are_shown_unless_a_pair_is_named(data, capsys):
     assert "others on toy-1c" in out
     assert "toys on" not in out
     assert "others on toy-1c" in shown(capsys, another(data))
+
+
+def test_speeds_are_predicted_for_an_acceptance(data, capsys):
+    options = ("--acceptance", "0.7", "--prompt-tokens", "20", "--new-tokens", "60", "--temperature", "1")
+    lines = section(
+        shown(capsys, data, *options), "predicted tokens/s at acceptance 0.7: 60 tokens after a prompt of 20, T=1"
+    )
+    profile = LatencyProfile.from_record(PROFILE, "profile")
+    plain = generation_latency(profile, [1.0], 0, 20, 60, sampled=True).tokens_per_second
+    assert lines["plain"][0] == f"{plain:.0f}" and lines["plain"][2] == "1.00x"
+    chains = [line for line in shown(capsys, data, *options).splitlines() if line.startswith("chain γ=")]
+    four = generation_latency(profile, iid_accepted_law(0.7, 4), 4, 20, 60, sampled=True)
+    (line,) = [line.split() for line in chains if line.startswith("chain γ=4 ")]
+    assert line[2:5] == [
+        f"{four.tokens_per_second:.0f}",
+        f"({four.low:.0f}-{four.high:.0f})",
+        f"{four.tokens_per_second / plain:.2f}x",
+    ]
+    assert sum("fastest" in line for line in chains) <= 1
+
+
+def test_an_impossible_acceptance_is_refused(data, monkeypatch):
+    with pytest.raises(SystemExit, match=r"alpha must lie in \[0, 1\], got 1.5"):
+        cli.main(["latency", str(data), "--acceptance", "1.5"])
 
 
 def test_a_plot_is_drawn_of_one_profile(data, capsys, tmp_path):
