@@ -88,8 +88,12 @@ def _prediction_bars(summary: dict[str, Any]) -> list[dict[str, Any]]:
         return {"value": value, "low": None, "high": None}
 
     error, rank = alone(summary["median_error"]), alone(summary["spearman"])
+    speedup = alone(summary["median_speedup_error"])
     return [
         bar_row("predicted tokens/s of static settings, median error", error, ERROR_BAR, SHARE, at_most=True),
+        bar_row(
+            "predicted speed-up of static drafts over plain, median error", speedup, ERROR_BAR, SHARE, at_most=True
+        ),
         bar_row("their ranking, Spearman", rank, RANK_BAR, NUMBER),
     ]
 

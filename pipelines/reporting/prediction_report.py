@@ -81,20 +81,29 @@ def _gamma(arm: str) -> int:
 
 
 def _summary(settings: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    """Median relative error, and rank correlation of predicted with measured tokens/s over all settings and by temperature."""
+    """Median relative error, of tokens/s and of the speed-up over plain decoding; rank correlation of predicted with measured
+    tokens/s over all settings and by temperature. ``drift`` is plain decoding's own error: no acceptance enters there, so it is
+    how much faster or slower the machine ran when it was profiled."""
     table = pd.DataFrame(
         {
             "temperature": [row["temperature"] for row in settings],
+            "arm": [row["arm"] for row in settings],
             "measured": [row["measured"] for row in settings],
             "predicted": [row["predicted"][kind]["value"] for row in settings],
         }
     )
     error = table["predicted"] / table["measured"] - 1
+    plain = table["arm"] == PLAIN
+    drift = table["temperature"].map(dict(zip(table["temperature"][plain], error[plain], strict=True)))
+    speedup_error = ((1 + error) / (1 + drift) - 1)[~plain]
     by_temperature = {f"{temperature:g}": _spearman(part) for temperature, part in table.groupby("temperature")}
     return {
         "median_error": float(error.abs().median()),
         "largest_error": float(error.abs().max()),
         "median_signed_error": float(error.median()),
+        "drift": float(error[plain].mean()),
+        "median_speedup_error": float(speedup_error.abs().median()),
+        "largest_speedup_error": float(speedup_error.abs().max()),
         "spearman": _spearman(table),
         "spearman_by_temperature": by_temperature,
     }

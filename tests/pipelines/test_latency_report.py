@@ -60,7 +60,7 @@ def test_a_profile_of_one_forward_has_no_gains(benchmark):
     tables = {name: table for name, table in PROFILE["tables"].items() if not name.endswith("hugging_face")}
     record = LatencyReport(benchmark, LatencyProfile.from_record({**PROFILE, "tables": tables}, "p")).build()
     assert record["compact_gain"] == {}
-    assert len(record["bars"]) == 2
+    assert len(record["bars"]) == 3
 
 
 def measured_with(profile, origin):
@@ -137,6 +137,19 @@ def test_summary_of_errors_and_ranks(benchmark, profile):
         assert summary["median_signed_error"] == pytest.approx(
             np.median([r["error"][kind] for r in prediction["settings"]])
         )
+        plain = {row["temperature"]: row for row in prediction["settings"] if row["arm"] == "autoregressive"}
+        assert summary["drift"] == pytest.approx(np.mean([row["error"][kind] for row in plain.values()]))
+        ratios = [
+            abs(
+                (row["predicted"][kind]["value"] / plain[row["temperature"]]["predicted"][kind]["value"])
+                / (row["measured"] / plain[row["temperature"]]["measured"])
+                - 1
+            )
+            for row in prediction["settings"]
+            if row["arm"] != "autoregressive"
+        ]
+        assert summary["median_speedup_error"] == pytest.approx(np.median(ratios))
+        assert summary["largest_speedup_error"] == pytest.approx(max(ratios))
         measured = pd.Series([row["measured"] for row in prediction["settings"]]).rank()
         predicted = pd.Series([row["predicted"][kind]["value"] for row in prediction["settings"]]).rank()
         assert summary["spearman"] == pytest.approx(np.corrcoef(measured, predicted)[0, 1])
