@@ -1,0 +1,72 @@
+"""How cells are timed and put into tables; nothing here looks at how long anything takes."""
+
+from itertools import count
+from random import Random
+
+from runtime.latency import Cell, sweep, tables_of
+
+
+def fake_cells(log, number=12, sizes=(3, 4)):
+    """Cells that log what is called: every measurement returns 1, 2, 3, ... seconds."""
+    seconds = count(1)
+    places = [{"rows": row, "context": context} for row in range(sizes[0]) for context in range(sizes[1])]
+    return [
+        Cell(
+            ("draft",),
+            place,
+            lambda place=place: (log.append(("measure", *place.values())), float(next(seconds)))[1:],
+            lambda place=place: log.append(("before", *place.values())),
+        )
+        for place in places[:number]
+    ]
+
+
+def visited(log):
+    """Cells in the order of their visits."""
+    return list(dict.fromkeys(place for _, *place in map(tuple, log) for place in [tuple(place)]))
+
+
+def test_a_sweep_visits_every_cell_once_with_warm_up_and_what_comes_before():
+    log, steps = [], []
+    rows = sweep(fake_cells(log), Random(0), 2, 3, lambda: steps.append(1))
+    assert len(rows) == len(steps) == 12
+    assert all(len(row["seconds"]) == 3 for row in rows)
+    assert [kind for kind, *_ in log] == ["before", "measure"] * 5 * 12
+    places = [tuple(place) for _, *place in log]
+    assert all(len(set(places[start : start + 10])) == 1 for start in range(0, 120, 10))  # visits are not mixed
+    first = rows[0]["seconds"]
+    assert first == [3.0, 4.0, 5.0]  # the warm-up's calls 1 and 2 are left out
+
+
+def test_the_order_is_shuffled_and_follows_from_its_seed():
+    orders = []
+    for seed in ("0/0", "0/0", "0/1"):
+        log = []
+        sweep(fake_cells(log), Random(seed), 0, 1, lambda: None)
+        orders.append(visited(log))
+    grid = sorted(orders[0])
+    assert orders[0] == orders[1] != orders[2]
+    assert grid not in orders
+    assert sorted(orders[2]) == grid
+
+
+def test_tables_hold_median_and_quartiles_of_the_calls_of_all_sweeps():
+    places = [(2, 64), (1, 64), (1, 8), (2, 8)]  # in the order of visits, not of the grid
+    rows = [
+        {"table": "draft", "at": {"rows": row, "context": context}, "seconds": [row + context, row + context + 4.0]}
+        for row, context in places
+    ]
+    again = [{**row, "seconds": [seconds + 1 for seconds in row["seconds"]]} for row in rows[::-1]]
+    table = tables_of(rows + again)["draft"]
+    assert {name: list(grid) for name, grid in table.axes.items()} == {"rows": [1, 2], "context": [8, 64]}
+    assert table.calls == 4
+    for row, context in places:  # seconds: s, s + 1, s + 4, s + 5
+        latency = table.at(rows=row, context=context)
+        base = row + context
+        assert (latency.low, latency.seconds, latency.high) == (base + 0.75, base + 2.5, base + 4.25)
+
+
+def test_a_cell_of_two_tables_gives_a_row_to_each():
+    cell = Cell(("drawing", "verification"), {"drafted": 2}, lambda: (1.0, 2.0))
+    rows = sweep([cell], Random(0), 0, 2, lambda: None)
+    assert {row["table"]: row["seconds"] for row in rows} == {"drawing": [1.0, 1.0], "verification": [2.0, 2.0]}
