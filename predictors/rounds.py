@@ -12,17 +12,35 @@ back* ones were drafted and rejected, *trimmed* ones were drafted and dropped be
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-PHASES = ("draft", "target", "verify", "controller")
+PHASES = ("draft", "target", "verify", "controller", "wait")
+LANES = ("draft", "target")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of work of one ``lane`` of `LANES`: its ``phase`` of `PHASES`, from ``start`` to ``end`` in seconds since the
+    request began."""
+
+    lane: str
+    phase: str
+    start: float
+    end: float
 
 
 @dataclass
 class RoundRecord:
-    """One round, host-side numbers only. ``levels`` counts the drafted levels (by default a chain's, one per token),
-    of which ``rolled_back`` were not accepted; ``bypassed``: a learned controller stood aside and a static setting drafted;
-    ``seconds`` maps a phase of `PHASES` to wall-clock seconds."""
+    """One round, host-side numbers only.
+
+    ``levels`` counts the drafted levels (by default a chain's, one per token), of which ``rolled_back`` were not accepted;
+    ``submitted`` counts the levels that the target tested (by default all), of which the first ``accepted`` passed - one more
+    where a branch point's token was hit. ``bypassed``: a learned controller stood aside and a static setting drafted.
+    ``seconds`` maps a phase of `PHASES` to wall-clock seconds. Where draft and target may work side by side, ``timeline`` shows
+    both, and ``overlapped`` is what the round would have saved with both at once (0 where they really were).
+    """
 
     drafted: int = 0
     levels: int = -1
+    submitted: int = -1
     accepted: int = 0
     emitted: int = 0
     rolled_back: int = 0
@@ -30,10 +48,19 @@ class RoundRecord:
     ends_segment: bool = True
     bypassed: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
+    timeline: list[Span] = field(default_factory=list)
+    overlapped: float = 0.0
 
     def __post_init__(self) -> None:
         if self.levels < 0:
             self.levels = self.drafted
+        if self.submitted < 0:
+            self.submitted = self.levels
+
+    @property
+    def accepted_in_sequence(self) -> int:
+        """Accepted ones of the ``submitted`` levels: without a branch point's hit."""
+        return min(self.accepted, self.submitted)
 
 
 def block_efficiency(rounds: Sequence[RoundRecord]) -> float:

@@ -1,7 +1,7 @@
 """A causal language model as the decoder sees it: a committed cache plus scratch nodes.
 
     state.forward(tokens, parents)   append scratch nodes (parents index scratch, -1 = the committed end); logits and taps
-    state.keep(path)                 commit a path of scratch nodes and drop the rest
+    state.keep(path, pending)        commit a path of scratch nodes but for its last `pending` ones, and drop the rest
 
 Prefill, a draft step, a tree and branches are all this. The newest token is never cached yet. Behind it stands the compact
 forward or Hugging Face's own (`runtime.causal_model`). Shape suffixes: N nodes of a call, V vocabulary, K tapped layers, D hidden
@@ -33,8 +33,9 @@ class ModelState(Protocol):
         end); ``last``: logits of the last rows only."""
         ...
 
-    def keep(self, path: Sequence[int]) -> None:
-        """Commit scratch nodes ``path`` (ascending, a path from the committed end) and drop the others."""
+    def keep(self, path: Sequence[int], pending: int = 0) -> None:
+        """Keep scratch nodes ``path`` (ascending, a path from the committed end) and drop the others: the last ``pending`` of them
+        stay scratch, now a chain of nodes 0, 1, …; those before are committed."""
         ...
 
 

@@ -52,14 +52,17 @@ class Scratch:
         committed = torch.ones(count, self.committed, dtype=torch.bool)
         return torch.cat([committed, self._topology.rows(count)], dim=1).to(device)
 
-    def keep(self, path: Sequence[int]) -> None:
-        """Commit the nodes of ``path``, which leads down from the committed end, and drop the others."""
+    def keep(self, path: Sequence[int], pending: int = 0) -> None:
+        """Commit the nodes of ``path``, which leads down from the committed end, but for its last ``pending`` ones, which stay;
+        drop the others."""
         before = -1
         for node in path:
             assert self._parents[node] == before, f"{path} is no path of {self._parents}"
             before = node
-        self.committed += len(path)
+        assert 0 <= pending <= len(path), f"{pending} nodes cannot stay of a path of {len(path)}"
+        self.committed += len(path) - pending
         self._clear()
+        self.append(pending, None)
 
     def _clear(self) -> None:
         self._parents: list[int] = []

@@ -52,11 +52,12 @@ class TableState:
         rows = [self.model.logits(context) for _, context in self.nodes[first:]]
         return Forward(torch.stack(rows)[-(last or len(rows)) :])
 
-    def keep(self, path) -> None:
-        if len(path):
-            assert [self.nodes[node][0] for node in path] == [-1, *list(path)[:-1]]
-            self.committed = self.nodes[path[-1]][1]
-        self.nodes = []
+    def keep(self, path, pending=0) -> None:
+        kept = [self.nodes[node] for node in path]
+        assert [parent for parent, _ in kept] == [-1, *list(path)[:-1]][: len(kept)]
+        if len(kept) > pending:
+            self.committed = kept[len(kept) - pending - 1][1]
+        self.nodes = [(place - 1, text) for place, (_, text) in enumerate(kept[len(kept) - pending :])]
 
 
 class Forking:

@@ -52,9 +52,9 @@ class RecordedState:
         self._calls.append(("forward", self._number, (fixed, parents, last)))
         return self._state.forward(tokens, parents, last)
 
-    def keep(self, path: Sequence[int]) -> None:
-        self._calls.append(("keep", self._number, (path,)))
-        self._state.keep(path)
+    def keep(self, path: Sequence[int], pending: int = 0) -> None:
+        self._calls.append(("keep", self._number, (path, pending)))
+        self._state.keep(path, pending)
 
 
 def record(decoder: SequentialDecoder, prompt: list[int], **options: Any) -> Replay:

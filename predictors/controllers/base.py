@@ -32,6 +32,10 @@ class Session:
         """Whether to stop after the token just drawn, which is kept and verified."""
         return False
 
+    def branch_count(self, law: NextLaw) -> int | None:
+        """How many tokens to try at a branch point, from its law; ``None`` leaves it to the decoder's own rule."""
+        return None
+
     def end_round(self, outcome: RoundRecord) -> None:
         """Learn from a finished round."""
 

@@ -56,14 +56,14 @@ class EntropySession(Session):
         return 1 - (self.config.kappa * entropy).sqrt() < self.threshold
 
     def end_round(self, outcome: RoundRecord) -> None:
-        if outcome.levels == 0:
+        if outcome.submitted == 0:
             return
         config = self.config
-        self.acceptance_rate = 0.5 * self.acceptance_rate + 0.5 * outcome.accepted / outcome.levels
+        self.acceptance_rate = 0.5 * self.acceptance_rate + 0.5 * outcome.accepted_in_sequence / outcome.submitted
         moved = self.threshold
         if self.acceptance_rate < config.goal:
             moved += config.step
-        elif outcome.accepted != self.cap:
+        elif outcome.accepted_in_sequence != self.cap:
             moved -= config.step
         self.threshold = config.decay * self.threshold + (1 - config.decay) * moved
 

@@ -35,13 +35,13 @@ class CompactState:
         return Forward(logits, torch.stack(states, dim=1) if states else None)
 
     @torch.inference_mode()
-    def keep(self, path: Sequence[int]) -> None:
+    def keep(self, path: Sequence[int], pending: int = 0) -> None:
         if list(path) != list(range(len(path))):
             first = self._scratch.committed
             rows = self._tensor(path) + first
             for cache in chain.from_iterable(self._caches):
                 cache[:, :, first : first + len(path)] = cache[:, :, rows]
-        self._scratch.keep(path)
+        self._scratch.keep(path, pending)
 
     def _pass(self, ids_N: Tensor) -> Pass:
         count, total = len(ids_N), self._scratch.total

@@ -46,9 +46,9 @@ class HuggingFaceState:
         return Forward(logits, self._taps.stacked())
 
     @torch.inference_mode()
-    def keep(self, path: Sequence[int]) -> None:
+    def keep(self, path: Sequence[int], pending: int = 0) -> None:
         self._cache.keep(self._scratch.committed, path)
-        self._scratch.keep(path)
+        self._scratch.keep(path, pending)
 
     def _mask(self, count: int) -> Tensor | None:
         """The scratch's mask as Hugging Face's attention takes it [1, 1, count, rows]; ``None``: the model's own causal one."""

@@ -54,7 +54,7 @@ class WeightlessState:
         self._next = first + count
         return Forward(self._logits_RV[first : self._next])
 
-    def keep(self, path: Sequence[int]) -> None:
+    def keep(self, path: Sequence[int], pending: int = 0) -> None:
         pass
 
 

@@ -50,8 +50,8 @@ def test_random_trees_and_commits_equal_cache_free_forwards(config, attention, f
     context = torch.randint(32, (5,), generator=generator).tolist()
     state.forward(context)
     state.keep(range(len(context)))
+    contexts, parents = [], []  # of scratch nodes; the tail of a path that was kept stays among them
     for _ in range(12):
-        contexts, parents = [], []
         for _call in range(2):  # a tree grown in two calls
             count = int(torch.randint(1, 5, (), generator=generator))
             tokens = torch.randint(32, (count,), generator=generator).tolist()
@@ -70,8 +70,12 @@ def test_random_trees_and_commits_equal_cache_free_forwards(config, attention, f
         while node >= 0:
             path.insert(0, node)
             node = parents[node]
-        state.keep(path)
-        context = contexts[leaf]
+        pending = int(torch.randint(len(path) + 1, (), generator=generator))
+        state.keep(path, pending)
+        if pending < len(path):
+            context = contexts[path[len(path) - pending - 1]]
+        contexts = [contexts[node] for node in path[len(path) - pending :]]
+        parents = list(range(-1, pending - 1))
 
 
 @pytest.mark.parametrize("forward", ["compact", "hugging_face"])
