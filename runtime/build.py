@@ -10,13 +10,16 @@ from predictors.bundle import read_bundle
 from predictors.config import parse_config
 from predictors.contract import require_same_identity
 from predictors.controllers import CONTROLLERS, Controller, build_controller
+from runtime.branching.config import BranchConfig
 from runtime.decoding.base import Decoder
+from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.decoding.target_roots import TargetRootsDecoder
 from runtime.drafting import DRAFTERS, Drafter
 from runtime.drafting.multi_candidate import MultiCandidateConfig
 from runtime.identity import pair_identity
 from runtime.pair import ModelPair
+from runtime.presets import expanded
 from runtime.verification import LOSSY_VERIFIERS, VERIFIERS, Verifier
 
 
@@ -31,6 +34,15 @@ class DecoderConfig:
     lossy: bool = False
 
 
+DEFAULT_EPSILON = 0.2  # best in the paper's Tables 4 and 19
+BRANCH_KEYS = (
+    "method",
+    "verifier",
+    "controller",
+    "epsilon",
+)  # of method branch_parallel, beside those of `BranchConfig`
+
+
 def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
     """Build a decoder.
 
@@ -39,11 +51,12 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
     pair
         The models.
     config
-        ``method``: ``autoregressive`` (the target alone) or ``speculative`` with ``drafter``, ``verifier`` (of `VERIFIERS`) and
-        ``controller`` (``{"kind": "entropy"}``; default ``fixed``). Drafters: ``{"kind": "chain", "gamma": 5}``,
-        ``{"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}``, ``{"kind": "multi_candidate", "config": [4, 2, 2, 1]}`` and
-        ``{"kind": "fork", "width": 4, "depth": 3}``. ``lossy=True`` admits combinations that change the output's law and marks
-        what they generate.
+        ``method``: ``autoregressive`` (the target alone), ``speculative`` with ``drafter``, ``verifier`` (of `VERIFIERS`) and
+        ``controller`` (``{"kind": "entropy"}``; default ``fixed``), or ``branch_parallel`` with the keys of `BranchConfig`, the
+        ``verifier`` of its pending block, and a ``controller`` (default ``confidence``, at ``epsilon``). Drafters: ``{"kind":
+        "chain", "gamma": 5}``, ``{"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}``, ``{"kind": "multi_candidate", "config":
+        [4, 2, 2, 1]}`` and ``{"kind": "fork", "width": 4, "depth": 3}``. ``lossy=True`` admits combinations that change the
+        output's law and marks what they generate. ``preset`` names a configuration (`runtime.presets`) that given keys override.
 
     Raises
     ------
@@ -59,9 +72,7 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
     >>> len(decoder.generate([1, 2, 3], max_new_tokens=8, eos_token_id=[]).tokens)
     8
     """
-    parsed = parse_config(DecoderConfig, config, "decoder")
-    controller = build_controller(parsed.controller or {"kind": "fixed"})
-    return _assemble(pair, parsed, controller)
+    return _built(pair, expanded(config), None, "decoder")
 
 
 def load_decoder(bundle: str | Path, pair: ModelPair) -> Decoder:
@@ -76,11 +87,49 @@ def load_decoder(bundle: str | Path, pair: ModelPair) -> Decoder:
     kind = loaded.card["kind"]
     if kind not in CONTROLLERS:
         raise ValueError(f"{bundle}: unknown controller kind {kind!r}. Update draftwright, or export the bundle again.")
-    parsed = parse_config(DecoderConfig, loaded.card["decoder"], f"{bundle}: card.json: decoder")
-    return _assemble(pair, parsed, CONTROLLERS[kind].from_bundle(loaded))
+    return _built(
+        pair, expanded(loaded.card["decoder"]), CONTROLLERS[kind].from_bundle(loaded), f"{bundle}: card.json: decoder"
+    )
 
 
-def _assemble(pair: ModelPair, config: DecoderConfig, controller: Controller) -> Decoder:
+def _built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
+    """``controller=None``: the configuration's."""
+    if config.get("method") == "branch_parallel":
+        return _branch_parallel(pair, config, controller, where)
+    parsed = parse_config(DecoderConfig, config, where)
+    return _sequential(pair, parsed, controller or build_controller(parsed.controller or {"kind": "fixed"}))
+
+
+def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
+    if pair.draft is None:
+        raise ValueError("decoder: method 'branch_parallel' needs a draft model; this pair has none.")
+    own = {key: value for key, value in config.items() if key not in BRANCH_KEYS}
+    parsed = parse_config(BranchConfig, own, where)
+    verifier = _verifier(config.get("verifier", "block"), lossy=False)
+    if not verifier.chains_only:
+        raise ValueError(
+            f"{where}: verifier {verifier.name!r} is for trees; the pending block is a chain: block, tokenwise."
+        )
+    epsilon = config.get("epsilon")
+    if controller is None:
+        soft = {"kind": "confidence", "epsilon": DEFAULT_EPSILON}
+        controller = build_controller(config.get("controller") or soft)
+    if epsilon is not None:
+        controller = controller.with_epsilon(epsilon)
+    _require_depth(parsed.gamma, controller, where)
+    _check_contract(controller, pair)
+    return BranchParallelDecoder(pair, parsed, verifier, controller)
+
+
+def _require_depth(gamma: int, controller: Controller, where: str) -> None:
+    if controller.gamma is not None and gamma < controller.gamma:
+        raise ValueError(
+            f"{where}: gamma={gamma} is shorter than the {controller.gamma} tokens the {controller.kind} "
+            f"controller decides about. Use gamma >= {controller.gamma}."
+        )
+
+
+def _sequential(pair: ModelPair, config: DecoderConfig, controller: Controller) -> Decoder:
     verifier = _verifier(config.verifier, config.lossy)
     if config.method == "autoregressive":
         if config.drafter or config.controller:
@@ -89,15 +138,12 @@ def _assemble(pair: ModelPair, config: DecoderConfig, controller: Controller) ->
             )
         return SequentialDecoder(pair, None, verifier, controller)
     if config.method != "speculative":
-        raise ValueError(f"decoder: unknown method {config.method!r}. Known methods: autoregressive, speculative.")
+        known = "autoregressive, speculative, branch_parallel"
+        raise ValueError(f"decoder: unknown method {config.method!r}. Known methods: {known}.")
     if pair.draft is None:
         raise ValueError("decoder: method 'speculative' needs a draft model; this pair has none.")
     drafter = _drafter(config.drafter)
-    if controller.gamma is not None and drafter.depth < controller.gamma:
-        raise ValueError(
-            f"decoder.drafter: gamma={drafter.depth} is shorter than the {controller.gamma} tokens the {controller.kind} "
-            f"controller decides about. Use gamma >= {controller.gamma}."
-        )
+    _require_depth(drafter.depth, controller, "decoder.drafter")
     _check_contract(controller, pair)
     if isinstance(drafter, MultiCandidateConfig) and drafter.target_roots > 1:
         return TargetRootsDecoder(pair, drafter, verifier, controller, config.lossy)

@@ -2,24 +2,42 @@
 
 from time import perf_counter
 
+Stretch = tuple[str, float, float]  # a phase, when it began and when it ended, by `time.perf_counter`
+
 
 class PhaseClock:
     """Seconds by phase of the current round."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
+        self._stretches: list[Stretch] = []
         self._last = perf_counter()
+
+    @property
+    def now(self) -> float:
+        """When the last lap ended, by `time.perf_counter`."""
+        return self._last
 
     def lap(self, phase: str) -> None:
         """End a stretch of work of ``phase``."""
         now = perf_counter()
         self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
+        if self._stretches and self._stretches[-1][0] == phase and self._stretches[-1][2] == self._last:
+            self._stretches[-1] = (phase, self._stretches[-1][1], now)
+        else:
+            self._stretches.append((phase, self._last, now))
         self._last = now
 
     def end_round(self) -> dict[str, float]:
         """The round's seconds by phase; starts afresh."""
         seconds, self._seconds = self._seconds, {}
+        self._stretches = []
         return seconds
+
+    def stretches(self) -> list[Stretch]:
+        """What the laps since the round's beginning, or the last such question, measured."""
+        stretches, self._stretches = self._stretches, []
+        return stretches
 
     def resume(self) -> None:
         """Forget the time since the last lap (the caller's, between two steps)."""

@@ -31,6 +31,13 @@ class Streamed(Protocol):
     def stream(self, purpose: str) -> Chance: ...
 
 
+@runtime_checkable
+class Spawning(Protocol):
+    """A source that gives independent sources away, to another thread or process."""
+
+    def spawn(self) -> Chance: ...
+
+
 class Randomness:
     """Seeded chance, resident on the device of the weights it is given.
 
@@ -52,6 +59,7 @@ class Randomness:
         self.seed = int(seed)
         self._generators: dict[torch.device, torch.Generator] = {}
         self._streams: dict[str, Randomness] = {}
+        self._spawned = 0
 
     def categorical(self, weights: Tensor) -> Tensor:
         generator = self._generators.get(weights.device)
@@ -68,9 +76,17 @@ class Randomness:
     def stream(self, purpose: str) -> "Randomness":
         """An independent source keyed by seed and purpose (two overlap modes draw the same, whatever their order)."""
         if purpose not in self._streams:
-            key = hashlib.sha256(f"{self.seed}/{purpose}".encode()).digest()
-            self._streams[purpose] = Randomness(int.from_bytes(key[:8], "little") >> 1)
+            self._streams[purpose] = self._keyed(purpose)
         return self._streams[purpose]
+
+    def spawn(self) -> "Randomness":
+        """An independent source to give away, another one with every call (same calls, same sources)."""
+        self._spawned += 1
+        return self._keyed(f"spawned/{self._spawned}")
+
+    def _keyed(self, purpose: str) -> "Randomness":
+        key = hashlib.sha256(f"{self.seed}/{purpose}".encode()).digest()
+        return Randomness(int.from_bytes(key[:8], "little") >> 1)
 
 
 def stream(randomness: Any, purpose: str) -> Chance:
@@ -78,3 +94,8 @@ def stream(randomness: Any, purpose: str) -> Chance:
     if isinstance(randomness, Streamed):
         return randomness.stream(purpose)
     return cast(Chance, randomness)
+
+
+def spawn(randomness: Chance) -> Chance:
+    """A source to give away to another thread or process; ``randomness`` itself where it spawns none."""
+    return randomness.spawn() if isinstance(randomness, Spawning) else randomness

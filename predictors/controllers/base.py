@@ -62,5 +62,9 @@ class Controller:
         """Build from an exported bundle; only learned controllers have one."""
         raise ValueError(f"{bundle.source}: a {cls.kind!r} controller is not learned and has no bundle.")
 
+    def with_epsilon(self, epsilon: float) -> "Controller":
+        """The same controller with another soft threshold ε: it stops where the draft's law has no probability of ε or more."""
+        raise ValueError(f"epsilon={epsilon}: a {self.kind!r} controller has no soft threshold. Leave epsilon out.")
+
     def start(self, settings: SamplingSettings) -> Session:
         raise NotImplementedError

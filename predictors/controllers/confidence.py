@@ -5,7 +5,7 @@ are drafted, as in the public code.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -47,6 +47,9 @@ class Confidence(Controller):
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> "Confidence":
         return cls(parse_config(ConfidenceConfig, values, "controller confidence"))
+
+    def with_epsilon(self, epsilon: float) -> "Confidence":
+        return Confidence(replace(self.config, epsilon=epsilon))
 
     def start(self, settings: SamplingSettings) -> ConfidenceSession:
         return ConfidenceSession(self.config)

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
 from predictors.signals import NextLaw, Root
-from runtime.clock import PhaseClock
 from runtime.decoding.base import Decoder, Evidence, Step
+from runtime.decoding.run import Run
 from runtime.drafting.draft import Draft, Drafter
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
@@ -52,60 +51,28 @@ class SequentialDecoder(Decoder):
         while not run.done:
             yield run.round()
 
-    def _open(self, request: Request) -> "Run":
-        return Run(self, request)
+    def _open(self, request: Request) -> "SequentialRun":
+        return SequentialRun(self, request)
 
 
-class Run:
+class SequentialRun(Run):
     """One request in flight."""
 
     def __init__(self, decoder: SequentialDecoder, request: Request) -> None:
-        pair = decoder.pair
-        self.request = request
-        self.pair = pair
+        pair, drafter = decoder.pair, decoder.drafter
+        super().__init__(pair, request, 0 if drafter is None else drafter.depth)
         self.verify = partial(decoder.verifier, lossy=decoder.lossy)
         self.session = decoder.controller.start(request.settings)
-        self.clock = PhaseClock()
-        self.chance = stream(request.randomness, "verify")
-        self.target = pair.target.open(request.max_length, request.layers)
-        self.depth = 0
         self.draft: Draft | None = None
-        if decoder.drafter is not None:
+        if drafter is not None:
             assert pair.draft is not None
-            self.depth = decoder.drafter.depth
             draft_chance = stream(request.randomness, "draft")
-            self.draft = decoder.drafter.open(pair.draft, pair.target.vocabulary_size, request, draft_chance)
-        self.emitted = 0
-        self.done = False
-        self.newest = -1
-        self.hidden_KD: Tensor | None = None
-        self.previous: RoundRecord | None = None
+            self.draft = drafter.open(pair.draft, pair.target.vocabulary_size, request, draft_chance)
 
-    @torch.inference_mode()
-    def prefill(self) -> Step:
-        """Round 0: cache the prompt in both models and emit one token of the target."""
-        prompt = self.request.prompt
-        self.clock.resume()
-        out = self.target.forward(prompt, last=1)
-        self.target.keep(range(len(prompt)))
-        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[-1]
-        self.clock.lap("target")
-        law = processed_law(out.logits[-1], self.request.settings)
-        if not bool(torch.isfinite(law).all()):
-            raise ValueError(
-                "the target's logits are not finite after the prompt; check the model's weights and dtype."
-            )
-        emitted = self._begin(law, out.logits[-1])
-        self.clock.lap("verify")
+    def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
         if self.draft is not None:
-            self.draft.prefill(prompt, emitted)
+            self.draft.prefill(self.request.prompt, emitted)
             self.clock.lap("draft")
-        return Step(*self._emit(RoundRecord(), emitted))
-
-    def _begin(self, law_V: Tensor, logits_V: Tensor) -> list[int]:
-        """The tokens that the prefill emits."""
-        self.newest = int(self.chance.categorical(law_V))
-        return [self.newest]
 
     @torch.inference_mode()
     def round(self) -> Step:
@@ -130,11 +97,6 @@ class Run:
         evidence = Evidence(root, tree, draft_laws, target_probs, out.hidden_NKD) if self.request.observe else None
         return Step(tokens, record, evidence)
 
-    def _root(self) -> Root:
-        embedding_E = self.pair.target.embedding(self.newest) if self.request.layers else None
-        position = len(self.request.prompt) + self.emitted
-        return Root(position, self.depth, self.request.settings, self.previous, self.hidden_KD, embedding_E)
-
     def _draft(self, root: Root) -> tuple[TokenTree, list[NextLaw]]:
         cap = self._cap(root)
         if self.draft is None:
@@ -145,8 +107,7 @@ class Run:
         """Most levels to draft: the drafter's, the controller's plan, and one less than the remaining budget."""
         planned = self.session.plan(root)
         self.clock.lap("controller")
-        budget = self.request.max_new_tokens - self.emitted - 1
-        return min(self.depth, budget, self.depth if planned is None else planned)
+        return min(self.depth, self.remaining - 1, self.depth if planned is None else planned)
 
     def _end(self, drafted: int, levels: int, accepted: int, tokens: list[int]) -> tuple[list[int], RoundRecord]:
         """Emit ``tokens``, record the round and let the controller learn from it."""
@@ -155,13 +116,6 @@ class Run:
         tokens, record = self._emit(record, tokens)
         self.session.end_round(record)
         self.previous = record
-        return tokens, record
-
-    def _emit(self, record: RoundRecord, tokens: list[int]) -> tuple[list[int], RoundRecord]:
-        tokens, self.done = self.request.cut(tokens, self.emitted)
-        self.emitted += len(tokens)
-        record.emitted = len(tokens)
-        record.seconds = self.clock.end_round()
         return tokens, record
 
 

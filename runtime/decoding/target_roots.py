@@ -11,7 +11,7 @@ from torch import Tensor
 
 from predictors.controllers import Controller
 from runtime.decoding.base import Step
-from runtime.decoding.sequential import Run, SequentialDecoder
+from runtime.decoding.sequential import SequentialDecoder, SequentialRun
 from runtime.drafting.multi_candidate import MultiCandidateConfig, MultiCandidateDraft, most_likely, without_replacement
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
@@ -49,7 +49,7 @@ class TargetRootsDecoder(SequentialDecoder):
         return TargetRootsRun(self, request)
 
 
-class TargetRootsRun(Run):
+class TargetRootsRun(SequentialRun):
     """One request: between rounds ``roots`` compete, and nothing of them is emitted or cached yet."""
 
     draft: MultiCandidateDraft

@@ -4,7 +4,7 @@ A chain is a tree whose levels have one node, but its loop is its own: tokens an
 levels takes tokens through the host (docs/tried.md has the cost).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -47,41 +47,55 @@ class ChainConfig:
         return ChainDraft(model, vocabulary_size, request, self.draft_temperature, randomness)
 
 
+@dataclass
+class Chain:
+    """Drawn ``tokens`` (0-d) and the laws they come from; ``next_law`` is the law that the controller stopped at, if it did."""
+
+    tokens: list[Tensor] = field(default_factory=list)
+    laws: list[NextLaw] = field(default_factory=list)
+    next_law: NextLaw | None = None
+
+    def tree(self) -> TokenTree:
+        """The chain as a tree."""
+        if not self.tokens:
+            return EMPTY_TREE
+        rows = [law.probs_V for law in self.laws]
+        return chain_tree(torch.stack(self.tokens), torch.stack([*rows, torch.zeros_like(rows[0])]))
+
+
 class ChainDraft(Draft):
     """Draws a chain; at temperature 0 its laws are one-hot."""
 
     def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> tuple[TokenTree, list[NextLaw]]:
         """Draw up to ``cap`` tokens; ends early where the session says so and after an end-of-sequence token."""
-        tokens: list[Tensor] = []
-        laws: list[NextLaw] = []
-        while len(tokens) < cap:
-            law = self._law(root, len(tokens), self._next_logits(tokens))
+        chain = self._draw_chain(root, cap, session, clock)
+        tree = chain.tree()
+        clock.lap("draft")
+        return tree, chain.laws
+
+    def _draw_chain(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Chain:
+        chain = Chain()
+        while len(chain.tokens) < cap:
+            law = self._law(root, len(chain.tokens), self._next_logits(chain.tokens))
             clock.lap("draft")
             stop = bool(session.stop_before(law))
             clock.lap("controller")
             if stop:
+                chain.next_law = law
                 break
             token = law.probs_V.argmax() if self._settings.greedy else self._randomness.categorical(law.probs_V)
-            tokens.append(token)
-            laws.append(law)
+            chain.tokens.append(token)
+            chain.laws.append(law)
             ended = int(token) in self._eos_tokens
             clock.lap("draft")
             stop = bool(session.stop_after(DrawnToken(law, token)))
             clock.lap("controller")
             if stop or ended:
                 break
-        tree = self._tree(tokens, laws)
-        clock.lap("draft")
-        return tree, laws
+        return chain
 
     def _next_logits(self, tokens: list[Tensor]) -> Tensor:
         if not tokens:
             return self._feed_uncached()
         node = len(tokens) - 1
         return self._feed([node], tokens[-1].reshape(1), [node - 1])[0]
-
-    def _tree(self, tokens: list[Tensor], laws: list[NextLaw]) -> TokenTree:
-        if not tokens:
-            return EMPTY_TREE
-        rows = [law.probs_V for law in laws]
-        return chain_tree(torch.stack(tokens), torch.stack([*rows, torch.zeros_like(rows[0])]))

@@ -6,7 +6,8 @@ import torch
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.drafting.levels import LevelDraft
-from tests.runtime.test_exactness import CONTROLLERS, PROMPT, LlamaLogits, decoder_law, target_law
+from tests.ancestral import LlamaLogits, target_law
+from tests.runtime.test_exactness import CONTROLLERS, PROMPT, decoder_law
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
 from tests.trees import delayed_trees, deterministic_tree, distinct_trees, node_paths
 

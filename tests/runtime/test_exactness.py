@@ -7,10 +7,10 @@ import torch
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
-from runtime.laws import processed_law
 from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.chain import block
 from runtime.verification.outcome import OutcomeLaw
+from tests.ancestral import LlamaLogits, target_law
 from tests.toys import TableModel, output_law, tiny_llama, total_variation
 
 CONTROLLERS = [
@@ -22,20 +22,6 @@ CONTROLLERS = [
     {"kind": "entropy", "threshold": 0.5},
 ]
 PROMPT = [0, 1]
-
-
-def target_law(model, prompt, length, settings):
-    """Law of the next ``length`` tokens by plain ancestral sampling."""
-    law = {(): 1.0}
-    for _ in range(length):
-        longer = {}
-        for tokens, probability in law.items():
-            probs = processed_law(model.logits([*prompt, *tokens]), settings)
-            for token, share in enumerate(probs.tolist()):
-                if share:
-                    longer[(*tokens, token)] = probability * share
-        law = longer
-    return law
 
 
 def decoder_law(pair, config, length, settings):
@@ -101,17 +87,6 @@ def test_output_law_of_tiny_llamas(verifier):
     assert total_variation(law, target_law(reference, PROMPT, 4, settings)) < 1e-5
 
 
-class LlamaLogits:
-    """Cache-free logits of a Hugging Face model."""
-
-    def __init__(self, model):
-        self.model = model
-
-    @torch.no_grad()
-    def logits(self, context):
-        return self.model(torch.tensor([context])).logits[0, -1].double()
-
-
 # ---- deliberately wrong twins: each must miss the target's law, or the tests above have no power
 
 
@@ -156,7 +131,7 @@ def test_wrong_verifiers_are_noticed(rule, monkeypatch):
 
 def test_dropping_the_drawn_token_is_noticed(monkeypatch):
     """The biased rule of the literature: throw a sampled token away when its own probability is low."""
-    from runtime.drafting.chain import ChainDraft
+    from runtime.drafting.chain import Chain, ChainDraft
 
     honest = ChainDraft.draft
 
@@ -166,7 +141,7 @@ def test_dropping_the_drawn_token_is_noticed(monkeypatch):
         while kept < len(laws) and laws[kept].probs_V[tree.tokens[kept]] >= 0.35:
             kept += 1
         self._scratch = {node: place for node, place in self._scratch.items() if node < kept}
-        return self._tree(list(tree.tokens[:kept]), laws[:kept]), laws[:kept]
+        return Chain(list(tree.tokens[:kept]), laws[:kept]).tree(), laws[:kept]
 
     monkeypatch.setattr(ChainDraft, "draft", dropping)
     pair = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))

@@ -13,8 +13,9 @@ from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig
 from runtime.verification import VERIFIERS
+from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import random_bundle
-from tests.runtime.test_exactness import PROMPT, LlamaLogits, target_law
+from tests.runtime.test_exactness import PROMPT
 from tests.runtime.test_greedy import plain
 from tests.toys import TableModel, output_law, tiny_llama, total_variation
 

@@ -5,8 +5,9 @@ import pytest
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.laws import processed_law
+from tests.ancestral import LlamaLogits, target_law
 from tests.runtime.test_drafting import PAIRS, speculative, toys
-from tests.runtime.test_exactness import PROMPT, LlamaLogits, decoder_law, target_law
+from tests.runtime.test_exactness import PROMPT, decoder_law
 from tests.toys import TableModel, tiny_llama, total_variation
 
 

@@ -1,0 +1,87 @@
+"""Tokens to try at a branch point, and the law of the verdict on them (specification of drafting, section 2).
+
+match    S = the k most likely tokens of q; z ~ p; a hit iff z is in S.                                    P(hit) = p(S)
+rrs      x_1 … x_k ~ q without replacement, tried in that order by recursive rejection sampling.
+hybrid   T = the k - 1 most likely tokens, x ~ q off T; z ~ p; a hit iff z is in T. Otherwise, with p~ and q~ the laws off T,
+         x is a hit with probability min(1, p~(x) / q~(x)), and after a miss z ~ norm [p~ - q~]_+. (Where q has fewer tokens than
+         asked for, the last of them is all that is left: the same formulas.)
+
+All leave z ~ p whatever the draws. The order of draws is kept, nothing drawn is dropped. Shape suffixes: K tokens, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from predictors.signals import NextLaw
+from runtime.drafting.multi_candidate import most_likely, without_replacement
+from runtime.randomness import Chance
+from runtime.tree import DraftLaw, TokenTree
+from runtime.verification import VERIFIERS
+from runtime.verification.outcome import OutcomeLaw, normalised, normalised_or
+
+VERIFIER_OF = {"match": "match", "rrs": "rrs_without_replacement"}  # those that are a tree verifier's rule at one node
+LAW_OF = {"match": DraftLaw.DETERMINISTIC, "rrs": DraftLaw.WITHOUT_REPLACEMENT}
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """``tokens`` [K] int64 in the order of their draws, all distinct; ``draft_V`` [V], the law they come from."""
+
+    tokens: Tensor
+    draft_V: Tensor
+    kind: str
+
+    def verdict_law(self, target_V: Tensor) -> OutcomeLaw:
+        """Law of the verdict under the target's law [V]: row 0 is a miss, whose token ``residual(0)`` gives, row i + 1 a hit of
+        candidate i."""
+        if self.kind == "hybrid":
+            return _hybrid_law(self.tokens, self.draft_V, target_V)
+        kind = LAW_OF[self.kind]
+        count = len(self.tokens)
+        tree = TokenTree(
+            tokens=self.tokens,
+            parents=torch.full((count,), -1),
+            draft_probs=None if kind is DraftLaw.DETERMINISTIC else self.draft_V.expand(count + 1, -1),
+            law=kind,
+        )
+        return VERIFIERS[VERIFIER_OF[self.kind]](tree, target_V.expand(count + 1, -1))
+
+
+def draw_candidates(kind: str, law: NextLaw, count: int, randomness: Chance) -> Candidates:
+    """``count`` tokens for a branch point of ``law``, fewer where fewer are possible."""
+    if kind == "match":
+        tokens = most_likely(law.logits_V.unsqueeze(0), count)[0]
+    elif kind == "rrs":
+        tokens = without_replacement(law.probs_V.unsqueeze(0), count, randomness)[0]
+    else:
+        tokens = most_likely(law.probs_V.log().unsqueeze(0), count - 1)[0] if count > 1 else []
+        rest_V = _without(law.probs_V, torch.tensor(tokens, dtype=torch.int64, device=law.probs_V.device))
+        tokens += [int(randomness.categorical(rest_V))] if bool(rest_V.any()) else []
+    return Candidates(torch.tensor(tokens, dtype=torch.int64), law.probs_V, kind)
+
+
+def draw_at_branch_point(candidates: Candidates, target_V: Tensor, randomness: Chance) -> tuple[int, int | None]:
+    """The token emitted at the branch point, and which candidate it is (``None``: a miss)."""
+    law = candidates.verdict_law(target_V)
+    row = int(randomness.categorical(law.stop))
+    if row:
+        return int(candidates.tokens[row - 1]), row - 1
+    return int(randomness.categorical(law.residual(0))), None
+
+
+def _hybrid_law(tokens_K: Tensor, draft_V: Tensor, target_V: Tensor) -> OutcomeLaw:
+    top, last = tokens_K[:-1], tokens_K[-1]
+    target_rest_V, draft_rest_V = _without(target_V, top), _without(draft_V.to(target_V), top)
+    mass, draft_mass = target_rest_V.sum(), draft_rest_V.sum()
+    taken = torch.minimum(mass, target_V[last] * draft_mass / draft_rest_V[last])
+    hits_K = torch.cat([target_V[top], taken.reshape(1)]).double()
+    miss = (1 - hits_K.sum()).clamp(min=0)
+    residual_V = normalised_or((target_rest_V - mass / draft_mass * draft_rest_V).clamp(min=0), target_V)
+    depths = [0] + [1] * len(tokens_K)
+    return OutcomeLaw(normalised(torch.cat([miss.reshape(1), hits_K])), depths, lambda row: residual_V)
+
+
+def _without(law_V: Tensor, tokens_K: Tensor) -> Tensor:
+    return law_V.index_fill(0, tokens_K, 0.0)

@@ -1,0 +1,74 @@
+"""Settings of branch-parallel decoding (SpecBranch; specification of drafting, section 3)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runtime.drafting.draft import require_temperature
+
+K_RULES: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil}
+CHOICES = {
+    "k_rule": ("floor", "ceil", "const"),
+    "branch_verifier": ("match", "rrs", "hybrid"),
+    "retention": ("posterior", "prior"),
+    "draft_stage": ("idle", "preverify"),
+    "overlap": ("auto", "streams", "processes", "none"),
+}
+
+
+@dataclass(frozen=True)
+class BranchConfig:
+    """How far and how wide to draft ahead.
+
+    Parameters
+    ----------
+    gamma
+        Most tokens of a branch after its branch token (L of the specification), and most tokens of an idle draft stage.
+    k_max
+        Most branches. There are max(1, rule(k_max (1 - max_x q_b(x)))) of them, q_b the law at the branch point at temperature 1.
+    k_rule
+        ``floor`` (the paper's; never reaches k_max), ``ceil``, or ``const`` for k_max always.
+    branch_verifier
+        How the token at the branch point is verified above temperature 0: ``match`` (most likely tokens; a hit where the target
+        draws one of them), ``rrs`` (draws without replacement, recursive rejection sampling) or ``hybrid`` (k - 1 most likely
+        tokens, and one draw from the rest). At temperature 0 all are ``match``.
+    retention
+        ``posterior``: the controller decides how much of the surviving branch to keep, from the state behind it; ``prior``: how
+        far to draft the branches, from a state that is one round old.
+    draft_stage
+        After a rollback, ``idle``: the controller drafts with the target idle; ``preverify``: branches at once, as PEARL.
+    overlap
+        ``processes``: the draft in its own process; ``streams``: in a thread, on an accelerator with its own stream; ``none``:
+        one after the other, with a virtual clock; ``auto``: ``streams`` on accelerators, else ``processes``, ``none`` on one core.
+    target_threads, draft_threads
+        Torch threads of either process; ``None``: shared out of torch's own number.
+    draft_temperature
+        As in `ChainConfig`.
+    """
+
+    gamma: int = 8
+    k_max: int = 6
+    k_rule: str = "ceil"
+    branch_verifier: str = "rrs"
+    retention: str = "posterior"
+    draft_stage: str = "idle"
+    overlap: str = "auto"
+    target_threads: int | None = None
+    draft_threads: int | None = None
+    draft_temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"unknown {name} {getattr(self, name)!r}. Known: {', '.join(known)}.")
+        for name in ("gamma", "k_max", "target_threads", "draft_threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}.")
+        require_temperature(self.draft_temperature)
+
+    def num_branches(self, confidence: float) -> int:
+        """Branches at a point whose law has maximum ``confidence``."""
+        if self.k_rule == "const":
+            return self.k_max
+        return max(1, K_RULES[self.k_rule](self.k_max * (1 - confidence)))

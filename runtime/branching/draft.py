@@ -1,0 +1,256 @@
+"""The draft model's half of a branch-parallel request (specification of drafting, section 3.4).
+
+    advance   settle the last verdict; then draft a pending block with the target idle, or keep what the controller retains of the
+              branch that survived
+    branch    try candidates at the point behind the pending block and draft on behind each, while the target verifies
+
+Committed tokens are cached once, and so is the pending block; branches hang under its end and share both. Nodes are numbered
+from the pending block on. Which tokens are submitted is settled from laws, before they are read: retention walks down the branch
+by the same hooks that stop drafting, and what it does not keep is drafted anew. Shape suffixes: A branches that still grow, V
+vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from predictors.controllers import Controller
+from predictors.signals import DrawnToken, NextLaw, Root
+from runtime.adapter import LanguageModel
+from runtime.branching.candidates import Candidates, draw_candidates
+from runtime.branching.config import BranchConfig
+from runtime.clock import PhaseClock, Stretch
+from runtime.drafting.chain import Chain, ChainDraft
+from runtime.laws import processed_law
+from runtime.randomness import Chance
+from runtime.request import Request
+from runtime.tree import TokenTree
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a round: ``accepted`` pending tokens, the ``newest`` token behind them, and the branch that it is in."""
+
+    accepted: int
+    newest: int
+    branch: int | None = None
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The block that the target verifies next. ``levels`` were drafted for it with the target idle, ``trimmed`` ones dropped from
+    the branch that survived; ``laws`` only for observers."""
+
+    tree: TokenTree
+    levels: int
+    trimmed: int
+    bypassed: bool
+    laws: list[NextLaw]
+    stretches: list[Stretch]
+
+
+@dataclass(frozen=True)
+class Branches:
+    """What was drafted beside the target: ``candidates`` at the branch point (``None``: there is none), ``levels`` of draft steps
+    and ``drafted`` tokens."""
+
+    candidates: Candidates | None
+    levels: int
+    drafted: int
+    stretches: list[Stretch]
+
+
+NO_BRANCHES = Branches(None, 0, 0, [])
+
+
+@dataclass
+class Branch:
+    """A candidate's node, then those drafted behind it; ``laws[j]`` is the law behind node j."""
+
+    nodes: list[int]
+    tokens: list[int]
+    logits: list[Tensor] = field(default_factory=list)
+    probs: list[Tensor] = field(default_factory=list)
+
+
+class BranchDraft(ChainDraft):
+    """One request's draft model state, pending block and branches."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        vocabulary_size: int,
+        config: BranchConfig,
+        controller: Controller,
+        request: Request,
+        randomness: Chance,
+    ) -> None:
+        super().__init__(model, vocabulary_size, request, config.draft_temperature, randomness)
+        self._config = config
+        self._session = controller.start(request.settings)
+        self._kind = "match" if request.settings.greedy else config.branch_verifier
+        self._observe = request.observe
+        self._clock = PhaseClock()
+        self._root: Root | None = None
+        self._pending = Chain()
+        self._branches: list[Branch] = []
+        self._num_nodes = 0
+        self._cap = 0
+        self._remaining = 0
+
+    @torch.inference_mode()
+    def begin(self, prompt: list[int]) -> list[Stretch]:
+        """Cache the prompt."""
+        self._clock.resume()
+        self.prefill(prompt, [])
+        self._clock.lap("draft")
+        return self._clock.stretches()
+
+    @torch.inference_mode()
+    def advance(self, verdict: Verdict, root: Root, remaining: int) -> Pending:
+        """The next pending block behind ``root``; ``remaining`` tokens may still be emitted."""
+        self._clock.resume()
+        self._remaining = remaining
+        if root.previous is not None:
+            self._session.end_round(root.previous)
+        self._root = root
+        planned = self._session.plan(root)
+        self._cap = root.cap if planned is None else min(planned, root.cap)
+        self._clock.lap("controller")
+        drafted = trimmed = 0
+        if verdict.branch is not None:
+            trimmed = self._retain(verdict.branch, root)
+        else:
+            self._drop_branches(verdict)
+            self._pending = Chain()
+            if self._config.draft_stage == "idle":
+                self._pending = self._draw_chain(root, min(self._cap, remaining - 1), self._session, self._clock)
+                drafted = len(self._pending.tokens)
+        laws = self._pending.laws if self._observe else []
+        tree = self._pending.tree()
+        self._clock.lap("draft")
+        return Pending(tree, drafted, trimmed, self._session.bypassed, laws, self._clock.stretches())
+
+    @torch.inference_mode()
+    def branch(self) -> Branches:
+        """Grow branches behind the pending block, as far as tokens may still be submitted behind a branch token."""
+        self._clock.resume()
+        tokens = self._pending.tokens
+        self._branches, self._num_nodes = [], len(tokens)
+        length = min(self._config.gamma, self._remaining - len(tokens) - 2)
+        if length < 1 or (tokens and int(tokens[-1]) in self._eos_tokens):
+            return NO_BRANCHES
+        law = self._branch_point()
+        wanted = self._session.branch_count(law)
+        count = self._config.num_branches(float(law.confidence)) if wanted is None else wanted
+        candidates = draw_candidates(self._kind, law, count, self._randomness)
+        parent = self._num_nodes - 1
+        for token in candidates.tokens.tolist():
+            self._branches.append(Branch([self._new_node()], [token]))
+        if self._config.retention == "prior":
+            length = min(length, self._cap)
+        self._clock.lap("draft")
+        levels = 1 + self._grow(length, parent)
+        drafted = sum(len(branch.tokens) for branch in self._branches)
+        self._clock.lap("draft")
+        return Branches(candidates, levels, drafted, self._clock.stretches())
+
+    def _branch_point(self) -> NextLaw:
+        """The law behind the pending block: where drafting stopped before a token, it is known."""
+        if self._pending.next_law is not None:
+            return self._pending.next_law
+        assert self._root is not None
+        return self._law(self._root, len(self._pending.tokens), self._next_logits(self._pending.tokens))
+
+    def _grow(self, length: int, parent: int) -> int:
+        """Draft up to ``length`` tokens behind every branch token; the deepest branch's length."""
+        growing = list(self._branches)
+        deepest = 0
+        for depth in range(length):
+            growing = [branch for branch in growing if branch.tokens[-1] not in self._eos_tokens]
+            if not growing:
+                break
+            parents = [branch.nodes[-2] if depth else parent for branch in growing]
+            newest = torch.tensor([branch.tokens[-1] for branch in growing])
+            logits_AV = self._feed([branch.nodes[-1] for branch in growing], newest, parents)
+            probs_AV = processed_law(logits_AV, self._settings)
+            for branch, logits_V, probs_V in zip(growing, logits_AV, probs_AV, strict=True):
+                branch.logits.append(logits_V)
+                branch.probs.append(probs_V)
+            if self._config.retention == "prior":
+                growing = [branch for branch in growing if not self._stops_before(branch, depth)]
+                if not growing:
+                    break
+            deepest = depth + 1
+            growing = self._draw_level(growing, depth)
+        return deepest
+
+    def _draw_level(self, growing: Sequence[Branch], depth: int) -> list[Branch]:
+        """One more token on each branch; those that go on."""
+        probs_AV = torch.stack([branch.probs[-1] for branch in growing])
+        drawn = probs_AV.argmax(dim=-1) if self._settings.greedy else self._randomness.categorical(probs_AV)
+        going = []
+        for branch, token in zip(growing, drawn.tolist(), strict=True):
+            branch.nodes.append(self._new_node())
+            branch.tokens.append(token)
+            if self._config.retention == "posterior" or not self._stops_after(branch, depth):
+                going.append(branch)
+        return going
+
+    def _stops_before(self, branch: Branch, depth: int) -> bool:
+        assert self._root is not None
+        return bool(self._session.stop_before(self._branch_law(branch, depth, self._root)))
+
+    def _stops_after(self, branch: Branch, depth: int) -> bool:
+        assert self._root is not None
+        drawn = DrawnToken(self._branch_law(branch, depth, self._root), torch.tensor(branch.tokens[-1]))
+        return bool(self._session.stop_after(drawn))
+
+    def _branch_law(self, branch: Branch, depth: int, root: Root) -> NextLaw:
+        """The law behind the branch's token at ``depth`` (0: the branch token), as a controller sees it from ``root``."""
+        return NextLaw(root, self._settings, depth, branch.logits[depth], branch.probs[depth])
+
+    def _retain(self, place: int, root: Root) -> int:
+        """Commit the pending block and the branch token that was hit; what the controller retains of the branch is pending now.
+        Returns how many levels it trimmed."""
+        branch = self._branches[place]
+        available = len(branch.tokens) - 1
+        most = min(available, self._remaining - 1)
+        if self._config.retention == "posterior":
+            most = min(most, self._cap)
+        pending = Chain()
+        while len(pending.tokens) < most:
+            law = self._branch_law(branch, len(pending.tokens), root)
+            if self._config.retention == "posterior" and bool(self._session.stop_before(law)):
+                break
+            token = torch.tensor(branch.tokens[1 + len(pending.tokens)])
+            pending.laws.append(law)
+            pending.tokens.append(token)
+            if self._config.retention == "posterior" and bool(self._session.stop_after(DrawnToken(law, token))):
+                break
+        kept = len(pending.tokens)
+        if kept < len(branch.probs):
+            pending.next_law = self._branch_law(branch, kept, root)
+        self._clock.lap("controller")
+        self._commit_branch(branch, kept)
+        self._pending = pending
+        return available - kept
+
+    def _commit_branch(self, branch: Branch, kept: int) -> None:
+        committed = [*range(len(self._pending.tokens)), branch.nodes[0]]
+        fed = [self._scratch[node] for node in committed if node in self._scratch]
+        tail = [self._scratch[node] for node in branch.nodes[1 : 1 + kept] if node in self._scratch]
+        self._state.keep([*fed, *tail], pending=len(tail))
+        self._scratch = {node: node for node in range(len(tail))}
+        self._uncached = [] if len(fed) == len(committed) else [branch.tokens[0]]
+
+    def _drop_branches(self, verdict: Verdict) -> None:
+        """Commit the accepted pending tokens; drop the others and all branches."""
+        accepted = [int(token) for token in self._pending.tokens[: verdict.accepted]]
+        self.commit(range(verdict.accepted), accepted, [verdict.newest])
+
+    def _new_node(self) -> int:
+        self._num_nodes += 1
+        return self._num_nodes - 1

@@ -1,0 +1,109 @@
+"""Where a decoder's draft works: in this thread, in another, or in a process of its own."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from predictors.controllers import Controller
+from runtime.branching.config import BranchConfig
+from runtime.branching.service import DraftService
+from runtime.overlap.executor import Executor
+from runtime.overlap.in_turn import InTurn
+from runtime.overlap.process import DraftProcess
+from runtime.overlap.thread import Beside
+from runtime.overlap.threads import default_threads
+from runtime.pair import ModelPair
+
+ROOM = 1 << 18  # bytes of a message besides laws and prompt: states behind a root, counts
+LONGEST_PROMPT = 1 << 18  # tokens, where the models name no limit
+
+
+class DraftHost:
+    """One decoder's place for its draft. A draft process is started by the first request and serves one request at a time; a
+    newer request takes it over."""
+
+    def __init__(self, pair: ModelPair, config: BranchConfig, controller: Controller) -> None:
+        assert pair.draft is not None
+        self._service = (pair.draft, pair.target.vocabulary_size, config, controller)
+        self._device = torch.device(getattr(pair.draft, "device", "cpu"))
+        self.overlap = _resolve(config.overlap, self._device)
+        target, draft = default_threads(torch.get_num_threads())
+        self._target_threads = config.target_threads or target
+        self._process: DraftProcess | None = None
+        if self.overlap == "processes":
+            if self._device.type != "cpu":
+                raise ValueError(
+                    f"overlap 'processes' is for CPUs, and the draft is on {self._device}. Use 'streams' or 'auto'."
+                )
+            self._process = DraftProcess(DraftService, self._service, config.draft_threads or draft, self._slot_bytes())
+        self._owner: object = None
+
+    @property
+    def virtual(self) -> bool:
+        """Whether the jobs run one after the other."""
+        return self.overlap == "none"
+
+    def begin(self, owner: object) -> Executor:
+        """What runs the jobs of a request, ``owner``."""
+        self._owner = owner
+        if self._process is not None:
+            self._process.forget()
+            return self._process
+        service = DraftService(*self._service)
+        return InTurn(service) if self.virtual else Beside(service, self._device)
+
+    def require(self, owner: object) -> None:
+        """`RuntimeError` if a newer request than ``owner`` has the draft process."""
+        if self._process is not None and self._owner is not owner:
+            raise RuntimeError(
+                "a newer request took this decoder's draft process, which serves one at a time. To decode several requests in "
+                "turns, build a decoder for each, or decode with overlap 'none'."
+            )
+
+    def restart(self) -> None:
+        """Replace a process that died."""
+        assert self._process is not None, "only a process dies"
+        self._process.restart()
+
+    def end(self, owner: object, executor: Executor) -> None:
+        """The request is over; a process is kept for the next one."""
+        if executor is not self._process:
+            executor.close()
+        elif self._owner is owner:
+            self._process.forget()
+
+    def close(self) -> None:
+        """End the draft process."""
+        if self._process is not None:
+            self._process.close()
+
+    def _slot_bytes(self) -> int:
+        """Room for the largest message: the laws behind a pending block, in the laws' own number format, or a prompt."""
+        model, vocabulary_size, config, _ = self._service
+        dtype = torch.promote_types(getattr(model, "dtype", torch.float64), torch.float32)
+        laws = dtype.itemsize * (config.gamma + 2) * vocabulary_size
+        return ROOM + laws + 8 * min(model.context_limit, LONGEST_PROMPT)
+
+    @contextmanager
+    def target_threads(self) -> Iterator[None]:
+        """Leave the draft process its cores while the target's side works."""
+        if self._process is None:
+            yield
+            return
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._target_threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def _resolve(overlap: str, device: torch.device) -> str:
+    if overlap != "auto":
+        return overlap
+    if device.type != "cpu":
+        return "streams"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return "processes" if cores > 1 else "none"

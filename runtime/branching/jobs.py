@@ -1,0 +1,120 @@
+"""The draft's jobs of one request, wherever they run, and the request's timeline.
+
+A draft process that dies takes its branches along, never a token: the pending block in hand is still verified, and the next round
+begins with a fresh process over everything emitted so far.
+"""
+
+import warnings
+from dataclasses import replace
+
+from predictors.rounds import RoundRecord
+from predictors.signals import Root
+from runtime.branching.draft import NO_BRANCHES, Branches, Pending, Verdict
+from runtime.branching.host import DraftHost
+from runtime.branching.timeline import Timeline
+from runtime.clock import PhaseClock
+from runtime.overlap.process import DraftProcessDied
+from runtime.randomness import Chance, spawn
+from runtime.request import Request
+
+RESTARTS = 3  # of a dying draft process, within one request
+
+
+class DraftJobs:
+    """One request's calls of its `DraftService`. The methods are called in this order: ``open``, ``opened``, then every round
+    ``advance``, ``branches`` and ``end_round``."""
+
+    def __init__(self, host: DraftHost, request: Request, chance: Chance, clock: PhaseClock) -> None:
+        self._host = host
+        self._executor = host.begin(self)
+        self._request = request
+        self._chance = chance
+        self._clock = clock
+        self._timeline = Timeline(host.virtual)
+        self._fork = clock.now
+        self._dead = False
+        self._restarts = 0
+
+    def open(self) -> None:
+        """Begin to cache the prompt, beside what the target does from now on."""
+        self._fork = self._clock.now
+        self._executor.submit("open", replace(self._request, randomness=spawn(self._chance)))
+
+    def opened(self) -> None:
+        """Wait until the prompt is cached."""
+        join = self._own_work()
+        try:
+            stretches = self._executor.result().value
+        except DraftProcessDied:
+            self._dead, stretches = True, []
+        self._joined(join, stretches)
+
+    def advance(self, verdict: Verdict, root: Root, remaining: int, text: list[int]) -> Pending:
+        """The next pending block; the branches behind it are under way. ``text``: all committed tokens."""
+        self._host.require(self)
+        self._own_work()
+        previous = None if root.previous is None else replace(root.previous, timeline=[])
+        root = replace(root, previous=previous)
+        while True:
+            try:
+                if self._dead:
+                    self._restart(text[:-1])
+                    verdict = Verdict(0, text[-1])
+                self._executor.submit("advance", verdict, root, remaining)
+                self._executor.submit("branch")
+                pending: Pending = self._executor.result().value
+                break
+            except DraftProcessDied as death:
+                self._dead = True
+                self._restarts += 1
+                if self._restarts > RESTARTS:
+                    raise RuntimeError(
+                        f"{death} It died {self._restarts} times within one request; decode with overlap 'none' instead."
+                    ) from death
+        self._clock.lap("draft")
+        self._timeline.lane("target", [("wait", start, end) for _, start, end in self._clock.stretches()])
+        self._timeline.lane("draft", pending.stretches)
+        self._fork = self._clock.now
+        return pending
+
+    def branches(self) -> Branches:
+        """What was drafted beside the target since ``advance``; nothing if the process died."""
+        self._host.require(self)
+        join = self._own_work()
+        try:
+            branches: Branches = self._executor.result().value
+        except DraftProcessDied:
+            self._dead, branches = True, NO_BRANCHES
+        self._joined(join, branches.stretches)
+        return branches
+
+    def end_round(self, record: RoundRecord) -> None:
+        """Write the round's timeline into its record."""
+        self._own_work()
+        record.timeline, record.overlapped = self._timeline.end_round()
+
+    def close(self) -> None:
+        """The request is over, or given up."""
+        self._host.end(self, self._executor)
+
+    def _own_work(self) -> float:
+        """Note what the target's side did up to now."""
+        self._timeline.lane("target", self._clock.stretches())
+        return self._clock.now
+
+    def _joined(self, join: float, stretches: list) -> None:
+        self._clock.lap("draft" if self._host.virtual else "wait")
+        waited = self._clock.stretches()
+        self._timeline.lane("target", [] if self._host.virtual else waited)
+        self._timeline.beside(stretches, self._fork, join)
+
+    def _restart(self, prompt: list[int]) -> None:
+        warnings.warn(
+            "the draft process died; a fresh one goes on behind the tokens emitted so far. Nothing is lost but time.",
+            stacklevel=2,
+        )
+        self._host.restart()
+        request = replace(self._request, prompt=prompt, randomness=spawn(self._chance))
+        self._executor.submit("open", request)
+        self._executor.result()
+        self._dead = False

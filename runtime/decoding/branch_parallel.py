@@ -1,0 +1,160 @@
+"""The branch-parallel loop: the draft grows branches behind the pending block while the target verifies it (SpecBranch).
+
+    advance    the draft settles the last verdict; its controller retains a part of the surviving branch, or drafts anew
+    fork       target: one pass over the newest token and the pending block      draft: candidates and branches behind the block
+    join       the block is verified; if all of it is accepted, the target's law behind it is handed to the branch verifier
+
+One exchange per round: the verdict goes out, the next block and then the branches come back. Round 0 prefills both models side by
+side. Source: specification of drafting, section 3.4. Shape suffixes: R rows of the pass, V vocabulary.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from predictors.controllers import Controller
+from predictors.rounds import RoundRecord
+from runtime.branching.candidates import draw_at_branch_point
+from runtime.branching.config import BranchConfig
+from runtime.branching.draft import Branches, Pending, Verdict
+from runtime.branching.host import DraftHost
+from runtime.branching.jobs import DraftJobs
+from runtime.decoding.base import Decoder, Evidence, Step
+from runtime.decoding.run import Run
+from runtime.laws import processed_law
+from runtime.pair import ModelPair
+from runtime.randomness import stream
+from runtime.request import Request
+from runtime.tree import TokenTree
+from runtime.verification import Verifier
+
+
+class BranchParallelDecoder(Decoder):
+    """Drafts and verifies at the same time; ``verifier`` is the pending block's.
+
+    Where the draft has a process of its own, the first request starts it, ``close()`` or the decoder's end ends it, and it serves
+    one request at a time: a newer one takes it over.
+    """
+
+    def __init__(self, pair: ModelPair, config: BranchConfig, verifier: Verifier, controller: Controller) -> None:
+        super().__init__(pair, controller)
+        self.config = config
+        self.verifier = verifier
+        self.host = DraftHost(pair, config, controller)
+
+    @property
+    def context_limit(self) -> int:
+        assert self.pair.draft is not None
+        return min(self.pair.target.context_limit, self.pair.draft.context_limit)
+
+    def close(self) -> None:
+        """End the draft process, if there is one; another request starts another."""
+        self.host.close()
+
+    def _steps(self, request: Request) -> Iterator[Step]:
+        if request.observe and self.host.overlap == "processes":
+            raise ValueError(
+                "a draft in its own process keeps its laws there, so rounds show no evidence. Observe with overlap 'none'."
+            )
+        run = BranchRun(self, request)
+        try:
+            while not run.done:
+                with self.host.target_threads():
+                    step = run.round() if run.emitted else run.prefill()
+                yield step
+        finally:
+            run.jobs.close()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a round ended: ``accepted`` pending tokens, the ``newest`` token behind them, the branch that it is in, levels lost."""
+
+    accepted: int
+    newest: int
+    branch: int | None
+    rolled_back: int
+
+
+class BranchRun(Run):
+    """One request in flight."""
+
+    def __init__(self, decoder: BranchParallelDecoder, request: Request) -> None:
+        super().__init__(decoder.pair, request, decoder.config.gamma)
+        self.verifier = decoder.verifier
+        self.jobs = DraftJobs(decoder.host, request, stream(request.randomness, "draft"), self.clock)
+        self.text = list(request.prompt)  # committed tokens
+        self.verdict = Verdict(0, -1)
+
+    def _begin_draft_prefill(self) -> None:
+        self.jobs.open()
+
+    def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
+        self.jobs.opened()
+        self.jobs.end_round(record)
+        self.verdict = Verdict(0, self.newest)
+        self.text += emitted
+
+    @torch.inference_mode()
+    def round(self) -> Step:
+        """Settle the last round, then verify and branch side by side."""
+        self.clock.resume()
+        root = self._root()
+        pending = self.jobs.advance(self.verdict, root, self.remaining, self.text)
+        out = self.target.forward([self.newest, *pending.tree.token_list])
+        self.clock.lap("target")
+        target_probs = processed_law(out.logits, self.request.settings)
+        accepted, token, branch_law_V = self._verify(pending.tree, target_probs)
+        self.clock.lap("verify")
+        branches = self.jobs.branches()
+        outcome = self._settle(pending, accepted, token, branch_law_V, branches)
+        self.target.keep(range(1 + accepted))
+        self.newest = outcome.newest
+        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[accepted]
+        tokens, record = self._end(pending, branches, outcome)
+        evidence = Evidence(root, pending.tree, pending.laws, target_probs, out.hidden_NKD)
+        return Step(tokens, record, evidence if self.request.observe else None)
+
+    def _verify(self, tree: TokenTree, target_probs_RV: Tensor) -> tuple[int, int | None, Tensor]:
+        """Accepted pending tokens; the token after a rejection, or ``None`` and the target's law [V] at the branch point."""
+        if not tree.num_nodes:
+            return 0, None, target_probs_RV[0]
+        law = self.verifier(tree, target_probs_RV)
+        accepted = int(self.chance.categorical(law.stop))
+        law_V = law.residual(accepted)
+        if accepted == tree.num_nodes:
+            return accepted, None, law_V
+        return accepted, int(self.chance.categorical(law_V)), law_V
+
+    def _settle(
+        self, pending: Pending, accepted: int, token: int | None, branch_law_V: Tensor, branches: Branches
+    ) -> Outcome:
+        if token is not None:
+            return Outcome(accepted, token, None, pending.tree.num_nodes - accepted + branches.levels)
+        if branches.candidates is None:
+            return Outcome(accepted, int(self.chance.categorical(branch_law_V)), None, 0)
+        token, branch = draw_at_branch_point(branches.candidates, branch_law_V, self.chance)
+        return Outcome(accepted, token, branch, branches.levels if branch is None else 0)
+
+    def _end(self, pending: Pending, branches: Branches, outcome: Outcome) -> tuple[list[int], RoundRecord]:
+        hit = outcome.branch is not None
+        record = RoundRecord(
+            drafted=pending.levels + branches.drafted,
+            levels=pending.levels + branches.levels,
+            submitted=pending.tree.num_nodes,
+            accepted=outcome.accepted + hit,
+            rolled_back=outcome.rolled_back,
+            trimmed=pending.trimmed,
+            ends_segment=not hit,
+            bypassed=pending.bypassed,
+        )
+        tokens = [*pending.tree.token_list[: outcome.accepted], outcome.newest]
+        self.verdict = Verdict(outcome.accepted, outcome.newest, outcome.branch)
+        self.clock.lap("verify")
+        self.jobs.end_round(record)
+        self.previous = record
+        tokens, record = self._emit(record, tokens)
+        self.text += tokens
+        return tokens, record

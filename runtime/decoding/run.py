@@ -1,0 +1,86 @@
+"""One request in flight: the target's state, the newest token and what is known behind it. Loops build on it."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from predictors.rounds import RoundRecord
+from predictors.signals import Root
+from runtime.clock import PhaseClock
+from runtime.decoding.base import Step
+from runtime.laws import processed_law
+from runtime.pair import ModelPair
+from runtime.randomness import stream
+from runtime.request import Request
+
+
+class Run(ABC):
+    """One request. ``depth`` is the most tokens that a round drafts in a row; the newest token is never cached."""
+
+    def __init__(self, pair: ModelPair, request: Request, depth: int) -> None:
+        self.request = request
+        self.pair = pair
+        self.depth = depth
+        self.clock = PhaseClock()
+        self.chance = stream(request.randomness, "verify")
+        self.target = pair.target.open(request.max_length, request.layers)
+        self.emitted = 0
+        self.done = False
+        self.newest = -1
+        self.hidden_KD: Tensor | None = None
+        self.previous: RoundRecord | None = None
+
+    @abstractmethod
+    def round(self) -> Step:
+        """Draft, verify in one target pass, commit."""
+
+    @torch.inference_mode()
+    def prefill(self) -> Step:
+        """Round 0: cache the prompt in both models and emit one token of the target."""
+        prompt = self.request.prompt
+        self.clock.resume()
+        self._begin_draft_prefill()
+        out = self.target.forward(prompt, last=1)
+        self.target.keep(range(len(prompt)))
+        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[-1]
+        self.clock.lap("target")
+        law = processed_law(out.logits[-1], self.request.settings)
+        if not bool(torch.isfinite(law).all()):
+            raise ValueError(
+                "the target's logits are not finite after the prompt; check the model's weights and dtype."
+            )
+        emitted = self._begin(law, out.logits[-1])
+        self.clock.lap("verify")
+        record = RoundRecord()
+        self._end_draft_prefill(emitted, record)
+        return Step(*self._emit(record, emitted))
+
+    def _begin(self, law_V: Tensor, logits_V: Tensor) -> list[int]:
+        """The tokens that the prefill emits."""
+        self.newest = int(self.chance.categorical(law_V))
+        return [self.newest]
+
+    def _begin_draft_prefill(self) -> None:  # noqa: B027 (only a draft that runs beside the target begins)
+        """Before the target's prefill."""
+
+    @abstractmethod
+    def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
+        """After it: cache the prompt in the draft."""
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be emitted."""
+        return self.request.max_new_tokens - self.emitted
+
+    def _root(self) -> Root:
+        embedding_E = self.pair.target.embedding(self.newest) if self.request.layers else None
+        position = len(self.request.prompt) + self.emitted
+        return Root(position, self.depth, self.request.settings, self.previous, self.hidden_KD, embedding_E)
+
+    def _emit(self, record: RoundRecord, tokens: list[int]) -> tuple[list[int], RoundRecord]:
+        tokens, self.done = self.request.cut(tokens, self.emitted)
+        self.emitted += len(tokens)
+        record.emitted = len(tokens)
+        record.seconds = self.clock.end_round()
+        return tokens, record

@@ -1,0 +1,49 @@
+"""Named decoder configurations. Given keys override a preset's; ``gamma`` reaches the chain of a preset that drafts one.
+
+specbranch             SpecBranch: H-RAD before drafting and for retention, branches beside the target
+specbranch-no-hrad     everything drafted is retained (the paper's Table 18)
+specbranch-no-branch   H-RAD before drafting, then ordinary verification (the paper's single-GPU variant)
+pearl                  PEARL: one sampled branch, everything retained, branches from the first token on (specification, 3.7)
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "specbranch": {"method": "branch_parallel", "controller": {"kind": "hrad"}},
+    "specbranch-no-hrad": {"method": "branch_parallel", "controller": {"kind": "fixed"}},
+    "specbranch-no-branch": {
+        "method": "speculative",
+        "drafter": {"kind": "chain", "gamma": 8},
+        "controller": {"kind": "hrad"},
+    },
+    "pearl": {
+        "method": "branch_parallel",
+        "k_max": 1,
+        "k_rule": "const",
+        "branch_verifier": "rrs",
+        "draft_stage": "preverify",
+        "verifier": "tokenwise",
+        "controller": {"kind": "fixed"},
+    },
+}
+
+
+def expanded(config: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` with its preset's keys filled in.
+
+    Raises
+    ------
+    ValueError
+        For an unknown preset.
+    """
+    given = dict(config)
+    name = given.pop("preset", None)
+    if name is None:
+        return given
+    if name not in PRESETS:
+        raise ValueError(f"decoder: unknown preset {name!r}. Known presets: {', '.join(PRESETS)}.")
+    preset = PRESETS[name]
+    if preset["method"] == "speculative" and "gamma" in given:
+        given = {"drafter": preset["drafter"] | {"gamma": given.pop("gamma")}, **given}
+    return preset | given

@@ -1,0 +1,247 @@
+"""The branch-parallel decoder's output law equals the target's, by enumeration of every random choice, round by round.
+
+Three tokens, two candidates: with γ = 1 and five tokens every part of the machine is reached (pending block, hit, miss, retained
+branch, budget); γ = 2 adds branches retained in part.
+"""
+
+import pytest
+import torch
+
+from predictors.controllers import build_controller
+from predictors.sampling import SamplingSettings
+from runtime import ModelPair, Randomness
+from runtime.branching import draft as draft_module
+from runtime.branching.candidates import Candidates
+from runtime.branching.config import BranchConfig
+from runtime.branching.draft import BranchDraft
+from runtime.decoding import branch_parallel
+from runtime.decoding.branch_parallel import BranchParallelDecoder, BranchRun
+from runtime.drafting.chain import Chain, ChainDraft
+from runtime.verification import VERIFIERS
+from tests.ancestral import LlamaLogits, target_law
+from tests.merged import Signal, merged_law
+from tests.toys import TableModel, tiny_llama, total_variation
+
+PROMPT = [0, 1]
+NONE, SOME, ALL = (Signal(lambda root, s=s: s) for s in range(3))
+IN_TURN = Signal(lambda root: root.position % 3)
+BY_PAST = Signal(lambda root: 1 if root.previous is None else (root.previous.accepted + root.previous.submitted) % 3)
+KINDS = ["match", "rrs", "hybrid"]
+
+
+def toys(zeros=False):
+    return ModelPair(TableModel(3, seed=1, zeros=zeros), TableModel(3, seed=2, zeros=zeros))
+
+
+def decoder_of(controller=ALL, verifier="block", pair=None, **options):
+    config = BranchConfig(**{"gamma": 1, "k_max": 2, "k_rule": "const", "overlap": "none", **options})
+    return BranchParallelDecoder(pair or toys(), config, VERIFIERS[verifier], controller)
+
+
+def error(decoder, settings=None, length=5):
+    """Total variation between the decoder's law and the target's."""
+    settings = settings or SamplingSettings(1.0)
+    law = merged_law(decoder, PROMPT, length, settings)
+    assert abs(sum(law.values()) - 1) < 1e-9
+    return total_variation(law, target_law(decoder.pair.target, PROMPT, length, settings))
+
+
+@pytest.mark.parametrize("stage", ["idle", "preverify"])
+@pytest.mark.parametrize("retention", ["posterior", "prior"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_mode(kind, retention, stage):
+    options = {"branch_verifier": kind, "retention": retention, "draft_stage": stage}
+    assert error(decoder_of(IN_TURN, **options)) < 1e-9
+    assert error(decoder_of(BY_PAST, **options), SamplingSettings(0.7)) < 1e-9
+
+
+@pytest.mark.parametrize("signal", [NONE, SOME, ALL], ids=["none", "some", "all"])
+@pytest.mark.parametrize("kind, temperature", [("rrs", 1.0), ("match", 0.7), ("hybrid", 0.7)])
+def test_the_signals_three_values(kind, temperature, signal):
+    assert error(decoder_of(signal, branch_verifier=kind), SamplingSettings(temperature)) < 1e-9
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_pearl(temperature):
+    pearl = decoder_of(build_controller({"kind": "fixed"}), "tokenwise", k_max=1, draft_stage="preverify")
+    assert error(pearl, SamplingSettings(temperature)) < 1e-9
+
+
+@pytest.mark.parametrize("retention", ["posterior", "prior"])
+def test_branches_kept_in_part(retention):
+    """γ = 2, one token tested against ε from the first on: 0, 1 or 2 of the two are kept."""
+    first_too = Signal(lambda root: 1, epsilon=0.5, min_tokens=0)
+    assert error(decoder_of(first_too, gamma=2, retention=retention, k_max=1), length=6) < 1e-9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_impossible_tokens_filters_and_the_drafts_own_temperature(kind):
+    pair = toys(zeros=True)
+    assert error(decoder_of(IN_TURN, pair=pair, branch_verifier=kind)) < 1e-9
+    settings = SamplingSettings(1.0, top_k=2)
+    assert error(decoder_of(IN_TURN, pair=pair, branch_verifier=kind, draft_temperature=2.0), settings) < 1e-9
+
+
+@pytest.mark.parametrize("kind", ["confidence", "entropy"])
+def test_controllers_that_are_not_learned(kind):
+    assert error(decoder_of(build_controller({"kind": kind}), k_rule="ceil")) < 1e-9
+
+
+def test_greedy_laws_are_one_hot():
+    assert error(decoder_of(IN_TURN, branch_verifier="rrs"), SamplingSettings(0.0), length=12) == 0
+
+
+def test_tiny_llamas():
+    """Caches, positions and masks of the real forward; their norms compute in float32."""
+    pair = ModelPair(tiny_llama(3, seed=0), tiny_llama(3, seed=1))
+    settings = SamplingSettings(1.0)
+    law = merged_law(decoder_of(IN_TURN, pair=pair), PROMPT, 5, settings)
+    assert total_variation(law, target_law(LlamaLogits(pair.target.model), PROMPT, 5, settings)) < 1e-5
+
+
+# ---- deliberately wrong twins: each must miss the target's law, or the tests above have no power
+
+
+def test_dropping_a_drawn_token_is_noticed(monkeypatch):
+    """A sampled token thrown away because its own probability is low."""
+    honest = ChainDraft._draw_chain
+
+    def dropping(self, root, cap, session, clock):
+        chain = honest(self, root, cap, session, clock)
+        kept = 0
+        while kept < len(chain.tokens) and chain.laws[kept].probs_V[chain.tokens[kept]] >= 0.35:
+            kept += 1
+        self._scratch = {node: place for node, place in self._scratch.items() if node < kept}
+        next_law = chain.laws[kept] if kept < len(chain.laws) else chain.next_law
+        return Chain(chain.tokens[:kept], chain.laws[:kept], next_law)
+
+    monkeypatch.setattr(BranchDraft, "_draw_chain", dropping)
+    assert error(decoder_of()) > 1e-3
+
+
+def test_retention_by_later_tokens_is_noticed(monkeypatch):
+    """A branch cut before its least likely token: the decision on one token reads it and those behind it."""
+    honest = BranchDraft._retain
+
+    def cut_before_the_weakest(self, place, root):
+        branch = self._branches[place]
+        drawn = [float(law[token]) for law, token in zip(branch.probs, branch.tokens[1:], strict=False)]
+        weakest = drawn.index(min(drawn)) if drawn and min(drawn) < 0.5 else len(drawn)
+        remaining, self._remaining = self._remaining, min(self._remaining, 1 + weakest)
+        trimmed = honest(self, place, root)
+        self._remaining = remaining
+        return trimmed
+
+    monkeypatch.setattr(BranchDraft, "_retain", cut_before_the_weakest)
+    assert error(decoder_of()) > 1e-3
+
+
+def test_most_likely_candidates_verified_as_if_sampled_are_noticed(monkeypatch):
+    honest = draft_module.draw_candidates
+
+    def mislabelled(kind, law, count, randomness):
+        return Candidates(honest("match", law, count, randomness).tokens, law.probs_V, "rrs")
+
+    monkeypatch.setattr(draft_module, "draw_candidates", mislabelled)
+    assert error(decoder_of(branch_verifier="rrs")) > 1e-3
+
+
+def test_sorted_candidates_are_noticed(monkeypatch):
+    honest = draft_module.draw_candidates
+
+    def by_probability(kind, law, count, randomness):
+        drawn = honest(kind, law, count, randomness)
+        order = drawn.draft_V[drawn.tokens].argsort(descending=True)
+        return Candidates(drawn.tokens[order], drawn.draft_V, kind)
+
+    monkeypatch.setattr(draft_module, "draw_candidates", by_probability)
+    assert error(decoder_of(branch_verifier="rrs")) > 1e-3
+
+
+def test_pruned_candidates_are_noticed(monkeypatch):
+    honest = draft_module.draw_candidates
+
+    def likely_ones_only(kind, law, count, randomness):
+        drawn = honest(kind, law, count, randomness)
+        likely = drawn.tokens[drawn.draft_V[drawn.tokens] >= 0.3]
+        return Candidates(likely if len(likely) else drawn.tokens[:1], drawn.draft_V, kind)
+
+    monkeypatch.setattr(draft_module, "draw_candidates", likely_ones_only)
+    assert error(decoder_of(branch_verifier="rrs")) > 1e-3
+
+
+def test_a_bonus_token_drawn_before_the_branch_verdict_is_noticed(monkeypatch):
+    """Two draws at the branch point: the bonus token if it is a candidate, else the branch verifier's."""
+    honest = branch_parallel.draw_at_branch_point
+
+    def twice(candidates, law_V, chance):
+        bonus = int(chance.categorical(law_V))
+        tokens = candidates.tokens.tolist()
+        return (bonus, tokens.index(bonus)) if bonus in tokens else honest(candidates, law_V, chance)
+
+    monkeypatch.setattr(branch_parallel, "draw_at_branch_point", twice)
+    assert error(decoder_of(branch_verifier="rrs")) > 1e-3
+
+
+def verified_as(kind, monkeypatch):
+    honest = Candidates.verdict_law
+    monkeypatch.setattr(
+        Candidates, "verdict_law", lambda self, law_V: honest(Candidates(self.tokens, self.draft_V, kind), law_V)
+    )
+
+
+def test_hybrid_candidates_verified_as_if_all_were_sampled_are_noticed(monkeypatch):
+    verified_as("rrs", monkeypatch)
+    assert error(decoder_of(branch_verifier="hybrid")) > 1e-3
+
+
+def test_any_candidates_verified_by_equality_are_exact(monkeypatch):
+    """Match verification is exempt: the target's token is drawn first, whatever the candidates are."""
+    verified_as("match", monkeypatch)
+    assert error(decoder_of(branch_verifier="rrs")) < 1e-9
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_returning_pending_tokens_is_noticed(monkeypatch, temperature):
+    """The loops of the public code stop at the length limit and return what was never verified: wrong at temperature 0 too."""
+    honest = BranchRun._end
+
+    def with_pending(self, pending, branches, outcome):
+        tokens, record = honest(self, pending, branches, outcome)
+        left = self.remaining
+        if 0 < left <= 2 and outcome.branch is not None:
+            draft = self.jobs._executor._service._draft
+            unverified = draft._branches[outcome.branch].tokens[1 : 1 + left]
+            self.text += unverified
+            self.done = len(unverified) == left
+        return tokens, record
+
+    monkeypatch.setattr(BranchRun, "_end", with_pending)
+    assert error(decoder_of(), SamplingSettings(temperature)) > 1e-3
+
+
+# ---- the real source of chance
+
+
+def chi_squared(draws, one_stream):
+    """χ² of the first tokens' counts against the target's law, by real draws; and its degrees of freedom."""
+    pair = ModelPair(TableModel(3, seed=1, sharpness=0.7), TableModel(3, seed=2, sharpness=0.7))
+    decoder, counts = decoder_of(pair=pair), {}
+    for seed in range(draws):
+        chance = Randomness(seed)
+        if one_stream:  # proposals and verdicts read the same numbers
+            same = Randomness(seed)
+            same.spawn = lambda seed=seed: Randomness(seed)
+            chance._streams = {"draft": same, "verify": Randomness(seed)}
+        tokens = decoder.generate(PROMPT, max_new_tokens=4, temperature=1.0, randomness=chance, eos_token_id=()).tokens
+        counts[tuple(tokens)] = counts.get(tuple(tokens), 0) + 1
+    law = target_law(pair.target, PROMPT, 4, SamplingSettings(1.0))
+    return sum((counts.get(key, 0) - draws * share) ** 2 / (draws * share) for key, share in law.items()), len(law) - 1
+
+
+@pytest.mark.parametrize("one_stream", [False, True])
+def test_real_draws_follow_the_target_unless_streams_are_shared(one_stream):
+    torch.manual_seed(0)
+    statistic, freedom = chi_squared(3000, one_stream)
+    deviations = (statistic - freedom) / (2 * freedom) ** 0.5
+    assert deviations > 10 if one_stream else deviations < 5
