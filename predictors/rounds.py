@@ -31,7 +31,8 @@ class Span:
 class RoundRecord:
     """One round, host-side numbers only.
 
-    ``levels`` counts the drafted levels (by default a chain's, one per token), of which ``rolled_back`` were not accepted;
+    ``levels`` counts the drafted levels (by default a chain's, one per token), of which ``rolled_back`` were not accepted and
+    ``idle_levels`` were drafted while the target waited, by a decoder that else drafts beside it;
     ``submitted`` counts the levels that the target tested (by default all), of which the first ``accepted`` passed - one more
     where a branch point's token was hit. ``bypassed``: a learned controller stood aside and a static setting drafted.
     ``seconds`` maps a phase of `PHASES` to wall-clock seconds. Where draft and target may work side by side, ``timeline`` shows
@@ -41,6 +42,7 @@ class RoundRecord:
     drafted: int = 0
     levels: int = -1
     submitted: int = -1
+    idle_levels: int = 0
     accepted: int = 0
     emitted: int = 0
     rolled_back: int = 0

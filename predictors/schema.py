@@ -20,8 +20,8 @@ ROUND_COLUMNS = {
     "round": "int32",  # 1 is the first round after the prefill
     "position": "int32",  # committed tokens at the root
     "newest_token": "int32",
-    "newest_token_source": "string",  # prefill, correction or bonus
-    "previous_drafted": "int32",  # -1 in the first round
+    "newest_token_source": "string",  # prefill, correction, bonus (behind a block accepted whole) or branch (a hit branch point)
+    "previous_drafted": "int32",  # tokens in a row that the target tested; -1 in the first round
     "previous_accepted": "int32",
     "drafted": "int32",
     "accepted": "int32",

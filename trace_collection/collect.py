@@ -1,4 +1,5 @@
-"""Collect round traces: plain speculative decoding at γ_max over prompts, one row per round (specification 4.2).
+"""Collect round traces over prompts, one row per round (specification 4.2): of plain speculative decoding at γ_max, or of
+branch-parallel decoding that retains all γ_max tokens of every branch - always, or in the rounds between those of a policy.
 
 Interrupted at any moment and started again, a collection ends in the same bytes: each prompt has its own random streams, the
 thread count is fixed, shards are written whole, and none holds a time or a host name.
@@ -16,26 +17,36 @@ from typing import Any
 import torch
 
 from predictors.contract import CaptureContract, ServingRange
+from predictors.controllers import Controller, build_controller
 from predictors.sampling import SamplingSettings
 from predictors.schema import MANIFEST, ROUND_TRACES_VERSION
 from runtime import Decoder, ModelPair, Randomness, build_decoder
+from runtime.branching.config import BranchConfig
 from runtime.causal_model import CausalLanguageModel
+from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.identity import pair_identity
+from runtime.verification import VERIFIERS
+from trace_collection.probe import Probe
 from trace_collection.rows import Prompt, collect_rows
 from trace_collection.shards import finished, round_schema, shard_name, write_manifest, write_shard
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 Job = tuple[SamplingSettings, Prompt]
+DRAFTING = ("chain", "branches")
 
 
 @dataclass(frozen=True)
 class TraceConfig:
     """How round traces are collected.
 
-    ``gamma_max`` tokens are drafted every round; ``num_layers`` last hidden states of the target are stored (the last one
-    after the final norm); ``max_gigabytes`` is the most disk the shards may need.
+    ``gamma_max`` tokens are drafted every round, as a chain or as ``branches`` (``drafting``), of which at most ``k_max`` are
+    grown; ``every`` n-th prompt is decoded; ``num_layers`` last hidden states of the target are stored (the last one after the
+    final norm); ``max_gigabytes`` is the most disk the shards may need.
     """
 
+    drafting: str = "chain"
+    k_max: int = 6
+    every: int = 1
     gamma_max: int = 8
     max_new_tokens: int = 48
     temperatures: tuple[float, ...] = (0.0,)
@@ -55,6 +66,10 @@ class TraceConfig:
                 f"gamma_max must be >= 1 and max_new_tokens at least gamma_max + 2, got {self.gamma_max} and "
                 f"{self.max_new_tokens}: shorter continuations hold no round that the budget does not cut."
             )
+        if self.drafting not in DRAFTING:
+            raise ValueError(f"unknown drafting {self.drafting!r}. Known: {', '.join(DRAFTING)}.")
+        if self.every < 1 or self.k_max < 1:
+            raise ValueError(f"every and k_max must be >= 1, got {self.every} and {self.k_max}.")
         if not self.temperatures:
             raise ValueError("temperatures is empty: name at least one.")
 
@@ -64,7 +79,13 @@ class TraceConfig:
 
 
 def collect(
-    pair: ModelPair, prompts: Sequence[Prompt], config: TraceConfig, folder: Path, progress: Progress, code: str = ""
+    pair: ModelPair,
+    prompts: Sequence[Prompt],
+    config: TraceConfig,
+    folder: Path,
+    progress: Progress,
+    code: str = "",
+    policy: Controller | None = None,
 ) -> dict[str, int]:
     """Write the shards and the manifest of a collection into ``folder``; finished shards of the same collection are kept.
 
@@ -77,7 +98,9 @@ def collect(
     progress
         Wraps the shards' work items for a progress bar.
     code
-        Hash of the collecting code; shards of other code are collected again.
+        Hash of the collecting code, and of the policy if there is one; shards of other code are collected again.
+    policy
+        Decides every other round of branch-parallel decoding; rows are those of the rounds between (`Probe`).
 
     Returns
     -------
@@ -90,8 +113,8 @@ def collect(
         If a prompt does not fit the context or the disk does not suffice - before anything is written or removed.
     """
     assert isinstance(pair.target, CausalLanguageModel)
-    chain = {"kind": "chain", "gamma": config.gamma_max}
-    decoder = build_decoder(pair, {"method": "speculative", "drafter": chain, "verifier": config.verifier})
+    prompts = prompts[:: config.every]
+    decoder = _decoder(pair, config, policy)
     _require_context(decoder.context_limit, prompts, config)
     torch.set_num_threads(config.threads)
     layers = tuple(range(pair.target.num_layers - config.num_layers + 1, pair.target.num_layers + 1))
@@ -120,6 +143,17 @@ def collect(
     }
     write_manifest(folder, list(shards), facts)
     return {"shards": len(shards), "kept": len(shards) - len(todo)}
+
+
+def _decoder(pair: ModelPair, config: TraceConfig, policy: Controller | None) -> Decoder:
+    if config.drafting == "chain":
+        if policy is not None:
+            raise ValueError("a policy is probed in branch-parallel decoding: set traces' drafting to branches.")
+        chain = {"kind": "chain", "gamma": config.gamma_max}
+        return build_decoder(pair, {"method": "speculative", "drafter": chain, "verifier": config.verifier})
+    controller = build_controller({"kind": "fixed"}) if policy is None else Probe(policy)
+    branches = BranchConfig(gamma=config.gamma_max, k_max=config.k_max, overlap="none")
+    return BranchParallelDecoder(pair, branches, VERIFIERS[config.verifier], controller)
 
 
 def _collected(

@@ -12,6 +12,7 @@ from predictors.features import state_vector
 from predictors.sampling import SamplingSettings
 from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.randomness import Randomness
+from trace_collection.probe import Probe
 
 
 class Prompt(Protocol):
@@ -38,7 +39,7 @@ def collect_rows(
     layers: Sequence[int],
     randomness: Randomness,
 ) -> list[dict[str, Any]]:
-    """Decode ``prompt`` with plain speculative decoding and describe every round after the prefill."""
+    """Decode ``prompt`` and describe every round after the prefill; of a probed policy, the probed ones."""
     rows: list[dict[str, Any]] = []
     previous: Step | None = None
     steps = decoder.stream(
@@ -52,7 +53,7 @@ def collect_rows(
         layers=layers,
     )
     for index, step in enumerate(steps):
-        if previous is not None:
+        if previous is not None and (step.record.bypassed or not isinstance(decoder.controller, Probe)):
             rows.append(_row(prompt, settings, index, previous, step, gamma_max))
         previous = step
     return rows
@@ -81,12 +82,12 @@ def _row(
         "position": evidence.root.position,
         "newest_token": previous.tokens[-1],
         "newest_token_source": _source(index, previous),
-        "previous_drafted": -1 if index == 1 else previous.record.drafted,
-        "previous_accepted": -1 if index == 1 else previous.record.accepted,
-        "drafted": record.drafted,
-        "accepted": record.accepted,
-        "censored": record.drafted < gamma_max,
-        **_arrays(evidence, record.accepted, gamma_max),
+        "previous_drafted": -1 if index == 1 else previous.record.submitted,
+        "previous_accepted": -1 if index == 1 else previous.record.accepted_in_sequence,
+        "drafted": record.submitted,
+        "accepted": record.accepted_in_sequence,
+        "censored": record.submitted < gamma_max,
+        **_arrays(evidence, record.accepted_in_sequence, gamma_max),
         "state": state.cpu().numpy(),
     }
 
@@ -94,7 +95,9 @@ def _row(
 def _source(index: int, previous: Step) -> str:
     if index == 1:
         return "prefill"
-    return "bonus" if previous.record.accepted == previous.record.drafted else "correction"
+    if not previous.record.ends_segment:
+        return "branch"
+    return "bonus" if previous.record.accepted == previous.record.submitted else "correction"
 
 
 def _arrays(evidence: Evidence, accepted: int, gamma_max: int) -> dict[str, list[Any]]:

@@ -7,8 +7,10 @@ was known. Such a row must go even where a rejection was seen before the cut, be
 as rejections and the classes would be biased towards them.
 """
 
+import hashlib
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from predictors.contract import CaptureContract
+from predictors.contract import CaptureContract, ServingRange, require_same_identity
 from predictors.network import CLASSES
 from predictors.training.label_table import KEPT_COLUMNS, SPLITS, LabelMetadata, require_disjoint_splits
 from predictors.training.trace_table import TraceTable, list_column
@@ -71,29 +73,29 @@ def label_of(accepted: np.ndarray, gamma: int) -> np.ndarray:
     return np.where(accepted <= 0, 0, np.where(accepted >= gamma, 2, 1)).astype(np.int8)
 
 
-def write_labels(traces: TraceTable, config: LabelConfig, path: Path) -> LabelReport:
-    """Label all rows of ``traces`` and write the table to ``path``, one shard in memory at a time.
+def write_labels(sets: Sequence[TraceTable], config: LabelConfig, path: Path) -> LabelReport:
+    """Label all rows of all trace ``sets`` and write the table to ``path``, one shard in memory at a time.
 
     Raises
     ------
     ValueError
-        If γ exceeds γ_max, no row has the temperature, a state is not finite, a document or prompt stands in two splits, or
-        a split or a class of the train split has no row.
+        If γ exceeds a γ_max, the sets are of different pairs, features or γ_max, no row has the temperature, a state is not
+        finite, a document or prompt stands in two splits, or a split or a class of the train split has no row.
     """
-    manifest = traces.manifest
-    if config.gamma > manifest.gamma_max:
+    contract = _joint_contract(sets)
+    gamma_max = sets[0].manifest.gamma_max
+    if config.gamma > gamma_max:
         raise ValueError(
-            f"gamma {config.gamma} exceeds the traces' gamma_max {manifest.gamma_max}. Lower labels.gamma, or collect "
+            f"gamma {config.gamma} exceeds the traces' gamma_max {gamma_max}. Lower labels.gamma, or collect "
             "with a larger gamma_max."
         )
-    contract = manifest.capture_contract(f"{traces.folder}: contract")
-    metadata = _metadata(traces, config, _restrict(contract, config.temperature))
+    metadata = _metadata(sets, config, _restrict(contract, config.temperature))
     report = LabelReport()
     keys: dict[str, list[str]] = {"document": [], "prompt_id": [], "split": []}
     writer: pq.ParquetWriter | None = None
     try:
-        for shard in traces.shards():
-            table = _label_shard(shard, config, report, str(traces.folder))
+        for where, shard in ((str(traces.folder), shard) for traces in sets for shard in traces.shards()):
+            table = _label_shard(shard, config, report, where)
             for name, values in keys.items():
                 values += table.column(name).to_pylist()
             table = table.replace_schema_metadata(metadata.encode())
@@ -111,8 +113,44 @@ def write_labels(traces: TraceTable, config: LabelConfig, path: Path) -> LabelRe
 DICTIONARY = ["prompt_id", "document", "slice", "split"]
 
 
-def _metadata(traces: TraceTable, config: LabelConfig, contract: CaptureContract) -> LabelMetadata:
-    manifest = traces.manifest
+def _joint_contract(sets: Sequence[TraceTable]) -> CaptureContract:
+    """The sets' one contract; its serving range holds the settings and contexts of all."""
+    first, *others = sets
+    joint = first.manifest.capture_contract(f"{first.folder}: contract")
+    for traces in others:
+        contract = traces.manifest.capture_contract(f"{traces.folder}: contract")
+        remedy = f"Collect both with one pair and the same layers; {first.folder} was labelled with it."
+        require_same_identity(contract.identity, joint.identity, str(traces.folder), remedy)
+        if traces.manifest.gamma_max != first.manifest.gamma_max:
+            raise ValueError(
+                f"{traces.folder} has gamma_max {traces.manifest.gamma_max} and {first.folder} {first.manifest.gamma_max}: rows "
+                "of one table are drafts of one length. Set both traces sections' gamma_max alike."
+            )
+        joint = replace(joint, serving_range=_joint_range(joint.serving_range, contract.serving_range))
+    return joint
+
+
+def _joint_range(one: ServingRange, other: ServingRange) -> ServingRange:
+    if one.dtype != other.dtype:
+        raise ValueError(
+            f"traces of {one.dtype} and of {other.dtype} targets do not go into one table; collect one again."
+        )
+    return ServingRange(
+        dtype=one.dtype,
+        settings=tuple(dict.fromkeys((*one.settings, *other.settings))),
+        min_context=min(one.min_context, other.min_context),
+        max_context=max(one.max_context, other.max_context),
+    )
+
+
+def traces_sha256(sets: Sequence[TraceTable]) -> str:
+    """Identity of the traces: a single set's own hash, or one over all."""
+    hashes = [traces.manifest.content_hash for traces in sets]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+
+def _metadata(sets: Sequence[TraceTable], config: LabelConfig, contract: CaptureContract) -> LabelMetadata:
+    manifest = sets[0].manifest
     return LabelMetadata(
         gamma=config.gamma,
         gamma_max=manifest.gamma_max,
@@ -120,7 +158,7 @@ def _metadata(traces: TraceTable, config: LabelConfig, contract: CaptureContract
         layers=manifest.feature_layers,
         hidden_size=manifest.hidden_size,
         embedding_size=manifest.embedding_size,
-        traces_sha256=manifest.content_hash,
+        traces_sha256=traces_sha256(sets),
         contract=contract.to_json(),
     )
 

@@ -143,6 +143,7 @@ class BranchRun(Run):
         record = RoundRecord(
             drafted=pending.levels + branches.drafted,
             levels=pending.levels + branches.levels,
+            idle_levels=pending.levels,
             submitted=pending.tree.num_nodes,
             accepted=outcome.accepted + hit,
             rolled_back=outcome.rolled_back,

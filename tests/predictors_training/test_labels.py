@@ -21,7 +21,7 @@ from tests.predictors_training.synthetic import (
 
 def label(folder, columns, config=None):
     traces = write_traces(folder / "rounds", columns)
-    return write_labels(TraceTable(traces), config or LabelConfig(GAMMA_MAX), folder / "hrad.parquet")
+    return write_labels([TraceTable(traces)], config or LabelConfig(GAMMA_MAX), folder / "hrad.parquet")
 
 
 def test_classes():
