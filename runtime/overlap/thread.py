@@ -1,0 +1,123 @@
+"""An executor in a thread of the same process: on CUDA devices the thread works on a stream of its own.
+
+Events alone order the streams, so the host waits for no device: a call begins on the draft's stream after what the caller had
+queued when it submitted it, and what the caller queues after `result` begins after the call.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import fields, is_dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runtime.overlap.executor import Reply
+
+
+class Beside:
+    """`Executor` over ``service`` in one worker thread.
+
+    Parameters
+    ----------
+    service
+        The object whose methods run.
+    device
+        Where it computes. On a CUDA device arguments and values hold their tensors in tuples, lists, mappings and dataclasses:
+        only those are kept from being reused by one stream while the other still reads them.
+    """
+
+    def __init__(self, service: Any, device: torch.device | str) -> None:
+        self._service = service
+        place = torch.device(device)
+        self._stream = _DraftStream(place) if place.type == "cuda" else None
+        self._pool: ThreadPoolExecutor | None = None
+        self._calls: deque[Future[Any]] = deque()
+
+    def submit(self, method: str, *arguments: Any) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draft")
+        call = getattr(self._service, method)
+        if self._stream is None:
+            self._calls.append(self._pool.submit(_timed, call, arguments))
+        else:
+            ready = self._stream.hand_over(arguments)
+            self._calls.append(self._pool.submit(self._stream.run, call, arguments, ready))
+
+    def result(self) -> Reply:
+        assert self._calls, "no call is outstanding"
+        self._calls[0].exception()  # waits; where that is interrupted, the call is still outstanding
+        outcome = self._calls.popleft().result()
+        return outcome if self._stream is None else self._stream.take_over(*outcome)
+
+    def forget(self) -> None:
+        for call in self._calls:
+            call.cancel()
+        self._calls.clear()
+
+    def close(self) -> None:
+        """As `Executor.close`; waits for a call that is running."""
+        self.forget()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
+class _DraftStream:
+    """The draft's high-priority stream, and what passes between it and the caller's."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device, priority=-1)
+
+    def hand_over(self, arguments: Any) -> torch.cuda.Event:
+        """Keep ``arguments`` until the draft's stream has read them; returns when the caller's stream has written them."""
+        for tensor in _tensors(arguments):
+            tensor.record_stream(self._stream)
+        return torch.cuda.current_stream(self._device).record_event()
+
+    def run(self, call: Any, arguments: Any, ready: torch.cuda.Event) -> tuple[Any, torch.cuda.Event]:
+        """In the thread: the reply, or what the call raised, and when the draft's stream is done with it."""
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(ready)
+            try:
+                outcome: Any = _timed(call, arguments)
+            except (
+                Exception
+            ) as error:  # the service's own: the caller's stream must wait for the call's work all the same
+                outcome = error
+            return outcome, self._stream.record_event()
+
+    def take_over(self, outcome: Any, done: torch.cuda.Event) -> Reply:
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(done)
+        if isinstance(outcome, Exception):
+            raise outcome
+        for tensor in _tensors(outcome.value):
+            tensor.record_stream(stream)
+        return outcome
+
+
+def _timed(call: Any, arguments: tuple[Any, ...]) -> Reply:
+    started = perf_counter()
+    value = call(*arguments)
+    return Reply(value, started, perf_counter())
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The CUDA tensors in a nest of tuples, lists, mappings and dataclasses."""
+    if isinstance(value, Tensor):
+        if value.is_cuda:
+            yield value
+        return
+    parts: Any = ()
+    if isinstance(value, tuple | list):
+        parts = value
+    elif isinstance(value, Mapping):
+        parts = value.values()
+    elif is_dataclass(value):
+        parts = [getattr(value, field.name) for field in fields(value)]
+    for part in parts:
+        yield from _tensors(part)
