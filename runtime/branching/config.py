@@ -39,7 +39,7 @@ class BranchConfig:
         After a rollback, ``idle``: the controller drafts with the target idle; ``preverify``: branches at once, as PEARL.
     overlap
         ``processes``: the draft in its own process; ``streams``: in a thread, on an accelerator with its own stream; ``none``:
-        one after the other, with a virtual clock; ``auto``: ``streams`` on accelerators, else ``processes``, ``none`` on one core.
+        in turn, with a virtual clock; ``auto``: ``streams`` on accelerators, else ``processes`` (``none`` on one core).
     target_threads, draft_threads
         Torch threads of either process; ``None``: shared out of torch's own number.
     draft_temperature

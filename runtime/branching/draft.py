@@ -12,6 +12,7 @@ vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from runtime.drafting.chain import Chain, ChainDraft
 from runtime.laws import processed_law
 from runtime.randomness import Chance
 from runtime.request import Request
-from runtime.tree import TokenTree
+from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,23 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Pending:
-    """The block that the target verifies next. ``levels`` were drafted for it with the target idle, ``trimmed`` ones dropped from
-    the branch that survived; ``laws`` only for observers."""
+    """The block that the target verifies next: ``tokens`` [m] int64 and the laws [m, V] they were drawn from. ``levels`` were
+    drafted for it with the target idle, ``trimmed`` ones dropped from the branch that survived; ``laws`` only for observers."""
 
-    tree: TokenTree
+    tokens: Tensor
+    draft_probs: Tensor
     levels: int
     trimmed: int
     bypassed: bool
     laws: list[NextLaw]
     stretches: list[Stretch]
+
+    @cached_property
+    def tree(self) -> TokenTree:
+        """The block as a tree to verify."""
+        if not len(self.tokens):
+            return EMPTY_TREE
+        return chain_tree(self.tokens, torch.cat([self.draft_probs, torch.zeros_like(self.draft_probs[:1])]))
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ class Branches:
 
 
 NO_BRANCHES = Branches(None, 0, 0, [])
+NO_TOKENS, NO_LAWS = torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
 
 
 @dataclass
@@ -128,10 +138,12 @@ class BranchDraft(ChainDraft):
             if self._config.draft_stage == "idle":
                 self._pending = self._draw_chain(root, min(self._cap, remaining - 1), self._session, self._clock)
                 drafted = len(self._pending.tokens)
-        laws = self._pending.laws if self._observe else []
-        tree = self._pending.tree()
+        tokens, laws = self._pending.tokens, self._pending.laws
+        block = torch.stack(tokens) if tokens else NO_TOKENS
+        probs = torch.stack([law.probs_V for law in laws]) if laws else NO_LAWS
+        observed = laws if self._observe else []
         self._clock.lap("draft")
-        return Pending(tree, drafted, trimmed, self._session.bypassed, laws, self._clock.stretches())
+        return Pending(block, probs, drafted, trimmed, self._session.bypassed, observed, self._clock.stretches())
 
     @torch.inference_mode()
     def branch(self) -> Branches:
