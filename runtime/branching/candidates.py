@@ -21,9 +21,6 @@ from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import VERIFIERS
 from runtime.verification.outcome import OutcomeLaw, normalised, normalised_or
 
-VERIFIER_OF = {"match": "match", "rrs": "rrs_without_replacement"}  # those that are a tree verifier's rule at one node
-LAW_OF = {"match": DraftLaw.DETERMINISTIC, "rrs": DraftLaw.WITHOUT_REPLACEMENT}
-
 
 @dataclass(frozen=True)
 class Candidates:
@@ -36,17 +33,18 @@ class Candidates:
     def verdict_law(self, target_V: Tensor) -> OutcomeLaw:
         """Law of the verdict under the target's law [V]: row 0 is a miss, whose token ``residual(0)`` gives, row i + 1 a hit of
         candidate i."""
+        if self.kind == "match":
+            return _hits(target_V[self.tokens], _without(target_V, self.tokens), target_V)
         if self.kind == "hybrid":
             return _hybrid_law(self.tokens, self.draft_V, target_V)
-        kind = LAW_OF[self.kind]
         count = len(self.tokens)
         tree = TokenTree(
             tokens=self.tokens,
             parents=torch.full((count,), -1),
-            draft_probs=None if kind is DraftLaw.DETERMINISTIC else self.draft_V.expand(count + 1, -1),
-            law=kind,
+            draft_probs=self.draft_V.expand(count + 1, -1),
+            law=DraftLaw.WITHOUT_REPLACEMENT,
         )
-        return VERIFIERS[VERIFIER_OF[self.kind]](tree, target_V.expand(count + 1, -1))
+        return VERIFIERS["rrs_without_replacement"](tree, target_V.expand(count + 1, -1))
 
 
 def draw_candidates(kind: str, law: NextLaw, count: int, randomness: Chance) -> Candidates:
@@ -76,11 +74,15 @@ def _hybrid_law(tokens_K: Tensor, draft_V: Tensor, target_V: Tensor) -> OutcomeL
     target_rest_V, draft_rest_V = _without(target_V, top), _without(draft_V.to(target_V), top)
     mass, draft_mass = target_rest_V.sum(), draft_rest_V.sum()
     taken = torch.minimum(mass, target_V[last] * draft_mass / draft_rest_V[last])
-    hits_K = torch.cat([target_V[top], taken.reshape(1)]).double()
-    miss = (1 - hits_K.sum()).clamp(min=0)
-    residual_V = normalised_or((target_rest_V - mass / draft_mass * draft_rest_V).clamp(min=0), target_V)
-    depths = [0] + [1] * len(tokens_K)
-    return OutcomeLaw(normalised(torch.cat([miss.reshape(1), hits_K])), depths, lambda row: residual_V)
+    residual_V = (target_rest_V - mass / draft_mass * draft_rest_V).clamp(min=0)
+    return _hits(torch.cat([target_V[top], taken.reshape(1)]), residual_V, target_V)
+
+
+def _hits(hits_K: Tensor, residual_V: Tensor, target_V: Tensor) -> OutcomeLaw:
+    """Candidate i is hit with probability ``hits_K[i]``; after a miss the token follows ``residual_V``, unnormalised."""
+    hits_K = hits_K.double()
+    stop = torch.cat([(1 - hits_K.sum()).clamp(min=0).reshape(1), hits_K])
+    return OutcomeLaw(normalised(stop), [0] + [1] * len(hits_K), lambda row: normalised_or(residual_V, target_V))
 
 
 def _without(law_V: Tensor, tokens_K: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from runtime.branching.draft import BranchDraft
 from runtime.decoding import branch_parallel
 from runtime.decoding.branch_parallel import BranchParallelDecoder, BranchRun
 from runtime.drafting.chain import Chain, ChainDraft
+from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
 from tests.merged import Signal, merged_law
@@ -245,3 +246,15 @@ def test_real_draws_follow_the_target_unless_streams_are_shared(one_stream):
     statistic, freedom = chi_squared(3000, one_stream)
     deviations = (statistic - freedom) / (2 * freedom) ** 0.5
     assert deviations > 10 if one_stream else deviations < 5
+
+
+def test_match_at_a_branch_point_is_the_rule_of_that_name():
+    generator = torch.Generator().manual_seed(0)
+    for count in (1, 2, 4):
+        target_V, draft_V = torch.rand(2, 5, generator=generator, dtype=torch.float64).softmax(-1)
+        tokens = torch.randperm(5, generator=generator)[:count]
+        tree = TokenTree(tokens=tokens, parents=torch.full((count,), -1), law=DraftLaw.DETERMINISTIC)
+        known = VERIFIERS["match"](tree, target_V.expand(count + 1, -1))
+        law = Candidates(tokens, draft_V, "match").verdict_law(target_V)
+        torch.testing.assert_close(law.stop, known.stop)
+        torch.testing.assert_close(law.residual(0), known.residual(0))
