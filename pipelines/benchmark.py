@@ -8,6 +8,7 @@ bare replay of its passes), ``findings.json`` (what was chosen on validation pro
 import argparse
 import sys
 import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
     from pipelines.measuring.measurement import MeasurementConfig
     from pipelines.measuring.measurement_log import Rows
 
+BUNDLES = (HRAD, "length")  # arms from exported bundles: each the name of a folder
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_bench_arguments(parser)
-    parser.add_argument("bundles", type=Path, help="folder of exported bundles; hrad is left out if it is not there")
+    parser.add_argument("bundles", type=Path, help="folder of exported bundles; those not there are left out")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 
@@ -42,27 +45,31 @@ def run(args: argparse.Namespace) -> None:
     from predictors.bundle import CARD, bundle_hash, read_bundle
 
     config = load_parameters(MeasurementConfig, args.pair, "benchmark", args.params)
-    bundle = args.bundles / "hrad" if (args.bundles / "hrad" / CARD).is_file() else None
+    bundles = {arm: args.bundles / arm for arm in BUNDLES if (args.bundles / arm / CARD).is_file()}
     counts = {VALIDATION: config.validation_prompts, TEST: config.test_prompts}
-    bench = open_bench(args, config, counts, bundle_sha256=None if bundle is None else bundle_hash(bundle))
+    hashes = {_hash_name(arm): bundle_hash(bundles[arm]) if arm in bundles else None for arm in BUNDLES}
+    bench = open_bench(args, config, counts, **hashes)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        measurements, replays, findings = measure(bench, bundle, config)
+        measurements, replays, findings = measure(bench, bundles, config)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a head trained on bfloat16 states serves float32 ones here
-        findings["exactness"] = bench.log.once("exactness", lambda: _exactness(bench, bundle, config))
+        findings["exactness"] = bench.log.once("exactness", lambda: _exactness(bench, bundles, config))
     findings["forward_agreement"] = _forward_agreement(bench, config)
     findings["notes"] = sorted({str(warning.message) for warning in caught if warning.category is UserWarning})
-    findings["notes"] += _bypass_notes(measurements)
-    findings["bundle"] = None if bundle is None else _bundle_facts(read_bundle(bundle).card)
-    if bundle is None:
-        findings["notes"].append(f"no bundle in {args.bundles.name}/hrad: the arm hrad is left out")
+    findings["notes"] += _bypass_notes(measurements, bundles)
+    missing = [arm for arm in BUNDLES if arm not in bundles]
+    findings["notes"] += [f"no bundle in {args.bundles.name}/{arm}: the arm {arm} is left out" for arm in missing]
+    findings["bundles"] = {arm: _bundle_facts(read_bundle(folder).card) for arm, folder in bundles.items()}
+    findings["bundle"] = findings["bundles"].get(HRAD)  # what the report's headline speaks of
     _write(bench.folder, args.pair, measurements, replays, findings, bench.origin(args.pair))
     bench.log.remove()
     _print_summary(bench.folder, measurements, findings)
 
 
-def measure(bench: Bench, bundle: Path | None, config: "MeasurementConfig") -> "tuple[Rows, Rows, dict[str, Any]]":
+def measure(
+    bench: Bench, bundles: Mapping[str, Path], config: "MeasurementConfig"
+) -> "tuple[Rows, Rows, dict[str, Any]]":
     """All rows, the replay's rows and the findings of the timed part."""
     from tqdm import tqdm
 
@@ -70,7 +77,7 @@ def measure(bench: Bench, bundle: Path | None, config: "MeasurementConfig") -> "
     from pipelines.measuring.blocks import Blocks
 
     pair, splits = bench.pair, bench.prompts
-    decoders = arms.build_decoders(pair, config.gammas, config.epsilons, config.verifier, bundle)
+    decoders = arms.build_decoders(pair, config.gammas, config.epsilons, config.verifier, bundles)
     target, draft = pair.target.model, pair.draft.model  # type: ignore[attr-defined, union-attr]
     runners = {name: arms.decoder_arm(decoder, config.max_new_tokens) for name, decoder in decoders.items()}
     runners[HF_PLAIN] = arms.hugging_face_arm(target, None, config.max_new_tokens)
@@ -93,12 +100,12 @@ def measure(bench: Bench, bundle: Path | None, config: "MeasurementConfig") -> "
     return rows, replays, {"choices": choices, "capped": blocks.capped}
 
 
-def _exactness(bench: Bench, bundle: Path | None, config: "MeasurementConfig") -> "Rows":
+def _exactness(bench: Bench, bundles: Mapping[str, Path], config: "MeasurementConfig") -> "Rows":
     from pipelines.measuring.exactness import check_exactness, load_float32
 
     location = bench.location
     pair = load_float32(location.target, location.draft, location.tokenizer)
-    options = {"gammas": config.gammas, "epsilons": config.epsilons, "verifier": config.verifier, "bundle": bundle}
+    options = {"gammas": config.gammas, "epsilons": config.epsilons, "verifier": config.verifier, "bundles": bundles}
     tokens = [prompt.tokens for prompt in bench.prompts[TEST][: config.exactness_prompts]]
     return check_exactness(pair, tokens, config.max_new_tokens, options)
 
@@ -119,17 +126,22 @@ def _forward_agreement(bench: Bench, config: "MeasurementConfig") -> dict[str, d
     }
 
 
-def _bypass_notes(rows: "Rows") -> list[str]:
-    """How much of the controller's arm was really decoded at its fallback."""
+def _bypass_notes(rows: "Rows", arms: Iterable[str]) -> list[str]:
+    """How much of the learned controllers' arms was really decoded at their fallback."""
     notes = []
     for temperature in sorted({row["temperature"] for row in rows}):
-        runs = [row for row in rows if row["arm"] == HRAD and row["temperature"] == temperature]
-        rounds, bypassed = (sum(row[name] for row in runs) for name in ("rounds", "bypassed"))
-        if bypassed:
-            notes.append(
-                f"T={temperature:g}: hrad stood aside in {bypassed / rounds:.0%} of its rounds (static gamma instead)"
-            )
+        for arm in arms:
+            runs = [row for row in rows if row["arm"] == arm and row["temperature"] == temperature]
+            rounds, bypassed = (sum(row[name] for row in runs) for name in ("rounds", "bypassed"))
+            if bypassed:
+                share = f"{bypassed / rounds:.0%} of its rounds (static gamma instead)"
+                notes.append(f"T={temperature:g}: {arm} stood aside in {share}")
     return notes
+
+
+def _hash_name(arm: str) -> str:
+    """Under which name the origin keeps the content hash of an arm's bundle."""
+    return "bundle_sha256" if arm == HRAD else f"{arm}_bundle_sha256"
 
 
 def _bundle_facts(card: dict[str, Any]) -> dict[str, Any]:

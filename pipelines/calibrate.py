@@ -41,7 +41,10 @@ def run(args: argparse.Namespace) -> None:
     if config.draft_cost is None:
         config = replace(config, draft_cost=_measured_draft_cost(args, table))
     shares = head.facts["class_shares"]
-    record = calibrate(head.network, head.spec, shares["training"], shares["natural"], table, config).record
+    made = calibrate(
+        head.network, head.spec, shares["training"], shares["natural"], table, config, predicts=head.target.name
+    )
+    record = made.record
     record |= {
         "predictor": args.predictor,
         "feature_set": head.spec.feature_set,
@@ -52,7 +55,10 @@ def run(args: argparse.Namespace) -> None:
     }
     write_json(args.output, record)
     metrics = record["test"]["metrics"]
-    figures = {"reliability.png": reliability_figure(metrics), "confusion.png": confusion_figure(metrics)}
+    figures = {
+        "reliability.png": reliability_figure(metrics),
+        "confusion.png": confusion_figure(metrics, record["classes"]),
+    }
     tracking.log(tracking.run_of(head.sha256, args.predictor), _tracked(record), figures)
     _print_summary(record)
 
@@ -73,12 +79,14 @@ def _measured_draft_cost(args: argparse.Namespace, table: "LabelTable") -> float
 
 def _tracked(record: dict[str, Any]) -> dict[str, float | None]:
     """The record's figures as flat MLflow metrics."""
-    names = ("accuracy", "macro_f1", "macro_auc", "nll", "brier", "ece")
     test = record["test"]
+    known = ("accuracy", "mean_absolute_error", "macro_f1", "macro_auc", "nll", "brier", "ece")
+    names = [name for name in known if name in test["metrics"]["head"]]
     return {
         **{f"test_{name}": test["metrics"]["head"][name] for name in names},
         **{f"test_{name}_uncalibrated": test["metrics"]["head_uncalibrated"][name] for name in names},
         **{f"test_value_{policy}": entry["value"] for policy, entry in test["decision"].items()},
+        "test_length_accuracy_head": test["decision"]["head"]["length_accuracy"],
         "calibration_temperature": record["calibration"]["temperature"],
         "validation_value_head": record["validation"]["decision"]["head"],
     }
@@ -91,9 +99,12 @@ def _print_summary(record: dict[str, Any]) -> None:
         print(
             f"{name:>18}: macro AUC {'undefined' if area is None else f'{area:.3f}'}, accuracy {metrics['accuracy']:.3f}, "
             f"macro F1 {metrics['macro_f1']:.3f}, ECE {metrics['ece']:.3f}"
+            + (f", off by {metrics['mean_absolute_error']:.2f} tokens" if "mean_absolute_error" in metrics else "")
         )
     values = ", ".join(f"{name} {entry['value']:.3f}" for name, entry in test["decision"].items())
     print(f"tokens per target-pass equivalent at draft cost {record['draft_cost']:.3f}: {values}")
+    right = ", ".join(f"{name} {entry['length_accuracy']:.3f}" for name, entry in test["decision"].items())
+    print(f"rounds in which exactly the accepted tokens are submitted: {right}")
 
 
 if __name__ == "__main__":

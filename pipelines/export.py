@@ -1,4 +1,4 @@
-"""Stage ``export``: write the controller bundle of whichever predictor decides better on validation rows."""
+"""Stage ``export``: write a controller bundle, of whichever of its predictors decides best on validation rows."""
 
 import argparse
 import json
@@ -13,11 +13,17 @@ if TYPE_CHECKING:
     from pipelines.head_folder import SavedHead
 
 
+KINDS = {
+    "classes": "hrad",
+    "length": "length",
+}  # controllers by what their head predicts (`predictors.training.target`)
+
+
 @dataclass(frozen=True)
 class ExportConfig:
-    """Section ``export``: the ``predictors`` to choose from; of equals the first is taken."""
+    """A bundle under section ``export``: the ``predictors`` to choose from; of equals the first is taken."""
 
-    predictors: tuple[str, ...] = ("paper", "extended")
+    predictors: tuple[str, ...]
 
     def __post_init__(self) -> None:
         if not self.predictors:
@@ -26,6 +32,7 @@ class ExportConfig:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
+    parser.add_argument("--bundle", required=True, help="key under 'export:' of the pair")
     parser.add_argument("predictors", type=Path, help="folder of trained predictors")
     parser.add_argument("calibration", type=Path, help="folder of their calibration records")
     parser.add_argument("output", type=Path, help="bundle folder to write")
@@ -35,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.head_folder import read_head
     from predictors.bundle import write_bundle
 
-    config = load_parameters(ExportConfig, args.pair, "export", args.params)
+    config = load_parameters(ExportConfig, args.pair, f"export.{args.bundle}", args.params)
     records = {name: _read_calibration(args.calibration / f"{name}.json") for name in config.predictors}
     values = {name: record["validation"]["decision"]["head"] for name, record in records.items()}
     chosen = max(config.predictors, key=values.__getitem__)
@@ -45,17 +52,33 @@ def run(args: argparse.Namespace) -> None:
             raise ValueError(f"the calibration of {name!r} belongs to another head. Run the calibrate stage again.")
         if records[name]["labels_sha256"] != records[chosen]["labels_sha256"]:
             raise ValueError(f"{name!r} and {chosen!r} were measured on different labels. Run the train stage again.")
+        if head.target != heads[chosen].target:
+            raise ValueError(
+                f"{name!r} predicts {head.target.name} and {chosen!r} {heads[chosen].target.name}: one bundle holds one kind of "
+                f"controller. Change export.{args.bundle}.predictors."
+            )
     card = build_card(heads[chosen], records[chosen], _selection(chosen, values, records))
     write_bundle(args.output, card, heads[chosen].network.state_dict())
     print(f"{args.output}: {card['selection']['reason']}")
 
 
 def build_card(head: "SavedHead", record: dict[str, Any], selection: dict[str, Any]) -> dict[str, Any]:
-    """The bundle's card (`predictors.bundle`, `predictors.controllers.hrad`): a function of file contents only."""
+    """The bundle's card (`predictors.bundle`, `predictors.controllers.learned`): a function of file contents only."""
     test = record["test"]
-    quality = ("accuracy", "macro_f1", "macro_auc", "macro_auc_interval", "auc", "nll", "brier", "ece")
+    known = (
+        "accuracy",
+        "mean_absolute_error",
+        "macro_f1",
+        "macro_auc",
+        "macro_auc_interval",
+        "auc",
+        "nll",
+        "brier",
+        "ece",
+    )
+    quality = [name for name in known if name in test["metrics"]["head"]]
     return {
-        "kind": "hrad",
+        "kind": KINDS[head.target.name],
         "contract": head.contract.to_json(),
         "feature_spec": asdict(head.spec),
         "calibration": record["calibration"],
@@ -85,7 +108,9 @@ def _read_calibration(path: Path) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise ValueError(f"{path} does not exist. Run the calibrate stage, or change export.predictors.") from error
+        raise ValueError(
+            f"{path} does not exist. Run the calibrate stage, or change the predictors under export."
+        ) from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}: damaged ({error}). Run the calibrate stage again.") from error
     return record

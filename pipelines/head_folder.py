@@ -15,6 +15,7 @@ from predictors.features import FeatureSpec
 from predictors.network import HRADNetwork, build_network
 from predictors.training.fit import TrainConfig, TrainedHead
 from predictors.training.label_table import LabelMetadata
+from predictors.training.target import Target
 
 TENSORS, FACTS, HISTORY = "head.safetensors", "head.json", "history.json"
 
@@ -32,6 +33,10 @@ class SavedHead:
     @property
     def contract(self) -> CaptureContract:
         return CaptureContract.from_json(self.facts["contract"], f"{self.source}/{FACTS}: contract")
+
+    @property
+    def target(self) -> Target:
+        return Target(self.facts["config"]["target"], self.spec.gamma)
 
 
 def write_head(

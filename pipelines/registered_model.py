@@ -1,6 +1,6 @@
-"""The registered form of an H-RAD bundle: an MLflow model from code. Weights come from safetensors, nothing is unpickled.
+"""The registered form of a controller bundle: an MLflow model from code. Weights come from safetensors, nothing is unpickled.
 
-Rows of raw features [B, S + C] in, calibrated class probabilities [B, 3] out. MLflow runs this file when it loads the model.
+Rows of raw features [B, S + C] in, calibrated class probabilities [B, L] out. MLflow runs this file when it loads the model.
 """
 
 from typing import Any
@@ -11,13 +11,13 @@ from mlflow.pyfunc import PythonModel
 
 
 class RegisteredHead(PythonModel):
-    """Probabilities that the next draft is accepted not at all, in part, or whole."""
+    """Probabilities of how much of the next draft is accepted, in the classes of the bundle's kind."""
 
     def load_context(self, context: Any) -> None:
         from predictors.bundle import read_bundle
-        from predictors.controllers.hrad import HRAD
+        from predictors.controllers import learned_controller
 
-        self.controller = HRAD.from_bundle(read_bundle(context.artifacts["bundle"]))
+        self.controller = learned_controller(read_bundle(context.artifacts["bundle"]))
 
     def predict(self, context: Any, model_input: np.ndarray, params: dict[str, Any] | None = None) -> np.ndarray:
         import torch

@@ -9,8 +9,7 @@ from typing import Any
 
 from pipelines.tracking import Tracking, new_client, require_reachable, tracking_uri
 from predictors.bundle import Bundle, bundle_hash, read_bundle
-from predictors.controllers.hrad import HRAD
-from predictors.network import CLASSES
+from predictors.controllers import learned_controller
 
 BUNDLE_TAG = "bundle_sha256"
 CHALLENGER = "challenger"
@@ -79,11 +78,11 @@ def _log_model(uri: str, run_id: str, folder: Path, bundle: Bundle) -> Any:
 
     import predictors
 
-    spec = HRAD(bundle).spec
-    width = spec.state_size + len(spec.scalars)
+    controller = learned_controller(bundle)
+    width = controller.spec.state_size + len(controller.spec.scalars)
     signature = ModelSignature(
         inputs=Schema([TensorSpec(np.dtype("float32"), (-1, width))]),
-        outputs=Schema([TensorSpec(np.dtype("float32"), (-1, len(CLASSES)))]),
+        outputs=Schema([TensorSpec(np.dtype("float32"), (-1, controller.num_classes))]),
     )
     mlflow.set_tracking_uri(uri)
     with warnings.catch_warnings(), mlflow.start_run(run_id=run_id):

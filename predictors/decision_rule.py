@@ -1,13 +1,20 @@
-"""From class probabilities to a class: the paper's argmax, or thresholds chosen for what decisions are worth.
+"""From class probabilities to a decision, chosen for what decisions are worth.
+
+H-RAD's classes, by the paper's argmax or by thresholds (a and b unset: the argmax):
 
     none   if P(none) >= a
     all    else if P(all) >= b
     some   otherwise: draft while max_x q(x) >= ε
 
-With a and b unset the class is the argmax. Being wrong does not cost the same on both sides - a draft pass costs a fraction of
-a target pass, a missed token a whole one - so "none" should wait for more than the largest share.
+Being wrong does not cost the same on both sides - a draft pass costs a fraction of a target pass, a missed token a whole one - so
+"none" should wait for more than the largest share.
 
-Shape suffix: B rows.
+The explicit predictor's lengths, A accepted of the next γ tokens, by the most likely one or by what a length n is worth:
+
+    argmax        n = argmax_a P(A = a)                                          (the explicit rule SpecBranch compares with)
+    expectation   n = argmax_n E[min(A, n) + 1] / (1 + draft cost · n),          E[min(A, n)] = Σ_{j <= n} P(A >= j)
+
+Shape suffixes: B rows, L classes (lengths 0..γ).
 """
 
 from dataclasses import dataclass
@@ -15,12 +22,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from predictors.calibration import Calibration
+
 NONE, SOME, ALL = 0, 1, 2
+ARGMAX, EXPECTATION = LENGTH_CHOICES = ("argmax", "expectation")
 
 
 @dataclass(frozen=True)
 class DecisionRule:
-    """``epsilon``: confidence below which a soft draft stops; ``none_probability``, ``all_probability``: a and b."""
+    """H-RAD's: ``epsilon``, the confidence below which a soft draft stops; ``none_probability``, ``all_probability``: a and b."""
 
     epsilon: float
     none_probability: float | None = None
@@ -32,6 +42,11 @@ class DecisionRule:
         if not 0 <= self.epsilon <= 1:
             raise ValueError(f"epsilon must lie in [0, 1], got {self.epsilon}.")
 
+    @property
+    def argmax(self) -> "DecisionRule":
+        """The same soft draft after the argmax."""
+        return DecisionRule(self.epsilon)
+
     def classes(self, probabilities_B3: Tensor) -> Tensor:
         """Classes [B] int64 of probabilities [B, 3]."""
         if self.none_probability is None or self.all_probability is None:
@@ -41,11 +56,56 @@ class DecisionRule:
 
 
 @dataclass(frozen=True)
-class HRADThresholds:
-    """``rule``: from probabilities to a class; ``max_distance``: the largest squared distance (mean squared standardised
+class LengthRule:
+    """The explicit predictor's rule. ``choice``: ``argmax`` or ``expectation``; ``draft_cost``: a drafted token in target passes.
+
+    Examples
+    --------
+    >>> law = torch.tensor([[0.5, 0.0, 0.0, 0.5]])  # none or all of three tokens
+    >>> [int(LengthRule(choice, draft_cost=0.1).lengths(law)) for choice in LENGTH_CHOICES]
+    [0, 3]
+    """
+
+    choice: str
+    draft_cost: float
+
+    def __post_init__(self) -> None:
+        if self.choice not in LENGTH_CHOICES:
+            raise ValueError(f"unknown choice {self.choice!r}; known: {', '.join(LENGTH_CHOICES)}.")
+        if self.draft_cost < 0:
+            raise ValueError(f"draft_cost must be >= 0 target passes, got {self.draft_cost}.")
+
+    @property
+    def argmax(self) -> "LengthRule":
+        """The most likely length instead."""
+        return LengthRule(ARGMAX, self.draft_cost)
+
+    def lengths(self, probabilities_BL: Tensor) -> Tensor:
+        """Tokens to draft [B] int64 of probabilities [B, γ + 1]; of equals the shortest."""
+        if self.choice == ARGMAX:
+            return probabilities_BL.argmax(dim=1)
+        reached_BL = probabilities_BL.flip(1).cumsum(dim=1).flip(1)  # P(A >= j)
+        tokens_BL = reached_BL.cumsum(dim=1)  # P(A >= 0) = 1 stands for the token the target adds
+        lengths_L = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)
+        return (tokens_BL / (1 + self.draft_cost * lengths_L)).argmax(dim=1)
+
+
+@dataclass(frozen=True)
+class LengthCalibration(Calibration):
+    """A `Calibration` with one ``bias`` per length 0..γ."""
+
+    bias: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be > 0, got {self.temperature}.")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What a learned controller is trusted with. ``max_distance``: the largest squared distance (mean squared standardised
     coordinate of the reduced features) the head is trusted at; ``static_gamma``: the best static setting."""
 
-    rule: DecisionRule
     max_distance: float
     static_gamma: int
 
@@ -54,3 +114,17 @@ class HRADThresholds:
             raise ValueError(f"max_distance must be > 0, got {self.max_distance}.")
         if self.static_gamma < 0:
             raise ValueError(f"static_gamma must be >= 0, got {self.static_gamma}.")
+
+
+@dataclass(frozen=True)
+class HRADThresholds(Thresholds):
+    """``rule``: from probabilities to a class."""
+
+    rule: DecisionRule
+
+
+@dataclass(frozen=True)
+class LengthThresholds(Thresholds):
+    """``rule``: from probabilities to a length."""
+
+    rule: LengthRule

@@ -1,10 +1,11 @@
-"""The H-RAD head: a three-class MLP over a fixed reduction of the features.
+"""The head of a learned controller: an MLP that classifies, over a fixed reduction of the features.
 
     r = (x - μ) / σ,  for states optionally  r = C (x - μ) / σ / s       (C: PCA components, s: their standard deviations)
     logits = W3 relu(W2 relu(W1 r + b1) + b2) + b3                        (256 and 64 hidden units; dropout in training)
 
-Classes: 0 all rejected, 1 some accepted, 2 all γ accepted. The reduction is fitted on training rows and stored with the head,
-so a caller passes raw features. Shape suffixes: B rows, S state size, C scalars, R reduced state size.
+H-RAD's classes: 0 all rejected, 1 some accepted, 2 all γ accepted; the explicit length predictor has one class per accepted
+length 0..γ. The reduction is fitted on training rows and stored with the head, so a caller passes raw features. Shape suffixes:
+B rows, S state size, C scalars, R reduced state size, L classes.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from predictors.features import FeatureSpec
 
-CLASSES = ("none", "some", "all")
+CLASSES = ("none", "some", "all")  # H-RAD's
 
 
 class Reduction(nn.Module):
@@ -44,7 +45,7 @@ class Reduction(nn.Module):
 
 
 class HRADNetwork(nn.Module):
-    """Reduction and MLP. ``reduced_size=None`` keeps all state columns (the paper's head)."""
+    """Reduction and MLP. ``reduced_size=None`` keeps all state columns (the paper's head); ``num_classes`` by default H-RAD's."""
 
     def __init__(
         self,
@@ -53,8 +54,10 @@ class HRADNetwork(nn.Module):
         reduced_size: int | None,
         hidden_sizes: tuple[int, int] = (256, 64),
         dropout: float = 0.4,
+        num_classes: int = len(CLASSES),
     ) -> None:
         super().__init__()
+        self.num_classes = num_classes
         self.reduction = Reduction(state_size, num_scalars, reduced_size)
         first, second = hidden_sizes
         self.head = nn.Sequential(
@@ -64,11 +67,11 @@ class HRADNetwork(nn.Module):
             nn.Linear(first, second),
             nn.ReLU(),
             nn.Dropout(dropout),
-            nn.Linear(second, len(CLASSES)),
+            nn.Linear(second, num_classes),
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """Class logits [B, 3] of raw features [B, S + C]."""
+        """Class logits [B, L] of raw features [B, S + C]."""
         logits: Tensor = self.head(self.reduction(features))
         return logits
 
@@ -83,7 +86,8 @@ def build_network(spec: FeatureSpec, tensors: Mapping[str, Tensor], source: str)
     try:
         reduced_size = tensors["reduction.components"].shape[0] or None
         hidden_sizes = (tensors["head.0.weight"].shape[0], tensors["head.3.weight"].shape[0])
-        network = HRADNetwork(spec.state_size, len(spec.scalars), reduced_size, hidden_sizes)
+        num_classes = tensors["head.6.weight"].shape[0]
+        network = HRADNetwork(spec.state_size, len(spec.scalars), reduced_size, hidden_sizes, num_classes=num_classes)
         network.load_state_dict(dict(tensors))
     except (KeyError, RuntimeError) as error:
         raise ValueError(

@@ -3,11 +3,12 @@
 autoregressive     the target alone, our loop          hf_generate   the target alone, Hugging Face generate
 plain_hf_forward   the same over Hugging Face's forward, where ours is the compact one
 chain-γ            static draft length                 hf_assisted   Hugging Face assisted generation, default schedule
-confidence-ε, entropy, hrad                            controllers, drafting at most max γ tokens (hrad: its bundle's γ)
+confidence-ε, entropy              controllers, drafting at most max γ tokens
+hrad, length, …                    exported bundles, each with the decoder its card describes
 """
 
 import copy
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -15,7 +16,7 @@ from time import perf_counter
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from pipelines.measuring.names import CHAIN, CONFIDENCE, HF_FORWARD, HRAD, PLAIN
+from pipelines.measuring.names import CHAIN, CONFIDENCE, HF_FORWARD, PLAIN
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
@@ -34,9 +35,9 @@ Arm = Callable[[list[int], SamplingSettings, int], Run]  # (prompt, settings, se
 
 
 def build_decoders(
-    pair: ModelPair, gammas: Sequence[int], epsilons: Sequence[float], verifier: str, bundle: Path | None
+    pair: ModelPair, gammas: Sequence[int], epsilons: Sequence[float], verifier: str, bundles: Mapping[str, Path]
 ) -> dict[str, Decoder]:
-    """Our decoders by arm name; ``bundle=None`` leaves ``hrad`` out."""
+    """Our decoders by arm name; ``bundles``: folders of exported bundles by the name of their arm."""
 
     def speculative(gamma: int, **controller: object) -> Decoder:
         drafter = {"kind": "chain", "gamma": gamma}
@@ -51,9 +52,7 @@ def build_decoders(
     decoders |= {f"{CHAIN}{gamma}": speculative(gamma, kind="fixed") for gamma in gammas}
     decoders |= {f"{CONFIDENCE}{e:g}": speculative(longest, kind="confidence", epsilon=e) for e in epsilons}
     decoders["entropy"] = speculative(longest, kind="entropy")
-    if bundle is not None:
-        decoders[HRAD] = load_decoder(bundle, pair)
-    return decoders
+    return decoders | {arm: load_decoder(folder, pair) for arm, folder in bundles.items()}
 
 
 def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:

@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+from predictors.bundle import Bundle
 from predictors.controllers.base import Controller, Session
 from predictors.controllers.confidence import Confidence
 from predictors.controllers.entropy import Entropy
 from predictors.controllers.fixed import Fixed
 from predictors.controllers.hrad import HRAD
+from predictors.controllers.learned import LearnedController
+from predictors.controllers.length import Length
 
-CONTROLLERS: dict[str, type[Controller]] = {cls.kind: cls for cls in (Fixed, Confidence, Entropy, HRAD)}
+CONTROLLERS: dict[str, type[Controller]] = {cls.kind: cls for cls in (Fixed, Confidence, Entropy, HRAD, Length)}
 
 
 def build_controller(values: Mapping[str, Any]) -> Controller:
@@ -21,4 +24,13 @@ def build_controller(values: Mapping[str, Any]) -> Controller:
     return CONTROLLERS[kind].from_config(options)
 
 
-__all__ = ["CONTROLLERS", "Controller", "Session", "build_controller"]
+def learned_controller(bundle: Bundle) -> LearnedController:
+    """The controller that an exported bundle holds."""
+    learned = {kind: cls for kind, cls in CONTROLLERS.items() if issubclass(cls, LearnedController)}
+    kind = bundle.card["kind"]
+    if kind not in learned:
+        raise ValueError(f"{bundle.source}: unknown controller kind {kind!r}. Learned kinds: {', '.join(learned)}.")
+    return learned[kind](bundle)
+
+
+__all__ = ["CONTROLLERS", "Controller", "LearnedController", "Session", "build_controller", "learned_controller"]

@@ -11,7 +11,7 @@ After SMOTE the classes are equal: no weight is ever computed on the counts befo
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,8 +39,8 @@ class Balanced:
     class_weights: Tensor | None = None
 
 
-def balance(method: str, features: Tensor, labels: Tensor, seed: int) -> Balanced:
-    """Balance training rows by ``method``, a key of `METHODS`.
+def balance(method: str, features: Tensor, labels: Tensor, seed: int, classes: Sequence[str] = CLASSES) -> Balanced:
+    """Balance training rows of ``classes`` (names; by default H-RAD's) by ``method``, a key of `METHODS`.
 
     Raises
     ------
@@ -49,53 +49,57 @@ def balance(method: str, features: Tensor, labels: Tensor, seed: int) -> Balance
     """
     if method not in METHODS:
         raise ValueError(f"unknown balance {method!r}; known: {', '.join(METHODS)}.")
-    counts = class_counts(labels)
+    counts = class_counts(labels, len(classes))
     if not counts.all():
-        empty = ", ".join(repr(name) for name, count in zip(CLASSES, counts.tolist(), strict=True) if not count)
+        empty = ", ".join(repr(name) for name, count in zip(classes, counts.tolist(), strict=True) if not count)
         raise ValueError(
             f"class {empty} has no training row (rows by class: {counts.tolist()}): no head can learn it. "
             "Collect more prompts or change labels.gamma."
         )
-    return METHODS[method](features, labels, seed)
+    return METHODS[method](features, labels, seed, classes)
 
 
-def class_counts(labels: Tensor) -> Tensor:
-    """Rows per class [3]."""
-    return torch.bincount(labels, minlength=len(CLASSES))
+def class_counts(labels: Tensor, num_classes: int = len(CLASSES)) -> Tensor:
+    """Rows per class [L]."""
+    return torch.bincount(labels, minlength=num_classes)
 
 
-def natural_shares(labels: Tensor) -> tuple[float, ...]:
+def natural_shares(labels: Tensor, num_classes: int = len(CLASSES)) -> tuple[float, ...]:
     """Share of each class among ``labels``."""
-    counts = class_counts(labels).double()
+    counts = class_counts(labels, num_classes).double()
     return tuple((counts / counts.sum()).tolist())
 
 
-def _none(features: Tensor, labels: Tensor, seed: int) -> Balanced:
-    return Balanced("none", features, labels, natural_shares(labels))
+def _none(features: Tensor, labels: Tensor, seed: int, classes: Sequence[str]) -> Balanced:
+    return Balanced("none", features, labels, natural_shares(labels, len(classes)))
 
 
-def _weighted_sampler(features: Tensor, labels: Tensor, seed: int) -> Balanced:
+def _weighted_sampler(features: Tensor, labels: Tensor, seed: int, classes: Sequence[str]) -> Balanced:
     """Rows drawn with replacement, each with weight 1 / n_c."""
-    weights = (1.0 / class_counts(labels).double())[labels]
-    return Balanced("weighted_sampler", features, labels, UNIFORM, row_weights=weights)
+    weights = (1.0 / class_counts(labels, len(classes)).double())[labels]
+    return Balanced("weighted_sampler", features, labels, _uniform(classes), row_weights=weights)
 
 
-def _class_weights(features: Tensor, labels: Tensor, seed: int) -> Balanced:
-    """Loss weights n / (3 n_c)."""
-    weights = len(labels) / (len(CLASSES) * class_counts(labels).float())
-    return Balanced("class_weights", features, labels, UNIFORM, class_weights=weights)
+def _class_weights(features: Tensor, labels: Tensor, seed: int, classes: Sequence[str]) -> Balanced:
+    """Loss weights n / (L n_c) for L classes."""
+    weights = len(labels) / (len(classes) * class_counts(labels, len(classes)).float())
+    return Balanced("class_weights", features, labels, _uniform(classes), class_weights=weights)
 
 
-def _smote(features: Tensor, labels: Tensor, seed: int) -> Balanced:
-    counts = class_counts(labels).tolist()
-    scarce = {CLASSES[c]: counts[c] for c in range(len(CLASSES)) if counts[c] <= NEIGHBOURS}
+def _uniform(classes: Sequence[str]) -> tuple[float, ...]:
+    return (1 / len(classes),) * len(classes)
+
+
+def _smote(features: Tensor, labels: Tensor, seed: int, classes: Sequence[str]) -> Balanced:
+    counts = class_counts(labels, len(classes)).tolist()
+    scarce = {name: count for name, count in zip(classes, counts, strict=True) if count <= NEIGHBOURS}
     if any(count < 2 for count in scarce.values()):
         warnings.warn(
             f"SMOTE needs two rows of each class to interpolate between, and the training rows are {_show(scarce)}: "
             "balancing by class weights instead. Collect more prompts.",
             stacklevel=4,
         )
-        return _class_weights(features, labels, seed)
+        return _class_weights(features, labels, seed, classes)
     if scarce:
         warnings.warn(
             f"SMOTE has few training rows to interpolate between: {_show(scarce)}. "
@@ -105,11 +109,11 @@ def _smote(features: Tensor, labels: Tensor, seed: int) -> Balanced:
         )
     grown = [(features.numpy(), labels.numpy())]
     grown += [
-        _synthetic(features, labels, c, max(counts), seed) for c in range(len(CLASSES)) if counts[c] < max(counts)
+        _synthetic(features, labels, c, max(counts), seed) for c, count in enumerate(counts) if count < max(counts)
     ]
     rows = torch.from_numpy(np.concatenate([part[0] for part in grown]))
-    classes = torch.from_numpy(np.concatenate([part[1] for part in grown]))
-    return Balanced("smote", rows, classes, natural_shares(classes))
+    found = torch.from_numpy(np.concatenate([part[1] for part in grown]))
+    return Balanced("smote", rows, found, natural_shares(found, len(classes)))
 
 
 def _synthetic(features: Tensor, labels: Tensor, label: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -126,8 +130,7 @@ def _show(counts: dict[str, int], unit: str = "rows") -> str:
     return ", ".join(f"{count} {unit} of class {name!r}" for name, count in counts.items())
 
 
-UNIFORM = (1 / len(CLASSES),) * len(CLASSES)
-METHODS: dict[str, Callable[[Tensor, Tensor, int], Balanced]] = {
+METHODS: dict[str, Callable[[Tensor, Tensor, int, Sequence[str]], Balanced]] = {
     "smote": _smote,
     "weighted_sampler": _weighted_sampler,
     "class_weights": _class_weights,

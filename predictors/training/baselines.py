@@ -1,7 +1,7 @@
-"""What a head must beat: predictors of the same three classes that know almost nothing, fitted on the same training rows.
+"""What a head must beat: predictors of the same classes that know almost nothing, fitted on the same training rows.
 
 majority          the training shares, for every row
-previous_label    the training shares among rows with the same previous-round label (add-one smoothed)
+previous_label    the training shares among rows whose previous round had the same class (add-one smoothed)
 draft_confidence  multinomial logistic regression on the first draft law's confidence and entropy
 """
 
@@ -10,54 +10,50 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from predictors.network import CLASSES
 from predictors.training.label_table import LabelTable
-from predictors.training.labels import label_of
-
-FIRST_ROUND = len(CLASSES)  # the previous "label" of a request's first round
+from predictors.training.target import Target
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """``predict`` gives probabilities [N, 3]; ``reads_first_law`` says whether that needs a draft pass."""
+    """``predict`` gives probabilities [N, L]; ``reads_first_law`` says whether that needs a draft pass."""
 
     predict: Callable[[LabelTable], np.ndarray]
     reads_first_law: bool
 
 
-def fit_baselines(train: LabelTable) -> dict[str, Baseline]:
+def fit_baselines(train: LabelTable, target: Target) -> dict[str, Baseline]:
     """Baselines by name, fitted on training rows."""
     return {
-        "majority": Baseline(_majority(train), False),
-        "previous_label": Baseline(_previous_label(train), False),
-        "draft_confidence": Baseline(_draft_confidence(train), True),
+        "majority": Baseline(_majority(train, target), False),
+        "previous_label": Baseline(_previous_label(train, target), False),
+        "draft_confidence": Baseline(_draft_confidence(train, target), True),
     }
 
 
-def _majority(train: LabelTable) -> Callable[[LabelTable], np.ndarray]:
-    shares = np.bincount(train.label, minlength=len(CLASSES)) / len(train)
+def _majority(train: LabelTable, target: Target) -> Callable[[LabelTable], np.ndarray]:
+    shares = np.bincount(target.labels(train).numpy(), minlength=len(target.classes)) / len(train)
     return lambda table: np.tile(shares, (len(table), 1))
 
 
-def _previous_label(train: LabelTable) -> Callable[[LabelTable], np.ndarray]:
-    counts = np.ones((FIRST_ROUND + 1, len(CLASSES)))
-    np.add.at(counts, (_previous(train), train.label), 1)
+def _previous_label(train: LabelTable, target: Target) -> Callable[[LabelTable], np.ndarray]:
+    counts = np.ones((len(target.classes) + 1, len(target.classes)))  # the last row: a request's first round
+    np.add.at(counts, (_previous(train, target), target.labels(train).numpy()), 1)
     shares = counts / counts.sum(axis=1, keepdims=True)
-    return lambda table: shares[_previous(table)]
+    return lambda table: shares[_previous(table, target)]
 
 
-def _previous(table: LabelTable) -> np.ndarray:
-    labels = label_of(table.previous_accepted, table.metadata.gamma)
-    return np.where(table.previous_drafted < 0, FIRST_ROUND, labels)
+def _previous(table: LabelTable, target: Target) -> np.ndarray:
+    return np.where(table.previous_drafted < 0, len(target.classes), target.of(table.previous_accepted))
 
 
-def _draft_confidence(train: LabelTable) -> Callable[[LabelTable], np.ndarray]:
+def _draft_confidence(train: LabelTable, target: Target) -> Callable[[LabelTable], np.ndarray]:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    model.fit(_first_law(train), train.label)
+    model.fit(_first_law(train), target.labels(train).numpy())
     return lambda table: model.predict_proba(_first_law(table))
 
 

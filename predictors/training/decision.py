@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from predictors.decision_rule import ALL, NONE, DecisionRule
+from predictors.decision_rule import ALL, NONE, DecisionRule, LengthRule
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,26 @@ class Replay:
         passes = np.where(none, int(reads_first_law), np.where(every, self.gamma, soft.passes))
         return Play(submitted, passes)
 
+    def length(self, probabilities_NL: np.ndarray, rule: LengthRule, reads_first_law: bool) -> Play:
+        """The explicit predictor's play: as many tokens as the rule says; 0 too has cost a pass if it ``reads_first_law``."""
+        submitted = rule.lengths(torch.from_numpy(probabilities_NL)).numpy()
+        return Play(submitted, np.maximum(submitted, int(reads_first_law)))
+
+    def head(self, probabilities_NC: np.ndarray, rule: DecisionRule | LengthRule, reads_first_law: bool) -> Play:
+        """The play of a head under its kind of rule."""
+        if isinstance(rule, LengthRule):
+            return self.length(probabilities_NC, rule, reads_first_law)
+        return self.hrad(probabilities_NC, rule, reads_first_law)
+
     def oracle(self) -> Play:
         """Clairvoyant: draft exactly what will be accepted, which is optimal while a draft pass costs less than a target pass."""
-        useful = np.minimum(self.accepted_N, self.gamma) * (self.draft_cost < 1)
+        useful = self.useful * (self.draft_cost < 1)
         return Play(useful, useful)
+
+    @property
+    def useful(self) -> np.ndarray:
+        """How many of γ drafted tokens would be accepted, per row."""
+        return np.minimum(self.accepted_N, self.gamma)
 
     def tokens(self, play: Play) -> np.ndarray:
         """Emitted tokens per row."""

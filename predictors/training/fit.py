@@ -1,4 +1,4 @@
-"""Train an H-RAD head from a label table: reduction, balancing, Lightning, best validation loss."""
+"""Train a head from a label table: reduction, balancing, Lightning, best validation loss."""
 
 import logging
 import warnings
@@ -21,11 +21,13 @@ from predictors.training.callbacks import BestEpoch, EpochBar
 from predictors.training.head import HeadTraining
 from predictors.training.label_table import LabelTable
 from predictors.training.reduction import fit_reduction
+from predictors.training.target import CLASS, TARGETS, Target
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a head is trained; the defaults are the paper's (specification 4.3). ``reduced_size`` null keeps all state columns."""
+    """How a head is trained; the defaults are the paper's (specification 4.3). ``reduced_size`` null keeps all state columns;
+    ``target`` is what it predicts (`predictors.training.target`)."""
 
     feature_set: str
     reduced_size: int | None = None
@@ -43,8 +45,11 @@ class TrainConfig:
     gradient_clip: float = 1.0
     seed: int = 0
     threads: int = 1
+    target: str = CLASS
 
     def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise ValueError(f"unknown target {self.target!r}; known: {', '.join(TARGETS)}.")
         if self.feature_set not in FEATURE_SETS:
             raise ValueError(f"unknown feature_set {self.feature_set!r}; known: {', '.join(FEATURE_SETS)}.")
         if self.balance not in METHODS:
@@ -101,15 +106,17 @@ def fit(table: LabelTable, config: TrainConfig, logger: Logger | None = None) ->
         The same for the same table, config and number of threads.
     """
     spec = table.metadata.feature_spec(config.feature_set)
+    target = Target(config.target, spec.gamma)
     train, validation = table.rows("train"), table.rows("validation")
+    labels = target.labels(train)
     with _threads(config.threads), torch.random.fork_rng(devices=[]), _quiet():
         torch.manual_seed(config.seed)
         network = new_network(spec, config)
         fit_reduction(network.reduction, train.features(spec), config.seed)
         rows, reduced = (network.reduction(part.features(spec)) for part in (train, validation))
-        balanced = balance(config.balance, rows, train.labels, config.seed)
-        shares = natural_shares(train.labels)
-        best = _run(network, balanced, shares, Rows(reduced, validation.labels), config, logger)
+        balanced = balance(config.balance, rows, labels, config.seed, target.classes)
+        shares = natural_shares(labels, len(target.classes))
+        best = _run(network, balanced, shares, Rows(reduced, target.labels(validation)), config, logger)
     assert best.best is not None
     network.head.load_state_dict(best.best)
     return TrainedHead(
@@ -120,7 +127,10 @@ def fit(table: LabelTable, config: TrainConfig, logger: Logger | None = None) ->
 def new_network(spec: FeatureSpec, config: TrainConfig) -> HRADNetwork:
     """An untrained network of the configured size."""
     first, second = config.hidden_sizes
-    return HRADNetwork(spec.state_size, len(spec.scalars), config.reduced_size, (first, second), config.dropout)
+    num_classes = len(Target(config.target, spec.gamma).classes)
+    return HRADNetwork(
+        spec.state_size, len(spec.scalars), config.reduced_size, (first, second), config.dropout, num_classes
+    )
 
 
 def prior_shift(natural: tuple[float, ...], training: tuple[float, ...]) -> Tensor:

@@ -16,7 +16,7 @@ class HeadTraining(L.LightningModule):
     Parameters
     ----------
     head
-        Maps reduced rows [B, R] to logits [B, 3].
+        Maps reduced rows [B, R] to logits [B, L].
     prior_shift, class_weights
         One value per class; weights only where balancing is by loss weights.
     """

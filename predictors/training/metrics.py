@@ -1,14 +1,16 @@
-"""Quality of three-class probabilities on rows with natural class shares.
+"""Quality of class probabilities on rows with natural class shares.
 
     AUC(c)   = P(score_c(x) > score_c(x')) + ½ P(=)        x of class c, x' of another; macro: mean over classes present
     F1(c)    = 2 TP / (2 TP + FP + FN);  macro: mean over all classes
     Brier    = mean Σ_c (P_c - [y = c])²                                      (multi-class, in [0, 2])
     ECE      = Σ_bins (n_b / n) |accuracy_b - confidence_b|                  15 equal bins of the top class's probability
     NLL      = mean -log P_y
+    MAE      = mean |argmax_c P_c - y|                                       only where classes are lengths
 
 Shape suffixes: N rows, C classes.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,16 +21,16 @@ BINS = 15
 TINY = 1e-12
 
 
-def evaluate(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> dict[str, Any]:
-    """All metrics by name; what is undefined (the AUC of a class that is absent) is ``None``."""
+def evaluate(probabilities_NC: np.ndarray, labels_N: np.ndarray, classes: Sequence[str] = CLASSES) -> dict[str, Any]:
+    """All metrics of ``classes`` (names) but the MAE; what is undefined (the AUC of a class that is absent) is ``None``."""
     predicted_N = probabilities_NC.argmax(axis=1)
-    confusion = confusion_matrix(labels_N, predicted_N)
-    areas = [auc(probabilities_NC[:, c], labels_N == c) for c in range(len(CLASSES))]
+    confusion = confusion_matrix(labels_N, predicted_N, len(classes))
+    areas = [auc(probabilities_NC[:, c], labels_N == c) for c in range(len(classes))]
     return {
         "accuracy": float((predicted_N == labels_N).mean()),
         "macro_f1": macro_f1(confusion),
         "macro_auc": macro_auc(probabilities_NC, labels_N),
-        "auc": dict(zip(CLASSES, areas, strict=True)),
+        "auc": dict(zip(classes, areas, strict=True)),
         "nll": nll(probabilities_NC, labels_N),
         "brier": brier(probabilities_NC, labels_N),
         "ece": expected_calibration_error(probabilities_NC, labels_N),
@@ -52,14 +54,13 @@ def auc(scores_N: np.ndarray, positive_N: np.ndarray, weights_N: np.ndarray | No
 
 def macro_auc(probabilities_NC: np.ndarray, labels_N: np.ndarray, weights_N: np.ndarray | None = None) -> float | None:
     """Mean one-versus-rest AUC over the classes that have rows."""
-    areas = [auc(probabilities_NC[:, c], labels_N == c, weights_N) for c in range(len(CLASSES))]
+    areas = [auc(probabilities_NC[:, c], labels_N == c, weights_N) for c in range(probabilities_NC.shape[1])]
     known = [area for area in areas if area is not None]
     return float(np.mean(known)) if known else None
 
 
-def confusion_matrix(labels_N: np.ndarray, predicted_N: np.ndarray) -> np.ndarray:
-    """Counts [C, C]: rows are true classes, columns predicted ones."""
-    size = len(CLASSES)
+def confusion_matrix(labels_N: np.ndarray, predicted_N: np.ndarray, size: int = len(CLASSES)) -> np.ndarray:
+    """Counts [C, C] of ``size`` classes: rows are true classes, columns predicted ones."""
     return np.bincount(labels_N * size + predicted_N, minlength=size * size).reshape(size, size)
 
 
@@ -75,9 +76,14 @@ def nll(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> float:
     return float(-np.log(np.maximum(probabilities_NC[np.arange(len(labels_N)), labels_N], TINY)).mean())
 
 
+def mean_absolute_error(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> float:
+    """Mean distance, in tokens, of the likeliest length from the true one."""
+    return float(np.abs(probabilities_NC.argmax(axis=1) - labels_N).mean())
+
+
 def brier(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> float:
     """Multi-class Brier score."""
-    return float(np.square(probabilities_NC - np.eye(len(CLASSES))[labels_N]).sum(axis=1).mean())
+    return float(np.square(probabilities_NC - np.eye(probabilities_NC.shape[1])[labels_N]).sum(axis=1).mean())
 
 
 def reliability(probabilities_NC: np.ndarray, labels_N: np.ndarray, bins: int = BINS) -> list[dict[str, float]]:

@@ -6,6 +6,7 @@ from pipelines.measuring import arms
 from pipelines.measuring.exactness import check_exactness, first_difference
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
+from tests.bundles import random_bundle
 from tests.toys import tiny_llama
 
 SAMPLED = SamplingSettings(1.0)
@@ -22,7 +23,7 @@ def test_both_sides_count_tokens_up_to_the_first_end_of_sequence(temperature):
     target, draft = (tiny_llama(vocabulary_size=4, seed=s, eos_token_id=2, pad_token_id=2) for s in (0, 1))
     pair = ModelPair(target, draft)
     runners = {
-        name: arms.decoder_arm(d, 40) for name, d in arms.build_decoders(pair, (3,), (0.3,), "block", None).items()
+        name: arms.decoder_arm(d, 40) for name, d in arms.build_decoders(pair, (3,), (0.3,), "block", {}).items()
     }
     runners |= {"hf": arms.hugging_face_arm(target, None, 40), "assisted": arms.hugging_face_arm(target, draft, 40)}
     ended = 0
@@ -59,9 +60,12 @@ def test_assisted_generation_leaves_no_state_behind(pair):
     assert draft.generation_config.to_dict() == before
 
 
-def test_exactness_check_passes_for_our_decoders_and_reports_where_others_differ(pair):
-    options = {"gammas": (1, 3), "epsilons": (0.3,), "verifier": "block", "bundle": None}
+def test_exactness_check_passes_for_our_decoders_and_reports_where_others_differ(pair, tmp_path):
+    bundles = {name: random_bundle(tmp_path / name, pair, gamma=3, kind=name) for name in ("hrad", "length")}
+    bundles["second"] = bundles["length"]  # an arm has any name
+    options = {"gammas": (1, 3), "epsilons": (0.3,), "verifier": "block", "bundles": bundles}
     rows = check_exactness(pair, [[1, 2, 3], [4, 5]], 12, options)
+    assert [row["arm"] for row in rows][-3:] == ["hrad", "length", "second"]
     assert all(row["exact_float32"] and row["differs"] == [None, None] for row in rows)
     assert first_difference([1, 2, 3], [1, 5, 3]) == 1
     assert first_difference([1, 2], [1, 2, 3]) == 2

@@ -55,10 +55,13 @@ def test_stage_writes_all_rows_and_their_origin(stage):
     assert all(row["exact_float32"] for row in findings["exactness"])
     for found in (findings["forward_agreement"][name] for name in ("target", "draft")):
         assert 0 < found["compact"] < 1e-5 and found["rounding"] < 1e-5
-    assert "hrad is left out" in findings["notes"][-1]
+    assert [note.split(": ")[1] for note in findings["notes"][-2:]] == [
+        "the arm hrad is left out",
+        "the arm length is left out",
+    ]
     origin = json.loads((folder / benchmark.PROVENANCE).read_text())
     assert origin["device"]["slug"] == "toy-1c"
-    assert origin["bundle_sha256"] is None
+    assert origin["bundle_sha256"] is None and origin["length_bundle_sha256"] is None
     assert origin["parameters"]["gammas"] == [1, 2]
     assert len(pd.read_parquet(folder / benchmark.REPLAYS)) == 4
     assert not list(folder.glob("*.jsonl"))
@@ -72,19 +75,45 @@ def test_stage_leaves_the_numbers_of_other_devices(stage):
     assert (other / "kept").exists()
 
 
-def test_bundle_is_timed_and_its_fallback_is_noted(stage, tmp_path):
-    location = read_pair(stage.pair_folder)
-    random_bundle(tmp_path / "hrad", ModelPair.load(location.target, location.draft), temperatures=(0.0,))
-    args = SimpleNamespace(**{**vars(stage), "bundles": tmp_path, "output": tmp_path / "benchmark"})
+@pytest.fixture(scope="module")
+def with_bundles(stage, tmp_path_factory):
+    """What the stage finds with a bundle of each kind, both calibrated for T=0 only: runs, findings and origin."""
+    folder, location = tmp_path_factory.mktemp("bundles"), read_pair(stage.pair_folder)
+    pair = ModelPair.load(location.target, location.draft)
+    for kind in ("hrad", "length"):
+        random_bundle(folder / "bundles" / kind, pair, temperatures=(0.0,), kind=kind)
+    args = SimpleNamespace(**{**vars(stage), "bundles": folder / "bundles", "output": folder / "benchmark"})
     benchmark.run(args)
-    folder = args.output / "toy-1c"
-    rows = pd.read_parquet(folder / benchmark.MEASUREMENTS)
-    hrad = rows[rows["arm"] == "hrad"]
-    assert len(hrad) == 4 * 2 * 2
-    findings = json.loads((folder / benchmark.FINDINGS).read_text())
-    assert {row["arm"]: row["exact_float32"] for row in findings["exactness"]}["hrad"]
-    assert findings["bundle"]["thresholds"]["static_gamma"] == 2
-    assert len(findings["notes"]) == 2
-    assert "hrad is bypassed" in findings["notes"][0]
-    assert findings["notes"][1] == "T=1: hrad stood aside in 100% of its rounds (static gamma instead)"
-    assert len(json.loads((folder / benchmark.PROVENANCE).read_text())["bundle_sha256"]) == 64
+    output = args.output / "toy-1c"
+    records = [json.loads((output / name).read_text()) for name in (benchmark.FINDINGS, benchmark.PROVENANCE)]
+    return pd.read_parquet(output / benchmark.MEASUREMENTS), *records
+
+
+@pytest.mark.parametrize("kind", ["hrad", "length"])
+def test_bundle_is_timed_and_its_fallback_is_noted(with_bundles, kind):
+    rows, findings, origin = with_bundles
+    assert len(rows[rows["arm"] == kind]) == 4 * 2 * 2
+    assert {row["arm"]: row["exact_float32"] for row in findings["exactness"]}[kind]
+    assert findings["bundles"][kind]["thresholds"]["static_gamma"] == 2
+    assert findings["bundles"][kind]["calibrated_settings"] == [[0.0, 0.0, 1.0]]
+    assert len(findings["notes"]) == 4
+    assert any(note.startswith(f"{kind} is bypassed") for note in findings["notes"][:2])
+    assert f"T=1: {kind} stood aside in 100% of its rounds (static gamma instead)" in findings["notes"][2:]
+    hashes = [origin[name] for name in ("bundle_sha256", "length_bundle_sha256")]
+    assert len(set(hashes)) == 2 and all(len(name) == 64 for name in hashes)
+
+
+def test_the_report_finds_hrads_bundle_where_it_was(with_bundles):
+    _, findings, _ = with_bundles
+    assert findings["bundle"] == findings["bundles"]["hrad"]
+
+
+def test_every_learned_arms_own_bypassed_rounds_are_noted():
+    rows = [
+        {"arm": arm, "temperature": temperature, "rounds": 10, "bypassed": bypassed}
+        for arm, temperature, bypassed in (("hrad", 0.0, 0), ("length", 0.0, 2), ("length", 0.0, 1), ("hrad", 1.0, 10))
+    ]
+    assert benchmark._bypass_notes(rows, ["hrad", "length"]) == [
+        "T=0: length stood aside in 15% of its rounds (static gamma instead)",
+        "T=1: hrad stood aside in 100% of its rounds (static gamma instead)",
+    ]

@@ -1,38 +1,131 @@
 """One contract suite for all controllers, and each one's rule."""
 
+import pickle
+from dataclasses import replace
+
 import pytest
 import torch
 
-from predictors.controllers import CONTROLLERS, build_controller
+from predictors.controllers import CONTROLLERS, LearnedController, build_controller
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
+from runtime import ModelPair
+from tests.bundles import LAYERS, random_bundle
+from tests.toys import tiny_llama
 
 SETTINGS = SamplingSettings(1.0)
-UNLEARNED = [kind for kind in CONTROLLERS if kind != "hrad"]  # hrad: tests/runtime/test_hrad.py
+GAMMA, HIDDEN = 4, 32
+UNLEARNED = [kind for kind, cls in CONTROLLERS.items() if not issubclass(cls, LearnedController)]
+LEARNED = [(kind, features) for kind in CONTROLLERS if kind not in UNLEARNED for features in ("paper", "extended")]
 
 
-def root(settings=SETTINGS, cap=4):
-    return Root(position=10, cap=cap, settings=settings, previous=None)
+def root(settings=SETTINGS, cap=GAMMA, seed=None):
+    """A root; with a ``seed`` also with states."""
+    states = {}
+    if seed is not None:
+        random = torch.Generator().manual_seed(seed)
+        states = {"hidden_KD": torch.randn(len(LAYERS), HIDDEN, generator=random)}
+        states["embedding_E"] = torch.randn(HIDDEN, generator=random)
+    return Root(position=10, cap=cap, settings=settings, previous=None, **states)
 
 
-def law(probs, drafted=1, settings=SETTINGS):
+def law(probs, drafted=1, settings=SETTINGS, place=None):
     probs_V = torch.tensor(probs, dtype=torch.float64)
-    return NextLaw(root(settings), settings, drafted, probs_V.log(), probs_V)
+    return NextLaw(place or root(settings), settings, drafted, probs_V.log(), probs_V)
+
+
+@pytest.fixture(scope="module")
+def controller_of(tmp_path_factory):
+    """Build a controller of any kind; a learned one from a random head over the given feature set."""
+    pair = ModelPair(tiny_llama(seed=0, hidden=HIDDEN), tiny_llama(seed=0, hidden=HIDDEN, layers=1))
+
+    def build(kind, features=None):
+        if features is None:
+            return build_controller({"kind": kind})
+        folder = tmp_path_factory.mktemp(kind)
+        random_bundle(folder / "b", pair, features, gamma=GAMMA, kind=kind)
+        return build_controller({"kind": kind, "bundle": str(folder / "b")})
+
+    return build
+
+
+@pytest.mark.parametrize(("kind", "features"), [*((kind, None) for kind in UNLEARNED), *LEARNED])
+def test_contract_suite(controller_of, kind, features):
+    controller = controller_of(kind, features)
+    first, second = controller.start(SETTINGS), controller.start(SETTINGS)
+    assert first is not second, "state belongs to a request"
+    assert controller.kind == kind
+    for seed in range(20):  # rounds
+        start, before = root(seed=seed), vars(second).copy()
+        plan = first.plan(start)
+        assert plan is None or 0 <= plan <= GAMMA
+        for drafted in range(GAMMA if plan is None else plan):
+            signal = law([0.6, 0.4], drafted, place=start)
+            stops = first.stop_before(signal), first.stop_after(DrawnToken(signal, torch.tensor(0)))
+            for stop in map(torch.as_tensor, stops):
+                assert stop.dtype == torch.bool and stop.dim() == 0
+        first.end_round(RoundRecord(drafted=4, accepted=1))
+        assert vars(second) == before, "state belongs to a request"
+    assert not first.bypassed
 
 
 @pytest.mark.parametrize("kind", UNLEARNED)
-def test_contract_suite(kind):
-    controller = build_controller({"kind": kind})
-    first, second = controller.start(SETTINGS), controller.start(SETTINGS)
-    assert first is not second, "state belongs to a request"
-    plan = first.plan(root())
-    assert plan is None or plan >= 0
-    assert not bool(first.stop_before(law([1.0, 0.0]))), "no rule stops at a certain law"
-    assert not bool(first.stop_after(DrawnToken(law([1.0, 0.0]), torch.tensor(0))))
-    before = vars(second).copy()
-    first.end_round(RoundRecord(drafted=4, accepted=1))
-    assert vars(second) == before
+def test_no_rule_stops_at_a_certain_law(controller_of, kind):
+    session = controller_of(kind).start(SETTINGS)
+    session.plan(root())
+    assert not bool(session.stop_before(law([1.0, 0.0])))
+    assert not bool(session.stop_after(DrawnToken(law([1.0, 0.0]), torch.tensor(0))))
+
+
+@pytest.mark.parametrize(("kind", "features"), LEARNED)
+def test_a_learned_decision_stands_for_its_round(controller_of, kind, features):
+    """Laws behind the first cannot move it, and every round decides anew."""
+    session = controller_of(kind, features).start(SETTINGS)
+    decisions = []
+    for seed in range(40):
+        start = root(seed=seed)
+        session.plan(start)
+        session.stop_before(law([0.6, 0.4], drafted=0, place=start))
+        decisions.append(session.decision)
+        session.stop_before(law([0.9, 0.1], drafted=1, place=start))
+        assert session.decision == decisions[-1] is not None
+    assert len(set(decisions)) > 1, "a random head that always decides alike tests little"
+
+
+@pytest.mark.parametrize(("kind", "features"), LEARNED)
+def test_a_learned_controller_decides_alike_in_another_process(controller_of, kind, features):
+    """It is pickled by value, where the draft has a process of its own."""
+    made = controller_of(kind, features)
+    sent = pickle.loads(pickle.dumps(made))
+    for seed in range(5):
+        start = root(seed=seed)
+        first = law([0.6, 0.4], drafted=0, place=start)
+        (probabilities, distance), (others, other) = made.predict(start, first), sent.predict(start, first)
+        assert torch.equal(probabilities, others) and distance == other
+
+
+@pytest.mark.parametrize("kind", ["hrad", "length"])
+def test_a_head_reads_what_the_target_tested(controller_of, kind):
+    """Of a round that drafted six levels, submitted three and was hit at the branch point too, it knows 3 of 3 tokens."""
+    controller, plain = controller_of(kind, "extended"), RoundRecord(drafted=3, accepted=3)
+    branched = RoundRecord(drafted=9, levels=6, submitted=3, accepted=4)
+    other = RoundRecord(drafted=4, accepted=4)  # what levels and hits would make of it
+    found = []
+    for previous in (plain, branched, other):
+        start = replace(root(seed=0), previous=previous)
+        found.append(controller.predict(start, law([0.6, 0.4], drafted=0, place=start))[0])
+    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize(("kind", "features"), LEARNED)
+def test_a_bundle_of_another_kind_is_refused(controller_of, kind, features, tmp_path):
+    folder = random_bundle(tmp_path / "b", ModelPair(tiny_llama(), tiny_llama(layers=1)), features, kind=kind)
+    other = next(name for name, _ in LEARNED if name != kind)
+    with pytest.raises(ValueError, match=f"holds a '{kind}' controller, not '{other}'"):
+        build_controller({"kind": other, "bundle": str(folder)})
+    with pytest.raises(ValueError, match=f"controller {kind}: unknown key 'bundel'"):
+        build_controller({"kind": kind, "bundel": str(folder)})
 
 
 @pytest.mark.parametrize("kind", UNLEARNED)
@@ -109,3 +202,18 @@ def test_entropy_reads_the_temperature_1_law_when_greedy():
     one_hot = torch.tensor([1.0, 0.0], dtype=torch.float64)
     session = build_controller({"kind": "entropy"}).start(greedy)
     assert session.stop_before(NextLaw(root(greedy), greedy, 1, flat, one_hot))
+
+
+def test_another_soft_threshold_makes_another_hrad(controller_of):
+    """A head that says "some" stops at the ε it is given; the controller it came from keeps its own."""
+    made = controller_of("hrad", "paper")
+    changed = made.with_epsilon(0.9)
+    stops = []
+    for controller in (made, changed):
+        controller.predict = lambda start, law: (torch.tensor([0.0, 1.0, 0.0]), 0.0)
+        session, start = controller.start(SETTINGS), root(seed=0)
+        session.plan(start)
+        stops.append(bool(session.stop_before(law([0.6, 0.4], drafted=1, place=start))))
+    assert stops == [False, True] and made.thresholds.rule.epsilon == 0.5
+    with pytest.raises(ValueError, match="'length' controller has no soft threshold"):
+        controller_of("length", "paper").with_epsilon(0.9)

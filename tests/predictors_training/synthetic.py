@@ -25,6 +25,7 @@ PARAMETERS = {
     "train": {
         "paper": {"feature_set": "paper", **FAST},
         "extended": {"feature_set": "extended", "reduced_size": 4, **FAST},
+        "length": {"feature_set": "extended", "reduced_size": 4, "target": "length", **FAST},
     },
     "calibrate": {
         "draft_cost": 0.2,
@@ -32,8 +33,9 @@ PARAMETERS = {
         "probabilities": [0.5, 0.7],
         "bootstrap_replicates": 50,
     },
-    "export": {"predictors": ["paper", "extended"]},
+    "export": {"hrad": {"predictors": ["paper", "extended"]}, "length": {"predictors": ["length"]}},
 }
+PREDICTORS = tuple(PARAMETERS["train"])
 
 ARROW = {
     "string": pa.string(),
@@ -153,7 +155,7 @@ def write_traces(folder: Path, columns: dict[str, np.ndarray] | None = None, num
 def make_labels(folder: Path, columns: dict[str, np.ndarray] | None = None, gamma: int = GAMMA_MAX):
     """Label table of synthetic traces, read back."""
     traces = write_traces(folder / "rounds", columns)
-    write_labels(TraceTable(traces), LabelConfig(gamma), folder / "hrad.parquet")
+    write_labels([TraceTable(traces)], LabelConfig(gamma), folder / "hrad.parquet")
     return read_labels(folder / "hrad.parquet")
 
 
@@ -171,10 +173,10 @@ def run_stages(traces: Path, last: str = "export") -> None:
     stage("labels", traces, "data/p/labels")
     if last == "labels":
         return
-    for name in ("paper", "extended"):
+    for name in PREDICTORS:
         stage("train", "--predictor", name, "data/p/labels/hrad.parquet", f"data/p/predictors/{name}")
         if last != "train":
             arguments = ("data/p/labels/hrad.parquet", f"data/p/predictors/{name}", f"data/p/calibration/{name}.json")
             stage("calibrate", "--predictor", name, *arguments)
-    if last == "export":
-        stage("export", "data/p/predictors", "data/p/calibration", "data/p/bundles/hrad")
+    for name in PARAMETERS["export"] if last == "export" else ():
+        stage("export", "--bundle", name, "data/p/predictors", "data/p/calibration", f"data/p/bundles/{name}")

@@ -110,3 +110,24 @@ def test_none_keeps_the_natural_shares():
 def test_an_unknown_method_is_refused():
     with pytest.raises(ValueError, match="unknown balance 'over'; known: smote"):
         balance("over", *rows(), seed=0)
+
+
+@pytest.mark.parametrize("method", ["smote", "weighted_sampler", "class_weights", "none"])
+def test_any_number_of_classes_is_balanced(method):
+    labels = torch.repeat_interleave(torch.arange(5), torch.tensor([40, 10, 20, 8, 40]))
+    features = torch.randn(len(labels), 3, generator=torch.Generator().manual_seed(0)) + labels.unsqueeze(1)
+    made = balance(method, features, labels, seed=0, classes=("0", "1", "2", "3", "4"))
+    natural = (labels.bincount() / len(labels)).tolist()
+    assert made.shares == pytest.approx(natural if method == "none" else [0.2] * 5)
+    if method == "smote":
+        assert made.labels.bincount().tolist() == [40] * 5
+    if method == "weighted_sampler":
+        assert [float(made.row_weights[labels == c].sum()) for c in range(5)] == pytest.approx([1] * 5)
+    if method == "class_weights":
+        assert made.class_weights.tolist() == pytest.approx([118 / (5 * n) for n in (40, 10, 20, 8, 40)])
+
+
+def test_a_class_is_refused_by_its_own_name():
+    features, labels = rows()
+    with pytest.raises(ValueError, match=r"class '3' has no training row \(rows by class: \[30, 60, 12, 0\]\)"):
+        balance("smote", features, labels, seed=0, classes=("0", "1", "2", "3"))

@@ -16,7 +16,7 @@ from predictors.training.decision import Replay
 from predictors.training.label_table import read_labels
 from predictors.training.metrics import nll
 from tests.pipelines.hand_made_profile import PROFILE
-from tests.predictors_training.synthetic import stage, write_parameters
+from tests.predictors_training.synthetic import PREDICTORS, stage, write_parameters
 
 POLICIES = {
     "head",
@@ -32,9 +32,7 @@ POLICIES = {
 
 @pytest.fixture(scope="module")
 def records(finished):
-    return {
-        name: json.loads((finished / f"data/p/calibration/{name}.json").read_text()) for name in ("paper", "extended")
-    }
+    return {name: json.loads((finished / f"data/p/calibration/{name}.json").read_text()) for name in PREDICTORS}
 
 
 @pytest.fixture
@@ -71,6 +69,41 @@ def test_the_record_stands_the_head_beside_its_baselines(records):
         assert max(values.values()) == values["oracle"] and test["gain_over_best_static"]["best_static"]["value"] == 0
         assert values["best_static"] == test["static_values"][record["thresholds"]["static_gamma"]]
         assert values["confidence"] != values["head"]
+
+
+def test_all_heads_are_compared_in_the_accepted_length(finished, records):
+    """How often exactly the accepted tokens are submitted, on the same rows for every head and policy."""
+    test = read_labels(finished / "data/p/labels/hrad.parquet").rows("test")
+    accepted = np.minimum(test.accepted, 4)
+    for record in records.values():
+        decision = record["test"]["decision"]
+        assert decision["oracle"]["length_accuracy"] == 1
+        static = record["thresholds"]["static_gamma"]
+        assert decision["best_static"]["length_accuracy"] == pytest.approx((accepted == static).mean())
+        assert decision["confidence"] == records["paper"]["test"]["decision"]["confidence"]
+
+
+def test_the_length_record_speaks_of_tokens(records):
+    record = records["length"]
+    assert record["target"] == "length" and record["classes"] == ["0", "1", "2", "3", "4"]
+    assert len(record["calibration"]["bias"]) == 5
+    metrics, decision = record["test"]["metrics"], record["test"]["decision"]
+    head = metrics["head"]
+    confusion = np.array(head["confusion"])
+    distance = np.abs(np.subtract.outer(np.arange(5), np.arange(5)))
+    assert head["accuracy"] == pytest.approx(np.trace(confusion) / confusion.sum())
+    assert head["mean_absolute_error"] == pytest.approx((confusion * distance).sum() / confusion.sum())
+    assert head["mean_absolute_error"] < metrics["majority"]["mean_absolute_error"]
+    assert decision["head_argmax"]["length_accuracy"] == pytest.approx(head["accuracy"])
+    assert "mean_absolute_error" not in records["paper"]["test"]["metrics"]["head"]
+
+
+def test_the_length_rule_is_chosen_on_validation_rows(records):
+    """Of two, the one worth more there; at this cost a draft is cheap, and the likeliest length too timid."""
+    record = records["length"]
+    assert record["thresholds"]["rule"] == record["rules"]["head"] == {"choice": "expectation", "draft_cost": 0.2}
+    values = record["validation"]["decision"]
+    assert values["head"] > values["head_argmax"]
 
 
 def test_calibration_does_not_raise_the_validation_loss(finished, records):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from predictors.decision_rule import DecisionRule
+from predictors.decision_rule import DecisionRule, LengthRule
 from predictors.training.decision import Replay
 
 # γ = 3; a draft pass costs a tenth of a target pass
@@ -33,6 +33,23 @@ def test_hrad(reads_first_law, passes):
     play = ROWS.hrad(np.eye(3), DecisionRule(0.5), reads_first_law)
     assert play.submitted.tolist() == [0, 2, 3] and play.passes.tolist() == [passes, 3, 3]
     assert ROWS.value(play) == pytest.approx((1 + 3 + 4) / (1 + 0.1 * passes + 1.3 + 1.3))
+
+
+@pytest.mark.parametrize("reads_first_law, none", [(False, 0), (True, 1)])
+def test_length(reads_first_law, none):
+    """Lengths 0, 1 and 3: as many tokens, as many passes, and the first law's where it was read for nothing."""
+    play = ROWS.length(np.eye(4)[[0, 1, 3]], LengthRule("argmax", 0.1), reads_first_law)
+    assert play.submitted.tolist() == [0, 1, 3] and play.passes.tolist() == [none, 1, 3]
+    assert ROWS.value(play) == pytest.approx((1 + 2 + 4) / (1 + 0.1 * none + 1.1 + 1.3))
+    sure = np.eye(4)[[0, 2, 3]]  # knows what will be accepted: the oracle, but for the pass that reads the first law
+    assert ROWS.length(sure, LengthRule("expectation", 0.1), False).submitted.tolist() == ROWS.useful.tolist()
+    assert ROWS.head(sure, LengthRule("argmax", 0.1), False).submitted.tolist() == [0, 2, 3]
+    assert ROWS.value(ROWS.length(sure, LengthRule("argmax", 0.1), False)) == ROWS.value(ROWS.oracle())
+
+
+def test_a_heads_play_follows_its_kind_of_rule():
+    hrad = ROWS.head(np.eye(3), DecisionRule(0.5), True)
+    assert hrad.submitted.tolist() == ROWS.hrad(np.eye(3), DecisionRule(0.5), True).submitted.tolist() == [0, 2, 3]
 
 
 def test_thresholds_replace_the_argmax():

@@ -11,7 +11,7 @@ import torch
 from pipelines.head_folder import read_head
 from predictors.bundle import CARD, TENSORS, bundle_hash, read_bundle
 from predictors.contract import ContractError
-from predictors.controllers import build_controller
+from predictors.controllers import CONTROLLERS, build_controller
 from predictors.controllers.hrad import HRAD
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
@@ -28,8 +28,13 @@ def copied(finished, workspace):
     return workspace
 
 
-def export():
-    stage("export", "data/p/predictors", "data/p/calibration", BUNDLE)
+def export(name="hrad"):
+    stage("export", "--bundle", name, "data/p/predictors", "data/p/calibration", BUNDLE.with_name(name))
+
+
+def offer(*predictors, name="hrad"):
+    """Parameters that choose a bundle among ``predictors``."""
+    write_parameters({"export": {name: {"predictors": list(predictors)}}})
 
 
 def edit(path: Path, change) -> None:
@@ -38,12 +43,12 @@ def edit(path: Path, change) -> None:
     path.write_text(json.dumps(record))
 
 
-@pytest.mark.parametrize("predictor", ["paper", "extended"])
-def test_the_bundle_predicts_what_the_network_did(copied, predictor):
-    write_parameters({"export": {"predictors": [predictor]}})
-    export()
-    controller = build_controller({"kind": "hrad", "bundle": str(BUNDLE)})
-    assert isinstance(controller, HRAD) and controller.layers == LAYERS
+@pytest.mark.parametrize(("name", "predictor"), [("hrad", "paper"), ("hrad", "extended"), ("length", "length")])
+def test_the_bundle_predicts_what_the_network_did(copied, name, predictor):
+    offer(predictor, name=name)
+    export(name)
+    controller = build_controller({"kind": name, "bundle": str(BUNDLE.with_name(name))})
+    assert isinstance(controller, CONTROLLERS[name]) and controller.layers == LAYERS
     head, table = (
         read_head(Path("data/p/predictors") / predictor),
         read_labels("data/p/labels/hrad.parquet").rows("test"),
@@ -61,6 +66,32 @@ def test_the_bundle_predicts_what_the_network_did(copied, predictor):
         probabilities, distance = controller.predict(root, law)
         torch.testing.assert_close(probabilities, expected[i], atol=1e-6, rtol=1e-5)
         assert distance < controller.thresholds.max_distance
+
+
+def test_the_length_bundle_holds_its_rule_and_what_it_is_worth(finished):
+    card = read_bundle(finished / BUNDLE.with_name("length")).card
+    record = json.loads((finished / "data/p/calibration/length.json").read_text())
+    assert card["kind"] == "length" and card["selection"]["predictor"] == "length"
+    assert card["decoder"] == {
+        "method": "speculative",
+        "drafter": {"kind": "chain", "gamma": 4},
+        "verifier": "block",
+    }
+    assert card["thresholds"] == record["thresholds"]
+    assert card["thresholds"]["rule"]["draft_cost"] == 0.2 and len(card["calibration"]["bias"]) == 5
+    quality = card["measured_quality"]
+    head = record["test"]["metrics"]["head"]
+    assert quality["metrics"]["mean_absolute_error"] == head["mean_absolute_error"]
+    assert list(quality["metrics"]["auc"]) == ["0", "1", "2", "3", "4"]
+    assert "mean_absolute_error" not in read_bundle(finished / BUNDLE).card["measured_quality"]["metrics"]
+
+
+def test_a_bundle_holds_one_kind_of_controller(copied):
+    before = bundle_hash(BUNDLE)
+    offer("extended", "length")
+    with pytest.raises(SystemExit, match=r"predicts .*: one bundle holds one kind.*Change export\.hrad\.predictors"):
+        export()
+    assert bundle_hash(BUNDLE) == before
 
 
 def test_the_better_decision_on_validation_is_exported(copied, finished):
@@ -136,9 +167,11 @@ def test_the_calibration_of_another_head_is_refused_and_the_bundle_kept(copied):
 
 
 def test_a_missing_or_unknown_setting_is_told(copied):
-    write_parameters({"export": {"predictor": ["paper"]}})
+    write_parameters({"export": {"hrad": {"predictor": ["paper"]}}})
     with pytest.raises(SystemExit, match="Did you mean 'predictors'"):
         export()
-    write_parameters({"export": {"predictors": ["paper", "third"]}})
+    offer("paper", "third")
     with pytest.raises(SystemExit, match=r"third\.json does not exist"):
         export()
+    with pytest.raises(SystemExit, match=r"pairs\.p\.export: section 'other' is missing. Sections there: hrad"):
+        export("other")

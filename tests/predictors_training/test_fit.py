@@ -9,6 +9,7 @@ from predictors.config import parse_config
 from predictors.training import fit as fit_module
 from predictors.training.fit import TrainConfig, fit, prior_shift
 from predictors.training.metrics import macro_auc
+from predictors.training.target import Target
 from tests.predictors_training.synthetic import FAST, make_labels, synthetic_columns
 
 
@@ -36,10 +37,29 @@ def test_reading_the_first_law_helps(paper, table):
     assert auc_on_test(extended, table) > auc_on_test(paper, table) + 0.03
 
 
+def length_errors(table):
+    """Mean distance in tokens of the predicted from the accepted length, test rows: a trained head's, and the best constant's."""
+    trained = fit(table, config(feature_set="extended", reduced_size=6, target="length", epochs=15))
+    test, target = table.rows("test"), Target("length", table.metadata.gamma)
+    with torch.inference_mode():
+        logits = trained.network(test.features(trained.spec))
+    logits = logits + prior_shift(trained.natural_shares, trained.training_shares)
+    labels = target.labels(test)
+    constants = [(labels - length).abs().float().mean() for length in range(len(target.classes))]
+    return float((logits.argmax(dim=1) - labels).abs().float().mean()), float(min(constants))
+
+
+def test_lengths_are_learned(table):
+    error, constant = length_errors(table)
+    assert error < constant - 0.2
+
+
 def test_nothing_is_learned_from_shuffled_rows(tmp_path):
-    """The failing twin: a leak would show as an AUC above one half."""
+    """The failing twin: a leak would show as an AUC above one half, or as a smaller error than a constant's."""
     shuffled = make_labels(tmp_path, synthetic_columns(shuffled=True))
     assert abs(auc_on_test(fit(shuffled, config()), shuffled) - 0.5) < 0.07
+    error, constant = length_errors(shuffled)
+    assert error > constant - 0.1
 
 
 def test_the_best_epoch_is_restored(paper, table):
@@ -107,6 +127,7 @@ def test_training_stops_when_validation_does_not_improve(table):
     [
         ({"feature_set": "papr"}, "unknown feature_set 'papr'; known: paper, extended"),
         ({"balance": "smoke"}, "unknown balance"),
+        ({"target": "lengths"}, "unknown target 'lengths'; known: classes, length"),
         ({"hidden_sizes": [4]}, "two numbers"),
         ({"dropout": 1.0}, "dropout must lie in"),
         ({"learning_rat": 1.0}, "Did you mean 'learning_rate'"),

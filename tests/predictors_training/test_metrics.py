@@ -13,6 +13,7 @@ from predictors.training.metrics import (
     expected_calibration_error,
     macro_auc,
     macro_f1,
+    mean_absolute_error,
     nll,
 )
 
@@ -42,6 +43,21 @@ def test_perfect_confidence_falls_in_the_last_bin():
 
 def test_likelihood_by_hand():
     assert nll(PROBABILITIES, LABELS) == pytest.approx(-np.log([0.8, 0.5, 0.3, 0.5]).mean())
+
+
+def test_the_error_of_lengths_by_hand():
+    """Said 0, 1, 1, 2 where it was 0, 1, 2, 0: off by 0, 0, 1, 2."""
+    assert mean_absolute_error(PROBABILITIES, np.array([0, 1, 2, 0])) == pytest.approx(3 / 4)
+
+
+def test_any_number_of_classes_is_measured():
+    random = np.random.default_rng(0)
+    probabilities, labels = random.dirichlet([1] * 5, 200), random.integers(0, 5, 200)
+    record = evaluate(probabilities, labels, ("0", "1", "2", "3", "4"))
+    expected = roc_auc_score(labels, probabilities, multi_class="ovr", average="macro")
+    assert record["macro_auc"] == pytest.approx(expected)
+    assert list(record["auc"]) == ["0", "1", "2", "3", "4"] and np.shape(record["confusion"]) == (5, 5)
+    assert record["brier"] == pytest.approx(((probabilities - np.eye(5)[labels]) ** 2).sum(axis=1).mean())
 
 
 def test_confusion_has_true_classes_as_rows():

@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,9 +23,9 @@ def copied(finished, workspace):
     return workspace
 
 
-def versions(folder):
+def versions(folder, name="p-hrad"):
     client = new_client(f"sqlite:///{folder}/mlflow.db")
-    return sorted(client.search_model_versions("name = 'p-hrad'"), key=lambda version: int(version.version)), client
+    return sorted(client.search_model_versions(f"name = '{name}'"), key=lambda version: int(version.version)), client
 
 
 def register(capsys) -> str:
@@ -35,7 +36,10 @@ def register(capsys) -> str:
 
 def test_registration_is_idempotent_by_content(copied, capsys):
     folder = copied / "data/p/bundles/hrad"
-    assert register(capsys) == "data/p/bundles/hrad: registered as p-hrad version 1, alias challenger\n"
+    assert register(capsys) == (
+        "data/p/bundles/hrad: registered as p-hrad version 1, alias challenger\n"
+        "data/p/bundles/length: registered as p-length version 1, alias challenger\n"
+    )
     (first,), client = versions(copied)
     assert first.tags["bundle_sha256"] == bundle_hash(folder) and first.run_id
     client.delete_registered_model_alias("p-hrad", "challenger")
@@ -47,20 +51,22 @@ def test_registration_is_idempotent_by_content(copied, capsys):
     for name in ("paper", "extended"):
         arguments = ("data/p/labels/hrad.parquet", f"data/p/predictors/{name}", f"data/p/calibration/{name}.json")
         stage("calibrate", "--predictor", name, *arguments)
-    stage("export", "data/p/predictors", "data/p/calibration", folder)
-    assert "registered as p-hrad version 2" in register(capsys)
+    stage("export", "--bundle", "hrad", "data/p/predictors", "data/p/calibration", folder)
+    printed = register(capsys)
+    assert "registered as p-hrad version 2" in printed and "already registered as p-length version 1" in printed
     assert str(client.get_model_version_by_alias("p-hrad", "challenger").version) == "2"
     assert len(versions(copied)[0]) == 2
 
 
-def test_the_registered_model_predicts_what_the_bundle_does(copied, capsys, monkeypatch):
+@pytest.mark.parametrize("kind", ["hrad", "length"])
+def test_the_registered_model_predicts_what_the_bundle_does(copied, capsys, monkeypatch, kind):
     import mlflow
 
     register(capsys)
     monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
     mlflow.set_tracking_uri(f"sqlite:///{copied}/mlflow.db")
-    model = mlflow.pyfunc.load_model("models:/p-hrad@challenger")
-    controller = build_controller({"kind": "hrad", "bundle": "data/p/bundles/hrad"})
+    model = mlflow.pyfunc.load_model(f"models:/p-{kind}@challenger")
+    controller = build_controller({"kind": kind, "bundle": f"data/p/bundles/{kind}"})
     features = read_labels("data/p/labels/hrad.parquet").rows("test").features(controller.spec)
     with torch.inference_mode():
         expected = controller.calibration.probabilities(controller.network(features)).numpy()
@@ -75,6 +81,22 @@ def test_the_version_leads_back_to_the_training_run(finished, copied, capsys):
     (version,), client = versions(copied)
     run = client.get_run(version.run_id)
     assert run.data.params["epochs"] == "6" and run.info.status == "FINISHED"
+
+
+def test_the_length_bundle_is_registered_as_itself(copied, capsys):
+    register(capsys)
+    (version,), _ = versions(copied, "p-length")
+    assert version.tags["bundle_sha256"] == bundle_hash(copied / "data/p/bundles/length")
+    assert version.tags["predictor"] == "length"
+    info = mlflow_model_info(version)
+    assert info.signature.outputs.inputs[0].shape == (-1, 5) and info.signature.inputs.inputs[0].shape[0] == -1
+
+
+def mlflow_model_info(version):
+    import mlflow
+
+    mlflow.set_tracking_uri(f"sqlite:///{Path.cwd()}/mlflow.db")
+    return mlflow.models.get_model_info(f"models:/{version.name}/{version.version}")
 
 
 def test_a_damaged_bundle_is_refused_before_anything_is_registered(copied):

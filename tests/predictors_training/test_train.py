@@ -14,6 +14,8 @@ from pipelines.head_folder import read_head
 from pipelines.outputs import replacing
 from pipelines.tracking import Tracking, new_client, require_reachable
 from predictors.training import fit as fit_module
+from predictors.training.label_table import read_labels
+from predictors.training.target import Target
 from tests.predictors_training.synthetic import (
     FAST,
     run_stages,
@@ -46,7 +48,17 @@ def test_the_head_says_what_it_is(finished):
     assert head.spec.feature_set == "extended" and head.spec.layers == head.contract.identity.layer_ids == (2, 3)
     assert head.facts["class_shares"]["training"] == pytest.approx([1 / 3] * 3)
     assert head.facts["config"]["reduced_size"] == 4
+    assert head.target == Target("classes", 4) and head.network.num_classes == 3
     assert not head.network.training
+
+
+def test_a_length_head_has_a_class_for_every_length(finished):
+    head = read_head(finished / "data/p/predictors/length")
+    assert head.target == Target("length", 4) and head.network.num_classes == 5
+    assert head.facts["class_shares"]["training"] == pytest.approx([1 / 5] * 5)
+    table = read_labels(finished / "data/p/labels/hrad.parquet").rows("train")
+    shares = np.bincount(np.minimum(table.accepted, 4)) / len(table)
+    assert head.facts["class_shares"]["natural"] == pytest.approx(shares.tolist())
 
 
 def test_the_run_holds_parameters_curves_and_hashes(finished):
@@ -69,7 +81,7 @@ def test_the_run_holds_parameters_curves_and_hashes(finished):
 def test_no_run_id_enters_an_output(finished):
     client = new_client(f"sqlite:///{finished}/mlflow.db")
     runs = client.search_runs([client.get_experiment_by_name("draftwright-p").experiment_id])
-    assert len(runs) == 2
+    assert len(runs) == 3
     files = [path for path in (finished / "data").rglob("*") if path.is_file()]
     assert len(files) > 8
     assert not any(run.info.run_id.encode() in path.read_bytes() for run in runs for path in files)
