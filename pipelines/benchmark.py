@@ -22,16 +22,22 @@ from pipelines.measuring.names import (
     PLAIN,
     PROVENANCE,
     REPLAYS,
+    SPECBRANCH,
     TEST,
+    TIMELINES,
     VALIDATION,
+    WITHOUT_BRANCHES,
+    branch_arm,
 )
 from pipelines.parameters import load_parameters
 
 if TYPE_CHECKING:
     from pipelines.measuring.measurement import MeasurementConfig
     from pipelines.measuring.measurement_log import Rows
+    from pipelines.measuring.timelines import Timelines
 
-BUNDLES = (HRAD, "length")  # arms from exported bundles: each the name of a folder
+MORE_ARMS = 5  # static branch-parallel ones that are chosen, and those with a draft process
+BUNDLES = (HRAD, "length", SPECBRANCH, WITHOUT_BRANCHES)  # arms from exported bundles: each the name of a folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.measuring.measurement import MeasurementConfig
+    from pipelines.outputs import write_json
     from predictors.bundle import CARD, bundle_hash, read_bundle
 
     config = load_parameters(MeasurementConfig, args.pair, "benchmark", args.params)
@@ -51,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     bench = open_bench(args, config, counts, **hashes)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        measurements, replays, findings = measure(bench, bundles, config)
+        measurements, replays, findings, timelines = measure(bench, bundles, config)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a head trained on bfloat16 states serves float32 ones here
         findings["exactness"] = bench.log.once("exactness", lambda: _exactness(bench, bundles, config))
@@ -63,29 +70,33 @@ def run(args: argparse.Namespace) -> None:
     findings["bundles"] = {arm: _bundle_facts(read_bundle(folder).card) for arm, folder in bundles.items()}
     findings["bundle"] = findings["bundles"].get(HRAD)  # what the report's headline speaks of
     _write(bench.folder, args.pair, measurements, replays, findings, bench.origin(args.pair))
+    write_json(bench.folder / TIMELINES, timelines)
     bench.log.remove()
     _print_summary(bench.folder, measurements, findings)
 
 
 def measure(
     bench: Bench, bundles: Mapping[str, Path], config: "MeasurementConfig"
-) -> "tuple[Rows, Rows, dict[str, Any]]":
-    """All rows, the replay's rows and the findings of the timed part."""
+) -> "tuple[Rows, Rows, dict[str, Any], Timelines]":
+    """All rows, the replay's rows, the findings of the timed part, and when draft and target worked."""
     from tqdm import tqdm
 
     from pipelines.measuring import arms, measurement
     from pipelines.measuring.blocks import Blocks
+    from pipelines.measuring.branch_arms import wall_decoders
+    from pipelines.measuring.timelines import record_timelines
 
     pair, splits = bench.pair, bench.prompts
-    decoders = arms.build_decoders(pair, config.gammas, config.epsilons, config.verifier, bundles)
+    decoders = arms.build_decoders(pair, config.gammas, config.epsilons, config.verifier, bundles, config.branch_gammas)
     target, draft = pair.target.model, pair.draft.model  # type: ignore[attr-defined, union-attr]
     runners = {name: arms.decoder_arm(decoder, config.max_new_tokens) for name, decoder in decoders.items()}
     runners[HF_PLAIN] = arms.hugging_face_arm(target, None, config.max_new_tokens)
     runners[HF_ASSISTED] = arms.hugging_face_arm(target, draft, config.max_new_tokens)
-    swept = [name for name in runners if name.startswith(tuple(measurement.FAMILIES.values()))]
+    swept = [name for name in runners if measurement.family_of(name) is not None]
+    wanted = [name for name in runners if name not in swept or branch_arm(name) is None]
     validation, test = splits[VALIDATION], splits[TEST]
     num_blocks = len(config.temperatures) * config.repeats
-    total = num_blocks * (len(validation) * len(swept) + len(test) * len(runners))
+    total = num_blocks * (len(validation) * len(swept) + len(test) * (len(wanted) + MORE_ARMS))
     total += len(config.temperatures) * 2 * min(config.replay_prompts, len(test))
     with tqdm(total=total, desc="benchmark", unit="run", mininterval=0.5) as bar:
         blocks = Blocks(bench.log, bar, config.max_minutes)
@@ -93,11 +104,21 @@ def measure(
         timing.warm_up(validation)
         rows = timing.time_split(VALIDATION, validation, swept, measurement.VALIDATION_SHARE)
         choices = timing.choose(rows)
-        rows += timing.time_split(TEST, test, runners, measurement.TEST_SHARE)
+        wanted += sorted({choice["arm"] for choice in choices} - set(wanted))
+        walls = wall_decoders(pair, wanted, bundles)
+        timing.arms = runners | {name: arms.decoder_arm(d, config.max_new_tokens) for name, d in walls.items()}
+        wanted += walls
+        timing.warm_up(validation[:1])
+        rows += timing.time_split(TEST, test, wanted, measurement.TEST_SHARE)
         best = {choice["temperature"]: choice["arm"] for choice in choices if choice["family"] == "static"}
         replays = timing.time_replay(test, decoders, best)  # type: ignore[arg-type]
+        bar.set_postfix_str("timelines")
+        drawn = {name: decoder for name, decoder in (decoders | walls).items() if name in wanted and branch_arm(name)}
+        timelines = bench.log.once("timelines", lambda: [record_timelines(drawn, test[0].tokens)])[0]
+        for decoder in walls.values():
+            decoder.close()
         bar.set_postfix_str("")
-    return rows, replays, {"choices": choices, "capped": blocks.capped}
+    return rows, replays, {"choices": choices, "capped": blocks.capped}, timelines
 
 
 def _exactness(bench: Bench, bundles: Mapping[str, Path], config: "MeasurementConfig") -> "Rows":
@@ -106,6 +127,7 @@ def _exactness(bench: Bench, bundles: Mapping[str, Path], config: "MeasurementCo
     location = bench.location
     pair = load_float32(location.target, location.draft, location.tokenizer)
     options = {"gammas": config.gammas, "epsilons": config.epsilons, "verifier": config.verifier, "bundles": bundles}
+    options["branch_gammas"] = config.branch_gammas
     tokens = [prompt.tokens for prompt in bench.prompts[TEST][: config.exactness_prompts]]
     return check_exactness(pair, tokens, config.max_new_tokens, options)
 
@@ -131,12 +153,18 @@ def _bypass_notes(rows: "Rows", arms: Iterable[str]) -> list[str]:
     notes = []
     for temperature in sorted({row["temperature"] for row in rows}):
         for arm in arms:
-            runs = [row for row in rows if row["arm"] == arm and row["temperature"] == temperature]
+            runs = [row for row in rows if _bundle_of(row["arm"]) == arm and row["temperature"] == temperature]
             rounds, bypassed = (sum(row[name] for row in runs) for name in ("rounds", "bypassed"))
             if bypassed:
                 share = f"{bypassed / rounds:.0%} of its rounds (static gamma instead)"
                 notes.append(f"T={temperature:g}: {arm} stood aside in {share}")
     return notes
+
+
+def _bundle_of(arm: str) -> str:
+    """The bundle that an arm was loaded from, if from any."""
+    branching = branch_arm(arm)
+    return arm if branching is None else branching.preset
 
 
 def _hash_name(arm: str) -> str:
@@ -150,7 +178,7 @@ def _bundle_facts(card: dict[str, Any]) -> dict[str, Any]:
         "selection": card.get("selection"),
         "thresholds": card.get("thresholds"),
         "calibrated_settings": card["contract"]["serving_range"]["settings"],
-        "gamma": card["decoder"].get("drafter", {}).get("gamma"),
+        "gamma": card["decoder"].get("gamma") or card["decoder"].get("drafter", {}).get("gamma"),
     }
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 if TYPE_CHECKING:
+    from pipelines.head_folder import SavedHead
+    from predictors.training.calibrate import CalibrateConfig
     from predictors.training.label_table import LabelTable
 
 
@@ -19,6 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("labels", type=Path, help="label table the predictor was trained on")
     parser.add_argument("head", type=Path, help="folder of the trained predictor")
     parser.add_argument("output", type=Path, help="JSON file to write")
+    parser.add_argument(
+        "--section", default="calibrate", help="section of the pair's parameters (default: %(default)s)"
+    )
     parser.add_argument("--device", type=Path, help="JSON file of the device stage; needed without a draft_cost")
     parser.add_argument("--latency", type=Path, help="folder of the latency stage; needed without a draft_cost")
 
@@ -28,45 +33,53 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import file_sha256, write_json
     from pipelines.reporting.calibration_plots import confusion_figure, reliability_figure
     from pipelines.tracking import Tracking
-    from predictors.training.calibrate import CalibrateConfig, calibrate
+    from predictors.training.calibrate import CalibrateConfig
     from predictors.training.label_table import read_labels
 
-    config = load_parameters(CalibrateConfig, args.pair, "calibrate", args.params)
+    config = load_parameters(CalibrateConfig, args.pair, args.section, args.params)
     tracking = Tracking(args.pair)
     head, table = read_head(args.head), read_labels(args.labels)
     if file_sha256(args.labels) != head.facts["labels_sha256"]:
         raise ValueError(
             f"{args.head} was trained on another label table than {args.labels}. Run the train stage again."
         )
-    if config.draft_cost is None:
-        config = replace(config, draft_cost=_measured_draft_cost(args, table))
-    shares = head.facts["class_shares"]
-    made = calibrate(
-        head.network, head.spec, shares["training"], shares["natural"], table, config, predicts=head.target.name
-    )
-    record = made.record
-    record |= {
-        "predictor": args.predictor,
-        "feature_set": head.spec.feature_set,
-        "gamma": head.spec.gamma,
-        "sampling_temperature": head.facts["temperature"],
-        "head_sha256": head.sha256,
-        **{name: head.facts[name] for name in ("labels_sha256", "traces_sha256", "contract_sha256")},
-    }
+    record = calibrated_record(head, table, with_measured_costs(config, args, table), args.predictor)
     write_json(args.output, record)
     metrics = record["test"]["metrics"]
     figures = {
         "reliability.png": reliability_figure(metrics),
         "confusion.png": confusion_figure(metrics, record["classes"]),
     }
-    tracking.log(tracking.run_of(head.sha256, args.predictor), _tracked(record), figures)
+    tracking.log(tracking.run_of(head.sha256, args.predictor), _tracked(record, args.section), figures)
     _print_summary(record)
 
 
-def _measured_draft_cost(args: argparse.Namespace, table: "LabelTable") -> float:
-    """A drafted token in target passes on this machine, midway through the contexts that the labels speak of."""
-    from predictors.latency import draft_cost, read_profile
+def calibrated_record(
+    head: "SavedHead", table: "LabelTable", config: "CalibrateConfig", predictor: str
+) -> dict[str, Any]:
+    """Calibrate a head and describe it: what export reads."""
+    from predictors.training.calibrate import calibrate
 
+    shares = head.facts["class_shares"]
+    made = calibrate(
+        head.network, head.spec, shares["training"], shares["natural"], table, config, predicts=head.target.name
+    )
+    return made.record | {
+        "predictor": predictor,
+        "feature_set": head.spec.feature_set,
+        "gamma": head.spec.gamma,
+        "sampling_temperature": head.facts["temperature"],
+        "head_sha256": head.sha256,
+        **{name: head.facts[name] for name in ("labels_sha256", "traces_sha256", "contract_sha256")},
+    }
+
+
+def with_measured_costs(config: "CalibrateConfig", args: argparse.Namespace, table: "LabelTable") -> "CalibrateConfig":
+    """``config`` with what passes cost on this machine, unless it says: midway through the contexts that the labels speak of."""
+    from predictors.latency import draft_cost, marginal_costs, read_profile
+
+    if config.draft_cost is not None:
+        return config
     if args.device is None or args.latency is None:
         raise ValueError("calibrate.draft_cost is not set: give --device and --latency to take it from the profile.")
     device = json.loads(args.device.read_text())["slug"]
@@ -74,15 +87,20 @@ def _measured_draft_cost(args: argparse.Namespace, table: "LabelTable") -> float
     served = meaning.capture_contract(str(args.labels)).serving_range
     context = (served.min_context + served.max_context) / 2
     profile = read_profile(args.latency / f"{device}.json")
-    return draft_cost(profile, meaning.gamma, context, sampled=meaning.temperature > 0)
+    sampled = meaning.temperature > 0
+    if config.branch_hit == 0:
+        return replace(config, draft_cost=draft_cost(profile, meaning.gamma, context, sampled))
+    draft, verify = marginal_costs(profile, meaning.gamma, context, sampled)
+    return replace(config, draft_cost=draft, verify_cost=verify if config.verify_cost is None else config.verify_cost)
 
 
-def _tracked(record: dict[str, Any]) -> dict[str, float | None]:
-    """The record's figures as flat MLflow metrics."""
+def _tracked(record: dict[str, Any], section: str) -> dict[str, float | None]:
+    """The record's figures as flat MLflow metrics; a subsection of ``calibrate`` prefixes them."""
     test = record["test"]
     known = ("accuracy", "mean_absolute_error", "macro_f1", "macro_auc", "nll", "brier", "ece")
     names = [name for name in known if name in test["metrics"]["head"]]
-    return {
+    prefix = "".join(f"{part}_" for part in section.split(".")[1:])
+    metrics = {
         **{f"test_{name}": test["metrics"]["head"][name] for name in names},
         **{f"test_{name}_uncalibrated": test["metrics"]["head_uncalibrated"][name] for name in names},
         **{f"test_value_{policy}": entry["value"] for policy, entry in test["decision"].items()},
@@ -90,6 +108,7 @@ def _tracked(record: dict[str, Any]) -> dict[str, float | None]:
         "calibration_temperature": record["calibration"]["temperature"],
         "validation_value_head": record["validation"]["decision"]["head"],
     }
+    return {prefix + name: value for name, value in metrics.items()}
 
 
 def _print_summary(record: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ COMMANDS = {
     "prompts": "stage: draw prompts, split by document",
     "profile": "stage latency: measure what the pair's passes cost on this machine",
     "traces": "stage: collect round traces with the real decoder",
+    "policy": "stage: train a first controller whose rounds are traced next",
     "labels": "stage: turn traces into a label table",
     "train": "stage: train one predictor",
     "calibrate": "stage: calibrate a trained predictor and measure it on held-out documents",

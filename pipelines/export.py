@@ -21,9 +21,12 @@ KINDS = {
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """A bundle under section ``export``: the ``predictors`` to choose from; of equals the first is taken."""
+    """A bundle under section ``export``: the ``predictors`` to choose from (of equals the first is taken) by their calibration
+    ``decoding`` (a subfolder), and the ``decoder`` to load it into; ``None``: a chain of the label's γ."""
 
     predictors: tuple[str, ...]
+    decoding: str | None = None
+    decoder: dict | None = None
 
     def __post_init__(self) -> None:
         if not self.predictors:
@@ -43,7 +46,8 @@ def run(args: argparse.Namespace) -> None:
     from predictors.bundle import write_bundle
 
     config = load_parameters(ExportConfig, args.pair, f"export.{args.bundle}", args.params)
-    records = {name: _read_calibration(args.calibration / f"{name}.json") for name in config.predictors}
+    calibration = args.calibration / (config.decoding or "")
+    records = {name: _read_calibration(calibration / f"{name}.json") for name in config.predictors}
     values = {name: record["validation"]["decision"]["head"] for name, record in records.items()}
     chosen = max(config.predictors, key=values.__getitem__)
     heads = {name: read_head(args.predictors / name) for name in config.predictors}
@@ -57,13 +61,18 @@ def run(args: argparse.Namespace) -> None:
                 f"{name!r} predicts {head.target.name} and {chosen!r} {heads[chosen].target.name}: one bundle holds one kind of "
                 f"controller. Change export.{args.bundle}.predictors."
             )
-    card = build_card(heads[chosen], records[chosen], _selection(chosen, values, records))
+    card = build_card(
+        heads[chosen], records[chosen], selection(chosen, values, records), _decoder(config, heads[chosen].spec.gamma)
+    )
     write_bundle(args.output, card, heads[chosen].network.state_dict())
     print(f"{args.output}: {card['selection']['reason']}")
 
 
-def build_card(head: "SavedHead", record: dict[str, Any], selection: dict[str, Any]) -> dict[str, Any]:
-    """The bundle's card (`predictors.bundle`, `predictors.controllers.learned`): a function of file contents only."""
+def build_card(
+    head: "SavedHead", record: dict[str, Any], selection: dict[str, Any], decoder: dict[str, Any]
+) -> dict[str, Any]:
+    """The bundle's card (`predictors.bundle`, `predictors.controllers.learned`): a function of file contents only, and of the
+    configuration of its ``decoder``."""
     test = record["test"]
     known = (
         "accuracy",
@@ -83,11 +92,7 @@ def build_card(head: "SavedHead", record: dict[str, Any], selection: dict[str, A
         "feature_spec": asdict(head.spec),
         "calibration": record["calibration"],
         "thresholds": record["thresholds"],
-        "decoder": {
-            "method": "speculative",
-            "drafter": {"kind": "chain", "gamma": head.spec.gamma},
-            "verifier": "block",
-        },
+        "decoder": decoder,
         "measured_quality": {
             "split": "test",
             "rows": record["rows"]["test"],
@@ -104,6 +109,13 @@ def build_card(head: "SavedHead", record: dict[str, Any], selection: dict[str, A
     }
 
 
+def _decoder(config: ExportConfig, gamma: int) -> dict[str, Any]:
+    """The configuration of a bundle's decoder; γ is the label's, which the head speaks of."""
+    if config.decoder is None:
+        return {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": "block"}
+    return {"gamma": gamma, **config.decoder}
+
+
 def _read_calibration(path: Path) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(path.read_text())
@@ -116,7 +128,8 @@ def _read_calibration(path: Path) -> dict[str, Any]:
     return record
 
 
-def _selection(chosen: str, values: dict[str, float], records: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def selection(chosen: str, values: dict[str, float], records: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Why ``chosen`` was exported, for the card."""
     others = ", ".join(f"{name} {value:.4f}" for name, value in values.items() if name != chosen)
     return {
         "predictor": chosen,

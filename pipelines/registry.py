@@ -43,7 +43,7 @@ class Registry:
             If the bundle is damaged or was edited.
         """
         bundle = read_bundle(folder)
-        name, digest = f"{pair}-{bundle.card['kind']}", bundle_hash(folder)
+        name, digest = f"{pair}-{folder.name}", bundle_hash(folder)
         version = self._version_of(name, digest)
         is_new = version is None
         if version is None:

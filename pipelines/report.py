@@ -1,7 +1,7 @@
 """Stage ``report``: turn one device's measurements into tables, plots and one HTML page.
 
-Writes a folder named after the device: ``quality.json`` (deterministic counts, predictors), ``timing.json`` (wall-clock
-figures with 95 % intervals over documents), ``index.html`` (one page, offline) and its plots.
+Writes a folder named after the device: ``quality.json`` (deterministic counts, predictors), ``timing.json`` (times, wall-clock
+but for what it calls virtual, with 95 % intervals over documents), ``index.html`` (one page, offline) and its plots.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 if TYPE_CHECKING:
+    from pipelines.reporting.branch_folder import Timelines
     from predictors.latency import LatencyProfile
 
 QUALITY, TIMING, PAGE = "quality.json", "timing.json", "index.html"
@@ -49,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from pipelines.reporting.benchmark_folder import read_benchmark
+    from pipelines.reporting.branch_folder import BranchBenchmark, read_timelines
+    from pipelines.reporting.branch_report import BranchReport
     from pipelines.reporting.headline import headline, title
     from pipelines.reporting.latency_report import LatencyReport
     from pipelines.reporting.quality_report import QualityReport
@@ -60,7 +63,9 @@ def run(args: argparse.Namespace) -> None:
 
     config = load_parameters(ReportConfig, args.pair, "report", args.params)
     device = json.loads(args.device.read_text())["slug"]
-    benchmark = read_benchmark(args.benchmark / device)
+    branches = BranchBenchmark(read_benchmark(args.benchmark / device))
+    benchmark = branches.others
+    timelines = read_timelines(args.benchmark / device)
     facts = _read_json(args.pair_folder / "pair.json")
     calibration = {path.stem: _read_json(path) for path in sorted(args.calibration.glob("*.json"), reverse=True)}
     counts = args.labels / LABEL_COUNTS
@@ -68,6 +73,8 @@ def run(args: argparse.Namespace) -> None:
 
     quality = QualityReport(benchmark, config.bootstrap_replicates, config.seed).build(calibration, labels)
     timing = TimingReport(benchmark, config.bootstrap_replicates, config.seed).build()
+    beside = BranchReport(branches, config.bootstrap_replicates, config.seed)
+    quality["branches"], timing["branches"] = beside.quality(), beside.timing()
     comparison = read_comparison(args.verifiers / device)
     rules = None if comparison is None else VerifierReport(comparison, config.bootstrap_replicates, config.seed)
     quality["verifiers"] = None if rules is None else rules.quality()
@@ -81,27 +88,33 @@ def run(args: argparse.Namespace) -> None:
     timing["title"] = title(timing)
     quality["provenance"] = {key: value for key, value in benchmark.origin.items() if key != "date"}
     folder = args.output / device
-    images = {name: png(figure) for name, figure in _figures(timing, quality, profile).items()}
+    images = {name: png(figure) for name, figure in _figures(timing, quality, profile, timelines).items()}
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in images.items():
         (folder / f"{name}.png").write_bytes(data)
-    (folder / PAGE).write_text(render(timing, quality, facts, images, _size_in_words(args.pair_folder)))
+    (folder / PAGE).write_text(render(timing, quality, facts, images, _size_in_words(args.pair_folder), timelines))
     write_json(folder / QUALITY, quality)
     write_json(folder / TIMING, timing)
     print(folder / PAGE)
     print("\n".join(timing["headline"]))
+    if timing["branches"] is None:
+        print(f"no arm that drafts beside the target in {args.benchmark / device}: its section says how to get one")
     if comparison is None:
         print(f"no comparison of verification rules in {args.verifiers / device}: its section is left out")
     if profile is None:
         print(f"no latency profile at {path}: its section is left out")
 
 
-def _figures(timing: dict[str, Any], quality: dict[str, Any], profile: "LatencyProfile | None") -> dict[str, Any]:
+def _figures(
+    timing: dict[str, Any], quality: dict[str, Any], profile: "LatencyProfile | None", timelines: "Timelines"
+) -> dict[str, Any]:
     from pipelines.reporting import plots
+    from pipelines.reporting.branch_plots import branch_speeds
     from pipelines.reporting.calibration_plots import confusion_figure, reliability_figure
     from pipelines.reporting.latency_plots import latency_figure
     from pipelines.reporting.prediction_plots import prediction_figure
     from pipelines.reporting.report_page import exported_predictor
+    from pipelines.reporting.timeline_plots import timeline_figure
     from pipelines.reporting.verifier_plots import acceptance_by_depth, block_efficiency_by_rule
 
     figures = {
@@ -115,6 +128,10 @@ def _figures(timing: dict[str, Any], quality: dict[str, Any], profile: "LatencyP
         metrics = quality["predictors"][exported_predictor(timing, quality)]["metrics"]
         figures["confusion"] = plots.draw(confusion_figure, metrics)
         figures["reliability"] = plots.draw(reliability_figure, metrics)
+    if timing["branches"]:
+        figures["branches"] = plots.draw(branch_speeds, timing["branches"])
+        if timelines:
+            figures["timelines"] = plots.draw(timeline_figure, timelines)
     if quality["verifiers"]:
         figures["verifiers"] = plots.draw(block_efficiency_by_rule, quality["verifiers"])
         figures["acceptance"] = plots.draw(acceptance_by_depth, quality["verifiers"])

@@ -2,7 +2,7 @@
 
     python -m pipelines.traces --pair pystdlib data/pystdlib/pair data/pystdlib/prompts data/pystdlib/traces/rounds
 
-Parameters: section ``traces`` of the pair. Interrupt it whenever you like: finished shards are kept.
+Parameters: a section of the pair, by default ``traces``. Interrupt it whenever you like: finished shards are kept.
 """
 
 import argparse
@@ -18,6 +18,8 @@ from pipelines.measuring.provenance import source_hash
 from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.prompt_table import SPLITS, read_prompts
+from predictors.bundle import bundle_hash, read_bundle
+from predictors.controllers import learned_controller
 from runtime import ModelPair
 from trace_collection.collect import TraceConfig, collect
 
@@ -35,15 +37,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pair_folder", type=Path, help="output of the pair stage")
     parser.add_argument("prompts", type=Path, help="output of the prompts stage")
     parser.add_argument("out", type=Path, help="folder of the shards")
+    parser.add_argument("--section", default="traces", help="section of the pair's parameters (default: %(default)s)")
+    parser.add_argument(
+        "--policy", type=Path, help="bundle that decides every other round, of which the rounds between are written"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
-    config = load_parameters(TraceConfig, args.pair, "traces", args.params)
+    config = load_parameters(TraceConfig, args.pair, args.section, args.params)
     place = read_pair(args.pair_folder)
     torch.set_num_threads(config.threads)  # before loading, which times number formats
     pair = ModelPair.load(place.target, place.draft, dtype=config.dtype, tokenizer=place.tokenizer)
     prompts = [prompt for split in SPLITS for prompt in read_prompts(args.prompts, split)]
-    done = collect(pair, prompts, config, args.out, _progress, source_hash(COLLECTING_CODE))
+    code, policy = source_hash(COLLECTING_CODE), None
+    if args.policy is not None:
+        code += bundle_hash(args.policy)
+        policy = learned_controller(read_bundle(args.policy))
+    done = collect(pair, prompts, config, args.out, _progress, code, policy)
     print(f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run")
 
 

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from predictors.network import CLASSES
-
 
 @dataclass(frozen=True)
 class Calibration:
-    """``temperature`` t > 0 and one ``bias`` per class."""
+    """``temperature`` t > 0 and one ``bias`` per class (by default H-RAD's three)."""
 
     temperature: float = 1.0
     bias: tuple[float, ...] = (0.0, 0.0, 0.0)
@@ -23,9 +21,7 @@ class Calibration:
     def __post_init__(self) -> None:
         if self.temperature <= 0:
             raise ValueError(f"temperature must be > 0, got {self.temperature}.")
-        if len(self.bias) != len(CLASSES):
-            raise ValueError(f"bias must have one entry per class ({', '.join(CLASSES)}), got {list(self.bias)}.")
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Calibrated probabilities [B, 3] of logits [B, 3]."""
+        """Calibrated probabilities [B, L] of logits [B, L]."""
         return torch.softmax(logits / self.temperature + logits.new_tensor(self.bias), dim=-1)

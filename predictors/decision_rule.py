@@ -22,8 +22,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from predictors.calibration import Calibration
-
 NONE, SOME, ALL = 0, 1, 2
 ARGMAX, EXPECTATION = LENGTH_CHOICES = ("argmax", "expectation")
 
@@ -88,17 +86,6 @@ class LengthRule:
         tokens_BL = reached_BL.cumsum(dim=1)  # P(A >= 0) = 1 stands for the token the target adds
         lengths_L = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)
         return (tokens_BL / (1 + self.draft_cost * lengths_L)).argmax(dim=1)
-
-
-@dataclass(frozen=True)
-class LengthCalibration(Calibration):
-    """A `Calibration` with one ``bias`` per length 0..γ."""
-
-    bias: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be > 0, got {self.temperature}.")
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ class ModelState(Protocol):
         ...
 
     def keep(self, path: Sequence[int], pending: int = 0) -> None:
-        """Keep scratch nodes ``path`` (ascending, a path from the committed end) and drop the others: the last ``pending`` of them
-        stay scratch, now a chain of nodes 0, 1, …; those before are committed."""
+        """Keep scratch nodes ``path`` (ascending, a path from the committed end) and drop the others: the last ``pending`` of
+        them stay scratch, now a chain of nodes 0, 1, …; those before are committed."""
         ...
 
 

@@ -75,8 +75,17 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
     return _built(pair, expanded(config), None, "decoder")
 
 
-def load_decoder(bundle: str | Path, pair: ModelPair) -> Decoder:
+def load_decoder(bundle: str | Path, pair: ModelPair, changes: Mapping[str, Any] | None = None) -> Decoder:
     """The decoder an exported bundle describes, after checking that the bundle was made for ``pair``.
+
+    Parameters
+    ----------
+    bundle
+        Folder of the bundle.
+    pair
+        The models.
+    changes
+        Keys that replace those of the bundle's own decoder configuration (``{"overlap": "none"}``); a ``preset`` replaces all.
 
     Raises
     ------
@@ -87,9 +96,9 @@ def load_decoder(bundle: str | Path, pair: ModelPair) -> Decoder:
     kind = loaded.card["kind"]
     if kind not in CONTROLLERS:
         raise ValueError(f"{bundle}: unknown controller kind {kind!r}. Update draftwright, or export the bundle again.")
-    return _built(
-        pair, expanded(loaded.card["decoder"]), CONTROLLERS[kind].from_bundle(loaded), f"{bundle}: card.json: decoder"
-    )
+    given = dict(changes or {})
+    config = expanded(given if "preset" in given else loaded.card["decoder"] | given)
+    return _built(pair, config, CONTROLLERS[kind].from_bundle(loaded), f"{bundle}: card.json: decoder")
 
 
 def _built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:

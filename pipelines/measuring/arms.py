@@ -4,7 +4,8 @@ autoregressive     the target alone, our loop          hf_generate   the target 
 plain_hf_forward   the same over Hugging Face's forward, where ours is the compact one
 chain-γ            static draft length                 hf_assisted   Hugging Face assisted generation, default schedule
 confidence-ε, entropy              controllers, drafting at most max γ tokens
-hrad, length, …                    exported bundles, each with the decoder its card describes
+hrad, length                       exported bundles, each with the decoder its card describes
+preset-γ                           branch-parallel decoding (`pipelines.measuring.branch_arms`)
 """
 
 import copy
@@ -16,28 +17,37 @@ from time import perf_counter
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
+from pipelines.measuring.branch_arms import LEARNED, branch_decoders
 from pipelines.measuring.names import CHAIN, CONFIDENCE, HF_FORWARD, PLAIN
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
 from runtime.causal_model import CausalLanguageModel
+from runtime.decoding.branch_parallel import BranchParallelDecoder
 
 
 @dataclass(frozen=True)
 class Run:
-    """New ``tokens`` up to and including the first end-of-sequence token; ``rounds`` is ``None`` where unknown."""
+    """New ``tokens`` up to and including the first end-of-sequence token; ``rounds`` is ``None`` where unknown; ``virtual``:
+    draft and target ran one after the other, and count as if side by side."""
 
     tokens: list[int]
     rounds: list[RoundRecord] | None
+    virtual: bool = False
 
 
 Arm = Callable[[list[int], SamplingSettings, int], Run]  # (prompt, settings, seed)
 
 
 def build_decoders(
-    pair: ModelPair, gammas: Sequence[int], epsilons: Sequence[float], verifier: str, bundles: Mapping[str, Path]
+    pair: ModelPair,
+    gammas: Sequence[int],
+    epsilons: Sequence[float],
+    verifier: str,
+    bundles: Mapping[str, Path],
+    branch_gammas: Sequence[int] = (),
 ) -> dict[str, Decoder]:
-    """Our decoders by arm name; ``bundles``: folders of exported bundles by the name of their arm."""
+    """Our decoders by arm name; ``bundles``: folders of exported bundles by name."""
 
     def speculative(gamma: int, **controller: object) -> Decoder:
         drafter = {"kind": "chain", "gamma": gamma}
@@ -52,7 +62,8 @@ def build_decoders(
     decoders |= {f"{CHAIN}{gamma}": speculative(gamma, kind="fixed") for gamma in gammas}
     decoders |= {f"{CONFIDENCE}{e:g}": speculative(longest, kind="confidence", epsilon=e) for e in epsilons}
     decoders["entropy"] = speculative(longest, kind="entropy")
-    return decoders | {arm: load_decoder(folder, pair) for arm, folder in bundles.items()}
+    decoders |= {name: load_decoder(folder, pair) for name, folder in bundles.items() if name not in LEARNED}
+    return decoders | branch_decoders(pair, branch_gammas, bundles)
 
 
 def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:
@@ -61,8 +72,9 @@ def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:
     def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> Run:
         randomness = Randomness(seed)
         out = decoder.generate(prompt, max_new_tokens=max_new_tokens, randomness=randomness, **asdict(settings))
-        return Run(out.tokens, out.rounds)
+        return Run(out.tokens, out.rounds, virtual)
 
+    virtual = isinstance(decoder, BranchParallelDecoder) and decoder.host.virtual
     return decode
 
 

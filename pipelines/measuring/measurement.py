@@ -1,7 +1,7 @@
 """Interleaved, paired timing of decoding arms.
 
-    validation prompts   static γ and confidence ε are swept; the best of each is chosen per temperature by tokens/s
-    test prompts         every arm decodes every prompt; the choice is scored here
+    validation prompts   static γ and confidence ε are swept; the best of each family is chosen per temperature by tokens/s
+    test prompts         every arm decodes every prompt (of static branch-parallel arms, those chosen); the choice is scored here
     replay               plain decoding and the best static γ against a bare replay of their forward passes
     exactness            greedy text of every arm of ours in float32 against Hugging Face's
 
@@ -18,16 +18,17 @@ from typing import Any
 from pipelines.measuring.arms import Arm, timed
 from pipelines.measuring.bare_replay import record, seconds_of
 from pipelines.measuring.blocks import Blocks
+from pipelines.measuring.branch_arms import STATIC
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.measurement_table import measured
-from pipelines.measuring.names import CHAIN, CONFIDENCE, PLAIN, REPLAY
+from pipelines.measuring.names import CHAIN, CONFIDENCE, PLAIN, REPLAY, branch_arm
 from pipelines.measuring.seeds import seed_of
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime import Randomness
 from runtime.decoding.sequential import SequentialDecoder
 
-FAMILIES = {"static": CHAIN, "confidence": CONFIDENCE}  # what is chosen on validation prompts, by prefix of the arm
+FAMILIES = {CHAIN: "static", CONFIDENCE: "confidence"}  # what is chosen on validation prompts, by prefix of the arm
 VALIDATION_SHARE, TEST_SHARE, REPLAY_SHARE = 0.3, 0.9, 1.0  # of max_minutes, when these phases have to end
 
 
@@ -35,7 +36,8 @@ VALIDATION_SHARE, TEST_SHARE, REPLAY_SHARE = 0.3, 0.9, 1.0  # of max_minutes, wh
 class MeasurementConfig:
     """Section ``benchmark``: how much is measured.
 
-    ``epsilons``: thresholds of the confidence rule; ``max_minutes`` ends the measurement early, after a whole prompt.
+    ``epsilons``: thresholds of the confidence rule; ``branch_gammas``: lengths of static branch-parallel arms; ``max_minutes``
+    ends the measurement early, after a whole prompt.
     """
 
     max_new_tokens: int = 48
@@ -45,6 +47,7 @@ class MeasurementConfig:
     temperatures: tuple[float, ...] = (0.0, 1.0)
     gammas: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
     epsilons: tuple[float, ...] = (0.1, 0.3)
+    branch_gammas: tuple[int, ...] = (2, 4, 8)
     verifier: str = "block"
     threads: int = 2
     seed: int = 0
@@ -93,9 +96,9 @@ class Measurement:
         """The fastest arm of each family at each temperature on validation ``rows``, with the sweep it was chosen from."""
         choices = []
         for temperature in self.config.temperatures:
-            for family, prefix in FAMILIES.items():
+            for family in dict.fromkeys(filter(None, map(family_of, self.arms))):
                 sweep = {
-                    name: tokens_per_second(rows, name, temperature) for name in self.arms if name.startswith(prefix)
+                    name: tokens_per_second(rows, name, temperature) for name in self.arms if family_of(name) == family
                 }
                 best = max(sweep, key=sweep.__getitem__)
                 choices.append({"temperature": temperature, "family": family, "arm": best, "tokens_per_second": sweep})
@@ -149,6 +152,14 @@ class Measurement:
             rows.append({**who, "repeat": repeat, "loop": seconds["loop"], "replay": seconds["replay"]})
         self.blocks.bar.update()
         return rows
+
+
+def family_of(arm: str) -> str | None:
+    """The family that ``arm`` competes in on validation prompts; ``None`` for an arm that is not swept."""
+    branching = branch_arm(arm)
+    if branching is not None:
+        return branching.family if branching.preset in STATIC and not branching.wall else None
+    return next((family for prefix, family in FAMILIES.items() if arm.startswith(prefix)), None)
 
 
 def tokens_per_second(rows: Rows, arm: str, temperature: float) -> float:

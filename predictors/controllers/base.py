@@ -59,8 +59,10 @@ class Controller:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> "Controller":
-        """Build from an exported bundle; only learned controllers have one."""
-        raise ValueError(f"{bundle.source}: a {cls.kind!r} controller is not learned and has no bundle.")
+        """Build from an exported bundle. One that is not learned is its card's ``controller`` settings, made for a pair."""
+        controller = cls.from_config(bundle.card.get("controller", {}))
+        controller.contract = bundle.contract
+        return controller
 
     def with_epsilon(self, epsilon: float) -> "Controller":
         """The same controller with another soft threshold ε: it stops where the draft's law has no probability of ε or more."""

@@ -103,7 +103,6 @@ class LearnedController(Controller):
     """The controller of an exported bundle (`predictors.bundle`). Subclasses say what the head's classes mean."""
 
     thresholds_class: ClassVar[type[Thresholds]]
-    calibration_class: ClassVar[type[Calibration]] = Calibration
 
     def __init__(self, bundle: Bundle) -> None:
         card = bundle.card
@@ -114,7 +113,7 @@ class LearnedController(Controller):
             raise ValueError(f"{bundle.source}: card.json lacks {', '.join(missing)}. {REMEDY}")
         where = f"{bundle.source}: card.json"
         self.spec = parse_config(FeatureSpec, card["feature_spec"], f"{where}: feature_spec")
-        self.calibration = parse_config(self.calibration_class, card["calibration"], f"{where}: calibration")
+        self.calibration = parse_config(Calibration, card["calibration"], f"{where}: calibration")
         self.thresholds = parse_config(self.thresholds_class, card["thresholds"], f"{where}: thresholds")
         self.contract = bundle.contract
         self.layers = self.spec.layers

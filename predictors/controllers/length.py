@@ -11,7 +11,7 @@ stop. When the controller stands aside: `predictors.controllers.learned`.
 from torch import Tensor
 
 from predictors.controllers.learned import LearnedController, LearnedSession
-from predictors.decision_rule import LengthCalibration, LengthThresholds
+from predictors.decision_rule import LengthThresholds
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw
 
@@ -35,7 +35,6 @@ class Length(LearnedController):
 
     kind = "length"
     thresholds_class = LengthThresholds
-    calibration_class = LengthCalibration
     thresholds: LengthThresholds
 
     @property

@@ -19,7 +19,6 @@ from predictors.decision_rule import (
     LENGTH_CHOICES,
     DecisionRule,
     HRADThresholds,
-    LengthCalibration,
     LengthRule,
     LengthThresholds,
 )
@@ -28,6 +27,7 @@ from predictors.network import HRADNetwork, squared_distance
 from predictors.training.balance import natural_shares as class_shares
 from predictors.training.baselines import Baseline, fit_baselines
 from predictors.training.bootstrap import DocumentBootstrap, interval
+from predictors.training.decision import Costs
 from predictors.training.fit import prior_shift
 from predictors.training.label_table import LabelTable
 from predictors.training.metrics import evaluate, macro_auc, mean_absolute_error
@@ -44,12 +44,16 @@ PROBABILITIES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 class CalibrateConfig:
     """How a head is calibrated and measured.
 
-    ``draft_cost``: a drafted token in target passes; ``None`` stands for what the latency profile says. ``epsilons``: the
-    confidence thresholds tried; ``probabilities``: H-RAD's thresholds of "none" and "all" tried besides the argmax (empty: argmax
-    only). The largest trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation rows.
+    ``draft_cost``: a drafted token in target passes; ``None`` stands for what the latency profile says. For branch-parallel
+    decoding, ``verify_cost`` is what a submitted token adds to the target's pass (``None`` as before) and ``branch_hit`` the share
+    of branch points hit behind a block accepted whole; a chain's ``draft_cost`` holds both its costs. ``epsilons``: the confidence
+    thresholds tried; ``probabilities``: H-RAD's thresholds of "none" and "all" tried besides the argmax (empty: argmax only). The
+    largest trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation rows.
     """
 
     draft_cost: float | None = None
+    verify_cost: float | None = None
+    branch_hit: float = 0.0
     epsilons: tuple[float, ...] = EPSILONS
     probabilities: tuple[float, ...] = PROBABILITIES
     prior_correction: bool = True
@@ -69,6 +73,12 @@ class CalibrateConfig:
             raise ValueError("distance_quantile must lie in (0, 1] and distance_margin must be positive.")
         if self.bootstrap_replicates < 1:
             raise ValueError(f"bootstrap_replicates must be >= 1, got {self.bootstrap_replicates}.")
+
+    @property
+    def costs(self) -> Costs:
+        """What passes cost; the profile's costs are filled in before."""
+        assert self.draft_cost is not None
+        return Costs(self.draft_cost, self.verify_cost or 0.0, self.branch_hit)
 
     def rules_of(self, target: Target) -> Sequence[Rule]:
         """Every rule tried for a head of that target, the argmax first."""
@@ -113,14 +123,12 @@ def calibrate(
     target = Target(predicts, spec.gamma)
     train, validation, test = (table.rows(split) for split in ("train", "validation", "test"))
     logits, distance = outputs(network, spec, validation)
-    made = LengthCalibration if target.ordered else Calibration
-    calibration = fit_calibration(logits, target.labels(validation), natural_shares, training_shares, config, made)
+    calibration = fit_calibration(logits, target.labels(validation), natural_shares, training_shares, config)
     predictors = {"head": Baseline(_predict(network, spec, calibration), not spec.decides_before_drafting)}
     predictors |= fit_baselines(train, target)
     known = table.take(np.flatnonzero(np.isin(table.split, ("train", "validation"))))
-    assert config.draft_cost is not None, "the latency profile's cost is filled in before"
     tried = config.rules_of(target)
-    policies = choose_policies(predictors, known, validation, tried, config.epsilons, config.draft_cost)
+    policies = choose_policies(predictors, known, validation, tried, config.epsilons, config.costs)
     max_distance = config.distance_margin * float(np.quantile(distance, config.distance_quantile))
     thresholds = _thresholds(max_distance, policies.static_gamma, policies.rules["head"])
     raw = replace(calibration, temperature=1.0, bias=(0.0,) * len(target.classes))
@@ -143,6 +151,7 @@ def calibrate(
         "rules": {name: asdict(rule) for name, rule in policies.rules.items()},
         "confidence_epsilon": policies.epsilon,
         "draft_cost": config.draft_cost,
+        "costs": asdict(policies.costs),
         "validation": {
             "metrics": _metrics(predictors["head"].predict(validation), validation, target),
             "decision": policies.values(validation),
@@ -170,13 +179,12 @@ def fit_calibration(
     natural_shares: Sequence[float],
     training_shares: Sequence[float],
     config: CalibrateConfig,
-    made: type[Calibration] = Calibration,
 ) -> Calibration:
     """Bias from the class shares (zero without ``prior_correction``), then the temperature that goes with it."""
     bias = torch.zeros(len(natural_shares))
     if config.prior_correction:
         bias = prior_shift(tuple(natural_shares), tuple(training_shares))
-    return made(fit_temperature(logits, labels, bias), tuple(bias.tolist()))
+    return Calibration(fit_temperature(logits, labels, bias), tuple(bias.tolist()))
 
 
 def _thresholds(max_distance: float, static_gamma: int, rule: Rule) -> HRADThresholds | LengthThresholds:

@@ -1,9 +1,12 @@
 """What a drafting policy is worth: tokens per target-pass equivalent, replayed on label rows.
 
-    value = Σ tokens / Σ cost        tokens = min(accepted, m) + 1        cost = 1 + draft_cost · draft passes
+    value = Σ tokens / Σ cost        tokens = min(accepted, m) + 1
+    cost = 1 + verify · m + draft · passes · (1 - hit · [accepted >= m])
 
-m is the number of tokens the policy submits in that round, ``draft_cost`` a draft pass in units of a target pass. Submitting
-m tokens takes m draft passes; a stop by the next law takes one more (that law was computed to be read).
+m is the number of tokens the policy submits in that round. Submitting m tokens takes m draft passes; a stop by the next law takes
+one more (that law was computed to be read). Of a chain, all drafting is paid for (hit = 0). A branch-parallel decoder drafts
+while the target verifies: where a block is accepted whole and the branch point's token is hit, with probability ``hit``, the next
+block is there already (the renewal model; specification of drafting, section 10).
 
 At temperature 0 this is exact: drafted tokens and laws do not depend on where the chain stops, and every row was drafted to
 at least γ. At other temperatures it is the expectation over the drafts that were really drawn. The rows are those that plain
@@ -29,12 +32,26 @@ class Play:
 
 
 @dataclass(frozen=True)
+class Costs:
+    """In units of a target pass: a ``draft`` pass, and what each submitted token adds to the target's (``verify``). ``hit``: the
+    share of branch points hit behind a block accepted whole; 0 for chains, which have none."""
+
+    draft: float
+    verify: float = 0.0
+    hit: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.draft, self.verify) < 0 or not 0 <= self.hit <= 1:
+            raise ValueError(f"costs must be >= 0 and hit in [0, 1], got {self}.")
+
+
+@dataclass(frozen=True)
 class Replay:
-    """Rows to replay: accepted counts, draft confidences up to γ, and the cost of a draft pass."""
+    """Rows to replay: accepted counts, draft confidences up to γ, and what passes cost."""
 
     accepted_N: np.ndarray
     confidence_NG: np.ndarray
-    draft_cost: float
+    costs: Costs
 
     @property
     def gamma(self) -> int:
@@ -78,7 +95,7 @@ class Replay:
 
     def oracle(self) -> Play:
         """Clairvoyant: draft exactly what will be accepted, which is optimal while a draft pass costs less than a target pass."""
-        useful = self.useful * (self.draft_cost < 1)
+        useful = self.useful * (self.costs.draft + self.costs.verify < 1)
         return Play(useful, useful)
 
     @property
@@ -92,7 +109,9 @@ class Replay:
 
     def cost(self, play: Play) -> np.ndarray:
         """Cost per row, in target passes."""
-        return 1 + self.draft_cost * play.passes
+        costs = self.costs
+        paid = 1 - costs.hit * (self.accepted_N >= play.submitted)
+        return 1 + costs.verify * play.submitted + costs.draft * play.passes * paid
 
     def value(self, play: Play) -> float:
         """Tokens per target-pass equivalent."""

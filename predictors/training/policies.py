@@ -12,7 +12,7 @@ from typing import Any
 from predictors.decision_rule import DecisionRule, LengthRule
 from predictors.training.baselines import Baseline
 from predictors.training.bootstrap import DocumentBootstrap, interval
-from predictors.training.decision import Play, Replay
+from predictors.training.decision import Costs, Play, Replay
 from predictors.training.label_table import LabelTable
 
 Rule = DecisionRule | LengthRule
@@ -20,18 +20,18 @@ Rule = DecisionRule | LengthRule
 
 @dataclass(frozen=True)
 class Policies:
-    """``predictors`` (with one named ``head``) and their ``rules``, the confidence rule's ``epsilon``, the best ``static_gamma``;
-    a drafted token costs ``draft_cost`` target passes."""
+    """``predictors`` (with one named ``head``) and their ``rules``, the confidence rule's ``epsilon``, the best ``static_gamma``,
+    and the ``costs`` they were chosen for."""
 
     predictors: Mapping[str, Baseline]
     rules: Mapping[str, Rule]
     epsilon: float
     static_gamma: int
-    draft_cost: float
+    costs: Costs
 
     def plays(self, table: LabelTable) -> dict[str, Play]:
         """Every policy's choices in the rows of ``table``."""
-        replay = replay_of(table, self.draft_cost)
+        replay = replay_of(table, self.costs)
         plays = {
             name: replay.head(predictor.predict(table), self.rules[name], predictor.reads_first_law)
             for name, predictor in self.predictors.items()
@@ -46,13 +46,13 @@ class Policies:
 
     def values(self, table: LabelTable) -> dict[str, float]:
         """Tokens per target-pass equivalent of every policy."""
-        replay = replay_of(table, self.draft_cost)
+        replay = replay_of(table, self.costs)
         return {name: replay.value(play) for name, play in self.plays(table).items()}
 
     def measure(self, table: LabelTable, bootstrap: DocumentBootstrap) -> dict[str, Any]:
         """Values and gains over the best static γ with intervals over documents; ``length_accuracy`` is the share of rows in
         which a policy submits exactly the tokens that are accepted (SpecBranch, Fig. 3c)."""
-        replay, plays = replay_of(table, self.draft_cost), self.plays(table)
+        replay, plays = replay_of(table, self.costs), self.plays(table)
         ratios = {name: bootstrap.ratio(replay.tokens(play), replay.cost(play)) for name, play in plays.items()}
         decision = {
             name: interval(replay.value(play), ratios[name])
@@ -75,11 +75,11 @@ def choose_policies(
     validation: LabelTable,
     tried: Sequence[Rule],
     epsilons: Sequence[float],
-    draft_cost: float,
+    costs: Costs,
 ) -> Policies:
     """What is worth most: the static γ on ``known`` rows, each predictor's rule and the confidence rule's ε on ``validation``
     rows; of equals the first, which for rules is the argmax."""
-    rows, everything = replay_of(validation, draft_cost), replay_of(known, draft_cost)
+    rows, everything = replay_of(validation, costs), replay_of(known, costs)
 
     def best_rule(predictor: Baseline) -> Rule:
         probabilities = predictor.predict(validation)
@@ -90,10 +90,10 @@ def choose_policies(
         rules={name: best_rule(predictor) for name, predictor in predictors.items()},
         epsilon=max(epsilons, key=lambda epsilon: rows.value(rows.confidence(epsilon))),
         static_gamma=max(range(rows.gamma + 1), key=lambda tokens: everything.value(everything.static(tokens))),
-        draft_cost=draft_cost,
+        costs=costs,
     )
 
 
-def replay_of(table: LabelTable, draft_cost: float) -> Replay:
+def replay_of(table: LabelTable, costs: Costs) -> Replay:
     """A table's rows, to replay up to the label's γ."""
-    return Replay(table.accepted, table.confidence_NG[:, : table.metadata.gamma], draft_cost)
+    return Replay(table.accepted, table.confidence_NG[:, : table.metadata.gamma], costs)

@@ -65,6 +65,9 @@ class Decoder(ABC):
     def _steps(self, request: Request) -> Iterator[Step]:
         """The decoding loop."""
 
+    def close(self) -> None:  # noqa: B027 (most have nothing to end)
+        """End what the decoder runs beside this process, if anything; a later request starts it again."""
+
     @property
     def context_limit(self) -> int:
         """Most tokens, prompt and output together, that the models in use serve."""

@@ -50,7 +50,7 @@ class BranchParallelDecoder(Decoder):
         return min(self.pair.target.context_limit, self.pair.draft.context_limit)
 
     def close(self) -> None:
-        """End the draft process, if there is one; another request starts another."""
+        """End the draft process, if there is one."""
         self.host.close()
 
     def _steps(self, request: Request) -> Iterator[Step]:

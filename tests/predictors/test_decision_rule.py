@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from predictors.decision_rule import LengthCalibration, LengthRule, LengthThresholds
+from predictors.calibration import Calibration
+from predictors.decision_rule import LengthRule, LengthThresholds
 
 # laws of the accepted length over γ = 3
 LAWS = torch.tensor(
@@ -84,6 +85,6 @@ def test_thresholds_and_calibration_are_checked_as_hrads_are():
     with pytest.raises(ValueError, match="max_distance must be > 0"):
         LengthThresholds(max_distance=0.0, static_gamma=1, rule=rule)
     with pytest.raises(ValueError, match="temperature must be > 0"):
-        LengthCalibration(0.0, (0.0,) * 5)
-    flat = LengthCalibration(1.0, (0.0,) * 5).probabilities(torch.zeros(1, 5))
+        Calibration(0.0, (0.0,) * 5)
+    flat = Calibration(1.0, (0.0,) * 5).probabilities(torch.zeros(1, 5))
     assert flat[0].tolist() == pytest.approx([0.2] * 5)

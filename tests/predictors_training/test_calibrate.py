@@ -10,9 +10,9 @@ import torch
 
 from pipelines.head_folder import read_head
 from pipelines.outputs import write_json
-from predictors.latency import LatencyProfile, draft_cost
+from predictors.latency import LatencyProfile, draft_cost, marginal_costs
 from predictors.training.calibrate import CalibrateConfig, calibrate, outputs
-from predictors.training.decision import Replay
+from predictors.training.decision import Costs, Replay
 from predictors.training.label_table import read_labels
 from predictors.training.metrics import nll
 from tests.pipelines.hand_made_profile import PROFILE
@@ -143,7 +143,7 @@ def test_test_rows_decide_nothing(finished, records):
 def test_the_static_setting_is_the_best_on_train_and_validation_rows(finished, records):
     table = read_labels(finished / "data/p/labels/hrad.parquet")
     known = table.take(np.flatnonzero(table.split != "test"))
-    replay = Replay(known.accepted, known.confidence_NG, 0.2)
+    replay = Replay(known.accepted, known.confidence_NG, Costs(0.2))
     values = [replay.value(replay.static(tokens)) for tokens in range(5)]
     assert records["paper"]["thresholds"]["static_gamma"] == int(np.argmax(values))
 
@@ -162,6 +162,11 @@ def test_the_draft_cost_is_the_latency_profiles(copied):
     expected = draft_cost(profile, metadata.gamma, context, sampled=False)
     record = json.loads(Path("data/p/calibration/paper.json").read_text())
     assert record["draft_cost"] == pytest.approx(expected) and expected != 0.2
+    write_parameters({"calibrate": {"draft_cost": None, "branch_hit": 0.7}})
+    run_calibrate("--device", "device.json", "--latency", "latency")
+    draft, verify = marginal_costs(profile, metadata.gamma, context, sampled=False)
+    record = json.loads(Path("data/p/calibration/paper.json").read_text())
+    assert record["costs"] == pytest.approx({"draft": draft, "verify": verify, "hit": 0.7})
 
 
 def test_another_label_table_is_refused(copied, traces):

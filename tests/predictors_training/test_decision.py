@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from predictors.decision_rule import DecisionRule, LengthRule
-from predictors.training.decision import Replay
+from predictors.training.decision import Costs, Replay
 
 # γ = 3; a draft pass costs a tenth of a target pass
 ROWS = Replay(
     accepted_N=np.array([0, 2, 3]),
     confidence_NG=np.array([[0.2, 0.9, 0.9], [0.9, 0.8, 0.3], [0.9, 0.4, 0.9]]),
-    draft_cost=0.1,
+    costs=Costs(draft=0.1),
 )
 
 
@@ -70,13 +70,23 @@ def test_the_oracle_is_the_best_of_all_plays():
     assert value == pytest.approx((1 + 3 + 4) / (1 + 1.2 + 1.3))
     grid = np.stack(np.meshgrid(*[np.arange(4)] * 3), axis=-1).reshape(-1, 3)
     for cost in (0.1, 0.5, 0.99, 1.0, 2.0):
-        rows = Replay(ROWS.accepted_N, ROWS.confidence_NG, cost)
+        rows = Replay(ROWS.accepted_N, ROWS.confidence_NG, Costs(cost))
         tokens = np.minimum(rows.accepted_N, grid) + 1
         best = (tokens.sum(axis=1) / (1 + cost * grid).sum(axis=1)).max()
         assert rows.value(rows.oracle()) == pytest.approx(best)
 
 
+def test_what_branches_hide_is_not_paid_for():
+    """Rows accept 0, 2 and 3; blocks of two are accepted whole in the last two, whose drafting is hidden in half of the cases."""
+    rows = Replay(ROWS.accepted_N, ROWS.confidence_NG, Costs(draft=0.1, verify=0.05, hit=0.5))
+    paid = (0.2 + 0.1 + 0.1) + 3 * 2 * 0.05
+    assert rows.value(rows.static(2)) == pytest.approx((1 + 3 + 3) / (3 + paid))
+    assert rows.cost(rows.confidence(0.5)).tolist() == pytest.approx([1 + 0.05 * 3 + 0.3, 1.1 + 0.15, 1.05 + 0.1])
+    with pytest.raises(ValueError, match=r"hit in \[0, 1\]"):
+        Costs(draft=0.1, hit=1.5)
+
+
 def test_accepted_beyond_gamma_counts_up_to_what_was_submitted():
-    rows = Replay(np.array([5]), np.array([[0.9, 0.9]]), 0.1)
+    rows = Replay(np.array([5]), np.array([[0.9, 0.9]]), Costs(0.1))
     assert rows.value(rows.static(2)) == pytest.approx(3 / 1.2)
     assert rows.oracle().submitted.tolist() == [2]

@@ -1,0 +1,40 @@
+"""The benchmark's branch-parallel arms, ``preset-γ``: on the virtual clock, or (``preset-γ-wall``) with both models at once.
+
+PEARL and SpecBranch without H-RAD are static in γ, which is chosen on validation prompts; those with H-RAD come from bundles,
+whose γ their head speaks of.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pipelines.measuring.names import PEARL, SPECBRANCH, WALL, WITHOUT_BRANCHES, WITHOUT_HRAD, BranchArm, branch_arm
+from predictors.bundle import read_bundle
+from runtime import Decoder, ModelPair, build_decoder, load_decoder
+
+STATIC = (PEARL, WITHOUT_HRAD)
+LEARNED = (SPECBRANCH, WITHOUT_BRANCHES)
+
+
+def branch_decoders(pair: ModelPair, gammas: Iterable[int], bundles: Mapping[str, Path]) -> dict[str, Decoder]:
+    """Decoders by arm, all on the virtual clock; presets without a bundle among ``bundles`` are left out."""
+    arms = [BranchArm(preset, gamma) for preset in STATIC for gamma in gammas]
+    arms += [BranchArm(preset, bundle_gamma(bundles[preset])) for preset in LEARNED if preset in bundles]
+    return {arm.name: _decoder(pair, arm, bundles) for arm in arms}
+
+
+def wall_decoders(pair: ModelPair, names: Iterable[str], bundles: Mapping[str, Path]) -> dict[str, Decoder]:
+    """The same arms ``names`` with a draft process each; that of a sequential decoder is left out, as its clock is the wall's."""
+    arms = [arm for arm in map(branch_arm, names) if arm is not None and arm.preset != WITHOUT_BRANCHES]
+    return {arm.name + WALL: _decoder(pair, arm, bundles, overlap="processes") for arm in arms}
+
+
+def bundle_gamma(bundle: Path) -> int:
+    """γ of an exported bundle's decoder."""
+    return int(read_bundle(bundle).card["decoder"]["gamma"])
+
+
+def _decoder(pair: ModelPair, arm: BranchArm, bundles: Mapping[str, Path], overlap: str = "none") -> Decoder:
+    own = {} if arm.preset == WITHOUT_BRANCHES else {"overlap": overlap}
+    if arm.preset in LEARNED:
+        return load_decoder(bundles[arm.preset], pair, own)
+    return build_decoder(pair, {"preset": arm.preset, "gamma": arm.gamma, **own})
