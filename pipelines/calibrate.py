@@ -84,7 +84,7 @@ def with_measured_costs(config: "CalibrateConfig", args: argparse.Namespace, tab
         raise ValueError("calibrate.draft_cost is not set: give --device and --latency to take it from the profile.")
     device = json.loads(args.device.read_text())["slug"]
     meaning = table.metadata
-    served = meaning.capture_contract(str(args.labels)).serving_range
+    served = meaning.capture_contract("label table: contract").serving_range
     context = (served.min_context + served.max_context) / 2
     profile = read_profile(args.latency / f"{device}.json")
     sampled = meaning.temperature > 0

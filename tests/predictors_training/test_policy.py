@@ -4,18 +4,22 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.outputs import write_json
 from predictors.bundle import read_bundle
 from predictors.controllers import learned_controller
 from predictors.training.trace_table import TraceTable
+from tests.pipelines.hand_made_profile import PROFILE
 from tests.predictors_training.synthetic import PARAMETERS, stage, synthetic_columns, write_parameters, write_traces
 
 
 def test_a_policy_is_trained_on_all_sets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    branches = {**PARAMETERS["calibrate"], "verify_cost": 0.05, "branch_hit": 0.7}
+    branches = {**PARAMETERS["calibrate"], "draft_cost": None, "branch_hit": 0.7}
     write_parameters({"policy": {"predictor": "extended"}, "calibrate": {"branches": branches}})
+    write_json(Path("device.json"), {"slug": "toy-1c"})
+    write_json(Path("latency/toy-1c.json"), PROFILE)
     sets = [write_traces(Path(name), synthetic_columns()) for name in ("rounds", "others")]
-    stage("policy", *map(str, sets), "policy")
+    stage("policy", *map(str, sets), "policy", "--device", "device.json", "--latency", "latency")
     card = read_bundle("policy").card
     assert card["decoder"] == {"preset": "specbranch", "gamma": PARAMETERS["labels"]["gamma"]}
     assert card["lineage"]["traces_sha256"] != TraceTable(sets[0]).manifest.content_hash
