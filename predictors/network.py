@@ -76,6 +76,35 @@ class HRADNetwork(nn.Module):
         return logits
 
 
+class ServedHead:
+    """A network for one row at a time: few operations, as each costs more than its arithmetic.
+
+    r = A x - A μ        A = C / σ / s on state columns, 1 / σ on scalars           (the reduction, folded where there is a PCA)
+    """
+
+    def __init__(self, network: HRADNetwork, device: torch.device) -> None:
+        reduction = network.reduction
+        self._mean, self._scale = reduction.mean.to(device), reduction.scale.to(device)
+        self._folded: Tensor | None = None
+        if len(reduction.components):
+            size, num_scalars = reduction.state_size, len(reduction.mean) - reduction.state_size
+            states = reduction.components / reduction.component_scale.unsqueeze(1)
+            block = torch.block_diag(states, torch.eye(num_scalars)) if num_scalars else states
+            assert block.shape == (reduction.output_size, size + num_scalars)
+            self._folded = (block / reduction.scale).to(device)
+        layers = [layer for layer in network.head if isinstance(layer, nn.Linear)]
+        self._layers = [(layer.weight.detach().to(device), layer.bias.detach().to(device)) for layer in layers]
+
+    def __call__(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Class logits [1, L] and the squared distance [1] of raw features [1, S + C]."""
+        centred = features - self._mean
+        reduced = centred / self._scale if self._folded is None else nn.functional.linear(centred, self._folded)
+        values = reduced
+        for weight, bias in self._layers[:-1]:
+            values = nn.functional.linear(values, weight, bias).relu_()
+        return nn.functional.linear(values, *self._layers[-1]), squared_distance(reduced)
+
+
 def squared_distance(reduced: Tensor) -> Tensor:
     """Mean squared standardised coordinate [B] of reduced features [B, R]: 1 on average over the training rows."""
     return reduced.square().mean(dim=1)

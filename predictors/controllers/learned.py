@@ -22,7 +22,7 @@ from predictors.contract import ContractError
 from predictors.controllers.base import Controller, Session
 from predictors.decision_rule import Thresholds
 from predictors.features import FeatureSpec, assemble, state_vector
-from predictors.network import build_network, squared_distance
+from predictors.network import ServedHead, build_network
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
 
@@ -131,6 +131,7 @@ class LearnedController(Controller):
                     f"{REMEDY}"
                 )
         self._device = torch.device("cpu")
+        self._served = ServedHead(self.network, self._device)
         self._warned: set[str] = set()
 
     @property
@@ -170,6 +171,15 @@ class LearnedController(Controller):
             raise ValueError(
                 f"{self.kind} needs target hidden states, and this decoder taps none. Build it with build_decoder."
             )
+        features = self.features(root, law)
+        if features.device != self._device:
+            self._served, self._device = ServedHead(self.network, features.device), features.device
+        logits, distance = self._served(features)
+        return self.calibration.probabilities(logits)[0], float(distance)
+
+    def features(self, root: Root, law: NextLaw | None) -> Tensor:
+        """Raw features [1, S + C] of a round (`predictors.features`)."""
+        assert root.hidden_KD is not None and root.embedding_E is not None
         state_S = state_vector(root.hidden_KD, root.embedding_E)
         previous = root.previous
         drafted = state_S.new_tensor([-1 if previous is None else previous.submitted], dtype=torch.int64)
@@ -177,12 +187,7 @@ class LearnedController(Controller):
         blank = state_S.new_zeros(1, dtype=torch.float32)
         confidence = blank if law is None else law.confidence.float().unsqueeze(0)
         entropy = blank if law is None else law.entropy.float().unsqueeze(0)
-        features = assemble(self.spec, state_S.unsqueeze(0), drafted, accepted, confidence, entropy)
-        if features.device != self._device:
-            self.network, self._device = self.network.to(features.device), features.device
-        reduced = self.network.reduction(features)
-        probabilities = self.calibration.probabilities(self.network.head(reduced))
-        return probabilities[0], float(squared_distance(reduced)[0])
+        return assemble(self.spec, state_S.unsqueeze(0), drafted, accepted, confidence, entropy)
 
     def warn_fallback(self, kind: str, reason: str) -> None:
         """Warn once per ``kind`` of reason that decoding goes on at the best static setting."""

@@ -5,6 +5,9 @@
 
 Source: specification of drafting, sections 0 and 10. c is SpecBranch's; the paper on improved multi-candidate decoding calls its
 inverse c. Here c is measured, never rounded to a whole number.
+
+The tables of both models at once (`beside_draft`, `beside_target`, `exchange`) are measured on CPUs only, where the draft has a
+process of its own. On an accelerator both models share one device by streams, and no table says yet what that costs.
 """
 
 import hashlib
@@ -32,6 +35,14 @@ AXES = {
     "chain_verification": ("drafted", "sampled"),  # the rest of a round outside the models
     "tree_drawing": ("drafted", "sampled"),  # drafted counts distinct nodes
     "tree_verification": ("drafted", "sampled"),
+    # branch-parallel decoding: work of the draft outside its passes, and of the verdict on candidates
+    "branch_candidates": ("rows", "sampled"),  # from the law at the branch point to as many candidates as rows
+    "branch_drawing": ("rows", "sampled"),  # one level of branches behind them: laws, draws, bookkeeping
+    "branch_verdict": ("candidates", "sampled"),
+    # both models at once, the draft in a process of its own, each with its share of the threads; on CPUs only
+    "beside_draft": ("rows", "context"),  # as `draft`, while the target passes without pause
+    "beside_target": ("tokens", "context"),  # as `target`, while the draft steps without pause
+    "exchange": ("submitted",),  # a round's messages, with a block of as many tokens and their laws
     "predictor": ("features",),  # one decision of a small MLP
     "transfer": ("bytes",),  # to another process, or from device to host
 }
@@ -65,14 +76,19 @@ class LatencyProfile:
                     f"table {name} has the axes {', '.join(table.axes)}, and must have {', '.join(AXES[name])}."
                 )
 
-    def latency(self, name: str, **coordinates: float) -> Latency:
-        """Table ``name`` at ``coordinates``; `ValueError` naming the tables there are, or this one's axes."""
+    def table(self, name: str) -> LatencyTable:
+        """Table ``name``; `ValueError` naming the tables there are."""
         if name not in self.tables:
             raise ValueError(
                 f"the profile of {self.pair} has no table {name!r}, only {', '.join(self.tables)}. {REMEDY}"
             )
+        return self.tables[name]
+
+    def latency(self, name: str, **coordinates: float) -> Latency:
+        """Table ``name`` at ``coordinates``; `ValueError` naming the tables there are, or this one's axes."""
+        table = self.table(name)
         try:
-            return self.tables[name].at(**coordinates)
+            return table.at(**coordinates)
         except ValueError as error:
             raise ValueError(f"table {name!r}: {error}") from error
 

@@ -45,6 +45,11 @@ class Latency:
 NO_TIME = Latency(0.0, 0.0, 0.0)
 
 
+def slower(one: Latency, other: Latency) -> Latency:
+    """Both at once: as long as the longer of them, in the median and in each quartile."""
+    return Latency(max(one.seconds, other.seconds), max(one.low, other.low), max(one.high, other.high))
+
+
 @dataclass(frozen=True)
 class _Record:
     axes: dict[str, list[int]]

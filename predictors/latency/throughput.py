@@ -16,15 +16,8 @@ with R tokens to go a round drafts m = min(γ, R - 1), accepts i of them with pr
     E = target_prefill(P) + [γ > 0] draft_prefill(P) + E(n - 1),    E(0) = 0
     E(R) = T_m(P + n - R - 1) + Σ_{i<=m} a_m(i) E(R - 1 - i)
 
-Branch-parallel decoding, seconds per token, with m pending tokens, G draft levels per branch stage (the branch token and G - 1
-more), branch-hit probability A, draft step t and target pass c t:
-
-    [max(G, c) t + (1 - α^m A) m t] (1-α) / (1-α^{m+1})
-
-A stage is both jobs side by side; after a rejection or a missed branch an idle-target draft stage draws m tokens anew.
-
-Sources: specification of verification, section 8 (round); specification of drafting, sections 3.4 to 3.6 and 10 (renewal
-model).
+Sources: specification of verification, section 8 (round); specification of drafting, section 10. Branch-parallel decoding:
+`predictors.latency.branching`.
 
 Left out: the law and draw of the prefill's own token; and that a chain accepted whole leaves the draft model one token behind,
 which the runtime feeds with the next round's first pass.
@@ -102,12 +95,23 @@ def draft_cost(profile: LatencyProfile, gamma: int, context: float, sampled: boo
     return (round_latency(profile, Shape.chain(gamma), context, sampled).seconds / verifying - 1) / gamma
 
 
+def marginal_costs(profile: LatencyProfile, gamma: int, context: float, sampled: bool) -> tuple[float, float]:
+    """In units of a round of plain decoding: a drafted token of a chain of ``gamma``, and what one more submitted token adds to
+    the target's pass and its verification."""
+    require_at_least("gamma", gamma, 1)
+    plain = round_latency(profile, Shape.chain(0), context, sampled).seconds
+    verifying = profile.latency("target", tokens=1 + gamma, context=context).seconds
+    verifying += profile.latency("chain_verification", drafted=gamma, sampled=int(sampled)).seconds
+    drafting = round_latency(profile, Shape.chain(gamma), context, sampled).seconds - verifying
+    return drafting / gamma / plain, max(0.0, verifying - plain) / gamma / plain
+
+
 def tokens_per_second(
     profile: LatencyProfile, shape: Shape, block_efficiency: float, context: float, sampled: bool
 ) -> Prediction:
     """One round of a long generation: ``block_efficiency`` tokens, the target's own among them, in the round's time."""
     require_at_least("block_efficiency (emitted tokens per target pass)", block_efficiency, 1)
-    return _prediction(block_efficiency, round_latency(profile, shape, context, sampled), rounds=1.0)
+    return predicted(block_efficiency, round_latency(profile, shape, context, sampled), rounds=1.0)
 
 
 def generation_latency(
@@ -150,7 +154,7 @@ def generation_latency(
     total = profile.latency("target_prefill", tokens=prompt_tokens) + seconds_R[-1]
     if gamma > 0:
         total += profile.latency("draft_prefill", tokens=prompt_tokens)
-    return _prediction(new_tokens, total, rounds_R[-1])
+    return predicted(new_tokens, total, rounds_R[-1])
 
 
 def chain_block_efficiency(alpha: float, gamma: int) -> float:
@@ -160,31 +164,6 @@ def chain_block_efficiency(alpha: float, gamma: int) -> float:
     return float(sum(alpha**accepted for accepted in range(gamma + 1)))
 
 
-def branch_parallel_latency(
-    alpha: float, pending: int, depth: int, hit: float, draft_seconds: float, target_seconds: float
-) -> float:
-    """Expected seconds per token of branch-parallel decoding (the renewal model).
-
-    Parameters
-    ----------
-    alpha
-        Acceptance probability of a pending token.
-    pending
-        m: tokens drafted ahead and verified in a branch stage, at most ``depth`` - 1, as a surviving branch provides them.
-    depth
-        G: draft levels of a branch stage, the branch token included.
-    hit
-        A: probability that the token at the branch point is among the branches.
-    draft_seconds, target_seconds
-        t and c t: a draft step, and the target pass beside the draft's.
-    """
-    require_probability("hit", hit)
-    if not 0 <= pending < depth:
-        raise ValueError(f"pending must lie in [0, depth - 1], got {pending}: a branch of depth {depth} keeps no more.")
-    stage = max(depth * draft_seconds, target_seconds)
-    redrafting = (1 - alpha**pending * hit) * pending * draft_seconds
-    return (stage + redrafting) / chain_block_efficiency(alpha, pending)
-
-
-def _prediction(tokens: float, time: Latency, rounds: float) -> Prediction:
+def predicted(tokens: float, time: Latency, rounds: float) -> Prediction:
+    """``tokens`` in ``time``."""
     return Prediction(tokens / time.seconds, tokens / time.high, tokens / time.low, time.seconds, rounds)

@@ -162,7 +162,7 @@ def test_build_decoder_takes_the_bundle_as_a_controller(pair, tmp_path):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_served_features_are_the_contracts(pair, tmp_path, temperature):
+def test_served_features_are_the_contracts(pair, tmp_path, monkeypatch, temperature):
     """What the head saw, recomputed without caches by the code that training uses."""
     bundle = random_bundle(tmp_path / "b", pair, "extended", gamma=3, temperatures=(temperature,), seed=1)
     decoder = load_decoder(bundle, pair)
@@ -173,7 +173,8 @@ def test_served_features_are_the_contracts(pair, tmp_path, temperature):
         return torch.tensor([0.0, 1.0, 0.0]), 0.0
 
     decoder.controller.predict = some
-    decoder.controller.network.reduction.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    features = decoder.controller.features
+    monkeypatch.setattr(decoder.controller, "features", lambda root, law: seen.append(features(root, law)) or seen[-1])
     steps = list(
         decoder.stream([1, 2, 3], max_new_tokens=30, temperature=temperature, randomness=Randomness(0), observe=True)
     )

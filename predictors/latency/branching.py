@@ -1,0 +1,247 @@
+"""Tokens per second of branch-parallel decoding: from a latency profile and a run's own rounds, or from the renewal model.
+
+A round at context l (cached tokens) verifies m submitted tokens, i of them drafted with the target idle, and grows G branch
+levels: k candidates, then G - 1 levels of r = (branch tokens - k) / (G - 1) rows on average. Its seconds are
+
+    T      = idle + max(target, branch) + [all m accepted] branch_verdict(k) + [side by side] exchange(m)
+    target = target(1 + m, l) + chain_verification(m)
+    branch = [law behind the block unknown] draft(1, l + m)
+             + branch_candidates(k) + (G - 1) branch_drawing(r) + Σ_{j<G-1} draft(r, l + m + j r)
+    idle   = Σ_{j<p} draft(1, l + j) + chain_drawing(p),    p = i + [the controller stopped in front of a token]
+
+Where the controller stops an idle draft stage, the law it stopped at is known behind the block, and its pass was idle too. Within
+a branch that survived, the law where retention stops is known without another pass. A request takes both prefills and its rounds:
+
+    E = max(target_prefill(P), draft_prefill(P)) + Σ T
+
+    side by side    both models at once, each with its share of the cores (overlap "processes", on the wall clock): passes are
+                    read from beside_target and beside_draft, and prefills are slowed down as the widest passes there are
+    one by one      nothing at once, and each has all cores (overlap "none", on the virtual clock): passes are read from target
+                    and draft
+
+The renewal model knows no rounds: seconds per token, with m pending tokens, G draft levels per branch stage (the branch token and
+G - 1 more), branch-hit probability A, draft step t and target pass c t,
+
+    [max(G, c) t + (1 - α^m A) m t] (1-α) / (1-α^{m+1})
+
+A stage is both jobs side by side; after a rejection or a missed branch an idle-target draft stage draws m tokens anew.
+
+Source: specification of drafting, sections 3.4 to 3.6 and 10. Left out: what controllers compute, how the draft settles a
+verdict, and, side by side, that the longer job runs its last stretch alone, as idle drafting does.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from predictors.latency.acceptance import require_at_least, require_probability
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.tables import NO_TIME, Latency, slower
+from predictors.latency.throughput import Prediction, chain_block_efficiency, predicted
+
+LONGEST_BRANCH = 1024  # where drafting is so cheap that branches of any length are hidden
+
+
+@dataclass(frozen=True)
+class BranchRound:
+    """What one round of branch-parallel decoding was made of; counts as in `predictors.rounds.RoundRecord`.
+
+    Parameters
+    ----------
+    context
+        Cached tokens before the round: all committed ones but the newest.
+    submitted, idle_levels, levels, drafted
+        Tokens that the target verified; levels drafted for them with the target idle; those and the branches' levels; tokens of
+        both.
+    candidates
+        Tokens tried at the branch point; 0 where there was none.
+    continues
+        Whether a branch survived the round before: the block is what was retained of it.
+    law_known
+        Whether the law behind the block was there before the branches were grown: the controller stopped in front of the next
+        token, or left out the end of the surviving branch.
+    reached
+        Whether the whole block was accepted, so that the candidates were verified.
+    """
+
+    context: int
+    submitted: int
+    idle_levels: int
+    levels: int
+    drafted: int
+    candidates: int
+    continues: bool
+    law_known: bool
+    reached: bool
+
+    def __post_init__(self) -> None:
+        grown, tokens = self.levels - self.idle_levels, self.drafted - self.idle_levels
+        if min(self.context, self.submitted, self.idle_levels, self.candidates, grown) < 0:
+            raise ValueError(f"a round has no counts below 0, and no fewer levels than idle ones: {self}.")
+        if self.idle_levels not in (0, self.submitted) or (self.continues and self.idle_levels):
+            raise ValueError(f"a block is drafted with the target idle, or retained, never both: {self}.")
+        if (grown > 0) != (self.candidates > 0) or tokens < self.candidates + max(0, grown - 1):
+            raise ValueError(f"branches have candidates and then a token on every level, or there are none: {self}.")
+
+    @property
+    def idle_passes(self) -> int:
+        """Draft passes with the target idle."""
+        return self.idle_levels + (self.law_known and not self.continues)
+
+    @property
+    def grown_levels(self) -> int:
+        """Branch levels behind the candidates'."""
+        return max(0, self.levels - self.idle_levels - 1)
+
+    @property
+    def rows(self) -> float:
+        """Mean tokens on those levels."""
+        tokens = self.drafted - self.idle_levels - self.candidates
+        return tokens / self.grown_levels if self.grown_levels else 0.0
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """Latencies of a round's parts; ``concurrent``: both models at once."""
+
+    profile: LatencyProfile
+    sampled: bool
+    concurrent: bool
+
+    def idle(self, made: BranchRound) -> Latency:
+        """The draft stage with the target idle."""
+        passes = made.idle_passes
+        total = self._outside("chain_drawing", drafted=passes) if passes else NO_TIME
+        return sum((self._draft(1, made.context + place) for place in range(passes)), total)
+
+    def target(self, context: float, submitted: int) -> Latency:
+        """The target's pass over the block, and its verdict."""
+        table = "beside_target" if self.concurrent else "target"
+        passed = self.profile.latency(table, tokens=1 + submitted, context=context)
+        return passed + self._outside("chain_verification", drafted=submitted)
+
+    def point(self, end: float, candidates: int, law_known: bool) -> Latency:
+        """Candidates behind ``end`` tokens."""
+        drawn = self._outside("branch_candidates", rows=candidates)
+        return drawn if law_known else drawn + self._draft(1, end)
+
+    def level(self, end: float, rows: float, place: int) -> Latency:
+        """The branch level behind ``place`` others of ``rows`` that follow ``end`` tokens."""
+        return self._draft(rows, end + place * rows) + self._outside("branch_drawing", rows=rows)
+
+    def branches(self, made: BranchRound) -> Latency:
+        """Growing the branches."""
+        if not made.candidates:
+            return NO_TIME
+        end = made.context + made.submitted
+        levels = (self.level(end, made.rows, place) for place in range(made.grown_levels))
+        return sum(levels, self.point(end, made.candidates, made.law_known))
+
+    def round(self, made: BranchRound) -> Latency:
+        """The whole round."""
+        total = self.idle(made) + slower(self.target(made.context, made.submitted), self.branches(made))
+        if made.reached and made.candidates:
+            total += self._outside("branch_verdict", candidates=made.candidates)
+        return total + self.profile.latency("exchange", submitted=made.submitted) if self.concurrent else total
+
+    def prefill(self, tokens: int) -> Latency:
+        """Both models' prefills, side by side."""
+        target, draft = (self.profile.latency(f"{name}_prefill", tokens=tokens) for name in ("target", "draft"))
+        if self.concurrent:
+            target, draft = target * self._slowdown("target", "tokens"), draft * self._slowdown("draft", "rows")
+        return slower(target, draft)
+
+    def _slowdown(self, name: str, size: str) -> float:
+        """The widest pass beside the other model, in such passes alone, at the shortest context."""
+        table = self.profile.table(f"beside_{name}")
+        at = {size: table.axes[size][-1], "context": table.axes["context"][0]}
+        return table.at(**at).seconds / self.profile.latency(name, **at).seconds
+
+    def _draft(self, rows: float, context: float) -> Latency:
+        return self.profile.latency("beside_draft" if self.concurrent else "draft", rows=rows, context=context)
+
+    def _outside(self, table: str, **at: float) -> Latency:
+        return self.profile.latency(table, sampled=int(self.sampled), **at)
+
+
+def branch_round_latency(profile: LatencyProfile, made: BranchRound, sampled: bool, concurrent: bool) -> Latency:
+    """Seconds of one round; ``sampled``: at a temperature above 0, ``concurrent``: side by side."""
+    return _Costs(profile, sampled, concurrent).round(made)
+
+
+def branch_parallel_prediction(
+    profile: LatencyProfile,
+    rounds: Iterable[BranchRound],
+    emitted: int,
+    prompt_tokens: int,
+    sampled: bool,
+    concurrent: bool,
+) -> Prediction:
+    """The time of one request that was made of ``rounds``.
+
+    Parameters
+    ----------
+    profile
+        Latencies of the pair on the machine; side by side with the tables ``beside_target``, ``beside_draft`` and ``exchange``.
+    rounds
+        Its rounds, without the prefill.
+    emitted
+        Its new tokens, the prefill's own among them.
+    prompt_tokens
+        Of its prompt.
+    sampled
+        Whether the temperature is above 0.
+    concurrent
+        Whether both models work at once (overlap "processes"), or one after the other on a virtual clock (overlap "none").
+    """
+    require_at_least("emitted", emitted, 1)
+    require_at_least("prompt_tokens", prompt_tokens, 1)
+    costs = _Costs(profile, sampled, concurrent)
+    times = [costs.round(made) for made in rounds]
+    return predicted(emitted, sum(times, costs.prefill(prompt_tokens)), len(times))
+
+
+def balanced_gamma(
+    profile: LatencyProfile, submitted: int, candidates: int, context: float, sampled: bool, concurrent: bool
+) -> int:
+    """The most continuation tokens (``gamma``) whose branches are grown within the target's pass over ``submitted`` tokens.
+
+    All ``candidates`` go on, and the law behind the block is unknown, as it is where drafting ran to its cap. At 0 not even one
+    level is hidden; `LONGEST_BRANCH` stands for any length.
+    """
+    require_at_least("submitted", submitted, 0)
+    require_at_least("candidates", candidates, 1)
+    costs = _Costs(profile, sampled, concurrent)
+    end = context + submitted
+    hidden = costs.target(context, submitted).seconds
+    branches = costs.point(end, candidates, law_known=False)
+    for gamma in range(LONGEST_BRANCH):
+        branches += costs.level(end, candidates, gamma)
+        if branches.seconds > hidden:
+            return gamma
+    return LONGEST_BRANCH
+
+
+def branch_parallel_latency(
+    alpha: float, pending: int, depth: int, hit: float, draft_seconds: float, target_seconds: float
+) -> float:
+    """Expected seconds per token of branch-parallel decoding (the renewal model).
+
+    Parameters
+    ----------
+    alpha
+        Acceptance probability of a pending token.
+    pending
+        m: tokens drafted ahead and verified in a branch stage, at most ``depth`` - 1, as a surviving branch provides them.
+    depth
+        G: draft levels of a branch stage, the branch token included.
+    hit
+        A: probability that the token at the branch point is among the branches.
+    draft_seconds, target_seconds
+        t and c t: a draft step, and the target pass beside the draft's.
+    """
+    require_probability("hit", hit)
+    if not 0 <= pending < depth:
+        raise ValueError(f"pending must lie in [0, depth - 1], got {pending}: a branch of depth {depth} keeps no more.")
+    stage = max(depth * draft_seconds, target_seconds)
+    redrafting = (1 - alpha**pending * hit) * pending * draft_seconds
+    return (stage + redrafting) / chain_block_efficiency(alpha, pending)
