@@ -30,6 +30,11 @@ class Candidates:
     draft_V: Tensor
     kind: str
 
+    def place(self, token: int) -> int | None:
+        """Which candidate ``token`` is; ``None`` if it is none."""
+        tokens: list[int] = self.tokens.tolist()
+        return tokens.index(token) if token in tokens else None
+
     def verdict_law(self, target_V: Tensor) -> OutcomeLaw:
         """Law of the verdict under the target's law [V]: row 0 is a miss, whose token ``residual(0)`` gives, row i + 1 a hit of
         candidate i."""

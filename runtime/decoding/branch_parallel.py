@@ -9,7 +9,6 @@ side. Source: specification of drafting, section 3.4. Shape suffixes: R rows of 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,6 +28,7 @@ from runtime.randomness import stream
 from runtime.request import Request
 from runtime.tree import TokenTree
 from runtime.verification import Verifier
+from runtime.verification.greedy import greedy_verdict
 
 
 class BranchParallelDecoder(Decoder):
@@ -68,16 +68,6 @@ class BranchParallelDecoder(Decoder):
             run.jobs.close()
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a round ended: ``accepted`` pending tokens, the ``newest`` token behind them, the branch that it is in, levels lost."""
-
-    accepted: int
-    newest: int
-    branch: int | None
-    rolled_back: int
-
-
 class BranchRun(Run):
     """One request in flight."""
 
@@ -105,57 +95,63 @@ class BranchRun(Run):
         pending = self.jobs.advance(self.verdict, root, self.remaining, self.text)
         out = self.target.forward([self.newest, *pending.tree.token_list])
         self.clock.lap("target")
-        target_probs = processed_law(out.logits, self.request.settings)
-        accepted, token, branch_law_V = self._verify(pending.tree, target_probs)
+        accepted, token, law_V = self._verify(pending.tree, out.logits)
         self.clock.lap("verify")
         branches = self.jobs.branches()
-        outcome = self._settle(pending, accepted, token, branch_law_V, branches)
+        branch = None
+        if accepted == pending.tree.num_nodes:
+            token, branch = self._at_branch_point(branches, token, law_V)
+        self.verdict = Verdict(accepted, token, branch)
         self.target.keep(range(1 + accepted))
-        self.newest = outcome.newest
+        self.newest = token
         self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[accepted]
-        tokens, record = self._end(pending, branches, outcome)
-        evidence = Evidence(root, pending.tree, pending.laws, target_probs, out.hidden_NKD)
-        return Step(tokens, record, evidence if self.request.observe else None)
+        tokens, record = self._end(pending, branches)
+        if not self.request.observe:
+            return Step(tokens, record)
+        target_probs = processed_law(out.logits, self.request.settings)
+        return Step(tokens, record, Evidence(root, pending.tree, pending.laws, target_probs, out.hidden_NKD))
 
-    def _verify(self, tree: TokenTree, target_probs_RV: Tensor) -> tuple[int, int | None, Tensor]:
-        """Accepted pending tokens; the token after a rejection, or ``None`` and the target's law [V] at the branch point."""
+    def _verify(self, tree: TokenTree, logits_RV: Tensor) -> tuple[int, int, Tensor]:
+        """Accepted pending tokens, and the token after a rejection; behind the last, the law [V] at the branch point instead (at
+        temperature 0 its one token)."""
+        if self.request.settings.greedy:
+            accepted, token = greedy_verdict(tree, logits_RV)
+            return accepted, token, logits_RV[accepted]
+        target_probs_RV = processed_law(logits_RV, self.request.settings)
         if not tree.num_nodes:
-            return 0, None, target_probs_RV[0]
+            return 0, -1, target_probs_RV[0]
         law = self.verifier(tree, target_probs_RV)
         accepted = int(self.chance.categorical(law.stop))
         law_V = law.residual(accepted)
-        if accepted == tree.num_nodes:
-            return accepted, None, law_V
-        return accepted, int(self.chance.categorical(law_V)), law_V
+        token = -1 if accepted == tree.num_nodes else int(self.chance.categorical(law_V))
+        return accepted, token, law_V
 
-    def _settle(
-        self, pending: Pending, accepted: int, token: int | None, branch_law_V: Tensor, branches: Branches
-    ) -> Outcome:
-        if token is not None:
-            return Outcome(accepted, token, None, pending.tree.num_nodes - accepted + branches.levels)
+    def _at_branch_point(self, branches: Branches, token: int, law_V: Tensor) -> tuple[int, int | None]:
+        """The token at the branch point, and the branch that starts with it."""
+        if self.request.settings.greedy:
+            return token, None if branches.candidates is None else branches.candidates.place(token)
         if branches.candidates is None:
-            return Outcome(accepted, int(self.chance.categorical(branch_law_V)), None, 0)
-        token, branch = draw_at_branch_point(branches.candidates, branch_law_V, self.chance)
-        return Outcome(accepted, token, branch, branches.levels if branch is None else 0)
+            return int(self.chance.categorical(law_V)), None
+        return draw_at_branch_point(branches.candidates, law_V, self.chance)
 
-    def _end(self, pending: Pending, branches: Branches, outcome: Outcome) -> tuple[list[int], RoundRecord]:
-        hit = outcome.branch is not None
+    def _end(self, pending: Pending, branches: Branches) -> tuple[list[int], RoundRecord]:
+        """Emit the round's tokens and record it."""
+        accepted, submitted = self.verdict.accepted, len(pending.tokens)
+        hit = self.verdict.branch is not None
         record = RoundRecord(
             drafted=pending.levels + branches.drafted,
             levels=pending.levels + branches.levels,
             idle_levels=pending.levels,
-            submitted=pending.tree.num_nodes,
-            accepted=outcome.accepted + hit,
-            rolled_back=outcome.rolled_back,
+            submitted=submitted,
+            accepted=accepted + hit,
+            rolled_back=0 if hit else submitted - accepted + branches.levels,
             trimmed=pending.trimmed,
             ends_segment=not hit,
             bypassed=pending.bypassed,
         )
-        tokens = [*pending.tree.token_list[: outcome.accepted], outcome.newest]
-        self.verdict = Verdict(outcome.accepted, outcome.newest, outcome.branch)
         self.clock.lap("verify")
         self.jobs.end_round(record)
         self.previous = record
-        tokens, record = self._emit(record, tokens)
+        tokens, record = self._emit(record, [*pending.tree.token_list[:accepted], self.newest])
         self.text += tokens
         return tokens, record

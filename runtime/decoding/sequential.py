@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
@@ -21,6 +22,7 @@ from runtime.randomness import stream
 from runtime.request import Request
 from runtime.tree import EMPTY_TREE, TokenTree
 from runtime.verification import VERIFIERS, Verifier, draw_verdict
+from runtime.verification.greedy import greedy_verdict
 
 
 class SequentialDecoder(Decoder):
@@ -82,8 +84,7 @@ class SequentialRun(Run):
         tree, draft_laws = self._draft(root)
         out = self.target.forward([self.newest, *tree.token_list], [-1, *(parent + 1 for parent in tree.parent_list)])
         self.clock.lap("target")
-        target_probs = processed_law(out.logits, self.request.settings)
-        row, token = draw_verdict(self.verify(tree, target_probs), self.chance)
+        row, token = self._verdict(tree, out.logits)
         path = tree.path(row)
         accepted = [tree.token_list[node] for node in path]
         self.target.keep([0, *(node + 1 for node in path)])
@@ -94,8 +95,16 @@ class SequentialRun(Run):
             self.draft.commit(path, accepted, [token])
             self.clock.lap("draft")
         tokens, record = self._end(tree.num_nodes, max(tree.depths), len(path), [*accepted, token])
-        evidence = Evidence(root, tree, draft_laws, target_probs, out.hidden_NKD) if self.request.observe else None
-        return Step(tokens, record, evidence)
+        if not self.request.observe:
+            return Step(tokens, record)
+        target_probs = processed_law(out.logits, self.request.settings)
+        return Step(tokens, record, Evidence(root, tree, draft_laws, target_probs, out.hidden_NKD))
+
+    def _verdict(self, tree: TokenTree, logits: Tensor) -> tuple[int, int]:
+        """The row where the accepted path ends, and the token after it."""
+        if self.request.settings.greedy:
+            return greedy_verdict(tree, logits)
+        return draw_verdict(self.verify(tree, processed_law(logits, self.request.settings)), self.chance)
 
     def _draft(self, root: Root) -> tuple[TokenTree, list[NextLaw]]:
         cap = self._cap(root)

@@ -207,12 +207,12 @@ def test_returning_pending_tokens_is_noticed(monkeypatch, temperature):
     """The loops of the public code stop at the length limit and return what was never verified: wrong at temperature 0 too."""
     honest = BranchRun._end
 
-    def with_pending(self, pending, branches, outcome):
-        tokens, record = honest(self, pending, branches, outcome)
+    def with_pending(self, pending, branches):
+        tokens, record = honest(self, pending, branches)
         left = self.remaining
-        if 0 < left <= 2 and outcome.branch is not None:
+        if 0 < left <= 2 and self.verdict.branch is not None:
             draft = self.jobs._executor._service._draft
-            unverified = draft._branches[outcome.branch].tokens[1 : 1 + left]
+            unverified = draft._branches[self.verdict.branch].tokens[1 : 1 + left]
             self.text += unverified
             self.done = len(unverified) == left
         return tokens, record
