@@ -35,12 +35,16 @@ class DecoderConfig:
 
 
 DEFAULT_EPSILON = 0.2  # best in the paper's Tables 4 and 19
-BRANCH_KEYS = (
-    "method",
-    "verifier",
-    "controller",
-    "epsilon",
-)  # of method branch_parallel, beside those of `BranchConfig`
+
+
+@dataclass(frozen=True)
+class BranchDecoderConfig(BranchConfig):
+    """Method ``branch_parallel``: also the pending block's ``verifier``, the ``controller``, and its soft threshold ``epsilon``."""
+
+    method: str = "branch_parallel"
+    verifier: str = "block"
+    controller: dict | None = None
+    epsilon: float | None = None
 
 
 def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
@@ -112,22 +116,19 @@ def _built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | 
 def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
     if pair.draft is None:
         raise ValueError("decoder: method 'branch_parallel' needs a draft model; this pair has none.")
-    own = {key: value for key, value in config.items() if key not in BRANCH_KEYS}
-    parsed = parse_config(BranchConfig, own, where)
-    verifier = _verifier(config.get("verifier", "block"), lossy=False)
-    if not verifier.chains_only:
+    parsed = parse_config(BranchDecoderConfig, config, where)
+    chains = [name for name, verifier in VERIFIERS.items() if verifier.chains_only]
+    if parsed.verifier not in chains:
         raise ValueError(
-            f"{where}: verifier {verifier.name!r} is for trees; the pending block is a chain: block, tokenwise."
+            f"{where}: the pending block is a chain; its verifier must be one of {', '.join(chains)}, got {parsed.verifier!r}."
         )
-    epsilon = config.get("epsilon")
     if controller is None:
-        soft = {"kind": "confidence", "epsilon": DEFAULT_EPSILON}
-        controller = build_controller(config.get("controller") or soft)
-    if epsilon is not None:
-        controller = controller.with_epsilon(epsilon)
+        controller = build_controller(parsed.controller or {"kind": "confidence", "epsilon": DEFAULT_EPSILON})
+    if parsed.epsilon is not None:
+        controller = controller.with_epsilon(parsed.epsilon)
     _require_depth(parsed.gamma, controller, where)
     _check_contract(controller, pair)
-    return BranchParallelDecoder(pair, parsed, verifier, controller)
+    return BranchParallelDecoder(pair, parsed, VERIFIERS[parsed.verifier], controller)
 
 
 def _require_depth(gamma: int, controller: Controller, where: str) -> None:

@@ -1,6 +1,7 @@
 """The Parquet tables of a benchmark: one row per timed run, and one per loop-against-replay pair."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from predictors.rounds import PHASES, RoundRecord
 COUNTS = ("rounds", "drafted", "levels", "accepted", "emitted", "rolled_back", "trimmed", "segments", "bypassed")
 HISTOGRAMS = ("accepted_histogram", "uncut_histogram")  # rounds by accepted tokens: all, and those of the longest draft
 SUMMED = ("drafted", "levels", "accepted", "emitted", "rolled_back")
+BRANCH_COUNTS = ("submitted", "idle_levels", "branch_points", "tested_points", "hits")
+BRANCH_SECONDS = ("overlapped", "seconds_steady", "seconds_steady_wait")
+ROUND_LISTS = ("submitted", "idle_levels", "levels", "drafted")  # one number per round
 MEASUREMENT_SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("pair", "arm", "split", "slice", "document", "prompt")),
@@ -24,9 +28,12 @@ MEASUREMENT_SCHEMA = pa.schema(
         ("repeat", pa.int32()),
         ("order", pa.int32()),
         ("tokens", pa.int32()),
-        ("seconds", pa.float64()),
-        *((name, pa.int32()) for name in COUNTS),  # null where the arm keeps no round records
+        ("seconds", pa.float64()),  # of the wall's clock, or of the virtual one
+        ("virtual", pa.bool_()),
+        *((name, pa.int32()) for name in (*COUNTS, *BRANCH_COUNTS)),  # null where the arm keeps no round records
         *((name, pa.list_(pa.int32())) for name in HISTOGRAMS),
+        *((f"round_{name}", pa.list_(pa.int32())) for name in ROUND_LISTS),
+        *((name, pa.float64()) for name in BRANCH_SECONDS),
         *((f"seconds_{phase}", pa.float64()) for phase in (*PHASES, "rest")),
         ("equals_plain", pa.bool_()),  # greedy text equals the autoregressive arm's; null above temperature 0
         ("output", pa.list_(pa.int32())),
@@ -44,12 +51,20 @@ REPLAY_SCHEMA = pa.schema(
 
 
 def measured(run: Run, seconds: float) -> dict[str, Any]:
-    """What one run took and did; counts of rounds leave the prefill out, seconds by phase include it."""
-    row: dict[str, Any] = {"tokens": len(run.tokens), "seconds": seconds, "output": run.tokens}
+    """What one run took and did; counts of rounds leave the prefill out, seconds by phase include it.
+
+    A run on the virtual clock (``run.virtual``) took its wall-clock ``seconds`` less what draft and target would have saved side
+    by side; its ``seconds_draft`` are those in which the target waited for the draft.
+    """
+    overlapped = sum(record.overlapped for record in run.rounds or ())
+    virtual = run.virtual or overlapped > 0
+    seconds -= overlapped
+    row: dict[str, Any] = {"tokens": len(run.tokens), "seconds": seconds, "virtual": virtual, "output": run.tokens}
     if run.rounds is None:
         return row
     rounds = run.rounds[1:]
     phases = {phase: sum(r.seconds.get(phase, 0.0) for r in run.rounds) for phase in PHASES}
+    phases["draft"] -= overlapped
     return row | {
         "rounds": len(rounds),
         **{name: sum(getattr(r, name) for r in rounds) for name in SUMMED},
@@ -60,7 +75,34 @@ def measured(run: Run, seconds: float) -> dict[str, Any]:
         "uncut_histogram": uncut_histogram(rounds),
         **{f"seconds_{phase}": value for phase, value in phases.items()},
         "seconds_rest": seconds - sum(phases.values()),
+        **{f"round_{name}": [getattr(r, name) for r in rounds] for name in ROUND_LISTS},
+        **_branching(run.rounds, overlapped),
     }
+
+
+def _branching(records: Sequence[RoundRecord], overlapped: float) -> dict[str, Any]:
+    """What rounds that draft beside the target add; ``records`` with the prefill. A branch point is *tested* if all before it is
+    accepted; a *steady* round follows a hit, so that its block was drafted beside the target."""
+    rounds = records[1:]
+    points = [r for r in rounds if r.timeline and r.levels > r.idle_levels]
+    steady = [record for before, record in pairwise(records) if not before.ends_segment]
+    return {
+        "submitted": sum(r.submitted for r in rounds),
+        "idle_levels": sum(r.idle_levels for r in rounds),
+        "branch_points": len(points),
+        "tested_points": sum(r.accepted_in_sequence == r.submitted for r in points),
+        "hits": sum(not r.ends_segment for r in rounds),
+        "overlapped": overlapped,
+        "seconds_steady": sum(_target_seconds(r)[0] for r in steady),
+        "seconds_steady_wait": sum(_target_seconds(r)[1] for r in steady),
+    }
+
+
+def _target_seconds(record: RoundRecord) -> tuple[float, float]:
+    """How long the target's lane of a round is, and how long it waits in it."""
+    spans = [span for span in record.timeline if span.lane == "target"]
+    waited = sum(span.end - span.start for span in spans if span.phase == "wait")
+    return max(span.end for span in spans) - min(span.start for span in spans), waited
 
 
 def accepted_histogram(rounds: Sequence[RoundRecord]) -> list[int]:

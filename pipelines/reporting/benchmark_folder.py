@@ -102,7 +102,7 @@ def read_benchmark(folder: Path) -> Benchmark:
 
 
 def _place(arm: str) -> tuple[int, float]:
-    order = (PLAIN, HF_FORWARD, HF_PLAIN, HF_ASSISTED, CHAIN, CONFIDENCE, "entropy", HRAD)
+    order = (PLAIN, HF_FORWARD, HF_PLAIN, HF_ASSISTED, CHAIN, CONFIDENCE, "entropy", HRAD, "length")
     family = next((index for index, prefix in enumerate(order) if arm.startswith(prefix)), len(order))
     _, _, number = arm.partition("-")
     return family, float(number) if number else 0.0

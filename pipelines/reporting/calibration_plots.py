@@ -1,5 +1,6 @@
 """Plots of a calibration record: reliability diagram and confusion matrix."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -21,7 +22,7 @@ def reliability_figure(metrics: dict[str, dict[str, Any]]) -> Figure:
     return figure
 
 
-def confusion_figure(metrics: dict[str, dict[str, Any]]) -> Figure:
+def confusion_figure(metrics: dict[str, dict[str, Any]], classes: Sequence[str] = CLASSES) -> Figure:
     """The calibrated head's confusion matrix, counts and shares of each true class."""
     confusion = metrics["head"]["confusion"]
     figure = Figure(figsize=(4.2, 4.0), layout="constrained")
@@ -32,7 +33,7 @@ def confusion_figure(metrics: dict[str, dict[str, Any]]) -> Figure:
         for j, count in enumerate(row):
             colour = "white" if shares[i][j] > 0.6 else "black"
             axes.text(j, i, f"{count}\n{shares[i][j]:.0%}", ha="center", va="center", color=colour)
-    axes.set_xticks(range(len(CLASSES)), CLASSES)
-    axes.set_yticks(range(len(CLASSES)), CLASSES)
+    axes.set_xticks(range(len(classes)), classes)
+    axes.set_yticks(range(len(classes)), classes)
     axes.set(xlabel="predicted", ylabel="true", title="Accepted tokens of a draft, test rows")
     return figure

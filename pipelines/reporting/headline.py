@@ -12,6 +12,7 @@ NAMES = {
     "hf_assisted": "HF assisted",
     "entropy": "entropy (AdaEDL)",
     "hrad": "H-RAD",
+    "length": "explicit length",
 }
 
 

@@ -20,9 +20,10 @@ GREY, LIGHT_BLUE, BLUE, ORANGE, GREEN, RED, PURPLE = (
     "#d55e00",
     "#cc79a7",
 )
+WAIT = "#e6e6e6"
 COLOURS = {PLAIN: "#5a5a5a", HF_FORWARD: GREY, HF_PLAIN: "#b5b5b5", HF_ASSISTED: PURPLE, "entropy": GREEN, HRAD: RED}
 FAMILY_COLOURS = {"static": BLUE, "confidence": ORANGE, **COLOURS}
-PHASE_COLOURS = dict(zip((*PHASES, "rest"), (ORANGE, BLUE, GREEN, PURPLE, "#c9c9c9"), strict=True))
+PHASE_COLOURS = dict(zip((*PHASES, "rest"), (ORANGE, BLUE, GREEN, PURPLE, WAIT, "#c9c9c9"), strict=True))
 TEMPERATURE_STYLES = ((BLUE, "o", "-"), (RED, "s", "--"), (GREEN, "^", ":"), (PURPLE, "D", "-."))
 STYLE = {
     "font.size": 10,
@@ -125,9 +126,9 @@ def time_shares(timing: dict[str, Any]) -> Figure:
     figure, panels = _panels(len(rows), width=5.0, height=1.3 + 0.34 * len(names))
     for axes, row in zip(panels, rows, strict=True):
         left = np.zeros(len(names))
-        for phase, colour in PHASE_COLOURS.items():
+        for phase in row["arms"][PLAIN]["time_shares"]:
             shares = 100 * np.array([row["arms"][name]["time_shares"][phase] for name in names])
-            axes.barh(range(len(names)), shares, left=left, color=colour, edgecolor="white", label=phase)
+            axes.barh(range(len(names)), shares, left=left, color=PHASE_COLOURS[phase], edgecolor="white", label=phase)
             for place, (start, share) in enumerate(zip(left, shares, strict=True)):
                 if share >= 6:
                     axes.text(start + share / 2, place, f"{share:.0f}", ha="center", va="center", fontsize=8.5)

@@ -67,6 +67,7 @@ def predictor_quality(record: dict[str, Any]) -> dict[str, Any]:
     """The figures of a calibration record that the report shows: the head's and its baselines' on test rows."""
     test = record["test"]
     return {
+        "target": record["target"],
         "feature_set": record["feature_set"],
         "gamma": record["gamma"],
         "sampling_temperature": record["sampling_temperature"],

@@ -11,10 +11,14 @@ from matplotlib.figure import Figure
 
 from pipelines.measuring.provenance import numerics
 from pipelines.reporting.bars import bar_text, measured_text
+from pipelines.reporting.branch_folder import Timelines
+from pipelines.reporting.branch_page import branch_section
 from pipelines.reporting.headline import arm_name, headline, percent, times
+from pipelines.reporting.timeline_plots import timeline_text
 from pipelines.reporting.verifier_report import sentence
 
 TEMPLATE = "report.html"
+TARGET_NAMES = {"classes": "H-RAD", "length": "explicit length"}
 PREDICTOR_NAMES = {
     "head_argmax": "H-RAD, argmax rule",
     "majority": "majority class",
@@ -27,7 +31,12 @@ PREDICTOR_NAMES = {
 
 
 def render(
-    timing: dict[str, Any], quality: dict[str, Any], facts: dict[str, Any], images: dict[str, bytes], small: str
+    timing: dict[str, Any],
+    quality: dict[str, Any],
+    facts: dict[str, Any],
+    images: dict[str, bytes],
+    small: str,
+    timelines: Timelines,
 ) -> str:
     """The page's HTML. ``facts`` is ``pair.json``, ``small`` the size of the built-in pair's trained target in words."""
     environment = Environment(
@@ -60,7 +69,9 @@ def render(
         verifier_tables=_verifier_tables(timing["verifiers"], quality["verifiers"]),
         verifier_sentence=sentence(quality["verifiers"], timing["verifiers"]) if quality["verifiers"] else None,
         predictor_rows=_predictor_rows(quality["predictors"], exported),
-        image=lambda name: _image(images[name], name),
+        branches=branch_section(timing["branches"], quality["branches"], exact),
+        timelines=timeline_text(timelines),
+        image=lambda name, text=None: _image(images[name], text or name),
         name=arm_name,
         bar_text=bar_text,
         measured_text=measured_text,
@@ -91,9 +102,9 @@ def _without_place(row: dict[str, Any], timing: dict[str, Any]) -> list[str]:
     return [sentence[0].upper() + sentence[1:] for sentence in sentences]
 
 
-def _image(data: bytes, name: str) -> Markup:
-    text = base64.b64encode(data).decode()
-    return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(name, text)
+def _image(data: bytes, text: str) -> Markup:
+    encoded = base64.b64encode(data).decode()
+    return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(text, encoded)
 
 
 def _verifier_tables(timing: dict[str, Any] | None, quality: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -112,7 +123,8 @@ def _verifier_tables(timing: dict[str, Any] | None, quality: dict[str, Any] | No
 def _predictor_rows(predictors: dict[str, Any], exported: str | None) -> list[dict[str, Any]]:
     """One row per trained head, then the baselines and policies, which all predictors share."""
     rows = [
-        _row(f"H-RAD, {name} features", record, "head") | {"exported": name == exported}
+        _row(f"{TARGET_NAMES[record['target']]}, {record['feature_set']} features", record, "head")
+        | {"exported": name == exported}
         for name, record in predictors.items()
     ]
     if exported is not None:

@@ -2,6 +2,7 @@
 
     rate            Σ tokens / Σ seconds
     rate ratio      rate of an arm / rate of a baseline, both over the same resampled documents (the headline figure)
+    rate difference rate of an arm - rate of a baseline, likewise (for shares, which may be 0)
     median ratio    weighted median over prompts of each prompt's own rate ratio (robust against a few slow runs)
 
 Prompts of one document are not independent, so documents are what is drawn. Items are prompts (at a temperature), in one order
@@ -53,6 +54,18 @@ class PairedBootstrap:
         sums = [values.sum() for values in arrays]
         replicates = self._bootstrap.ratio(*arrays[:2]) / self._bootstrap.ratio(*arrays[2:])
         return interval(float(sums[0] / sums[1] / (sums[2] / sums[3])), replicates)
+
+    def rate_difference(
+        self, amount: ArrayLike, cost: ArrayLike, base_amount: ArrayLike, base_cost: ArrayLike
+    ) -> Interval:
+        """Rate of an arm less the rate of a baseline; undefined (all ``None``) where either met no cost."""
+        arrays = [np.asarray(values, float) for values in (amount, cost, base_amount, base_cost)]
+        sums = [values.sum() for values in arrays]
+        if not sums[1] or not sums[3]:
+            return {"value": None, "low": None, "high": None}
+        with np.errstate(invalid="ignore", divide="ignore"):
+            replicates = self._bootstrap.ratio(*arrays[:2]) - self._bootstrap.ratio(*arrays[2:])
+        return interval(float(sums[0] / sums[1] - sums[2] / sums[3]), replicates[np.isfinite(replicates)])
 
     def median(self, values: ArrayLike) -> Interval:
         """Median over items; a document drawn twice counts twice."""

@@ -157,6 +157,8 @@ class BranchDraft(ChainDraft):
         law = self._branch_point()
         wanted = self._session.branch_count(law)
         count = self._config.num_branches(float(law.confidence)) if wanted is None else wanted
+        if count < 0:
+            raise ValueError(f"a controller's branch_count must be >= 0 or None, got {count}.")
         candidates = draw_candidates(self._kind, law, count, self._randomness)
         parent = self._num_nodes - 1
         for token in candidates.tokens.tolist():

@@ -12,7 +12,7 @@ from predictors.signals import Root
 from runtime.branching.draft import NO_BRANCHES, Branches, Pending, Verdict
 from runtime.branching.host import DraftHost
 from runtime.branching.timeline import Timeline
-from runtime.clock import PhaseClock
+from runtime.clock import PhaseClock, Stretch
 from runtime.overlap.process import DraftProcessDied
 from runtime.randomness import Chance, spawn
 from runtime.request import Request
@@ -38,15 +38,20 @@ class DraftJobs:
     def open(self) -> None:
         """Begin to cache the prompt, beside what the target does from now on."""
         self._fork = self._clock.now
-        self._executor.submit("open", replace(self._request, randomness=spawn(self._chance)))
+        try:
+            self._executor.submit("open", replace(self._request, randomness=spawn(self._chance)))
+        except DraftProcessDied:  # since the last request
+            self._dead = True
 
     def opened(self) -> None:
         """Wait until the prompt is cached."""
         join = self._own_work()
+        stretches: list[Stretch] = []
         try:
-            stretches = self._executor.result().value
+            if not self._dead:
+                stretches = self._executor.result().value
         except DraftProcessDied:
-            self._dead, stretches = True, []
+            self._dead = True
         self._joined(join, stretches)
 
     def advance(self, verdict: Verdict, root: Root, remaining: int, text: list[int]) -> Pending:
@@ -64,13 +69,8 @@ class DraftJobs:
                 self._executor.submit("branch")
                 pending: Pending = self._executor.result().value
                 break
-            except DraftProcessDied as death:
+            except DraftProcessDied:
                 self._dead = True
-                self._restarts += 1
-                if self._restarts > RESTARTS:
-                    raise RuntimeError(
-                        f"{death} It died {self._restarts} times within one request; decode with overlap 'none' instead."
-                    ) from death
         self._clock.lap("draft")
         self._timeline.lane("target", [("wait", start, end) for _, start, end in self._clock.stretches()])
         self._timeline.lane("draft", pending.stretches)
@@ -102,13 +102,18 @@ class DraftJobs:
         self._timeline.lane("target", self._clock.stretches())
         return self._clock.now
 
-    def _joined(self, join: float, stretches: list) -> None:
+    def _joined(self, join: float, stretches: list[Stretch]) -> None:
         self._clock.lap("draft" if self._host.virtual else "wait")
         waited = self._clock.stretches()
         self._timeline.lane("target", [] if self._host.virtual else waited)
         self._timeline.beside(stretches, self._fork, join)
 
     def _restart(self, prompt: list[int]) -> None:
+        self._restarts += 1
+        if self._restarts > RESTARTS:
+            raise RuntimeError(
+                f"the draft process died {self._restarts} times within one request; decode with overlap 'none' instead."
+            )
         warnings.warn(
             "the draft process died; a fresh one goes on behind the tokens emitted so far. Nothing is lost but time.",
             stacklevel=2,

@@ -1,4 +1,4 @@
-"""A benchmark and a calibration written by hand: nine arms of known speed on six prompts."""
+"""A benchmark and a calibration written by hand: ten arms of known speed on six prompts."""
 
 import numpy as np
 
@@ -17,6 +17,7 @@ SPEED = {  # tokens per second of each arm
     "confidence-0.4": 150,
     "entropy": 160,
     "hrad": 176,
+    "length": 150,
 }
 
 
@@ -24,7 +25,7 @@ def interval(value):
     return {"value": value, "low": value - 0.1, "high": value + 0.1}
 
 
-def calibration(feature_set: str) -> dict:
+def calibration(feature_set: str, target: str = "classes") -> dict:
     bins = [{"from": 0.4, "rows": 10, "confidence": 0.45, "accuracy": 0.5}]
     metrics = {
         "macro_auc": 0.7,
@@ -42,6 +43,7 @@ def calibration(feature_set: str) -> dict:
     policies = ("head", *names[2:], "confidence", "best_static", "oracle")
     values = {name: interval(2.0) | {"submitted_per_round": 3.0, "passes_per_round": 3.0} for name in policies}
     return {
+        "target": target,
         "feature_set": feature_set,
         "gamma": 3,
         "sampling_temperature": 0.0,

@@ -40,7 +40,7 @@ class CountingModel:
 def test_replay_repeats_the_passes_of_the_decode(pair, name, temperature):
     passes: list = []
     counted = ModelPair(CountingModel(pair.target, "target", passes), CountingModel(pair.draft, "draft", passes))
-    decoder = arms.build_decoders(counted, (2,), (0.3,), "block", None)[name]
+    decoder = arms.build_decoders(counted, (2,), (0.3,), "block", {})[name]
     options = {"max_new_tokens": 12, "temperature": temperature}
     replay = record(decoder, [1, 2, 3], randomness=Randomness(0), **options)
     recorded = list(passes)

@@ -22,6 +22,7 @@ def inputs(tmp_path_factory):
     write_benchmark(folder / "benchmark" / "toy-1c", measurement_rows())
     for name in ("paper", "extended"):
         write_json(folder / "calibration" / f"{name}.json", calibration(name))
+    write_json(folder / "calibration" / "length.json", calibration("extended", "length"))
     write_json(folder / "pair" / "pair.json", {"source": "builtin", "pair": "p"})
     write_comparison(folder / "verifiers" / "toy-1c")
     write_json(folder / "latency" / "toy-1c.json", PROFILE)
@@ -99,7 +100,7 @@ def test_quality_holds_counts_and_no_time(quality):
     assert quality["equals_plain"]["chain-3"] == {"equal": 6, "texts": 6}
     assert "seconds" not in json.dumps(quality)
     assert "date" not in quality["provenance"]
-    assert quality["predictors"].keys() == {"paper", "extended"}
+    assert quality["predictors"].keys() == {"paper", "extended", "length"}
 
 
 def test_report_is_a_function_of_its_inputs(inputs, folder, tmp_path):
@@ -133,6 +134,8 @@ def test_page_is_well_formed_and_works_offline(folder, timing):
     assert not re.search(r"https?://|url\(|@import", text)
     assert "&lt;b&gt;note" in text
     assert timing["title"] in text
+    assert text.count("<td>explicit length</td>") == 4  # speed and counts at both temperatures
+    assert "<td>explicit length, extended features</td>" in text and "<td>H-RAD, paper features</td>" in text
     assert {path.stem for path in folder.glob("*.png")} == {
         *("speedup", "sweep", "slices", "accepted", "shares", "confusion", "reliability", "verifiers", "acceptance"),
         *("latency", "prediction"),

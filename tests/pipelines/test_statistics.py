@@ -57,3 +57,16 @@ def test_median():
 
 def test_gain():
     assert less_one({"value": 1.5, "low": None, "high": 2.0}) == {"value": 0.5, "low": None, "high": 1.0}
+
+
+def test_a_difference_of_rates_is_paired_and_may_start_from_nothing():
+    """Documents differ widely in their shares, the arm's is always a tenth higher: the paired difference is exact."""
+    share = np.array([0.0, 0.0, 0.4, 0.8])
+    bootstrap = PairedBootstrap(["a", "b", "c", "d"], replicates=500, seed=0)
+    levels = np.full(4, 100)
+    difference = bootstrap.rate_difference((share + 0.1) * levels, levels, share * levels, levels)
+    assert (difference["value"], difference["low"], difference["high"]) == pytest.approx((0.1, 0.1, 0.1))
+    unpaired = bootstrap.rate((share + 0.1) * levels, levels)
+    assert unpaired["high"] - unpaired["low"] > 0.3
+    nothing = bootstrap.rate_difference(share, levels, share, 0 * levels)
+    assert nothing == {"value": None, "low": None, "high": None}

@@ -76,6 +76,52 @@ def test_the_report_counts_by_split_and_slice(tmp_path):
         assert classes == {name: sum(slices[split][name] for slices in record["slices"].values()) for name in classes}
 
 
+def changed_manifest(folder, change):
+    """Traces whose manifest was edited."""
+    write_traces(folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    change(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return TraceTable(folder)
+
+
+def test_several_sets_are_one_table_and_one_contract(tmp_path):
+    def elsewhere(manifest):
+        manifest["contract"]["serving_range"] |= {"min_context": 4, "max_context": 50}
+
+    sets = [TraceTable(write_traces(tmp_path / "one")), changed_manifest(tmp_path / "two", elsewhere)]
+    report = write_labels(sets, LabelConfig(GAMMA_MAX), tmp_path / "both.parquet")
+    one, both = make_labels(tmp_path / "alone"), read_labels(tmp_path / "both.parquet")
+    assert len(both) == 2 * len(one) == sum(report.to_json()["rows"].values())
+    assert np.array_equal(both.label, np.tile(one.label, 2))
+    serving = both.metadata.capture_contract("labels").serving_range
+    assert (serving.min_context, serving.max_context) == (4, 90)
+    assert both.metadata.traces_sha256 != one.metadata.traces_sha256
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda manifest: manifest.update(gamma_max=3), "other has gamma_max 3 and .*one 4"),
+        (lambda manifest: manifest["contract"]["serving_range"].update(dtype="bfloat16"), "of float32 and of bfloat16"),
+        (
+            lambda manifest: manifest["contract"]["identity"]["target"].update(weights=[1.0, 9.0]),
+            "other does not belong here: target.weights",
+        ),
+        (
+            lambda manifest: manifest["contract"]["identity"].update(tokenizer_hash="another"),
+            "other does not belong here: tokenizer",
+        ),
+    ],
+    ids=["gamma_max", "dtype", "target", "tokenizer"],
+)
+def test_sets_that_do_not_belong_together_are_refused_by_name(tmp_path, change, message):
+    sets = [TraceTable(write_traces(tmp_path / "one")), changed_manifest(tmp_path / "other", change)]
+    with pytest.raises(ValueError, match=message):
+        write_labels(sets, LabelConfig(2), tmp_path / "labels.parquet")
+    assert not (tmp_path / "labels.parquet").exists()
+
+
 @pytest.mark.parametrize("column, what", [("document", "document"), ("prompt_id", "prompt")])
 def test_a_document_or_prompt_in_two_splits_is_refused(tmp_path, column, what):
     columns = synthetic_columns()

@@ -1,0 +1,122 @@
+"""Branch-parallel arms of a finished benchmark, apart from the others: some of their times are a virtual clock's."""
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipelines.measuring.names import (
+    BRANCH_PRESETS,
+    PEARL,
+    SPECBRANCH,
+    TIMELINES,
+    WITHOUT_BRANCHES,
+    WITHOUT_HRAD,
+    BranchArm,
+    branch_arm,
+)
+from pipelines.reporting.benchmark_folder import Benchmark
+from pipelines.reporting.headline import arm_name
+
+PRESET_NAMES = {
+    PEARL: "PEARL",
+    SPECBRANCH: "SpecBranch",
+    WITHOUT_HRAD: "SpecBranch without H-RAD",
+    WITHOUT_BRANCHES: "SpecBranch without branches",
+}
+VIRTUAL_CLOCK, WALL_CLOCK = "virtual", "wall"
+Timelines = dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class BranchBenchmark:
+    """``whole`` is the benchmark with every arm."""
+
+    whole: Benchmark
+
+    @cached_property
+    def others(self) -> Benchmark:
+        """The benchmark without branch arms: its times are all the wall's."""
+        runs = self.whole.runs
+        choices = [choice for choice in self.whole.findings["choices"] if branch_arm(choice["arm"]) is None]
+        kept = runs[runs["arm"].map(branch_arm).isna()].reset_index(drop=True)
+        return replace(self.whole, runs=kept, findings={**self.whole.findings, "choices": choices})
+
+    def arms(self, temperature: float) -> dict[str, BranchArm]:
+        """One arm of each family at a temperature: that of the γ chosen on validation prompts, else the only one measured; those
+        on the virtual clock first. A family without a choice of its own takes the γ of its twin on the virtual clock.
+        """
+        measured = self._measured(temperature)
+        chosen = {}
+        for family in dict.fromkeys(arm.family for arm in measured):
+            members = [arm for arm in measured if arm.family == family]
+            gamma = self._gamma(family, members[0].preset, temperature)
+            members = [arm for arm in members if gamma in (None, arm.gamma)]
+            if len(members) != 1:
+                raise ValueError(
+                    f"{family} at temperature {temperature:g}: {len(members)} arms were measured at γ = {gamma}. "
+                    "Run the benchmark stage again."
+                )
+            chosen[members[0].name] = members[0]
+        return chosen
+
+    def drawn(self, timelines: Timelines) -> Timelines:
+        """Those of greedy generations that are worth a look: without the γ of another temperature."""
+        shown = self.arms(0.0) if 0.0 in self.whole.temperatures else timelines
+        return {arm: rounds for arm, rounds in timelines.items() if branch_arm(arm) is None or arm in shown}
+
+    def clock(self, arm: str, temperature: float) -> str:
+        """Whose clock an arm's seconds are of."""
+        return VIRTUAL_CLOCK if self.runs(arm, temperature)["virtual"].any() else WALL_CLOCK
+
+    def runs(self, arm: str, temperature: float) -> pd.DataFrame:
+        """Runs of an arm, every repeat, in the order of the prompts."""
+        runs = self.whole.runs
+        same = (runs["arm"] == arm) & (runs["temperature"] == temperature)
+        return runs[same].sort_values(["prompt", "repeat"])
+
+    def counted(self, arm: str, temperature: float) -> pd.DataFrame:
+        """One run per prompt: repeats draw the same text."""
+        runs = self.runs(arm, temperature)
+        return runs[runs["repeat"] == runs["repeat"].min()].set_index("prompt")
+
+    def _measured(self, temperature: float) -> list[BranchArm]:
+        runs = self.whole.runs
+        arms = map(branch_arm, runs[runs["temperature"] == temperature]["arm"].unique())
+        return sorted(filter(None, arms), key=lambda arm: (arm.wall, BRANCH_PRESETS.index(arm.preset), arm.gamma))
+
+    def _gamma(self, family: str, preset: str, temperature: float) -> int | None:
+        arms = {
+            choice["family"]: branch_arm(choice["arm"])
+            for choice in self.whole.findings["choices"]
+            if choice["temperature"] == temperature
+        }
+        arm = arms.get(family) or arms.get(preset)
+        return None if arm is None else arm.gamma
+
+
+def read_timelines(folder: Path) -> Timelines:
+    """Timelines by arm in the order they are drawn; empty where none were recorded."""
+    path = folder / TIMELINES
+    if not path.is_file():
+        return {}
+    try:
+        timelines: Timelines = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: damaged ({error}). Run the benchmark stage again.") from error
+    return {arm: timelines[arm] for arm in sorted(timelines, key=_drawn_place)}
+
+
+def shown_name(arm: str) -> str:
+    """An arm as a person reads it, without its clock."""
+    parts = branch_arm(arm)
+    return arm_name(arm) if parts is None else f"{PRESET_NAMES[parts.preset]} γ={parts.gamma}"
+
+
+def _drawn_place(arm: str) -> tuple[int, bool, str]:
+    """Arms of other kinds first; then by preset, its two clocks side by side."""
+    parts = branch_arm(arm)
+    return (-1, False, arm) if parts is None else (BRANCH_PRESETS.index(parts.preset), parts.wall, arm)

@@ -1,0 +1,113 @@
+"""What drafting while the target verifies is worth, with 95 % intervals over documents; every comparison is paired by prompt.
+
+    hits per branch point  = hits / branch points                  tested = points with all before them accepted / branch points
+    rollback rate          = rolled back / levels                  trimmed share = trimmed / levels
+    waste                  = (rolled back + trimmed) / levels      m_incl = 1 + accepted / segments
+    rollback less PEARL    = rollback rate - PEARL's rollback rate
+    target idle            = the target lane's waiting / its length, over rounds that follow a hit (steady branch stages)
+
+Each way of drafting stands for the γ that was chosen on validation prompts. PEARL is compared on the same clock only.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from pipelines.measuring.names import PEARL, PLAIN
+from pipelines.reporting.benchmark_folder import STATIC
+from pipelines.reporting.branch_folder import BranchBenchmark
+from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
+
+COUNTS = ("rounds", "levels", "emitted", "rolled_back", "trimmed", "hits", "branch_points")
+
+
+class BranchReport:
+    """Builds the records of ``quality.json`` (counts) and ``timing.json`` (times); ``None`` where no such arm was measured."""
+
+    def __init__(self, benchmark: BranchBenchmark, replicates: int, seed: int) -> None:
+        self.benchmark = benchmark
+        self.replicates = replicates
+        self.seed = seed
+
+    def quality(self) -> dict[str, Any] | None:
+        """Counts of the rounds by temperature and arm, the best static draft first."""
+        return self._by_temperature(self._counts)
+
+    def timing(self) -> dict[str, Any] | None:
+        """Speed by temperature and arm, plain decoding and the best static draft first."""
+        return self._by_temperature(self._speeds)
+
+    def _by_temperature(self, build: Callable[[float], dict[str, Any]]) -> dict[str, Any] | None:
+        measured = [t for t in self.benchmark.whole.temperatures if self.benchmark.arms(t)]
+        if not measured:
+            return None
+        static = {t: self.benchmark.whole.chosen(STATIC, t) for t in measured}
+        return {"temperatures": [{"temperature": t, "static": static[t], "arms": build(t)} for t in measured]}
+
+    def _speeds(self, temperature: float) -> dict[str, Any]:
+        arms = [PLAIN, self.benchmark.whole.chosen(STATIC, temperature), *self.benchmark.arms(temperature)]
+        return {arm: self._speed(arm, temperature) for arm in arms}
+
+    def _speed(self, arm: str, temperature: float) -> dict[str, Any]:
+        static = self.benchmark.whole.chosen(STATIC, temperature)
+        items = self.benchmark.whole.times(arm, [temperature])
+        runs = self.benchmark.runs(arm, temperature)
+        pearl = self._pearl(arm, temperature)
+        return {
+            "clock": self.benchmark.clock(arm, temperature),
+            "tokens_per_second": self._bootstrap(items).rate(items["tokens"], items["seconds"]),
+            "speedup": self._ratio(arm, PLAIN, temperature),
+            "gain_over_best_static": less_one(self._ratio(arm, static, temperature)),
+            "gain_over_pearl": None if pearl is None else less_one(self._ratio(arm, pearl, temperature)),
+            "target_idle": self._bootstrap(runs).rate(runs["seconds_steady_wait"], runs["seconds_steady"]),
+        }
+
+    def _ratio(self, arm: str, base: str, temperature: float) -> Interval:
+        items, others = (self.benchmark.whole.times(name, [temperature]) for name in (arm, base))
+        assert items.index.equals(others.index), "arms must have decoded the same prompts"
+        rates = (items["tokens"], items["seconds"], others["tokens"], others["seconds"])
+        return self._bootstrap(items).rate_ratio(*rates)
+
+    def _counts(self, temperature: float) -> dict[str, Any]:
+        arms = [self.benchmark.whole.chosen(STATIC, temperature), *self.benchmark.arms(temperature)]
+        return {arm: self._count(arm, temperature) for arm in arms}
+
+    def _count(self, arm: str, temperature: float) -> dict[str, Any]:
+        runs = self.benchmark.counted(arm, temperature)
+        bootstrap = self._bootstrap(runs)
+        m_excl = bootstrap.rate(runs["accepted"], runs["segments"])
+        greedy = runs["equals_plain"].dropna()
+        return {
+            **{name: int(runs[name].sum()) for name in COUNTS},
+            "rollback_rate": bootstrap.rate(runs["rolled_back"], runs["levels"]),
+            "rollback_less_pearl": self._rollback_less_pearl(arm, temperature),
+            "hits_per_branch_point": bootstrap.rate(runs["hits"], runs["branch_points"]),
+            "tested": bootstrap.rate(runs["tested_points"], runs["branch_points"]),
+            "block_efficiency": bootstrap.rate(runs["emitted"], runs["rounds"]),
+            "m_incl": {name: None if value is None else value + 1 for name, value in m_excl.items()},
+            "trimmed_share": bootstrap.rate(runs["trimmed"], runs["levels"]),
+            "waste": bootstrap.rate(runs["rolled_back"] + runs["trimmed"], runs["levels"]),
+            "equals_plain": {"equal": int(greedy.sum()), "texts": len(greedy)} if len(greedy) else None,
+        }
+
+    def _rollback_less_pearl(self, arm: str, temperature: float) -> Interval | None:
+        """Rollback rate less PEARL's on the same clock."""
+        pearl = self._pearl(arm, temperature)
+        if pearl is None:
+            return None
+        runs, others = (self.benchmark.counted(name, temperature) for name in (arm, pearl))
+        assert runs.index.equals(others.index), "arms must have decoded the same prompts"
+        rates = (runs["rolled_back"], runs["levels"], others["rolled_back"], others["levels"])
+        return self._bootstrap(runs).rate_difference(*rates)
+
+    def _pearl(self, arm: str, temperature: float) -> str | None:
+        """PEARL's arm on the clock of ``arm``, unless that is it."""
+        clock = self.benchmark.clock(arm, temperature)
+        for name, parts in self.benchmark.arms(temperature).items():
+            if parts.preset == PEARL and self.benchmark.clock(name, temperature) == clock:
+                return None if name == arm else name
+        return None
+
+    def _bootstrap(self, rows: pd.DataFrame) -> PairedBootstrap:
+        return PairedBootstrap(rows["document"].tolist(), self.replicates, self.seed)

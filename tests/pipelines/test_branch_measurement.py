@@ -1,0 +1,185 @@
+"""What a benchmark's table and its timelines say of rounds that draft beside the target: by hand, and of real decoders."""
+
+import json
+from dataclasses import dataclass
+from time import perf_counter
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.measuring.arms import Run
+from pipelines.measuring.measurement_table import MEASUREMENT_SCHEMA, ROUND_LISTS, measured, write_measurements
+from pipelines.measuring.names import BRANCH_PRESETS, BranchArm, branch_arm
+from pipelines.measuring.timelines import MAX_TOKENS, record_timelines, rounds_of
+from predictors.rounds import LANES, PHASES, RoundRecord, Span, block_efficiency
+from runtime import ModelPair, Randomness, build_decoder
+from runtime.presets import PRESETS
+from tests.toys import TableModel
+
+PROMPT = [0, 1]
+WORK = {"draft": 3.0, "target": 4.0, "verify": 1.0}
+
+
+def spans(waited, target=4.0):
+    return [Span("target", "wait", 1.0, 1.0 + waited), Span("target", "target", 1.0 + waited, 1.0 + waited + target)]
+
+
+def branch_record(levels, idle, submitted, accepted, hit, waited=1.0, **counts):
+    place = {"ends_segment": not hit, "timeline": spans(waited), "seconds": dict(WORK)}
+    return RoundRecord(
+        drafted=2 * levels, levels=levels, idle_levels=idle, submitted=submitted, accepted=accepted, **place, **counts
+    )
+
+
+@pytest.fixture
+def records():
+    """A prefill, a hit, a rejection in a steady round, an idle stage whose branch point is missed, a round without branches."""
+    return [
+        RoundRecord(seconds=dict(WORK), timeline=spans(0.0), emitted=1),
+        branch_record(8, 4, 4, 5, hit=True, emitted=5, overlapped=2.0),
+        branch_record(4, 0, 3, 2, hit=False, waited=2.0, emitted=3, rolled_back=5, overlapped=1.0),
+        branch_record(6, 2, 2, 2, hit=False, emitted=3, rolled_back=4),
+        branch_record(1, 1, 1, 1, hit=False, emitted=2),
+    ]
+
+
+def test_counts_of_branch_rounds_by_hand(records):
+    row = measured(Run([0] * 14, records), seconds=50.0)
+    assert (row["submitted"], row["idle_levels"], row["hits"]) == (10, 7, 1)
+    assert (row["branch_points"], row["tested_points"]) == (3, 2)  # the last round drafted no branch
+    assert row["round_levels"] == [8, 4, 6, 1] and row["round_drafted"] == [16, 8, 12, 2]
+    assert row["round_submitted"] == [4, 3, 2, 1] and row["round_idle_levels"] == [4, 0, 2, 1]
+    assert (row["seconds_steady"], row["seconds_steady_wait"]) == (6.0, 2.0)  # the one round behind the hit
+
+
+def test_virtual_seconds_leave_out_what_both_at_once_would_have_saved(records):
+    row = measured(Run([0] * 14, records), seconds=50.0)
+    assert row["virtual"] and row["overlapped"] == 3.0
+    assert row["seconds"] == 47.0
+    assert row["seconds_draft"] == 5 * 3.0 - 3.0
+    parts = [row[f"seconds_{phase}"] for phase in PHASES]
+    assert sum(parts) + row["seconds_rest"] == pytest.approx(47.0)
+    assert row["seconds_rest"] == 50.0 - 5 * 8.0  # the loop's own time is not the clock's business
+    hidden_work_left_in_the_draft = row["seconds"] - 5 * sum(WORK.values())
+    assert hidden_work_left_in_the_draft == row["seconds_rest"] - 3.0  # the wrong twin takes it off twice
+
+
+def test_a_run_is_virtual_if_it_says_so_or_if_something_overlapped():
+    record = RoundRecord(seconds=dict(WORK))
+    assert measured(Run([0], [record], virtual=True), 9.0)["virtual"]  # it ended with the prefill: nothing to overlap
+    wall = measured(Run([0], [record]), 9.0)
+    assert not wall["virtual"] and wall["seconds"] == 9.0 and wall["seconds_draft"] == 3.0
+    unknown = measured(Run([0], None), 9.0)
+    assert unknown["virtual"] is False and "round_levels" not in unknown
+
+
+def test_the_table_holds_the_new_columns_and_nulls_where_rounds_are_unknown(tmp_path, records):
+    who = {"split": "test", "temperature": 0.0, "prompt": "a"}
+    rows = [{**who, "arm": "pearl-4", **measured(Run([1], records), 50.0)}]
+    rows += [{**who, "arm": "hf_generate", **measured(Run([1], None), 9.0)}]
+    write_measurements(tmp_path / "m.parquet", "p", rows)
+    branch, other = pq.read_table(tmp_path / "m.parquet").to_pylist()
+    assert set(branch) == set(MEASUREMENT_SCHEMA.names)
+    assert branch["round_submitted"] == [4, 3, 2, 1] and branch["tested_points"] == 2 and branch["virtual"]
+    assert other["round_submitted"] is None and other["hits"] is None and other["overlapped"] is None
+
+
+def test_arm_names_of_every_preset():
+    assert set(BRANCH_PRESETS) == set(PRESETS)
+    for preset in PRESETS:
+        for wall in (False, True):
+            arm = BranchArm(preset, 12, wall)
+            assert branch_arm(arm.name) == arm
+            assert branch_arm(f"{arm.family}-x") is None
+    assert branch_arm("specbranch-no-hrad-8-wall") == BranchArm("specbranch-no-hrad", 8, wall=True)
+    assert [branch_arm(name) for name in ("chain-4", "pearl", "pearl-4-walls", "autoregressive")] == [None] * 4
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair(TableModel(6, seed=1, sharpness=3), TableModel(6, seed=1, sharpness=2.5))
+
+
+def decoders_of(pair):
+    beside = {"gamma": 3, "overlap": "none"}
+    return {
+        "pearl-3": build_decoder(pair, {"preset": "pearl", **beside}),
+        "specbranch-no-hrad-3": build_decoder(pair, {"preset": "specbranch-no-hrad", **beside}),
+        "chain-3": build_decoder(pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}),
+    }
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["pearl-3", "specbranch-no-hrad-3"])
+def test_table_of_real_branch_rounds_adds_up(pair, name, temperature):
+    decoder = decoders_of(pair)[name]
+    start = perf_counter()
+    out = decoder.generate(PROMPT, max_new_tokens=60, temperature=temperature, randomness=Randomness(3))
+    wall = perf_counter() - start
+    row = measured(Run(out.tokens, out.rounds), wall)
+    assert row["seconds"] + row["overlapped"] == pytest.approx(wall)
+    assert 0 < row["overlapped"] < wall
+    assert row["seconds_draft"] > 0 and row["seconds_rest"] >= -1e-9
+    assert 0 < row["hits"] <= row["tested_points"] <= row["branch_points"] <= row["rounds"]
+    assert row["hits"] + row["segments"] == row["rounds"]
+    assert 0 < row["seconds_steady_wait"] < row["seconds_steady"] < row["seconds"]
+    assert row["emitted"] / row["rounds"] == block_efficiency(out.rounds[1:])
+    for column in ROUND_LISTS:
+        assert sum(row[f"round_{column}"]) == row[column] and len(row[f"round_{column}"]) == row["rounds"]
+
+
+def test_timelines_of_real_decoders(pair):
+    timelines = record_timelines(decoders_of(pair), PROMPT, max_new_tokens=200)
+    assert json.loads(json.dumps(timelines)) == timelines
+    texts = {name: sum(record["emitted"] for record in rounds) for name, rounds in timelines.items()}
+    assert texts == dict.fromkeys(timelines, MAX_TOKENS)
+    for rounds in timelines.values():
+        assert [record["prefill"] for record in rounds] == [True] + [False] * (len(rounds) - 1)
+        for lane, phase, start, end, beside in (span for record in rounds for span in record["spans"]):
+            assert lane in LANES and phase in PHASES and 0 <= start <= end
+            assert not beside or lane == "draft"
+    assert any(record["hit"] for record in timelines["pearl-3"])
+    assert not any(record["hit"] for record in timelines["chain-3"])
+
+
+@dataclass
+class Scripted:
+    """A decoder whose runs are given."""
+
+    runs: list
+
+    def generate(self, prompt, **options):
+        return Run([1], self.runs.pop(0))
+
+
+def test_the_fastest_run_is_drawn_on_its_own_clock():
+    slow, fast, middling = (
+        [RoundRecord(seconds={"target": target}, overlapped=overlapped)]
+        for target, overlapped in ((2.0, 0.0), (5.0, 4.0), (1.5, 0.0))  # by the wall's clock the second is the slowest
+    )
+    timelines = record_timelines({"a": Scripted([slow, slow, fast, middling, slow])}, PROMPT)
+    assert timelines["a"][0]["spans"] == [["target", "target", 0.0, 5.0, False]]
+
+
+def test_draft_work_is_beside_the_pass_exactly_where_it_is(pair):
+    timelines = record_timelines(decoders_of(pair), PROMPT)
+    for name in ("pearl-3", "specbranch-no-hrad-3"):
+        for record in timelines[name][1:]:
+            passes = [start for lane, phase, start, _, _ in record["spans"] if phase == "target"]
+            for lane, _, start, end, beside in record["spans"]:
+                if lane == "draft":
+                    assert start >= min(passes) if beside else end <= min(passes)
+            assert any(span[4] for span in record["spans"]) == (record["levels"] > record["idle_levels"])
+    assert not any(span[4] for record in timelines["chain-3"] for span in record["spans"])
+
+
+def test_a_round_without_a_timeline_is_laid_out_phase_by_phase():
+    records = [RoundRecord(seconds={"target": 2.0, "draft": 1.0}), RoundRecord(drafted=2, seconds=dict(WORK))]
+    prefill, turn = rounds_of(records)
+    assert [span[:2] for span in prefill["spans"]] == [["target", "target"], ["draft", "draft"], ["target", "wait"]]
+    assert turn["spans"] == [
+        ["draft", "draft", 3.0, 6.0, False],
+        ["target", "wait", 3.0, 6.0, False],
+        ["target", "target", 6.0, 10.0, False],
+        ["target", "verify", 10.0, 11.0, False],
+    ]

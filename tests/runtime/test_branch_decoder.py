@@ -1,0 +1,167 @@
+"""Branch-parallel decoding at temperature 0 writes the target's own text, at every budget and end of sequence."""
+
+import pytest
+
+from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from runtime.branching.config import CHOICES
+from runtime.decoding.branch_parallel import BranchParallelDecoder
+from runtime.decoding.sequential import SequentialDecoder
+from runtime.presets import PRESETS
+from runtime.verification import VERIFIERS
+from tests.branches import Scripted, branch_decoder, shaken_llama, watched
+from tests.bundles import random_bundle
+from tests.greedy import greedy_text
+from tests.toys import tiny_llama
+
+PROMPT = [3, 1, 4]
+HALVES = {"kind": "confidence", "epsilon": 0.5, "min_tokens": 0}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair(tiny_llama(seed=2), shaken_llama(seed=2))
+
+
+@pytest.fixture(scope="module")
+def text(pair):
+    return greedy_text(pair.target.model, PROMPT, 40)
+
+
+@pytest.fixture(scope="module")
+def bundles(pair, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bundles")
+    return {name: random_bundle(folder / name, pair, name, gamma=2) for name in ("paper", "extended")}
+
+
+# ---- greedy text
+
+
+@pytest.mark.parametrize("k_rule", CHOICES["k_rule"])
+@pytest.mark.parametrize("stage", CHOICES["draft_stage"])
+@pytest.mark.parametrize("retention", CHOICES["retention"])
+def test_greedy_text_in_every_mode_and_width(pair, text, retention, stage, k_rule):
+    kinds = set()
+    for k_max in range(1, 5):
+        for gamma in (k_max, k_max + 4):
+            modes = {"retention": retention, "draft_stage": stage, "k_rule": k_rule}
+            controller = HALVES if gamma % 2 else {"kind": "fixed"}
+            decoder = branch_decoder(pair, gamma=gamma, k_max=k_max, controller=controller, **modes)
+            rounds = list(watched(decoder, PROMPT, max_new_tokens=24))
+            assert [*rounds[-1].text, *rounds[-1].step.tokens] == [*PROMPT, *text[:24]]
+            kinds |= {item.kind for item in rounds}
+    assert kinds >= {"hit", "miss", "rejection"}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_at_every_budget(pair, text, bundles, preset):
+    """Pending tokens are never output: whatever the budget, the text is the target's."""
+    for gamma in range(2, 9):
+        config = {"preset": preset, "gamma": gamma}
+        if PRESETS[preset]["controller"]["kind"] == "hrad":
+            config["controller"] = {"kind": "hrad", "bundle": str(bundles["extended" if gamma % 2 else "paper"])}
+        if PRESETS[preset]["method"] == "branch_parallel":
+            config["overlap"] = "none"
+        decoder = build_decoder(pair, config)
+        for budget in (*range(1, 13), 40):
+            out = decoder.generate(PROMPT, max_new_tokens=budget)
+            assert out.tokens == text[:budget]
+            assert sum(record.emitted for record in out.rounds) == budget
+
+
+def test_a_bundle_that_names_a_preset(pair, text, tmp_path):
+    card = {"preset": "specbranch", "gamma": 2, "overlap": "none"}
+    folder = random_bundle(tmp_path / "b", pair, gamma=2, change=lambda whole: whole.update(decoder=card))
+    decoder = load_decoder(folder, pair)
+    assert isinstance(decoder, BranchParallelDecoder) and decoder.config.gamma == 2
+    assert decoder.generate(PROMPT, max_new_tokens=40).tokens == text
+
+
+def test_presets_are_what_they_are_called(pair, bundles):
+    hrad = {"controller": {"kind": "hrad", "bundle": str(bundles["paper"])}}
+    whole = build_decoder(pair, {"preset": "specbranch", **hrad})
+    assert (whole.controller.kind, whole.config.k_max, whole.config.draft_stage) == ("hrad", 6, "idle")
+    pearl = build_decoder(pair, {"preset": "pearl", "gamma": 3})
+    assert (pearl.config.k_max, pearl.config.draft_stage, pearl.config.gamma) == (1, "preverify", 3)
+    assert pearl.verifier is VERIFIERS["tokenwise"] and pearl.controller.kind == "fixed"
+    alone = build_decoder(pair, {"preset": "specbranch-no-branch", "gamma": 3, **hrad})
+    assert isinstance(alone, SequentialDecoder) and alone.drafter.depth == 3
+
+
+def test_a_request_may_fill_the_context(pair):
+    decoder = branch_decoder(pair, gamma=8, k_rule="const", k_max=12, controller={"kind": "fixed"})
+    prompt = [token % 32 for token in range(200)]
+    assert decoder.generate(prompt, max_new_tokens=56).tokens == greedy_text(pair.target.model, prompt, 56)
+
+
+@pytest.mark.parametrize("size", [30, 36])
+def test_a_draft_with_another_padding(text, size):
+    pair = ModelPair(tiny_llama(seed=2), shaken_llama(seed=2))
+    pair.draft = ModelPair(tiny_llama(size, seed=2)).target
+    decoder = branch_decoder(pair, gamma=2, k_rule="const", k_max=31)
+    assert decoder.generate(PROMPT, max_new_tokens=20).tokens == text[:20]
+
+
+@pytest.mark.parametrize("kind", CHOICES["branch_verifier"])
+def test_drafts_of_another_temperature(pair, text, kind):
+    decoder = branch_decoder(pair, gamma=3, draft_temperature=1.0, branch_verifier=kind, controller={"kind": "fixed"})
+    for seed in range(3):
+        assert decoder.generate(PROMPT, max_new_tokens=20, randomness=Randomness(seed)).tokens == text[:20]
+
+
+def test_returning_pending_tokens_would_be_noticed(pair, text):
+    """Power of the budgets' test: with what is pending when the budget ends, the text is another."""
+    rounds = watched(branch_decoder(pair, gamma=4, controller={"kind": "fixed"}), PROMPT, max_new_tokens=40)
+    unverified = [[*item.text, *item.pending][len(PROMPT) :] for item in rounds]
+    assert any(tokens != text[: len(tokens)] for tokens in unverified)
+
+
+# ---- end of sequence
+
+
+def ends(decoder, prompt, text):
+    """Decode with every token of ``text`` as the end of sequence; in which place of a round the ends fell."""
+    places = set()
+    for eos in dict.fromkeys(text):
+        expected = [*prompt, *text[: text.index(eos) + 1]]
+        last = None
+        for last in watched(decoder, prompt, max_new_tokens=len(text), eos_token_id=eos):
+            assert eos not in last.pending[:-1]
+            assert all(eos not in branch[:-1] for branch in last.branches)
+            assert not (last.branches and eos in last.pending), "nothing comes behind an end of sequence"
+        if last is None:
+            places.add("prefill")
+            assert decoder.generate(prompt, max_new_tokens=len(text), eos_token_id=eos).tokens == [eos] == text[:1]
+            continue
+        assert [*last.text, *last.step.tokens] == expected
+        in_pending = len(last.step.tokens) <= last.record.accepted_in_sequence
+        places.add("pending" if in_pending else last.kind)
+    return places
+
+
+@pytest.mark.parametrize("stage", CHOICES["draft_stage"])
+@pytest.mark.parametrize("retention", CHOICES["retention"])
+def test_end_of_sequence_at_every_offset(retention, stage):
+    text, places = list(range(3, 15)), set()
+    for lies, hopeless in (((), False), ((4, 9), True), ((1, 3, 5, 7), False), (range(12), False), (range(12), True)):
+        pair = ModelPair(Scripted(text, 2), Scripted(text, 2, lies, hopeless))
+        for gamma, epsilon in (
+            (1, 0.0),
+            (2, 0.75),
+            (2, 0.0),
+            (4, 0.75),
+        ):  # the lies are the draft's least confident places
+            controller = {"kind": "confidence", "epsilon": epsilon, "min_tokens": 0}
+            modes = {"retention": retention, "draft_stage": stage, "k_rule": "const", "k_max": 2}
+            places |= ends(branch_decoder(pair, gamma=gamma, controller=controller, **modes), [0, 1], text)
+    assert places == {"prefill", "pending", "rejection", "hit", "miss", "no branches"}
+
+
+def test_end_of_sequence_of_llamas(pair, text):
+    decoder = branch_decoder(pair, gamma=3, controller={"kind": "fixed"})
+    assert ends(decoder, PROMPT, text) >= {"prefill", "pending"}
+
+
+def test_end_of_sequence_in_the_prompt_does_not_stop():
+    text = [2, 3, 4, 5]
+    decoder = branch_decoder(ModelPair(Scripted(text, 1), Scripted(text, 1)), gamma=1)
+    assert decoder.generate([9], max_new_tokens=4, eos_token_id=[9, 11]).tokens == text
