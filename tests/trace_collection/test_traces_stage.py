@@ -26,5 +26,6 @@ def test_number_formats_are_timed_by_the_threads_that_collect(monkeypatch, tmp_p
     monkeypatch.setattr(traces, "collect", lambda *inputs: {"shards": 0, "kept": 0})
     torch.set_num_threads(1)
     names = {"pair": "toys", "params": tmp_path, "pair_folder": tmp_path, "prompts": tmp_path, "out": tmp_path}
+    names |= {"section": "traces", "policy": None}
     traces.run(argparse.Namespace(**names))
     assert seen == [2]
