@@ -13,6 +13,7 @@ Shape suffixes: B rows, K layers, D hidden size, E embedding size, S = K·D + E,
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,15 +72,22 @@ def assemble(
     collected with longer drafts mean the same as served ones. A round whose draft the controller cut short and the target
     did not reject says nothing about γ tokens: it counts as unknown, like none. Law scalars are unused by the ``paper`` set.
     """
-    accepted_B = previous_accepted_B.clamp(0, spec.gamma).float()
-    rejected_B = (previous_accepted_B >= 0) & (previous_accepted_B < previous_drafted_B)
-    seen_B = (rejected_B | (previous_drafted_B >= spec.gamma)).float()
+    scalars = scalar_features(
+        spec, previous_drafted_B, previous_accepted_B, first_confidence_B.float(), first_entropy_B.float()
+    )
+    return torch.cat([states_BS.float(), *(scalar.float().unsqueeze(1) for scalar in scalars)], dim=1)
+
+
+def scalar_features(spec: FeatureSpec, drafted: Any, accepted: Any, confidence: Any, entropy: Any) -> list[Any]:
+    """The set's scalars in order, of one row (numbers) or of many (tensors [B]); arguments as in `assemble`."""
+    counted = accepted.clamp(0, spec.gamma) if isinstance(accepted, Tensor) else max(0, min(accepted, spec.gamma))
+    seen = ((accepted >= 0) & (accepted < drafted)) | (drafted >= spec.gamma)
     columns = {
-        "previous_unknown": 1 - seen_B,
-        "previous_accepted_share": seen_B * accepted_B / spec.gamma,
-        "previous_none": seen_B * (accepted_B == 0),
-        "previous_all": seen_B * (accepted_B >= spec.gamma),
-        "first_confidence": first_confidence_B.float(),
-        "first_entropy": first_entropy_B.float(),
+        "previous_unknown": 1.0 - 1.0 * seen,
+        "previous_accepted_share": seen * counted / spec.gamma,
+        "previous_none": 1.0 * (seen & (counted == 0)),
+        "previous_all": 1.0 * (seen & (counted >= spec.gamma)),
+        "first_confidence": confidence,
+        "first_entropy": entropy,
     }
-    return torch.cat([states_BS.float(), *(columns[name].unsqueeze(1) for name in spec.scalars)], dim=1)
+    return [columns[name] for name in spec.scalars]

@@ -21,7 +21,7 @@ from predictors.config import parse_config
 from predictors.contract import ContractError
 from predictors.controllers.base import Controller, Session
 from predictors.decision_rule import Thresholds
-from predictors.features import FeatureSpec, assemble, state_vector
+from predictors.features import FeatureSpec, scalar_features, state_vector
 from predictors.network import ServedHead, build_network
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
@@ -182,12 +182,10 @@ class LearnedController(Controller):
         assert root.hidden_KD is not None and root.embedding_E is not None
         state_S = state_vector(root.hidden_KD, root.embedding_E)
         previous = root.previous
-        drafted = state_S.new_tensor([-1 if previous is None else previous.submitted], dtype=torch.int64)
-        accepted = state_S.new_tensor([0 if previous is None else previous.accepted_in_sequence], dtype=torch.int64)
-        blank = state_S.new_zeros(1, dtype=torch.float32)
-        confidence = blank if law is None else law.confidence.float().unsqueeze(0)
-        entropy = blank if law is None else law.entropy.float().unsqueeze(0)
-        return assemble(self.spec, state_S.unsqueeze(0), drafted, accepted, confidence, entropy)
+        drafted, accepted = (-1, 0) if previous is None else (previous.submitted, previous.accepted_in_sequence)
+        confidence, entropy = (0.0, 0.0) if law is None else (float(law.confidence), float(law.entropy))
+        scalars = scalar_features(self.spec, drafted, accepted, confidence, entropy)
+        return torch.cat([state_S.float(), torch.tensor(scalars, device=state_S.device)]).unsqueeze(0)
 
     def warn_fallback(self, kind: str, reason: str) -> None:
         """Warn once per ``kind`` of reason that decoding goes on at the best static setting."""

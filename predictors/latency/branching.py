@@ -53,7 +53,7 @@ class BranchRound:
         Tokens that the target verified; levels drafted for them with the target idle; those and the branches' levels; tokens of
         both.
     candidates
-        Tokens tried at the branch point; 0 where there was none.
+        Tokens tried at the branch point; 0 where there was none, or a controller wanted none.
     continues
         Whether a branch survived the round before: the block is what was retained of it.
     law_known
@@ -79,7 +79,8 @@ class BranchRound:
             raise ValueError(f"a round has no counts below 0, and no fewer levels than idle ones: {self}.")
         if self.idle_levels not in (0, self.submitted) or (self.continues and self.idle_levels):
             raise ValueError(f"a block is drafted with the target idle, or retained, never both: {self}.")
-        if (grown > 0) != (self.candidates > 0) or tokens < self.candidates + max(0, grown - 1):
+        least = self.candidates + max(0, grown - 1)
+        if (tokens < least or not grown) if self.candidates else (tokens or grown > 1):
             raise ValueError(f"branches have candidates and then a token on every level, or there are none: {self}.")
 
     @property
@@ -130,7 +131,7 @@ class _Costs:
 
     def branches(self, made: BranchRound) -> Latency:
         """Growing the branches."""
-        if not made.candidates:
+        if made.levels == made.idle_levels:
             return NO_TIME
         end = made.context + made.submitted
         levels = (self.level(end, made.rows, place) for place in range(made.grown_levels))
