@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
     device = json.loads(args.device.read_text())["slug"]
     branches = BranchBenchmark(read_benchmark(args.benchmark / device))
     benchmark = branches.others
-    timelines = read_timelines(args.benchmark / device)
+    timelines = branches.drawn(read_timelines(args.benchmark / device))
     facts = _read_json(args.pair_folder / "pair.json")
     calibration = {path.stem: _read_json(path) for path in sorted(args.calibration.glob("*.json"), reverse=True)}
     counts = args.labels / LABEL_COUNTS

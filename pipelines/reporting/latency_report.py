@@ -5,6 +5,7 @@ from typing import Any
 
 from pipelines.reporting.bars import NUMBER, SHARE, bar_row
 from pipelines.reporting.benchmark_folder import Benchmark
+from pipelines.reporting.latency_branching import hidden_gammas
 from pipelines.reporting.prediction_report import PredictionReport
 from predictors.latency import Latency, LatencyProfile
 
@@ -23,7 +24,9 @@ class LatencyReport:
     def build(self) -> dict[str, Any]:
         """``contexts``; by context ``cost_ratio``, ``draft_step_ms`` and ``target_pass_ms``; ``verify_ratio`` by tokens and
         context; ``compact_gain`` by model, size of the pass and context (empty where only one forward was timed);
-        ``prediction``; ``mismatches``, sentences on what the profile and the benchmark were not measured alike in; ``bars``."""
+        ``beside``, alike: a pass while the other model works over one alone (empty where that was not timed); ``exchange_ms``
+        by tokens submitted; ``hidden_gamma`` by way of running both models and context; ``prediction``; ``mismatches``, sentences
+        on what the profile and the benchmark were not measured alike in; ``bars``."""
         profile, target = self.profile, self.profile.tables["target"]
         contexts = list(target.axes["context"])
         prediction = self.prediction.build()
@@ -40,6 +43,9 @@ class LatencyReport:
                 for tokens in target.axes["tokens"]
             },
             "compact_gain": gains,
+            "beside": {name: self._slowdowns(name) for name in MODELS if f"beside_{name}" in profile.tables},
+            "exchange_ms": self._exchange() if "exchange" in profile.tables else {},
+            "hidden_gamma": hidden_gammas(profile, contexts),
             "prediction": prediction,
             "provenance": dict(profile.provenance),
             "mismatches": _mismatches(profile.provenance, self.benchmark.origin),
@@ -48,13 +54,24 @@ class LatencyReport:
 
     def _gains(self, name: str) -> dict[str, list[dict[str, float]]]:
         """By size of the pass: time over Hugging Face's forward over ours at each context; the range from the quartiles."""
-        twin = self.profile.tables[f"{name}_hugging_face"]
+        return self._over(f"{name}_hugging_face", name)
+
+    def _slowdowns(self, name: str) -> dict[str, list[dict[str, float]]]:
+        """By size of the pass: time while the other model works over time alone, alike."""
+        return self._over(f"beside_{name}", name)
+
+    def _exchange(self) -> dict[str, dict[str, float]]:
+        table = self.profile.tables["exchange"]
+        return {str(count): _milliseconds(table.at(submitted=count)) for count in table.axes["submitted"]}
+
+    def _over(self, slow: str, fast: str) -> dict[str, list[dict[str, float]]]:
+        twin = self.profile.tables[slow]
         size, _ = twin.axes
         places = {
             count: [{size: count, "context": context} for context in twin.axes["context"]] for count in twin.axes[size]
         }
         return {
-            str(count): [_ratio(twin.at(**place), self.profile.latency(name, **place)) for place in row]
+            str(count): [_ratio(twin.at(**place), self.profile.latency(fast, **place)) for place in row]
             for count, row in places.items()
         }
 

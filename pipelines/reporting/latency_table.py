@@ -2,6 +2,8 @@
 
     c = target(1) / draft(1)         draft steps that fit in one target pass
     x = target(n) / target(1)        what verifying n tokens in one pass costs in passes of one
+    hidden γ                         tokens that 4 branches grow behind their candidates while the target verifies a block of 4:
+                                     the γ at which greedy branch-parallel decoding keeps neither model waiting
 
 Where a pair runs by the compact forward, its passes are set against bare Hugging Face's too: the model's own forward over a cache
 of its own, without this runtime (`runtime.latency.reference`). x ours: that time over the compact forward's.
@@ -13,26 +15,31 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pipelines.measuring.provenance import numerics
+from pipelines.reporting.latency_branching import hidden_gammas
 from predictors.latency.profile import REMEDY, LatencyProfile
 from predictors.latency.tables import Latency, LatencyTable
 
 COLUMN = 26
-ROUND_TABLES = {  # two axes: rows drafted, columns by temperature
-    "chain_drawing": "chain: drawing",
-    "chain_verification": "chain: verdict and the rest of a round",
-    "tree_drawing": "tree: drawing",
-    "tree_verification": "tree: verdict and the rest of a round",
+ROUND_TABLES = {  # two axes: columns by temperature
+    "chain_drawing": "chain: drawing, by tokens drafted",
+    "chain_verification": "chain: verdict and the rest of a round, by tokens drafted",
+    "tree_drawing": "tree: drawing, by tokens drafted",
+    "tree_verification": "tree: verdict and the rest of a round, by tokens drafted",
+    "branch_candidates": "branches: drawing candidates, by candidates",
+    "branch_drawing": "branches: drawing a level behind them, by branches",
+    "branch_verdict": "branches: verdict on the candidates, by candidates",
 }
 SINGLE_TABLES = {
     "target_prefill": "target prefill",
     "draft_prefill": "draft prefill",
     "predictor": "one decision of a small head",
+    "exchange": "a round's messages to a draft process and back",
     "transfer": "handing over to another process, or from device to host",
 }
 
 
 def latency_table(profile: LatencyProfile) -> str:
-    """Lines of text, at most about 110 columns for three contexts."""
+    """Lines of text, at most about 115 columns for three contexts."""
     tables = profile.tables
     missing = [name for name in ("draft", "target") if name not in tables]
     if missing:
@@ -41,19 +48,20 @@ def latency_table(profile: LatencyProfile) -> str:
     contexts = tables["target"].axes["context"]
     lines += ["", _row("", [f"context {context}" for context in contexts])]
     lines += [_row("draft steps in a target pass, c", [f"{profile.cost_ratio(context):.2f}" for context in contexts])]
+    lines += [_row(f"hidden γ, {way}", map(str, gammas)) for way, gammas in hidden_gammas(profile, contexts).items()]
 
     def with_ratio(latency: Latency, tokens: int, context: int) -> str:
         return f"{_spread(latency)} {profile.verify_ratio(tokens, context):.2f}x"
 
     lines += _grid("draft pass by rows, ms", tables["draft"])
     lines += _grid("target pass by tokens, ms; x passes of one token", tables["target"], with_ratio)
-    lines += [line for name in ("draft", "target") for line in _gain(profile, name)]
+    lines += [line for name in ("draft", "target") for line in [*_gain(profile, name), *_beside(profile, name)]]
     shown = [(name, title) for name, title in ROUND_TABLES.items() if name in tables]
     if shown:
         temperatures = sorted({value for name, _ in shown for value in tables[name].axes["sampled"]})
         lines += ["", _row("a round outside its passes", [f"temperature {value}" for value in temperatures])]
     for name, title in shown:
-        lines += _grid(f"{title}, by tokens drafted, ms", tables[name])
+        lines += _grid(f"{title}, ms", tables[name])
     for name, title in SINGLE_TABLES.items():
         if name in tables:
             lines += _line(f"{title}, by {next(iter(tables[name].axes))}, ms", tables[name])
@@ -83,6 +91,22 @@ def _grid(title: str, table: LatencyTable, text: Callable[[Latency, int, int], s
         cells = [(table.at(**{name: row, other: column}), row, column) for column in columns]
         lines.append(_row(f"{row:>8}", [text(*cell) if text else _spread(cell[0]) for cell in cells]))
     return lines
+
+
+def _beside(profile: LatencyProfile, name: str) -> list[str]:
+    """The passes while the other model works, if they were timed."""
+    table = profile.tables.get(f"beside_{name}")
+    if table is None:
+        return []
+
+    def with_ratio(latency: Latency, count: int, context: int) -> str:
+        alone = profile.latency(name, **{next(iter(table.axes)): count, "context": context})
+        return f"{_spread(latency)} {latency.seconds / alone.seconds:.2f}x"
+
+    other = {"draft": "target", "target": "draft"}[name]
+    return _grid(
+        f"{name} pass while the {other} works in another process, ms; x alone with all threads", table, with_ratio
+    )
 
 
 def _gain(profile: LatencyProfile, name: str) -> list[str]:

@@ -7,6 +7,8 @@ from functools import partial
 
 import torch
 
+from runtime.latency.beside import open_beside
+from runtime.latency.branches import branch_cells
 from runtime.latency.cells import Cell
 from runtime.latency.decision import decision_cells
 from runtime.latency.passes import CONTINUATION, CommittedState, pass_cells, prefill_cells
@@ -20,6 +22,13 @@ from runtime.pair import ModelPair
 LEAST_PREPARED_ROWS = 64  # so that rounds differ
 # What the others are compared with: a pass of one, plain decoding.
 STARTS = {"draft_rows": 1, "target_tokens": 1, "drafted": 0}
+# Compared with the same passes of another table.
+SUBSETS = {
+    "reference_rows": "draft_rows",
+    "reference_tokens": "target_tokens",
+    "beside_rows": "draft_rows",
+    "beside_tokens": "target_tokens",
+}
 
 
 @dataclass(frozen=True)
@@ -27,19 +36,24 @@ class LatencyConfig:
     """Section ``latency``: the grid of every table, ascending, and how often its cells are called (`runtime.latency.cells`).
 
     ``draft_rows`` and ``target_tokens`` start at 1, chains ``drafted`` at 0 (plain decoding). The passes of ``reference_rows``
-    and ``reference_tokens`` are also timed over bare Hugging Face; empty: no such table. Trees are ``tree_paths`` rollouts and
-    have ``tree_nodes`` nodes, multiples of it. Contexts and prompts are cut to what the models can hold.
+    and ``reference_tokens`` are also timed over bare Hugging Face, those of ``beside_rows`` and ``beside_tokens`` with the other
+    model at work in another process; empty: no such table. Trees are ``tree_paths`` rollouts and have ``tree_nodes`` nodes,
+    multiples of it. ``branch_rows`` are candidates at a branch point and the branches behind them. Contexts and prompts are cut
+    to what the models can hold.
     """
 
     draft_rows: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
     target_tokens: tuple[int, ...] = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
     reference_rows: tuple[int, ...] = (1, 4)
     reference_tokens: tuple[int, ...] = (1, 9)
+    beside_rows: tuple[int, ...] = (1, 2, 6)
+    beside_tokens: tuple[int, ...] = (1, 2, 9, 33)
     contexts: tuple[int, ...] = (32, 128, 512)
     prefill_tokens: tuple[int, ...] = (16, 64, 128, 256)
     drafted: tuple[int, ...] = (0, 1, 2, 4, 8)
     tree_paths: int = 3
     tree_nodes: tuple[int, ...] = (3, 6, 9, 12)
+    branch_rows: tuple[int, ...] = (1, 2, 6)
     features: tuple[int, ...] = (64, 512, 2048, 8192)
     bytes: tuple[int, ...] = (64, 8192, 65536, 1048576)
     visits: int = 6
@@ -49,13 +63,13 @@ class LatencyConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("contexts", "prefill_tokens", "tree_nodes", "features", "bytes"):
+        for name in ("contexts", "prefill_tokens", "tree_nodes", "branch_rows", "features", "bytes"):
             _require_ascending(name, getattr(self, name), 1)
         for name, start in STARTS.items():
             _require_ascending(name, getattr(self, name), start)
             if getattr(self, name)[0] != start or len(getattr(self, name)) < 2:
                 raise ValueError(f"{name} must start at {start} and go on, got {list(getattr(self, name))}.")
-        for name, of in (("reference_rows", "draft_rows"), ("reference_tokens", "target_tokens")):
+        for name, of in SUBSETS.items():
             missing = sorted(set(getattr(self, name)) - set(getattr(self, of)))
             if missing:
                 raise ValueError(f"{name} {missing} are none of {of}={list(getattr(self, of))}, to be compared with.")
@@ -71,7 +85,7 @@ class LatencyConfig:
 
 @contextmanager
 def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Cell], list[str]]]:
-    """All cells, and notes on what the models' limits cut off. Leaving the block ends the process that transfers are timed with.
+    """All cells, and notes on what the models' limits cut off. Leaving the block ends the processes that some are timed with.
 
     Raises
     ------
@@ -88,15 +102,19 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
     contexts, notes = cut("contexts", config.contexts, room)
     longest = min(target.context_limit, draft.context_limit) - CONTINUATION
     prompts, more_notes = cut("prefill_tokens", config.prefill_tokens, longest)
-    most_nodes = max(*config.drafted, *config.tree_nodes)
+    most_nodes = max(*config.drafted, *config.tree_nodes, *config.branch_rows)
     prepared = weightless_pair(pair, max(LEAST_PREPARED_ROWS, 2 * most_nodes), generator)
     evict = partial(CommittedState(target, contexts[0], 1, generator).chain, 1)
-    with open_transfer(device, max(config.bytes)) as hand_over:
+    submitted = config.drafted[0], config.drafted[-1]
+    at_once = config.beside_tokens, config.beside_rows, contexts, submitted, config.seed, evict
+    with open_transfer(device, max(config.bytes)) as hand_over, open_beside(pair, *at_once) as beside:
         cells = [
             *pass_cells(target, draft, config.target_tokens, config.draft_rows, contexts, generator),
             *reference_cells(target, draft, config.reference_tokens, config.reference_rows, contexts, generator),
             *prefill_cells(target, draft, prompts, generator),
             *round_cells(prepared, config.drafted, config.tree_paths, config.tree_nodes, config.seed, evict),
+            *branch_cells(prepared, config.branch_rows, config.seed, evict),
+            *beside,
             *decision_cells(config.features, device, generator, evict),
             *transfer_cells(hand_over, config.bytes),
         ]

@@ -60,12 +60,45 @@ def test_the_compact_forward_is_shown_against_hugging_faces(data, capsys):
     assert section(out, "target pass by Hugging Face's forward")["1"][2::3] == ["1.50x", "1.10x"]
 
 
+def test_the_gamma_that_hides_is_the_one_computed_by_hand(data, capsys):
+    """Behind blocks of 4, with 4 branches; milliseconds at context 32:
+
+    one by one     target 12 + .4; branch point 1 + 4/96 + .5; levels 1.5 + (4 + 4 j)/64 + .5: four take 8.6, five 10.9 of 10.9
+    side by side   target 18 + .4; branch point 2 + 8/96 + .5; levels 3 + (4 + 4 j)/32 + .5: four take 15.3, five 19.4 of 15.8
+    """
+    out = shown(capsys, data)
+    assert line(out, "hidden γ, one by one")[-2:] == ["4", "6"]
+    assert line(out, "hidden γ, side by side")[-2:] == ["4", "3"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "left"), [("beside_draft", ["one by one"]), ("branch_drawing", []), ("draft_prefill", ["one", "side"])]
+)
+def test_a_gamma_that_cannot_be_computed_is_not_shown(data, capsys, missing, left):
+    tables = {name: table for name, table in PROFILE["tables"].items() if name != missing}
+    out = shown(capsys, another(data, record={**PROFILE, "tables": tables}))
+    assert out.count("hidden γ") == len(left)
+    assert all(f"hidden γ, {way}" in out for way in left)
+
+
+def test_passes_beside_the_other_model_are_shown_against_those_alone(data, capsys):
+    out = shown(capsys, data)
+    draft = section(out, "draft pass while the target works in another process")
+    assert draft["4"] == ["3.00", "(2.70-3.60)", "2.00x", "6.00", "(5.40-7.20)", "2.00x"]  # 3 / 1.5 and 6 / 3
+    target = section(out, "target pass while the draft works in another process")
+    assert target["5"][2::3] == ["1.50x", "1.20x"]  # 18 / 12 and 30 / 25
+
+
 def test_rounds_prefills_and_transfers_are_shown_and_missing_tables_are_not(data, capsys):
     out = shown(capsys, data)
     assert line(out, "a round outside its passes")[-4:] == ["temperature", "0", "temperature", "1"]
     assert section(out, "chain: drawing")["4"][::2] == ["0.300", "0.600"]
     assert section(out, "chain: verdict")["0"][::2] == ["0.100", "0.100"]
     assert section(out, "target prefill")["64"] == ["1500", "(1350-1800)"]
+    assert section(out, "branches: drawing candidates")["4"][::2] == ["0.500", "0.800"]
+    assert section(out, "branches: drawing a level")["4"][::2] == ["0.500", "1.00"]
+    assert section(out, "branches: verdict")["1"][::2] == ["0.100", "0.400"]
+    assert section(out, "a round's messages")["8"][0] == "0.750"
     assert section(out, "handing over")["64"][0] == "0.0125"
     assert "tree" not in out
     assert "small head" not in out

@@ -44,6 +44,21 @@ def test_ratios_and_gains_are_those_computed_by_hand(record):
     assert gain[1]["value"] == pytest.approx(2.5)
 
 
+def test_what_branch_parallel_decoding_rests_on_is_that_computed_by_hand(record):
+    assert record["hidden_gamma"] == {"one by one": [4, 6], "side by side": [4, 3]}
+    assert record["exchange_ms"]["8"] == pytest.approx({"value": 0.75, "low": 0.675, "high": 0.9})
+    slowed = record["beside"]["target"]["5"]
+    assert slowed[0] == pytest.approx({"value": 1.5, "low": 16.2 / 14.4, "high": 21.6 / 10.8})  # 18 / 12
+    assert [ratio["value"] for ratio in record["beside"]["draft"]["4"]] == pytest.approx([2, 2])
+
+
+def test_a_profile_without_both_models_at_once_says_nothing_of_it(benchmark):
+    tables = {name: t for name, t in PROFILE["tables"].items() if not name.startswith(("beside", "exchange"))}
+    record = LatencyReport(benchmark, LatencyProfile.from_record({**PROFILE, "tables": tables}, "p")).build()
+    assert record["beside"] == record["exchange_ms"] == {}
+    assert record["hidden_gamma"] == {"one by one": [4, 6]}
+
+
 def test_bars_meet_what_they_say(record):
     bars = {row["name"]: row for row in record["bars"]}
     step = bars["draft step, HF / compact, context 32"]

@@ -13,7 +13,6 @@ from predictors.latency import (
     LatencyProfile,
     LatencyTable,
     Shape,
-    branch_parallel_latency,
     chain_block_efficiency,
     draft_cost,
     generation_latency,
@@ -22,38 +21,11 @@ from predictors.latency import (
     tokens_per_second,
     truncated_law,
 )
+from tests.predictors.affine_profile import COSTS, PROFILE
 
 untimed = settings(deadline=None, derandomize=True)
 PROBABILITIES = st.floats(0, 1)
 CHAINS = st.integers(0, 8)
-
-# Affine costs in seconds, so that interpolation is exact and a test can compute them without a table.
-COSTS = {
-    "draft": lambda rows, context: 1 + 0.25 * rows + context / 64,
-    "target": lambda tokens, context: 9 + 0.5 * tokens + context / 16,
-    "draft_prefill": lambda tokens: 2 + tokens / 8,
-    "target_prefill": lambda tokens: 10 + tokens / 2,
-    "chain_drawing": lambda drafted, sampled: 0.125 * drafted * (1 + sampled),
-    "chain_verification": lambda drafted, sampled: 0.5 + 0.25 * drafted + sampled,
-    "tree_drawing": lambda drafted, sampled: 3 + drafted + sampled,
-    "tree_verification": lambda drafted, sampled: 5 + 2 * drafted + 2 * sampled,
-}
-AXES = {"rows": (1, 9), "tokens": (1, 33), "context": (1, 512), "drafted": (0, 16), "sampled": (0, 1)}
-
-
-def toy_profile():
-    """Low is half the median, high three times."""
-    tables = {}
-    for name, cost in COSTS.items():
-        names = cost.__code__.co_varnames[: cost.__code__.co_argcount]
-        axes = {axis: AXES[axis] for axis in names}
-        cells = [cost(*point) for point in itertools.product(*axes.values())]
-        median = np.array(cells).reshape([len(grid) for grid in axes.values()]) + 1e-9  # drawing 0 tokens takes no time
-        tables[name] = LatencyTable(axes, median, median / 2, 3 * median, 10)
-    return LatencyProfile(tables, "toy", {}, {})
-
-
-PROFILE = toy_profile()
 
 
 def chain_round(drafted, context, sampled):
@@ -244,51 +216,3 @@ def test_a_long_generation_tends_to_the_steady_state():
     long = generation_latency(level, law, 3, 30, 2000, True)
     steady = tokens_per_second(level, Shape.chain(3), chain_block_efficiency(0.7, 3), 30, True)
     assert long.tokens_per_second == pytest.approx(steady.tokens_per_second, rel=0.005)
-
-
-def simulated_branch_parallel(alpha, pending, depth, hit, draft, target, stages=60_000):
-    """Seconds and tokens of the stage process: draft stage (target idle), then branch stages until a rollback."""
-    rng = np.random.default_rng(11)
-    seconds, tokens, in_draft_stage = 0.0, 0, True
-    for tests, branch_test in zip(rng.random((stages, pending)).tolist(), rng.random(stages).tolist(), strict=True):
-        if in_draft_stage:
-            seconds += pending * draft
-        seconds += max(depth * draft, target)  # the target verifies while the draft expands its branches
-        accepted = len(list(itertools.takewhile(lambda test: test < alpha, tests)))
-        tokens += accepted + 1  # the corrected token, or the target's own at the branch point
-        in_draft_stage = accepted < pending or branch_test >= hit
-    return seconds, tokens, stages
-
-
-@pytest.mark.parametrize(
-    ("alpha", "pending", "depth", "hit", "draft", "target"),
-    [
-        (0.7, 4, 10, 0.7, 1.0, 10.0),
-        (0.9, 8, 10, 0.95, 1.0, 10.0),
-        (0.5, 2, 5, 0.6, 2.0, 7.0),  # the draft is the slower job
-        (0.8, 0, 3, 0.4, 1.0, 4.0),
-    ],
-)
-def test_renewal_model_against_simulation(alpha, pending, depth, hit, draft, target):
-    model = branch_parallel_latency(alpha, pending, depth, hit, draft, target)
-    seconds, tokens, stages = simulated_branch_parallel(alpha, pending, depth, hit, draft, target)
-    assert model == pytest.approx(seconds / tokens, rel=0.01)
-    if pending:  # the wrong variant, which ignores the token the target adds
-        assert model != pytest.approx(seconds / (tokens - stages), rel=0.05)
-
-
-@pytest.mark.parametrize(("alpha", "best"), [(0.5, 2), (0.7, 4), (0.9, 8)])
-def test_the_renewal_models_optimum_depends_on_acceptance(alpha, best):
-    """The specification's own values, at c = G = 10 and a hit probability of α."""
-    cost = [branch_parallel_latency(alpha, pending, 10, alpha, 1.0, 10.0) for pending in range(10)]
-    assert int(np.argmin(cost)) == best
-
-
-def test_renewal_model_by_hand():
-    # a stage of max(3, 5) steps, a re-draft of 2 with probability 1 - .25 * .8, and 1 + .5 + .25 tokens
-    assert branch_parallel_latency(0.5, 2, 3, 0.8, 1.0, 5.0) == pytest.approx((5 + 0.8 * 2) / 1.75)
-    assert branch_parallel_latency(1.0, 2, 3, 1.0, 1.0, 2.0) == pytest.approx(3 / 3)  # never a rollback
-    with pytest.raises(ValueError, match=r"pending must lie in \[0, depth - 1\], got 3: a branch of depth 3"):
-        branch_parallel_latency(0.5, 3, 3, 0.8, 1.0, 5.0)
-    with pytest.raises(ValueError, match="hit must lie in"):
-        branch_parallel_latency(0.5, 2, 3, 1.8, 1.0, 5.0)

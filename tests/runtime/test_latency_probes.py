@@ -118,10 +118,13 @@ SMALL = LatencyConfig(
     target_tokens=(1, 2, 5),
     reference_rows=(1,),
     reference_tokens=(1, 5),
+    beside_rows=(),
+    beside_tokens=(),
     contexts=(4, 90),
     prefill_tokens=(8, 80),
     drafted=(0, 2),
     tree_nodes=(3, 6),
+    branch_rows=(1, 4),
     features=(4, 8),
     bytes=(1, 100),
 )
@@ -143,6 +146,9 @@ def test_all_tables_have_all_their_cells(no_child, compact):
         "chain_verification": {"drafted": [0, 2], **sampled},
         "tree_drawing": {"drafted": [3, 6], **sampled},
         "tree_verification": {"drafted": [3, 6], **sampled},
+        "branch_candidates": {"rows": [1, 4], **sampled},
+        "branch_drawing": {"rows": [1, 4], **sampled},
+        "branch_verdict": {"candidates": [1, 4], **sampled},
         "predictor": {"features": [4, 8]},
         "transfer": {"bytes": [1, 100]},
     }
@@ -266,33 +272,23 @@ def test_vocabularies_too_small_for_the_trees_are_refused(no_child, notes):
         pass
 
 
-@pytest.mark.parametrize("most", [{"drafted": (0, 70)}, {"tree_nodes": (3, 72)}])
-def test_prepared_rows_suffice_for_the_widest_pass(no_child, compact, most):
-    with open_cells(compact, replace(SMALL, **most)) as (cells, _):
-        rounds = [cell for cell in cells if cell.at.get("drafted", 0) >= 70]
+@pytest.mark.parametrize("most", [{"drafted": (0, 70)}, {"tree_nodes": (3, 72)}, {"branch_rows": (1, 70)}])
+def test_prepared_rows_suffice_for_the_widest_pass(no_child, most):
+    wide = ModelPair(tiny_llama(80, seed=0), tiny_llama(80, seed=1, layers=1))
+    with open_cells(wide, replace(SMALL, **most)) as (cells, _):
+        rounds = [cell for cell in cells if max(cell.at.get("drafted", 0), cell.at.get("rows", 0)) >= 70]
         assert rounds
         for cell in rounds:
             cell.measure()
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"contexts": ()}, "contexts must be ascending"),
-        ({"features": (8, 4)}, "features must be ascending"),
-        ({"bytes": (1, 1)}, "bytes must be ascending"),
-        ({"prefill_tokens": (0, 1)}, "prefill_tokens must be ascending numbers >= 1"),
-        ({"drafted": (-1, 1)}, "drafted must be ascending numbers >= 0"),
-        ({"drafted": (0,)}, "drafted must start at 0 and go on"),
-        ({"draft_rows": (2, 3)}, "draft_rows must start at 1"),
-        ({"target_tokens": (2,)}, "target_tokens must start at 1"),
-        ({"tree_nodes": (3, 4)}, r"tree_nodes \[4\] are no multiples of tree_paths=3"),
-        ({"reference_rows": (5,)}, r"reference_rows \[5\] are none of draft_rows"),
-        ({"calls": 0}, "calls must be >= 1"),
-        ({"visits": 0}, "visits must be >= 1"),
-        ({"warmup": -1}, "warmup must be >= 0"),
-    ],
-)
-def test_bad_parameters_are_refused_by_name(values, message):
-    with pytest.raises(ValueError, match=message):
-        LatencyConfig(**values)
+def test_passes_beside_the_other_model_are_those_of_the_parameters(no_child, compact):
+    """No call is made, so no draft process starts."""
+    at_once = replace(SMALL, beside_rows=(3,), beside_tokens=(1, 5))
+    with open_cells(compact, at_once) as (cells, _):
+        places = {(table, *cell.at.values()) for cell in cells for table in cell.tables}
+    assert {place for place in places if place[0].startswith(("beside", "exchange"))} == {
+        *(("beside_draft", 3, context) for context in (4, 90)),
+        *(("beside_target", tokens, context) for tokens in (1, 5) for context in (4, 90)),
+        *(("exchange", submitted) for submitted in (0, 2)),
+    }

@@ -1,0 +1,237 @@
+"""Cells of both models at work at once, each with its share of the threads, as branch-parallel decoding runs them on CPUs.
+
+    beside_target  tokens, context   a pass of the target, while the draft in its own process takes one step after the other
+    beside_draft   rows, context     a step of the draft in that process, while the target here makes one pass after the other
+    exchange       submitted         a round's messages: from the verdict's sending until both answers are read, without what the
+                                     calls take; the first answer holds a block of as many tokens and their laws
+
+The other side really is at work: it goes on until a deadline (one clock serves all processes of a machine), and a call counts
+only if that work began before what is timed began, and ended after it ended. Else it is repeated with a later deadline.
+Later calls of the cell keep that window as long as it is no more than `SLACK` times what a call needs: one that ends just behind
+the typical pass would leave out the slow ones, and one left over from a stall of the machine would waste time.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter, sleep
+
+import torch
+
+from predictors.rounds import RoundRecord
+from predictors.sampling import SamplingSettings
+from predictors.signals import Root
+from runtime.adapter import LanguageModel
+from runtime.branching.draft import NO_BRANCHES, Branches, Pending, Verdict
+from runtime.branching.host import ROOM
+from runtime.latency.cells import Cell
+from runtime.latency.passes import CommittedState, Passes
+from runtime.latency.sample import device_of
+from runtime.overlap.executor import Executor
+from runtime.overlap.process import DraftProcess
+from runtime.overlap.threads import default_threads
+from runtime.pair import ModelPair
+
+FIRST_WINDOW = 0.008  # seconds until the first deadline
+GROWTH = 1.5  # of the window, where it was too short
+LEAD = 0.1  # of the window, for the other process to begin
+LEAST_STEPS = 4  # timed in a call of a draft's cell
+SLACK = 3.0  # deadlines that are kept, in what a call needs
+
+Stamps = list[tuple[float, float]]  # when each piece of work began and ended
+
+
+class DraftSide:
+    """What the draft's process holds: states behind ``contexts`` committed tokens, and blocks of ``submitted`` tokens."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        contexts: Sequence[int],
+        most_rows: int,
+        submitted: Sequence[int],
+        vocabulary_size: int,
+        seed: int,
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self._states = {context: CommittedState(model, context, most_rows, generator) for context in contexts}
+        dtype = law_dtype(model)
+        self._blocks = {
+            count: Pending(torch.arange(count), torch.ones(count, vocabulary_size, dtype=dtype), 0, 0, False, [], [])
+            for count in submitted
+        }
+
+    def work(self, context: int, deadline: float) -> None:
+        """Step until ``deadline``."""
+        while perf_counter() < deadline:
+            self._states[context].level(1)
+
+    def steps(self, context: int, rows: int, deadline: float) -> Stamps:
+        """Steps of ``rows`` until ``deadline``."""
+        state, stamps = self._states[context], []
+        while perf_counter() < deadline:
+            start = perf_counter()
+            state.level(rows)
+            stamps.append((start, perf_counter()))
+        return stamps
+
+    def advance(self, verdict: Verdict, root: Root, submitted: int) -> Pending:
+        return self._blocks[submitted]
+
+    def branch(self) -> Branches:
+        return NO_BRANCHES
+
+
+@dataclass
+class TargetBeside:
+    """Passes over ``tokens`` of the target behind ``context`` tokens, while the ``draft`` steps behind as many."""
+
+    target: Passes
+    draft: Executor
+    threads: int
+    tokens: int
+    context: int
+    window: float = FIRST_WINDOW
+
+    def measure(self) -> tuple[float]:
+        """Seconds of a pass."""
+        with torch_threads(self.threads):
+            while True:
+                asked = perf_counter()
+                self.draft.submit("work", self.context, asked + self.window)
+                sleep(LEAD * self.window)
+                start = perf_counter()
+                self.target.chain(self.tokens)
+                end = perf_counter()
+                work = self.draft.result()
+                if work.started <= start and end <= work.ended:
+                    self.window = kept(self.window, end - asked)
+                    return (end - start,)
+                self.window *= GROWTH
+
+
+@dataclass
+class DraftBeside:
+    """Steps of ``rows`` of the ``draft`` behind ``context`` tokens, while the target passes behind as many."""
+
+    target: Passes
+    draft: Executor
+    threads: int
+    rows: int
+    context: int
+    window: float = FIRST_WINDOW
+
+    def measure(self) -> tuple[float]:
+        """Mean seconds of the steps that fell within the target's work, but for the first of them."""
+        with torch_threads(self.threads):
+            while True:
+                deadline = perf_counter() + self.window
+                self.draft.submit("steps", self.context, self.rows, deadline)
+                start = perf_counter()
+                while perf_counter() < deadline:
+                    self.target.chain(1)
+                end = perf_counter()
+                stamps: Stamps = self.draft.result().value
+                steps = [after - before for before, after in stamps if start <= before and after <= end][1:]
+                if len(steps) >= LEAST_STEPS:
+                    mean = sum(steps) / len(steps)
+                    self.window = kept(self.window, (LEAST_STEPS + 2) * mean)
+                    return (mean,)
+                self.window *= GROWTH
+
+
+@dataclass
+class Exchange:
+    """Rounds' messages to the ``draft`` and back, with a block of ``submitted`` tokens."""
+
+    draft: Executor
+    threads: int
+    submitted: int
+
+    def measure(self) -> tuple[float]:
+        """Seconds of a round's messages."""
+        root = Root(1, max(1, self.submitted), SamplingSettings(), RoundRecord())
+        with torch_threads(self.threads):
+            start = perf_counter()
+            self.draft.submit("advance", Verdict(0, 0), root, self.submitted)
+            self.draft.submit("branch")
+            replies = self.draft.result(), self.draft.result()
+            seconds = perf_counter() - start
+        return (seconds - sum(reply.ended - reply.started for reply in replies),)
+
+
+@contextmanager
+def open_beside(
+    pair: ModelPair,
+    tokens: Sequence[int],
+    rows: Sequence[int],
+    contexts: Sequence[int],
+    submitted: Sequence[int],
+    seed: int,
+    before: Callable[[], None],
+) -> Iterator[list[Cell]]:
+    """Cells of the three tables: none of a table whose grid is empty, none at all if both models' are, or where there is no draft
+    process. ``before`` comes before an exchange. Leaving the block ends the process."""
+    assert pair.draft is not None
+    on_cpu = all(device_of(model).type == "cpu" for model in (pair.target, pair.draft))
+    if not (tokens or rows) or not on_cpu or sys.platform == "win32":
+        yield []
+        return
+    vocabulary_size = pair.target.vocabulary_size
+    target_threads, draft_threads = default_threads(torch.get_num_threads())
+    side = (pair.draft, contexts, max((1, *rows)), submitted, vocabulary_size, seed)
+    slot_bytes = ROOM + (max(submitted) + 1) * vocabulary_size * law_dtype(pair.draft).itemsize
+    draft = DraftProcess(DraftSide, side, draft_threads, slot_bytes)
+    try:
+        yield beside_cells(pair.target, draft, target_threads, tokens, rows, contexts, submitted, seed, before)
+    finally:
+        draft.close()
+
+
+def beside_cells(
+    target: LanguageModel,
+    draft: Executor,
+    threads: int,
+    tokens: Sequence[int],
+    rows: Sequence[int],
+    contexts: Sequence[int],
+    submitted: Sequence[int],
+    seed: int,
+    before: Callable[[], None],
+) -> list[Cell]:
+    """Cells of the three tables; the ``target`` has ``threads``, and ``draft`` runs a `DraftSide`."""
+    generator = torch.Generator().manual_seed(seed)
+    cells = []
+    for context in contexts:
+        passes = CommittedState(target, context, max((1, *tokens)), generator)
+        for count in tokens:
+            at = {"tokens": count, "context": context}
+            cells.append(Cell(("beside_target",), at, TargetBeside(passes, draft, threads, count, context).measure))
+        for count in rows:
+            at = {"rows": count, "context": context}
+            cells.append(Cell(("beside_draft",), at, DraftBeside(passes, draft, threads, count, context).measure))
+    for count in submitted:
+        cells.append(Cell(("exchange",), {"submitted": count}, Exchange(draft, threads, count).measure, before))
+    return cells
+
+
+def kept(window: float, needed: float) -> float:
+    """The next call's window, behind one of ``window`` seconds that needed as many as that."""
+    return max(FIRST_WINDOW, min(window, SLACK * needed))
+
+
+def law_dtype(draft: LanguageModel) -> torch.dtype:
+    """The number format of the draft's laws."""
+    return torch.promote_types(getattr(draft, "dtype", torch.float64), torch.float32)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """``count`` threads within the block."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)

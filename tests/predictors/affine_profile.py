@@ -1,0 +1,48 @@
+"""A latency profile of affine costs in seconds: interpolation is exact, and tests compute the costs without a table."""
+
+import itertools
+
+import numpy as np
+
+from predictors.latency import LatencyProfile, LatencyTable
+
+COSTS = {
+    "draft": lambda rows, context: 1 + 0.25 * rows + context / 64,
+    "target": lambda tokens, context: 9 + 0.5 * tokens + context / 16,
+    "draft_prefill": lambda tokens: 2 + tokens / 8,
+    "target_prefill": lambda tokens: 10 + tokens / 2,
+    "chain_drawing": lambda drafted, sampled: 0.125 * drafted * (1 + sampled),
+    "chain_verification": lambda drafted, sampled: 0.5 + 0.25 * drafted + sampled,
+    "tree_drawing": lambda drafted, sampled: 3 + drafted + sampled,
+    "tree_verification": lambda drafted, sampled: 5 + 2 * drafted + 2 * sampled,
+    "branch_candidates": lambda rows, sampled: 0.25 + 0.125 * rows * (1 + sampled),
+    "branch_drawing": lambda rows, sampled: 0.125 + 0.0625 * rows + 0.5 * sampled,
+    "branch_verdict": lambda candidates, sampled: 0.375 + 0.25 * candidates * sampled,
+    "beside_draft": lambda rows, context: 2 + 0.5 * rows + context / 32,
+    "beside_target": lambda tokens, context: 12 + tokens + context / 8,
+    "exchange": lambda submitted: 0.75 + 0.0625 * submitted,
+}
+AXES = {
+    "rows": (1, 9),
+    "tokens": (1, 33),
+    "context": (1, 512),
+    "drafted": (0, 16),
+    "sampled": (0, 1),
+    "candidates": (1, 9),
+    "submitted": (0, 8),
+}
+
+
+def toy_profile():
+    """Low is half the median, high three times."""
+    tables = {}
+    for name, cost in COSTS.items():
+        names = cost.__code__.co_varnames[: cost.__code__.co_argcount]
+        axes = {axis: AXES[axis] for axis in names}
+        cells = [cost(*point) for point in itertools.product(*axes.values())]
+        median = np.array(cells).reshape([len(grid) for grid in axes.values()]) + 1e-9  # drawing 0 tokens takes no time
+        tables[name] = LatencyTable(axes, median, median / 2, 3 * median, 10)
+    return LatencyProfile(tables, "toy", {}, {})
+
+
+PROFILE = toy_profile()

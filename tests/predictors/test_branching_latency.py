@@ -1,0 +1,259 @@
+"""Branch-parallel rounds, requests and the γ that hides: on affine costs by hand. The renewal model: against simulation."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from predictors.latency import (
+    BranchRound,
+    LatencyProfile,
+    LatencyTable,
+    balanced_gamma,
+    branch_parallel_latency,
+    branch_parallel_prediction,
+    branch_round_latency,
+)
+from predictors.latency.branching import LONGEST_BRANCH
+from tests.predictors.affine_profile import PROFILE
+
+# 64 tokens cached. Three drafted with the target idle, to the cap; two candidates, then levels of 2, 2 and 1 tokens.
+IDLE = BranchRound(64, 3, 3, levels=7, drafted=10, candidates=2, continues=False, law_known=False, reached=False)
+# Two tokens of the surviving branch retained, not all; three candidates and one level of 3; all accepted.
+RETAINED = BranchRound(64, 2, 0, levels=2, drafted=6, candidates=3, continues=True, law_known=True, reached=True)
+# Nothing kept, nothing tried: the end of the budget.
+LAST = BranchRound(64, 0, 0, levels=0, drafted=0, candidates=0, continues=False, law_known=False, reached=True)
+
+
+def seconds(made, sampled=False, concurrent=False):
+    return branch_round_latency(PROFILE, made, sampled, concurrent).seconds
+
+
+def test_a_round_after_an_idle_draft_stage_by_hand():
+    idle = (1.25 + 64 / 64) + (1.25 + 65 / 64) + (1.25 + 66 / 64) + 0.125 * 3
+    target = (9 + 0.5 * 4 + 64 / 16) + (0.5 + 0.25 * 3)
+    point = (1.25 + 67 / 64) + (0.25 + 0.125 * 2)
+    rows = 5 / 3
+    levels = sum((1 + 0.25 * rows + (67 + place * rows) / 64) + (0.125 + 0.0625 * rows) for place in range(3))
+    assert point + levels < target
+    assert seconds(IDLE) == pytest.approx(idle + target)
+    slow = dataclasses.replace(IDLE, levels=7 + 4, drafted=10 + 4 * 2)
+    rows = 13 / 7
+    levels = sum((1 + 0.25 * rows + (67 + place * rows) / 64) + (0.125 + 0.0625 * rows) for place in range(7))
+    assert point + levels > target  # now the draft is the slower one
+    assert seconds(slow) == pytest.approx(idle + point + levels)
+    assert seconds(slow) != pytest.approx(idle + point + levels + target)  # the wrong variant: one after the other
+
+
+def test_a_round_behind_a_surviving_branch_by_hand():
+    """No idle pass, no pass at the branch point, and the candidates are verified."""
+    target = (9 + 0.5 * 3 + 64 / 16) + (0.5 + 0.25 * 2 + 1)
+    assert seconds(RETAINED, sampled=True) == pytest.approx(target + 0.375 + 0.25 * 3)
+    unreached = dataclasses.replace(RETAINED, reached=False)
+    assert seconds(unreached, sampled=True) == pytest.approx(target)
+
+
+def wide(made):
+    """The same round with so many levels of 3 that the draft is the slower one."""
+    return dataclasses.replace(made, levels=made.idle_levels + 21, drafted=made.idle_levels + made.candidates + 60)
+
+
+def test_a_law_that_retention_left_saves_a_pass_and_one_that_stopped_idle_drafting_moves_it():
+    known, unknown = wide(RETAINED), dataclasses.replace(wide(RETAINED), law_known=False)
+    assert seconds(unknown) - seconds(known) == pytest.approx(1.25 + 66 / 64)
+    cut = dataclasses.replace(wide(IDLE), law_known=True)
+    assert cut.idle_passes == 4 and wide(IDLE).idle_passes == 3
+    # its pass is idle instead, where it is drawn from like any other: nothing is saved while the draft is the slower one
+    assert seconds(cut) - seconds(wide(IDLE)) == pytest.approx(0.125)
+    # the wrong variant, which forgets that pass, would save it
+    assert seconds(cut) > seconds(wide(IDLE))
+    hidden = dataclasses.replace(IDLE, law_known=True)  # and where the target is the slower one it is lost
+    assert seconds(hidden) - seconds(IDLE) == pytest.approx(0.125 + 1.25 + 67 / 64)
+
+
+def test_a_round_without_branches_is_the_targets():
+    assert seconds(LAST) == pytest.approx(9.5 + 4 + 0.5)
+
+
+def test_a_point_without_candidates_costs_what_drawing_them_does():
+    """A level that a controller wanted no candidates for: there is nothing to grow or to verify."""
+    none = dataclasses.replace(RETAINED, levels=1, drafted=0, candidates=0, reached=True)
+    assert seconds(none) == pytest.approx(9 + 0.5 * 3 + 64 / 16 + 0.5 + 0.25 * 2)
+
+
+def test_side_by_side_by_hand():
+    """Passes of both at once, and a round's messages; the longer job counts."""
+    idle = sum(2.5 + (64 + place) / 32 for place in range(3)) + 0.125 * 3
+    target = (12 + 4 + 64 / 8) + (0.5 + 0.25 * 3)
+    assert seconds(IDLE, concurrent=True) == pytest.approx(idle + target + 0.75 + 0.0625 * 3)
+    slow = wide(IDLE)
+    point = (2.5 + 67 / 32) + (0.25 + 0.125 * 2)
+    levels = sum((2 + 1.5 + (67 + 3 * place) / 32) + (0.125 + 0.0625 * 3) for place in range(20))
+    assert seconds(slow, concurrent=True) == pytest.approx(idle + point + levels + 0.75 + 0.0625 * 3)
+
+
+def test_the_rows_of_a_level_are_the_mean_of_those_that_went_on():
+    assert IDLE.rows == pytest.approx(5 / 3) and RETAINED.rows == 3 and LAST.rows == 0
+    careless = dataclasses.replace(IDLE, drafted=3 + 4 * 2)  # the wrong variant: all branches go on
+    assert branch_seconds(careless) > branch_seconds(IDLE)
+
+
+def branch_seconds(made):
+    """Of a round whose target takes no time."""
+    tables = {name: t if name != "target" else level(t, 1e-9) for name, t in PROFILE.tables.items()}
+    return branch_round_latency(LatencyProfile(tables, "toy", {}, {}), made, False, False).seconds
+
+
+def level(table, value):
+    array = np.full_like(table.median, value)
+    return LatencyTable(table.axes, array, array, array, 1)
+
+
+def test_quartiles_go_with_the_median():
+    for concurrent in (False, True):
+        latency = branch_round_latency(PROFILE, IDLE, True, concurrent)
+        assert (latency.low, latency.high) == pytest.approx((latency.seconds / 2, latency.seconds * 3))
+
+
+def test_a_request_is_its_prefills_and_its_rounds():
+    rounds = [IDLE, RETAINED, LAST]
+    made = branch_parallel_prediction(PROFILE, iter(rounds), 11, 63, sampled=True, concurrent=False)
+    total = (10 + 63 / 2) + sum(seconds(each, sampled=True) for each in rounds)  # the draft's prefill hides
+    assert made.seconds == pytest.approx(total)
+    assert (made.rounds, made.tokens_per_second) == (3, pytest.approx(11 / total))
+    assert (made.low, made.high) == pytest.approx((11 / total / 3, 11 / total * 2))
+
+
+def test_prefills_side_by_side_are_slowed_down_as_the_widest_passes():
+    made = branch_parallel_prediction(PROFILE, [], 1, 64, sampled=False, concurrent=True)
+    slowdown = (12 + 33 + 1 / 8) / (9 + 33 / 2 + 1 / 16)
+    assert made.seconds == pytest.approx(slowdown * (10 + 32))
+    assert made.rounds == 0
+
+
+def test_a_slow_drafts_prefill_is_the_one_that_counts():
+    tables = {**PROFILE.tables, "draft_prefill": level(PROFILE.tables["draft_prefill"], 100)}
+    slow = LatencyProfile(tables, "toy", {}, {})
+    assert branch_parallel_prediction(slow, [], 1, 64, False, False).seconds == pytest.approx(100)
+    slowdown = (2 + 4.5 + 1 / 32) / (1 + 9 / 4 + 1 / 64)
+    assert branch_parallel_prediction(slow, [], 1, 64, False, True).seconds == pytest.approx(100 * slowdown)
+
+
+def test_a_profile_without_both_at_once_predicts_the_virtual_clock_only():
+    tables = {name: table for name, table in PROFILE.tables.items() if not name.startswith(("beside", "exchange"))}
+    alone = LatencyProfile(tables, "toy", {}, {})
+    assert branch_parallel_prediction(alone, [IDLE], 2, 64, False, False).rounds == 1
+    with pytest.raises(ValueError, match="no table 'beside_draft'.*Measure the profile on this machine again"):
+        branch_parallel_prediction(alone, [IDLE], 2, 64, False, True)
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+@pytest.mark.parametrize(("submitted", "candidates", "context"), [(0, 1, 1), (4, 4, 64), (8, 2, 200), (6, 9, 10)])
+def test_the_balanced_gamma_is_the_last_that_hides(submitted, candidates, context, concurrent):
+    """By rounds of full branches: at γ the target decides, at γ + 1 the branches."""
+    gamma = balanced_gamma(PROFILE, submitted, candidates, context, True, concurrent)
+    alone = BranchRound(context, submitted, 0, 0, 0, 0, True, False, False)
+
+    def of(length):
+        drafted = candidates * (1 + length)
+        return dataclasses.replace(alone, levels=1 + length, drafted=drafted, candidates=candidates)
+
+    assert seconds(of(gamma), True, concurrent) == pytest.approx(seconds(alone, True, concurrent))
+    assert seconds(of(gamma + 1), True, concurrent) > seconds(alone, True, concurrent) + 1e-6
+
+
+def test_the_balanced_gamma_by_hand():
+    # target 9 + 2.5 + 4 + .5 + 1 = 17; point 1.25 + 68/64 + .25 + .25 = 2.8125; levels 1.5 + (68 + 2 j)/64 + .25 = 2.8125 + j/32
+    assert balanced_gamma(PROFILE, 4, 2, 64, False, False) == 4
+    # target 12 + 5 + 8 + 1.5 = 26.5; point 2.5 + 68/32 + .5 = 5.125; levels 3 + (68 + 2 j)/32 + .25 = 5.375 + j/16
+    assert balanced_gamma(PROFILE, 4, 2, 64, False, True) == 3
+
+
+def test_the_balanced_gamma_of_a_slow_draft_is_none_and_of_one_without_cost_the_longest():
+    def with_draft(value):
+        tables = {
+            **PROFILE.tables,
+            **{name: level(PROFILE.tables[name], value) for name in ("draft", "branch_drawing")},
+        }
+        return LatencyProfile(tables, "toy", {}, {})
+
+    assert balanced_gamma(with_draft(20.0), 4, 2, 64, False, False) == 0
+    assert balanced_gamma(with_draft(1e-9), 4, 2, 64, False, False) == LONGEST_BRANCH
+    with pytest.raises(ValueError, match="candidates must be >= 1, got 0"):
+        balanced_gamma(PROFILE, 4, 0, 64, False, False)
+    with pytest.raises(ValueError, match="submitted must be >= 0, got -1"):
+        balanced_gamma(PROFILE, -1, 2, 64, False, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"context": -1}, "no counts below 0"),
+        ({"levels": 2}, "no fewer levels than idle ones"),
+        ({"idle_levels": 1}, "drafted with the target idle, or retained, never both"),
+        ({"continues": True}, "drafted with the target idle, or retained, never both"),
+        ({"candidates": 0}, "branches have candidates"),
+        ({"levels": 3}, "branches have candidates"),
+        ({"drafted": 7}, "a token on every level"),
+        ({"candidates": 0, "drafted": 3}, "a token on every level"),
+    ],
+)
+def test_impossible_rounds_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(IDLE, **changes)
+
+
+def test_impossible_requests_are_refused():
+    with pytest.raises(ValueError, match="emitted must be >= 1, got 0"):
+        branch_parallel_prediction(PROFILE, [], 0, 64, False, False)
+    with pytest.raises(ValueError, match="prompt_tokens must be >= 1, got 0"):
+        branch_parallel_prediction(PROFILE, [], 1, 0, False, False)
+
+
+def simulated_branch_parallel(alpha, pending, depth, hit, draft, target, stages=60_000):
+    """Seconds and tokens of the stage process: draft stage (target idle), then branch stages until a rollback."""
+    rng = np.random.default_rng(11)
+    seconds, tokens, in_draft_stage = 0.0, 0, True
+    for tests, branch_test in zip(rng.random((stages, pending)).tolist(), rng.random(stages).tolist(), strict=True):
+        if in_draft_stage:
+            seconds += pending * draft
+        seconds += max(depth * draft, target)  # the target verifies while the draft expands its branches
+        accepted = len(list(itertools.takewhile(lambda test: test < alpha, tests)))
+        tokens += accepted + 1  # the corrected token, or the target's own at the branch point
+        in_draft_stage = accepted < pending or branch_test >= hit
+    return seconds, tokens, stages
+
+
+@pytest.mark.parametrize(
+    ("alpha", "pending", "depth", "hit", "draft", "target"),
+    [
+        (0.7, 4, 10, 0.7, 1.0, 10.0),
+        (0.9, 8, 10, 0.95, 1.0, 10.0),
+        (0.5, 2, 5, 0.6, 2.0, 7.0),  # the draft is the slower job
+        (0.8, 0, 3, 0.4, 1.0, 4.0),
+    ],
+)
+def test_renewal_model_against_simulation(alpha, pending, depth, hit, draft, target):
+    model = branch_parallel_latency(alpha, pending, depth, hit, draft, target)
+    seconds, tokens, stages = simulated_branch_parallel(alpha, pending, depth, hit, draft, target)
+    assert model == pytest.approx(seconds / tokens, rel=0.01)
+    if pending:  # the wrong variant, which ignores the token the target adds
+        assert model != pytest.approx(seconds / (tokens - stages), rel=0.05)
+
+
+@pytest.mark.parametrize(("alpha", "best"), [(0.5, 2), (0.7, 4), (0.9, 8)])
+def test_the_renewal_models_optimum_depends_on_acceptance(alpha, best):
+    """The specification's own values, at c = G = 10 and a hit probability of α."""
+    cost = [branch_parallel_latency(alpha, pending, 10, alpha, 1.0, 10.0) for pending in range(10)]
+    assert int(np.argmin(cost)) == best
+
+
+def test_renewal_model_by_hand():
+    # a stage of max(3, 5) steps, a re-draft of 2 with probability 1 - .25 * .8, and 1 + .5 + .25 tokens
+    assert branch_parallel_latency(0.5, 2, 3, 0.8, 1.0, 5.0) == pytest.approx((5 + 0.8 * 2) / 1.75)
+    assert branch_parallel_latency(1.0, 2, 3, 1.0, 1.0, 2.0) == pytest.approx(3 / 3)  # never a rollback
+    with pytest.raises(ValueError, match=r"pending must lie in \[0, depth - 1\], got 3: a branch of depth 3"):
+        branch_parallel_latency(0.5, 3, 3, 0.8, 1.0, 5.0)
+    with pytest.raises(ValueError, match="hit must lie in"):
+        branch_parallel_latency(0.5, 2, 3, 1.8, 1.0, 5.0)

@@ -1,0 +1,106 @@
+"""Cells of branches time what they say: real rounds over weightless models, from pass to pass."""
+
+from itertools import count
+
+import pytest
+import torch
+
+from runtime import ModelPair
+from runtime.branching.candidates import Candidates
+from runtime.latency import branches
+from runtime.latency.branches import LEVELS, BranchRounds, StampedModel, Verdicts, branch_cells
+from runtime.latency.weightless import weightless_pair
+from tests.toys import tiny_llama
+
+
+@pytest.fixture(scope="module")
+def weightless():
+    tiny = ModelPair(tiny_llama(64, seed=0), tiny_llama(64, seed=1, layers=1))
+    return weightless_pair(tiny, 40, torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_every_round_grows_as_many_branches_as_asked_and_drafts_nothing_idle(weightless, rows, temperature):
+    rounds = BranchRounds(weightless, rows, temperature, 0)
+    for _ in range(40):
+        rounds._draft.stamps.clear()
+        record = next(rounds._steps).record
+        assert record.idle_levels == 0
+        assert record.levels == LEVELS + 2  # the candidates, the level timed with them, and the others
+        assert record.drafted == rows * record.levels
+        assert len(rounds._draft.stamps) == LEVELS + 2  # the first pass is the branch point's
+    assert record.drafted != rows * LEVELS
+
+
+def test_the_first_level_and_the_others_are_told_apart(weightless, monkeypatch):
+    times = iter([10.0, 13.0, 14.0, 15.0, 16.5, 17.0])
+    rounds = BranchRounds(weightless, 2, 1, 0)
+    monkeypatch.setattr(branches, "perf_counter", lambda: next(times))
+    assert rounds.measure() == (3.0, 1.0)
+
+
+def test_a_stamped_model_is_the_model(weightless):
+    model = StampedModel(weightless.draft)
+    state, plain = model.open(10), weightless.draft.open(10)
+    assert torch.equal(state.forward([1, 2, 3], last=1).logits, plain.forward([1, 2, 3], last=1).logits)
+    assert torch.equal(state.forward([1, 2], [-1, -1]).logits, plain.forward([1, 2], [-1, -1]).logits)
+    assert len(model.stamps) == 2 and model.stamps[0] <= model.stamps[1]
+    assert (model.vocabulary_size, model.context_limit) == (64, weightless.draft.context_limit)
+
+
+def test_a_stamp_waits_for_the_drafts_device(weightless, monkeypatch):
+    waited = []
+    model = StampedModel(weightless.draft)
+    model.device = torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    model.open(4).forward([1])
+    assert waited == [model.device]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("candidates", [1, 3])
+def test_a_verdict_is_the_decoders_own_between_that_many_candidates(weightless, candidates, temperature, monkeypatch):
+    verdicts, made = Verdicts(weightless, candidates, temperature, 0), []
+
+    def draw(tried, target_V, chance):
+        made.append((tried, target_V))
+        return real(tried, target_V, chance)
+
+    def place(tried, token):
+        made.append((tried, torch.nn.functional.one_hot(torch.tensor(token), 64).float()))
+        return look(tried, token)
+
+    real, look = branches.draw_at_branch_point, Candidates.place
+    monkeypatch.setattr(branches, "draw_at_branch_point", draw)
+    monkeypatch.setattr(Candidates, "place", place)
+    seconds = count(1)
+    monkeypatch.setattr(branches, "seconds_of", lambda work, device: (work(), float(next(seconds)))[1])
+    assert [verdicts.measure() for _ in range(3)] == [(1.0,), (2.0,), (3.0,)]
+    assert len(made) == 3  # nothing but the verdict is timed, once a call
+    for tried, target_V in made:
+        assert len(set(tried.tokens.tolist())) == candidates
+        assert tried.kind == ("rrs" if temperature else "match")
+        assert float(target_V.sum()) == pytest.approx(1)
+        assert (float(target_V.max()) == 1) == (temperature == 0)
+    assert temperature == 0 or not torch.equal(made[0][1], made[1][1])
+
+
+def test_the_cells_cover_the_grid_and_say_what_comes_before(weightless):
+    before = []
+    cells = branch_cells(weightless, [1, 3], 0, lambda: before.append(1))
+    places = {(table, *cell.at.items()) for cell in cells for table in cell.tables}
+    grid = [(n, t) for n in (1, 3) for t in (0, 1)]
+    drawn = {(f"branch_{kind}", ("rows", n), ("sampled", t)) for kind in ("candidates", "drawing") for n, t in grid}
+    assert places == drawn | {("branch_verdict", ("candidates", n), ("sampled", t)) for n, t in grid}
+    for cell in cells:
+        cell.before()
+        seconds = cell.measure()
+        assert len(seconds) == len(cell.tables)
+        assert min(seconds) > 0
+    assert len(before) == len(cells)
+
+
+def test_more_candidates_than_tokens_are_refused(weightless):
+    with pytest.raises(ValueError, match=r"no 65 candidates among 64 tokens\. End latency\.branch_rows at 64"):
+        branch_cells(weightless, [1, 65], 0, lambda: None)

@@ -1,0 +1,31 @@
+"""What the grids of a latency profile may be."""
+
+import pytest
+
+from runtime.latency import LatencyConfig
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"contexts": ()}, "contexts must be ascending"),
+        ({"features": (8, 4)}, "features must be ascending"),
+        ({"bytes": (1, 1)}, "bytes must be ascending"),
+        ({"prefill_tokens": (0, 1)}, "prefill_tokens must be ascending numbers >= 1"),
+        ({"drafted": (-1, 1)}, "drafted must be ascending numbers >= 0"),
+        ({"drafted": (0,)}, "drafted must start at 0 and go on"),
+        ({"draft_rows": (2, 3)}, "draft_rows must start at 1"),
+        ({"target_tokens": (2,)}, "target_tokens must start at 1"),
+        ({"tree_nodes": (3, 4)}, r"tree_nodes \[4\] are no multiples of tree_paths=3"),
+        ({"reference_rows": (5,)}, r"reference_rows \[5\] are none of draft_rows"),
+        ({"beside_rows": (1, 5)}, r"beside_rows \[5\] are none of draft_rows"),
+        ({"beside_tokens": (6,)}, r"beside_tokens \[6\] are none of target_tokens"),
+        ({"branch_rows": (0, 1)}, "branch_rows must be ascending numbers >= 1"),
+        ({"calls": 0}, "calls must be >= 1"),
+        ({"visits": 0}, "visits must be >= 1"),
+        ({"warmup": -1}, "warmup must be >= 0"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(values, message):
+    with pytest.raises(ValueError, match=message):
+        LatencyConfig(**values)
