@@ -32,17 +32,20 @@ class RoundRecord:
     """One round, host-side numbers only.
 
     ``levels`` counts the drafted levels (by default a chain's, one per token), of which ``rolled_back`` were not accepted and
-    ``idle_levels`` were drafted while the target waited, by a decoder that else drafts beside it;
-    ``submitted`` counts the levels that the target tested (by default all), of which the first ``accepted`` passed - one more
-    where a branch point's token was hit. ``bypassed``: a learned controller stood aside and a static setting drafted.
-    ``seconds`` maps a phase of `PHASES` to wall-clock seconds. Where draft and target may work side by side, ``timeline`` shows
-    both, and ``overlapped`` is what the round would have saved with both at once (0 where they really were).
+    ``idle_levels`` were drafted while the target waited, by a decoder that else drafts beside it. ``submitted`` counts the levels
+    that the target tested (by default all), of which the first ``accepted`` passed - one more where a branch point's token was
+    hit. ``candidates`` were tried there; ``law_known``: the draft's law there was known before, as drafting had stopped at it or
+    a branch was cut. ``bypassed``: a learned controller stood aside and a static setting drafted. ``seconds`` maps a phase of
+    `PHASES` to wall-clock seconds. Where draft and target may work side by side, ``timeline`` shows both, and ``overlapped`` is
+    what the round would have saved with both at once (0 where they really were).
     """
 
     drafted: int = 0
     levels: int = -1
     submitted: int = -1
     idle_levels: int = 0
+    candidates: int = 0
+    law_known: bool = False
     accepted: int = 0
     emitted: int = 0
     rolled_back: int = 0

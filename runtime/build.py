@@ -39,7 +39,7 @@ DEFAULT_EPSILON = 0.2  # best in the paper's Tables 4 and 19
 
 @dataclass(frozen=True)
 class BranchDecoderConfig(BranchConfig):
-    """Method ``branch_parallel``: also the pending block's ``verifier``, the ``controller``, and its soft threshold ``epsilon``."""
+    """Method ``branch_parallel``: also the pending block's ``verifier``, the ``controller`` and its threshold ``epsilon``."""
 
     method: str = "branch_parallel"
     verifier: str = "block"

@@ -19,7 +19,17 @@ HISTOGRAMS = ("accepted_histogram", "uncut_histogram")  # rounds by accepted tok
 SUMMED = ("drafted", "levels", "accepted", "emitted", "rolled_back")
 BRANCH_COUNTS = ("submitted", "idle_levels", "branch_points", "tested_points", "hits")
 BRANCH_SECONDS = ("overlapped", "seconds_steady", "seconds_steady_wait")
-ROUND_LISTS = ("submitted", "idle_levels", "levels", "drafted")  # one number per round
+ROUND_LISTS = (
+    "submitted",
+    "idle_levels",
+    "levels",
+    "drafted",
+    "candidates",
+    "law_known",
+    "accepted",
+    "ends_segment",
+    "emitted",
+)
 MEASUREMENT_SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("pair", "arm", "split", "slice", "document", "prompt")),
@@ -32,7 +42,7 @@ MEASUREMENT_SCHEMA = pa.schema(
         ("virtual", pa.bool_()),
         *((name, pa.int32()) for name in (*COUNTS, *BRANCH_COUNTS)),  # null where the arm keeps no round records
         *((name, pa.list_(pa.int32())) for name in HISTOGRAMS),
-        *((f"round_{name}", pa.list_(pa.int32())) for name in ROUND_LISTS),
+        *((f"round_{name}", pa.list_(pa.int32())) for name in ROUND_LISTS),  # one number per round
         *((name, pa.float64()) for name in BRANCH_SECONDS),
         *((f"seconds_{phase}", pa.float64()) for phase in (*PHASES, "rest")),
         ("equals_plain", pa.bool_()),  # greedy text equals the autoregressive arm's; null above temperature 0
@@ -75,7 +85,7 @@ def measured(run: Run, seconds: float) -> dict[str, Any]:
         "uncut_histogram": uncut_histogram(rounds),
         **{f"seconds_{phase}": value for phase, value in phases.items()},
         "seconds_rest": seconds - sum(phases.values()),
-        **{f"round_{name}": [getattr(r, name) for r in rounds] for name in ROUND_LISTS},
+        **{f"round_{name}": [int(getattr(r, name)) for r in rounds] for name in ROUND_LISTS},
         **_branching(run.rounds, overlapped),
     }
 

@@ -45,8 +45,8 @@ class CalibrateConfig:
     """How a head is calibrated and measured.
 
     ``draft_cost``: a drafted token in target passes; ``None`` stands for what the latency profile says. For branch-parallel
-    decoding, ``verify_cost`` is what a submitted token adds to the target's pass (``None`` as before) and ``branch_hit`` the share
-    of branch points hit behind a block accepted whole; a chain's ``draft_cost`` holds both its costs. ``epsilons``: the confidence
+    decoding, ``verify_cost`` is what a submitted token adds to the target's pass (``None`` as before), and ``branch_hit`` the
+    share of branch points hit behind a block accepted whole; a chain's ``draft_cost`` holds both. ``epsilons``: the confidence
     thresholds tried; ``probabilities``: H-RAD's thresholds of "none" and "all" tried besides the argmax (empty: argmax only). The
     largest trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation rows.
     """

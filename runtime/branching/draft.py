@@ -63,15 +63,20 @@ class Pending:
 @dataclass(frozen=True)
 class Branches:
     """What was drafted beside the target: ``candidates`` at the branch point (``None``: there is none), ``levels`` of draft steps
-    and ``drafted`` tokens."""
+    and ``drafted`` tokens. ``law_known``: the law at the branch point was there before."""
 
-    candidates: Candidates | None
-    levels: int
-    drafted: int
-    stretches: list[Stretch]
+    candidates: Candidates | None = None
+    levels: int = 0
+    drafted: int = 0
+    law_known: bool = False
+    stretches: list[Stretch] = field(default_factory=list)
+
+    @property
+    def num_candidates(self) -> int:
+        return 0 if self.candidates is None else len(self.candidates.tokens)
 
 
-NO_BRANCHES = Branches(None, 0, 0, [])
+NO_BRANCHES = Branches()
 NO_TOKENS, NO_LAWS = torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
 
 
@@ -154,6 +159,7 @@ class BranchDraft(ChainDraft):
         length = min(self._config.gamma, self._remaining - len(tokens) - 2)
         if length < 1 or (tokens and int(tokens[-1]) in self._eos_tokens):
             return NO_BRANCHES
+        known = self._pending.next_law is not None
         law = self._branch_point()
         wanted = self._session.branch_count(law)
         count = self._config.num_branches(float(law.confidence)) if wanted is None else wanted
@@ -169,7 +175,7 @@ class BranchDraft(ChainDraft):
         levels = 1 + self._grow(length, parent)
         drafted = sum(len(branch.tokens) for branch in self._branches)
         self._clock.lap("draft")
-        return Branches(candidates, levels, drafted, self._clock.stretches())
+        return Branches(candidates, levels, drafted, known, self._clock.stretches())
 
     def _branch_point(self) -> NextLaw:
         """The law behind the pending block: where drafting stopped before a token, it is known."""

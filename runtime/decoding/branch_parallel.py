@@ -143,6 +143,8 @@ class BranchRun(Run):
             levels=pending.levels + branches.levels,
             idle_levels=pending.levels,
             submitted=submitted,
+            candidates=branches.num_candidates,
+            law_known=branches.law_known,
             accepted=accepted + hit,
             rolled_back=0 if hit else submitted - accepted + branches.levels,
             trimmed=pending.trimmed,

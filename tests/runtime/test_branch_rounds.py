@@ -4,7 +4,6 @@ import pytest
 
 from predictors.latency import BranchRound
 from runtime import ModelPair, Randomness, build_decoder
-from runtime.branching import draft
 from tests.toys import TableModel
 
 GAMMA, NEW_TOKENS = 4, 40
@@ -29,35 +28,24 @@ class NotedDraft(TableModel):
         return state
 
 
-def composition(record, previous, candidates, context, remaining, draft_stage):
-    """What a round was made of, where a controller decides by laws alone (`stop_before`) and no end-of-sequence token comes."""
-    continues = not previous.ends_segment
-    stopped = draft_stage == "idle" and record.idle_levels < min(GAMMA, remaining - 1)
-    law_known = record.trimmed > 0 if continues else stopped
+def composition(record, previous, context):
+    """What a round was made of."""
     return BranchRound(
         context,
         record.submitted,
         record.idle_levels,
         record.levels,
         record.drafted,
-        candidates,
-        continues,
-        law_known,
+        record.candidates,
+        continues=not previous.ends_segment,
+        law_known=record.law_known,
         reached=record.accepted_in_sequence == record.submitted,
     )
 
 
-def rounds(controller, temperature, monkeypatch, draft_stage="idle"):
+def rounds(controller, temperature, draft_stage="idle"):
     """Every round of some requests: what it was made of, and the sizes of its draft passes."""
-    counts, model = [], NotedDraft()
-
-    def noted(kind, law, count, randomness):
-        tried = real(kind, law, count, randomness)
-        counts.append(len(tried.tokens))
-        return tried
-
-    real = draft.draw_candidates
-    monkeypatch.setattr(draft, "draw_candidates", noted)
+    model = NotedDraft()
     settings = {"gamma": GAMMA, "k_max": 3, "overlap": "none", "controller": controller, "draft_stage": draft_stage}
     pair = ModelPair(TableModel(6, seed=0, sharpness=1.3), model)
     decoder = build_decoder(pair, {"method": "branch_parallel", **settings})
@@ -65,11 +53,9 @@ def rounds(controller, temperature, monkeypatch, draft_stage="idle"):
     for seed in range(6):
         steps = decoder.stream([1, 2], max_new_tokens=NEW_TOKENS, temperature=temperature, randomness=Randomness(seed))
         previous, context = next(steps).record, 2
-        for step in chained(steps, model.passes, counts):
+        for step in chained(steps, model.passes):
             record = step.record
-            candidates = counts[0] if counts else 0
-            remaining = NEW_TOKENS - context + 1
-            round_ = composition(record, previous, candidates, context, remaining, draft_stage)
+            round_ = composition(record, previous, context)
             made.append((round_, [*model.passes]))
             previous, context = record, context + record.emitted
         assert context == 2 + NEW_TOKENS - 1
@@ -98,8 +84,8 @@ def require_passes(made):
 
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("controller", [{"kind": "fixed"}, {"kind": "confidence", "epsilon": 0.5}])
-def test_the_passes_of_a_round_are_those_of_its_composition(controller, temperature, monkeypatch):
-    made = rounds(controller, temperature, monkeypatch)
+def test_the_passes_of_a_round_are_those_of_its_composition(controller, temperature):
+    made = rounds(controller, temperature)
     assert len(made) > 40
     require_passes(made)
     if controller["kind"] == "confidence":
@@ -110,7 +96,7 @@ def test_the_passes_of_a_round_are_those_of_its_composition(controller, temperat
         assert any(len(passes) != round_.idle_levels + 1 + round_.grown_levels for round_, passes in known)
 
 
-def test_branches_from_the_first_token_on_are_grown_without_idle_passes(monkeypatch):
-    made = rounds({"kind": "fixed"}, 1, monkeypatch, draft_stage="preverify")
+def test_branches_from_the_first_token_on_are_grown_without_idle_passes():
+    made = rounds({"kind": "fixed"}, 1, draft_stage="preverify")
     require_passes(made)
     assert all(round_.idle_passes == 0 for round_, _ in made)
