@@ -73,14 +73,14 @@ def run(args: argparse.Namespace) -> None:
 
     quality = QualityReport(benchmark, config.bootstrap_replicates, config.seed).build(calibration, labels)
     timing = TimingReport(benchmark, config.bootstrap_replicates, config.seed).build()
-    beside = BranchReport(branches, config.bootstrap_replicates, config.seed)
+    path = args.latency / f"{device}.json"
+    profile = read_profile(path) if path.is_file() else None
+    beside = BranchReport(branches, config.bootstrap_replicates, config.seed, profile)
     quality["branches"], timing["branches"] = beside.quality(), beside.timing()
     comparison = read_comparison(args.verifiers / device)
     rules = None if comparison is None else VerifierReport(comparison, config.bootstrap_replicates, config.seed)
     quality["verifiers"] = None if rules is None else rules.quality()
     timing["verifiers"] = None if rules is None else rules.timing()
-    path = args.latency / f"{device}.json"
-    profile = read_profile(path) if path.is_file() else None
     timing["latency"] = None if profile is None else LatencyReport(benchmark, profile).build()
     timing["bars"] += [] if timing["latency"] is None else timing["latency"].pop("bars")
     timing["provenance"] = benchmark.origin

@@ -45,6 +45,7 @@ def _speed_row(arm: str, speed: dict[str, Any], static: str) -> dict[str, Any]:
         "against_static": against_static,
         "against_pearl": _cell(speed["gain_over_pearl"], percent),
         "target_idle": _cell(speed["target_idle"], _share),
+        "of_prediction": _cell(speed["of_prediction"], _share),
     }
 
 

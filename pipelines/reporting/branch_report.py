@@ -4,6 +4,7 @@
     rollback rate          = rolled back / levels                  trimmed share = trimmed / levels
     waste                  = (rolled back + trimmed) / levels      m_incl = 1 + accepted / segments
     rollback less PEARL    = rollback rate - PEARL's rollback rate
+    of prediction          = tokens/s / what the profile says for the same rounds (`pipelines.reporting.branch_prediction`)
     target idle            = the target lane's waiting / its length, over rounds that follow a hit (steady branch stages)
 
 Each way of drafting stands for the γ that was chosen on validation prompts. PEARL is compared on the same clock only.
@@ -17,7 +18,9 @@ import pandas as pd
 from pipelines.measuring.names import PEARL, PLAIN
 from pipelines.reporting.benchmark_folder import STATIC
 from pipelines.reporting.branch_folder import BranchBenchmark
+from pipelines.reporting.branch_prediction import predicted_seconds
 from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
+from predictors.latency import LatencyProfile
 
 COUNTS = ("rounds", "levels", "emitted", "rolled_back", "trimmed", "hits", "branch_points")
 
@@ -25,8 +28,11 @@ COUNTS = ("rounds", "levels", "emitted", "rolled_back", "trimmed", "hits", "bran
 class BranchReport:
     """Builds the records of ``quality.json`` (counts) and ``timing.json`` (times); ``None`` where no such arm was measured."""
 
-    def __init__(self, benchmark: BranchBenchmark, replicates: int, seed: int) -> None:
+    def __init__(
+        self, benchmark: BranchBenchmark, replicates: int, seed: int, profile: LatencyProfile | None = None
+    ) -> None:
         self.benchmark = benchmark
+        self.profile = profile
         self.replicates = replicates
         self.seed = seed
 
@@ -61,7 +67,17 @@ class BranchReport:
             "gain_over_best_static": less_one(self._ratio(arm, static, temperature)),
             "gain_over_pearl": None if pearl is None else less_one(self._ratio(arm, pearl, temperature)),
             "target_idle": self._bootstrap(runs).rate(runs["seconds_steady_wait"], runs["seconds_steady"]),
+            "of_prediction": self._of_prediction(arm, temperature, items),
         }
+
+    def _of_prediction(self, arm: str, temperature: float, items: pd.DataFrame) -> Interval | None:
+        """Of the profile of this machine; ``None`` without one that knows this way of running."""
+        profile = self.profile
+        if profile is None or not {"beside_target", "branch_candidates"} <= set(profile.tables):
+            return None
+        runs = self.benchmark.counted(arm, temperature).loc[items.index.get_level_values("prompt")]
+        predicted = pd.Series([predicted_seconds(run, profile) for _, run in runs.iterrows()], index=items.index)
+        return self._bootstrap(items).rate(predicted, items["seconds"])
 
     def _ratio(self, arm: str, base: str, temperature: float) -> Interval:
         items, others = (self.benchmark.whole.times(name, [temperature]) for name in (arm, base))
