@@ -1,6 +1,7 @@
 """Environment of every test: few threads, no network, nothing written outside the test's folder."""
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -11,3 +12,4 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 import torch
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs with interruptions ignored

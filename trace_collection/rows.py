@@ -108,9 +108,10 @@ def _arrays(evidence: Evidence, accepted: int, gamma_max: int) -> dict[str, list
     acceptance: list[float] = []
     if count:
         assert tree.draft_probs is not None
-        draft_GV, target_GV = tree.draft_probs[:count], evidence.target_probs[:count]
+        target_GV = evidence.target_probs[:count]
+        draft_GV = tree.draft_probs[:count].to(target_GV)
         overlap = torch.minimum(draft_GV, target_GV).sum(1).tolist()
-        chosen_G1 = tree.tokens.unsqueeze(1)
+        chosen_G1 = tree.tokens.unsqueeze(1).to(target_GV.device)
         ratio_G = target_GV.gather(1, chosen_G1) / draft_GV.gather(1, chosen_G1)
         acceptance = ratio_G.squeeze(1).clamp(max=1).tolist()
     return {

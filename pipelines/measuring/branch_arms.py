@@ -7,6 +7,8 @@ whose γ their head speaks of.
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import torch
+
 from pipelines.measuring.names import PEARL, SPECBRANCH, WALL, WITHOUT_BRANCHES, WITHOUT_HRAD, BranchArm, branch_arm
 from predictors.bundle import read_bundle
 from runtime import Decoder, ModelPair, build_decoder, load_decoder
@@ -23,9 +25,11 @@ def branch_decoders(pair: ModelPair, gammas: Iterable[int], bundles: Mapping[str
 
 
 def wall_decoders(pair: ModelPair, names: Iterable[str], bundles: Mapping[str, Path]) -> dict[str, Decoder]:
-    """The same arms ``names`` with a draft process each; that of a sequential decoder is left out, as its clock is the wall's."""
+    """The same arms with a draft process each (on accelerators a stream), but for sequential decoders: their clock is the wall's."""
     arms = [arm for arm in map(branch_arm, names) if arm is not None and arm.preset != WITHOUT_BRANCHES]
-    return {arm.name + WALL: _decoder(pair, arm, bundles, overlap="processes") for arm in arms}
+    on_cpu = torch.device(getattr(pair.draft, "device", "cpu")).type == "cpu"
+    overlap = "processes" if on_cpu else "streams"
+    return {arm.name + WALL: _decoder(pair, arm, bundles, overlap) for arm in arms}
 
 
 def bundle_gamma(bundle: Path) -> int:

@@ -38,7 +38,17 @@ def branch_rounds(run: pd.Series) -> list[BranchRound]:
         submitted, idle, levels, drafted, candidates, law_known, accepted, ends_segment = values
         reached = min(accepted, submitted) == submitted
         made.append(
-            BranchRound(context, submitted, idle, levels, drafted, candidates, hit, bool(law_known), reached=reached)
+            BranchRound(
+                context,
+                submitted,
+                idle,
+                levels,
+                drafted,
+                candidates,
+                continues=hit and not idle,  # a draft process that died drafts anew behind a hit
+                law_known=bool(law_known),
+                reached=reached,
+            )
         )
         hit = not ends_segment
     return made

@@ -9,8 +9,8 @@ while the target verifies: where a block is accepted whole and the branch point'
 block is there already (the renewal model; specification of drafting, section 10).
 
 At temperature 0 this is exact: drafted tokens and laws do not depend on where the chain stops, and every row was drafted to
-at least γ. At other temperatures it is the expectation over the drafts that were really drawn. The rows are those that plain
-speculation visits; a policy that stops elsewhere visits others, which only the benchmark sees.
+at least γ. At other temperatures it is the expectation over the drafts that were really drawn. The rows are those that
+the collected decoders visited; a policy that stops elsewhere visits others, which only the benchmark sees.
 
 Shape suffixes: N rows, G draft positions (the label's γ).
 """

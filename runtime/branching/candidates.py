@@ -91,4 +91,4 @@ def _hits(hits_K: Tensor, residual_V: Tensor, target_V: Tensor) -> OutcomeLaw:
 
 
 def _without(law_V: Tensor, tokens_K: Tensor) -> Tensor:
-    return law_V.index_fill(0, tokens_K, 0.0)
+    return law_V.index_fill(0, tokens_K.to(law_V.device), 0.0)

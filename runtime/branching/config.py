@@ -41,7 +41,7 @@ class BranchConfig:
         ``processes``: the draft in its own process; ``streams``: in a thread, on an accelerator with its own stream; ``none``:
         in turn, with a virtual clock; ``auto``: ``streams`` on accelerators, else ``processes`` (``none`` on one core).
     target_threads, draft_threads
-        Torch threads of either process; ``None``: shared out of torch's own number.
+        Torch threads of either process with ``processes`` (else unused); ``None``: shared out of torch's own number.
     draft_temperature
         As in `ChainConfig`.
     """

@@ -165,6 +165,8 @@ class BranchDraft(ChainDraft):
         count = self._config.num_branches(float(law.confidence)) if wanted is None else wanted
         if count < 0:
             raise ValueError(f"a controller's branch_count must be >= 0 or None, got {count}.")
+        if count == 0:
+            return NO_BRANCHES
         candidates = draw_candidates(self._kind, law, count, self._randomness)
         parent = self._num_nodes - 1
         for token in candidates.tokens.tolist():

@@ -1,12 +1,14 @@
 """Where a decoder's draft works: in this thread, in another, or in a process of its own."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from predictors.controllers import Controller
+from runtime.adapter import LanguageModel
 from runtime.branching.config import BranchConfig
 from runtime.branching.service import DraftService
 from runtime.overlap.executor import Executor
@@ -28,7 +30,8 @@ class DraftHost:
         assert pair.draft is not None
         self._service = (pair.draft, pair.target.vocabulary_size, config, controller)
         self._device = torch.device(getattr(pair.draft, "device", "cpu"))
-        self.overlap = _resolve(config.overlap, self._device)
+        self.layers = controller.layers  # of the target, that the controller reads
+        self.overlap = _resolve(config.overlap, {self._device.type, _device_type(pair.target)})
         target, draft = default_threads(torch.get_num_threads())
         self._target_threads = config.target_threads or target
         self._process: DraftProcess | None = None
@@ -100,10 +103,14 @@ class DraftHost:
             torch.set_num_threads(before)
 
 
-def _resolve(overlap: str, device: torch.device) -> str:
+def _device_type(model: LanguageModel) -> str:
+    return torch.device(getattr(model, "device", "cpu")).type
+
+
+def _resolve(overlap: str, device_types: set[str]) -> str:
     if overlap != "auto":
         return overlap
-    if device.type != "cpu":
+    if device_types != {"cpu"} or sys.platform == "win32":
         return "streams"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return "processes" if cores > 1 else "none"

@@ -58,8 +58,7 @@ class DraftJobs:
         """The next pending block; the branches behind it are under way. ``text``: all committed tokens."""
         self._host.require(self)
         self._own_work()
-        previous = None if root.previous is None else replace(root.previous, timeline=[])
-        root = replace(root, previous=previous)
+        root = self._told(root)
         while True:
             try:
                 if self._dead:
@@ -76,6 +75,22 @@ class DraftJobs:
         self._timeline.lane("draft", pending.stretches)
         self._fork = self._clock.now
         return pending
+
+    def _told(self, root: Root) -> Root:
+        """What the controller may know before it decides on a surviving branch: of the last round the verdict, but not how far
+        its branches were drafted, which depends on tokens that nobody verified; states only if it reads them."""
+        previous = root.previous
+        if previous is not None:
+            previous = RoundRecord(
+                drafted=previous.submitted,
+                accepted=previous.accepted,
+                emitted=previous.emitted,
+                ends_segment=previous.ends_segment,
+                bypassed=previous.bypassed,
+            )
+        if self._host.layers:
+            return replace(root, previous=previous)
+        return replace(root, previous=previous, hidden_KD=None, embedding_E=None)
 
     def branches(self) -> Branches:
         """What was drafted beside the target since ``advance``; nothing if the process died."""
@@ -119,7 +134,9 @@ class DraftJobs:
             stacklevel=2,
         )
         self._host.restart()
-        request = replace(self._request, prompt=prompt, randomness=spawn(self._chance))
+        emitted = len(prompt) - len(self._request.prompt)
+        left = self._request.max_new_tokens - emitted
+        request = replace(self._request, prompt=prompt, max_new_tokens=left, randomness=spawn(self._chance))
         self._executor.submit("open", request)
         self._executor.result()
         self._dead = False

@@ -63,6 +63,7 @@ class SequentialRun(Run):
     def __init__(self, decoder: SequentialDecoder, request: Request) -> None:
         pair, drafter = decoder.pair, decoder.drafter
         super().__init__(pair, request, 0 if drafter is None else drafter.depth)
+        self.lossy = decoder.lossy
         self.verify = partial(decoder.verifier, lossy=decoder.lossy)
         self.session = decoder.controller.start(request.settings)
         self.draft: Draft | None = None
@@ -102,7 +103,7 @@ class SequentialRun(Run):
 
     def _verdict(self, tree: TokenTree, logits: Tensor) -> tuple[int, int]:
         """The row where the accepted path ends, and the token after it."""
-        if self.request.settings.greedy:
+        if self.request.settings.greedy and not self.lossy:
             return greedy_verdict(tree, logits)
         return draw_verdict(self.verify(tree, processed_law(logits, self.request.settings)), self.chance)
 

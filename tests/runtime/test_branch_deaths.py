@@ -156,10 +156,12 @@ def test_an_interruption_leaves_the_decoder_usable(served, text, place):
 
 
 SCRIPT = """
+import signal
 import sys
 from pathlib import Path
 from tests.runtime.branch_services import a_pair, in_a_process
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # though a shell started this in the background
 decoder = in_a_process(a_pair(), Path(sys.argv[1]))
 try:
     while True:

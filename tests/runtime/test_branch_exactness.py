@@ -14,6 +14,7 @@ from runtime.branching import draft as draft_module
 from runtime.branching.candidates import Candidates
 from runtime.branching.config import BranchConfig
 from runtime.branching.draft import BranchDraft
+from runtime.branching.jobs import DraftJobs
 from runtime.decoding import branch_parallel
 from runtime.decoding.branch_parallel import BranchParallelDecoder, BranchRun
 from runtime.drafting.chain import Chain, ChainDraft
@@ -258,3 +259,33 @@ def test_match_at_a_branch_point_is_the_rule_of_that_name():
         law = Candidates(tokens, draft_V, "match").verdict_law(target_V)
         torch.testing.assert_close(law.stop, known.stop)
         torch.testing.assert_close(law.residual(0), known.residual(0))
+
+
+# ---- what a round's record may tell a controller before it decides on the surviving branch
+
+
+def cut_law(law, eos):
+    """A law of texts of one length, cut behind the first ``eos``."""
+    cut = {}
+    for tokens, share in law.items():
+        text = tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
+        cut[text] = cut.get(text, 0.0) + share
+    return cut
+
+
+def peeking_error():
+    """A controller that keeps a branch only if it was drafted to its full length, with token 2 ending texts."""
+
+    def rule(root):
+        return 2 if root.previous is None or root.previous.levels >= 3 else 0
+
+    decoder = decoder_of(Signal(rule), gamma=2, k_max=1, draft_stage="preverify")
+    settings = SamplingSettings(1.0)
+    law = merged_law(decoder, PROMPT, 6, settings, eos_tokens={2})
+    return total_variation(law, cut_law(target_law(decoder.pair.target, PROMPT, 6, settings), 2))
+
+
+def test_how_far_branches_were_drafted_is_not_told(monkeypatch):
+    assert peeking_error() < 1e-9
+    monkeypatch.setattr(DraftJobs, "_told", lambda self, root: root)
+    assert peeking_error() > 1e-3
