@@ -25,7 +25,7 @@ def branch_decoders(pair: ModelPair, gammas: Iterable[int], bundles: Mapping[str
 
 
 def wall_decoders(pair: ModelPair, names: Iterable[str], bundles: Mapping[str, Path]) -> dict[str, Decoder]:
-    """The same arms with a draft process each (on accelerators a stream), but for sequential decoders: their clock is the wall's."""
+    """The same arms with a draft process each (on accelerators a stream); not sequential decoders, whose clock is the wall's."""
     arms = [arm for arm in map(branch_arm, names) if arm is not None and arm.preset != WITHOUT_BRANCHES]
     on_cpu = torch.device(getattr(pair.draft, "device", "cpu")).type == "cpu"
     overlap = "processes" if on_cpu else "streams"
