@@ -36,8 +36,8 @@ check: setup  ## Format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check test-runtime  ## All checks: make check, the tests, and the runtime's tests without the training libraries
-	$(TEST_ENV) $(BIN)/python -m pytest
+test: check test-runtime  ## All checks: make check, the tests; the runtime's own run without the training libraries
+	$(TEST_ENV) $(BIN)/python -m pytest --ignore=tests/runtime
 
 .venv-runtime/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-runtime
