@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     pair = _load_pair(args)
     decoder = load_decoder(args.bundle, pair) if args.bundle else build_decoder(pair, _parse_method(args.method))
+    decoder.start()
     text = sys.stdin.read() if args.prompt == "-" else args.prompt
     prompt = pair.tokenizer(text)["input_ids"]
     rounds, tokens, seconds = _decode(decoder, prompt, args, show=not args.json)

@@ -33,7 +33,13 @@ Learned = TypeVar("Learned", bound="LearnedController")
 class BundleConfig:
     """``bundle``: folder of an exported controller."""
 
-    bundle: str
+    bundle: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.bundle:
+            raise ValueError(
+                "no bundle is named, and a learned controller needs one: name the folder of an exported one."
+            )
 
 
 class LearnedSession(Session):

@@ -57,6 +57,12 @@ class DraftHost:
         service = DraftService(*self._service)
         return InTurn(service) if self.virtual else Beside(service, self._device)
 
+    def start(self) -> None:
+        """Start the draft process before a request does."""
+        if self._process is not None and self._owner is None:
+            self._process.submit("ready")
+            self._process.result()
+
     def require(self, owner: object) -> None:
         """`RuntimeError` if a newer request than ``owner`` has the draft process."""
         if self._process is not None and self._owner is not owner:

@@ -24,6 +24,9 @@ class DraftService:
         self._controller = controller
         self._draft: BranchDraft | None = None
 
+    def ready(self) -> None:
+        """Nothing: an answer says that the model is loaded."""
+
     def open(self, request: Request) -> list[Stretch]:
         """Begin a request: cache its prompt. An earlier one ends."""
         self._draft = BranchDraft(

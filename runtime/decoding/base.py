@@ -65,6 +65,9 @@ class Decoder(ABC):
     def _steps(self, request: Request) -> Iterator[Step]:
         """The decoding loop."""
 
+    def start(self) -> None:  # noqa: B027 (most have nothing to start)
+        """Start what the decoder runs beside this process, if anything, which the first request would else wait for."""
+
     def close(self) -> None:  # noqa: B027 (most have nothing to end)
         """End what the decoder runs beside this process, if anything; a later request starts it again."""
 

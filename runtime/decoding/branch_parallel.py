@@ -49,6 +49,10 @@ class BranchParallelDecoder(Decoder):
         assert self.pair.draft is not None
         return min(self.pair.target.context_limit, self.pair.draft.context_limit)
 
+    def start(self) -> None:
+        """Start the draft process, if there is one: a few seconds."""
+        self.host.start()
+
     def close(self) -> None:
         """End the draft process, if there is one."""
         self.host.close()

@@ -183,3 +183,13 @@ def test_a_script_stopped_by_ctrl_c_goes_on_if_it_wants_and_leaves_no_process(tm
     assert set(steps) <= {"step"} and interrupted == "interrupted"
     assert tokens == str(text) and script.returncode == 0
     wait_for_end(tmp_path / "lock")
+
+
+def test_a_decoder_can_be_started_before_its_first_request(tmp_path, text):
+    decoder = in_a_process(a_pair(), tmp_path)
+    decoder.start()
+    started = decoder.host._process._child
+    assert started is not None
+    assert decoder.generate(PROMPT, max_new_tokens=20).tokens == text[:20]
+    assert decoder.host._process._child is started
+    decoder.close()

@@ -122,7 +122,7 @@ def test_the_soft_threshold_changes_what_is_drafted(pair):
         ({"epsilon": 2.0}, "epsilon must lie in"),
         ({"epsilon": 0.3, "controller": {"kind": "fixed"}}, "epsilon=0.3: a 'fixed' controller has no soft threshold"),
         ({"controller": {"kind": "psychic"}}, "unknown kind 'psychic'"),
-        ({"preset": "specbranch"}, "controller hrad: key 'bundle' is missing"),
+        ({"preset": "specbranch"}, "controller hrad: no bundle is named"),
     ],
     ids=str,
 )
