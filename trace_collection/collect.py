@@ -131,18 +131,22 @@ def collect(
     schema = round_schema(config.gamma_max, state_size, fingerprint, contract.to_json())
     for name, rows in _collected(decoder, todo, config, layers, progress):
         write_shard(folder / name, rows, schema)
-    facts = {
-        "fingerprint": fingerprint,
+    write_manifest(folder, list(shards), {"fingerprint": fingerprint, **_facts(pair, config, layers, contract)})
+    return {"shards": len(shards), "kept": len(shards) - len(todo)}
+
+
+def _facts(pair: ModelPair, config: TraceConfig, layers: tuple[int, ...], contract: CaptureContract) -> dict[str, Any]:
+    """What the manifest says of a collection."""
+    hidden_size = _hidden_size(pair)
+    return {
         "parameters": dataclasses.asdict(config),
         "gamma_max": config.gamma_max,
         "feature_layers": list(layers),
-        "hidden_size": _hidden_size(pair),
-        "embedding_size": state_size - len(layers) * _hidden_size(pair),
+        "hidden_size": hidden_size,
+        "embedding_size": _state_size(pair, layers) - len(layers) * hidden_size,
         "dtypes": _dtypes(pair),
         "contract": contract.to_json(),
     }
-    write_manifest(folder, list(shards), facts)
-    return {"shards": len(shards), "kept": len(shards) - len(todo)}
 
 
 def _decoder(pair: ModelPair, config: TraceConfig, policy: Controller | None) -> Decoder:
