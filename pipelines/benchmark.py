@@ -87,7 +87,7 @@ def measure(
     from pipelines.measuring.timelines import record_timelines
 
     pair, splits = bench.pair, bench.prompts
-    decoders = arms.build_decoders(pair, config.gammas, config.epsilons, config.verifier, bundles, config.branch_gammas)
+    decoders = arms.build_decoders(pair, **_arm_options(config, bundles))
     target, draft = pair.target.model, pair.draft.model  # type: ignore[attr-defined, union-attr]
     runners = {name: arms.decoder_arm(decoder, config.max_new_tokens) for name, decoder in decoders.items()}
     runners[HF_PLAIN] = arms.hugging_face_arm(target, None, config.max_new_tokens)
@@ -126,10 +126,13 @@ def _exactness(bench: Bench, bundles: Mapping[str, Path], config: "MeasurementCo
 
     location = bench.location
     pair = load_float32(location.target, location.draft, location.tokenizer)
-    options = {"gammas": config.gammas, "epsilons": config.epsilons, "verifier": config.verifier, "bundles": bundles}
-    options["branch_gammas"] = config.branch_gammas
     tokens = [prompt.tokens for prompt in bench.prompts[TEST][: config.exactness_prompts]]
-    return check_exactness(pair, tokens, config.max_new_tokens, options)
+    return check_exactness(pair, tokens, config.max_new_tokens, _arm_options(config, bundles))
+
+
+def _arm_options(config: "MeasurementConfig", bundles: Mapping[str, Path]) -> dict[str, Any]:
+    names = ("gammas", "epsilons", "verifier", "branch_gammas", "draft_stage_gammas")
+    return {**{name: getattr(config, name) for name in names}, "bundles": bundles}
 
 
 def _forward_agreement(bench: Bench, config: "MeasurementConfig") -> dict[str, dict[str, float]]:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(
             f"{args.head} was trained on another label table than {args.labels}. Run the train stage again."
         )
-    record = calibrated_record(head, table, with_measured_costs(config, args, table), args.predictor)
+    record = calibrated_record(head, table, *with_measured_costs(config, args, table), args.predictor)
     write_json(args.output, record)
     metrics = record["test"]["metrics"]
     figures = {
@@ -55,14 +56,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def calibrated_record(
-    head: "SavedHead", table: "LabelTable", config: "CalibrateConfig", predictor: str
+    head: "SavedHead", table: "LabelTable", config: "CalibrateConfig", passes: Sequence[float], predictor: str
 ) -> dict[str, Any]:
     """Calibrate a head and describe it: what export reads."""
     from predictors.training.calibrate import calibrate
 
     shares = head.facts["class_shares"]
     made = calibrate(
-        head.network, head.spec, shares["training"], shares["natural"], table, config, predicts=head.target.name
+        head.network, head.spec, shares["training"], shares["natural"], table, config, head.target.name, passes
     )
     return made.record | {
         "predictor": predictor,
@@ -74,12 +75,15 @@ def calibrated_record(
     }
 
 
-def with_measured_costs(config: "CalibrateConfig", args: argparse.Namespace, table: "LabelTable") -> "CalibrateConfig":
-    """``config`` with what passes cost on this machine, unless it says: midway through the contexts that the labels speak of."""
-    from predictors.latency import draft_cost, marginal_costs, read_profile
+def with_measured_costs(
+    config: "CalibrateConfig", args: argparse.Namespace, table: "LabelTable"
+) -> tuple["CalibrateConfig", Sequence[float]]:
+    """``config`` with a draft pass's cost on this machine, unless it says, and of branch-parallel decoding the target's passes:
+    midway through the contexts that the labels speak of."""
+    from predictors.latency import branch_costs, draft_cost, read_profile
 
     if config.draft_cost is not None:
-        return config
+        return config, ()
     if args.device is None or args.latency is None:
         raise ValueError("calibrate.draft_cost is not set: give --device and --latency to take it from the profile.")
     device = json.loads(args.device.read_text())["slug"]
@@ -88,10 +92,10 @@ def with_measured_costs(config: "CalibrateConfig", args: argparse.Namespace, tab
     context = (served.min_context + served.max_context) / 2
     profile = read_profile(args.latency / f"{device}.json")
     sampled = meaning.temperature > 0
-    if config.branch_hit == 0:
-        return replace(config, draft_cost=draft_cost(profile, meaning.gamma, context, sampled))
-    draft, verify = marginal_costs(profile, meaning.gamma, context, sampled)
-    return replace(config, draft_cost=draft, verify_cost=verify if config.verify_cost is None else config.verify_cost)
+    if config.decoding == "chain":
+        return replace(config, draft_cost=draft_cost(profile, meaning.gamma, context, sampled)), ()
+    draft, passes = branch_costs(profile, meaning.gamma, context, sampled)
+    return replace(config, draft_cost=draft), passes
 
 
 def _tracked(record: dict[str, Any], section: str) -> dict[str, float | None]:

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
         table, digest = read_labels(labels), file_sha256(labels)
         write_head(Path(place) / name, name, fit(table, config), config, table.metadata, digest)
         head = read_head(Path(place) / name)
-        record = calibrated_record(head, table, with_measured_costs(costs, args, table), name)
+        record = calibrated_record(head, table, *with_measured_costs(costs, args, table), name)
     decoder = {"preset": "specbranch", "gamma": head.spec.gamma}
     values = {name: record["validation"]["decision"]["head"]}
     write_bundle(

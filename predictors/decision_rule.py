@@ -17,7 +17,7 @@ The explicit predictor's lengths, A accepted of the next γ tokens, by the most 
 Shape suffixes: B rows, L classes (lengths 0..γ).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -91,27 +91,46 @@ class LengthRule:
 @dataclass(frozen=True)
 class Thresholds:
     """What a learned controller is trusted with. ``max_distance``: the largest squared distance (mean squared standardised
-    coordinate of the reduced features) the head is trusted at; ``static_gamma``: the best static setting."""
+    coordinate of the reduced features) the head is trusted at; ``static_gamma``: the best static setting, ``retained_gamma``
+    that of what is retained of a branch (``None``: the same)."""
 
     max_distance: float
     static_gamma: int
+    retained_gamma: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.max_distance <= 0:
             raise ValueError(f"max_distance must be > 0, got {self.max_distance}.")
-        if self.static_gamma < 0:
-            raise ValueError(f"static_gamma must be >= 0, got {self.static_gamma}.")
+        for name in ("static_gamma", "retained_gamma"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name} must be >= 0, got {value}.")
+
+    def static(self, retains: bool) -> int:
+        """The best static setting for drafting, or for what is retained of a branch."""
+        return self.static_gamma if not retains or self.retained_gamma is None else self.retained_gamma
 
 
 @dataclass(frozen=True)
 class HRADThresholds(Thresholds):
-    """``rule``: from probabilities to a class."""
+    """``rule``: from probabilities to a class; ``retention``: the same where a branch survived, whose tokens cost nothing any
+    more (``None``: the same rule)."""
 
     rule: DecisionRule
+    retention: DecisionRule | None = None
+
+    def of(self, retains: bool) -> DecisionRule:
+        """The rule for drafting, or for what is retained of a branch."""
+        return self.rule if not retains or self.retention is None else self.retention
 
 
 @dataclass(frozen=True)
 class LengthThresholds(Thresholds):
-    """``rule``: from probabilities to a length."""
+    """``rule``: from probabilities to a length; ``retention`` as in `HRADThresholds`."""
 
     rule: LengthRule
+    retention: LengthRule | None = None
+
+    def of(self, retains: bool) -> LengthRule:
+        """The rule for drafting, or for what is retained of a branch."""
+        return self.rule if not retains or self.retention is None else self.retention

@@ -46,6 +46,7 @@ def build_decoders(
     verifier: str,
     bundles: Mapping[str, Path],
     branch_gammas: Sequence[int] = (),
+    draft_stage_gammas: Sequence[int] = (),
 ) -> dict[str, Decoder]:
     """Our decoders by arm name; ``bundles``: folders of exported bundles by name."""
 
@@ -63,7 +64,7 @@ def build_decoders(
     decoders |= {f"{CONFIDENCE}{e:g}": speculative(longest, kind="confidence", epsilon=e) for e in epsilons}
     decoders["entropy"] = speculative(longest, kind="entropy")
     decoders |= {name: load_decoder(folder, pair) for name, folder in bundles.items() if name not in LEARNED}
-    return decoders | branch_decoders(pair, branch_gammas, bundles)
+    return decoders | branch_decoders(pair, branch_gammas, draft_stage_gammas, bundles)
 
 
 def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:

@@ -1,10 +1,10 @@
 """The benchmark's branch-parallel arms, ``preset-γ``: on the virtual clock, or (``preset-γ-wall``) with both models at once.
 
-PEARL and SpecBranch without H-RAD are static in γ, which is chosen on validation prompts; those with H-RAD come from bundles,
-whose γ their head speaks of.
+PEARL and SpecBranch without H-RAD are static in γ, which is chosen on validation prompts, the latter also with shorter draft
+stages (``preset-γd-γ``); those with H-RAD come from bundles, whose γ their head speaks of.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -17,9 +17,13 @@ STATIC = (PEARL, WITHOUT_HRAD)
 LEARNED = (SPECBRANCH, WITHOUT_BRANCHES)
 
 
-def branch_decoders(pair: ModelPair, gammas: Iterable[int], bundles: Mapping[str, Path]) -> dict[str, Decoder]:
-    """Decoders by arm, all on the virtual clock; presets without a bundle among ``bundles`` are left out."""
+def branch_decoders(
+    pair: ModelPair, gammas: Sequence[int], draft_stages: Sequence[int], bundles: Mapping[str, Path]
+) -> dict[str, Decoder]:
+    """Decoders by arm, all on the virtual clock; presets without a bundle among ``bundles`` are left out. Of ``draft_stages``
+    those are tried that are shorter than a branch."""
     arms = [BranchArm(preset, gamma) for preset in STATIC for gamma in gammas]
+    arms += [BranchArm(WITHOUT_HRAD, gamma, stage) for gamma in gammas for stage in draft_stages if stage < gamma]
     arms += [BranchArm(preset, bundle_gamma(bundles[preset])) for preset in LEARNED if preset in bundles]
     return {arm.name: _decoder(pair, arm, bundles) for arm in arms}
 
@@ -41,4 +45,5 @@ def _decoder(pair: ModelPair, arm: BranchArm, bundles: Mapping[str, Path], overl
     own = {} if arm.preset == WITHOUT_BRANCHES else {"overlap": overlap}
     if arm.preset in LEARNED:
         return load_decoder(bundles[arm.preset], pair, own)
-    return build_decoder(pair, {"preset": arm.preset, "gamma": arm.gamma, **own})
+    lengths = {"gamma": arm.gamma, **({} if arm.draft_stage is None else {"draft_stage_gamma": arm.draft_stage})}
+    return build_decoder(pair, {"preset": arm.preset, **lengths, **own})

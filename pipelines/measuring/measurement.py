@@ -36,8 +36,8 @@ VALIDATION_SHARE, TEST_SHARE, REPLAY_SHARE = 0.3, 0.9, 1.0  # of max_minutes, wh
 class MeasurementConfig:
     """Section ``benchmark``: how much is measured.
 
-    ``epsilons``: thresholds of the confidence rule; ``branch_gammas``: lengths of static branch-parallel arms; ``max_minutes``
-    ends the measurement early, after a whole prompt.
+    ``epsilons``: thresholds of the confidence rule; ``branch_gammas``: lengths of static branch-parallel arms, which are
+    also tried with idle draft stages of ``draft_stage_gammas``; ``max_minutes`` ends the measurement early, after a whole prompt.
     """
 
     max_new_tokens: int = 48
@@ -47,7 +47,8 @@ class MeasurementConfig:
     temperatures: tuple[float, ...] = (0.0, 1.0)
     gammas: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
     epsilons: tuple[float, ...] = (0.1, 0.3)
-    branch_gammas: tuple[int, ...] = (2, 4, 8)
+    branch_gammas: tuple[int, ...] = (4, 8)
+    draft_stage_gammas: tuple[int, ...] = (4,)
     verifier: str = "block"
     threads: int = 2
     seed: int = 0

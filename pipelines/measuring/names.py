@@ -8,7 +8,7 @@ HF_FORWARD = "plain_hf_forward"  # plain decoding by our loop over Hugging Face'
 CHAIN, CONFIDENCE = "chain-", "confidence-"  # followed by γ and by ε
 PEARL, SPECBRANCH = "pearl", "specbranch"
 WITHOUT_HRAD, WITHOUT_BRANCHES = "specbranch-no-hrad", "specbranch-no-branch"  # the latter drafts, then verifies
-BRANCH_PRESETS = (PEARL, SPECBRANCH, WITHOUT_HRAD, WITHOUT_BRANCHES)  # arms are named preset-γ
+BRANCH_PRESETS = (PEARL, SPECBRANCH, WITHOUT_HRAD, WITHOUT_BRANCHES)  # arms are named preset-γ, or preset-γd-γ
 WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
 VALIDATION, TEST, REPLAY = "validation", "test", "replay"
 MEASUREMENTS, REPLAYS, TIMELINES = "measurements.parquet", "replay.parquet", "timelines.json"
@@ -17,31 +17,42 @@ FINDINGS, PROVENANCE = "findings.json", "provenance.json"
 
 @dataclass(frozen=True)
 class BranchArm:
-    """An arm of `BRANCH_PRESETS` taken apart: ``pearl-4-wall`` is PEARL at γ = 4 with both models at once.
+    """An arm of `BRANCH_PRESETS` taken apart: ``pearl-4-wall`` is PEARL at γ = 4 with both models at once, and
+    ``specbranch-no-hrad-4-8`` has branches of 8 tokens, and idle draft stages of 4.
 
     Examples
     --------
     >>> branch_arm("pearl-4-wall")
-    BranchArm(preset='pearl', gamma=4, wall=True)
+    BranchArm(preset='pearl', gamma=4, draft_stage=None, wall=True)
+    >>> branch_arm("specbranch-no-hrad-4-8").draft_stage
+    4
     >>> branch_arm("pearl-4-wall").family
     'pearl-wall'
     """
 
     preset: str
     gamma: int
+    draft_stage: int | None = None
     wall: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.preset}-{self.gamma}{WALL if self.wall else ''}"
+        return f"{self.preset}-{'-'.join(map(str, self.lengths))}{WALL if self.wall else ''}"
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """γ of branches, before it that of an idle draft stage if it is another."""
+        return (self.gamma,) if self.draft_stage is None else (self.draft_stage, self.gamma)
 
     @property
     def family(self) -> str:
-        """The arms among which γ is chosen."""
+        """The arms among which lengths are chosen."""
         return f"{self.preset}{WALL if self.wall else ''}"
 
 
 def branch_arm(name: str) -> BranchArm | None:
     """The parts of an arm's name; ``None`` for an arm of another kind."""
-    found = re.fullmatch(rf"({'|'.join(BRANCH_PRESETS)})-(\d+)({WALL})?", name)
-    return None if found is None else BranchArm(found[1], int(found[2]), found[3] is not None)
+    found = re.fullmatch(rf"({'|'.join(BRANCH_PRESETS)})-(?:(\d+)-)?(\d+)({WALL})?", name)
+    if found is None:
+        return None
+    return BranchArm(found[1], int(found[3]), None if found[2] is None else int(found[2]), found[4] is not None)

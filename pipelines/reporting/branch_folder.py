@@ -53,11 +53,11 @@ class BranchBenchmark:
         chosen = {}
         for family in dict.fromkeys(arm.family for arm in measured):
             members = [arm for arm in measured if arm.family == family]
-            gamma = self._gamma(family, members[0].preset, temperature)
-            members = [arm for arm in members if gamma in (None, arm.gamma)]
+            lengths = self._lengths(family, members[0].preset, temperature)
+            members = [arm for arm in members if lengths in (None, arm.lengths)]
             if len(members) != 1:
                 raise ValueError(
-                    f"{family} at temperature {temperature:g}: {len(members)} arms were measured at γ = {gamma}. "
+                    f"{family} at temperature {temperature:g}: {len(members)} arms were measured at γ = {lengths}. "
                     "Run the benchmark stage again."
                 )
             chosen[members[0].name] = members[0]
@@ -86,16 +86,16 @@ class BranchBenchmark:
     def _measured(self, temperature: float) -> list[BranchArm]:
         runs = self.whole.runs
         arms = map(branch_arm, runs[runs["temperature"] == temperature]["arm"].unique())
-        return sorted(filter(None, arms), key=lambda arm: (arm.wall, BRANCH_PRESETS.index(arm.preset), arm.gamma))
+        return sorted(filter(None, arms), key=lambda arm: (arm.wall, BRANCH_PRESETS.index(arm.preset), arm.lengths))
 
-    def _gamma(self, family: str, preset: str, temperature: float) -> int | None:
+    def _lengths(self, family: str, preset: str, temperature: float) -> tuple[int, ...] | None:
         arms = {
             choice["family"]: branch_arm(choice["arm"])
             for choice in self.whole.findings["choices"]
             if choice["temperature"] == temperature
         }
         arm = arms.get(family) or arms.get(preset)
-        return None if arm is None else arm.gamma
+        return None if arm is None else arm.lengths
 
 
 def read_timelines(folder: Path) -> Timelines:
@@ -113,7 +113,7 @@ def read_timelines(folder: Path) -> Timelines:
 def shown_name(arm: str) -> str:
     """An arm as a person reads it, without its clock."""
     parts = branch_arm(arm)
-    return arm_name(arm) if parts is None else f"{PRESET_NAMES[parts.preset]} γ={parts.gamma}"
+    return arm_name(arm) if parts is None else f"{PRESET_NAMES[parts.preset]} γ={'/'.join(map(str, parts.lengths))}"
 
 
 def _drawn_place(arm: str) -> tuple[int, bool, str]:

@@ -46,6 +46,7 @@ def _speed_row(arm: str, speed: dict[str, Any], static: str) -> dict[str, Any]:
         "against_pearl": _cell(speed["gain_over_pearl"], percent),
         "target_idle": _cell(speed["target_idle"], _share),
         "of_prediction": _cell(speed["of_prediction"], _share),
+        "beside_plain": _cell(speed["of_prediction_beside_plain"], _share),
     }
 
 
@@ -62,6 +63,7 @@ def _count_row(arm: str, count: dict[str, Any], clock: str, exact: dict[str, str
         "tested": _cell(count["tested"], _share),
         "trimmed": _cell(count["trimmed_share"], _share),
         "waste": _cell(count["waste"], _share),
+        "rows_wasted": _cell(count["rows_wasted"], _share),
         "same_text": NOTHING if texts is None else f"{texts['equal']}/{texts['texts']}",
         "exact": exact.get(arm, NOTHING),
     }

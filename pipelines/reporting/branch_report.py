@@ -3,8 +3,10 @@
     hits per branch point  = hits / branch points                  tested = points with all before them accepted / branch points
     rollback rate          = rolled back / levels                  trimmed share = trimmed / levels
     waste                  = (rolled back + trimmed) / levels      m_incl = 1 + accepted / segments
+    rows wasted            = 1 - accepted / drafted tokens of all branches
     rollback less PEARL    = rollback rate - PEARL's rollback rate
     of prediction          = tokens/s / what the profile says for the same rounds (`pipelines.reporting.branch_prediction`)
+    beside plain's         = that share / plain decoding's: a machine that is slower than when it was profiled is so for both
     target idle            = the target lane's waiting / its length, over rounds that follow a hit (steady branch stages)
 
 Each way of drafting stands for the γ that was chosen on validation prompts. PEARL is compared on the same clock only.
@@ -67,17 +69,22 @@ class BranchReport:
             "gain_over_best_static": less_one(self._ratio(arm, static, temperature)),
             "gain_over_pearl": None if pearl is None else less_one(self._ratio(arm, pearl, temperature)),
             "target_idle": self._bootstrap(runs).rate(runs["seconds_steady_wait"], runs["seconds_steady"]),
-            "of_prediction": self._of_prediction(arm, temperature, items),
+            **self._of_prediction(arm, temperature),
         }
 
-    def _of_prediction(self, arm: str, temperature: float, items: pd.DataFrame) -> Interval | None:
+    def _of_prediction(self, arm: str, temperature: float) -> dict[str, Interval | None]:
         """Of the profile of this machine; ``None`` without one that knows this way of running."""
         profile = self.profile
         if profile is None or not {"beside_target", "branch_candidates"} <= set(profile.tables):
-            return None
-        runs = self.benchmark.counted(arm, temperature).loc[items.index.get_level_values("prompt")]
-        predicted = pd.Series([predicted_seconds(run, profile) for _, run in runs.iterrows()], index=items.index)
-        return self._bootstrap(items).rate(predicted, items["seconds"])
+            return {"of_prediction": None, "of_prediction_beside_plain": None}
+        rates = []
+        for name in (arm, PLAIN):
+            items = self.benchmark.whole.times(name, [temperature])
+            runs = self.benchmark.counted(name, temperature).loc[items.index.get_level_values("prompt")]
+            predicted = pd.Series([predicted_seconds(run, profile) for _, run in runs.iterrows()], index=items.index)
+            rates += [predicted, items["seconds"]]
+        bootstrap = self._bootstrap(items)
+        return {"of_prediction": bootstrap.rate(*rates[:2]), "of_prediction_beside_plain": bootstrap.rate_ratio(*rates)}
 
     def _ratio(self, arm: str, base: str, temperature: float) -> Interval:
         items, others = (self.benchmark.whole.times(name, [temperature]) for name in (arm, base))
@@ -104,6 +111,7 @@ class BranchReport:
             "m_incl": {name: None if value is None else value + 1 for name, value in m_excl.items()},
             "trimmed_share": bootstrap.rate(runs["trimmed"], runs["levels"]),
             "waste": bootstrap.rate(runs["rolled_back"] + runs["trimmed"], runs["levels"]),
+            "rows_wasted": bootstrap.rate(runs["drafted"] - runs["accepted"], runs["drafted"]),
             "equals_plain": {"equal": int(greedy.sum()), "texts": len(greedy)} if len(greedy) else None,
         }
 

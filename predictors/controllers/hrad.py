@@ -27,7 +27,7 @@ class HRADSession(LearnedSession):
 
     def _stops(self, decision: int, law: NextLaw) -> bool | Tensor:
         if decision != ALL and decision != NONE:
-            return law.drafted >= 1 and law.confidence < self.controller.thresholds.rule.epsilon
+            return law.drafted >= 1 and law.confidence < self.controller.thresholds.of(self.retains).epsilon
         return decision == NONE
 
 
@@ -44,12 +44,13 @@ class HRAD(LearnedController):
 
     def with_epsilon(self, epsilon: float) -> "HRAD":
         changed = copy.copy(self)
-        changed.thresholds = replace(self.thresholds, rule=replace(self.thresholds.rule, epsilon=epsilon))
+        drafting, retention = (replace(self.thresholds.of(retains), epsilon=epsilon) for retains in (False, True))
+        changed.thresholds = replace(self.thresholds, rule=drafting, retention=retention)
         return changed
 
     def start(self, settings: SamplingSettings) -> HRADSession:
         return HRADSession(self, settings)
 
-    def decide(self, probabilities_L: Tensor) -> int:
+    def decide(self, probabilities_L: Tensor, retains: bool) -> int:
         """0 none, 1 some or 2 all."""
-        return int(self.thresholds.rule.classes(probabilities_L.unsqueeze(0)))
+        return int(self.thresholds.of(retains).classes(probabilities_L.unsqueeze(0)))

@@ -1,7 +1,8 @@
 """What learned controllers share: an exported head over one feature set, and when to stand aside.
 
 The ``paper`` feature set is known at the root and decides before drafting; the ``extended`` set reads the first draft law and
-decides before its token is drawn. Both are lossless. Where the head has no calibration, meets states far from its training
+decides before its token is drawn. Both are lossless. What to retain of a branch that survived has thresholds of its own: its
+tokens are drafted already. Where the head has no calibration, meets states far from its training
 rows or returns NaN, the round is decoded at the best static γ, with one warning per kind of reason.
 
 Shape suffixes: L classes of the head, S state size.
@@ -49,25 +50,31 @@ class LearnedSession(Session):
         self.controller = controller
         self.spec = controller.spec
         self.decision: int | None = None
+        self.retains = False  # decides on a branch that survived
         self.uncalibrated = not controller.calibrated_for(settings)
         self.bypassed = False
 
     def plan(self, root: Root) -> int | None:
         self.decision = None
+        self.retains = root.previous is not None and not root.previous.ends_segment
         self.bypassed = self.uncalibrated or self._outside(root.position)
         if not self.bypassed and self.spec.decides_before_drafting:
             self.decision = self._decide(root, None)
         if self.bypassed:
-            return self.controller.thresholds.static_gamma
+            return self._static_gamma
         return self.spec.gamma if self.decision is None else self._most(self.decision)
 
     def stop_before(self, law: NextLaw) -> bool | Tensor:
         if not self.bypassed and self.decision is None:
             self.decision = self._decide(law.root, law)
         if self.bypassed:
-            return law.drafted >= self.controller.thresholds.static_gamma
+            return law.drafted >= self._static_gamma
         assert self.decision is not None
         return self._stops(self.decision, law)
+
+    @property
+    def _static_gamma(self) -> int:
+        return self.controller.thresholds.static(self.retains)
 
     def _most(self, decision: int) -> int:
         """Most tokens to draft once the decision is known at the root."""
@@ -98,7 +105,7 @@ class LearnedSession(Session):
         elif distance > limit:
             far = f"the features lie at squared distance {distance:.1f} from the training rows"
             self._bypass("distance", f"{far}, beyond the calibrated {limit:.1f}")
-        return None if self.bypassed else self.controller.decide(probabilities_L)
+        return None if self.bypassed else self.controller.decide(probabilities_L, self.retains)
 
     def _bypass(self, kind: str, reason: str) -> None:
         self.bypassed = True
@@ -145,8 +152,8 @@ class LearnedController(Controller):
         """Classes of the head."""
         raise NotImplementedError
 
-    def decide(self, probabilities_L: Tensor) -> int:
-        """The decision of the calibrated rule."""
+    def decide(self, probabilities_L: Tensor, retains: bool) -> int:
+        """The decision of the calibrated rule for drafting, or for what is retained of a branch."""
         raise NotImplementedError
 
     @classmethod

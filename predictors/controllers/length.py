@@ -20,7 +20,7 @@ class LengthSession(LearnedSession):
     controller: "Length"
 
     def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
-        length = self.controller.thresholds.static_gamma if self.bypassed else self.decision
+        length = self._static_gamma if self.bypassed else self.decision
         return length is not None and drawn.drafted >= length
 
     def _most(self, decision: int) -> int:
@@ -44,6 +44,6 @@ class Length(LearnedController):
     def start(self, settings: SamplingSettings) -> LengthSession:
         return LengthSession(self, settings)
 
-    def decide(self, probabilities_L: Tensor) -> int:
-        """Tokens to draft, 0..γ."""
-        return int(self.thresholds.rule.lengths(probabilities_L.unsqueeze(0)))
+    def decide(self, probabilities_L: Tensor, retains: bool) -> int:
+        """Tokens to draft or retain, 0..γ."""
+        return int(self.thresholds.of(retains).lengths(probabilities_L.unsqueeze(0)))

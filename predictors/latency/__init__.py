@@ -13,10 +13,10 @@ from predictors.latency.tables import Latency, LatencyTable
 from predictors.latency.throughput import (
     Prediction,
     Shape,
+    branch_costs,
     chain_block_efficiency,
     draft_cost,
     generation_latency,
-    marginal_costs,
     round_latency,
     tokens_per_second,
 )
@@ -30,6 +30,7 @@ __all__ = [
     "Prediction",
     "Shape",
     "balanced_gamma",
+    "branch_costs",
     "branch_parallel_latency",
     "branch_parallel_prediction",
     "branch_round_latency",
@@ -37,7 +38,6 @@ __all__ = [
     "draft_cost",
     "generation_latency",
     "iid_accepted_law",
-    "marginal_costs",
     "read_profile",
     "round_latency",
     "tokens_per_second",

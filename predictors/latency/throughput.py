@@ -95,15 +95,19 @@ def draft_cost(profile: LatencyProfile, gamma: int, context: float, sampled: boo
     return (round_latency(profile, Shape.chain(gamma), context, sampled).seconds / verifying - 1) / gamma
 
 
-def marginal_costs(profile: LatencyProfile, gamma: int, context: float, sampled: bool) -> tuple[float, float]:
-    """In units of a round of plain decoding: a drafted token of a chain of ``gamma``, and what one more submitted token adds to
-    the target's pass and its verification."""
+def branch_costs(profile: LatencyProfile, gamma: int, context: float, sampled: bool) -> tuple[float, tuple[float, ...]]:
+    """In units of a round of plain decoding: a draft pass with its drawing, and rounds over 0, 1, ... ``gamma`` submitted tokens
+    without drafting. A pass over two tokens may cost far more than one over one, and nine hardly more than two."""
     require_at_least("gamma", gamma, 1)
     plain = round_latency(profile, Shape.chain(0), context, sampled).seconds
-    verifying = profile.latency("target", tokens=1 + gamma, context=context).seconds
-    verifying += profile.latency("chain_verification", drafted=gamma, sampled=int(sampled)).seconds
-    drafting = round_latency(profile, Shape.chain(gamma), context, sampled).seconds - verifying
-    return drafting / gamma / plain, max(0.0, verifying - plain) / gamma / plain
+    outside = {"sampled": int(sampled)}
+    rounds = [
+        profile.latency("target", tokens=1 + drafted, context=context).seconds
+        + profile.latency("chain_verification", drafted=drafted, **outside).seconds
+        for drafted in range(gamma + 1)
+    ]
+    drafting = round_latency(profile, Shape.chain(gamma), context, sampled).seconds - rounds[-1]
+    return drafting / gamma / plain, tuple(seconds / plain for seconds in rounds)
 
 
 def tokens_per_second(

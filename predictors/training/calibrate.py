@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.isotonic import IsotonicRegression
 from torch import Tensor
 
 from predictors.calibration import Calibration
@@ -31,29 +32,30 @@ from predictors.training.decision import Costs
 from predictors.training.fit import prior_shift
 from predictors.training.label_table import LabelTable
 from predictors.training.metrics import evaluate, macro_auc, mean_absolute_error
-from predictors.training.policies import Rule, choose_policies
+from predictors.training.policies import Rule, Staged, choose_policies
 from predictors.training.target import CLASS, Target
 from predictors.training.temperature import fit_temperature
 
-EPSILONS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)
+EPSILONS = (0.0, 0.03, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 NEVER = 1.01  # a probability no class reaches
-PROBABILITIES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+PROBABILITIES = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 @dataclass(frozen=True)
 class CalibrateConfig:
     """How a head is calibrated and measured.
 
-    ``draft_cost``: a drafted token in target passes; ``None`` stands for what the latency profile says. For branch-parallel
-    decoding, ``verify_cost`` is what a submitted token adds to the target's pass (``None`` as before), and ``branch_hit`` the
-    share of branch points hit behind a block accepted whole; a chain's ``draft_cost`` holds both. ``epsilons``: the confidence
+    ``decoding``: ``chain``, or ``branches`` for branch-parallel decoding, whose thresholds are chosen for drafting and for
+    retention. ``draft_cost``: a drafted token in target passes (of ``branches`` its draft pass alone); ``None`` stands for what
+    the latency profile says, and for branches also says what the target's passes over more tokens cost. ``branch_hit``: the
+    share of branch points hit behind a block accepted whole; ``None`` counts it in the traces. ``epsilons``: the confidence
     thresholds tried; ``probabilities``: H-RAD's thresholds of "none" and "all" tried besides the argmax (empty: argmax only). The
     largest trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation rows.
     """
 
+    decoding: str = "chain"
     draft_cost: float | None = None
-    verify_cost: float | None = None
-    branch_hit: float = 0.0
+    branch_hit: float | None = None
     epsilons: tuple[float, ...] = EPSILONS
     probabilities: tuple[float, ...] = PROBABILITIES
     prior_correction: bool = True
@@ -63,6 +65,8 @@ class CalibrateConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.decoding not in ("chain", "branches"):
+            raise ValueError(f"decoding must be chain or branches, got {self.decoding!r}.")
         if self.draft_cost is not None and self.draft_cost < 0:
             raise ValueError(f"draft_cost must be >= 0 target passes, got {self.draft_cost}.")
         if not self.epsilons or not all(0 <= epsilon <= 1 for epsilon in self.epsilons):
@@ -71,14 +75,10 @@ class CalibrateConfig:
             raise ValueError(f"probabilities must lie in [0, 1], got {list(self.probabilities)}.")
         if not 0 < self.distance_quantile <= 1 or self.distance_margin <= 0:
             raise ValueError("distance_quantile must lie in (0, 1] and distance_margin must be positive.")
+        if self.branch_hit is not None and (self.decoding == "chain" or not 0 <= self.branch_hit <= 1):
+            raise ValueError(f"branch_hit must lie in [0, 1], and only branches have one, got {self.branch_hit}.")
         if self.bootstrap_replicates < 1:
             raise ValueError(f"bootstrap_replicates must be >= 1, got {self.bootstrap_replicates}.")
-
-    @property
-    def costs(self) -> Costs:
-        """What passes cost; the profile's costs are filled in before."""
-        assert self.draft_cost is not None
-        return Costs(self.draft_cost, self.verify_cost or 0.0, self.branch_hit)
 
     def rules_of(self, target: Target) -> Sequence[Rule]:
         """Every rule tried for a head of that target, the argmax first."""
@@ -112,6 +112,7 @@ def calibrate(
     table: LabelTable,
     config: CalibrateConfig,
     predicts: str = CLASS,
+    passes: Sequence[float] = (),
 ) -> Calibrated:
     """Calibrate ``network``, a head of the target named ``predicts``, and measure it.
 
@@ -119,8 +120,16 @@ def calibrate(
     ----------
     training_shares, natural_shares
         Class shares of the training rows after and before balancing.
+    passes
+        Of branch-parallel decoding, as in `Costs`.
     """
     target = Target(predicts, spec.gamma)
+    assert config.draft_cost is not None, "the profile's cost is filled in before"
+    if config.decoding == "chain":
+        table, costs = table.take(np.flatnonzero(~table.survived)), Costs(config.draft_cost)
+    else:
+        hit = table.branch_hit if config.branch_hit is None else config.branch_hit
+        costs = Costs(config.draft_cost, _rising(passes), hit)
     train, validation, test = (table.rows(split) for split in ("train", "validation", "test"))
     logits, distance = outputs(network, spec, validation)
     calibration = fit_calibration(logits, target.labels(validation), natural_shares, training_shares, config)
@@ -128,9 +137,9 @@ def calibrate(
     predictors |= fit_baselines(train, target)
     known = table.take(np.flatnonzero(np.isin(table.split, ("train", "validation"))))
     tried = config.rules_of(target)
-    policies = choose_policies(predictors, known, validation, tried, config.epsilons, config.costs)
+    policies = choose_policies(predictors, known, validation, tried, config.epsilons, costs)
     max_distance = config.distance_margin * float(np.quantile(distance, config.distance_quantile))
-    thresholds = _thresholds(max_distance, policies.static_gamma, policies.rules["head"])
+    thresholds = _thresholds(max_distance, policies.static_gamma, policies.rules["head"], config.decoding)
     raw = replace(calibration, temperature=1.0, bias=(0.0,) * len(target.classes))
     uncalibrated = Baseline(_predict(network, spec, raw), predictors["head"].reads_first_law)
     measured = predictors | {"head_uncalibrated": uncalibrated}
@@ -149,7 +158,8 @@ def calibrate(
         "calibration": asdict(calibration),
         "thresholds": asdict(thresholds),
         "rules": {name: asdict(rule) for name, rule in policies.rules.items()},
-        "confidence_epsilon": policies.epsilon,
+        "confidence_epsilon": asdict(policies.epsilon),
+        "decoding": config.decoding,
         "draft_cost": config.draft_cost,
         "costs": asdict(policies.costs),
         "validation": {
@@ -187,10 +197,21 @@ def fit_calibration(
     return Calibration(fit_temperature(logits, labels, bias), tuple(bias.tolist()))
 
 
-def _thresholds(max_distance: float, static_gamma: int, rule: Rule) -> HRADThresholds | LengthThresholds:
-    if isinstance(rule, LengthRule):
-        return LengthThresholds(max_distance, static_gamma, rule)
-    return HRADThresholds(max_distance, static_gamma, rule)
+def _rising(passes: Sequence[float]) -> tuple[float, ...]:
+    """The nearest costs that never fall: passes over more tokens cost no less, whatever a noisy machine measured."""
+    if not passes:
+        return ()
+    return tuple(IsotonicRegression().fit_transform(range(len(passes)), passes).tolist())
+
+
+def _thresholds(
+    max_distance: float, static_gamma: Staged[int], rule: Staged[Rule], decoding: str
+) -> HRADThresholds | LengthThresholds:
+    kind: Any = LengthThresholds if isinstance(rule.draft, LengthRule) else HRADThresholds
+    thresholds: HRADThresholds | LengthThresholds = kind(max_distance, static_gamma.draft, rule.draft)
+    if decoding == "chain":
+        return thresholds
+    return replace(thresholds, retention=rule.retention, retained_gamma=static_gamma.retention)  # type: ignore[arg-type]
 
 
 def _predict(network: HRADNetwork, spec: FeatureSpec, calibration: Calibration) -> Any:

@@ -1,20 +1,28 @@
 """What a drafting policy is worth: tokens per target-pass equivalent, replayed on label rows.
 
-    value = Σ tokens / Σ cost        tokens = min(accepted, m) + 1
-    cost = 1 + verify · m + draft · passes · (1 - hit · [accepted >= m])
+    tokens = min(accepted, m) + 1        cost = pass(m) + [drafted with the target idle] draft · passes
 
-m is the number of tokens the policy submits in that round. Submitting m tokens takes m draft passes; a stop by the next law takes
-one more (that law was computed to be read). Of a chain, all drafting is paid for (hit = 0). A branch-parallel decoder drafts
-while the target verifies: where a block is accepted whole and the branch point's token is hit, with probability ``hit``, the next
-block is there already (the renewal model; specification of drafting, section 10).
+m is the number of tokens the policy submits in that round, pass(m) the target's pass over them. Submitting m tokens takes m draft
+passes; a stop by the next law takes one more (that law was computed to be read). A chain is worth Σ tokens / Σ cost.
 
-At temperature 0 this is exact: drafted tokens and laws do not depend on where the chain stops, and every row was drafted to
-at least γ. At other temperatures it is the expectation over the drafts that were really drawn. The rows are those that
-the collected decoders visited; a policy that stops elsewhere visits others, which only the benchmark sees.
+A branch-parallel decoder has rounds of two stages: drafted with the target idle (D), and retained of a branch that survived the
+round before (R), whose drafting was hidden behind the target's pass. A block accepted whole is followed by R with probability
+``hit``. With h the mean of hit · [accepted >= m] over a stage's rows, its rounds are of stage R in the share π of the chain of
+both, and the decoder is worth the mixture of the stages' means,
 
-Shape suffixes: N rows, G draft positions (the label's γ).
+    π = h_D / (1 - h_R + h_D)        value = ((1-π) tokens_D + π tokens_R) / ((1-π) cost_D + π cost_R)
+
+which for one α and one m is the renewal model (specification of drafting, section 10), and for hit = 0 a chain. Left out:
+branches that take longer than the target's pass, and what controllers compute.
+
+At temperature 0 a row's tokens and cost are exact: drafted tokens and laws do not depend on where the chain stops, and every row
+was drafted to at least γ. At other temperatures they are expectations over the drafts that were really drawn. The rows are those
+that the collected decoders visited; a policy that stops elsewhere visits others, which only the benchmark sees.
+
+Shape suffixes: N rows, G draft positions (the label's γ), P plays, C columns of a tally.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,24 +41,25 @@ class Play:
 
 @dataclass(frozen=True)
 class Costs:
-    """In units of a target pass: a ``draft`` pass, and what each submitted token adds to the target's (``verify``). ``hit``: the
-    share of branch points hit behind a block accepted whole; 0 for chains, which have none."""
+    """In units of a target pass: a ``draft`` pass, and the target's ``passes`` over 0, 1, ... submitted tokens (empty: 1 each).
+    ``hit``: the share of branch points hit behind a block accepted whole; 0 for chains, which have none."""
 
     draft: float
-    verify: float = 0.0
+    passes: tuple[float, ...] = ()
     hit: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.draft, self.verify) < 0 or not 0 <= self.hit <= 1:
-            raise ValueError(f"costs must be >= 0 and hit in [0, 1], got {self}.")
+        if self.draft < 0 or not 0 <= self.hit <= 1 or any(cost <= 0 for cost in self.passes):
+            raise ValueError(f"draft must be >= 0, hit in [0, 1] and every pass positive, got {self}.")
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Rows to replay: accepted counts, draft confidences up to γ, and what passes cost."""
+    """Rows to replay: accepted counts, draft confidences up to γ, which rounds follow a branch that survived, and the costs."""
 
     accepted_N: np.ndarray
     confidence_NG: np.ndarray
+    survived_N: np.ndarray
     costs: Costs
 
     @property
@@ -58,7 +67,7 @@ class Replay:
         return self.confidence_NG.shape[1]
 
     def static(self, tokens: int) -> Play:
-        """Always draft ``tokens``."""
+        """Always ``tokens``."""
         drafted = np.full(len(self.accepted_N), tokens)
         return Play(drafted, drafted)
 
@@ -94,9 +103,15 @@ class Replay:
         return self.hrad(probabilities_NC, rule, reads_first_law)
 
     def oracle(self) -> Play:
-        """Clairvoyant: draft exactly what will be accepted, which is optimal while a draft pass costs less than a target pass."""
-        useful = self.useful * (self.costs.draft + self.costs.verify < 1)
+        """Clairvoyant: submit exactly what will be accepted, which for a chain is optimal while a draft pass costs less than a
+        target pass, and passes over more tokens no more."""
+        useful = self.useful * (self.costs.draft < 1)
         return Play(useful, useful)
+
+    def staged(self, draft: Play, retention: Play) -> Play:
+        """``retention`` in the rounds that follow a branch that survived, ``draft`` in all others."""
+        submitted = np.where(self.survived_N, retention.submitted, draft.submitted)
+        return Play(submitted, np.where(self.survived_N, retention.passes, draft.passes))
 
     @property
     def useful(self) -> np.ndarray:
@@ -109,10 +124,38 @@ class Replay:
 
     def cost(self, play: Play) -> np.ndarray:
         """Cost per row, in target passes."""
-        costs = self.costs
-        paid = 1 - costs.hit * (self.accepted_N >= play.submitted)
-        return 1 + costs.verify * play.submitted + costs.draft * play.passes * paid
+        passes = np.array(self.costs.passes or (1.0,) * (self.gamma + 1))
+        return passes[play.submitted] + self.costs.draft * play.passes * ~self.survived_N
+
+    def tally(self, play: Play) -> np.ndarray:
+        """What `worth` sums up [N, C]: rows, tokens, cost and hits of stage D, then of stage R."""
+        hits = self.costs.hit * (self.accepted_N >= play.submitted)
+        counts_N4 = np.stack([np.ones(len(hits)), self.tokens(play), self.cost(play), hits], axis=1)
+        return np.concatenate([counts_N4 * ~self.survived_N[:, None], counts_N4 * self.survived_N[:, None]], axis=1)
 
     def value(self, play: Play) -> float:
         """Tokens per target-pass equivalent."""
-        return float(self.tokens(play).sum() / self.cost(play).sum())
+        return float(worth(self.tally(play).sum(axis=0)))
+
+    def best_pair(self, plays: Sequence[Play]) -> tuple[int, int]:
+        """Which two of ``plays``, for stages D and R, are worth most together; of equals the first. Without stage R one plays
+        both."""
+        sums_PC = np.stack([self.tally(play).sum(axis=0) for play in plays])
+        if not self.survived_N.any():
+            best = int(worth(sums_PC).argmax())
+            return best, best
+        draft_PPC = np.repeat(sums_PC[:, None, :4], len(plays), axis=1)
+        retention_PPC = np.repeat(sums_PC[None, :, 4:], len(plays), axis=0)
+        values_PP = worth(np.concatenate([draft_PPC, retention_PPC], axis=2))
+        draft, retention = np.unravel_index(values_PP.argmax(), values_PP.shape)
+        return int(draft), int(retention)
+
+
+def worth(sums_C: np.ndarray) -> np.ndarray:
+    """Tokens per target-pass equivalent from summed tallies [..., C]: [...]."""
+    rows, tokens, cost, hits = np.moveaxis(sums_C.reshape(*sums_C.shape[:-1], 2, 4), -1, 0)
+    rows = np.maximum(rows, 1e-9)  # a stage without rows has no sums either
+    hit_D, hit_R = np.moveaxis(hits / rows, -1, 0)
+    share_R = hit_D / (1 - hit_R + hit_D + 1e-12) * (sums_C[..., 4] > 0)
+    shares = np.stack([1 - share_R, share_R], axis=-1)
+    return (shares * tokens / rows).sum(axis=-1) / (shares * cost / rows).sum(axis=-1)

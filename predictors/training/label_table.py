@@ -6,7 +6,7 @@ Shape suffixes: N rows, G γ_max, S state size, C scalars.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from predictors.contract import CaptureContract
 from predictors.features import FeatureSpec, assemble
 from predictors.training.trace_table import list_column
 
-LABELS_VERSION = 1
+LABELS_VERSION = 2
 METADATA_KEY = b"draftwright"
 SPLITS = ("train", "validation", "test")
 KEPT_COLUMNS = (
@@ -32,12 +32,14 @@ KEPT_COLUMNS = (
     "split",
     "drafted",
     "accepted",
+    "newest_token_source",
     "previous_drafted",
     "previous_accepted",
     "confidence",
     "entropy",
     "state",
 )
+BRANCH = "branch"  # source of a newest token that was hit at a branch point
 REMEDY = "Run the labels stage again."
 
 
@@ -80,7 +82,8 @@ class LabelMetadata:
 
 @dataclass(frozen=True)
 class LabelTable:
-    """Label rows in memory. ``accepted`` counts up to ``drafted``; both may exceed the label's γ."""
+    """Label rows in memory. ``accepted`` counts up to ``drafted``; both may exceed the label's γ. ``trace_set``: which of the
+    labelled trace sets the row is from."""
 
     metadata: LabelMetadata
     document: np.ndarray
@@ -88,6 +91,8 @@ class LabelTable:
     split: np.ndarray
     label: np.ndarray
     accepted: np.ndarray
+    trace_set: np.ndarray
+    newest_token_source: np.ndarray
     previous_drafted: np.ndarray
     previous_accepted: np.ndarray
     confidence_NG: np.ndarray
@@ -101,6 +106,26 @@ class LabelTable:
     def labels(self) -> Tensor:
         """Classes [N] as int64."""
         return torch.from_numpy(self.label.astype(np.int64))
+
+    @cached_property
+    def survived(self) -> np.ndarray:
+        """Whether the row's round follows a branch that survived [N] bool: its tokens were drafted beside the round before."""
+        return np.asarray(self.newest_token_source == BRANCH)
+
+    @property
+    def branch_hit(self) -> float:
+        """Of the blocks accepted whole in trace sets of branches, the share behind which a branch was hit.
+
+        Raises
+        ------
+        ValueError
+            If no row follows a branch.
+        """
+        branched = np.isin(self.trace_set, np.unique(self.trace_set[self.survived]))
+        hits, misses = int(self.survived.sum()), int((branched & (self.newest_token_source == "bonus")).sum())
+        if not hits:
+            raise ValueError("no label row follows a branch. Label traces with drafting 'branches', or set branch_hit.")
+        return hits / (hits + misses)
 
     def rows(self, split: str) -> "LabelTable":
         """The rows of one split.
@@ -116,8 +141,7 @@ class LabelTable:
         return self.take(rows)
 
     def take(self, rows: np.ndarray) -> "LabelTable":
-        columns = {name: value[rows] for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        return LabelTable(self.metadata, **columns)
+        return LabelTable(self.metadata, **{name: getattr(self, name)[rows] for name in COLUMNS})
 
     def features(self, spec: FeatureSpec) -> Tensor:
         """Raw feature rows [N, S + C] in float32, by the function that serving uses."""
@@ -129,6 +153,9 @@ class LabelTable:
             torch.from_numpy(self.confidence_NG[:, 0].copy()),
             torch.from_numpy(self.entropy_NG[:, 0].copy()),
         )
+
+
+COLUMNS = tuple(field.name for field in fields(LabelTable) if field.name != "metadata")
 
 
 def read_labels(path: str | Path) -> LabelTable:
@@ -143,8 +170,7 @@ def read_labels(path: str | Path) -> LabelTable:
     if metadata.schema_version != LABELS_VERSION:
         raise ValueError(f"{path}: labels of schema version {metadata.schema_version}, not {LABELS_VERSION}. {REMEDY}")
     require_disjoint_splits(table.column("document").to_pylist(), table.column("split").to_pylist(), "document")
-    names = ("document", "slice", "split", "label", "accepted", "previous_drafted", "previous_accepted")
-    columns = {name: table.column(name).to_numpy() for name in names}
+    columns = {name: table.column(name).to_numpy() for name in COLUMNS if name not in _LISTS}
     lists = {name: list_column(table, column) for name, column in _LISTS.items()}
     return LabelTable(metadata, **columns, **lists)
 

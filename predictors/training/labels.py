@@ -94,8 +94,9 @@ def write_labels(sets: Sequence[TraceTable], config: LabelConfig, path: Path) ->
     keys: dict[str, list[str]] = {"document": [], "prompt_id": [], "split": []}
     writer: pq.ParquetWriter | None = None
     try:
-        for where, shard in ((str(traces.folder), shard) for traces in sets for shard in traces.shards()):
-            table = _label_shard(shard, config, report, where)
+        for number, traces, shard in ((*entry, shard) for entry in enumerate(sets) for shard in entry[1].shards()):
+            table = _label_shard(shard, config, report, str(traces.folder))
+            table = table.append_column("trace_set", pa.array(np.full(table.num_rows, number, np.int8)))
             for name, values in keys.items():
                 values += table.column(name).to_pylist()
             table = table.replace_schema_metadata(metadata.encode())
@@ -110,7 +111,7 @@ def write_labels(sets: Sequence[TraceTable], config: LabelConfig, path: Path) ->
     return report
 
 
-DICTIONARY = ["prompt_id", "document", "slice", "split"]
+DICTIONARY = ["prompt_id", "document", "slice", "split", "newest_token_source"]
 
 
 def _joint_contract(sets: Sequence[TraceTable]) -> CaptureContract:

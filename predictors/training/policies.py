@@ -5,17 +5,26 @@ confidence        draft while max_x q(x) >= ε                              best
 oracle            knows what will be accepted
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from predictors.decision_rule import DecisionRule, LengthRule
 from predictors.training.baselines import Baseline
 from predictors.training.bootstrap import DocumentBootstrap, interval
-from predictors.training.decision import Costs, Play, Replay
+from predictors.training.decision import Costs, Play, Replay, worth
 from predictors.training.label_table import LabelTable
 
 Rule = DecisionRule | LengthRule
+Choice = TypeVar("Choice")
+
+
+@dataclass(frozen=True)
+class Staged(Generic[Choice]):
+    """What is chosen for drafting with the target idle, and for what is retained of a branch that survived; chains only draft."""
+
+    draft: Choice
+    retention: Choice
 
 
 @dataclass(frozen=True)
@@ -24,23 +33,27 @@ class Policies:
     and the ``costs`` they were chosen for."""
 
     predictors: Mapping[str, Baseline]
-    rules: Mapping[str, Rule]
-    epsilon: float
-    static_gamma: int
+    rules: Mapping[str, Staged[Rule]]
+    epsilon: Staged[float]
+    static_gamma: Staged[int]
     costs: Costs
 
     def plays(self, table: LabelTable) -> dict[str, Play]:
         """Every policy's choices in the rows of ``table``."""
         replay = replay_of(table, self.costs)
-        plays = {
-            name: replay.head(predictor.predict(table), self.rules[name], predictor.reads_first_law)
-            for name, predictor in self.predictors.items()
-        }
-        head = self.predictors["head"]
-        return plays | {
-            "head_argmax": replay.head(head.predict(table), self.rules["head"].argmax, head.reads_first_law),
-            "confidence": replay.confidence(self.epsilon),
-            "best_static": replay.static(self.static_gamma),
+
+        def staged(play: Callable[[Choice], Play], choice: Staged[Choice]) -> Play:
+            return replay.staged(play(choice.draft), play(choice.retention))
+
+        def head(name: str, rules: Staged[Rule]) -> Play:
+            probabilities, reads = self.predictors[name].predict(table), self.predictors[name].reads_first_law
+            return staged(lambda rule: replay.head(probabilities, rule, reads), rules)
+
+        rules = self.rules["head"]
+        return {name: head(name, self.rules[name]) for name in self.predictors} | {
+            "head_argmax": head("head", Staged(rules.draft.argmax, rules.retention.argmax)),
+            "confidence": staged(replay.confidence, self.epsilon),
+            "best_static": staged(replay.static, self.static_gamma),
             "oracle": replay.oracle(),
         }
 
@@ -53,16 +66,16 @@ class Policies:
         """Values and gains over the best static γ with intervals over documents; ``length_accuracy`` is the share of rows in
         which a policy submits exactly the tokens that are accepted (SpecBranch, Fig. 3c)."""
         replay, plays = replay_of(table, self.costs), self.plays(table)
-        ratios = {name: bootstrap.ratio(replay.tokens(play), replay.cost(play)) for name, play in plays.items()}
+        replicates = {name: worth(bootstrap.sums(replay.tally(play))) for name, play in plays.items()}
         decision = {
-            name: interval(replay.value(play), ratios[name])
+            name: interval(replay.value(play), replicates[name])
             | {"submitted_per_round": float(play.submitted.mean()), "passes_per_round": float(play.passes.mean())}
             | {"length_accuracy": float((play.submitted == replay.useful).mean())}
             for name, play in plays.items()
         }
         static = replay.value(plays["best_static"])
         gains = {
-            name: interval(replay.value(play) / static - 1, ratios[name] / ratios["best_static"] - 1)
+            name: interval(replay.value(play) / static - 1, replicates[name] / replicates["best_static"] - 1)
             for name, play in plays.items()
         }
         values = [replay.value(replay.static(tokens)) for tokens in range(replay.gamma + 1)]
@@ -81,19 +94,23 @@ def choose_policies(
     rows; of equals the first, which for rules is the argmax."""
     rows, everything = replay_of(validation, costs), replay_of(known, costs)
 
-    def best_rule(predictor: Baseline) -> Rule:
+    def best(replay: Replay, choices: Sequence[Choice], play: Callable[[Choice], Play]) -> Staged[Choice]:
+        draft, retention = replay.best_pair([play(choice) for choice in choices])
+        return Staged(choices[draft], choices[retention])
+
+    def best_rule(predictor: Baseline) -> Staged[Rule]:
         probabilities = predictor.predict(validation)
-        return max(tried, key=lambda rule: rows.value(rows.head(probabilities, rule, predictor.reads_first_law)))
+        return best(rows, tried, lambda rule: rows.head(probabilities, rule, predictor.reads_first_law))
 
     return Policies(
         predictors=predictors,
         rules={name: best_rule(predictor) for name, predictor in predictors.items()},
-        epsilon=max(epsilons, key=lambda epsilon: rows.value(rows.confidence(epsilon))),
-        static_gamma=max(range(rows.gamma + 1), key=lambda tokens: everything.value(everything.static(tokens))),
+        epsilon=best(rows, epsilons, rows.confidence),
+        static_gamma=best(everything, range(rows.gamma + 1), everything.static),
         costs=costs,
     )
 
 
 def replay_of(table: LabelTable, costs: Costs) -> Replay:
     """A table's rows, to replay up to the label's γ."""
-    return Replay(table.accepted, table.confidence_NG[:, : table.metadata.gamma], costs)
+    return Replay(table.accepted, table.confidence_NG[:, : table.metadata.gamma], table.survived, costs)

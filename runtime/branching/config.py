@@ -23,7 +23,10 @@ class BranchConfig:
     Parameters
     ----------
     gamma
-        Most tokens of a branch after its branch token (L of the specification), and most tokens of an idle draft stage.
+        Most tokens of a branch after its branch token (L of the specification).
+    draft_stage_gamma
+        Most tokens of an idle draft stage (γ_d of the specification), at most ``gamma``, which it is if ``None``. They cost time,
+        where those of branches are hidden behind the target's pass: on most machines the best is shorter than ``gamma``.
     k_max
         Most branches. There are max(1, rule(k_max (1 - max_x q_b(x)))) of them, q_b the law at the branch point at temperature 1.
     k_rule
@@ -47,6 +50,7 @@ class BranchConfig:
     """
 
     gamma: int = 8
+    draft_stage_gamma: int | None = None
     k_max: int = 6
     k_rule: str = "ceil"
     branch_verifier: str = "rrs"
@@ -61,10 +65,15 @@ class BranchConfig:
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}. Known: {', '.join(known)}.")
-        for name in ("gamma", "k_max", "target_threads", "draft_threads"):
+        for name in ("gamma", "draft_stage_gamma", "k_max", "target_threads", "draft_threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be >= 1, got {value}.")
+        if self.draft_stage_gamma is not None and self.draft_stage_gamma > self.gamma:
+            raise ValueError(
+                f"draft_stage_gamma={self.draft_stage_gamma} exceeds gamma={self.gamma}, the most tokens of a pending block. "
+                "Raise gamma, or lower it."
+            )
         require_temperature(self.draft_temperature)
 
     def num_branches(self, confidence: float) -> int:

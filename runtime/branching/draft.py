@@ -141,7 +141,8 @@ class BranchDraft(ChainDraft):
             self._drop_branches(verdict)
             self._pending = Chain()
             if self._config.draft_stage == "idle":
-                self._pending = self._draw_chain(root, min(self._cap, remaining - 1), self._session, self._clock)
+                most = min(self._cap, self._config.draft_stage_gamma or self._config.gamma, remaining - 1)
+                self._pending = self._draw_chain(root, most, self._session, self._clock)
                 drafted = len(self._pending.tokens)
         tokens, laws = self._pending.tokens, self._pending.laws
         block = torch.stack(tokens) if tokens else NO_TOKENS

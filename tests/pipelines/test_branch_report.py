@@ -123,6 +123,7 @@ def test_counts_by_hand(records):
     assert spec["tested"]["value"] == pytest.approx(21 / 24)
     assert spec["trimmed_share"]["value"] == pytest.approx(4 / 80)
     assert spec["waste"]["value"] == pytest.approx(20 / 80)
+    assert spec["rows_wasted"]["value"] == pytest.approx(170 / 200)
     assert spec["m_incl"]["value"] == pytest.approx(1 + 30 / 12)
     assert spec["block_efficiency"]["value"] == pytest.approx(59 / 30)
     assert spec["rolled_back"] == 6 * 16  # one repeat of six prompts
@@ -131,6 +132,27 @@ def test_counts_by_hand(records):
     assert in_turn["hits_per_branch_point"]["value"] is None
     assert in_turn["rollback_less_pearl"]["value"] == pytest.approx(20 / 60 - 40 / 100)
     assert "seconds" not in json.dumps(records[1])
+
+
+def test_predictions_are_shown_beside_plain_decodings(tmp_path, monkeypatch):
+    """A machine at three quarters of its profile's pace, and an arm at two thirds of what that leaves."""
+    share = {"autoregressive": 0.75, "pearl-4": 0.5}
+    told = "pipelines.reporting.branch_report.predicted_seconds"
+    monkeypatch.setattr(told, lambda run, profile: run["seconds"] * share.get(run["arm"], 0.75))
+    write_branch_benchmark(tmp_path, branch_rows())
+    profile = SimpleNamespace(tables={"beside_target", "branch_candidates"})
+    runs = replace(read(tmp_path).whole, runs=read(tmp_path).whole.runs.query("repeat == 0"))
+    arms = BranchReport(BranchBenchmark(runs), 50, 0, profile).timing()["temperatures"][0]["arms"]
+    for name in ("of_prediction", "of_prediction_beside_plain"):
+        assert {arm: speed[name]["value"] for arm, speed in arms.items() if arm in (*share, "specbranch-8")} == {
+            "autoregressive": pytest.approx([0.75, 1][name.endswith("plain")]),
+            "specbranch-8": pytest.approx([0.75, 1][name.endswith("plain")]),
+            "pearl-4": pytest.approx([0.5, 2 / 3][name.endswith("plain")]),
+        }
+    assert (
+        BranchReport(BranchBenchmark(runs), 50, 0).timing()["temperatures"][0]["arms"]["pearl-4"]["of_prediction"]
+        is None
+    )
 
 
 def test_sentences_name_clock_baselines_and_outcome(tmp_path):

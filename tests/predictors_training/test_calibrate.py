@@ -10,13 +10,22 @@ import torch
 
 from pipelines.head_folder import read_head
 from pipelines.outputs import write_json
-from predictors.latency import LatencyProfile, draft_cost, marginal_costs
+from predictors.latency import LatencyProfile, branch_costs, draft_cost
 from predictors.training.calibrate import CalibrateConfig, calibrate, outputs
 from predictors.training.decision import Costs, Replay
 from predictors.training.label_table import read_labels
+from predictors.training.labels import LabelConfig, write_labels
 from predictors.training.metrics import nll
+from predictors.training.trace_table import TraceTable
 from tests.pipelines.hand_made_profile import PROFILE
-from tests.predictors_training.synthetic import PREDICTORS, stage, write_parameters
+from tests.predictors_training.synthetic import (
+    GAMMA_MAX,
+    PREDICTORS,
+    stage,
+    synthetic_columns,
+    write_parameters,
+    write_traces,
+)
 
 POLICIES = {
     "head",
@@ -101,7 +110,9 @@ def test_the_length_record_speaks_of_tokens(records):
 def test_the_length_rule_is_chosen_on_validation_rows(records):
     """Of two, the one worth more there; at this cost a draft is cheap, and the likeliest length too timid."""
     record = records["length"]
-    assert record["thresholds"]["rule"] == record["rules"]["head"] == {"choice": "expectation", "draft_cost": 0.2}
+    assert (
+        record["thresholds"]["rule"] == record["rules"]["head"]["draft"] == {"choice": "expectation", "draft_cost": 0.2}
+    )
     values = record["validation"]["decision"]
     assert values["head"] > values["head_argmax"]
 
@@ -143,7 +154,7 @@ def test_test_rows_decide_nothing(finished, records):
 def test_the_static_setting_is_the_best_on_train_and_validation_rows(finished, records):
     table = read_labels(finished / "data/p/labels/hrad.parquet")
     known = table.take(np.flatnonzero(table.split != "test"))
-    replay = Replay(known.accepted, known.confidence_NG, Costs(0.2))
+    replay = Replay(known.accepted, known.confidence_NG, known.survived, Costs(0.2))
     values = [replay.value(replay.static(tokens)) for tokens in range(5)]
     assert records["paper"]["thresholds"]["static_gamma"] == int(np.argmax(values))
 
@@ -162,11 +173,51 @@ def test_the_draft_cost_is_the_latency_profiles(copied):
     expected = draft_cost(profile, metadata.gamma, context, sampled=False)
     record = json.loads(Path("data/p/calibration/paper.json").read_text())
     assert record["draft_cost"] == pytest.approx(expected) and expected != 0.2
-    write_parameters({"calibrate": {"draft_cost": None, "branch_hit": 0.7}})
+    write_parameters({"calibrate": {"decoding": "branches", "draft_cost": None, "branch_hit": 0.7}})
     run_calibrate("--device", "device.json", "--latency", "latency")
-    draft, verify = marginal_costs(profile, metadata.gamma, context, sampled=False)
+    draft, passes = branch_costs(profile, metadata.gamma, context, sampled=False)
     record = json.loads(Path("data/p/calibration/paper.json").read_text())
-    assert record["costs"] == pytest.approx({"draft": draft, "verify": verify, "hit": 0.7})
+    assert record["costs"] | {"passes": None} == {"draft": pytest.approx(draft), "passes": None, "hit": 0.7}
+    assert record["costs"]["passes"] == sorted(record["costs"]["passes"])
+    assert sum(record["costs"]["passes"]) == pytest.approx(sum(passes)) and passes[0] == pytest.approx(1)
+    write_parameters({"calibrate": {"decoding": "branches", "draft_cost": None}})
+    with pytest.raises(SystemExit, match="no label row follows a branch.*or set branch_hit"):
+        run_calibrate("--device", "device.json", "--latency", "latency")
+
+
+def branch_labels(folder):
+    """Labels of chains, then of branches: of ten rows four follow a hit and one a miss, and those after a hit are doubtful to the
+    draft but always accepted."""
+    chains, branches = synthetic_columns(), synthetic_columns(seed=1)
+    place = np.arange(len(branches["position"])) % 10
+    hits = place < 4
+    branches["newest_token_source"] = np.select([hits, place == 4], ["branch", "bonus"], "correction")
+    branches["accepted"] = np.where(hits, GAMMA_MAX, branches["accepted"])
+    branches["confidence"][hits] = 0.1
+    sets = [TraceTable(write_traces(folder / name, columns)) for name, columns in (("c", chains), ("b", branches))]
+    write_labels(sets, LabelConfig(GAMMA_MAX), folder / "hrad.parquet")
+    return read_labels(folder / "hrad.parquet")
+
+
+def test_what_is_retained_is_decided_on_its_own_rows(tmp_path, finished):
+    table = branch_labels(tmp_path)
+    assert table.branch_hit == pytest.approx(0.8, rel=1e-2)  # the chains' bonus rows follow no branch point
+    head = read_head(finished / "data/p/predictors/extended")
+    shares = head.facts["class_shares"]
+
+    def thresholds(table, decoding):
+        config = CalibrateConfig(decoding=decoding, draft_cost=0.2, epsilons=(0.0, 0.3), bootstrap_replicates=2)
+        return calibrate(head.network, head.spec, shares["training"], shares["natural"], table, config)
+
+    made = thresholds(table, "branches")
+    assert made.record["costs"] == {"draft": 0.2, "passes": (), "hit": table.branch_hit}
+    assert made.record["confidence_epsilon"] == {"draft": 0.3, "retention": 0.0}
+    assert (made.thresholds.retained_gamma, made.thresholds.retention.epsilon) == (GAMMA_MAX, 0.0)
+    assert made.thresholds.static_gamma < GAMMA_MAX
+    chain = thresholds(table, "chain")
+    alone = thresholds(table.take(np.flatnonzero(~table.survived)), "chain")
+    assert chain.thresholds == alone.thresholds and chain.thresholds.retention is None
+    assert chain.record["rows"] == alone.record["rows"]
 
 
 def test_another_label_table_is_refused(copied, traces):
@@ -181,6 +232,8 @@ def test_another_label_table_is_refused(copied, traces):
     [
         ({"draft_cost": 0.1, "epsilons": []}, "epsilons must be one or more numbers"),
         ({"draft_cost": -1}, "draft_cost must be >= 0"),
+        ({"draft_cost": 0.1, "decoding": "trees"}, "decoding must be chain or branches, got 'trees'"),
+        ({"draft_cost": 0.1, "branch_hit": 0.5}, "only branches have one"),
         ({"draft_cost": 0.1, "draftcost": 1}, "Did you mean 'draft_cost'"),
     ],
 )

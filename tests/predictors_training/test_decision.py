@@ -1,16 +1,20 @@
 """What a drafting policy is worth, by hand on three rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from predictors.decision_rule import DecisionRule, LengthRule
+from predictors.latency import branch_parallel_latency
 from predictors.training.decision import Costs, Replay
 
 # γ = 3; a draft pass costs a tenth of a target pass
 ROWS = Replay(
     accepted_N=np.array([0, 2, 3]),
     confidence_NG=np.array([[0.2, 0.9, 0.9], [0.9, 0.8, 0.3], [0.9, 0.4, 0.9]]),
+    survived_N=np.zeros(3, dtype=bool),
     costs=Costs(draft=0.1),
 )
 
@@ -70,23 +74,69 @@ def test_the_oracle_is_the_best_of_all_plays():
     assert value == pytest.approx((1 + 3 + 4) / (1 + 1.2 + 1.3))
     grid = np.stack(np.meshgrid(*[np.arange(4)] * 3), axis=-1).reshape(-1, 3)
     for cost in (0.1, 0.5, 0.99, 1.0, 2.0):
-        rows = Replay(ROWS.accepted_N, ROWS.confidence_NG, Costs(cost))
+        rows = replace(ROWS, costs=Costs(cost))
         tokens = np.minimum(rows.accepted_N, grid) + 1
         best = (tokens.sum(axis=1) / (1 + cost * grid).sum(axis=1)).max()
         assert rows.value(rows.oracle()) == pytest.approx(best)
 
 
+PASSES = (1.0, 1.3, 1.4, 1.4)
+
+
 def test_what_branches_hide_is_not_paid_for():
-    """Rows accept 0, 2 and 3; blocks of two are accepted whole in the last two, whose drafting is hidden in half of the cases."""
-    rows = Replay(ROWS.accepted_N, ROWS.confidence_NG, Costs(draft=0.1, verify=0.05, hit=0.5))
-    paid = (0.2 + 0.1 + 0.1) + 3 * 2 * 0.05
-    assert rows.value(rows.static(2)) == pytest.approx((1 + 3 + 3) / (3 + paid))
-    assert rows.cost(rows.confidence(0.5)).tolist() == pytest.approx([1 + 0.05 * 3 + 0.3, 1.1 + 0.15, 1.05 + 0.1])
+    """Rows accept 0, 2 and 3, the last behind a branch that survived. Blocks of two: of the first stage's rounds one of two is
+    accepted whole and half of those hit, of the second's all, and half hit. So both stages' shares are 2/3 and 1/3."""
+    rows = replace(ROWS, survived_N=np.array([False, False, True]), costs=Costs(0.1, PASSES, hit=0.5))
+    play = rows.static(2)
+    assert rows.cost(play).tolist() == pytest.approx([1.4 + 0.2, 1.4 + 0.2, 1.4])
+    share = 0.25 / (1 - 0.5 + 0.25)
+    assert share == pytest.approx(1 / 3)
+    expected = (2 / 3 * (1 + 3) / 2 + 1 / 3 * 3) / (2 / 3 * 1.6 + 1 / 3 * 1.4)
+    assert rows.value(play) == pytest.approx(expected)
+    mixed = rows.staged(rows.static(1), rows.static(3))
+    assert mixed.submitted.tolist() == [1, 1, 3] and rows.cost(mixed).tolist() == pytest.approx([1.4, 1.4, 1.4])
     with pytest.raises(ValueError, match=r"hit in \[0, 1\]"):
         Costs(draft=0.1, hit=1.5)
 
 
+def test_equal_stages_are_the_renewal_model():
+    """Rows whose α^j are exact shares, the same in both stages: the specification's formula, per token."""
+    alpha, pending, hit, draft = 0.5, 2, 0.8, 0.1
+    accepted = np.array([0] * 4 + [1] * 2 + [2, 3])  # P(A >= j) = α^j for j <= 2
+    survived = np.repeat([False, True], len(accepted))
+    rows = Replay(np.tile(accepted, 2), np.full((16, 3), 0.9), survived, Costs(draft, (1.0,) * 4, hit))
+    expected = branch_parallel_latency(alpha, pending, depth=3, hit=hit, draft_seconds=draft, target_seconds=1.0)
+    assert 1 / rows.value(rows.static(pending)) == pytest.approx(expected)
+
+
+def test_a_long_run_of_both_stages_is_worth_the_mixture():
+    """Against a simulated chain of rounds, each with a row of its stage."""
+    random = np.random.default_rng(0)
+    accepted, survived = random.integers(0, 4, 40), np.repeat([False, True], 20)
+    rows = Replay(accepted, np.full((40, 3), 0.9), survived, Costs(0.2, PASSES, hit=0.7))
+    play = rows.staged(rows.static(1), rows.static(2))
+    tokens, cost, stage, total = rows.tokens(play), rows.cost(play), False, np.zeros(2)
+    for _ in range(200_000):
+        row = int(random.integers(20)) + 20 * stage
+        total += tokens[row], cost[row]
+        stage = bool(accepted[row] >= play.submitted[row] and random.random() < 0.7)
+    assert rows.value(play) == pytest.approx(total[0] / total[1], rel=5e-3)
+
+
+def test_the_best_pair_is_the_best_of_all_pairs():
+    random = np.random.default_rng(1)
+    rows = Replay(random.integers(0, 4, 60), random.random((60, 3)), random.random(60) < 0.4, Costs(0.3, PASSES, 0.9))
+    plays = [*map(rows.static, range(4)), *map(rows.confidence, (0.3, 0.5, 0.7))]
+    values = [[rows.value(rows.staged(draft, retention)) for retention in plays] for draft in plays]
+    assert rows.best_pair(plays) == np.unravel_index(np.argmax(values), (7, 7))
+    draft, retention = rows.best_pair(plays)
+    assert draft != retention, "one play for both would do: this tests little"
+    chains = replace(rows, survived_N=np.zeros(60, dtype=bool), costs=Costs(0.3))
+    best = int(np.argmax([chains.value(play) for play in plays]))
+    assert chains.best_pair(plays) == (best, best)
+
+
 def test_accepted_beyond_gamma_counts_up_to_what_was_submitted():
-    rows = Replay(np.array([5]), np.array([[0.9, 0.9]]), Costs(0.1))
+    rows = Replay(np.array([5]), np.array([[0.9, 0.9]]), np.array([False]), Costs(0.1))
     assert rows.value(rows.static(2)) == pytest.approx(3 / 1.2)
     assert rows.oracle().submitted.tolist() == [2]

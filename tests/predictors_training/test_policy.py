@@ -14,7 +14,7 @@ from tests.predictors_training.synthetic import PARAMETERS, stage, synthetic_col
 
 def test_a_policy_is_trained_on_all_sets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    branches = {**PARAMETERS["calibrate"], "draft_cost": None, "branch_hit": 0.7}
+    branches = {**PARAMETERS["calibrate"], "decoding": "branches", "draft_cost": None, "branch_hit": 0.7}
     write_parameters({"policy": {"predictor": "extended"}, "calibrate": {"branches": branches}})
     write_json(Path("device.json"), {"slug": "toy-1c"})
     write_json(Path("latency/toy-1c.json"), PROFILE)

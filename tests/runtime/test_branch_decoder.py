@@ -2,6 +2,7 @@
 
 import pytest
 
+from predictors.contract import ContractError
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.branching.config import CHOICES
 from runtime.decoding.branch_parallel import BranchParallelDecoder
@@ -68,12 +69,25 @@ def test_presets_at_every_budget(pair, text, bundles, preset):
             assert sum(record.emitted for record in out.rounds) == budget
 
 
-def test_a_bundle_that_names_a_preset(pair, text, tmp_path):
-    card = {"preset": "specbranch", "gamma": 2, "overlap": "none"}
-    folder = random_bundle(tmp_path / "b", pair, gamma=2, change=lambda whole: whole.update(decoder=card))
-    decoder = load_decoder(folder, pair)
-    assert isinstance(decoder, BranchParallelDecoder) and decoder.config.gamma == 2
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_bundle_that_names_a_preset(pair, text, tmp_path, preset):
+    """Of learned presets the bundle's head decides; static ones are made for a pair, which is checked."""
+    config, learned = PRESETS[preset], PRESETS[preset]["controller"]["kind"] == "hrad"
+    branching = {"overlap": "none"} if config["method"] == "branch_parallel" else {}
+
+    def change(card):
+        card["decoder"] = {"preset": preset, "gamma": 3, **branching}
+        if not learned:
+            for name in ("feature_spec", "calibration", "thresholds"):
+                del card[name]
+            card["kind"], card["contract"]["identity"]["layer_ids"] = "fixed", []
+
+    decoder = load_decoder(random_bundle(tmp_path / "b", pair, gamma=3, change=change), pair)
+    assert isinstance(decoder, BranchParallelDecoder if branching else SequentialDecoder)
+    assert decoder.controller.kind == config["controller"]["kind"]
     assert decoder.generate(PROMPT, max_new_tokens=40).tokens == text
+    with pytest.raises(ContractError):
+        load_decoder(tmp_path / "b", ModelPair(tiny_llama(seed=7), pair.draft))
 
 
 def test_presets_are_what_they_are_called(pair, bundles):
@@ -85,6 +99,17 @@ def test_presets_are_what_they_are_called(pair, bundles):
     assert pearl.verifier is VERIFIERS["tokenwise"] and pearl.controller.kind == "fixed"
     alone = build_decoder(pair, {"preset": "specbranch-no-branch", "gamma": 3, **hrad})
     assert isinstance(alone, SequentialDecoder) and alone.drafter.depth == 3
+
+
+def test_draft_stages_may_be_shorter_than_branches():
+    """A draft that is always right: two tokens drafted in front of an idle target, then branches of four."""
+    script = [token % 13 for token in range(40)]
+    decoder = branch_decoder(
+        ModelPair(Scripted(script, 1), Scripted(script, 1)), gamma=4, draft_stage_gamma=2, controller={"kind": "fixed"}
+    )
+    rounds = decoder.generate([5], max_new_tokens=30, eos_token_id=[]).rounds[1:]
+    assert (rounds[0].idle_levels, rounds[0].submitted, rounds[0].levels) == (2, 2, 2 + 1 + 4)
+    assert [(r.idle_levels, r.submitted) for r in rounds[1:4]] == [(0, 4)] * 3
 
 
 def test_a_request_may_fill_the_context(pair):

@@ -28,6 +28,7 @@ PROMPT = [0, 1]
 NONE, SOME, ALL = (Signal(lambda root, s=s: s) for s in range(3))
 IN_TURN = Signal(lambda root: root.position % 3)
 BY_PAST = Signal(lambda root: 1 if root.previous is None else (root.previous.accepted + root.previous.submitted) % 3)
+BY_STAGE = Signal(lambda root: 2 if root.previous is not None and not root.previous.ends_segment else 1, min_tokens=0)
 KINDS = ["match", "rrs", "hybrid"]
 
 
@@ -74,6 +75,12 @@ def test_branches_kept_in_part(retention):
     """γ = 2, one token tested against ε from the first on: 0, 1 or 2 of the two are kept."""
     first_too = Signal(lambda root: 1, epsilon=0.5, min_tokens=0)
     assert error(decoder_of(first_too, gamma=2, retention=retention, k_max=1), length=6) < 1e-9
+
+
+@pytest.mark.parametrize("retention", ["posterior", "prior"])
+def test_a_short_draft_stage_and_other_decisions_on_what_survived(retention):
+    decoder = decoder_of(BY_STAGE, gamma=2, draft_stage_gamma=1, retention=retention, k_max=1)
+    assert error(decoder, length=6) < 1e-9
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -105,6 +105,8 @@ def test_the_soft_threshold_changes_what_is_drafted(pair):
         ({"retension": "prior"}, "unknown key 'retension'. Did you mean 'retention'"),
         ({"lossy": True}, "unknown key 'lossy'"),
         ({"gamma": 0}, "gamma must be >= 1, got 0"),
+        ({"draft_stage_gamma": 0}, "draft_stage_gamma must be >= 1, got 0"),
+        ({"gamma": 3, "draft_stage_gamma": 4}, "draft_stage_gamma=4 exceeds gamma=3.*Raise gamma"),
         ({"gamma": "3"}, "gamma: expected int, got '3'"),
         ({"k_max": 0}, "k_max must be >= 1, got 0"),
         ({"target_threads": 0}, "target_threads must be >= 1, got 0"),

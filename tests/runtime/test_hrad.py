@@ -47,6 +47,34 @@ def test_greedy_equality_and_all_decisions_taken(pair, tmp_path, feature_set):
     assert len(set(decisions)) >= 2, "a random head that always decides alike tests little"
 
 
+@pytest.mark.parametrize("static_gamma, retained_gamma", [(1, 3), (2, None)])
+def test_what_is_retained_has_thresholds_of_its_own(pair, tmp_path, static_gamma, retained_gamma):
+    """A rule that always says none for drafting and all for retention, and the other way round; then both standing aside."""
+    always = {s: {"epsilon": 0.5, "none_probability": [0.0, 2.0][s == 2], "all_probability": 0.0} for s in (0, 2)}
+    twin = ModelPair(pair.target.model, pair.target.model)
+    for drafting, retention in ((0, 2), (2, 0)):
+        folder = random_bundle(
+            tmp_path / f"{drafting}", twin, gamma=3, rule=always[drafting], retention=always[retention]
+        )
+        decoder = load_decoder(
+            folder, twin, {"method": "branch_parallel", "preset": "specbranch", "gamma": 3, "overlap": "none"}
+        )
+        rounds = decoder.generate([1, 2, 3], max_new_tokens=30, eos_token_id=[]).rounds[1:-3]
+        survived = [not before.ends_segment for before in rounds[:-1]]
+        submitted = {
+            s: {r.submitted for r, after in zip(rounds[1:], survived, strict=True) if after == s} for s in (True, False)
+        }
+        assert submitted[True] == {3 * (retention == 2)} and submitted[False] <= {3 * (drafting == 2)}
+    lengths = {"static_gamma": static_gamma, "retained_gamma": retained_gamma}
+    folder = random_bundle(tmp_path / "aside", twin, gamma=3, max_distance=1e-9, **lengths)
+    decoder = load_decoder(
+        folder, twin, {"method": "branch_parallel", "preset": "specbranch", "gamma": 3, "overlap": "none"}
+    )
+    with pytest.warns(UserWarning, match="bypassed"):
+        rounds = decoder.generate([1, 2, 3], max_new_tokens=30, eos_token_id=[]).rounds[1:-3]
+    assert rounds[0].submitted == static_gamma and rounds[1].submitted == (retained_gamma or static_gamma)
+
+
 def undecided_decoder(tmp_path, pair, feature_set, temperature):
     """The first random head that takes more than one decision in a few sampled texts."""
     for seed in range(50):

@@ -38,8 +38,8 @@ def recorded_lengths(decoder):
     """Every length that is decided from now on."""
     decisions, decide = [], decoder.controller.decide
 
-    def recorded(probabilities):
-        decisions.append(decide(probabilities))
+    def recorded(probabilities, retains):
+        decisions.append(decide(probabilities, retains))
         return decisions[-1]
 
     decoder.controller.decide = recorded
