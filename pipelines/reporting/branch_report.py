@@ -24,7 +24,7 @@ from pipelines.reporting.branch_prediction import predicted_seconds
 from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
 from predictors.latency import LatencyProfile
 
-COUNTS = ("rounds", "levels", "emitted", "rolled_back", "trimmed", "hits", "branch_points")
+COUNTS = ("rounds", "levels", "emitted", "rolled_back", "trimmed", "hits", "branch_points", "bypassed")
 
 
 class BranchReport:

@@ -14,16 +14,19 @@ ON_CLOCK = {VIRTUAL_CLOCK: "On the virtual clock", WALL_CLOCK: "On the wall cloc
 def sentences(speeds: dict[str, Any], counts: dict[str, Any]) -> list[str]:
     """The outcome at one temperature: ``speeds`` and ``counts`` are its parts of ``timing.json`` and ``quality.json``."""
     text: list[str] = []
-    rollback: list[str] = []
+    of_rounds: list[str] = []
     for clock, place in ON_CLOCK.items():
         arms = [arm for arm, speed in speeds["arms"].items() if branch_arm(arm) and speed["clock"] == clock]
         lead, pearl = _first(arms, LEADS), _first(arms, (PEARL,))
         if lead is not None:
             text.append(_speed_sentence(place, lead, pearl, speeds))
-            rollback += [] if pearl is None else [_rollback_sentence(lead, pearl, counts)]
+            of_rounds = of_rounds or [
+                *([] if pearl is None else [_rollback_sentence(lead, pearl, counts)]),
+                *_aside_sentence(lead, counts),
+            ]
         if clock == WALL_CLOCK:
             text.append(_wall_sentence(arms, speeds))
-    return text + rollback[:1]  # what rounds do hangs on no clock
+    return text + of_rounds  # what rounds do hangs on no clock
 
 
 def _speed_sentence(place: str, lead: str, pearl: str | None, speeds: dict[str, Any]) -> str:
@@ -52,6 +55,18 @@ def _rollback_sentence(lead: str, pearl: str, counts: dict[str, Any]) -> str:
         f"{100 * rates[1]:.0f} %: {_place_of(difference, 0.0, 'surely more than', 'surely less than')} that one, "
         f"{_points(difference)}{found}."
     )
+
+
+def _aside_sentence(lead: str, counts: dict[str, Any]) -> list[str]:
+    """That a learned controller did not decide, where it did not."""
+    count = counts["arms"][lead]
+    if not count["bypassed"]:
+        return []
+    share = f"{100 * count['bypassed'] / count['rounds']:.0f} %"
+    return [
+        f"In {share} of {shown_name(lead)}'s rounds its head stood aside, being calibrated for other settings or states, and "
+        "static lengths decided."
+    ]
 
 
 def _wall_sentence(arms: list[str], speeds: dict[str, Any]) -> str:

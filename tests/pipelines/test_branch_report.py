@@ -188,6 +188,17 @@ def test_sentences_on_a_rollback_that_is_worse_or_equal(records):
         assert expected in sentences(timing, quality)[-1]
 
 
+def test_the_section_says_where_a_head_stood_aside(tmp_path):
+    rows = [
+        row | {"bypassed": 12} if row["arm"] == "specbranch-8" and row["temperature"] == 1 else row
+        for row in branch_rows()
+    ]
+    timing, quality = built(tmp_path, rows)
+    texts = [sentences(*groups) for groups in zip(timing["temperatures"], quality["temperatures"], strict=True)]
+    assert "stood aside" not in " ".join(texts[0])
+    assert texts[1][-1].startswith("In 40 % of SpecBranch γ=8's rounds its head stood aside")
+
+
 def test_without_hrad_the_section_speaks_of_specbranch_without_it(tmp_path):
     speed = {arm: rate for arm, rate in BRANCH_SPEED.items() if arm.startswith(("pearl-4", "specbranch-no-hrad"))}
     timing, quality = built(tmp_path, [row for row in branch_rows() if branch_arm(row["arm"]) is None] + only(speed))
