@@ -4,6 +4,7 @@ import fcntl
 import os
 import signal
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from runtime.branching.config import BranchConfig
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.verification import VERIFIERS
 from tests.branches import shaken_llama, sharp_llama
+from tests.runtime.overlap_services import wait_for_end
 
 EPSILON = 0.2
 OPTIONS = {"gamma": 3, "k_max": 2}
@@ -95,3 +97,11 @@ def alive(folder: Path) -> bool:
         except BlockingIOError:
             return True
         return False
+
+
+def kept_in_a_process(pair: ModelPair, folder: Path, **options: int) -> Iterator[tuple[BranchParallelDecoder, Path]]:
+    """`in_a_process` for as long as a fixture lasts; those that kill the process leave another one behind."""
+    decoder = in_a_process(pair, folder, **options)
+    yield decoder, folder
+    decoder.close()
+    wait_for_end(folder / "lock")

@@ -12,7 +12,7 @@ import torch
 
 from runtime.branching import jobs
 from tests.greedy import greedy_text
-from tests.runtime.branch_services import a_pair, alive, in_a_process, order, pid_of
+from tests.runtime.branch_services import a_pair, alive, in_a_process, kept_in_a_process, order, pid_of
 from tests.runtime.overlap_services import wait_for_end
 
 ROOT = Path(__file__).parents[2]
@@ -31,12 +31,9 @@ def text(pair):
 
 @pytest.fixture(scope="module")
 def shared(pair, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("process")
-    decoder = in_a_process(pair, folder)
-    decoder.generate(PROMPT, max_new_tokens=1)
-    yield decoder, folder
-    decoder.close()
-    wait_for_end(folder / "lock")
+    for decoder, folder in kept_in_a_process(pair, tmp_path_factory.mktemp("process")):
+        decoder.generate(PROMPT, max_new_tokens=1)
+        yield decoder, folder
 
 
 @pytest.fixture

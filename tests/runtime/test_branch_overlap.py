@@ -13,7 +13,7 @@ from runtime.overlap import child
 from tests.branches import branch_decoder
 from tests.bundles import random_bundle
 from tests.greedy import greedy_text
-from tests.runtime.branch_services import EPSILON, OPTIONS, a_pair, in_a_process, order, pid_of
+from tests.runtime.branch_services import EPSILON, OPTIONS, a_pair, in_a_process, kept_in_a_process, order, pid_of
 from tests.runtime.overlap_services import wait_for_end
 
 PROMPT, OTHER = [3, 1, 4], [7, 7, 2, 9]
@@ -32,12 +32,7 @@ def text(pair):
 
 @pytest.fixture(scope="module")
 def served(pair, tmp_path_factory):
-    """One draft process for many tests; those that kill it leave another one behind."""
-    folder = tmp_path_factory.mktemp("process")
-    decoder = in_a_process(pair, folder, **THREADS)
-    yield decoder, folder
-    decoder.close()
-    wait_for_end(folder / "lock")
+    yield from kept_in_a_process(pair, tmp_path_factory.mktemp("process"), **THREADS)
 
 
 # ---- the same text

@@ -1,12 +1,9 @@
 """Round traces of branch-parallel decoding: rows are true, a policy is probed between its own rounds, sets join to labels."""
 
-import collections
 import dataclasses
 import itertools
-import json
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -22,10 +19,10 @@ from runtime.verification import VERIFIERS
 from tests.branches import shaken_llama, sharp_llama
 from tests.greedy import greedy_text
 from tests.toys import tiny_llama
+from tests.trace_collection.collecting import contents, quiet, random_prompts, read
 from trace_collection.collect import TraceConfig, collect
 from trace_collection.probe import Probe
 
-Prompt = collections.namedtuple("Prompt", "id document slice split tokens")
 GAMMA = 3
 CONFIG = TraceConfig(
     drafting="branches", k_max=2, gamma_max=GAMMA, max_new_tokens=24, num_layers=2, prompts_per_shard=4, threads=1
@@ -41,25 +38,7 @@ def pair():
 
 @pytest.fixture(scope="module")
 def prompts():
-    generator = torch.Generator().manual_seed(1)
-    splits = itertools.cycle(["train", "train", "validation", "test"])
-    return [
-        Prompt(f"p{index}", f"d{index}", "code", split, torch.randint(32, (3 + index,), generator=generator).tolist())
-        for index, split in zip(range(12), splits, strict=False)
-    ]
-
-
-def quiet(work, total):
-    return work
-
-
-def read(folder):
-    names = [shard["name"] for shard in json.loads((folder / "manifest.json").read_text())["shards"]]
-    return [row for name in names for row in pq.read_table(folder / name).to_pylist()]
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    return random_prompts(range(3, 15), itertools.cycle(["train", "train", "validation", "test"]))
 
 
 @pytest.fixture(scope="module")

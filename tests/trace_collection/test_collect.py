@@ -1,6 +1,5 @@
 """Round traces: what the rows say is true, and a collection survives interruption, damage and changed parameters."""
 
-import collections
 import dataclasses
 import json
 
@@ -13,9 +12,9 @@ from predictors.features import state_vector
 from predictors.schema import ROUND_COLUMNS
 from runtime import ModelPair, build_decoder
 from tests.toys import tiny_llama
+from tests.trace_collection.collecting import Prompt, contents, quiet, random_prompts, read
 from trace_collection.collect import TraceConfig, collect
 
-Prompt = collections.namedtuple("Prompt", "id document slice split tokens")
 CONFIG = TraceConfig(gamma_max=3, max_new_tokens=14, num_layers=2, prompts_per_shard=2, threads=1)
 
 
@@ -26,25 +25,7 @@ def pair():
 
 @pytest.fixture(scope="module")
 def prompts():
-    generator = torch.Generator().manual_seed(1)
-    lengths = [4, 6, 5, 7, 4]
-    return [
-        Prompt(f"p{index}", f"d{index}", "code", "train", torch.randint(32, (length,), generator=generator).tolist())
-        for index, length in enumerate(lengths)
-    ]
-
-
-def quiet(work, total):
-    return work
-
-
-def read(folder):
-    names = [shard["name"] for shard in json.loads((folder / "manifest.json").read_text())["shards"]]
-    return [row for name in names for row in pq.read_table(folder / name).to_pylist()]
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    return random_prompts([4, 6, 5, 7, 4], ["train"] * 5)
 
 
 @pytest.fixture(scope="module")
