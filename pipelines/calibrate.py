@@ -78,8 +78,8 @@ def calibrated_record(
 def with_measured_costs(
     config: "CalibrateConfig", args: argparse.Namespace, table: "LabelTable"
 ) -> tuple["CalibrateConfig", Sequence[float]]:
-    """``config`` with a draft pass's cost on this machine, unless it says, and of branch-parallel decoding the target's passes:
-    midway through the contexts that the labels speak of."""
+    """``config`` with a draft pass's cost on this machine, unless it says, midway through the contexts that the labels speak of;
+    of branch-parallel decoding also the target's passes, both on average over the measured contexts among those."""
     from predictors.latency import branch_costs, draft_cost, read_profile
 
     if config.draft_cost is not None:
@@ -94,7 +94,9 @@ def with_measured_costs(
     sampled = meaning.temperature > 0
     if config.decoding == "chain":
         return replace(config, draft_cost=draft_cost(profile, meaning.gamma, context, sampled)), ()
-    draft, passes = branch_costs(profile, meaning.gamma, context, sampled)
+    measured = map(float, profile.table("target").axes["context"])
+    contexts = [place for place in measured if served.min_context <= place <= served.max_context] or [context]
+    draft, passes = branch_costs(profile, meaning.gamma, contexts, sampled)
     return replace(config, draft_cost=draft), passes
 
 

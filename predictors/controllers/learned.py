@@ -205,7 +205,9 @@ class LearnedController(Controller):
         if kind in self._warned:
             return
         self._warned.add(kind)
+        static, retained = (self.thresholds.static(retains) for retains in (False, True))
+        branches = f", keeping at most {retained} tokens of a branch" if retained != static else ""
         warnings.warn(
-            f"{self.kind} is bypassed: {reason}. Decoding goes on at the best static gamma={self.thresholds.static_gamma}.",
+            f"{self.kind} is bypassed: {reason}. Decoding goes on at the best static gamma={static}{branches}.",
             stacklevel=2,
         )

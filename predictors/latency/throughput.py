@@ -95,19 +95,23 @@ def draft_cost(profile: LatencyProfile, gamma: int, context: float, sampled: boo
     return (round_latency(profile, Shape.chain(gamma), context, sampled).seconds / verifying - 1) / gamma
 
 
-def branch_costs(profile: LatencyProfile, gamma: int, context: float, sampled: bool) -> tuple[float, tuple[float, ...]]:
-    """In units of a round of plain decoding: a draft pass with its drawing, and rounds over 0, 1, ... ``gamma`` submitted tokens
-    without drafting. A pass over two tokens may cost far more than one over one, and nine hardly more than two."""
+def branch_costs(
+    profile: LatencyProfile, gamma: int, contexts: Sequence[float], sampled: bool
+) -> tuple[float, tuple[float, ...]]:
+    """In units of a round of plain decoding, on average over ``contexts``: a draft pass with its drawing, and rounds over 0, 1,
+    ... ``gamma`` submitted tokens without drafting. A pass over two tokens may cost far more than one over one, and nine hardly
+    more than two."""
     require_at_least("gamma", gamma, 1)
-    plain = round_latency(profile, Shape.chain(0), context, sampled).seconds
     outside = {"sampled": int(sampled)}
-    rounds = [
-        profile.latency("target", tokens=1 + drafted, context=context).seconds
-        + profile.latency("chain_verification", drafted=drafted, **outside).seconds
-        for drafted in range(gamma + 1)
-    ]
-    drafting = round_latency(profile, Shape.chain(gamma), context, sampled).seconds - rounds[-1]
-    return drafting / gamma / plain, tuple(seconds / plain for seconds in rounds)
+    rounds_G = np.array(
+        [
+            sum(profile.latency("target", tokens=1 + drafted, context=context).seconds for context in contexts)
+            + len(contexts) * profile.latency("chain_verification", drafted=drafted, **outside).seconds
+            for drafted in range(gamma + 1)
+        ]
+    )
+    whole = sum(round_latency(profile, Shape.chain(gamma), context, sampled).seconds for context in contexts)
+    return float((whole - rounds_G[-1]) / gamma / rounds_G[0]), tuple((rounds_G / rounds_G[0]).tolist())
 
 
 def tokens_per_second(

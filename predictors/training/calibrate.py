@@ -124,18 +124,14 @@ def calibrate(
         Of branch-parallel decoding, as in `Costs`.
     """
     target = Target(predicts, spec.gamma)
-    assert config.draft_cost is not None, "the profile's cost is filled in before"
-    if config.decoding == "chain":
-        table, costs = table.take(np.flatnonzero(~table.survived)), Costs(config.draft_cost)
-    else:
-        hit = table.branch_hit if config.branch_hit is None else config.branch_hit
-        costs = Costs(config.draft_cost, _rising(passes), hit)
+    table = table.of_decoding(config.decoding == "branches")
     train, validation, test = (table.rows(split) for split in ("train", "validation", "test"))
     logits, distance = outputs(network, spec, validation)
     calibration = fit_calibration(logits, target.labels(validation), natural_shares, training_shares, config)
     predictors = {"head": Baseline(_predict(network, spec, calibration), not spec.decides_before_drafting)}
     predictors |= fit_baselines(train, target)
     known = table.take(np.flatnonzero(np.isin(table.split, ("train", "validation"))))
+    costs = _costs(config, passes, known)
     tried = config.rules_of(target)
     policies = choose_policies(predictors, known, validation, tried, config.epsilons, costs)
     max_distance = config.distance_margin * float(np.quantile(distance, config.distance_quantile))
@@ -195,6 +191,15 @@ def fit_calibration(
     if config.prior_correction:
         bias = prior_shift(tuple(natural_shares), tuple(training_shares))
     return Calibration(fit_temperature(logits, labels, bias), tuple(bias.tolist()))
+
+
+def _costs(config: CalibrateConfig, passes: Sequence[float], known: LabelTable) -> Costs:
+    assert config.draft_cost is not None, "the profile's cost is filled in before"
+    if config.decoding == "chain":
+        return Costs(config.draft_cost)
+    return Costs(
+        config.draft_cost, _rising(passes), known.branch_hit if config.branch_hit is None else config.branch_hit
+    )
 
 
 def _rising(passes: Sequence[float]) -> tuple[float, ...]:

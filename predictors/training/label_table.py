@@ -112,6 +112,28 @@ class LabelTable:
         """Whether the row's round follows a branch that survived [N] bool: its tokens were drafted beside the round before."""
         return np.asarray(self.newest_token_source == BRANCH)
 
+    @cached_property
+    def branched(self) -> np.ndarray:
+        """Whether the row is of a trace set in which branches were drafted [N] bool."""
+        return np.isin(self.trace_set, np.unique(self.trace_set[self.survived]))
+
+    def of_decoding(self, branches: bool) -> "LabelTable":
+        """The rows that a chain's decoder meets, or a branch-parallel one: the other's rounds behind a block accepted whole are
+        easier than any of its own that it drafts for.
+
+        Raises
+        ------
+        ValueError
+            If chains are asked for, and every trace set is of branches.
+        """
+        if branches:
+            return self.take(np.flatnonzero(self.branched | (self.newest_token_source != "bonus")))
+        if self.branched.all():
+            raise ValueError(
+                "every trace set is of branches. Label traces with drafting 'chain' too, for decoders of chains."
+            )
+        return self.take(np.flatnonzero(~self.branched))
+
     @property
     def branch_hit(self) -> float:
         """Of the blocks accepted whole in trace sets of branches, the share behind which a branch was hit.
@@ -121,8 +143,8 @@ class LabelTable:
         ValueError
             If no row follows a branch.
         """
-        branched = np.isin(self.trace_set, np.unique(self.trace_set[self.survived]))
-        hits, misses = int(self.survived.sum()), int((branched & (self.newest_token_source == "bonus")).sum())
+        hits = int(self.survived.sum())
+        misses = int((self.branched & (self.newest_token_source == "bonus")).sum())
         if not hits:
             raise ValueError("no label row follows a branch. Label traces with drafting 'branches', or set branch_hit.")
         return hits / (hits + misses)

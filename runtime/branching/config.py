@@ -25,8 +25,8 @@ class BranchConfig:
     gamma
         Most tokens of a branch after its branch token (L of the specification).
     draft_stage_gamma
-        Most tokens of an idle draft stage (γ_d of the specification), at most ``gamma``, which it is if ``None``. They cost time,
-        where those of branches are hidden behind the target's pass: on most machines the best is shorter than ``gamma``.
+        Most tokens of an idle draft stage (γ_d of the specification), at most ``gamma``, which it is if ``None``. They always
+        cost time, those of branches only what exceeds the target's pass: the best is often shorter than ``gamma``.
     k_max
         Most branches. There are max(1, rule(k_max (1 - max_x q_b(x)))) of them, q_b the law at the branch point at temperature 1.
     k_rule
@@ -37,7 +37,8 @@ class BranchConfig:
         tokens, and one draw from the rest). At temperature 0 all are ``match``.
     retention
         ``posterior``: the controller decides how much of the surviving branch to keep, from the state behind it; ``prior``: how
-        far to draft the branches, from a state that is one round old.
+        far to draft the branches, from a state that is one round old. A learned controller's thresholds are made for
+        ``posterior``.
     draft_stage
         After a rollback, ``idle``: the controller drafts with the target idle; ``preverify``: branches at once, as PEARL.
     overlap
@@ -73,6 +74,11 @@ class BranchConfig:
             raise ValueError(
                 f"draft_stage_gamma={self.draft_stage_gamma} exceeds gamma={self.gamma}, the most tokens of a pending block. "
                 "Raise gamma, or lower it."
+            )
+        if self.draft_stage_gamma is not None and self.draft_stage == "preverify":
+            raise ValueError(
+                f"draft_stage_gamma={self.draft_stage_gamma} bounds idle draft stages, and with draft_stage 'preverify' there "
+                "are none. Leave it out."
             )
         require_temperature(self.draft_temperature)
 

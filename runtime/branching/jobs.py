@@ -63,7 +63,7 @@ class DraftJobs:
             try:
                 if self._dead:
                     self._restart(text[:-1])
-                    verdict = Verdict(0, text[-1])
+                    verdict, root = Verdict(0, text[-1]), _without_branch(root)
                 self._executor.submit("advance", verdict, root, remaining)
                 self._executor.submit("branch")
                 pending: Pending = self._executor.result().value
@@ -140,3 +140,8 @@ class DraftJobs:
         self._executor.submit("open", request)
         self._executor.result()
         self._dead = False
+
+
+def _without_branch(root: Root) -> Root:
+    """``root`` as if no branch had survived: the one that did died with its process."""
+    return root if root.previous is None else replace(root, previous=replace(root.previous, ends_segment=True))

@@ -21,6 +21,7 @@ from runtime.overlap.outcome import Outcome
 from runtime.overlap.slab import Slab, reserved
 
 GRACE = 1.0  # seconds a child has to end by itself once the connection is closed
+ENDING = 10.0  # seconds one that hung up by itself has to end, so that one can say how
 
 
 class DraftProcessDied(RuntimeError):  # noqa: N818 - an event, not a mistake
@@ -148,7 +149,7 @@ def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
 
 def _ending(process: subprocess.Popen[bytes]) -> str:
     try:
-        code = process.wait(GRACE)
+        code = process.wait(ENDING)
     except subprocess.TimeoutExpired:
         return "closed its connection"
     if code < 0:

@@ -98,7 +98,9 @@ def synthetic_columns(rows_per_document: int = 24, seed: int = 0, shuffled: bool
         "round": np.tile(np.arange(rows_per_document) + 1, len(documents)),
         "position": random.integers(8, 90, n),
         "newest_token": random.integers(0, 50, n),
-        "newest_token_source": np.full(n, "bonus"),
+        "newest_token_source": np.select(
+            [drafted_before < 0, previous == GAMMA_MAX], ["prefill", "bonus"], default="correction"
+        ),
         "previous_drafted": drafted_before,
         "previous_accepted": previous,
         "drafted": np.full(n, GAMMA_MAX),

@@ -175,7 +175,9 @@ def test_the_draft_cost_is_the_latency_profiles(copied):
     assert record["draft_cost"] == pytest.approx(expected) and expected != 0.2
     write_parameters({"calibrate": {"decoding": "branches", "draft_cost": None, "branch_hit": 0.7}})
     run_calibrate("--device", "device.json", "--latency", "latency")
-    draft, passes = branch_costs(profile, metadata.gamma, context, sampled=False)
+    measured = profile.table("target").axes["context"]
+    contexts = [place for place in measured if served.min_context <= place <= served.max_context]
+    draft, passes = branch_costs(profile, metadata.gamma, contexts or [context], sampled=False)
     record = json.loads(Path("data/p/calibration/paper.json").read_text())
     assert record["costs"] | {"passes": None} == {"draft": pytest.approx(draft), "passes": None, "hit": 0.7}
     assert record["costs"]["passes"] == sorted(record["costs"]["passes"])
@@ -209,15 +211,24 @@ def test_what_is_retained_is_decided_on_its_own_rows(tmp_path, finished):
         config = CalibrateConfig(decoding=decoding, draft_cost=0.2, epsilons=(0.0, 0.3), bootstrap_replicates=2)
         return calibrate(head.network, head.spec, shares["training"], shares["natural"], table, config)
 
-    made = thresholds(table, "branches")
-    assert made.record["costs"] == {"draft": 0.2, "passes": (), "hit": table.branch_hit}
+    made, known = thresholds(table, "branches"), table.take(np.flatnonzero(table.split != "test"))
+    assert made.record["costs"] == {"draft": 0.2, "passes": (), "hit": known.branch_hit}
     assert made.record["confidence_epsilon"] == {"draft": 0.3, "retention": 0.0}
     assert (made.thresholds.retained_gamma, made.thresholds.retention.epsilon) == (GAMMA_MAX, 0.0)
     assert made.thresholds.static_gamma < GAMMA_MAX
     chain = thresholds(table, "chain")
-    alone = thresholds(table.take(np.flatnonzero(~table.survived)), "chain")
+    alone = thresholds(table.take(np.flatnonzero(table.trace_set == 0)), "chain")
     assert chain.thresholds == alone.thresholds and chain.thresholds.retention is None
-    assert chain.record["rows"] == alone.record["rows"]
+    assert (
+        chain.record["rows"] == alone.record["rows"]
+        and sum(alone.record["rows"].values()) == (table.trace_set == 0).sum()
+    )
+    met = (table.trace_set == 1) | (
+        table.newest_token_source != "bonus"
+    )  # behind a whole block a chain drafts, branches have
+    assert sum(made.record["rows"].values()) == met.sum() < len(table)
+    with pytest.raises(ValueError, match="every trace set is of branches"):
+        thresholds(table.take(np.flatnonzero(table.trace_set == 1)), "chain")
 
 
 def test_another_label_table_is_refused(copied, traces):

@@ -23,7 +23,7 @@ OPTIONS = {"gamma": 3, "k_max": 2}
 
 class Sabotaged(Confidence):
     """Decides as `Confidence`. In ``folder`` it keeps ``lock`` locked for as long as its process lives, and writes the process's
-    ``pid`` and ``threads``."""
+    ``pid`` and ``threads``, and whether a branch ``survived`` the last round."""
 
     kind = "sabotaged"
 
@@ -47,6 +47,8 @@ class SabotagedSession(ConfidenceSession):
         self.folder = controller.folder
 
     def plan(self, root):
+        survived = root.previous is not None and not root.previous.ends_segment
+        (self.folder / "survived").write_text(str(survived))
         obey(self.folder, "plan")
 
     def branch_count(self, law):

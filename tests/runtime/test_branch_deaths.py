@@ -82,6 +82,21 @@ def test_a_process_killed_between_rounds_loses_nothing(served, text):
     assert tokens == text and len(deaths(caught)) == 1
 
 
+@pytest.mark.filterwarnings("ignore:the draft process died")
+def test_a_branch_that_died_with_its_process_has_not_survived(served):
+    """Its controller decides about drafting again, not about what to retain."""
+    decoder, folder = served
+    told, killed = [], False
+    for step in decoder.stream(PROMPT, max_new_tokens=40):
+        if told:
+            assert (folder / "survived").read_text() == str(told[-1])
+        told.append(not step.record.ends_segment)
+        if told[-1] and not killed:
+            kill(folder)
+            killed, told[-1] = True, False
+    assert killed and True in told
+
+
 @pytest.mark.parametrize("place", ["plan", "branch"])
 def test_a_process_that_dies_within_a_round_loses_nothing(served, text, place):
     decoder, folder = served

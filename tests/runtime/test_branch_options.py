@@ -106,6 +106,7 @@ def test_the_soft_threshold_changes_what_is_drafted(pair):
         ({"lossy": True}, "unknown key 'lossy'"),
         ({"gamma": 0}, "gamma must be >= 1, got 0"),
         ({"draft_stage_gamma": 0}, "draft_stage_gamma must be >= 1, got 0"),
+        ({"draft_stage": "preverify", "draft_stage_gamma": 4}, "with draft_stage 'preverify' there are none"),
         ({"gamma": 3, "draft_stage_gamma": 4}, "draft_stage_gamma=4 exceeds gamma=3.*Raise gamma"),
         ({"gamma": "3"}, "gamma: expected int, got '3'"),
         ({"k_max": 0}, "k_max must be >= 1, got 0"),

@@ -1,5 +1,6 @@
 """The H-RAD controller in the decoder: exact under every decision, served features, fallbacks."""
 
+import re
 import warnings
 
 import pytest
@@ -70,7 +71,8 @@ def test_what_is_retained_has_thresholds_of_its_own(pair, tmp_path, static_gamma
     decoder = load_decoder(
         folder, twin, {"method": "branch_parallel", "preset": "specbranch", "gamma": 3, "overlap": "none"}
     )
-    with pytest.warns(UserWarning, match="bypassed"):
+    kept = f"={static_gamma}, keeping at most 3 tokens of a branch." if retained_gamma else f"={static_gamma}."
+    with pytest.warns(UserWarning, match=re.escape(kept)):
         rounds = decoder.generate([1, 2, 3], max_new_tokens=30, eos_token_id=[]).rounds[1:-3]
     assert rounds[0].submitted == static_gamma and rounds[1].submitted == (retained_gamma or static_gamma)
 
