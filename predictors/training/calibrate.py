@@ -5,7 +5,7 @@ Measured on test (documents the controller never saw): metrics of the head and o
 worth, and how often it submits exactly the tokens that are accepted (``length_accuracy``; SpecBranch, Fig. 3c).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
@@ -32,7 +32,7 @@ from predictors.training.decision import Costs
 from predictors.training.fit import prior_shift
 from predictors.training.label_table import LabelTable
 from predictors.training.metrics import evaluate, macro_auc, mean_absolute_error
-from predictors.training.policies import Rule, Staged, choose_policies
+from predictors.training.policies import Policies, Rule, Staged, choose_policies
 from predictors.training.target import CLASS, Target
 from predictors.training.temperature import fit_temperature
 
@@ -138,8 +138,6 @@ def calibrate(
     thresholds = _thresholds(max_distance, policies.static_gamma, policies.rules["head"], config.decoding)
     raw = replace(calibration, temperature=1.0, bias=(0.0,) * len(target.classes))
     uncalibrated = Baseline(_predict(network, spec, raw), predictors["head"].reads_first_law)
-    measured = predictors | {"head_uncalibrated": uncalibrated}
-    bootstrap = DocumentBootstrap(test.document, config.bootstrap_replicates, config.seed)
     parts = {"train": train, "validation": validation, "test": test}
     record = {
         "rows": {part: len(rows) for part, rows in parts.items()},
@@ -162,14 +160,18 @@ def calibrate(
             "metrics": _metrics(predictors["head"].predict(validation), validation, target),
             "decision": policies.values(validation),
         },
-        "test": {
-            "metrics": {
-                name: _metrics(predictor.predict(test), test, target, bootstrap) for name, predictor in measured.items()
-            },
-            **policies.measure(test, bootstrap),
-        },
+        "test": _measured(policies, predictors | {"head_uncalibrated": uncalibrated}, test, target, config),
     }
     return Calibrated(calibration, thresholds, record)
+
+
+def _measured(
+    policies: Policies, predictors: Mapping[str, Baseline], test: LabelTable, target: Target, config: CalibrateConfig
+) -> dict[str, Any]:
+    """Metrics of the predictors and worth of the policies on ``test`` rows, with intervals over documents."""
+    bootstrap = DocumentBootstrap(test.document, config.bootstrap_replicates, config.seed)
+    metrics = {name: _metrics(head.predict(test), test, target, bootstrap) for name, head in predictors.items()}
+    return {"metrics": metrics, **policies.measure(test, bootstrap)}
 
 
 @torch.inference_mode()
