@@ -100,17 +100,17 @@ def branch_costs(
 ) -> tuple[float, tuple[float, ...]]:
     """In units of a round of plain decoding, on average over ``contexts``: a draft pass with its drawing, and rounds over 0, 1,
     ... ``gamma`` submitted tokens without drafting. A pass over two tokens may cost far more than one over one, and nine hardly
-    more than two."""
+    more than two. From the fast quartiles: neighbours on a machine only ever add time, to some cells more than to others."""
     require_at_least("gamma", gamma, 1)
     outside = {"sampled": int(sampled)}
     rounds_G = np.array(
         [
-            sum(profile.latency("target", tokens=1 + drafted, context=context).seconds for context in contexts)
-            + len(contexts) * profile.latency("chain_verification", drafted=drafted, **outside).seconds
+            sum(profile.latency("target", tokens=1 + drafted, context=context).low for context in contexts)
+            + len(contexts) * profile.latency("chain_verification", drafted=drafted, **outside).low
             for drafted in range(gamma + 1)
         ]
     )
-    whole = sum(round_latency(profile, Shape.chain(gamma), context, sampled).seconds for context in contexts)
+    whole = sum(round_latency(profile, Shape.chain(gamma), context, sampled).low for context in contexts)
     return float((whole - rounds_G[-1]) / gamma / rounds_G[0]), tuple((rounds_G / rounds_G[0]).tolist())
 
 
