@@ -13,6 +13,7 @@ from predictors.latency import (
     LatencyProfile,
     LatencyTable,
     Shape,
+    branch_costs,
     chain_block_efficiency,
     draft_cost,
     generation_latency,
@@ -40,6 +41,33 @@ def test_a_drafted_token_in_target_passes():
     drafting = (1.25 + 10 / 64) + (1.25 + 11 / 64) + 0.125 * 2 * 2
     verifying = 9 + 1.5 + 10 / 16 + 0.5 + 0.5 + 1
     assert draft_cost(PROFILE, 2, context=10, sampled=True) == pytest.approx(drafting / 2 / verifying)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_costs_of_branch_parallel_rounds(sampled):
+    """In rounds of plain decoding, averaged over two contexts: passes with their verdicts, and a draft pass with its draw."""
+    contexts, gamma = (10, 30), 3
+
+    def mean(cost):
+        return np.mean([cost(context) for context in contexts])
+
+    def verifying(drafted):
+        return mean(lambda context: COSTS["target"](1 + drafted, context)) + COSTS["chain_verification"](
+            drafted, sampled
+        )
+
+    drafting = mean(lambda context: chain_round(gamma, context, sampled)) - verifying(gamma)
+    draft, passes = branch_costs(PROFILE, gamma, contexts, sampled)
+    assert draft == pytest.approx(drafting / gamma / verifying(0))
+    assert passes == pytest.approx([verifying(drafted) / verifying(0) for drafted in range(gamma + 1)])
+
+
+def test_costs_of_branch_parallel_rounds_are_of_the_fast_quartiles():
+    """Where one cell's median was spoiled by a neighbour, its quartile still tells."""
+    target = PROFILE.table("target")
+    spoiled = LatencyTable(target.axes, target.median * np.array([[1.0], [3.0]]), target.low, target.high * 3, 10)
+    profile = LatencyProfile({**PROFILE.tables, "target": spoiled}, "toy", {}, {})
+    assert branch_costs(profile, 4, (10, 30), False) == branch_costs(PROFILE, 4, (10, 30), False)
 
 
 def enumerated_block_efficiency(alpha, gamma):
