@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from pipelines.parameters import add_pair_arguments, load_parameters
 if TYPE_CHECKING:
     from pipelines.head_folder import SavedHead
     from predictors.training.calibrate import CalibrateConfig
+    from predictors.training.decision import Costs
     from predictors.training.label_table import LabelTable
 
 
@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(
             f"{args.head} was trained on another label table than {args.labels}. Run the train stage again."
         )
-    record = calibrated_record(head, table, *with_measured_costs(config, args, table), args.predictor)
+    config, costs = with_measured_costs(config, args, table)
+    record = calibrated_record(head, table, config, costs, args.predictor)
     write_json(args.output, record)
     metrics = record["test"]["metrics"]
     figures = {
@@ -56,14 +57,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def calibrated_record(
-    head: "SavedHead", table: "LabelTable", config: "CalibrateConfig", passes: Sequence[float], predictor: str
+    head: "SavedHead", table: "LabelTable", config: "CalibrateConfig", costs: "Costs", predictor: str
 ) -> dict[str, Any]:
     """Calibrate a head and describe it: what export reads."""
     from predictors.training.calibrate import calibrate
 
     shares = head.facts["class_shares"]
     made = calibrate(
-        head.network, head.spec, shares["training"], shares["natural"], table, config, head.target.name, passes
+        head.network, head.spec, shares["training"], shares["natural"], table, config, costs, head.target.name
     )
     return made.record | {
         "predictor": predictor,
@@ -77,13 +78,14 @@ def calibrated_record(
 
 def with_measured_costs(
     config: "CalibrateConfig", args: argparse.Namespace, table: "LabelTable"
-) -> tuple["CalibrateConfig", Sequence[float]]:
-    """``config`` with a draft pass's cost on this machine, unless it says, midway through the contexts that the labels speak of;
-    of branch-parallel decoding also the target's passes, both on average over the measured contexts among those."""
-    from predictors.latency import branch_costs, draft_cost, read_profile
+) -> tuple["CalibrateConfig", "Costs"]:
+    """``config`` with a draft pass's cost on this machine, unless it says, and what rounds cost here: of chains midway through
+    the contexts that the labels speak of, of branch-parallel decoding on average over the measured contexts among those."""
+    from predictors.latency import draft_cost, read_profile, round_costs
+    from predictors.training.decision import Costs
 
     if config.draft_cost is not None:
-        return config, ()
+        return config, Costs(config.draft_cost)
     if args.device is None or args.latency is None:
         raise ValueError("calibrate.draft_cost is not set: give --device and --latency to take it from the profile.")
     device = json.loads(args.device.read_text())["slug"]
@@ -92,12 +94,13 @@ def with_measured_costs(
     context = (served.min_context + served.max_context) / 2
     profile = read_profile(args.latency / f"{device}.json")
     sampled = meaning.temperature > 0
-    if config.decoding == "chain":
-        return replace(config, draft_cost=draft_cost(profile, meaning.gamma, context, sampled)), ()
     measured = map(float, profile.table("target").axes["context"])
     contexts = [place for place in measured if served.min_context <= place <= served.max_context] or [context]
-    draft, passes = branch_costs(profile, meaning.gamma, contexts, sampled)
-    return replace(config, draft_cost=draft), passes
+    costs = round_costs(profile, meaning.gamma, contexts, meaning.feature_spec("paper").state_size, sampled)
+    if config.decoding == "chain":  # in passes over a whole chain
+        cost = draft_cost(profile, meaning.gamma, context, sampled)
+        return replace(config, draft_cost=cost), Costs(cost, decision=costs.decision / costs.passes[-1])
+    return replace(config, draft_cost=costs.draft), Costs(costs.draft, costs.passes, decision=costs.decision)
 
 
 def _tracked(record: dict[str, Any], section: str) -> dict[str, float | None]:

@@ -41,6 +41,13 @@ class DecisionRule:
             raise ValueError(f"epsilon must lie in [0, 1], got {self.epsilon}.")
 
     @property
+    def reads_head(self) -> bool:
+        """Whether any probability could change its class; else it is always "some", and no head need be asked."""
+        if self.none_probability is None or self.all_probability is None:
+            return True
+        return min(self.none_probability, self.all_probability) <= 1
+
+    @property
     def argmax(self) -> "DecisionRule":
         """The same soft draft after the argmax."""
         return DecisionRule(self.epsilon)

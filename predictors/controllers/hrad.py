@@ -13,7 +13,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from predictors.controllers.learned import LearnedController, LearnedSession
-from predictors.decision_rule import ALL, NONE, HRADThresholds
+from predictors.decision_rule import ALL, NONE, SOME, HRADThresholds
 from predictors.network import CLASSES
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw
@@ -50,6 +50,9 @@ class HRAD(LearnedController):
 
     def start(self, settings: SamplingSettings) -> HRADSession:
         return HRADSession(self, settings)
+
+    def settled(self, retains: bool) -> int | None:
+        return None if self.thresholds.of(retains).reads_head else SOME
 
     def decide(self, probabilities_L: Tensor, retains: bool) -> int:
         """0 none, 1 some or 2 all."""

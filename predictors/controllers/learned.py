@@ -55,10 +55,10 @@ class LearnedSession(Session):
         self.bypassed = False
 
     def plan(self, root: Root) -> int | None:
-        self.decision = None
         self.retains = root.previous is not None and not root.previous.ends_segment
+        self.decision = self.controller.settled(self.retains)
         self.bypassed = self.uncalibrated or self._outside(root.position)
-        if not self.bypassed and self.spec.decides_before_drafting:
+        if not self.bypassed and self.decision is None and self.spec.decides_before_drafting:
             self.decision = self._decide(root, None)
         if self.bypassed:
             return self._static_gamma
@@ -151,6 +151,10 @@ class LearnedController(Controller):
     def num_classes(self) -> int:
         """Classes of the head."""
         raise NotImplementedError
+
+    def settled(self, retains: bool) -> int | None:
+        """The decision that is the calibrated rule's whatever the head says, which is not asked then; ``None``: it depends."""
+        return None
 
     def decide(self, probabilities_L: Tensor, retains: bool) -> int:
         """The decision of the calibrated rule for drafting, or for what is retained of a branch."""

@@ -12,11 +12,12 @@ from predictors.latency.profile import LatencyProfile, read_profile
 from predictors.latency.tables import Latency, LatencyTable
 from predictors.latency.throughput import (
     Prediction,
+    RoundCosts,
     Shape,
-    branch_costs,
     chain_block_efficiency,
     draft_cost,
     generation_latency,
+    round_costs,
     round_latency,
     tokens_per_second,
 )
@@ -28,9 +29,9 @@ __all__ = [
     "LatencyProfile",
     "LatencyTable",
     "Prediction",
+    "RoundCosts",
     "Shape",
     "balanced_gamma",
-    "branch_costs",
     "branch_parallel_latency",
     "branch_parallel_prediction",
     "branch_round_latency",
@@ -39,6 +40,7 @@ __all__ = [
     "generation_latency",
     "iid_accepted_law",
     "read_profile",
+    "round_costs",
     "round_latency",
     "tokens_per_second",
     "truncated_law",

@@ -25,6 +25,7 @@ which the runtime feeds with the next round's first pass.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -95,12 +96,23 @@ def draft_cost(profile: LatencyProfile, gamma: int, context: float, sampled: boo
     return (round_latency(profile, Shape.chain(gamma), context, sampled).seconds / verifying - 1) / gamma
 
 
-def branch_costs(
-    profile: LatencyProfile, gamma: int, contexts: Sequence[float], sampled: bool
-) -> tuple[float, tuple[float, ...]]:
-    """In units of a round of plain decoding, on average over ``contexts``: a draft pass with its drawing, and rounds over 0, 1,
-    ... ``gamma`` submitted tokens without drafting. A pass over two tokens may cost far more than one over one, and nine hardly
-    more than two. From the fast quartiles: neighbours on a machine only ever add time, to some cells more than to others."""
+class RoundCosts(NamedTuple):
+    """What a round is made of, in rounds of plain decoding: a ``draft`` pass with its drawing, rounds over 0, 1, ... submitted
+    tokens without drafting (``passes``), and a head's ``decision``."""
+
+    draft: float
+    passes: tuple[float, ...]
+    decision: float
+
+
+def round_costs(
+    profile: LatencyProfile, gamma: int, contexts: Sequence[float], features: int, sampled: bool
+) -> RoundCosts:
+    """Costs of rounds of up to ``gamma`` tokens, on average over ``contexts``, with a head that reads so many ``features``.
+
+    A pass over two tokens may cost far more than one over one, and nine hardly more than two. From the fast quartiles:
+    neighbours on a machine only ever add time, to some cells more than to others.
+    """
     require_at_least("gamma", gamma, 1)
     outside = {"sampled": int(sampled)}
     rounds_G = np.array(
@@ -111,7 +123,11 @@ def branch_costs(
         ]
     )
     whole = sum(round_latency(profile, Shape.chain(gamma), context, sampled).low for context in contexts)
-    return float((whole - rounds_G[-1]) / gamma / rounds_G[0]), tuple((rounds_G / rounds_G[0]).tolist())
+    plain = rounds_G[0]
+    decision = len(contexts) * profile.latency("predictor", features=features).low
+    return RoundCosts(
+        float((whole - rounds_G[-1]) / gamma / plain), tuple((rounds_G / plain).tolist()), float(decision / plain)
+    )
 
 
 def tokens_per_second(

@@ -111,8 +111,8 @@ def calibrate(
     natural_shares: Sequence[float],
     table: LabelTable,
     config: CalibrateConfig,
+    costs: Costs,
     predicts: str = CLASS,
-    passes: Sequence[float] = (),
 ) -> Calibrated:
     """Calibrate ``network``, a head of the target named ``predicts``, and measure it.
 
@@ -120,8 +120,8 @@ def calibrate(
     ----------
     training_shares, natural_shares
         Class shares of the training rows after and before balancing.
-    passes
-        Of branch-parallel decoding, as in `Costs`.
+    costs
+        What rounds cost; of branch-parallel decoding the hit share is filled in here.
     """
     target = Target(predicts, spec.gamma)
     table = table.of_decoding(config.decoding == "branches")
@@ -131,7 +131,7 @@ def calibrate(
     predictors = {"head": Baseline(_predict(network, spec, calibration), not spec.decides_before_drafting)}
     predictors |= fit_baselines(train, target)
     known = table.take(np.flatnonzero(np.isin(table.split, ("train", "validation"))))
-    costs = _costs(config, passes, known)
+    costs = _filled_in(costs, config, known)
     tried = config.rules_of(target)
     policies = choose_policies(predictors, known, validation, tried, config.epsilons, costs)
     max_distance = config.distance_margin * float(np.quantile(distance, config.distance_quantile))
@@ -195,13 +195,12 @@ def fit_calibration(
     return Calibration(fit_temperature(logits, labels, bias), tuple(bias.tolist()))
 
 
-def _costs(config: CalibrateConfig, passes: Sequence[float], known: LabelTable) -> Costs:
-    assert config.draft_cost is not None, "the profile's cost is filled in before"
+def _filled_in(costs: Costs, config: CalibrateConfig, known: LabelTable) -> Costs:
+    """Of branch-parallel decoding with the hit share, and passes that rise."""
     if config.decoding == "chain":
-        return Costs(config.draft_cost)
-    return Costs(
-        config.draft_cost, _rising(passes), known.branch_hit if config.branch_hit is None else config.branch_hit
-    )
+        return costs
+    hit = known.branch_hit if config.branch_hit is None else config.branch_hit
+    return replace(costs, passes=_rising(costs.passes), hit=hit)
 
 
 def _rising(passes: Sequence[float]) -> tuple[float, ...]:

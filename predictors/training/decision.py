@@ -1,6 +1,6 @@
 """What a drafting policy is worth: tokens per target-pass equivalent, replayed on label rows.
 
-    tokens = min(accepted, m) + 1        cost = pass(m) + [drafted with the target idle] draft · passes
+    tokens = min(accepted, m) + 1        cost = pass(m) + [drafted with the target idle] draft · passes + [asked] decision
 
 m is the number of tokens the policy submits in that round, pass(m) the target's pass over them. Submitting m tokens takes m draft
 passes; a stop by the next law takes one more (that law was computed to be read). A chain is worth Σ tokens / Σ cost.
@@ -12,8 +12,8 @@ both, and the decoder is worth the mixture of the stages' means,
 
     π = h_D / (1 - h_R + h_D)        value = ((1-π) tokens_D + π tokens_R) / ((1-π) cost_D + π cost_R)
 
-which for one α and one m is the renewal model (specification of drafting, section 10), and for hit = 0 a chain. Left out:
-branches that take longer than the target's pass, and what controllers compute.
+which for one α and one m is the renewal model (specification of drafting, section 10), and for hit = 0 a chain. A
+head is asked only where its rule could turn on what it says. Left out: branches that take longer than the target's pass.
 
 At temperature 0 a row's tokens and cost are exact: drafted tokens and laws do not depend on where the chain stops, and every row
 was drafted to at least γ. At other temperatures they are expectations over the drafts that were really drawn. The rows are those
@@ -33,24 +33,26 @@ from predictors.decision_rule import ALL, NONE, DecisionRule, LengthRule
 
 @dataclass(frozen=True)
 class Play:
-    """A policy's choice in every row: ``submitted`` tokens and draft ``passes``."""
+    """A policy's choice in every row: ``submitted`` tokens, draft ``passes`` and decisions ``asked`` of a head."""
 
     submitted: np.ndarray
     passes: np.ndarray
+    asked: np.ndarray | int = 0
 
 
 @dataclass(frozen=True)
 class Costs:
-    """In units of a target pass: a ``draft`` pass, and the target's ``passes`` over 0, 1, ... submitted tokens (empty: 1 each).
-    ``hit``: the share of branch points hit behind a block accepted whole; 0 for chains, which have none."""
+    """In units of a target pass: a ``draft`` pass, the target's ``passes`` over 0, 1, ... submitted tokens (empty: 1 each), and a
+    head's ``decision``. ``hit``: the share of branch points hit behind a block accepted whole; 0 for chains, which have none."""
 
     draft: float
     passes: tuple[float, ...] = ()
     hit: float = 0.0
+    decision: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.draft < 0 or not 0 <= self.hit <= 1 or any(cost <= 0 for cost in self.passes):
-            raise ValueError(f"draft must be >= 0, hit in [0, 1] and every pass positive, got {self}.")
+        if min(self.draft, self.decision) < 0 or not 0 <= self.hit <= 1 or any(cost <= 0 for cost in self.passes):
+            raise ValueError(f"draft and decision must be >= 0, hit in [0, 1] and every pass positive, got {self}.")
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,12 @@ class Replay:
         none, every = predicted_N == NONE, predicted_N == ALL
         submitted = np.where(none, 0, np.where(every, self.gamma, soft.submitted))
         passes = np.where(none, int(reads_first_law), np.where(every, self.gamma, soft.passes))
-        return Play(submitted, passes)
+        return Play(submitted, passes, int(rule.reads_head))
 
     def length(self, probabilities_NL: np.ndarray, rule: LengthRule, reads_first_law: bool) -> Play:
         """The explicit predictor's play: as many tokens as the rule says; 0 too has cost a pass if it ``reads_first_law``."""
         submitted = rule.lengths(torch.from_numpy(probabilities_NL)).numpy()
-        return Play(submitted, np.maximum(submitted, int(reads_first_law)))
+        return Play(submitted, np.maximum(submitted, int(reads_first_law)), 1)
 
     def head(self, probabilities_NC: np.ndarray, rule: DecisionRule | LengthRule, reads_first_law: bool) -> Play:
         """The play of a head under its kind of rule."""
@@ -110,8 +112,8 @@ class Replay:
 
     def staged(self, draft: Play, retention: Play) -> Play:
         """``retention`` in the rounds that follow a branch that survived, ``draft`` in all others."""
-        submitted = np.where(self.survived_N, retention.submitted, draft.submitted)
-        return Play(submitted, np.where(self.survived_N, retention.passes, draft.passes))
+        names = ("submitted", "passes", "asked")
+        return Play(*(np.where(self.survived_N, getattr(retention, name), getattr(draft, name)) for name in names))
 
     @property
     def useful(self) -> np.ndarray:
@@ -125,7 +127,8 @@ class Replay:
     def cost(self, play: Play) -> np.ndarray:
         """Cost per row, in target passes."""
         passes = np.array(self.costs.passes or (1.0,) * (self.gamma + 1))
-        return passes[play.submitted] + self.costs.draft * play.passes * ~self.survived_N
+        drafting = self.costs.draft * play.passes * ~self.survived_N
+        return passes[play.submitted] + drafting + self.costs.decision * np.asarray(play.asked)
 
     def tally(self, play: Play) -> np.ndarray:
         """What `worth` sums up [N, C]: rows, tokens, cost and hits of stage D, then of stage R."""

@@ -31,6 +31,7 @@ PROFILE = {
         "target_hugging_face": table({"tokens": [1], "context": [32, 128]}, [[12, 11]]),
         "target_prefill": table({"tokens": [16, 64]}, [20, 1500]),
         "draft_prefill": table({"tokens": [16]}, [4]),
+        "predictor": table({"features": [16, 64]}, [0.2, 0.4]),
         "transfer": table({"bytes": [64]}, [0.0125]),
     },
     "settings": {},

@@ -13,11 +13,11 @@ from predictors.latency import (
     LatencyProfile,
     LatencyTable,
     Shape,
-    branch_costs,
     chain_block_efficiency,
     draft_cost,
     generation_latency,
     iid_accepted_law,
+    round_costs,
     round_latency,
     tokens_per_second,
     truncated_law,
@@ -44,8 +44,8 @@ def test_a_drafted_token_in_target_passes():
 
 
 @pytest.mark.parametrize("sampled", [False, True])
-def test_costs_of_branch_parallel_rounds(sampled):
-    """In rounds of plain decoding, averaged over two contexts: passes with their verdicts, and a draft pass with its draw."""
+def test_costs_of_rounds(sampled):
+    """In rounds of plain decoding, on average over two contexts: passes with verdicts, a draft pass with its draw, a decision."""
     contexts, gamma = (10, 30), 3
 
     def mean(cost):
@@ -57,17 +57,18 @@ def test_costs_of_branch_parallel_rounds(sampled):
         )
 
     drafting = mean(lambda context: chain_round(gamma, context, sampled)) - verifying(gamma)
-    draft, passes = branch_costs(PROFILE, gamma, contexts, sampled)
+    draft, passes, decision = round_costs(PROFILE, gamma, contexts, 32, sampled)
     assert draft == pytest.approx(drafting / gamma / verifying(0))
+    assert decision == pytest.approx(COSTS["predictor"](32) / verifying(0))
     assert passes == pytest.approx([verifying(drafted) / verifying(0) for drafted in range(gamma + 1)])
 
 
-def test_costs_of_branch_parallel_rounds_are_of_the_fast_quartiles():
+def test_costs_of_rounds_are_of_the_fast_quartiles():
     """Where one cell's median was spoiled by a neighbour, its quartile still tells."""
     target = PROFILE.table("target")
     spoiled = LatencyTable(target.axes, target.median * np.array([[1.0], [3.0]]), target.low, target.high * 3, 10)
     profile = LatencyProfile({**PROFILE.tables, "target": spoiled}, "toy", {}, {})
-    assert branch_costs(profile, 4, (10, 30), False) == branch_costs(PROFILE, 4, (10, 30), False)
+    assert round_costs(profile, 4, (10, 30), 32, False) == round_costs(PROFILE, 4, (10, 30), 32, False)
 
 
 def enumerated_block_efficiency(alpha, gamma):

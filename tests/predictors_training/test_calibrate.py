@@ -10,7 +10,7 @@ import torch
 
 from pipelines.head_folder import read_head
 from pipelines.outputs import write_json
-from predictors.latency import LatencyProfile, branch_costs, draft_cost
+from predictors.latency import LatencyProfile, draft_cost, round_costs
 from predictors.training.calibrate import CalibrateConfig, calibrate, outputs
 from predictors.training.decision import Costs, Replay
 from predictors.training.label_table import read_labels
@@ -21,6 +21,7 @@ from tests.pipelines.hand_made_profile import PROFILE
 from tests.predictors_training.synthetic import (
     GAMMA_MAX,
     PREDICTORS,
+    STATE,
     stage,
     synthetic_columns,
     write_parameters,
@@ -145,7 +146,7 @@ def test_test_rows_decide_nothing(finished, records):
     config = CalibrateConfig(
         draft_cost=0.2, epsilons=(0.0, 0.3, 0.5, 0.7), probabilities=(0.5, 0.7), bootstrap_replicates=2
     )
-    made = calibrate(head.network, head.spec, shares["training"], shares["natural"], spoiled, config).record
+    made = calibrate(head.network, head.spec, shares["training"], shares["natural"], spoiled, config, Costs(0.2)).record
     for name in ("calibration", "thresholds", "rules", "confidence_epsilon", "validation"):
         assert json.loads(json.dumps(made[name])) == record[name], name
     assert made["test"]["decision"]["head"]["value"] != record["test"]["decision"]["head"]["value"]
@@ -177,9 +178,10 @@ def test_the_draft_cost_is_the_latency_profiles(copied):
     run_calibrate("--device", "device.json", "--latency", "latency")
     measured = profile.table("target").axes["context"]
     contexts = [place for place in measured if served.min_context <= place <= served.max_context]
-    draft, passes = branch_costs(profile, metadata.gamma, contexts or [context], sampled=False)
+    draft, passes, decision = round_costs(profile, metadata.gamma, contexts or [context], STATE, sampled=False)
     record = json.loads(Path("data/p/calibration/paper.json").read_text())
-    assert record["costs"] | {"passes": None} == {"draft": pytest.approx(draft), "passes": None, "hit": 0.7}
+    single = {"draft": pytest.approx(draft), "hit": 0.7, "decision": pytest.approx(decision)}
+    assert record["costs"] | {"passes": None} == {"passes": None, **single}
     assert record["costs"]["passes"] == sorted(record["costs"]["passes"])
     assert sum(record["costs"]["passes"]) == pytest.approx(sum(passes)) and passes[0] == pytest.approx(1)
     write_parameters({"calibrate": {"decoding": "branches", "draft_cost": None}})
@@ -209,10 +211,10 @@ def test_what_is_retained_is_decided_on_its_own_rows(tmp_path, finished):
 
     def thresholds(table, decoding):
         config = CalibrateConfig(decoding=decoding, draft_cost=0.2, epsilons=(0.0, 0.3), bootstrap_replicates=2)
-        return calibrate(head.network, head.spec, shares["training"], shares["natural"], table, config)
+        return calibrate(head.network, head.spec, shares["training"], shares["natural"], table, config, Costs(0.2))
 
     made, known = thresholds(table, "branches"), table.take(np.flatnonzero(table.split != "test"))
-    assert made.record["costs"] == {"draft": 0.2, "passes": (), "hit": known.branch_hit}
+    assert made.record["costs"] == {"draft": 0.2, "passes": (), "hit": known.branch_hit, "decision": 0.0}
     assert made.record["confidence_epsilon"] == {"draft": 0.3, "retention": 0.0}
     assert (made.thresholds.retained_gamma, made.thresholds.retention.epsilon) == (GAMMA_MAX, 0.0)
     assert made.thresholds.static_gamma < GAMMA_MAX

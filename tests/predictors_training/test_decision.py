@@ -99,6 +99,20 @@ def test_what_branches_hide_is_not_paid_for():
         Costs(draft=0.1, hit=1.5)
 
 
+def test_a_head_is_paid_for_where_its_rule_asks_it():
+    rows = replace(ROWS, costs=Costs(0.1, decision=0.25))
+    asking, settled = DecisionRule(0.5), DecisionRule(0.5, none_probability=1.01, all_probability=1.01)
+    assert asking.reads_head and not settled.reads_head and DecisionRule(0.5, 1.01, 0.9).reads_head
+    some = np.tile([0.0, 1.0, 0.0], (3, 1))
+    asked, soft = (rows.hrad(some, rule, True) for rule in (asking, settled))
+    assert asked.submitted.tolist() == soft.submitted.tolist() == rows.confidence(0.5).submitted.tolist()
+    assert (rows.cost(asked) - rows.cost(soft)).tolist() == pytest.approx([0.25] * 3)
+    assert rows.hrad(np.eye(3)[[0, 2, 0]], settled, True).submitted.tolist() == soft.submitted.tolist()
+    mixed = replace(rows, survived_N=np.array([False, True, True])).staged(asked, soft)
+    assert mixed.asked.tolist() == [1, 0, 0]
+    assert rows.length(np.eye(4)[[0, 1, 3]], LengthRule("argmax", 0.1), False).asked == 1
+
+
 def test_equal_stages_are_the_renewal_model():
     """Rows whose α^j are exact shares, the same in both stages: the specification's formula, per token."""
     alpha, pending, hit, draft = 0.5, 2, 0.8, 0.1

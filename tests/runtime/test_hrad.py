@@ -77,6 +77,19 @@ def test_what_is_retained_has_thresholds_of_its_own(pair, tmp_path, static_gamma
     assert rounds[0].submitted == static_gamma and rounds[1].submitted == (retained_gamma or static_gamma)
 
 
+@pytest.mark.parametrize("feature_set", ["paper", "extended"])
+def test_a_head_is_not_asked_where_its_rule_would_not_listen(pair, tmp_path, feature_set):
+    """The same text and rounds as under the confidence rule, whose ε it has."""
+    deaf = {"epsilon": 0.5, "none_probability": 1.01, "all_probability": 1.01}
+    decoder = load_decoder(random_bundle(tmp_path / "b", pair, feature_set, gamma=3, rule=deaf), pair)
+    decisions = recorded_decisions(decoder)
+    soft = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"}
+    soft = build_decoder(pair, soft | {"controller": {"kind": "confidence", "epsilon": 0.5}})
+    out, expected = (d.generate([1, 2, 3], max_new_tokens=30) for d in (decoder, soft))
+    assert not decisions
+    assert [(r.submitted, r.accepted) for r in out.rounds] == [(r.submitted, r.accepted) for r in expected.rounds]
+
+
 def undecided_decoder(tmp_path, pair, feature_set, temperature):
     """The first random head that takes more than one decision in a few sampled texts."""
     for seed in range(50):
