@@ -96,7 +96,7 @@ class CausalLanguageModel:
         if (
             self._weights is not None
         ):  # current since the request was opened; the layer's own call takes ten times as long
-            return self._weights.embedding[token]
+            return self._weights.embedding.detach()[token]
         embedding: Tensor = self.model.get_input_embeddings()(torch.tensor([token], device=self.device))
         return embedding[0]
 

@@ -101,7 +101,7 @@ def test_rounds_prefills_and_transfers_are_shown_and_missing_tables_are_not(data
     assert section(out, "a round's messages")["8"][0] == "0.750"
     assert section(out, "handing over")["64"][0] == "0.0125"
     assert "tree" not in out
-    assert "small head" not in out
+    assert section(out, "decision of a small head")["64"] == ["0.400", "(0.360-0.480)"]
 
 
 def test_numbers_come_with_their_origin(data, capsys):
