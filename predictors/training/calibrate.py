@@ -47,7 +47,7 @@ class CalibrateConfig:
 
     ``decoding``: ``chain``, or ``branches`` for branch-parallel decoding, whose thresholds are chosen for drafting and for
     retention. ``draft_cost``: a drafted token in target passes (of ``branches`` its draft pass alone); ``None`` stands for what
-    the latency profile says, and for branches also says what the target's passes over more tokens cost. ``branch_hit``: the
+    the latency profile says, which then also prices decisions, and for branches the target's passes. ``branch_hit``: the
     share of branch points hit behind a block accepted whole; ``None`` counts it in the traces. ``epsilons``: the confidence
     thresholds tried; ``probabilities``: H-RAD's thresholds of "none" and "all" tried besides the argmax (empty: argmax only). The
     largest trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation rows.
