@@ -67,7 +67,7 @@ def branching_law(name: str, target_V: Tensor, draft_V: Tensor, tokens: Sequence
         draft_probs=draft_V.expand(len(distinct) + 1, -1),
         law=DraftLaw.IID if DraftLaw.IID in lossless_for else DraftLaw.WITHOUT_REPLACEMENT,
     )
-    draws = Draws(tree, target_V.expand(len(distinct) + 1, -1))
+    draws = Draws.of(tree, target_V.expand(len(distinct) + 1, -1))
     solution = SOLVERS[name](draws)
     residual_V = normalised_or(solution.residual(0).double(), target_V.double())
     return (solution.miss_R[0] * residual_V).index_add(0, draws.tokens_RK[0], solution.direct_RK[0])

@@ -14,16 +14,21 @@ from runtime.verification.outcome import at_row, normalised_or
 
 
 class Draws:
-    """The draws of every row of a tree.
+    """The draws of every row, of a tree or of nodes from anywhere.
 
+    ``lists`` are the rows' draws in order as node indices, ``tokens`` [N] the nodes' tokens, ``law`` how they were drawn, and
+    ``draft_RV`` the laws they came from.
     ``nodes_RK`` are node indices, ``tokens_RK`` their tokens, ``present_RK`` and ``first_RK`` whether a draw exists and is the
     first of its token. A token drawn twice is one child, reached through its first copy; padding repeats a row's first draw.
     """
 
-    def __init__(self, tree: TokenTree, target_RV: Tensor) -> None:
-        self.tree = tree
+    def __init__(
+        self, lists: list[list[int]], tokens: Tensor, law: DraftLaw, target_RV: Tensor, draft_RV: Tensor | None
+    ) -> None:
         self.target_RV = target_RV
-        self.lists = tree.child_lists
+        self.lists = lists
+        self.law = law
+        self._draft_RV = draft_RV
         self.width = max((len(nodes) for nodes in self.lists), default=0)
         device = target_RV.device
         counts = torch.tensor([len(nodes) for nodes in self.lists]).unsqueeze(1)
@@ -34,16 +39,22 @@ class Draws:
             torch.tensor(firsts, dtype=torch.bool).reshape(self.present_RK.shape).to(device) & self.present_RK
         )
         self.nodes_RK = torch.tensor(padded, dtype=torch.int64).reshape(self.present_RK.shape).to(device)
-        self.tokens_RK = tree.tokens.to(device)[self.nodes_RK] if tree.num_nodes else self.nodes_RK
+        self.tokens = tokens.to(device)
+        self.tokens_RK = self.tokens[self.nodes_RK] if len(tokens) else self.nodes_RK
+
+    @staticmethod
+    def of(tree: TokenTree, target_RV: Tensor) -> "Draws":
+        """Those of a tree: row 0 the root's, row i + 1 node i's."""
+        return Draws(tree.child_lists, tree.tokens, tree.law, target_RV, tree.draft_probs)
 
     @cached_property
     def draft_RV(self) -> Tensor:
         """Laws the rows' children were drawn from; rows without draws hold anything."""
-        if self.tree.draft_probs is None:
+        if self._draft_RV is None:
             raise ValueError(
                 "this verifier weighs draws by the law they came from, and deterministic candidates have none."
             )
-        return self.tree.draft_probs.to(self.target_RV)
+        return self._draft_RV.to(self.target_RV)
 
     @cached_property
     def target_at_RK(self) -> Tensor:
@@ -59,7 +70,7 @@ class Draws:
 
     @property
     def without_replacement(self) -> bool:
-        return self.tree.law is DraftLaw.WITHOUT_REPLACEMENT
+        return self.law is DraftLaw.WITHOUT_REPLACEMENT
 
     def rows(self, at_least: int = 1, among: Sequence[int] | None = None) -> list[int]:
         """Rows (``among`` these) with at least so many draws."""

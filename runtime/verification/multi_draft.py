@@ -46,7 +46,7 @@ class _State:
 
 def hsd_multi_draft(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
     """Block-verify the drafted paths one after the other."""
-    walk = _Walk(Draws(tree, target_probs))
+    walk = _Walk(Draws.of(tree, target_probs))
     ended = walk.run()
     stop_R = target_probs.new_zeros(tree.num_nodes + 1, dtype=torch.float64)
     for state, probability in ended.items():
@@ -106,7 +106,7 @@ class _Walk:
         nodes = [node for node, _ in path]
         rows = [state.row, *(node + 1 for node in nodes)]
         target_GV, draft_GV = (take(law, rows[:-1]) for law in (self.draws.target_RV, self.draws.draft_RV))
-        chosen_G1 = self.draws.tree.tokens[nodes].unsqueeze(1).to(target_GV.device)
+        chosen_G1 = self.draws.tokens[nodes].unsqueeze(1)
         log_ratio_G = log_ratios(target_GV, draft_GV, chosen_G1)
         target, draft = (float(law[0, chosen_G1[0]]) for law in (target_GV, draft_GV))
         first = max(state.scale * target - state.draft_scale * draft, 0.0) / state.mass / draft if draft > 0 else 0.0

@@ -28,7 +28,7 @@ def nss(draws: Draws) -> Solution:
 
 def naive(draws: Draws) -> Solution:
     """Test the first draw only."""
-    if draws.tree.law is DraftLaw.DETERMINISTIC:
+    if draws.law is DraftLaw.DETERMINISTIC:
         return nss(draws)
     solution = empty_solution(draws)
     rows = draws.rows()
@@ -52,7 +52,7 @@ def naive(draws: Draws) -> Solution:
 
 def recursive_rejection(draws: Draws) -> Solution:
     """Try every draw in order; the residual never holds a rejected token."""
-    if draws.tree.law is DraftLaw.DETERMINISTIC:
+    if draws.law is DraftLaw.DETERMINISTIC:
         return nss(draws)
     solution = empty_solution(draws)
     draft_scale_R = torch.zeros_like(solution.miss_R)

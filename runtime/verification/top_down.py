@@ -41,11 +41,10 @@ def top_down(solver: Solver) -> Callable[[TokenTree, Tensor], OutcomeLaw]:
     """The rule that walks down a tree with ``solver``."""
 
     def rule(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
-        draws = Draws(tree, target_probs)
+        draws = Draws.of(tree, target_probs)
         solution = solver(draws)
         at_children_RK = torch.where(draws.first_RK, solution.at_draws_RK, 0.0)
-        step_RK = solution.direct_RK + solution.miss_R.unsqueeze(1) * at_children_RK
-        reach_R = _reach(draws, step_RK)
+        reach_R = _reach(tree, draws, _steps(draws, solution))
         stop_R = reach_R * solution.miss_R * (1 - at_children_RK.sum(1)).clamp(min=0)
 
         def residual(row: int | Tensor) -> Tensor:
@@ -57,15 +56,25 @@ def top_down(solver: Solver) -> Callable[[TokenTree, Tensor], OutcomeLaw]:
     return rule
 
 
-def _reach(draws: Draws, step_RK: Tensor) -> Tensor:
+def branching(solver: Solver, draws: Draws) -> Tensor:
+    """Branching probabilities [R, K] float64 of every row's draws; those of a token drawn several times add up to its B."""
+    return _steps(draws, solver(draws))
+
+
+def _steps(draws: Draws, solution: Solution) -> Tensor:
+    at_children_RK = torch.where(draws.first_RK, solution.at_draws_RK, 0.0)
+    step_RK = solution.direct_RK + solution.miss_R.unsqueeze(1) * at_children_RK
+    return torch.where(draws.present_RK, step_RK, 0.0)
+
+
+def _reach(tree: TokenTree, draws: Draws, step_RK: Tensor) -> Tensor:
     """P(the walk comes through each row) [R]: the product of branching probabilities along the path to it."""
     branching_R = step_RK.new_zeros(len(step_RK))
-    step_RK = torch.where(draws.present_RK, step_RK, 0.0)
     branching_R.index_add_(0, draws.nodes_RK.flatten() + 1, step_RK.flatten())
     reach_R = torch.zeros_like(branching_R)
     reach_R[0] = 1.0
-    parents_R = torch.tensor([0, *(parent + 1 for parent in draws.tree.parent_list)], device=reach_R.device)
-    for level in draws.tree.rows_by_depth[1:]:
+    parents_R = torch.tensor([0, *(parent + 1 for parent in tree.parent_list)], device=reach_R.device)
+    for level in tree.rows_by_depth[1:]:
         at = torch.tensor(level, device=reach_R.device)
         reach_R[at] = reach_R[parents_R[at]] * branching_R[at]
     return reach_R

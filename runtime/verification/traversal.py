@@ -26,7 +26,7 @@ def traversal(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
     """Bottom-up verification; lossless for draws with and without replacement."""
     if tree.law is DraftLaw.DETERMINISTIC:
         return top_down(nss)(tree, target_probs)
-    draws = Draws(tree, target_probs)
+    draws = Draws.of(tree, target_probs)
     entry_R = target_probs.new_zeros(tree.num_nodes + 1, dtype=torch.float64)
     entry_R[0] = 1.0
     left_R, draft_scale_R = torch.zeros_like(entry_R), torch.zeros_like(entry_R)
