@@ -1,4 +1,4 @@
-"""Shards of round traces on disk: deterministic bytes, written whole or not at all, stamped with what they were made from.
+"""Shards of traces on disk: deterministic bytes, written whole or not at all, stamped with what they were made from.
 
 Every shard carries the fingerprint of the parameters and inputs and the capture contract in its Parquet metadata, so a run
 that starts again keeps finished shards of the same fingerprint and rewrites everything else. The manifest is written last.
@@ -7,30 +7,32 @@ that starts again keeps finished shards of the same fingerprint and rewrites eve
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from predictors.schema import MANIFEST, ROUND_COLUMNS, ROUND_TRACES_VERSION
+from predictors.schema import MANIFEST
 
 _SCALARS = {"string": pa.string(), "int32": pa.int32(), "float32": pa.float32(), "bool": pa.bool_()}
 _ELEMENTS = {**_SCALARS, "float16": pa.float16()}
 
 
-def round_schema(gamma_max: int, state_size: int, fingerprint: str, contract: dict[str, Any]) -> pa.Schema:
-    """Arrow schema of a shard; arrays have ``gamma_max`` entries, states ``state_size``."""
+def trace_schema(
+    columns: Mapping[str, str], sizes: Mapping[str, int], version: int, fingerprint: str, contract: dict[str, Any]
+) -> pa.Schema:
+    """Arrow schema of a shard: ``columns`` by kind, a list's length by its word in ``sizes`` (``state<float16>``)."""
     fields = []
-    for name, kind in ROUND_COLUMNS.items():
-        shape, _, element = kind.partition("<")
+    for name, kind in columns.items():
+        word, _, element = kind.partition("<")
         if element:
-            length = gamma_max if shape == "array" else state_size
-            fields.append(pa.field(name, pa.list_(_ELEMENTS[element.rstrip(">")], length)))
+            fields.append(pa.field(name, pa.list_(_ELEMENTS[element.rstrip(">")], sizes[word])))
         else:
             fields.append(pa.field(name, _SCALARS[kind]))
     metadata = {
-        "schema_version": str(ROUND_TRACES_VERSION),
+        "schema_version": str(version),
         "fingerprint": fingerprint,
         "contract": json.dumps(contract, sort_keys=True),
     }
@@ -68,8 +70,8 @@ def finished(path: Path, fingerprint: str) -> bool:
     return metadata.get(b"fingerprint", b"").decode() == fingerprint
 
 
-def write_manifest(folder: Path, names: list[str], facts: dict[str, Any]) -> None:
-    """Remove shards that do not belong and describe those that do; the last step of a collection."""
+def write_manifest(folder: Path, names: list[str], facts: dict[str, Any]) -> int:
+    """Remove shards that do not belong and describe those that do; the last step of a collection. Returns their rows."""
     for stale in set(folder.glob("part-*")) - {folder / name for name in names}:
         stale.unlink()
     shards = [
@@ -80,8 +82,9 @@ def write_manifest(folder: Path, names: list[str], facts: dict[str, Any]) -> Non
         }
         for name in names
     ]
-    rows = sum(shard["rows"] for shard in shards)
-    manifest = {"schema_version": ROUND_TRACES_VERSION, **facts, "num_rows": rows, "shards": shards}
+    rows: int = sum(shard["rows"] for shard in shards)
+    manifest = {**facts, "num_rows": rows, "shards": shards}
     partial = folder / (MANIFEST + ".partial")
     partial.write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
     os.replace(partial, folder / MANIFEST)
+    return rows

@@ -1,12 +1,12 @@
-"""Round traces on disk: Parquet shards and a manifest that was written last (columns: `predictors.schema`)."""
+"""Traces on disk: Parquet shards and a manifest that was written last (columns: `predictors.schema`)."""
 
 import hashlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,28 +29,41 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class TraceManifest:
+class Manifest:
     """What a finished collection says about itself. ``fingerprint`` stands for its parameters."""
 
     schema_version: int
     fingerprint: str
-    gamma_max: int
-    feature_layers: tuple[int, ...]
-    hidden_size: int
-    embedding_size: int
     num_rows: int
     contract: dict[str, Any]
     shards: tuple[Shard, ...]
-
-    @property
-    def state_size(self) -> int:
-        return len(self.feature_layers) * self.hidden_size + self.embedding_size
 
     @property
     def content_hash(self) -> str:
         """SHA-256 over the fingerprint and the shards' own hashes: the identity of the traces."""
         lines = [self.fingerprint, *(shard.sha256 for shard in self.shards)]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def sizes(self) -> dict[str, int]:
+        """Lengths of some list columns, which every shard must have."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TraceManifest(Manifest):
+    """Of round traces."""
+
+    gamma_max: int
+    feature_layers: tuple[int, ...]
+    hidden_size: int
+    embedding_size: int
+
+    @property
+    def state_size(self) -> int:
+        return len(self.feature_layers) * self.hidden_size + self.embedding_size
+
+    def sizes(self) -> dict[str, int]:
+        return {"state": self.state_size, "confidence": self.gamma_max}
 
     def capture_contract(self, where: str) -> CaptureContract:
         contract = CaptureContract.from_json(self.contract, where)
@@ -62,8 +75,11 @@ class TraceManifest:
         return contract
 
 
-class TraceTable:
-    """A folder of round traces, read one verified shard at a time.
+Kind = TypeVar("Kind", bound=Manifest)
+
+
+class ShardedTable(Generic[Kind]):
+    """A folder of traces, read one verified shard at a time.
 
     Parameters
     ----------
@@ -76,12 +92,16 @@ class TraceTable:
         If the manifest is missing (collection did not finish), of another schema version, or incomplete.
     """
 
+    columns: ClassVar[Mapping[str, str]]
+    version: ClassVar[int]
+    kind: type[Kind]
+
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.manifest = _read_manifest(self.folder / MANIFEST)
+        self.manifest = _read_manifest(self.folder / MANIFEST, self.kind, self.version)
 
     def shards(self) -> Iterator[pa.Table]:
-        """Tables with the columns of `ROUND_COLUMNS`; a shard that is missing, damaged or of another shape is a ValueError."""
+        """Tables with the table's ``columns``; a shard that is missing, damaged or of another shape is a ValueError."""
         for shard in self.manifest.shards:
             yield self._read(shard)
 
@@ -105,16 +125,24 @@ class TraceTable:
         return table
 
     def _mismatch(self, table: pa.Table, shard: Shard) -> str | None:
-        missing = [name for name in ROUND_COLUMNS if name not in table.column_names]
+        missing = [name for name in self.columns if name not in table.column_names]
         if missing:
             return f"column {', '.join(missing)} is missing"
         if table.num_rows != shard.rows:
             return f"{table.num_rows} rows where the manifest says {shard.rows}"
-        for name, size in (("state", self.manifest.state_size), ("confidence", self.manifest.gamma_max)):
+        for name, size in self.manifest.sizes().items():
             kind = table.schema.field(name).type
             if not pa.types.is_fixed_size_list(kind) or kind.list_size != size:
                 return f"column {name} is {kind}, not a list of {size}"
         return None
+
+
+class TraceTable(ShardedTable[TraceManifest]):
+    """Round traces: shards with the columns of `ROUND_COLUMNS`."""
+
+    columns = ROUND_COLUMNS
+    version = ROUND_TRACES_VERSION
+    kind = TraceManifest
 
 
 def list_column(table: pa.Table, name: str) -> np.ndarray:
@@ -130,7 +158,7 @@ def list_column(table: pa.Table, name: str) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _read_manifest(path: Path) -> TraceManifest:
+def _read_manifest(path: Path, kind: type[Kind], known_version: int) -> Kind:
     try:
         record = json.loads(path.read_text())
     except FileNotFoundError:
@@ -140,10 +168,10 @@ def _read_manifest(path: Path) -> TraceManifest:
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}: damaged manifest ({error}). Run the traces stage again.") from error
     version = record.get("schema_version")
-    if version != ROUND_TRACES_VERSION:
+    if version != known_version:
         raise ValueError(
-            f"{path}: traces of schema version {version}, this program reads version {ROUND_TRACES_VERSION}. "
+            f"{path}: traces of schema version {version}, this program reads version {known_version}. "
             "Collect the traces again."
         )
-    known = {name: record[name] for name in (field.name for field in fields(TraceManifest)) if name in record}
-    return parse_config(TraceManifest, known, str(path))
+    known = {name: record[name] for name in (field.name for field in fields(kind)) if name in record}
+    return parse_config(kind, known, str(path))
