@@ -1,27 +1,22 @@
 """Train a head from a label table: reduction, balancing, Lightning, best validation loss."""
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-import lightning as L
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import DataLoader
 from torch.utils.data import WeightedRandomSampler as WeightedSampler
 
 from predictors.features import FEATURE_SETS, FeatureSpec
 from predictors.network import HRADNetwork
 from predictors.training.balance import METHODS, Balanced, balance, natural_shares
-from predictors.training.callbacks import BestEpoch, EpochBar
+from predictors.training.callbacks import BestEpoch
 from predictors.training.head import HeadTraining
 from predictors.training.label_table import LabelTable
 from predictors.training.reduction import fit_reduction
 from predictors.training.target import CLASS, TARGETS, Target
+from predictors.training.trainer import Rows, in_batches, in_order, new_trainer, quiet, shuffled, threads
 
 
 @dataclass(frozen=True)
@@ -79,19 +74,6 @@ class TrainedHead:
     balance: str
 
 
-class Rows(Dataset):
-    """Rows and labels in memory, indexed by a whole batch at once (a DataLoader per row costs more than the head)."""
-
-    def __init__(self, features: Tensor, labels: Tensor) -> None:
-        self.features, self.labels = features, labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, rows: list[int]) -> tuple[Tensor, Tensor]:
-        return self.features[rows], self.labels[rows]
-
-
 def fit(table: LabelTable, config: TrainConfig, logger: Logger | None = None) -> TrainedHead:
     """Train on the ``train`` rows, stop by the ``validation`` rows; ``test`` rows are never looked at.
 
@@ -109,7 +91,7 @@ def fit(table: LabelTable, config: TrainConfig, logger: Logger | None = None) ->
     target = Target(config.target, spec.gamma)
     train, validation = table.rows("train"), table.rows("validation")
     labels = target.labels(train)
-    with _threads(config.threads), torch.random.fork_rng(devices=[]), _quiet():
+    with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(config.seed)
         network = new_network(spec, config)
         fit_reduction(network.reduction, train.features(spec), config.seed)
@@ -157,58 +139,15 @@ def _run(
         scheduler_patience=config.scheduler_patience,
     )
     best = BestEpoch()
-    trainer = L.Trainer(
-        accelerator="cpu",
-        devices=1,
-        max_epochs=config.epochs,
-        gradient_clip_val=config.gradient_clip,
-        logger=logger or False,
-        callbacks=[EarlyStopping("val_loss", patience=config.stop_patience), best, EpochBar()],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1_000_000_000,  # curves per epoch: a tracking call per step costs more than the step
-    )
-    trainer.fit(module, _train_loader(balanced, config), _loader(validation, SequentialSampler(validation), 4096))
+    trainer = new_trainer(best, config.epochs, config.gradient_clip, config.stop_patience, logger)
+    trainer.fit(module, _train_loader(balanced, config), in_order(validation))
     return best
 
 
 def _train_loader(balanced: Balanced, config: TrainConfig) -> DataLoader:
     rows = Rows(balanced.features, balanced.labels)
+    if balanced.row_weights is None:
+        return shuffled(rows, config.batch_size, config.seed)
     generator = torch.Generator().manual_seed(config.seed)
-    sampler: Sampler = RandomSampler(rows, generator=generator)
-    if balanced.row_weights is not None:
-        sampler = WeightedSampler(balanced.row_weights.tolist(), len(rows), replacement=True, generator=generator)
-    return _loader(rows, sampler, config.batch_size)
-
-
-def _loader(rows: Rows, sampler: Sampler, batch_size: int) -> DataLoader:
-    return DataLoader(rows, sampler=BatchSampler(sampler, batch_size, drop_last=False), batch_size=None)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Lightning's tips and advice for data loaders off the screen."""
-    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [log.level for log in loggers]
-    for log in loggers:
-        log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"lightning\..*")
-            yield
-    finally:
-        for log, level in zip(loggers, levels, strict=True):
-            log.setLevel(level)
+    sampler = WeightedSampler(balanced.row_weights.tolist(), len(rows), replacement=True, generator=generator)
+    return in_batches(rows, sampler, config.batch_size)
