@@ -1,6 +1,7 @@
 """The registered form of a controller bundle: an MLflow model from code. Weights come from safetensors, nothing is unpickled.
 
-Rows of raw features [B, S + C] in, calibrated class probabilities [B, L] out. MLflow runs this file when it loads the model.
+Rows of raw features in, what the controller's network says of them out: calibrated class probabilities of a head, expected
+tokens by action of a delayed-tree selector. MLflow runs this file when it loads the model.
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ from mlflow.pyfunc import PythonModel
 
 
 class RegisteredHead(PythonModel):
-    """Probabilities of how much of the next draft is accepted, in the classes of the bundle's kind."""
+    """The network of the bundle's controller."""
 
     def load_context(self, context: Any) -> None:
         from predictors.bundle import read_bundle
@@ -23,8 +24,7 @@ class RegisteredHead(PythonModel):
         import torch
 
         with torch.inference_mode():
-            logits = self.controller.network(torch.from_numpy(np.ascontiguousarray(model_input)))
-            return self.controller.calibration.probabilities(logits).numpy()
+            return self.controller.outputs(torch.from_numpy(np.ascontiguousarray(model_input))).numpy()
 
 
 mlflow.models.set_model(RegisteredHead())

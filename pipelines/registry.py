@@ -79,10 +79,9 @@ def _log_model(uri: str, run_id: str, folder: Path, bundle: Bundle) -> Any:
     import predictors
 
     controller = learned_controller(bundle)
-    width = controller.spec.state_size + len(controller.spec.scalars)
     signature = ModelSignature(
-        inputs=Schema([TensorSpec(np.dtype("float32"), (-1, width))]),
-        outputs=Schema([TensorSpec(np.dtype("float32"), (-1, controller.num_classes))]),
+        inputs=Schema([TensorSpec(np.dtype("float32"), (-1, controller.num_features))]),
+        outputs=Schema([TensorSpec(np.dtype("float32"), (-1, controller.num_outputs))]),
     )
     mlflow.set_tracking_uri(uri)
     with warnings.catch_warnings(), mlflow.start_run(run_id=run_id):

@@ -36,6 +36,22 @@ class Bundle:
     def contract(self) -> CaptureContract:
         return CaptureContract.from_json(self.card["contract"], f"{self.source}: card.json: contract")
 
+    def require(self, kind: str, *keys: str) -> None:
+        """`ValueError` unless it holds a controller of ``kind`` whose card has ``keys``."""
+        if self.card["kind"] != kind:
+            raise ValueError(f"{self.source} holds a {self.card['kind']!r} controller, not {kind!r}.")
+        missing = [key for key in keys if key not in self.card]
+        if missing:
+            raise ValueError(f"{self.source}: card.json lacks {', '.join(missing)}. {REMEDY}")
+
+    def require_layers(self, layers: tuple[int, ...], spec: str) -> None:
+        """`ContractError` unless ``layers``, those of the card's ``spec``, are the contract's."""
+        captured = self.contract.identity.layer_ids
+        if captured != layers:
+            raise ContractError(
+                f"{self.source}: card.json: {spec}.layers {layers} are not the contract's layer_ids {captured}. {REMEDY}"
+            )
+
 
 def write_bundle(folder: str | Path, card: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write card and tensors; ``folder`` appears whole or not at all, and replaces an earlier bundle only when complete."""

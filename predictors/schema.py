@@ -34,3 +34,25 @@ ROUND_COLUMNS = {
     "on_path": "array<bool>",  # every earlier drafted token was accepted: this one was really tested
     "state": "state<float16>",
 }
+
+ROOT_TRACES_VERSION = 1
+
+# One row per root of a target trajectory. "state<…>" and "scalars<…>" are the features of `predictors.selection.features`,
+# "actions<…>" has one entry per action of the manifest, "labels<…>" is [draws, rules, actions] flattened.
+ROOT_COLUMNS = {
+    "prompt_id": "string",
+    "document": "string",
+    "slice": "string",
+    "split": "string",
+    "temperature": "float32",
+    "top_k": "int32",
+    "top_p": "float32",
+    "batch_size": "int32",
+    "root": "int32",  # number of the root along its trajectory
+    "position": "int32",  # committed tokens at the root, the newest one among them
+    "state": "state<float16>",
+    "scalars": "scalars<float32>",
+    "efficiency": "labels<float32>",  # expected emitted tokens of a step, exact on each draw's trees; NaN: not taken, not drawn
+    "nodes": "actions<float32>",  # distinct nodes of the tree, mean over draws
+    "fed": "actions<float32>",  # of them those on branch levels that a further level hangs under
+}

@@ -4,6 +4,7 @@ A chain verified with min(1, p/q) is lossless only if the decision to submit tok
 decision gets an object with what was known at that moment and nothing later:
 
     plan(root)          the committed prefix: target states on it, the past rounds
+    tree(tree_root)     also the draft's law at the root, and both models' views of the newest token
     stop_before(laws)   also the draft laws up to the next token's, and the tokens drafted so far
     stop_after(drawn)   also the token just drawn - which is kept and verified whatever the answer
 
@@ -25,8 +26,8 @@ class Root:
     """The state before a round drafts.
 
     ``position`` counts committed tokens and ``cap`` is the most tokens the drafter would draft. ``hidden_KD`` holds the
-    target's hidden states at the row whose logits produced the newest token, ``embedding_E`` that token's input embedding
-    (both ``None`` unless the decoder taps layers);
+    target's hidden states at the row whose logits ``logits_V`` produced the newest token, ``embedding_E`` that token's input
+    embedding (all ``None`` unless the decoder taps layers);
     ``previous`` is the last finished round, ``None`` right after the prefill.
     """
 
@@ -36,6 +37,7 @@ class Root:
     previous: RoundRecord | None
     hidden_KD: Tensor | None = None
     embedding_E: Tensor | None = None
+    logits_V: Tensor | None = None
 
 
 class NextLaw:
@@ -74,6 +76,25 @@ class NextLaw:
     @cached_property
     def law_entropy(self) -> Tensor:
         return _entropy(self.probs_V)
+
+
+@dataclass(frozen=True)
+class TreeRoot:
+    """A root before any token of its tree is drawn, for controllers that tap the draft.
+
+    ``law`` is the draft's at the root; ``target_probs_V`` and ``draft_probs_V`` are both models' processed laws one token before,
+    which the newest token was drawn from and might have been; ``draft_hidden_2KD`` holds the draft's tapped hidden states at
+    these two places, the earlier first.
+    """
+
+    law: NextLaw
+    target_probs_V: Tensor
+    draft_probs_V: Tensor
+    draft_hidden_2KD: Tensor
+
+    @property
+    def root(self) -> Root:
+        return self.law.root
 
 
 class DrawnToken:

@@ -6,13 +6,16 @@ from typing import Any
 from predictors.bundle import Bundle
 from predictors.controllers.base import Controller, Session
 from predictors.controllers.confidence import Confidence
+from predictors.controllers.delayed_tree import DelayedTree
 from predictors.controllers.entropy import Entropy
 from predictors.controllers.fixed import Fixed
 from predictors.controllers.hrad import HRAD
 from predictors.controllers.learned import LearnedController
 from predictors.controllers.length import Length
 
-CONTROLLERS: dict[str, type[Controller]] = {cls.kind: cls for cls in (Fixed, Confidence, Entropy, HRAD, Length)}
+CONTROLLERS: dict[str, type[Controller]] = {
+    cls.kind: cls for cls in (Fixed, Confidence, Entropy, HRAD, Length, DelayedTree)
+}
 
 
 def build_controller(values: Mapping[str, Any]) -> Controller:

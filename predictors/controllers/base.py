@@ -5,11 +5,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from predictors.actions import Action
 from predictors.bundle import Bundle
 from predictors.contract import CaptureContract
+from predictors.latency.profile import LatencyProfile
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
-from predictors.signals import DrawnToken, NextLaw, Root
+from predictors.signals import DrawnToken, NextLaw, Root, TreeRoot
 
 
 class Session:
@@ -23,6 +25,10 @@ class Session:
     def plan(self, root: Root) -> int | None:
         """Most tokens to draft this round; ``None`` leaves it to the drafter's own cap."""
         return None
+
+    def tree(self, root: TreeRoot) -> Action:
+        """The tree to draft, of the controller's ``actions``; asked only if it has some."""
+        raise NotImplementedError
 
     def stop_before(self, law: NextLaw) -> bool | Tensor:
         """Whether to stop before drawing the next token. The token is not known yet: lossless under any rule."""
@@ -43,12 +49,15 @@ class Session:
 class Controller:
     """Decides how far to draft. Stateless: `start` gives the state of one request.
 
-    ``layers`` are the target's hidden states it reads (Hugging Face numbers); ``gamma`` is the draft length its decisions speak
-    of, if any; ``contract`` is checked against the pair, if set.
+    ``layers`` are the target's hidden states it reads (Hugging Face numbers), ``draft_layers`` the draft's; ``gamma`` is the
+    draft length its decisions speak of, if any; ``actions`` are the trees it chooses among, if it does; ``contract`` is checked
+    against the pair, if set.
     """
 
     kind: ClassVar[str]
     layers: tuple[int, ...] = ()
+    draft_layers: tuple[int, ...] = ()
+    actions: tuple[Action, ...] = ()
     gamma: int | None = None
     contract: CaptureContract | None = None
 
@@ -67,6 +76,11 @@ class Controller:
     def with_epsilon(self, epsilon: float) -> "Controller":
         """The same controller with another soft threshold ε: it stops where the draft's law has no probability of ε or more."""
         raise ValueError(f"epsilon={epsilon}: a {self.kind!r} controller has no soft threshold. Leave epsilon out.")
+
+    def at_latency(self, profile: LatencyProfile, reprice: bool) -> "Controller":
+        """The controller for a machine of this latency ``profile``: one whose choices follow prices warns where they differ from
+        those it was exported with by too much, or, with ``reprice``, takes them over."""
+        return self
 
     def start(self, settings: SamplingSettings) -> Session:
         raise NotImplementedError

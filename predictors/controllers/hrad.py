@@ -4,7 +4,7 @@
                                       s = 1: draft while max_x q(x) >= ε (at least one token)
 
 The rule is the paper's argmax or calibrated thresholds (`predictors.decision_rule`). When the class is known, and when the
-controller stands aside: `predictors.controllers.learned`.
+controller stands aside: `predictors.controllers.head`.
 """
 
 import copy
@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from predictors.controllers.learned import LearnedController, LearnedSession
+from predictors.controllers.head import HeadController, HeadSession
 from predictors.decision_rule import ALL, NONE, SOME, HRADThresholds
 from predictors.network import CLASSES
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw
 
 
-class HRADSession(LearnedSession):
+class HRADSession(HeadSession):
     controller: "HRAD"
 
     def _most(self, decision: int) -> int:
@@ -31,7 +31,7 @@ class HRADSession(LearnedSession):
         return decision == NONE
 
 
-class HRAD(LearnedController):
+class HRAD(HeadController):
     """The controller of an exported bundle of kind ``hrad``."""
 
     kind = "hrad"

@@ -5,18 +5,18 @@
 SpecBranch compares H-RAD with it (Fig. 3, Table 19; after AdaEAGLE). The rule is the paper's argmax or the length of highest
 expected value (`predictors.decision_rule`). With the ``paper`` features n is known at the root; with the ``extended`` ones at
 the first draft law, whose pass is then paid even where n is 0. Drafting ends after the n-th token: no law is computed only to
-stop. When the controller stands aside: `predictors.controllers.learned`.
+stop. When the controller stands aside: `predictors.controllers.head`.
 """
 
 from torch import Tensor
 
-from predictors.controllers.learned import LearnedController, LearnedSession
+from predictors.controllers.head import HeadController, HeadSession
 from predictors.decision_rule import LengthThresholds
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw
 
 
-class LengthSession(LearnedSession):
+class LengthSession(HeadSession):
     controller: "Length"
 
     def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
@@ -30,7 +30,7 @@ class LengthSession(LearnedSession):
         return law.drafted >= decision
 
 
-class Length(LearnedController):
+class Length(HeadController):
     """The controller of an exported bundle of kind ``length``."""
 
     kind = "length"

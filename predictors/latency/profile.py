@@ -35,6 +35,12 @@ AXES = {
     "chain_verification": ("drafted", "sampled"),  # the rest of a round outside the models
     "tree_drawing": ("drafted", "sampled"),  # drafted counts distinct nodes
     "tree_verification": ("drafted", "sampled"),
+    # verification of sampled trees by other rules than traversal
+    "verification_nss": ("drafted",),
+    "verification_naive_tree": ("drafted",),
+    "verification_spectr": ("drafted",),
+    "verification_specinfer": ("drafted",),
+    "verification_khisti": ("drafted",),
     # branch-parallel decoding: work of the draft outside its passes, and of the verdict on candidates
     "branch_candidates": ("rows", "sampled"),  # from the law at the branch point to as many candidates as rows
     "branch_drawing": ("rows", "sampled"),  # one level of branches behind them: laws, draws, bookkeeping

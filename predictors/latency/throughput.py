@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from predictors.actions import Action
 from predictors.latency.acceptance import require_at_least, require_probability, truncated_law
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import NO_TIME, Latency
@@ -36,10 +37,11 @@ from predictors.latency.tables import NO_TIME, Latency
 
 @dataclass(frozen=True)
 class Shape:
-    """What one round asks of the models: the draft passes' ``rows`` in order, and the ``nodes`` that the target verifies."""
+    """What one round asks of the models: the draft passes' ``rows`` in order, and the ``nodes`` that the target verifies. Means
+    of many rounds need not be whole."""
 
-    rows: tuple[int, ...]
-    nodes: int
+    rows: tuple[float, ...]
+    nodes: float
 
     @staticmethod
     def chain(gamma: int) -> "Shape":
@@ -51,16 +53,15 @@ class Shape:
     def delayed_tree(k: int, l1: int, l2: int) -> "Shape":
         """``k`` rollouts of ``l2`` tokens after a trunk of ``l1``, none of them alike: repeated nodes are verified once, so
         where rollouts often agree give `Shape` the mean of distinct ``nodes`` instead."""
-        if k < 1 or l1 < 0 or l2 < 0 or l1 + l2 < 1:
-            raise ValueError(
-                f"a delayed tree needs k >= 1, l1 >= 0, l2 >= 0 and l1 + l2 >= 1, got k={k}, l1={l1}, l2={l2}."
-            )
-        return Shape((1,) * l1 if l2 == 0 else (1,) * (l1 + 1) + (k,) * (l2 - 1), l1 + k * l2)
+        tree = Action(k, l1, l2)
+        if tree.is_chain:
+            return Shape.chain(tree.depth)
+        return Shape((1,) * (l1 + 1) + (k,) * (l2 - 1), tree.most_nodes)
 
     @property
     def is_chain(self) -> bool:
         """Whether one token follows the other; so does a delayed tree with one rollout, or none."""
-        return self.rows == (1,) * self.nodes
+        return len(self.rows) == self.nodes and set(self.rows) <= {1}
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,13 @@ def round_latency(profile: LatencyProfile, shape: Shape, context: float, sampled
     """Seconds of one round behind ``context`` cached tokens; ``sampled``: at a temperature above 0."""
     kind = "chain" if shape.is_chain else "tree"
     outside = {"drafted": shape.nodes, "sampled": int(sampled)}
+    total = passes_latency(profile, shape, context) + profile.latency(f"{kind}_verification", **outside)
+    return total + profile.latency(f"{kind}_drawing", **outside) if shape.nodes else total
+
+
+def passes_latency(profile: LatencyProfile, shape: Shape, context: float) -> Latency:
+    """Seconds of both models' passes of one round behind ``context`` cached tokens."""
     total = profile.latency("target", tokens=1 + shape.nodes, context=context)
-    total += profile.latency(f"{kind}_verification", **outside)
-    if shape.nodes:
-        total += profile.latency(f"{kind}_drawing", **outside)
     for place, rows in enumerate(shape.rows):
         total += profile.latency("draft", rows=rows, context=context + place)
     return total

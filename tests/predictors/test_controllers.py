@@ -7,17 +7,24 @@ import pytest
 import torch
 
 from predictors.controllers import CONTROLLERS, LearnedController, build_controller
+from predictors.controllers.head import HeadController
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
-from predictors.signals import DrawnToken, NextLaw, Root
+from predictors.signals import DrawnToken, NextLaw, Root, TreeRoot
 from runtime import ModelPair
-from tests.bundles import LAYERS, random_bundle
+from tests.bundles import LAYERS, random_bundle, selector_bundle
 from tests.toys import tiny_llama
 
 SETTINGS = SamplingSettings(1.0)
 GAMMA, HIDDEN = 4, 32
 UNLEARNED = [kind for kind, cls in CONTROLLERS.items() if not issubclass(cls, LearnedController)]
-LEARNED = [(kind, features) for kind in CONTROLLERS if kind not in UNLEARNED for features in ("paper", "extended")]
+HEADS = [
+    (kind, features)
+    for kind, cls in CONTROLLERS.items()
+    if issubclass(cls, HeadController)
+    for features in ("paper", "extended")
+]
+LEARNED = [*HEADS, ("delayed_tree", "roots")]
 
 
 def root(settings=SETTINGS, cap=GAMMA, seed=None):
@@ -35,6 +42,15 @@ def law(probs, drafted=1, settings=SETTINGS, place=None):
     return NextLaw(place or root(settings), settings, drafted, probs_V.log(), probs_V)
 
 
+def tree_root(place, seed):
+    """A root as a controller that taps the draft sees it."""
+    random = torch.Generator().manual_seed(seed)
+    laws = torch.rand(3, 5, generator=random).softmax(1)
+    place = replace(place, hidden_KD=place.hidden_KD[:1])
+    here = NextLaw(place, place.settings, 0, laws[0].log(), laws[0])
+    return TreeRoot(here, laws[1], laws[2], torch.randn(2, 1, HIDDEN, generator=random))
+
+
 @pytest.fixture(scope="module")
 def controller_of(tmp_path_factory):
     """Build a controller of any kind; a learned one from a random head over the given feature set."""
@@ -44,7 +60,10 @@ def controller_of(tmp_path_factory):
         if features is None:
             return build_controller({"kind": kind})
         folder = tmp_path_factory.mktemp(kind)
-        random_bundle(folder / "b", pair, features, gamma=GAMMA, kind=kind)
+        if kind == "delayed_tree":
+            selector_bundle(folder / "b", pair)
+        else:
+            random_bundle(folder / "b", pair, features, gamma=GAMMA, kind=kind)
         return build_controller({"kind": kind, "bundle": str(folder / "b")})
 
     return build
@@ -60,6 +79,8 @@ def test_contract_suite(controller_of, kind, features):
         start, before = root(seed=seed), vars(second).copy()
         plan = first.plan(start)
         assert plan is None or 0 <= plan <= GAMMA
+        if controller.actions:
+            assert first.tree(tree_root(start, seed)) in controller.actions
         for drafted in range(GAMMA if plan is None else plan):
             signal = law([0.6, 0.4], drafted, place=start)
             stops = first.stop_before(signal), first.stop_after(DrawnToken(signal, torch.tensor(0)))
@@ -78,7 +99,7 @@ def test_no_rule_stops_at_a_certain_law(controller_of, kind):
     assert not bool(session.stop_after(DrawnToken(law([1.0, 0.0]), torch.tensor(0))))
 
 
-@pytest.mark.parametrize(("kind", "features"), LEARNED)
+@pytest.mark.parametrize(("kind", "features"), HEADS)
 def test_a_learned_decision_stands_for_its_round(controller_of, kind, features):
     """Laws behind the first cannot move it, and every round decides anew."""
     session = controller_of(kind, features).start(SETTINGS)
@@ -93,7 +114,7 @@ def test_a_learned_decision_stands_for_its_round(controller_of, kind, features):
     assert len(set(decisions)) > 1, "a random head that always decides alike tests little"
 
 
-@pytest.mark.parametrize(("kind", "features"), LEARNED)
+@pytest.mark.parametrize(("kind", "features"), HEADS)
 def test_a_learned_controller_decides_alike_in_another_process(controller_of, kind, features):
     """It is pickled by value, where the draft has a process of its own."""
     made = controller_of(kind, features)
@@ -118,7 +139,7 @@ def test_a_head_reads_what_the_target_tested(controller_of, kind):
     assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
 
 
-@pytest.mark.parametrize(("kind", "features"), LEARNED)
+@pytest.mark.parametrize(("kind", "features"), HEADS)
 def test_a_bundle_of_another_kind_is_refused(controller_of, kind, features, tmp_path):
     folder = random_bundle(tmp_path / "b", ModelPair(tiny_llama(), tiny_llama(layers=1)), features, kind=kind)
     other = next(name for name, _ in LEARNED if name != kind)

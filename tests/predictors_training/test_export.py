@@ -120,9 +120,9 @@ def test_the_card_is_a_function_of_contents(copied):
 
 def test_it_is_calibrated_for_the_labelled_temperature_only(finished):
     controller = HRAD.from_bundle(read_bundle(finished / BUNDLE))
-    assert controller.calibrated_for(SamplingSettings(0.0))
+    assert controller.guard.covers(SamplingSettings(0.0))
     with pytest.warns(UserWarning, match="best static gamma="):
-        assert not controller.calibrated_for(SamplingSettings(1.0))
+        assert not controller.guard.covers(SamplingSettings(1.0))
 
 
 def test_a_flipped_norm_flag_is_refused(copied):

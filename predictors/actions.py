@@ -1,0 +1,90 @@
+"""Delayed trees that a controller may choose among.
+
+    (K, L1, L2)    a trunk of L1 tokens, then K i.i.d. rollouts of L2 tokens from its end
+    chain of L     K = 1 or L2 = 0; written (1, L, 0)
+
+Equal trees under other numbers are one action: an action set has none twice. Source: paper 004, Eq. 8; specification of
+verification, section 7.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class Action:
+    """``k`` rollouts of ``l2`` tokens after a trunk of ``l1``; a chain always has ``k = 1`` and ``l2 = 0``.
+
+    Raises
+    ------
+    ValueError
+        For numbers that are no tree.
+
+    Examples
+    --------
+    >>> Action(1, 2, 3), Action(4, 1, 2).depth
+    (Action(k=1, l1=5, l2=0), 3)
+    """
+
+    k: int
+    l1: int
+    l2: int
+
+    def __post_init__(self) -> None:
+        k, l1, l2 = self.k, self.l1, self.l2
+        if k < 1 or l1 < 0 or l2 < 0 or l1 + l2 < 1:
+            raise ValueError(
+                f"a delayed tree needs k >= 1, l1 >= 0, l2 >= 0 and l1 + l2 >= 1, got k={k}, l1={l1}, l2={l2}."
+            )
+        if k == 1 or l2 == 0:
+            for name, value in (("k", 1), ("l1", l1 + l2), ("l2", 0)):
+                object.__setattr__(self, name, value)
+
+    @property
+    def depth(self) -> int:
+        return self.l1 + self.l2
+
+    @property
+    def is_chain(self) -> bool:
+        return self.l2 == 0
+
+    @property
+    def most_nodes(self) -> int:
+        """Nodes if no rollouts meet."""
+        return self.l1 + self.k * self.l2
+
+    @property
+    def name(self) -> str:
+        """Such as ``chain-4`` or ``delayed-3.1.2`` (K.L1.L2)."""
+        return f"chain-{self.l1}" if self.is_chain else f"delayed-{self.k}.{self.l1}.{self.l2}"
+
+
+@dataclass(frozen=True)
+class ActionSet:
+    """Chains of ``chains`` tokens, and ``k`` x ``l1`` x ``l2`` delayed trees (paper 004: k 1 to 4, l1 and l2 0 to 8, without
+    ``chains``); none of more than ``max_nodes`` nodes."""
+
+    chains: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12)
+    k: tuple[int, ...] = (2, 4)
+    l1: tuple[int, ...] = (0, 1, 3)
+    l2: tuple[int, ...] = (1, 2, 4)
+    max_nodes: int = 32
+
+    def __post_init__(self) -> None:
+        if not self.actions:
+            raise ValueError(
+                f"an action set needs at least one tree of 1 to {self.max_nodes} nodes, got none in {self}."
+            )
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """All of them, chains first, none twice."""
+        chains = [(1, length, 0) for length in self.chains]
+        trees = [(k, l1, l2) for k in self.k for l1 in self.l1 for l2 in self.l2 if l1 + l2]
+        known = sorted({Action(*numbers) for numbers in chains + trees})
+        return tuple(action for action in known if action.most_nodes <= self.max_nodes)
+
+
+def chains_of(actions: Sequence[Action]) -> tuple[Action, ...]:
+    """Those that are chains."""
+    return tuple(action for action in actions if action.is_chain)

@@ -1,0 +1,127 @@
+"""The delayed-tree selector (paper 004): which tree to draft, chosen at every root.
+
+    a* = argmax_a E_a(x) - κ ρ T_a(l);   drafted if it promises more than the margin over the setting's static action
+
+E: expected tokens of a step by action, from the exported network (`predictors.selection.network`). T: its seconds by context,
+from the latency profile the bundle was made with, or another one's. Rule: `predictors.selection.rule`. Known when the draft's
+first law is, before its token is drawn: lossless with every rule for i.i.d. draws. Where the selector has no calibration, meets
+features far from its training rows or returns NaN, the round drafts the best static tree, with one warning per kind of reason.
+"""
+
+import copy
+import warnings
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from predictors.actions import Action
+from predictors.bundle import Bundle
+from predictors.config import parse_config
+from predictors.controllers.base import Session
+from predictors.controllers.guard import Guard
+from predictors.controllers.learned import LearnedController
+from predictors.latency.actions import Prices, Traffic, prices
+from predictors.latency.profile import LatencyProfile
+from predictors.sampling import SamplingSettings
+from predictors.selection.features import SelectionSpec, assembled, scalars_of, state_of
+from predictors.selection.network import ServedSelector, build_selector
+from predictors.selection.rule import SelectionRule, Static
+from predictors.signals import Root, TreeRoot
+
+LARGEST_FACTOR = 1.25  # prices of actions, compared with each other, that a bundle serves without a warning
+
+
+class DelayedTreeSession(Session):
+    """One request."""
+
+    def __init__(self, controller: "DelayedTree", settings: SamplingSettings) -> None:
+        self.controller = controller
+        self.static = controller.static(settings)
+        self.uncalibrated = not controller.guard.covers(settings)
+
+    def plan(self, root: Root) -> None:
+        self.bypassed = self.uncalibrated or not self.controller.guard.reaches(root.position)
+
+    def tree(self, root: TreeRoot) -> Action:
+        if not self.bypassed:
+            tokens_A, seconds_A, distance = self.controller.expected(root)
+            finite, limit = bool(np.isfinite(tokens_A).all()), self.controller.rule.max_distance
+            self.bypassed = not self.controller.guard.trusts(finite, distance, limit)
+        if self.bypassed:
+            return self.controller.actions[self.static.place]
+        return self.controller.actions[self.controller.rule.choose(tokens_A, seconds_A, self.static)]
+
+
+class DelayedTree(LearnedController):
+    """The controller of an exported bundle of kind ``delayed_tree``."""
+
+    kind = "delayed_tree"
+
+    def __init__(self, bundle: Bundle) -> None:
+        card, where = bundle.card, f"{bundle.source}: card.json"
+        bundle.require(self.kind, "selection_spec", "rule", "prices", "traffic")
+        self.spec = parse_config(SelectionSpec, card["selection_spec"], f"{where}: selection_spec")
+        self.rule = parse_config(SelectionRule, card["rule"], f"{where}: rule")
+        self.prices = parse_config(Prices, card["prices"], f"{where}: prices")
+        self.traffic = tuple(
+            parse_config(Traffic, made, f"{where}: traffic[{place}]") for place, made in enumerate(card["traffic"])
+        )
+        self.verifier: str = card["decoder"]["verifier"]
+        self.contract = bundle.contract
+        self.layers, self.draft_layers, self.actions = self.spec.layers, self.spec.draft_layers, self.spec.actions
+        bundle.require_layers(self.layers, "selection_spec")
+        self.network = build_selector(self.spec, bundle.tensors, bundle.source)
+        self._device = torch.device("cpu")
+        self._served = ServedSelector(self.network, self._device)
+        self.guard = Guard(self.kind, self.contract, "the best static tree")
+
+    @property
+    def num_features(self) -> int:
+        return self.spec.state_size + self.spec.num_scalars
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.actions)
+
+    def outputs(self, features: Tensor) -> Tensor:
+        """Expected tokens of a step [B, A] of raw features [B, S + scalars]."""
+        tokens: Tensor = self.network(features).exp()
+        return tokens
+
+    def start(self, settings: SamplingSettings) -> DelayedTreeSession:
+        return DelayedTreeSession(self, settings)
+
+    def static(self, settings: SamplingSettings) -> Static:
+        """The best static action at ``settings``, or at the captured ones nearest to them in temperature."""
+        return self.rule.static(settings, self.prices)
+
+    @torch.inference_mode()
+    def expected(self, root: TreeRoot) -> tuple[np.ndarray, np.ndarray, float]:
+        """Expected tokens [A] and seconds [A] of a step at ``root`` by action, and the squared distance of its features from the
+        training rows."""
+        draft, target, seconds_A = self.prices.at(root.root.position)
+        states_1S, scalars_1C = state_of(root).unsqueeze(0), scalars_of(root).unsqueeze(0)
+        features = assembled(states_1S, scalars_1C.to(states_1S.device), torch.tensor([draft]), torch.tensor([target]))[
+            0
+        ]
+        if features.device != self._device:
+            self._served, self._device = ServedSelector(self.network, features.device), features.device
+        logs_A, distance = self._served(features)
+        return logs_A.double().exp().cpu().numpy(), seconds_A, float(distance)
+
+    def at_latency(self, profile: LatencyProfile, reprice: bool) -> "DelayedTree":
+        measured = prices(profile, self.verifier, self.actions, self.traffic, self.num_features)
+        factor = self.prices.largest_factor(measured)
+        if reprice:
+            changed = copy.copy(self)
+            changed.prices = measured
+            return changed
+        if factor > LARGEST_FACTOR:
+            warnings.warn(
+                f"{self.kind} was exported for a machine on which steps cost up to {factor:.2f} times as much, compared with "
+                f"each other, as on this one (more than {LARGEST_FACTOR} times): its choices may not pay. Say reprice=True to "
+                "choose by this machine's latencies, or export the bundle here (dvc repro).",
+                stacklevel=2,
+            )
+        return self

@@ -1,0 +1,124 @@
+"""What a step costs by action: the delayed-tree selector's time model.
+
+    T(K, L1, L2; l) = Σ_{i<=L1} draft(1, l + i) + Σ_{0<j<L2} draft(r, l + L1 + j) + target(1 + N, l) + drawing + verify + select
+
+N distinct nodes, r = fed nodes of a branch level; both on average over sampled trees, where rollouts meet. The K first branch
+tokens come from one law: L1 + 1 passes of one row, then L2 - 1 of r (a chain: L of one). Drawing is that of the trunk's tokens
+and of the branches' nodes; verification is the rule's own. Sources: paper 004, Eq. 11; specification of verification, section 8.
+
+Shape suffixes: A actions, T contexts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from predictors.actions import Action
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.throughput import Shape, passes_latency
+
+CHAIN_RULES = ("block", "tokenwise")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Mean ``nodes`` of an action's trees, and of them ``fed``, those on branch levels that a further level hangs under."""
+
+    nodes: float
+    fed: float
+
+    @staticmethod
+    def most(action: Action) -> "Traffic":
+        """Rollouts that never meet."""
+        return Traffic(float(action.most_nodes), float(action.k * max(0, action.l2 - 1)))
+
+    def shape(self, action: Action) -> Shape:
+        """What a step asks of the models."""
+        one_row = action.l1 if action.is_chain else action.l1 + 1
+        levels = max(0, action.l2 - 1)
+        return Shape((1,) * one_row + (self.fed / max(1, levels),) * levels, self.nodes)
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Seconds of steps by context, with what they were computed from.
+
+    ``draft_seconds`` and ``target_seconds`` [T] are those of passes over one token, ``action_seconds`` [T, A] those of whole
+    steps. ``profile_hash`` names the latency profile.
+    """
+
+    contexts: tuple[int, ...]
+    draft_seconds: tuple[float, ...]
+    target_seconds: tuple[float, ...]
+    action_seconds: tuple[tuple[float, ...], ...]
+    profile_hash: str
+
+    def at(self, context: float) -> tuple[float, float, np.ndarray]:
+        """Seconds of a draft pass, of a target pass and of every action's step [A] behind ``context`` cached tokens."""
+        draft, target, *actions = self.rows(np.array([context]))[0]
+        return float(draft), float(target), np.array(actions)
+
+    def rows(self, contexts_B: np.ndarray) -> np.ndarray:
+        """The same as rows [B, 2 + A]: a draft pass, a target pass, every action's step. Beyond the contexts: the nearest's."""
+        grid_T = np.array(self.contexts, dtype=np.float64)
+        place_B = np.interp(contexts_B, grid_T, np.arange(len(grid_T)))
+        left_B = np.minimum(place_B.astype(int), max(0, len(grid_T) - 2))
+        share_B1 = (place_B - left_B)[:, None]
+        right_B = np.minimum(left_B + 1, len(grid_T) - 1)
+        return (1 - share_B1) * self._table[left_B] + share_B1 * self._table[right_B]
+
+    @cached_property
+    def _table(self) -> np.ndarray:
+        return np.column_stack([self.draft_seconds, self.target_seconds, np.array(self.action_seconds)])
+
+    def largest_factor(self, other: "Prices") -> float:
+        """By how much the price of one action in units of another differs at most: 1 where all choices cost alike."""
+        contexts_T = np.array(self.contexts, dtype=np.float64)
+        change_TA = np.log(self.rows(contexts_T)[:, 2:] / other.rows(contexts_T)[:, 2:])
+        return float(np.exp((change_TA.max(axis=1) - change_TA.min(axis=1)).max()))
+
+
+def prices(
+    profile: LatencyProfile, rule: str, actions: Sequence[Action], traffic: Sequence[Traffic], features: int
+) -> Prices:
+    """Prices of ``actions`` verified by ``rule`` at a temperature above 0; the selector reads so many ``features``."""
+    contexts = tuple(int(point) for point in profile.table("target").axes["context"])
+    return Prices(
+        contexts,
+        tuple(profile.latency("draft", rows=1, context=context).seconds for context in contexts),
+        tuple(profile.latency("target", tokens=1, context=context).seconds for context in contexts),
+        tuple(
+            tuple(
+                step_seconds(profile, rule, action, made, context, features)
+                for action, made in zip(actions, traffic, strict=True)
+            )
+            for context in contexts
+        ),
+        profile.profile_hash,
+    )
+
+
+def step_seconds(
+    profile: LatencyProfile, rule: str, action: Action, traffic: Traffic, context: float, features: int
+) -> float:
+    """Seconds of one step at ``context`` cached tokens; ``features=0``: nobody chooses."""
+    total = passes_latency(profile, traffic.shape(action), context).seconds + _verification(
+        profile, rule, traffic.nodes
+    )
+    if action.l1:
+        total += profile.latency("chain_drawing", drafted=action.l1, sampled=1).seconds
+    if action.l2:
+        total += profile.latency("tree_drawing", drafted=traffic.nodes - action.l1, sampled=1).seconds
+    if features:
+        total += profile.latency("predictor", features=features).seconds
+    return total
+
+
+def _verification(profile: LatencyProfile, rule: str, nodes: float) -> float:
+    if rule in CHAIN_RULES:
+        return profile.latency("chain_verification", drafted=nodes, sampled=1).seconds
+    if rule == "traversal":
+        return profile.latency("tree_verification", drafted=nodes, sampled=1).seconds
+    return profile.latency(f"verification_{rule}", drafted=nodes).seconds

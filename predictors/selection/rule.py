@@ -1,0 +1,77 @@
+"""How a selector's expected tokens become a choice, and what is drafted without one.
+
+    s_a = E_a(x) - κ ρ T_a                    a* = argmax s, drafted if s_a* - s_static > margin;  static otherwise
+    static = argmax_a Ē_a / T_a,  ρ = Ē_static / T_static          Ē: mean over the training roots of one sampling setting
+
+Long-run throughput is a ratio of sums over steps, Σ E / Σ T, and what maximises it is not each step's own ratio: a step is worth
+its tokens less what its time would bring elsewhere, ρ* T with ρ* the throughput of the choices themselves (renewal reward). κ
+says how far these are ahead of the static tree. T is taken at the roots' mean context for ρ. Shape suffix: A actions.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictors.latency.actions import Prices
+from predictors.sampling import SamplingSettings
+
+
+@dataclass(frozen=True)
+class Static:
+    """The best static action's ``place`` and its tokens per second, ``rate``."""
+
+    place: int
+    rate: float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A sampling setting of the training roots: their mean ``context`` and mean expected tokens of a step, ``efficiency`` [A]."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    context: float
+    efficiency: tuple[float, ...]
+
+    def distance(self, settings: SamplingSettings) -> tuple[float, float, int]:
+        """How far ``settings`` are: by temperature, then by top-p, then by top-k."""
+        return (
+            abs(self.temperature - settings.temperature),
+            abs(self.top_p - settings.top_p),
+            abs(self.top_k - settings.top_k),
+        )
+
+    def static(self, prices: Prices) -> Static:
+        """argmax_a Ē_a / T_a."""
+        rates_A = np.array(self.efficiency) / prices.at(self.context)[2]
+        place = int(rates_A.argmax())
+        return Static(place, float(rates_A[place]))
+
+
+@dataclass(frozen=True)
+class SelectionRule:
+    """``rate_factor`` κ; ``margin`` of tokens that a choice must promise over the static one; ``max_distance``: the largest
+    trusted squared distance of features from the training rows."""
+
+    rate_factor: float
+    margin: float
+    max_distance: float
+    settings: tuple[Setting, ...]
+
+    def static(self, settings: SamplingSettings, prices: Prices) -> Static:
+        """The best static action at the training roots' setting nearest to ``settings``."""
+        return min(self.settings, key=lambda setting: setting.distance(settings)).static(prices)
+
+    def choose(self, tokens_A: np.ndarray, seconds_A: np.ndarray, static: Static) -> int:
+        """The place of the action to draft, from expected tokens and seconds of a step by action."""
+        return int(self.places(tokens_A[None], seconds_A[None], np.array([static.place]), np.array([static.rate]))[0])
+
+    def places(
+        self, tokens_NA: np.ndarray, seconds_NA: np.ndarray, static_N: np.ndarray, rate_N: np.ndarray
+    ) -> np.ndarray:
+        """`choose` for many roots [N]."""
+        scores_NA = tokens_NA - self.rate_factor * rate_N[:, None] * seconds_NA
+        best_N, rows_N = scores_NA.argmax(axis=1), np.arange(len(scores_NA))
+        lead_N = scores_NA[rows_N, best_N] - scores_NA[rows_N, static_N]
+        return np.where(lead_N > self.margin, best_N, static_N)
