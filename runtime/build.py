@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,14 @@ from predictors.bundle import read_bundle
 from predictors.config import parse_config
 from predictors.contract import require_same_identity
 from predictors.controllers import CONTROLLERS, Controller, build_controller
+from predictors.latency import read_profile
 from runtime.branching.config import BranchConfig
 from runtime.decoding.base import Decoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.decoding.target_roots import TargetRootsDecoder
 from runtime.drafting import DRAFTERS, Drafter
+from runtime.drafting.delayed_tree import DelayedTreeConfig
 from runtime.drafting.multi_candidate import MultiCandidateConfig
 from runtime.identity import pair_identity
 from runtime.pair import ModelPair
@@ -79,7 +81,13 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
     return _built(pair, expanded(config), None, "decoder")
 
 
-def load_decoder(bundle: str | Path, pair: ModelPair, changes: Mapping[str, Any] | None = None) -> Decoder:
+def load_decoder(
+    bundle: str | Path,
+    pair: ModelPair,
+    changes: Mapping[str, Any] | None = None,
+    latency: str | Path | None = None,
+    reprice: bool = False,
+) -> Decoder:
     """The decoder an exported bundle describes, after checking that the bundle was made for ``pair``.
 
     Parameters
@@ -90,6 +98,10 @@ def load_decoder(bundle: str | Path, pair: ModelPair, changes: Mapping[str, Any]
         The models.
     changes
         Keys that replace those of the bundle's own decoder configuration (``{"overlap": "none"}``); a ``preset`` replaces all.
+    latency
+        File of the pair's latency profile on this machine: a controller that follows prices warns if they are others here.
+    reprice
+        Let such a controller follow the prices of ``latency`` instead of those it was exported with.
 
     Raises
     ------
@@ -102,7 +114,12 @@ def load_decoder(bundle: str | Path, pair: ModelPair, changes: Mapping[str, Any]
         raise ValueError(f"{bundle}: unknown controller kind {kind!r}. Update draftwright, or export the bundle again.")
     given = dict(changes or {})
     config = expanded(given if "preset" in given else loaded.card["decoder"] | given)
-    return _built(pair, config, CONTROLLERS[kind].from_bundle(loaded), f"{bundle}: card.json: decoder")
+    controller = CONTROLLERS[kind].from_bundle(loaded)
+    if latency is not None:
+        controller = controller.at_latency(read_profile(latency), reprice)
+    elif reprice:
+        raise ValueError("reprice=True needs the latency profile to take prices from: name its file as latency.")
+    return _built(pair, config, controller, f"{bundle}: card.json: decoder")
 
 
 def _built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
@@ -126,6 +143,11 @@ def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Con
         controller = build_controller(parsed.controller or {"kind": "confidence", "epsilon": DEFAULT_EPSILON})
     if parsed.epsilon is not None:
         controller = controller.with_epsilon(parsed.epsilon)
+    if controller.actions:
+        raise ValueError(
+            f"{where}: a {controller.kind} controller chooses among delayed trees, and branch_parallel drafts chains. Use method "
+            "'speculative'."
+        )
     _require_depth(parsed.gamma, controller, where)
     _check_contract(controller, pair)
     return BranchParallelDecoder(pair, parsed, VERIFIERS[parsed.verifier], controller)
@@ -152,7 +174,7 @@ def _sequential(pair: ModelPair, config: DecoderConfig, controller: Controller) 
         raise ValueError(f"decoder: unknown method {config.method!r}. Known methods: {known}.")
     if pair.draft is None:
         raise ValueError("decoder: method 'speculative' needs a draft model; this pair has none.")
-    drafter = _drafter(config.drafter)
+    drafter = _choosing(_drafter(config.drafter), controller)
     _require_depth(drafter.depth, controller, "decoder.drafter")
     _check_contract(controller, pair)
     if isinstance(drafter, MultiCandidateConfig) and drafter.target_roots > 1:
@@ -166,6 +188,18 @@ def _drafter(config: Mapping[str, Any] | None) -> Drafter:
     if kind not in DRAFTERS:
         raise ValueError(f"decoder.drafter: unknown kind {kind!r}. Known kinds: {', '.join(DRAFTERS)}.")
     return parse_config(DRAFTERS[kind], options, "decoder.drafter")
+
+
+def _choosing(drafter: Drafter, controller: Controller) -> Drafter:
+    """``drafter`` with the trees that ``controller`` chooses among."""
+    if not controller.actions:
+        return drafter
+    if not isinstance(drafter, DelayedTreeConfig):
+        raise ValueError(
+            f"decoder: a {controller.kind} controller chooses among delayed trees, and the drafter is {drafter}. Use "
+            '{"kind": "delayed_tree"}.'
+        )
+    return replace(drafter, choices=controller.actions)
 
 
 def _verifier(name: str, lossy: bool) -> Verifier:

@@ -12,7 +12,8 @@ from runtime.randomness import Chance
 
 @dataclass(frozen=True)
 class Request:
-    """One checked request. ``layers`` are tapped on the target; ``observe`` keeps each round's evidence."""
+    """One checked request. ``layers`` are tapped on the target, ``draft_layers`` on the draft; ``observe`` keeps each round's
+    evidence."""
 
     prompt: list[int]
     max_new_tokens: int
@@ -21,6 +22,7 @@ class Request:
     eos_tokens: frozenset[int]
     layers: tuple[int, ...]
     observe: bool
+    draft_layers: tuple[int, ...] = ()
 
     @property
     def max_length(self) -> int:

@@ -4,10 +4,15 @@ import dataclasses
 
 import torch
 
+from predictors.actions import Action
 from predictors.bundle import write_bundle
 from predictors.contract import CaptureContract, ServingRange
 from predictors.features import FeatureSpec
+from predictors.latency.actions import Prices, Traffic
 from predictors.network import HRADNetwork
+from predictors.selection.features import SelectionSpec
+from predictors.selection.network import SelectorNetwork
+from predictors.selection.rule import SelectionRule, Setting
 from runtime.identity import pair_identity
 
 LAYERS = (1, 2)
@@ -50,6 +55,62 @@ def random_bundle(
         "calibration": {"temperature": 1.0, "bias": [0.0] * num_classes},
         "thresholds": {"rule": dict(RULES[kind]), "max_distance": 1e9, "static_gamma": 2, **thresholds},
         "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": "block"},
+    }
+    if change is not None:
+        change(card)
+    write_bundle(folder, card, network.state_dict())
+    return folder
+
+
+ACTIONS = (Action(1, 1, 0), Action(1, 2, 0), Action(2, 0, 1), Action(2, 1, 1))
+
+
+def selector_bundle(
+    folder,
+    pair,
+    actions=ACTIONS,
+    verifier="traversal",
+    seed=0,
+    temperatures=(0.6, 1.0),
+    change=None,
+    margin=-1.0,
+    sharp=3.0,
+):
+    """Write a delayed-tree selector that is random but decided, made for ``pair``; static is the first action."""
+    torch.manual_seed(seed)
+    hidden, draft_hidden = (model.model.config.hidden_size for model in (pair.target, pair.draft))
+    spec = SelectionSpec((2,), (1,), hidden, draft_hidden, tuple(actions))
+    network = SelectorNetwork(spec, width=8, hidden_sizes=(16, 8), dropout=0.0)
+    with torch.no_grad():
+        network.head[0].weight[:, -5:] = 0  # what hardly changes from root to root
+        network.head[-1].weight.mul_(20 * sharp)
+        for norm in network.norms:
+            norm.weight.uniform_(0.5, 1.5)
+            norm.bias.normal_()
+        features = torch.randn(200, spec.state_size + spec.num_scalars)
+        features[:, -11:-5].abs_()
+        network.head[-1].bias.sub_(network.eval()(features).mean(0))
+    serving = ServingRange(
+        dtype=str(pair.target.dtype).removeprefix("torch."),
+        settings=tuple((temperature, 0.0, 1.0) for temperature in temperatures),
+        min_context=1,
+        max_context=200,
+    )
+    worth = tuple(3.0 - place for place in range(len(actions)))
+    settings = tuple(Setting(temperature, 0, 1.0, 10.0, worth) for temperature in temperatures)
+    prices = Prices((1, 100), (0.001, 0.002), (0.01, 0.02), ((0.01,) * len(actions), (0.02,) * len(actions)), "none")
+    card = {
+        "kind": "delayed_tree",
+        "contract": CaptureContract(pair_identity(pair, spec.layers), serving, provenance={}).to_json(),
+        "selection_spec": dataclasses.asdict(spec),
+        "rule": dataclasses.asdict(SelectionRule(1.0, margin, 1e9, settings)),
+        "prices": dataclasses.asdict(prices),
+        "traffic": [dataclasses.asdict(Traffic.most(action)) for action in actions],
+        "decoder": {
+            "method": "speculative",
+            "drafter": {"kind": "delayed_tree", **dataclasses.asdict(actions[0])},
+            "verifier": verifier,
+        },
     }
     if change is not None:
         change(card)

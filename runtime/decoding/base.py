@@ -135,6 +135,7 @@ class Decoder(ABC):
             eos_tokens=self._eos_tokens(eos_token_id),
             layers=self._layers(tuple(layers)),
             observe=observe,
+            draft_layers=self.controller.draft_layers,
         )
         return self._steps(request)
 

@@ -29,6 +29,7 @@ class Run(ABC):
         self.done = False
         self.newest = -1
         self.hidden_KD: Tensor | None = None
+        self.logits_V: Tensor | None = None
         self.previous: RoundRecord | None = None
 
     @abstractmethod
@@ -76,7 +77,9 @@ class Run(ABC):
     def _root(self) -> Root:
         embedding_E = self.pair.target.embedding(self.newest) if self.request.layers else None
         position = len(self.request.prompt) + self.emitted
-        return Root(position, self.depth, self.request.settings, self.previous, self.hidden_KD, embedding_E)
+        return Root(
+            position, self.depth, self.request.settings, self.previous, self.hidden_KD, embedding_E, self.logits_V
+        )
 
     def _emit(self, record: RoundRecord, tokens: list[int]) -> tuple[list[int], RoundRecord]:
         tokens, self.done = self.request.cut(tokens, self.emitted)

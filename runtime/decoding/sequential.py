@@ -72,6 +72,10 @@ class SequentialRun(Run):
             draft_chance = stream(request.randomness, "draft")
             self.draft = drafter.open(pair.draft, pair.target.vocabulary_size, request, draft_chance)
 
+    def _begin(self, law_V: Tensor, logits_V: Tensor) -> list[int]:
+        self.logits_V = logits_V if self.request.layers else None
+        return super()._begin(law_V, logits_V)
+
     def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
         if self.draft is not None:
             self.draft.prefill(self.request.prompt, emitted)
@@ -90,7 +94,8 @@ class SequentialRun(Run):
         accepted = [tree.token_list[node] for node in path]
         self.target.keep([0, *(node + 1 for node in path)])
         self.newest = token
-        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[row]
+        if out.hidden_NKD is not None:
+            self.hidden_KD, self.logits_V = out.hidden_NKD[row], out.logits[row]
         self.clock.lap("verify")
         if self.draft is not None:
             self.draft.commit(path, accepted, [token])

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from predictors.actions import Action
+from predictors.controllers import Session
 from predictors.signals import NextLaw
 from runtime.adapter import LanguageModel
 from runtime.drafting.draft import require_temperature
@@ -20,23 +22,26 @@ from runtime.tree import DraftLaw
 
 @dataclass(frozen=True)
 class DelayedTreeConfig:
-    """``k`` rollouts of ``l2`` tokens after a trunk of ``l1`` tokens. ``draft_temperature`` as in `ChainConfig`."""
+    """``k`` rollouts of ``l2`` tokens after a trunk of ``l1`` tokens. ``draft_temperature`` as in `ChainConfig`. ``choices``: the
+    trees that the controller drafts instead, if it chooses."""
 
     k: int = 3
     l1: int = 1
     l2: int = 3
     draft_temperature: float | None = None
+    choices: tuple[Action, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.k < 1 or self.l1 < 0 or self.l2 < 0 or self.l1 + self.l2 < 1:
-            raise ValueError(
-                f"a delayed tree needs k >= 1, l1 >= 0, l2 >= 0 and l1 + l2 >= 1, got k={self.k}, l1={self.l1}, l2={self.l2}."
-            )
+        _ = self.action
         require_temperature(self.draft_temperature)
 
     @property
+    def action(self) -> Action:
+        return Action(self.k, self.l1, self.l2)
+
+    @property
     def depth(self) -> int:
-        return self.l1 + self.l2
+        return max(action.depth for action in (self.action, *self.choices))
 
     @property
     def laws(self) -> frozenset[DraftLaw]:
@@ -44,7 +49,7 @@ class DelayedTreeConfig:
 
     @property
     def branches(self) -> bool:
-        return self.k > 1 and self.l2 > 0
+        return not all(action.is_chain for action in (self.action, *self.choices))
 
     def open(
         self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance
@@ -66,10 +71,17 @@ class DelayedTreeDraft(LevelDraft):
         randomness: Chance,
     ) -> None:
         super().__init__(model, vocabulary_size, request, config.draft_temperature, randomness)
-        self._config = config
+        self._action = config.action
+        self._chooses = bool(config.choices)
+
+    def _choose(self, law: NextLaw, session: Session, limit: int) -> int:
+        if self._chooses:
+            self._action = session.tree(self._tree_root(law))
+        return min(limit, self._action.depth)
 
     def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
-        counts = [self._config.k if depth == self._config.l1 else count for count in copies]
+        branching = depth == self._action.l1 and not self._action.is_chain
+        counts = [self._action.k if branching else count for count in copies]
         probs_EV = stacked(laws)
         if self._settings.greedy:
             best: list[int] = probs_EV.argmax(-1).tolist()

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from predictors.controllers import Session
 from predictors.sampling import SamplingSettings
-from predictors.signals import NextLaw, Root
+from predictors.signals import NextLaw, Root, TreeRoot
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
+from runtime.drafting.views import Views
 from runtime.laws import processed_law
 from runtime.randomness import Chance
 from runtime.request import Request
@@ -58,7 +59,8 @@ class Draft(ABC):
         self._settings = draft_settings(draft_temperature, request.settings)
         self._eos_tokens = request.eos_tokens
         self._randomness = randomness
-        self._state = model.open(request.max_length)
+        self._state = model.open(request.max_length, request.draft_layers)
+        self._views = Views() if request.draft_layers else None
         self._scratch: dict[int, int] = {}  # fed nodes of the tree, by their place in the model's scratch
         self._uncached: list[int] = []
 
@@ -68,29 +70,47 @@ class Draft(ABC):
 
     def prefill(self, prompt: list[int], newest: Sequence[int]) -> None:
         """Commit the prompt; ``newest`` are the tokens emitted after it."""
-        self._state.forward(prompt, last=1)
+        out = self._state.forward(prompt, last=1)
         self._state.keep(range(len(prompt)))
         self._uncached = list(newest)
+        if self._views is not None:
+            self._views.committed(out)
 
     def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
         """Keep the cache rows of the accepted ``path`` of nodes, whose tokens are ``accepted``; then come ``newest`` tokens."""
         fed = [self._scratch[node] for node in path if node in self._scratch]
         self._state.keep(fed)
+        if self._views is not None:
+            self._views.keep(fed)
         self._scratch = {}
         self._uncached += [*accepted[len(fed) :], *newest]
 
     def _feed_uncached(self) -> Tensor:
         """Commit the newest tokens; logits [V] after them."""
-        logits_V = self._state.forward(self._uncached, last=1).logits[-1]
+        out = self._state.forward(self._uncached, last=1 if self._views is None else min(2, len(self._uncached)))
         self._state.keep(range(len(self._uncached)))
         self._uncached = []
-        return fit_vocabulary(logits_V, self._vocabulary_size)
+        if self._views is not None:
+            self._views.committed(out)
+        return fit_vocabulary(out.logits[-1], self._vocabulary_size)
 
     def _feed(self, nodes: Sequence[int], tokens: Tensor, parents: Sequence[int]) -> Tensor:
         """Feed nodes of the tree in one pass; logits [nodes, V] after each. Their parents (-1: the root) were fed before."""
         places = [self._scratch[parent] if parent >= 0 else -1 for parent in parents]
         self._scratch |= {node: len(self._scratch) + place for place, node in enumerate(nodes)}
-        return fit_vocabulary(self._state.forward(tokens, places).logits, self._vocabulary_size)
+        out = self._state.forward(tokens, places)
+        if self._views is not None:
+            self._views.drafted(out)
+        return fit_vocabulary(out.logits, self._vocabulary_size)
+
+    def _tree_root(self, law: NextLaw) -> TreeRoot:
+        """The round's root as a controller that taps the draft sees it, ``law`` being the draft's there."""
+        root = law.root
+        if self._views is None or root.logits_V is None:
+            raise ValueError("this controller reads both models' states, and the decoder taps none. Use build_decoder.")
+        logits_V, hidden_2KD = self._views.newest()
+        draft_V = processed_law(fit_vocabulary(logits_V, self._vocabulary_size), self._settings)
+        return TreeRoot(law, processed_law(root.logits_V.to(draft_V.device), root.settings), draft_V, hidden_2KD)
 
     def _law(self, root: Root, depth: int, logits_V: Tensor) -> NextLaw:
         return NextLaw(root, self._settings, depth, logits_V, processed_law(logits_V, self._settings))

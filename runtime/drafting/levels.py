@@ -89,9 +89,14 @@ class LevelDraft(Draft):
         clock: PhaseClock,
     ) -> None:
         """Extend the nodes of ``level`` by one level per depth."""
+        limit = depths.stop
         for depth in depths:
+            if depth >= limit:
+                break
             laws = self._laws(root, depth, level, growth)
             clock.lap("draft")
+            if level == [ROOT]:
+                limit = self._choose(laws[0], session, limit)
             going = [place for place, law in enumerate(laws) if not bool(session.stop_before(law))]
             clock.lap("controller")
             if not going:
@@ -106,6 +111,10 @@ class LevelDraft(Draft):
             clock.lap("controller")
             if not level:
                 break
+
+    def _choose(self, law: NextLaw, session: Session, limit: int) -> int:
+        """The levels to draft once the law at the root is known, at most ``limit``."""
+        return limit
 
     def _laws(self, root: Root, depth: int, level: Sequence[int], growth: Growth) -> list[NextLaw]:
         if level == [ROOT]:

@@ -18,6 +18,8 @@ from runtime.latency.sample import device_of
 from runtime.latency.transfer import open_transfer, transfer_cells
 from runtime.latency.weightless import weightless_pair
 from runtime.pair import ModelPair
+from runtime.tree import DraftLaw
+from runtime.verification.acceptance import NODE_SOLVERS
 
 LEAST_PREPARED_ROWS = 64  # so that rounds differ
 # What the others are compared with: a pass of one, plain decoding.
@@ -38,8 +40,8 @@ class LatencyConfig:
     ``draft_rows`` and ``target_tokens`` start at 1, chains ``drafted`` at 0 (plain decoding). The passes of ``reference_rows``
     and ``reference_tokens`` are also timed over bare Hugging Face, those of ``beside_rows`` and ``beside_tokens`` with the other
     model at work in another process; empty: no such table. Trees are ``tree_paths`` rollouts and have ``tree_nodes`` nodes,
-    multiples of it. ``branch_rows`` are candidates at a branch point and the branches behind them. Contexts and prompts are cut
-    to what the models can hold.
+    multiples of it; besides traversal, ``tree_rules`` verify them. ``branch_rows`` are candidates at a branch point and the
+    branches behind them. Contexts and prompts are cut to what the models can hold.
     """
 
     draft_rows: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
@@ -53,6 +55,7 @@ class LatencyConfig:
     drafted: tuple[int, ...] = (0, 1, 2, 4, 8)
     tree_paths: int = 3
     tree_nodes: tuple[int, ...] = (3, 6, 9, 12)
+    tree_rules: tuple[str, ...] = ("nss", "naive_tree", "spectr", "specinfer", "khisti")
     branch_rows: tuple[int, ...] = (1, 2, 6)
     features: tuple[int, ...] = (64, 512, 2048, 8192)
     bytes: tuple[int, ...] = (64, 8192, 65536, 1048576)
@@ -76,6 +79,13 @@ class LatencyConfig:
         for name in ("tree_paths", "visits", "calls", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+        unknown = [
+            rule for rule in self.tree_rules if rule not in NODE_SOLVERS or DraftLaw.IID not in NODE_SOLVERS[rule][1]
+        ]
+        if unknown:
+            raise ValueError(
+                f"tree_rules {unknown} are no node-by-node rules for i.i.d. draws. Known: {', '.join(NODE_SOLVERS)}."
+            )
         if self.warmup < 0:
             raise ValueError(f"warmup must be >= 0, got {self.warmup}.")
         odd = [count for count in self.tree_nodes if count % self.tree_paths]
@@ -112,7 +122,9 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
             *pass_cells(target, draft, config.target_tokens, config.draft_rows, contexts, generator),
             *reference_cells(target, draft, config.reference_tokens, config.reference_rows, contexts, generator),
             *prefill_cells(target, draft, prompts, generator),
-            *round_cells(prepared, config.drafted, config.tree_paths, config.tree_nodes, config.seed, evict),
+            *round_cells(
+                prepared, config.drafted, config.tree_paths, config.tree_nodes, config.tree_rules, config.seed, evict
+            ),
             *branch_cells(prepared, config.branch_rows, config.seed, evict),
             *beside,
             *decision_cells(config.features, device, generator, evict),

@@ -2,6 +2,7 @@
 
     chain_drawing, chain_verification  drafted, sampled   a chain of ``drafted`` tokens, verified by blocks
     tree_drawing, tree_verification    drafted, sampled   a delayed tree of ``drafted`` distinct nodes, verified by traversal
+    verification_<rule>                drafted            such a tree, sampled, verified by another ``rule``
 
 Drawing is the time in phase ``draft`` of the round's own clock, verification all the rest of the round: verdict, controller
 hooks, records. ``sampled`` is the temperature, 0 or 1. Nothing drafted is plain decoding, which has no drawing. At temperature 1
@@ -60,10 +61,12 @@ def round_cells(
     drafted: Sequence[int],
     tree_paths: int,
     tree_nodes: Sequence[int],
+    rules: Sequence[str],
     seed: int,
     before: Callable[[], None],
 ) -> list[Cell]:
-    """Cells of the four tables over a weightless ``pair``; ``tree_nodes`` are multiples of ``tree_paths``."""
+    """Cells of the four tables, and of one for each of ``rules``, over a weightless ``pair``; ``tree_nodes`` are multiples of
+    ``tree_paths``."""
     assert pair.draft is not None
     models = (pair.target, pair.draft)
     _require_parting_paths(tree_paths, min(model.vocabulary_size for model in models))
@@ -79,6 +82,10 @@ def round_cells(
             rounds = Rounds(tree_decoder(pair, tree_paths, depth), count, temperature, seed, *devices)
             at = {"drafted": count, "sampled": temperature}
             cells.append(_cell("tree", at, rounds, before))
+    for rule in rules:
+        for count in tree_nodes:
+            rounds = Rounds(tree_decoder(pair, tree_paths, count // tree_paths, rule), count, 1, seed, *devices)
+            cells.append(Cell((f"verification_{rule}",), {"drafted": count}, rounds.measure_rest, before))
     return cells
 
 
@@ -90,10 +97,10 @@ def chain_decoder(pair: ModelPair, gamma: int) -> Decoder:
     return build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": "block"})
 
 
-def tree_decoder(pair: ModelPair, paths: int, depth: int) -> Decoder:
+def tree_decoder(pair: ModelPair, paths: int, depth: int, rule: str = "traversal") -> Decoder:
     """Trees of ``paths`` rollouts of ``depth`` tokens from the root."""
     drafter = {"kind": "delayed_tree", "k": paths, "l1": 0, "l2": depth}
-    return build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": "traversal"})
+    return build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": rule})
 
 
 def _require_parting_paths(paths: int, vocabulary_size: int) -> None:

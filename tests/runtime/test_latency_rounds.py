@@ -57,12 +57,25 @@ def test_rounds_over_weightless_models_draft_what_is_asked(weightless, gamma, te
 def test_tree_cells_time_rounds_of_as_many_distinct_nodes_as_their_coordinate(weightless, temperature, monkeypatch):
     drafted = []
     monkeypatch.setattr(rounds, "tree_decoder", lambda *shape: note_drafted(tree_decoder(*shape), drafted))
-    cells = round_cells(weightless, [0, 2], 3, [3, 6], 0, lambda: None)
+    cells = round_cells(weightless, [0, 2], 3, [3, 6], ["specinfer"], 0, lambda: None)
     for cell in cells:
         if cell.tables[0] == "tree_drawing" and cell.at["sampled"] == temperature:
             for _ in range(5):
                 cell.measure()
                 assert drafted[-1] == cell.at["drafted"]
+
+
+def test_rules_are_timed_on_sampled_trees_that_they_verify(weightless, monkeypatch):
+    made = []
+    monkeypatch.setattr(rounds, "tree_decoder", lambda *shape: made.append(tree_decoder(*shape)) or made[-1])
+    cells = [
+        c for c in round_cells(weightless, [0], 3, [3, 6], ["specinfer", "khisti"], 0, lambda: None) if len(c.at) == 1
+    ]
+    assert [(cell.tables, cell.at) for cell in cells] == [
+        ((f"verification_{rule}",), {"drafted": count}) for rule in ("specinfer", "khisti") for count in (3, 6)
+    ]
+    assert [decoder.verifier.name for decoder in made[-4:]] == ["specinfer", "specinfer", "khisti", "khisti"]
+    assert all(cell.measure()[0] > 0 for cell in cells)
 
 
 def note_drafted(decoder, drafted):
@@ -75,12 +88,12 @@ def note_drafted(decoder, drafted):
 
 
 def test_cells_of_rounds_cover_the_grid_and_plain_decoding_has_no_drawing(weightless):
-    cells = round_cells(weightless, [0, 2], 3, [3, 6], 0, lambda: None)
+    cells = round_cells(weightless, [0, 2], 3, [3, 6], ["specinfer"], 0, lambda: None)
     places = {(table, *cell.at.values()) for cell in cells for table in cell.tables}
     chain = {("chain_drawing", 2, t) for t in (0, 1)} | {("chain_verification", n, t) for n in (0, 2) for t in (0, 1)}
     assert places == chain | {
         (f"tree_{kind}", n, t) for kind in ("drawing", "verification") for n in (3, 6) for t in (0, 1)
-    }
+    } | {("verification_specinfer", n) for n in (3, 6)}
     for cell in cells:
         seconds = cell.measure()
         assert len(seconds) == len(cell.tables)
@@ -104,7 +117,7 @@ def test_a_round_waits_for_the_devices_of_both_models(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     pair = weightless_pair(ModelPair(*(tiny_llama(64, seed=seed) for seed in (0, 1))), 40, generator())
     pair.target.device, pair.draft.device = torch.device("cuda", 0), torch.device("cuda", 1)
-    for cell in round_cells(pair, [0, 2], 3, [3], 0, lambda: None):
+    for cell in round_cells(pair, [0, 2], 3, [3], ["khisti"], 0, lambda: None):
         waited.clear()
         cell.measure()
         assert len(waited) % 4 == 0  # two devices before and after every round, those passed over among them
@@ -114,7 +127,7 @@ def test_a_round_waits_for_the_devices_of_both_models(monkeypatch):
 def test_one_device_of_both_models_is_waited_for_once(weightless, monkeypatch):
     waited = []
     monkeypatch.setattr(rounds, "synchronise", lambda *devices: waited.append(devices))
-    for cell in round_cells(weightless, [0, 2], 3, [3], 0, lambda: None):
+    for cell in round_cells(weightless, [0, 2], 3, [3], ["khisti"], 0, lambda: None):
         cell.measure()
     assert set(waited) == {(CPU,)}
 
