@@ -17,7 +17,7 @@ from tqdm import tqdm
 from pipelines.measuring.provenance import source_hash
 from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.prompt_table import SPLITS, read_prompts
+from pipelines.prompt_table import SPLITS, Prompt, read_prompts
 from predictors.bundle import bundle_hash, read_bundle
 from predictors.controllers import learned_controller
 from runtime import ModelPair
@@ -27,16 +27,15 @@ COLLECTING_CODE = (
     "trace_collection",
     "runtime",
     "predictors/controllers",
+    "predictors/actions.py",
     "predictors/features.py",
+    "predictors/selection",
     "predictors/signals.py",
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_pair_arguments(parser)
-    parser.add_argument("pair_folder", type=Path, help="output of the pair stage")
-    parser.add_argument("prompts", type=Path, help="output of the prompts stage")
-    parser.add_argument("out", type=Path, help="folder of the shards")
+    add_collection_arguments(parser)
     parser.add_argument("--section", default="traces", help="section of the pair's parameters (default: %(default)s)")
     parser.add_argument(
         "--policy", type=Path, help="bundle that decides every other round, of which the rounds between are written"
@@ -45,19 +44,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     config = load_parameters(TraceConfig, args.pair, args.section, args.params)
-    place = read_pair(args.pair_folder)
-    torch.set_num_threads(config.threads)  # before loading, which times number formats
-    pair = ModelPair.load(place.target, place.draft, dtype=config.dtype, tokenizer=place.tokenizer)
-    prompts = [prompt for split in SPLITS for prompt in read_prompts(args.prompts, split)]
-    code, policy = source_hash(COLLECTING_CODE), None
+    pair, prompts, code = open_collection(args, config.threads, config.dtype)
+    policy = None
     if args.policy is not None:
         code += bundle_hash(args.policy)
         policy = learned_controller(read_bundle(args.policy))
-    done = collect(pair, prompts, config, args.out, _progress, code, policy)
+    done = collect(pair, prompts, config, args.out, progress, code, policy)
     print(f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run")
 
 
-def _progress(work: Iterable[Any], total: int) -> Iterable[Any]:
+def add_collection_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every stage that collects takes."""
+    add_pair_arguments(parser)
+    parser.add_argument("pair_folder", type=Path, help="output of the pair stage")
+    parser.add_argument("prompts", type=Path, help="output of the prompts stage")
+    parser.add_argument("out", type=Path, help="folder of the shards")
+
+
+def open_collection(args: argparse.Namespace, threads: int, dtype: str) -> tuple[ModelPair, list[Prompt], str]:
+    """The pair, the prompts of all splits, and the hash of the collecting code."""
+    place = read_pair(args.pair_folder)
+    torch.set_num_threads(threads)  # before loading, which times number formats
+    pair = ModelPair.load(place.target, place.draft, dtype=dtype, tokenizer=place.tokenizer)
+    prompts = [prompt for split in SPLITS for prompt in read_prompts(args.prompts, split)]
+    return pair, prompts, source_hash(COLLECTING_CODE)
+
+
+def progress(work: Iterable[Any], total: int) -> Iterable[Any]:
+    """A bar over prompts."""
     return tqdm(work, total=total, desc="collect", unit="prompt")
 
 

@@ -1,0 +1,168 @@
+"""Root traces: the places they lie at, the features that a decoder's controller sees there, and a collection that goes on."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from predictors.actions import ActionSet
+from predictors.controllers import DelayedTree
+from predictors.sampling import SamplingSettings
+from predictors.schema import ROOT_COLUMNS
+from predictors.selection.features import CAPTURED_SCALARS, scalars_of, state_of
+from predictors.training.root_table import RootTable
+from runtime import ModelPair, Randomness, load_decoder
+from tests.bundles import selector_bundle
+from tests.toys import tiny_llama
+from tests.trace_collection.collecting import contents, quiet, random_prompts, read
+from trace_collection.roots import RootTraceConfig, RootTracer, collect_roots
+
+ACTIONS = ActionSet(chains=(1, 3), k=(2,), l1=(0, 1), l2=(1, 2))
+CONFIG = RootTraceConfig(
+    actions=ACTIONS,
+    rules=("specinfer", "traversal", "block"),
+    spacing=5,
+    roots_per_prompt=3,
+    prompts=(3, 1, 1),
+    draws=(2, 2, 3),
+    prompts_per_shard=2,
+    threads=1,
+)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair(tiny_llama(seed=0), tiny_llama(seed=0, layers=1))
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return random_prompts([4, 6, 5, 7, 4, 6], ["train", "train", "validation", "train", "train", "test"])
+
+
+@pytest.fixture(scope="module")
+def collected(pair, prompts, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("roots")
+    collect_roots(pair, prompts, CONFIG, folder, quiet)
+    return folder
+
+
+def test_columns_manifest_and_places(collected, prompts):
+    rows, manifest = read(collected), json.loads((collected / "manifest.json").read_text())
+    assert set(rows[0]) == set(ROOT_COLUMNS)
+    assert manifest["rules"] == list(CONFIG.rules) and manifest["draws"] == 3
+    assert manifest["selection_spec"]["actions"] == [dataclasses.asdict(action) for action in ACTIONS.actions]
+    assert manifest["contract"]["serving_range"]["settings"] == [[0.6, 0.0, 1.0], [1.0, 0.0, 1.0]]
+    by_id = {prompt.id: prompt for prompt in prompts}
+    assert [row["prompt_id"] for row in rows[::6][:1]] == ["p0"]
+    for row in rows:
+        assert row["position"] == len(by_id[row["prompt_id"]].tokens) + 1 + 5 * row["root"]
+    assert len(rows) == 2 * 5 * 3, "two settings, five prompts, three roots"
+    assert {row["prompt_id"] for row in rows} == {"p0", "p1", "p2", "p3", "p5"}, "three of the four for training"
+
+
+def test_labels_lie_between_one_and_the_depth(collected):
+    assert RootTable.read(collected).rows("test").efficiency_NDKA.shape[1] == 3
+    table = RootTable.read(collected).rows("train")
+    efficiency = table.efficiency_NDKA
+    assert efficiency.shape == (len(table), 2, 3, len(ACTIONS.actions))
+    depths = np.array([action.depth for action in ACTIONS.actions])
+    chains = np.array([action.is_chain for action in ACTIONS.actions])
+    assert np.isnan(efficiency[:, :, 2][..., ~chains]).all(), "block verification takes no branching tree"
+    known = efficiency[np.isfinite(efficiency)]
+    assert len(known) == efficiency.size - 2 * len(table) * (~chains).sum()
+    assert (known >= 1 - 1e-6).all() and (np.nan_to_num(efficiency) <= depths + 1 + 1e-6).all()
+    order = [place for place, action in enumerate(ACTIONS.actions) if action.is_chain]
+    assert (np.diff(efficiency[:, :, 0][..., order]) >= -1e-6).all(), "a longer chain of the same draws accepts no less"
+    assert not np.allclose(efficiency[:, 0], efficiency[:, 1], equal_nan=True), "draws differ"
+
+
+def test_features_are_those_a_controller_sees_there(pair, prompts, tmp_path, monkeypatch):
+    """The first root of a prompt is the state after the prefill; a decoder that emits the same token meets the same."""
+    tracer, prompt, settings = RootTracer(pair, CONFIG), prompts[0], SamplingSettings(1.0)
+    seen, decoder = [], load_decoder(selector_bundle(tmp_path / "b", pair), pair)
+    expected = DelayedTree.expected
+    monkeypatch.setattr(
+        DelayedTree, "expected", lambda controller, root: (seen.append(root), expected(controller, root))[1]
+    )
+    trajectory = tracer.trajectories.generate
+    for seed in range(10):
+        randomness = Randomness(seed)
+        first = decoder.generate(prompt.tokens, max_new_tokens=6, temperature=1.0, randomness=randomness).tokens[0]
+        monkeypatch.setattr(
+            tracer.trajectories,
+            "generate",
+            lambda *given, first=first, **more: _starting(trajectory(*given, **more), first),
+        )
+        row = tracer.rows(prompt, settings)[0]
+        root = next(view for view in seen if view.root.position == len(prompt.tokens) + 1)
+        np.testing.assert_array_equal(row["state"], state_of(root).numpy())
+        np.testing.assert_allclose(row["scalars"], scalars_of(root).numpy(), rtol=1e-5, atol=1e-6)
+        seen.clear()
+
+
+def _starting(generation, token):
+    generation.tokens[0] = token
+    return generation
+
+
+def test_scalars_have_their_names(collected):
+    table = RootTable.read(collected)
+    columns = dict(zip(CAPTURED_SCALARS, table.scalars_NC.T, strict=True))
+    np.testing.assert_array_equal(columns["position"], table.column("position"))
+    np.testing.assert_allclose(columns["temperature"], table.column("temperature"))
+    assert (columns["target_entropy"] > 0).all() and (columns["divergence"] > 0).all()
+    assert ((columns["distance"] > 0) & (columns["distance"] < 2)).all()
+
+
+def test_a_collection_that_was_interrupted_ends_in_the_same_bytes(pair, prompts, collected, tmp_path):
+    def interrupted(work, total):
+        for place, item in enumerate(work):
+            if place == 5:
+                raise KeyboardInterrupt
+            yield item
+
+    with pytest.raises(KeyboardInterrupt):
+        collect_roots(pair, prompts, CONFIG, tmp_path / "roots", interrupted)
+    done = collect_roots(pair, prompts, CONFIG, tmp_path / "roots", quiet)
+    assert done == {"shards": 5, "kept": 2, "rows": 30}
+    assert contents(tmp_path / "roots") == contents(collected)
+    other = dataclasses.replace(CONFIG, seed=1)
+    assert collect_roots(pair, prompts, other, tmp_path / "roots", quiet)["kept"] == 0
+
+
+def test_more_draws_agree_with_fewer_on_average(pair, prompts):
+    """Each draw is an unbiased label: means over roots differ by their spread only."""
+    config = dataclasses.replace(CONFIG, draws=(24, 1, 1), rules=("specinfer",))
+    rows = RootTracer(pair, config).rows(prompts[0], SamplingSettings(1.0))
+    labels = np.stack([row["efficiency"].reshape(24, len(ACTIONS.actions)) for row in rows])
+    first, second = labels[:, :12].mean(1), labels[:, 12:].mean(1)
+    error = labels.std(axis=1) / np.sqrt(6)
+    assert (np.abs(first - second) <= 4 * error + 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"settings": (SamplingSettings(0.0),)}, "temperatures above 0"),
+        ({"rules": ("rrs_without_replacement",)}, "not lossless for IID"),
+        ({"rules": ("magic",)}, "unknown rule 'magic'"),
+        ({"draws": (2, 0, 1)}, "draws must be three numbers >= 1"),
+        ({"spacing": 1}, "at least 2 tokens apart"),
+        ({"prompts": (1, 2)}, "three numbers"),
+    ],
+)
+def test_bad_parameters_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(CONFIG, **change)
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(pair, prompts, tmp_path):
+    with pytest.raises(ValueError, match=r"does not fit the pair's context of 256"):
+        collect_roots(pair, prompts, dataclasses.replace(CONFIG, spacing=200), tmp_path / "roots", quiet)
+    with pytest.raises(ValueError, match=r"traces\.roots\.max_gigabytes allows only"):
+        collect_roots(pair, prompts, dataclasses.replace(CONFIG, max_gigabytes=1e-9), tmp_path / "roots", quiet)
+    with pytest.raises(ValueError, match="need a draft model"):
+        collect_roots(ModelPair(pair.target.model), prompts, CONFIG, tmp_path / "roots", quiet)
+    assert not (tmp_path / "roots").exists()

@@ -1,0 +1,132 @@
+"""Expected tokens of a step by action and rule, exactly, on the trees of a grove (`trace_collection.grove`).
+
+    node by node    reach(child c of u) = reach(u) B(u; draws at u -> c);    E = 1 + Σ_v reach(v) [v does not end the text]
+    block           E = Σ_i P(stop at i) (min(i, cut) + 1 - [i is an end within the cut])          one law for all cuts of a chain
+    traversal       on chains like block; else the same, uncut, on every tree by itself: it looks at the leaves first
+
+A node that ends the text is emitted without a token behind it. A node-by-node rule treats a node by its draws alone, whatever
+hangs below and wherever in an action's tree it stands: its branching probabilities are computed once for all actions and samples.
+On chains all of them are tokenwise verification, but for nss. Source: specification of verification, sections 2, 6 and 7. Shape
+suffixes: C contexts (a node with its draws in order), N nodes, V vocabulary, A actions, K rules.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from predictors.actions import Action
+from runtime.tree import DraftLaw
+from runtime.verification import VERIFIERS
+from runtime.verification.acceptance import NODE_SOLVERS
+from runtime.verification.draws import Draws
+from runtime.verification.top_down import branching
+from trace_collection.grove import ROOT, Grove, Sample
+
+Context = tuple[int, tuple[int, ...]]  # a node, and its children as drawn: one of several copies stands several times
+BLOCK = "block"
+BY_LAW = (BLOCK, "traversal")  # rules that look at more than a node and its draws; on chains they are one
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """An action's tree: the ``contexts`` a walk may come through, parents first, and its distinct nodes and fed branch nodes."""
+
+    contexts: tuple[Context, ...]
+    nodes: int
+    fed: int
+
+
+class Efficiencies:
+    """Evaluates the samples of a grove; ``target_probs_NV`` are the target's laws at the root and behind every node."""
+
+    def __init__(self, grove: Grove, target_probs_NV: Tensor) -> None:
+        self._grove = grove
+        self._target_probs_NV = target_probs_NV
+        self._branching: dict[str, dict[Context, dict[int, float]]] = {}
+        self._contexts: dict[Context, None] = {}
+        self._chains: dict[int, list[tuple[float, int, bool]]] = {}
+
+    def array(self, rules: Sequence[str], actions: Sequence[Action]) -> np.ndarray:
+        """E[emitted] [samples, K, A] in float64; NaN for branching trees under a rule for chains."""
+        drawn = [[self.drawn(sample, action) for action in actions] for sample in self._grove.samples]
+        self._contexts = {context: None for trees in drawn for tree in trees for context in tree.contexts}
+        return np.array(
+            [
+                [
+                    [self._expected(rule, sample, action, tree) for action, tree in zip(actions, trees, strict=True)]
+                    for rule in rules
+                ]
+                for sample, trees in zip(self._grove.samples, drawn, strict=True)
+            ]
+        )
+
+    def traffic(self, actions: Sequence[Action]) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct nodes [A] and fed branch nodes [A] of the actions' trees, means over the samples."""
+        samples = self._grove.samples
+        trees = [[self.drawn(sample, action) for action in actions] for sample in samples]
+        counts = np.array([[(tree.nodes, tree.fed) for tree in some] for some in trees], dtype=float).mean(axis=0)
+        return counts[:, 0], counts[:, 1]
+
+    def drawn(self, sample: Sample, action: Action) -> Drawn:
+        """The tree of ``action``: the trunk's beginning, and behind it the first rollouts, cut."""
+        trunk = sample.trunk.nodes[: action.l1]
+        rollouts = [] if action.is_chain else sample.rollouts.get(action.l1, [])[: action.k]
+        paths = [path.nodes[: action.l2] for path in rollouts]
+        below = {node for path in paths for node in path}
+        fed = {node for path in paths for node in path[: max(0, action.l2 - 1)] if not self._grove.ends(node)}
+        lists: dict[int, list[int]] = {}
+        for start, nodes in [(ROOT, trunk), *((trunk[-1] if trunk else ROOT, path) for path in paths)]:
+            for parent, node in zip([start, *nodes], nodes, strict=False):
+                lists.setdefault(parent, []).append(node)
+        return Drawn(tuple((node, tuple(some)) for node, some in lists.items()), len(trunk) + len(below), len(fed))
+
+    def _expected(self, rule: str, sample: Sample, action: Action, tree: Drawn) -> float:
+        if VERIFIERS[rule].chains_only and not action.is_chain:
+            return float("nan")
+        if rule not in BY_LAW:
+            return self._node_by_node(rule, tree)
+        if action.is_chain or action.l1 not in sample.rollouts:
+            if id(sample) not in self._chains:
+                self._chains[id(sample)] = self._law(BLOCK, [sample.trunk.nodes])
+            return _emitted(self._chains[id(sample)], action.depth)
+        rollouts = sample.rollouts[action.l1][: action.k]
+        paths = [sample.trunk.nodes[: action.l1], *(path.nodes[: action.l2] for path in rollouts)]
+        return _emitted(self._law(rule, paths), action.depth)
+
+    def _law(self, rule: str, paths: Sequence[Sequence[int]]) -> list[tuple[float, int, bool]]:
+        """Of every row of the tree of ``paths``: P(stop there), its depth, and whether its node ends the text."""
+        tree, nodes = self._grove.tree(paths)
+        law = VERIFIERS[rule](tree, self._target_probs_NV[[0, *(node + 1 for node in nodes)]])
+        ends = [False, *(self._grove.ends(node) for node in nodes)]
+        return list(zip(law.stop.tolist(), law.depths, ends, strict=True))
+
+    def _node_by_node(self, rule: str, tree: Drawn) -> float:
+        if rule not in self._branching:
+            self._branching[rule] = self._branching_of(rule)
+        steps, reach, emitted = self._branching[rule], {ROOT: 1.0}, 1.0
+        for context in tree.contexts:
+            for child, probability in steps[context].items():
+                reach[child] = reach[context[0]] * probability
+                emitted += 0.0 if self._grove.ends(child) else reach[child]
+        return emitted
+
+    def _branching_of(self, rule: str) -> dict[Context, dict[int, float]]:
+        """B(node; draws -> child) of every context, from one call of the rule's solver."""
+        contexts, grove = list(self._contexts), self._grove
+        target_CV = self._target_probs_NV[[node + 1 for node, _ in contexts]]
+        draft_CV = torch.stack([grove.laws[node] for node, _ in contexts])
+        lists, tokens = [list(children) for _, children in contexts], torch.tensor(grove.tokens)
+        step_CK = branching(NODE_SOLVERS[rule][0], Draws(lists, tokens, DraftLaw.IID, target_CV, draft_CV))
+        found: dict[Context, dict[int, float]] = {}
+        for context, row in zip(contexts, step_CK.tolist(), strict=True):
+            shares = found.setdefault(context, {})
+            for child, share in zip(context[1], row, strict=False):
+                shares[child] = shares.get(child, 0.0) + share
+        return found
+
+
+def _emitted(law: Sequence[tuple[float, int, bool]], cut: int) -> float:
+    return sum(share * (min(depth, cut) + 1 - (end and depth <= cut)) for share, depth, end in law)

@@ -1,0 +1,166 @@
+"""Sampled trees of one root, all in one: what the delayed trees of an action set have in common is drafted and verified once.
+
+    trunk      x_1 … x_T from the draft, T the longest chain or trunk
+    rollouts   from every trunk length L1 that branches, the most rollouts K of the most depth L2 that any action with it has
+
+The tree of (K, L1, L2) is the first L1 trunk tokens and the first K rollouts from there, cut at depth L2: each has exactly the
+law of a tree drawn by itself. Equal tokens under one node are one node, whichever path drew them, so a pass of either model runs
+over every distinct node once. A path ends at an end-of-sequence token. Source: specification of verification, section 7 ("label
+economics"). Shape suffixes: N nodes, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from predictors.actions import Action
+from predictors.sampling import SamplingSettings
+from runtime.adapter import ModelState
+from runtime.drafting.draft import fit_vocabulary
+from runtime.laws import processed_law
+from runtime.randomness import Chance
+from runtime.tree import TokenTree
+
+ROOT = -1
+
+
+@dataclass
+class Path:
+    """Nodes drawn one after the other below ``start``, at most ``length`` of them."""
+
+    start: int
+    length: int
+    nodes: list[int] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.nodes[-1] if self.nodes else self.start
+
+
+@dataclass
+class Sample:
+    """One trunk, and by trunk length the rollouts from there (none if the trunk ended before)."""
+
+    trunk: Path
+    rollouts: dict[int, list[Path]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What an action set asks for: the longest ``trunk``, and by trunk length the most rollouts and their depth."""
+
+    trunk: int
+    branches: dict[int, tuple[int, int]]
+
+    @staticmethod
+    def of(actions: Sequence[Action]) -> "Extent":
+        trees = [action for action in actions if not action.is_chain]
+        behind = {l1: [tree for tree in trees if tree.l1 == l1] for l1 in sorted({tree.l1 for tree in trees})}
+        branches = {l1: (max(tree.k for tree in some), max(tree.l2 for tree in some)) for l1, some in behind.items()}
+        return Extent(max(action.l1 for action in actions), branches)
+
+    @property
+    def most_nodes(self) -> int:
+        """Nodes of one sample if no paths meet."""
+        return self.trunk + sum(k * depth for k, depth in self.branches.values())
+
+    @property
+    def depth(self) -> int:
+        return max([self.trunk, *(l1 + depth for l1, (_, depth) in self.branches.items())])
+
+
+class Grove:
+    """Nodes of all samples at a root, with the draft's law behind every node that was drawn from."""
+
+    def __init__(self, root_law_V: Tensor, eos_tokens: frozenset[int]) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.depths: list[int] = []
+        self.samples: list[Sample] = []
+        self.eos_tokens = eos_tokens
+        self.laws: dict[int, Tensor] = {ROOT: root_law_V}
+        self._known: dict[tuple[int, int], int] = {}
+
+    def child(self, parent: int, token: int) -> int:
+        """The node of ``token`` under ``parent``."""
+        node = self._known.setdefault((parent, token), len(self.tokens))
+        if node == len(self.tokens):
+            self.tokens.append(token)
+            self.parents.append(parent)
+            self.depths.append(1 + (0 if parent == ROOT else self.depths[parent]))
+        return node
+
+    def ends(self, node: int) -> bool:
+        """Whether nothing may follow ``node``."""
+        return node != ROOT and self.tokens[node] in self.eos_tokens
+
+    def tree(self, paths: Sequence[Sequence[int]]) -> tuple[TokenTree, list[int]]:
+        """The tree of ``paths`` of nodes from the root, in draw order, and its nodes: rows beneath the root's.
+
+        A step that several paths share counts as drawn by each of them, as those of rollouts do; give a trunk once.
+        """
+        nodes = list(dict.fromkeys(node for path in paths for node in path))
+        place = {ROOT: -1} | {node: index for index, node in enumerate(nodes)}
+        law_V = self.laws[ROOT]
+        rows = [self.laws.get(node, torch.zeros_like(law_V)) for node in (ROOT, *nodes)]
+        tree = TokenTree(
+            tokens=torch.tensor([self.tokens[node] for node in nodes]),
+            parents=torch.tensor([place[self.parents[node]] for node in nodes]),
+            draws=torch.tensor([place[node] for path in paths for node in path]),
+            draft_probs=torch.stack(rows),
+        )
+        return tree, nodes
+
+
+def draw_grove(
+    draft: ModelState,
+    root_law_V: Tensor,
+    extent: Extent,
+    num_samples: int,
+    settings: SamplingSettings,
+    eos_tokens: frozenset[int],
+    chance: Chance,
+) -> Grove:
+    """Draw ``num_samples`` samples level by level; ``draft`` has committed everything up to the root and keeps no scratch."""
+    grove = Grove(root_law_V, eos_tokens)
+    places: dict[int, int] = {ROOT: -1}
+    active = []
+    for _ in range(num_samples):
+        sample = Sample(Path(ROOT, extent.trunk))
+        grove.samples.append(sample)
+        active += [sample.trunk, *_branch(sample, ROOT, 0, extent)]
+    while active := [path for path in active if len(path.nodes) < path.length and not grove.ends(path.end)]:
+        unknown = list(dict.fromkeys(path.end for path in active if path.end not in grove.laws))
+        if unknown:
+            _feed(draft, grove, unknown, places, settings)
+        tokens = chance.categorical(torch.stack([grove.laws[path.end] for path in active])).tolist()
+        for path, token in zip(active, tokens, strict=True):
+            path.nodes.append(grove.child(path.end, token))
+        for sample in grove.samples:
+            trunk = sample.trunk
+            if len(trunk.nodes) not in sample.rollouts and not grove.ends(trunk.end):
+                active += _branch(sample, trunk.end, len(trunk.nodes), extent)
+    draft.keep([])
+    return grove
+
+
+def _branch(sample: Sample, node: int, depth: int, extent: Extent) -> list[Path]:
+    """The rollouts of ``sample`` from ``node``, if any action branches at this trunk length."""
+    k, length = extent.branches.get(depth, (0, 0))
+    if k:
+        sample.rollouts[depth] = [Path(node, length) for _ in range(k)]
+    return sample.rollouts.get(depth, [])
+
+
+def _feed(
+    draft: ModelState, grove: Grove, nodes: Sequence[int], places: dict[int, int], settings: SamplingSettings
+) -> None:
+    """One pass of the draft over ``nodes``, whose parents were fed before."""
+    parents = [places[grove.parents[node]] for node in nodes]
+    for node in nodes:
+        places[node] = len(places) - 1
+    logits = draft.forward(torch.tensor([grove.tokens[node] for node in nodes]), parents).logits
+    laws = processed_law(fit_vocabulary(logits, grove.laws[ROOT].shape[-1]), settings)
+    grove.laws |= dict(zip(nodes, laws, strict=True))
