@@ -1,0 +1,195 @@
+"""What choosing trees per root is worth on roots that were not trained on, from exact labels.
+
+    tokens per second   Σ E_a / Σ T_a over the roots, a the policy's choice: long-run throughput is a ratio of sums
+    static              the best static action of the root's sampling setting
+    selector            the network's hard choices
+    oracle              argmax_a E_a - ρ T_a at every root, ρ its own throughput
+
+The oracle knows expected tokens only through few sampled trees, and a maximum over noisy labels is biased upwards. So it chooses
+on all draws of a root but one and is scored on that one, each in turn (``oracle``: cautious, the more draws the less so); chosen
+and scored on all draws it is an upper bound (``oracle_same_draws``). Share of the gap closed = (selector - static) / (oracle -
+static). Intervals by bootstrap over documents. Shape suffixes: N roots, D draws, A actions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from predictors.selection.network import ServedSelector
+from predictors.selection.rule import SelectionRule
+from predictors.training.bootstrap import DocumentBootstrap, interval
+from predictors.training.selector_rows import Labelling, SelectorRows
+
+RATE_FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
+MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)  # tokens
+NEVER = 1e9  # a margin that no choice promises
+ORACLE_STEPS = 20
+
+
+@dataclass(frozen=True)
+class SelectorCalibration:
+    """The largest trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation roots;
+    ``bootstrap_replicates`` behind intervals."""
+
+    distance_quantile: float = 0.999
+    distance_margin: float = 2.0
+    bootstrap_replicates: int = 2000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.distance_quantile <= 1 or self.distance_margin <= 0:
+            raise ValueError("distance_quantile must lie in (0, 1] and distance_margin must be positive.")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a policy's choices bring at every root: expected tokens [N] and seconds [N], and the ``places`` chosen."""
+
+    tokens: np.ndarray
+    seconds: np.ndarray
+    places: np.ndarray | None = None
+
+    @property
+    def throughput(self) -> float:
+        """Tokens per second."""
+        return float(self.tokens.sum() / self.seconds.sum())
+
+
+def served(selector: ServedSelector, rows: SelectorRows) -> tuple[np.ndarray, np.ndarray]:
+    """Expected tokens [N, A] and squared distances [N], one root at a time as decoding asks for them."""
+    with torch.inference_mode():
+        parts = [selector(features) for features in rows.features]
+    logs_NA = torch.stack([logs for logs, _ in parts]).double()
+    return logs_NA.exp().numpy(), np.array([float(distance) for _, distance in parts])
+
+
+def calibrated_rule(
+    selector: ServedSelector, labelling: Labelling, validation: SelectorRows, config: SelectorCalibration
+) -> tuple[SelectionRule, float]:
+    """The rate factor and margin of most tokens per second on validation roots (of equals the largest margin), with the trusted
+    distance; and the gain over the static choice there."""
+    tokens_NA, distance_N = served(selector, validation)
+    limit = config.distance_margin * float(np.quantile(distance_N, config.distance_quantile))
+    tried = [(factor, margin) for factor in RATE_FACTORS for margin in MARGINS] + [(1.0, NEVER)]
+    rules = [SelectionRule(factor, margin, limit, labelling.settings) for factor, margin in tried]
+    values = [chosen(validation, tokens_NA, rule).throughput for rule in rules]
+    best = max(range(len(rules)), key=lambda place: (values[place], rules[place].margin))
+    return rules[best], values[best] / values[-1] - 1
+
+
+def chosen(rows: SelectorRows, tokens_NA: np.ndarray, rule: SelectionRule) -> Outcome:
+    """What the rule makes of expected tokens at every root."""
+    return at_places(rows, rule.places(tokens_NA, rows.seconds_NA, rows.static_N, rows.rate_N))
+
+
+def at_places(rows: SelectorRows, places_N: np.ndarray) -> Outcome:
+    """The actions at ``places_N``, labelled by all draws."""
+    return Outcome(_at(rows.efficiency_NA, places_N), _at(rows.seconds_NA, places_N), places_N)
+
+
+def oracle_places(efficiency_NA: np.ndarray, seconds_NA: np.ndarray) -> np.ndarray:
+    """argmax_a E_a - ρ T_a [N], ρ the throughput of these very choices: the most that any choice per root can reach."""
+    places_N = (efficiency_NA / seconds_NA).argmax(axis=1)
+    for _ in range(ORACLE_STEPS):
+        rate = _at(efficiency_NA, places_N).sum() / _at(seconds_NA, places_N).sum()
+        better_N = (efficiency_NA - rate * seconds_NA).argmax(axis=1)
+        if (better_N == places_N).all():
+            break
+        places_N = better_N
+    return places_N
+
+
+def split_oracle(rows: SelectorRows) -> Outcome | None:
+    """Chosen on all draws but one and scored on that one, each in turn; ``None`` with a single draw."""
+    draws = rows.efficiency_NDA.shape[1]
+    if draws < 2:
+        return None
+    tokens, seconds = np.zeros(len(rows)), np.zeros(len(rows))
+    for left_out in range(draws):
+        others = np.delete(rows.efficiency_NDA, left_out, axis=1).mean(axis=1)
+        places_N = oracle_places(others, rows.seconds_NA)
+        tokens += _at(rows.efficiency_NDA[:, left_out], places_N) / draws
+        seconds += _at(rows.seconds_NA, places_N) / draws
+    return Outcome(tokens, seconds)
+
+
+def evaluate_selector(
+    selector: ServedSelector, labelling: Labelling, rule: SelectionRule, test: SelectorRows, config: SelectorCalibration
+) -> dict[str, Any]:
+    """Every policy's block efficiency and tokens per second with intervals, at all settings and at each; what is chosen."""
+    tokens_NA, distance_N = served(selector, test)
+    policies = {
+        "static": at_places(test, test.static_N),
+        "selector": chosen(test, tokens_NA, rule),
+        "oracle_same_draws": at_places(test, oracle_places(test.efficiency_NA, test.seconds_NA)),
+    }
+    split = split_oracle(test)
+    if split is not None:
+        policies["oracle"] = split
+    documents = test.table.column("document")
+    parts = {"all": np.ones(len(test), dtype=bool)} | {
+        _setting_name(setting): test.table.setting_N == number for number, setting in enumerate(test.table.settings)
+    }
+    return {
+        "rule": labelling.rule,
+        "rate_factor": rule.rate_factor,
+        "margin": rule.margin,
+        "trusted": float((distance_N <= rule.max_distance).mean()),
+        "roots": len(test),
+        "documents": len(set(documents.tolist())),
+        "static_actions": {
+            _setting_name(setting): labelling.actions[static.place].name
+            for setting, static in zip(labelling.settings, labelling.statics(), strict=True)
+        },
+        "parts": {name: _measured(policies, mask, documents, config) for name, mask in parts.items()},
+        "uses": _uses(test, policies["selector"], labelling),
+    }
+
+
+def _measured(
+    policies: Mapping[str, Outcome], mask_N: np.ndarray, documents: np.ndarray, config: SelectorCalibration
+) -> dict[str, Any]:
+    bootstrap = DocumentBootstrap(documents[mask_N], config.bootstrap_replicates, config.seed)
+    roots = np.ones(int(mask_N.sum()))
+    sums = {name: (outcome.tokens[mask_N], outcome.seconds[mask_N]) for name, outcome in policies.items()}
+    speeds = {name: bootstrap.ratio(*parts) for name, parts in sums.items()}
+    rates = {name: float(tokens.sum() / seconds.sum()) for name, (tokens, seconds) in sums.items()}
+    record: dict[str, Any] = {
+        name: {
+            "block_efficiency": interval(float(tokens.mean()), bootstrap.ratio(tokens, roots)),
+            "tokens_per_second": interval(rates[name], speeds[name]),
+            "gain": interval(rates[name] / rates["static"] - 1, speeds[name] / speeds["static"] - 1),
+        }
+        for name, (tokens, _) in sums.items()
+    }
+    if "oracle" in sums:
+        gap, gaps = rates["oracle"] - rates["static"], speeds["oracle"] - speeds["static"]
+        closed = (speeds["selector"] - speeds["static"])[gaps > 0] / gaps[gaps > 0]
+        value = (rates["selector"] - rates["static"]) / gap if gap > 0 else None
+        record["gap_closed"] = interval(value, closed)
+    return record
+
+
+def _uses(test: SelectorRows, outcome: Outcome, labelling: Labelling) -> dict[str, dict[str, float]]:
+    """Share of every action by slice."""
+    assert outcome.places is not None
+    slices = test.table.column("slice")
+    names = [action.name for action in labelling.actions]
+    return {
+        slice_: {
+            names[place]: float((outcome.places[slices == slice_] == place).mean())
+            for place in sorted(set(outcome.places[slices == slice_].tolist()))
+        }
+        for slice_ in sorted(set(slices.tolist()))
+    }
+
+
+def _setting_name(setting: Any) -> str:
+    return f"T={setting.temperature:g}" + (f", top-p {setting.top_p:g}" if setting.top_p < 1 else "")
+
+
+def _at(values_NA: np.ndarray, places_N: np.ndarray) -> np.ndarray:
+    return np.asarray(np.take_along_axis(values_NA, places_N[:, None], axis=1)[:, 0])

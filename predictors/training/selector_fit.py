@@ -1,0 +1,182 @@
+"""Train a selector: standardisation, Lightning, and the epoch whose hard choices are best on validation roots."""
+
+from dataclasses import dataclass
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.loggers import Logger
+from torch import Tensor, nn
+
+from predictors.selection.network import SelectorNetwork
+from predictors.training.callbacks import BestEpoch
+from predictors.training.selector_objective import OBJECTIVES, SHARPNESS, TOKENS, log_gain, objective, token_error
+from predictors.training.selector_rows import Labelling, SelectorRows
+from predictors.training.trainer import Rows, in_order, new_trainer, quiet, shuffled, threads
+
+Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class SelectorConfig:
+    """How a selector is trained: for each of ``objectives``, of which the best on validation roots is exported; ``width`` that
+    hidden states are projected to, the MLP's ``hidden_sizes``, and of objective throughput the ``penalty`` λ and ``worst``
+    fraction α."""
+
+    objectives: tuple[str, ...] = OBJECTIVES
+    width: int = 64
+    hidden_sizes: tuple[int, ...] = (512, 32)
+    dropout: float = 0.2
+    penalty: float = 0.5
+    worst: float = 0.1
+    learning_rate: float = 3e-4
+    weight_decay: float = 1e-2
+    epochs: int = 60
+    batch_size: int = 128
+    stop_patience: int = 15
+    gradient_clip: float = 1.0
+    seed: int = 0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.objectives if name not in OBJECTIVES]
+        if unknown or not self.objectives:
+            raise ValueError(f"objectives must be some of {', '.join(OBJECTIVES)}, got {list(self.objectives)}.")
+        if len(self.hidden_sizes) != 2:
+            raise ValueError(f"hidden_sizes must be two numbers, got {list(self.hidden_sizes)}.")
+        for name in ("width", "epochs", "batch_size", "stop_patience", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+        if not 0 <= self.dropout < 1 or not 0 < self.worst <= 1 or self.penalty < 0:
+            raise ValueError(
+                f"dropout must lie in [0, 1), worst in (0, 1] and penalty be >= 0, got {self.dropout}, {self.worst} and "
+                f"{self.penalty}."
+            )
+
+
+@dataclass(frozen=True)
+class TrainedSelector:
+    """A network at its best validation epoch, and the curves."""
+
+    network: SelectorNetwork
+    history: list[dict[str, float]]
+    best_epoch: int
+
+
+class SelectorTraining(L.LightningModule):
+    """Training of an injected network, which knows nothing of Lightning.
+
+    ``val_loss`` is minus the logarithm of the choices' tokens per second over the static ones', both ratios of sums and by the
+    rule with κ = 1 and no margin: what is monitored is what is served. The loss itself is logged as ``val_objective``.
+    """
+
+    mean: Tensor
+
+    def __init__(self, network: SelectorNetwork, objective: str, mean_A: Tensor, config: SelectorConfig) -> None:
+        super().__init__()
+        self.head = network
+        self.objective = objective
+        self.config = config
+        self.register_buffer("mean", mean_A)
+        self._sums = torch.zeros(4)
+
+    def _loss(self, batch: Batch, logs_BA: Tensor) -> Tensor:
+        _, efficiency, seconds, static, _ = batch
+        if self.objective == TOKENS:
+            return token_error(logs_BA, efficiency, self.mean)
+        gain_B = log_gain(SHARPNESS * (logs_BA - seconds.log()), efficiency, seconds, static)
+        return objective(gain_B, self.config.penalty, self.config.worst)
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        loss = self._loss(batch, self.head(batch[0]))
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        self._sums = torch.zeros(4, dtype=torch.float64)
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        features, efficiency, seconds, static, rate = batch
+        logs = self.head(features)
+        best = (logs.exp() - rate.unsqueeze(1) * seconds).argmax(1)
+        for place, chosen in ((0, best), (2, static)):
+            for offset, amounts in ((0, efficiency), (1, seconds)):
+                self._sums[place + offset] += amounts.gather(1, chosen.unsqueeze(1)).double().sum()
+        self.log("val_objective", self._loss(batch, logs), batch_size=len(features))
+
+    def on_validation_epoch_end(self) -> None:
+        tokens, seconds, static_tokens, static_seconds = self._sums.log()
+        self.log("val_loss", (static_tokens - static_seconds - tokens + seconds).float())
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        parameters = self.head.parameters()
+        return torch.optim.AdamW(parameters, lr=self.config.learning_rate, weight_decay=self.config.weight_decay)
+
+
+def fit_selector(
+    labelling: Labelling,
+    train: SelectorRows,
+    validation: SelectorRows,
+    goal: str,
+    config: SelectorConfig,
+    logger: Logger | None = None,
+) -> TrainedSelector:
+    """Train on ``train`` for objective ``goal``, choose the epoch by ``validation``; the same for the same rows, config and
+    number of threads."""
+    with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(config.seed)
+        first, second = config.hidden_sizes
+        network = SelectorNetwork(labelling.spec, config.width, (first, second), config.dropout)
+        standardise(network, train.features)
+        begin_at_mean(network, train)
+        best = BestEpoch()
+        trainer = new_trainer(best, config.epochs, config.gradient_clip, config.stop_patience, logger)
+        trainer.fit(
+            SelectorTraining(network, goal, torch.from_numpy(train.efficiency_NA.mean(axis=0)).float(), config),
+            shuffled(_in_memory(train), config.batch_size, config.seed),
+            in_order(_in_memory(validation)),
+        )
+        assert best.best is not None
+        network.load_state_dict(best.best)
+        network.eval()
+        measure_space(network, train.features)
+    return TrainedSelector(network, best.history, best.best_epoch)
+
+
+def standardise(network: SelectorNetwork, features: Tensor) -> None:
+    """Mean and standard deviation of every column, 1 where it does not vary."""
+    exact = features.double()
+    scale = exact.std(dim=0, correction=0)
+    network.mean.copy_(exact.mean(dim=0))
+    network.scale.copy_(torch.where(scale > 1e-6, scale, torch.ones_like(scale)))
+
+
+def begin_at_mean(network: SelectorNetwork, train: SelectorRows) -> None:
+    """The untrained network expects an action's mean tokens, whatever the features."""
+    last = network.head[-1]
+    assert isinstance(last, nn.Linear)
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.copy_(torch.from_numpy(np.log(train.efficiency_NA.mean(axis=0))))
+
+
+@torch.no_grad()
+def measure_space(network: SelectorNetwork, features: Tensor) -> None:
+    """Centre and spread of the space that distances are measured in."""
+    network.centre.zero_()
+    network.spread.fill_(1.0)
+    reduced = network.reduced(features).double()
+    spread = reduced.std(dim=0, correction=0)
+    network.centre.copy_(reduced.mean(dim=0))
+    network.spread.copy_(torch.where(spread > 1e-6, spread, torch.ones_like(spread)))
+
+
+def _in_memory(rows: SelectorRows) -> Rows:
+    """Features, expected tokens, seconds, static places and their tokens per second."""
+    return Rows(
+        rows.features,
+        torch.from_numpy(rows.efficiency_NA).float(),
+        torch.from_numpy(rows.seconds_NA).float(),
+        torch.from_numpy(rows.static_N),
+        torch.from_numpy(rows.rate_N).float(),
+    )

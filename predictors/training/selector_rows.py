@@ -1,0 +1,108 @@
+"""Rows to learn a selector of one rule from: features, expected tokens and seconds by action, the static choice.
+
+Shape suffixes: N roots, D draws, A actions (those that the rule takes).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from predictors.actions import Action
+from predictors.latency.actions import Prices, Traffic, prices
+from predictors.latency.profile import LatencyProfile
+from predictors.selection.features import SelectionSpec, assembled
+from predictors.selection.rule import Setting, Static
+from predictors.training.root_table import RootTable
+
+
+@dataclass(frozen=True)
+class SelectorRows:
+    """``features`` [N, S + scalars]; ``efficiency_NDA`` by draw; ``seconds_NA``; ``static_N`` and ``rate_N``: place of the row's
+    static action and its tokens per second; ``table`` has the rows' documents, slices and settings."""
+
+    features: Tensor
+    efficiency_NDA: np.ndarray
+    seconds_NA: np.ndarray
+    static_N: np.ndarray
+    rate_N: np.ndarray
+    table: RootTable
+
+    @property
+    def efficiency_NA(self) -> np.ndarray:
+        """Mean over draws."""
+        mean: np.ndarray = self.efficiency_NDA.mean(axis=1)
+        return mean
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """How the roots of a collection are labelled for ``rule``: which of their actions it takes (``columns``), at what prices for
+    what ``traffic``, and the training roots' sampling settings. A new machine's profile changes prices, and nothing in the
+    traces."""
+
+    rule: str
+    spec: SelectionSpec
+    columns: tuple[int, ...]
+    prices: Prices
+    traffic: tuple[Traffic, ...]
+    settings: tuple[Setting, ...]
+
+    @staticmethod
+    def of(table: RootTable, rule: str, profile: LatencyProfile) -> "Labelling":
+        """Settings, and the nodes that prices count, are those of the training roots."""
+        if rule not in table.manifest.rules:
+            known = ", ".join(table.manifest.rules)
+            raise ValueError(
+                f"the root traces have no labels for rule {rule!r}, only for {known}. Change traces.roots.rules."
+            )
+        train, place = table.rows("train"), table.manifest.rules.index(rule)
+        efficiency_NA = train.efficiency_NDKA[:, :, place].mean(axis=1)
+        columns = tuple(np.flatnonzero(np.isfinite(efficiency_NA).all(axis=0)).tolist())
+        whole = table.manifest.selection_spec
+        actions = tuple(whole.actions[column] for column in columns)
+        spec = SelectionSpec(whole.layers, whole.draft_layers, whole.hidden_size, whole.draft_hidden_size, actions)
+        traffic = tuple(train.traffic()[column] for column in columns)
+        width = spec.state_size + spec.num_scalars
+        settings = tuple(
+            Setting(
+                setting.temperature,
+                setting.top_k,
+                setting.top_p,
+                context=float(train.column("position")[train.setting_N == number].mean()),
+                efficiency=tuple(efficiency_NA[train.setting_N == number][:, columns].mean(axis=0).tolist()),
+            )
+            for number, setting in enumerate(train.settings)
+        )
+        return Labelling(rule, spec, columns, prices(profile, rule, actions, traffic, width), traffic, settings)
+
+    @property
+    def actions(self) -> Sequence[Action]:
+        return self.spec.actions
+
+    def statics(self) -> list[Static]:
+        """The static action of every setting."""
+        return [setting.static(self.prices) for setting in self.settings]
+
+    def rows(self, table: RootTable) -> SelectorRows:
+        """``table``'s roots with this labelling."""
+        place = table.manifest.rules.index(self.rule)
+        priced = self.prices.rows(table.column("position"))
+        draft_N, target_N = (torch.from_numpy(np.ascontiguousarray(priced[:, column])) for column in (0, 1))
+        states, scalars = (torch.from_numpy(np.array(part)) for part in (table.states_NS, table.scalars_NC))
+        known = [(item.temperature, item.top_k, item.top_p) for item in self.settings]
+        of_setting = [known.index((item.temperature, item.top_k, item.top_p)) for item in table.settings]
+        statics = [self.statics()[place] for place in of_setting]
+        return SelectorRows(
+            assembled(states, scalars, draft_N, target_N),
+            table.efficiency_NDKA[:, :, place][:, :, list(self.columns)],
+            priced[:, 2:],
+            np.array([static.place for static in statics])[table.setting_N],
+            np.array([static.rate for static in statics])[table.setting_N],
+            table,
+        )
