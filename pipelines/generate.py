@@ -27,6 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", help="local folder or hub id of the target")
     parser.add_argument("--draft", help="local folder or hub id of the draft")
     parser.add_argument("--bundle", type=Path, help="decode with this exported controller")
+    parser.add_argument(
+        "--latency", type=Path, help="this machine's latency profile: warn if --bundle was exported for other prices"
+    )
+    parser.add_argument("--reprice", action="store_true", help="let --bundle choose by the prices of --latency")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="decoder configuration as JSON (default: %(default)s)")
     parser.add_argument("--prompt", default="-", help="text of the prompt; '-' reads standard input (default)")
     parser.add_argument("--max-new-tokens", type=int, default=64)
@@ -43,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     pair = _load_pair(args)
-    decoder = load_decoder(args.bundle, pair) if args.bundle else build_decoder(pair, _parse_method(args.method))
+    decoder = _decoder(args, pair)
     decoder.start()
     text = sys.stdin.read() if args.prompt == "-" else args.prompt
     prompt = pair.tokenizer(text)["input_ids"]
@@ -72,6 +76,14 @@ def _load_pair(args: argparse.Namespace) -> ModelPair:
     if pair.tokenizer is None:
         raise ValueError(f"{args.target} has no tokenizer files, so the prompt cannot be encoded.")
     return pair
+
+
+def _decoder(args: argparse.Namespace, pair: ModelPair) -> Decoder:
+    if args.bundle:
+        return load_decoder(args.bundle, pair, latency=args.latency, reprice=args.reprice)
+    if args.latency or args.reprice:
+        raise ValueError("--latency and --reprice say what prices an exported controller follows: name its --bundle.")
+    return build_decoder(pair, _parse_method(args.method))
 
 
 def _parse_method(text: str) -> dict[str, Any]:

@@ -44,6 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "verifiers", type=Path, help="folder of the verifiers stage; its section is left out without it"
     )
     parser.add_argument("latency", type=Path, help="folder of the latency stage; its section is left out without it")
+    parser.add_argument(
+        "selection", type=Path, help="folder of the selection stage; its section is left out without it"
+    )
+    parser.add_argument("selectors", type=Path, help="folder of the selectors' records")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 
@@ -56,6 +60,8 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.reporting.latency_report import LatencyReport
     from pipelines.reporting.quality_report import QualityReport
     from pipelines.reporting.report_page import png, render
+    from pipelines.reporting.selection_folder import read_selection
+    from pipelines.reporting.selection_report import SelectionReport
     from pipelines.reporting.timing_report import TimingReport
     from pipelines.reporting.verifier_folder import read_comparison
     from pipelines.reporting.verifier_report import VerifierReport
@@ -81,6 +87,10 @@ def run(args: argparse.Namespace) -> None:
     rules = None if comparison is None else VerifierReport(comparison, config.bootstrap_replicates, config.seed)
     quality["verifiers"] = None if rules is None else rules.quality()
     timing["verifiers"] = None if rules is None else rules.timing()
+    chosen = read_selection(args.selection / device, args.selectors)
+    trees = None if chosen is None else SelectionReport(chosen, config.bootstrap_replicates, config.seed)
+    quality["selection"] = None if trees is None else trees.quality()
+    timing["selection"] = None if trees is None else trees.timing()
     timing["latency"] = None if profile is None else LatencyReport(benchmark, profile).build()
     timing["bars"] += [] if timing["latency"] is None else timing["latency"].pop("bars")
     timing["provenance"] = benchmark.origin
@@ -101,6 +111,8 @@ def run(args: argparse.Namespace) -> None:
         print(f"no arm that drafts beside the target in {args.benchmark / device}: its section says how to get one")
     if comparison is None:
         print(f"no comparison of verification rules in {args.verifiers / device}: its section is left out")
+    if chosen is None:
+        print(f"no measurement of selectors in {args.selection / device}: its section is left out")
     if profile is None:
         print(f"no latency profile at {path}: its section is left out")
 
@@ -114,6 +126,7 @@ def _figures(
     from pipelines.reporting.latency_plots import latency_figure
     from pipelines.reporting.prediction_plots import prediction_figure
     from pipelines.reporting.report_page import exported_predictor
+    from pipelines.reporting.selection_plots import choices_by_slice, gains_by_rule
     from pipelines.reporting.timeline_plots import timeline_figure
     from pipelines.reporting.verifier_plots import acceptance_by_depth, block_efficiency_by_rule
 
@@ -135,6 +148,9 @@ def _figures(
     if quality["verifiers"]:
         figures["verifiers"] = plots.draw(block_efficiency_by_rule, quality["verifiers"])
         figures["acceptance"] = plots.draw(acceptance_by_depth, quality["verifiers"])
+    if quality["selection"]:
+        figures["selection"] = plots.draw(gains_by_rule, quality["selection"], timing["selection"])
+        figures["choices"] = plots.draw(choices_by_slice, quality["selection"])
     if profile is not None:
         figures["latency"] = plots.draw(latency_figure, profile)
         figures["prediction"] = plots.draw(prediction_figure, timing["latency"]["prediction"])

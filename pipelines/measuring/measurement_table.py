@@ -85,6 +85,7 @@ def measured(run: Run, seconds: float) -> dict[str, Any]:
         "uncut_histogram": uncut_histogram(rounds),
         **{f"seconds_{phase}": value for phase, value in phases.items()},
         "seconds_rest": seconds - sum(phases.values()),
+        "seconds_rounds": sum(sum(r.seconds.values()) for r in rounds),
         **{f"round_{name}": [int(getattr(r, name)) for r in rounds] for name in ROUND_LISTS},
         **_branching(run.rounds, overlapped),
     }

@@ -14,6 +14,7 @@ from pipelines.reporting.bars import bar_text, measured_text
 from pipelines.reporting.branch_folder import Timelines
 from pipelines.reporting.branch_page import branch_section
 from pipelines.reporting.headline import arm_name, headline, percent, times
+from pipelines.reporting.selection_report import sentences as selection_sentences
 from pipelines.reporting.timeline_plots import timeline_text
 from pipelines.reporting.verifier_report import sentence
 
@@ -69,6 +70,7 @@ def render(
         verifier_tables=_verifier_tables(timing["verifiers"], quality["verifiers"]),
         verifier_sentence=sentence(quality["verifiers"], timing["verifiers"]) if quality["verifiers"] else None,
         predictor_rows=_predictor_rows(quality["predictors"], exported),
+        trees=_selection(timing["selection"], quality["selection"]),
         branches=branch_section(timing["branches"], quality["branches"], exact),
         timelines=timeline_text(timelines),
         image=lambda name, text=None: _image(images[name], text or name),
@@ -105,6 +107,12 @@ def _without_place(row: dict[str, Any], timing: dict[str, Any]) -> list[str]:
 def _image(data: bytes, text: str) -> Markup:
     encoded = base64.b64encode(data).decode()
     return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(text, encoded)
+
+
+def _selection(timing: dict[str, Any] | None, quality: dict[str, Any] | None) -> dict[str, Any] | None:
+    if timing is None or quality is None:
+        return None
+    return {"timing": timing, "quality": quality, "sentences": selection_sentences(quality, timing)}
 
 
 def _verifier_tables(timing: dict[str, Any] | None, quality: dict[str, Any] | None) -> list[dict[str, Any]]:

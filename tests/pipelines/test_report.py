@@ -13,6 +13,7 @@ from pipelines.reporting.headline import headline, percent, times, title, verdic
 from tests.pipelines.hand_made_benchmark import PHASES, calibration, measurement_rows, write_benchmark
 from tests.pipelines.hand_made_comparison import write_comparison
 from tests.pipelines.hand_made_profile import PROFILE
+from tests.pipelines.hand_made_selection import write_selection
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,7 @@ def inputs(tmp_path_factory):
     write_json(folder / "calibration" / "length.json", calibration("extended", "length"))
     write_json(folder / "pair" / "pair.json", {"source": "builtin", "pair": "p"})
     write_comparison(folder / "verifiers" / "toy-1c")
+    write_selection(folder / "selection" / "toy-1c", folder / "selectors")
     write_json(folder / "latency" / "toy-1c.json", PROFILE)
     write_json(folder / "labels" / "hrad.json", {"classes": {"test": {"none": 9, "some": 13, "all": 7}}})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 200}}}}))
@@ -41,6 +43,8 @@ def stage(inputs, output):
         labels=inputs / "labels",
         verifiers=inputs / "verifiers",
         latency=inputs / "latency",
+        selection=inputs / "selection",
+        selectors=inputs / "selectors",
         output=output,
         params=inputs / "params.yaml",
     )
@@ -129,7 +133,7 @@ def test_page_is_well_formed_and_works_offline(folder, timing):
     page = Page()
     page.feed(text)
     assert not page.open
-    assert page.images == 11
+    assert page.images == 13
     assert all(link.startswith("data:image/png;base64,") for link in page.links)
     assert not re.search(r"https?://|url\(|@import", text)
     assert "&lt;b&gt;note" in text
@@ -180,6 +184,16 @@ def test_section_on_verification_rules(folder, timing, quality):
     assert "seconds" not in json.dumps(quality["verifiers"])
 
 
+def test_section_on_selectors(folder, timing, quality):
+    text = (folder / "index.html").read_text()
+    assert "Which tree to draft, chosen at every root" in text
+    row = text.split("Expected, on exact labels")[1].split("</table>")[0].split("<tr>")[2]
+    assert row.startswith("<td>specinfer</td><td>T=1: chain-2</td><td>2.00 (1.90–2.40)</td><td>2.05")
+    assert "<td>specinfer</td><td>100</td>" in text.split("Measured: 2 prompts")[1]
+    assert timing["selection"]["rules"][0]["gain"]["value"] == pytest.approx(0.1)
+    assert "seconds" not in json.dumps(quality["selection"]) and (folder / "choices.png").is_file()
+
+
 def test_report_says_so_where_the_rules_were_not_compared(inputs, tmp_path, capsys):
     for name in ("device.json", "params.yaml", "pair/pair.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -187,7 +201,9 @@ def test_report_says_so_where_the_rules_were_not_compared(inputs, tmp_path, caps
     write_benchmark(tmp_path / "benchmark" / "toy-1c", measurement_rows())
     folder = stage(tmp_path, tmp_path / "reports")
     assert "The rules were not compared on this machine" in (folder / "index.html").read_text()
-    assert "no comparison of verification rules in" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no comparison of verification rules in" in said and "no measurement of selectors in" in said
+    assert "No selector was measured on this machine" in (folder / "index.html").read_text()
     assert json.loads((folder / "quality.json").read_text())["verifiers"] is None
     assert not (folder / "verifiers.png").exists()
 

@@ -50,6 +50,7 @@ def decode_rows(
         run, seconds = timed(arms[name], prompt.tokens, settings, seed_of(f"{key}/{drafter}/{verifier}"))
         place = {"split": split, "setting": setting, "order": order}
         who = {"prompt": prompt.id, "document": prompt.document, "slice": prompt.slice}
+        place["prompt_tokens"] = len(prompt.tokens)
         names = {"family": families.get(drafter, PLAIN), "drafter": drafter, "verifier": verifier}
         counts = {column: value for column, value in measured(run, seconds).items() if column not in LISTS}
         rows.append({**place, **who, **names, **counts})
