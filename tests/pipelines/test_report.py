@@ -142,7 +142,7 @@ def test_page_is_well_formed_and_works_offline(folder, timing):
     assert "<td>explicit length, extended features</td>" in text and "<td>H-RAD, paper features</td>" in text
     assert {path.stem for path in folder.glob("*.png")} == {
         *("speedup", "sweep", "slices", "accepted", "shares", "confusion", "reliability", "verifiers", "acceptance"),
-        *("latency", "prediction"),
+        *("latency", "prediction", "selection", "choices"),
     }
 
 
