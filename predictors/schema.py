@@ -50,6 +50,7 @@ ROOT_COLUMNS = {
     "batch_size": "int32",
     "root": "int32",  # number of the root along its trajectory
     "position": "int32",  # committed tokens at the root, the newest one among them
+    "continuation": "continuation<int32>",  # of the prompt, up to the newest token; -1 behind it
     "state": "state<float16>",
     "scalars": "scalars<float32>",
     "efficiency": "labels<float32>",  # expected emitted tokens of a step, exact on each draw's trees; NaN: not taken, not drawn

@@ -1,8 +1,8 @@
 """Expected tokens of a step by action and rule, exactly, on the trees of a grove (`trace_collection.grove`).
 
-    node by node    reach(child c of u) = reach(u) B(u; draws at u -> c);    E = 1 + Σ_v reach(v) [v does not end the text]
-    block           E = Σ_i P(stop at i) (min(i, cut) + 1 - [i is an end within the cut])          one law for all cuts of a chain
-    traversal       on chains like block; else the same, uncut, on every tree by itself: it looks at the leaves first
+    node by node    E = 1 + Σ_v reach(v) [v does not end the text],    reach(child c of u) = reach(u) B(u; draws at u -> c)
+    block           the same with reach(token t) = P_t, the prefix weights of a chain, which do not know what is drawn behind t
+    traversal       on chains block; else E = Σ_i P(stop at i) (depth_i + 1 - [i ends the text]), from the law of every tree
 
 A node that ends the text is emitted without a token behind it. A node-by-node rule treats a node by its draws alone, whatever
 hangs below and wherever in an action's tree it stands: its branching probabilities are computed once for all actions and samples.
@@ -21,13 +21,13 @@ from predictors.actions import Action
 from runtime.tree import DraftLaw
 from runtime.verification import VERIFIERS
 from runtime.verification.acceptance import NODE_SOLVERS
+from runtime.verification.chain import log_prefix_weights, log_ratios
 from runtime.verification.draws import Draws
 from runtime.verification.top_down import branching
 from trace_collection.grove import ROOT, Grove, Sample
 
 Context = tuple[int, tuple[int, ...]]  # a node, and its children as drawn: one of several copies stands several times
-BLOCK = "block"
-BY_LAW = (BLOCK, "traversal")  # rules that look at more than a node and its draws; on chains they are one
+BY_LAW = ("block", "traversal")  # rules that look at more than a node and its draws; on chains they are one
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Efficiencies:
         self._target_probs_NV = target_probs_NV
         self._branching: dict[str, dict[Context, dict[int, float]]] = {}
         self._contexts: dict[Context, None] = {}
-        self._chains: dict[int, list[tuple[float, int, bool]]] = {}
+        self._prefixes: dict[int, list[float]] = {}
 
     def array(self, rules: Sequence[str], actions: Sequence[Action]) -> np.ndarray:
         """E[emitted] [samples, K, A] in float64; NaN for branching trees under a rule for chains."""
@@ -89,19 +89,30 @@ class Efficiencies:
         if rule not in BY_LAW:
             return self._node_by_node(rule, tree)
         if action.is_chain or action.l1 not in sample.rollouts:
-            if id(sample) not in self._chains:
-                self._chains[id(sample)] = self._law(BLOCK, [sample.trunk.nodes])
-            return _emitted(self._chains[id(sample)], action.depth)
+            if id(sample) not in self._prefixes:
+                self._prefixes[id(sample)] = self._prefix_weights(sample.trunk.nodes)
+            nodes = sample.trunk.nodes[: action.depth]
+            weights = zip(nodes, self._prefixes[id(sample)], strict=False)
+            return 1 + sum(weight for node, weight in weights if not self._grove.ends(node))
         rollouts = sample.rollouts[action.l1][: action.k]
-        paths = [sample.trunk.nodes[: action.l1], *(path.nodes[: action.l2] for path in rollouts)]
-        return _emitted(self._law(rule, paths), action.depth)
+        return self._by_law(rule, [sample.trunk.nodes[: action.l1], *(path.nodes[: action.l2] for path in rollouts)])
 
-    def _law(self, rule: str, paths: Sequence[Sequence[int]]) -> list[tuple[float, int, bool]]:
-        """Of every row of the tree of ``paths``: P(stop there), its depth, and whether its node ends the text."""
+    def _prefix_weights(self, chain: Sequence[int]) -> list[float]:
+        """P_t of block verification for every token of a chain of nodes."""
+        before = [ROOT, *chain[:-1]]
+        draft_GV = torch.stack([self._grove.laws[node] for node in before])
+        chosen_G1 = torch.tensor([self._grove.tokens[node] for node in chain]).unsqueeze(1)
+        ratios_G = log_ratios(self._target_probs_NV[[node + 1 for node in before]], draft_GV, chosen_G1)
+        weights: list[float] = log_prefix_weights(ratios_G).exp()[1:].tolist()
+        return weights
+
+    def _by_law(self, rule: str, paths: Sequence[Sequence[int]]) -> float:
         tree, nodes = self._grove.tree(paths)
         law = VERIFIERS[rule](tree, self._target_probs_NV[[0, *(node + 1 for node in nodes)]])
-        ends = [False, *(self._grove.ends(node) for node in nodes)]
-        return list(zip(law.stop.tolist(), law.depths, ends, strict=True))
+        emitted = [
+            depth + (not end) for depth, end in zip(law.depths, [False, *map(self._grove.ends, nodes)], strict=True)
+        ]
+        return float(law.stop @ law.stop.new_tensor(emitted))
 
     def _node_by_node(self, rule: str, tree: Drawn) -> float:
         if rule not in self._branching:
@@ -126,7 +137,3 @@ class Efficiencies:
             for child, share in zip(context[1], row, strict=False):
                 shares[child] = shares.get(child, 0.0) + share
         return found
-
-
-def _emitted(law: Sequence[tuple[float, int, bool]], cut: int) -> float:
-    return sum(share * (min(depth, cut) + 1 - (end and depth <= cut)) for share, depth, end in law)

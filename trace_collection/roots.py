@@ -11,6 +11,7 @@ section 6; specification of verification, section 7.
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,13 +23,13 @@ from torch import Tensor
 from predictors.actions import Action, ActionSet
 from predictors.sampling import SamplingSettings
 from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION
-from predictors.selection.features import CAPTURED_SCALARS, SelectionSpec, scalars_of, state_of
-from predictors.signals import NextLaw, Root, TreeRoot
+from predictors.selection.features import SCALARS, SelectionSpec, scalars_of, state_of
+from predictors.signals import BothModels, NextLaw, Root, TreeRoot
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.drafting.draft import fit_vocabulary
 from runtime.laws import processed_law
 from runtime.tree import DraftLaw
-from runtime.verification import VERIFIERS
+from runtime.verification.acceptance import NODE_SOLVERS
 from trace_collection.collection import (
     Collection,
     Job,
@@ -42,7 +43,7 @@ from trace_collection.collection import (
     require_disk,
     seed_of,
 )
-from trace_collection.efficiency import Efficiencies
+from trace_collection.efficiency import BY_LAW, Efficiencies
 from trace_collection.grove import Extent, Grove, draw_grove
 from trace_collection.rows import Prompt
 
@@ -89,10 +90,10 @@ class RootTraceConfig:
         for name, values in (("prompts", self.prompts), ("draws", self.draws)):
             if len(values) != len(SPLITS) or min(values) < 1:
                 raise ValueError(f"{name} must be three numbers >= 1, for {', '.join(SPLITS)}, got {list(values)}.")
-        for rule in self.rules:
-            if rule not in VERIFIERS:
-                raise ValueError(f"unknown rule {rule!r}. Known: {', '.join(VERIFIERS)}.")
-            VERIFIERS[rule].require_lossless(DraftLaw.IID)
+        known = [*BY_LAW, *(rule for rule, (_, laws) in NODE_SOLVERS.items() if DraftLaw.IID in laws)]
+        wrong = [rule for rule in self.rules if rule not in known]
+        if wrong or not self.rules:
+            raise ValueError(f"no rules for i.i.d. trees: {wrong or 'none are named'}. Known: {', '.join(known)}.")
 
     @property
     def new_tokens(self) -> int:
@@ -128,14 +129,9 @@ class RootTracer:
         walk = self._walk(sequence, starts, settings, draws, randomness)
         return [
             {**_place(prompt, settings), "root": index, "position": start + 1, **columns}
+            | {"continuation": _padded(sequence[len(prompt.tokens) : start + 1], self.config.new_tokens)}
             for index, (start, columns) in enumerate(zip(starts, walk, strict=True))
         ]
-
-    def contexts(self, prompt: Prompt, settings: SamplingSettings) -> list[list[int]]:
-        """What stands in front of the newest token of every root of `rows`."""
-        randomness = Randomness(seed_of(self.config.seed, prompt.id, settings))
-        sequence, starts = self._trajectory(prompt, settings, randomness)
-        return [sequence[:start] for start in starts]
 
     def _trajectory(
         self, prompt: Prompt, settings: SamplingSettings, randomness: Randomness
@@ -168,15 +164,11 @@ class RootTracer:
             behind = draft.forward(sequence[cached : start + 1], last=2)
             draft.keep(range(start + 1 - cached))
             assert ahead.hidden_NKD is not None and behind.hidden_NKD is not None
-            root = Root(start + 1, self.extent.depth, settings, None, ahead.hidden_NKD[-1], None, ahead.logits[-1])
+            root = Root(start + 1, self.extent.depth, settings, None, ahead.hidden_NKD[-1])
             logits_2V = fit_vocabulary(behind.logits, pair.target.vocabulary_size)
             laws_2V = processed_law(logits_2V, settings)
-            seen = TreeRoot(
-                NextLaw(root, settings, 0, logits_2V[1], laws_2V[1]),
-                processed_law(ahead.logits[-1], settings),
-                laws_2V[0],
-                behind.hidden_NKD[-2:],
-            )
+            said = BothModels(processed_law(ahead.logits[-1], settings), laws_2V[0], behind.hidden_NKD[-2:])
+            seen = TreeRoot(NextLaw(root, settings, 0, logits_2V[1], laws_2V[1]), partial(_known, said))
             grove = draw_grove(draft, laws_2V[1], self.extent, draws, settings, pair.target.eos_tokens, chance)
             parents = [-1, *(parent + 1 for parent in grove.parents)]
             logits = target.forward([sequence[start], *grove.tokens], parents).logits
@@ -222,12 +214,15 @@ def collect_roots(
     jobs = [(settings, prompt) for settings in config.settings for prompt in chosen]
     labels = max(config.draws) * len(config.rules) * len(spec.actions)
     sizes = {
+        "continuation": config.new_tokens,
         "state": spec.state_size,
-        "scalars": len(CAPTURED_SCALARS),
+        "scalars": len(SCALARS),
         "actions": len(spec.actions),
         "labels": labels,
     }
-    bytes_per_row = 2 * spec.state_size + 4 * (sizes["scalars"] + 2 * sizes["actions"] + labels) + 128
+    bytes_per_row = (
+        2 * spec.state_size + 4 * (config.new_tokens + sizes["scalars"] + 2 * sizes["actions"] + labels) + 128
+    )
     max_rows = len(jobs) * config.roots_per_prompt
     require_disk(folder, "root traces", max_rows, bytes_per_row, config.max_gigabytes, "traces.roots")
     collection = Collection(
@@ -258,6 +253,14 @@ def collect_roots(
         flush=True,
     )
     return collection.write(folder, jobs, rows_of, progress, code)
+
+
+def _padded(tokens: list[int], size: int) -> list[int]:
+    return tokens + [-1] * (size - len(tokens))
+
+
+def _known(said: BothModels) -> BothModels:
+    return said
 
 
 def _minutes(rows_of: Callable[[Job], Rows], jobs: Sequence[Job]) -> float:

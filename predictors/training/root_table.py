@@ -15,7 +15,7 @@ from predictors.contract import CaptureContract
 from predictors.latency.actions import Traffic
 from predictors.sampling import SamplingSettings
 from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION
-from predictors.selection.features import CAPTURED_SCALARS, SelectionSpec
+from predictors.selection.features import SCALARS, SelectionSpec
 from predictors.training.trace_table import Manifest, ShardedTable, list_column
 
 
@@ -33,7 +33,7 @@ class RootManifest(Manifest):
         labels = self.draws * len(self.rules) * len(spec.actions)
         return {
             "state": spec.state_size,
-            "scalars": len(CAPTURED_SCALARS),
+            "scalars": len(SCALARS),
             "nodes": len(spec.actions),
             "efficiency": labels,
         }
@@ -95,9 +95,24 @@ class RootTable:
         drawn_D = np.isfinite(whole_NDKA).any(axis=(2, 3)).all(axis=0)
         return whole_NDKA[:, drawn_D]
 
+    def continuation(self, row: int) -> list[int]:
+        """What follows the prompt at a root, up to its newest token."""
+        tokens: list[int] = list_column(self._table.slice(row, 1), "continuation")[0].tolist()
+        return [token for token in tokens if token >= 0]
+
+    @cached_property
+    def nodes_NA(self) -> np.ndarray:
+        """Distinct nodes of each action's trees, mean over the root's draws."""
+        return list_column(self._table, "nodes").astype(np.float64)
+
+    @cached_property
+    def fed_NA(self) -> np.ndarray:
+        """Of them those on branch levels that a further level hangs under."""
+        return list_column(self._table, "fed").astype(np.float64)
+
     def traffic(self) -> tuple[Traffic, ...]:
         """Every action's mean nodes."""
-        nodes_A, fed_A = (list_column(self._table, name).mean(axis=0) for name in ("nodes", "fed"))
+        nodes_A, fed_A = self.nodes_NA.mean(axis=0), self.fed_NA.mean(axis=0)
         return tuple(Traffic(float(nodes), float(fed)) for nodes, fed in zip(nodes_A, fed_A, strict=True))
 
     @cached_property

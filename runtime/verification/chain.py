@@ -77,14 +77,19 @@ def _block(tree: TokenTree, target_probs: Tensor, uncapped_last_test: bool) -> O
 
 def block_tests(target_GV: Tensor, draft_GV: Tensor, log_ratio_G: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """P_t [G + 1], S_t [G] and h_t [G + 1] of a chain whose token t is drawn from row t - 1 of the laws."""
-    log_joint_G1 = torch.cat([log_ratio_G.new_zeros(1), log_ratio_G.cumsum(0)])
-    log_prefix_G1 = log_joint_G1 - log_joint_G1.cummax(0).values
+    log_prefix_G1 = log_prefix_weights(log_ratio_G)
     prefix_G1 = log_prefix_G1.exp()
     mass_G = excess_mass(target_GV, draft_GV, prefix_G1[:-1], torch.ones_like(log_ratio_G))
     total_G = mass_G - torch.expm1(log_prefix_G1[:-1])
     test_G = torch.where(total_G > 0, mass_G / total_G, 1.0)
     test_G[0] = 1.0
     return prefix_G1, mass_G, torch.cat([test_G, prefix_G1[-1:]])
+
+
+def log_prefix_weights(log_ratio_G: Tensor) -> Tensor:
+    """log P_t [G + 1] of a chain with log ratios log ρ_t: P_t is P(τ >= t), whatever is drawn behind token t."""
+    log_joint_G1 = torch.cat([log_ratio_G.new_zeros(1), log_ratio_G.cumsum(0)])
+    return log_joint_G1 - log_joint_G1.cummax(0).values
 
 
 class _ChainResidual:

@@ -148,3 +148,16 @@ def test_nodes_are_counted_as_they_are_fed_and_verified():
     assert len(seen) > 1
     assert Extent.of(deep) == Extent(2, {1: (3, 2)}) and Extent.of(deep).most_nodes == 8
     assert Extent.of(deep).depth == 3
+
+
+def test_the_label_of_a_cut_chain_does_not_know_what_is_drawn_behind():
+    """Groves that agree on the first token agree on the label of one token, under every rule."""
+    pair, chains = tables(), (Action(1, 1, 0), Action(1, 3, 0))
+    seen: dict = {}
+    for (grove, probs), _ in enumerate_outcomes(lambda chance: grove_at_root(pair, chains, chance)):
+        labels = Efficiencies(grove, probs).array(["specinfer", "block", "traversal"], chains)[0, :, 0]
+        seen.setdefault(grove.tokens[0], []).append(labels)
+    assert len(seen) == 3 and all(len(some) == 9 for some in seen.values())
+    for some in seen.values():
+        for labels in some:
+            assert labels.tolist() == pytest.approx(some[0].tolist(), abs=1e-12)

@@ -10,7 +10,7 @@ from predictors.actions import ActionSet
 from predictors.controllers import DelayedTree
 from predictors.sampling import SamplingSettings
 from predictors.schema import ROOT_COLUMNS
-from predictors.selection.features import CAPTURED_SCALARS, scalars_of, state_of
+from predictors.selection.features import SCALARS, scalars_of, state_of
 from predictors.training.root_table import RootTable
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import selector_bundle
@@ -109,7 +109,7 @@ def _starting(generation, token):
 
 def test_scalars_have_their_names(collected):
     table = RootTable.read(collected)
-    columns = dict(zip(CAPTURED_SCALARS, table.scalars_NC.T, strict=True))
+    columns = dict(zip(SCALARS, table.scalars_NC.T, strict=True))
     np.testing.assert_array_equal(columns["position"], table.column("position"))
     np.testing.assert_allclose(columns["temperature"], table.column("temperature"))
     assert (columns["target_entropy"] > 0).all() and (columns["divergence"] > 0).all()
@@ -146,8 +146,8 @@ def test_more_draws_agree_with_fewer_on_average(pair, prompts):
     "change, message",
     [
         ({"settings": (SamplingSettings(0.0),)}, "temperatures above 0"),
-        ({"rules": ("rrs_without_replacement",)}, "not lossless for IID"),
-        ({"rules": ("magic",)}, "unknown rule 'magic'"),
+        ({"rules": ("rrs_without_replacement",)}, "no rules for i.i.d. trees.*specinfer"),
+        ({"rules": ("magic", "hsd")}, r"no rules for i.i.d. trees: \['magic', 'hsd'\]"),
         ({"draws": (2, 0, 1)}, "draws must be three numbers >= 1"),
         ({"spacing": 1}, "at least 2 tokens apart"),
         ({"prompts": (1, 2)}, "three numbers"),
@@ -166,3 +166,17 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(pair, prompts, 
     with pytest.raises(ValueError, match="need a draft model"):
         collect_roots(ModelPair(pair.target.model), prompts, CONFIG, tmp_path / "roots", quiet)
     assert not (tmp_path / "roots").exists()
+
+
+def test_roots_hold_the_text_they_lie_in(collected, prompts):
+    """What follows the prompt, up to the newest token; later roots of a prompt go on where earlier ones were."""
+    table = RootTable.read(collected)
+    lengths = {prompt.id: len(prompt.tokens) for prompt in prompts}
+    texts = {}
+    for row in range(len(table)):
+        text = table.continuation(row)
+        name = table.column("prompt_id")[row]
+        assert lengths[name] + len(text) == table.column("position")[row]
+        key = (name, table.setting_N[row])
+        assert text[: len(texts.get(key, []))] == texts.get(key, [])
+        texts[key] = text
