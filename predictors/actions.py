@@ -7,7 +7,6 @@ Equal trees under other numbers are one action: an action set has none twice. So
 verification, section 7.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -83,8 +82,3 @@ class ActionSet:
         trees = [(k, l1, l2) for k in self.k for l1 in self.l1 for l2 in self.l2 if l1 + l2]
         known = sorted({Action(*numbers) for numbers in chains + trees})
         return tuple(action for action in known if action.most_nodes <= self.max_nodes)
-
-
-def chains_of(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Those that are chains."""
-    return tuple(action for action in actions if action.is_chain)

@@ -11,6 +11,7 @@ decision gets an object with what was known at that moment and nothing later:
 Shape suffixes: V vocabulary, K tapped layers, D hidden size, E embedding size.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,8 +27,8 @@ class Root:
     """The state before a round drafts.
 
     ``position`` counts committed tokens and ``cap`` is the most tokens the drafter would draft. ``hidden_KD`` holds the
-    target's hidden states at the row whose logits ``logits_V`` produced the newest token, ``embedding_E`` that token's input
-    embedding (all ``None`` unless the decoder taps layers);
+    target's hidden states at the row whose logits produced the newest token, ``embedding_E`` that token's input embedding (both
+    ``None`` unless the decoder taps layers), ``probs_V`` the target's processed law there (``None`` unless a controller asks);
     ``previous`` is the last finished round, ``None`` right after the prefill.
     """
 
@@ -37,7 +38,7 @@ class Root:
     previous: RoundRecord | None
     hidden_KD: Tensor | None = None
     embedding_E: Tensor | None = None
-    logits_V: Tensor | None = None
+    probs_V: Tensor | None = None
 
 
 class NextLaw:
@@ -79,22 +80,30 @@ class NextLaw:
 
 
 @dataclass(frozen=True)
-class TreeRoot:
-    """A root before any token of its tree is drawn, for controllers that tap the draft.
+class BothModels:
+    """What both models said at the newest token: ``target_probs_V`` and ``draft_probs_V`` are their processed laws in front of
+    it, which it was drawn from and might have been; ``draft_hidden_2KD`` holds the draft's hidden states there and behind it
+    (``None`` unless the decoder taps the draft)."""
 
-    ``law`` is the draft's at the root; ``target_probs_V`` and ``draft_probs_V`` are both models' processed laws one token before,
-    which the newest token was drawn from and might have been; ``draft_hidden_2KD`` holds the draft's tapped hidden states at
-    these two places, the earlier first.
-    """
-
-    law: NextLaw
     target_probs_V: Tensor
     draft_probs_V: Tensor
-    draft_hidden_2KD: Tensor
+    draft_hidden_2KD: Tensor | None = None
+
+
+class TreeRoot:
+    """A root before any token of its tree is drawn: the draft's ``law`` there, and, computed when asked for, ``models``."""
+
+    def __init__(self, law: NextLaw, look: Callable[[], BothModels]) -> None:
+        self.law = law
+        self._look = look
 
     @property
     def root(self) -> Root:
         return self.law.root
+
+    @cached_property
+    def models(self) -> BothModels:
+        return self._look()
 
 
 class DrawnToken:

@@ -174,7 +174,7 @@ def _sequential(pair: ModelPair, config: DecoderConfig, controller: Controller) 
         raise ValueError(f"decoder: unknown method {config.method!r}. Known methods: {known}.")
     if pair.draft is None:
         raise ValueError("decoder: method 'speculative' needs a draft model; this pair has none.")
-    drafter = _choosing(_drafter(config.drafter), controller)
+    drafter = _choosing(_drafter(config.drafter), controller, verifier.name)
     _require_depth(drafter.depth, controller, "decoder.drafter")
     _check_contract(controller, pair)
     if isinstance(drafter, MultiCandidateConfig) and drafter.target_roots > 1:
@@ -185,12 +185,14 @@ def _sequential(pair: ModelPair, config: DecoderConfig, controller: Controller) 
 def _drafter(config: Mapping[str, Any] | None) -> Drafter:
     options = dict(config or {"kind": "chain"})
     kind = options.pop("kind", None)
+    if "choices" in options:
+        raise ValueError("decoder.drafter: choices are the controller's: name the bundle of one instead.")
     if kind not in DRAFTERS:
         raise ValueError(f"decoder.drafter: unknown kind {kind!r}. Known kinds: {', '.join(DRAFTERS)}.")
     return parse_config(DRAFTERS[kind], options, "decoder.drafter")
 
 
-def _choosing(drafter: Drafter, controller: Controller) -> Drafter:
+def _choosing(drafter: Drafter, controller: Controller, verifier: str) -> Drafter:
     """``drafter`` with the trees that ``controller`` chooses among."""
     if not controller.actions:
         return drafter
@@ -198,6 +200,12 @@ def _choosing(drafter: Drafter, controller: Controller) -> Drafter:
         raise ValueError(
             f"decoder: a {controller.kind} controller chooses among delayed trees, and the drafter is {drafter}. Use "
             '{"kind": "delayed_tree"}.'
+        )
+    if verifier != controller.verifier or drafter.draft_temperature is not None:
+        warnings.warn(
+            f"the {controller.kind} controller was trained for verifier {controller.verifier!r} and drafts at the target's "
+            f"temperature, and serves {verifier!r} at draft_temperature={drafter.draft_temperature}: its choices may not pay.",
+            stacklevel=4,
         )
     return replace(drafter, choices=controller.actions)
 
@@ -217,7 +225,7 @@ def _check_contract(controller: Controller, pair: ModelPair) -> None:
         return
     require_same_identity(
         contract.identity,
-        pair_identity(pair, controller.layers),
+        pair_identity(pair, contract.identity.layer_ids),
         f"{controller.kind} controller",
         "Load the pair it was trained for, or retrain it for this one (dvc repro).",
     )

@@ -12,8 +12,8 @@ from runtime.randomness import Chance
 
 @dataclass(frozen=True)
 class Request:
-    """One checked request. ``layers`` are tapped on the target, ``draft_layers`` on the draft; ``observe`` keeps each round's
-    evidence."""
+    """One checked request. ``layers`` are tapped on the target, ``draft_layers`` on the draft; ``views`` keeps what both models
+    said in front of the newest token, ``observe`` each round's evidence."""
 
     prompt: list[int]
     max_new_tokens: int
@@ -23,6 +23,7 @@ class Request:
     layers: tuple[int, ...]
     observe: bool
     draft_layers: tuple[int, ...] = ()
+    views: bool = False
 
     @property
     def max_length(self) -> int:

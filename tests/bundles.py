@@ -75,20 +75,22 @@ def selector_bundle(
     change=None,
     margin=-1.0,
     sharp=3.0,
+    states=True,
 ):
     """Write a delayed-tree selector that is random but decided, made for ``pair``; static is the first action."""
     torch.manual_seed(seed)
     hidden, draft_hidden = (model.model.config.hidden_size for model in (pair.target, pair.draft))
     spec = SelectionSpec((2,), (1,), hidden, draft_hidden, tuple(actions))
+    contract_layers, spec = spec.layers, spec if states else spec.without_states()
     network = SelectorNetwork(spec, width=8, hidden_sizes=(16, 8), dropout=0.0)
     with torch.no_grad():
-        network.head[0].weight[:, -5:] = 0  # what hardly changes from root to root
+        network.head[0].weight[:, -3:] = 0  # what hardly changes from root to root
         network.head[-1].weight.mul_(20 * sharp)
         for norm in network.norms:
             norm.weight.uniform_(0.5, 1.5)
             norm.bias.normal_()
         features = torch.randn(200, spec.state_size + spec.num_scalars)
-        features[:, -11:-5].abs_()
+        features[:, -9:-3].abs_()
         network.head[-1].bias.sub_(network.eval()(features).mean(0))
     serving = ServingRange(
         dtype=str(pair.target.dtype).removeprefix("torch."),
@@ -98,12 +100,12 @@ def selector_bundle(
     )
     worth = tuple(3.0 - place for place in range(len(actions)))
     settings = tuple(Setting(temperature, 0, 1.0, 10.0, worth) for temperature in temperatures)
-    prices = Prices((1, 100), (0.001, 0.002), (0.01, 0.02), ((0.01,) * len(actions), (0.02,) * len(actions)), "none")
+    prices = Prices((1, 100), ((0.01,) * len(actions), (0.02,) * len(actions)), 0.0, "none")
     card = {
         "kind": "delayed_tree",
-        "contract": CaptureContract(pair_identity(pair, spec.layers), serving, provenance={}).to_json(),
+        "contract": CaptureContract(pair_identity(pair, contract_layers), serving, provenance={}).to_json(),
         "selection_spec": dataclasses.asdict(spec),
-        "rule": dataclasses.asdict(SelectionRule(1.0, margin, 1e9, settings)),
+        "rule": dataclasses.asdict(SelectionRule("surplus", 1.0, margin, 1e9, settings)),
         "prices": dataclasses.asdict(prices),
         "traffic": [dataclasses.asdict(Traffic.most(action)) for action in actions],
         "decoder": {

@@ -50,15 +50,18 @@ class Controller:
     """Decides how far to draft. Stateless: `start` gives the state of one request.
 
     ``layers`` are the target's hidden states it reads (Hugging Face numbers), ``draft_layers`` the draft's; ``gamma`` is the
-    draft length its decisions speak of, if any; ``actions`` are the trees it chooses among, if it does; ``contract`` is checked
-    against the pair, if set.
+    draft length its decisions speak of, if any; ``actions`` are the trees it chooses among, if it does, for drafts at the
+    target's temperature and ``verifier``; ``reads_views``: whether it asks what both models said at the newest token;
+    ``contract`` is checked against the pair, if set.
     """
 
     kind: ClassVar[str]
     layers: tuple[int, ...] = ()
     draft_layers: tuple[int, ...] = ()
     actions: tuple[Action, ...] = ()
+    reads_views = False
     gamma: int | None = None
+    verifier: str | None = None
     contract: CaptureContract | None = None
 
     @classmethod

@@ -6,6 +6,7 @@ E: expected tokens of a step by action, from the exported network (`predictors.s
 from the latency profile the bundle was made with, or another one's. Rule: `predictors.selection.rule`. Known when the draft's
 first law is, before its token is drawn: lossless with every rule for i.i.d. draws. Where the selector has no calibration, meets
 features far from its training rows or returns NaN, the round drafts the best static tree, with one warning per kind of reason.
+Where choosing does not pay at all, calibration leaves it unasked.
 """
 
 import copy
@@ -38,19 +39,21 @@ class DelayedTreeSession(Session):
     def __init__(self, controller: "DelayedTree", settings: SamplingSettings) -> None:
         self.controller = controller
         self.static = controller.static(settings)
-        self.uncalibrated = not controller.guard.covers(settings)
+        self.uncalibrated = controller.rule.asks and not controller.guard.covers(settings)
 
     def plan(self, root: Root) -> None:
-        self.bypassed = self.uncalibrated or not self.controller.guard.reaches(root.position)
+        if self.controller.rule.asks:
+            self.bypassed = self.uncalibrated or not self.controller.guard.reaches(root.position)
 
     def tree(self, root: TreeRoot) -> Action:
-        if not self.bypassed:
+        rule = self.controller.rule
+        if rule.asks and not self.bypassed:
             tokens_A, seconds_A, distance = self.controller.expected(root)
-            finite, limit = bool(np.isfinite(tokens_A).all()), self.controller.rule.max_distance
-            self.bypassed = not self.controller.guard.trusts(finite, distance, limit)
-        if self.bypassed:
+            finite = bool(np.isfinite(tokens_A).all())
+            self.bypassed = not self.controller.guard.trusts(finite, distance, rule.max_distance)
+        if not rule.asks or self.bypassed:
             return self.controller.actions[self.static.place]
-        return self.controller.actions[self.controller.rule.choose(tokens_A, seconds_A, self.static)]
+        return self.controller.actions[rule.choose(tokens_A, seconds_A, self.static)]
 
 
 class DelayedTree(LearnedController):
@@ -67,10 +70,14 @@ class DelayedTree(LearnedController):
         self.traffic = tuple(
             parse_config(Traffic, made, f"{where}: traffic[{place}]") for place, made in enumerate(card["traffic"])
         )
-        self.verifier: str = card["decoder"]["verifier"]
+        self.verifier = str(card["decoder"]["verifier"])
         self.contract = bundle.contract
-        self.layers, self.draft_layers, self.actions = self.spec.layers, self.spec.draft_layers, self.spec.actions
-        bundle.require_layers(self.layers, "selection_spec")
+        self.actions = self.spec.actions
+        if self.spec.layers:
+            bundle.require_layers(self.spec.layers, "selection_spec")
+        self.reads_views = self.rule.asks
+        if self.rule.asks:
+            self.layers, self.draft_layers = self.spec.layers, self.spec.draft_layers
         self.network = build_selector(self.spec, bundle.tensors, bundle.source)
         self._device = torch.device("cpu")
         self._served = ServedSelector(self.network, self._device)
@@ -100,18 +107,14 @@ class DelayedTree(LearnedController):
     def expected(self, root: TreeRoot) -> tuple[np.ndarray, np.ndarray, float]:
         """Expected tokens [A] and seconds [A] of a step at ``root`` by action, and the squared distance of its features from the
         training rows."""
-        draft, target, seconds_A = self.prices.at(root.root.position)
-        states_1S, scalars_1C = state_of(root).unsqueeze(0), scalars_of(root).unsqueeze(0)
-        features = assembled(states_1S, scalars_1C.to(states_1S.device), torch.tensor([draft]), torch.tensor([target]))[
-            0
-        ]
+        features = assembled(state_of(root) if self.layers else None, scalars_of(root))
         if features.device != self._device:
             self._served, self._device = ServedSelector(self.network, features.device), features.device
         logs_A, distance = self._served(features)
-        return logs_A.double().exp().cpu().numpy(), seconds_A, float(distance)
+        return logs_A.double().exp().cpu().numpy(), self.prices.at(root.root.position), float(distance)
 
     def at_latency(self, profile: LatencyProfile, reprice: bool) -> "DelayedTree":
-        measured = prices(profile, self.verifier, self.actions, self.traffic, self.num_features)
+        measured = prices(profile, str(self.verifier), self.actions, self.traffic, self.spec.state_size)
         factor = self.prices.largest_factor(measured)
         if reprice:
             changed = copy.copy(self)

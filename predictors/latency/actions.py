@@ -1,10 +1,11 @@
 """What a step costs by action: the delayed-tree selector's time model.
 
-    T(K, L1, L2; l) = Σ_{i<=L1} draft(1, l + i) + Σ_{0<j<L2} draft(r, l + L1 + j) + target(1 + N, l) + drawing + verify + select
+    T(K, L1, L2; l) = Σ_{i<=L1} draft(1, l + i) + Σ_{0<j<L2} draft(r, l + L1 + j) + target(1 + N, l) + drawing + verification
 
 N distinct nodes, r = fed nodes of a branch level; both on average over sampled trees, where rollouts meet. The K first branch
 tokens come from one law: L1 + 1 passes of one row, then L2 - 1 of r (a chain: L of one). Drawing is that of the trunk's tokens
-and of the branches' nodes; verification is the rule's own. Sources: paper 004, Eq. 11; specification of verification, section 8.
+and of the branches' nodes; verification is the rule's own. Choosing costs extra, whatever is chosen. Sources: paper 004, Eq. 11;
+specification of verification, section 8.
 
 Shape suffixes: A actions, T contexts.
 """
@@ -45,23 +46,22 @@ class Traffic:
 class Prices:
     """Seconds of steps by context, with what they were computed from.
 
-    ``draft_seconds`` and ``target_seconds`` [T] are those of passes over one token, ``action_seconds`` [T, A] those of whole
-    steps. ``profile_hash`` names the latency profile.
+    ``action_seconds`` [T, A] are those of whole steps, ``decision_seconds`` what choosing one adds to a step. ``profile_hash``
+    names the latency profile.
     """
 
     contexts: tuple[int, ...]
-    draft_seconds: tuple[float, ...]
-    target_seconds: tuple[float, ...]
     action_seconds: tuple[tuple[float, ...], ...]
+    decision_seconds: float
     profile_hash: str
 
-    def at(self, context: float) -> tuple[float, float, np.ndarray]:
-        """Seconds of a draft pass, of a target pass and of every action's step [A] behind ``context`` cached tokens."""
-        draft, target, *actions = self.rows(np.array([context]))[0]
-        return float(draft), float(target), np.array(actions)
+    def at(self, context: float) -> np.ndarray:
+        """Seconds of every action's step [A] behind ``context`` cached tokens; beyond the contexts those of the nearest."""
+        seconds_A: np.ndarray = self.rows(np.array([context]))[0]
+        return seconds_A
 
     def rows(self, contexts_B: np.ndarray) -> np.ndarray:
-        """The same as rows [B, 2 + A]: a draft pass, a target pass, every action's step. Beyond the contexts: the nearest's."""
+        """The same at many contexts [B, A]."""
         grid_T = np.array(self.contexts, dtype=np.float64)
         place_B = np.interp(contexts_B, grid_T, np.arange(len(grid_T)))
         left_B = np.minimum(place_B.astype(int), max(0, len(grid_T) - 2))
@@ -71,39 +71,30 @@ class Prices:
 
     @cached_property
     def _table(self) -> np.ndarray:
-        return np.column_stack([self.draft_seconds, self.target_seconds, np.array(self.action_seconds)])
+        return np.array(self.action_seconds)
 
     def largest_factor(self, other: "Prices") -> float:
         """By how much the price of one action in units of another differs at most: 1 where all choices cost alike."""
         contexts_T = np.array(self.contexts, dtype=np.float64)
-        change_TA = np.log(self.rows(contexts_T)[:, 2:] / other.rows(contexts_T)[:, 2:])
+        change_TA = np.log(self.rows(contexts_T) / other.rows(contexts_T))
         return float(np.exp((change_TA.max(axis=1) - change_TA.min(axis=1)).max()))
 
 
 def prices(
     profile: LatencyProfile, rule: str, actions: Sequence[Action], traffic: Sequence[Traffic], features: int
 ) -> Prices:
-    """Prices of ``actions`` verified by ``rule`` at a temperature above 0; the selector reads so many ``features``."""
+    """Prices of ``actions`` verified by ``rule`` at a temperature above 0; choosing reads states of ``features`` numbers."""
     contexts = tuple(int(point) for point in profile.table("target").axes["context"])
-    return Prices(
-        contexts,
-        tuple(profile.latency("draft", rows=1, context=context).seconds for context in contexts),
-        tuple(profile.latency("target", tokens=1, context=context).seconds for context in contexts),
-        tuple(
-            tuple(
-                step_seconds(profile, rule, action, made, context, features)
-                for action, made in zip(actions, traffic, strict=True)
-            )
-            for context in contexts
-        ),
-        profile.profile_hash,
+    steps = tuple(
+        tuple(step_seconds(profile, rule, *made, context) for made in zip(actions, traffic, strict=True))
+        for context in contexts
     )
+    decision = profile.latency("selection", features=features).seconds
+    return Prices(contexts, steps, decision, profile.profile_hash)
 
 
-def step_seconds(
-    profile: LatencyProfile, rule: str, action: Action, traffic: Traffic, context: float, features: int
-) -> float:
-    """Seconds of one step at ``context`` cached tokens; ``features=0``: nobody chooses."""
+def step_seconds(profile: LatencyProfile, rule: str, action: Action, traffic: Traffic, context: float) -> float:
+    """Seconds of one step at ``context`` cached tokens."""
     total = passes_latency(profile, traffic.shape(action), context).seconds + _verification(
         profile, rule, traffic.nodes
     )
@@ -111,8 +102,6 @@ def step_seconds(
         total += profile.latency("chain_drawing", drafted=action.l1, sampled=1).seconds
     if action.l2:
         total += profile.latency("tree_drawing", drafted=traffic.nodes - action.l1, sampled=1).seconds
-    if features:
-        total += profile.latency("predictor", features=features).seconds
     return total
 
 

@@ -4,14 +4,15 @@
     g   = MLP [LN(r_1), LN(r_2), LN(r_3), scalars]                      two hidden layers (512, 32), GELU, dropout
     E_a = exp g_a                                                       expected tokens of a step that drafts action a
 
-z and the scalars are standardised. The network starts at the training rows' mean E, with which `predictors.selection.rule`
-chooses statically. What a step costs is not learned: with another machine's prices the same network decides anew. Source: paper
-004, Eq. 10; specification of drafting, section 8, where the outputs are logits of a policy.
+z and the scalars are standardised; without tapped states there is no r. The network starts at the training rows' mean E, with
+which `predictors.selection.rule` chooses statically. What a step costs is neither learned nor read: with another machine's prices
+the same network decides anew. Trained for throughput, it knows E only up to a factor of each root's. Source: paper 004, Eq. 10;
+specification of drafting, section 8, where the outputs are logits of a policy.
 
 Shape suffixes: B rows, S state size, W width, A actions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -73,6 +74,12 @@ class ServedSelector:
     """
 
     def __init__(self, network: SelectorNetwork, device: torch.device) -> None:
+        self._centre, self._spread = network.centre.to(device), network.spread.to(device)
+        self._num_blocks = len(network.blocks)
+        if not network.blocks:
+            self._mean, self._scale = network.mean.to(device), network.scale.to(device)
+            self._layers = _on([layer for layer in network.head if isinstance(layer, nn.Linear)], device)
+            return
         with torch.no_grad():
             blocks, bias = _stacked(network.projections)
             joint = torch.block_diag(*blocks, torch.eye(network.num_scalars)) / network.scale
@@ -83,25 +90,29 @@ class ServedSelector:
             offsets = torch.cat([offset, bias.new_zeros(network.num_scalars)])
             folded = (first.weight * gains, first.bias + first.weight @ offsets)
         self._joint, self._shift = joint.to(device), shift.to(device)
-        self._layers = [
-            (weight.detach().to(device), bias.detach().to(device))
-            for weight, bias in (folded, *((layer.weight, layer.bias) for layer in rest))
-        ]
-        self._centre, self._spread = network.centre.to(device), network.spread.to(device)
-        self._num_blocks, self._normed = len(network.blocks), len(bias)
+        self._layers = [(folded[0].to(device), folded[1].to(device)), *_on(rest, device)]
+        self._normed = len(bias)
 
     def __call__(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """g [A] and the squared distance [] of raw features [S + scalars]."""
-        reduced = torch.addmv(self._shift, self._joint, features)
-        normed = nn.functional.layer_norm(
-            reduced[: self._normed].view(self._num_blocks, -1), (self._normed // self._num_blocks,)
-        )
-        values = torch.cat([normed.reshape(-1), reduced[self._normed :]])
+        values = reduced = self._reduced(features)
+        if self._num_blocks:
+            values = self._normalised(reduced)
         for weight, bias in self._layers[:-1]:
             values = nn.functional.gelu(torch.addmv(bias, weight, values))
         weight, bias = self._layers[-1]
         distance = squared_distance(((reduced - self._centre) / self._spread).unsqueeze(0))[0]
         return torch.addmv(bias, weight, values), distance
+
+    def _reduced(self, features: Tensor) -> Tensor:
+        if self._num_blocks:
+            return torch.addmv(self._shift, self._joint, features)
+        return (features - self._mean) / self._scale
+
+    def _normalised(self, reduced: Tensor) -> Tensor:
+        blocks = reduced[: self._normed].view(self._num_blocks, -1)
+        normed = nn.functional.layer_norm(blocks, blocks.shape[1:])
+        return torch.cat([normed.reshape(-1), reduced[self._normed :]])
 
 
 def _stacked(layers: nn.ModuleList) -> tuple[list[Tensor], Tensor]:
@@ -110,10 +121,14 @@ def _stacked(layers: nn.ModuleList) -> tuple[list[Tensor], Tensor]:
     return [weight for weight, _ in parts], torch.cat([bias for _, bias in parts])
 
 
+def _on(layers: Sequence[nn.Linear], device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    return [(layer.weight.detach().to(device), layer.bias.detach().to(device)) for layer in layers]
+
+
 def build_selector(spec: SelectionSpec, tensors: Mapping[str, Tensor], source: str) -> SelectorNetwork:
     """The network with ``tensors`` as weights, in evaluation mode; sizes are read from the tensors, checked against ``spec``."""
     try:
-        width = tensors["norms.0.weight"].shape[0]
+        width = tensors["norms.0.weight"].shape[0] if spec.blocks else 0
         hidden_sizes = (tensors["head.0.weight"].shape[0], tensors["head.3.weight"].shape[0])
         network = SelectorNetwork(spec, width, hidden_sizes)
         network.load_state_dict(dict(tensors))

@@ -1,11 +1,13 @@
 """How a selector's expected tokens become a choice, and what is drafted without one.
 
-    s_a = E_a(x) - κ ρ T_a                    a* = argmax s, drafted if s_a* - s_static > margin;  static otherwise
-    static = argmax_a Ē_a / T_a,  ρ = Ē_static / T_static          Ē: mean over the training roots of one sampling setting
+    surplus     s_a = E_a(x) - κ ρ T_a        a* = argmax s, drafted if s_a* - s_static > margin;  static otherwise
+    ratio       s_a = log E_a(x) - log T_a
+    static      argmax_a Ē_a / T_a,  ρ = Ē_static / T_static          Ē: mean over the training roots of one sampling setting
 
 Long-run throughput is a ratio of sums over steps, Σ E / Σ T, and what maximises it is not each step's own ratio: a step is worth
 its tokens less what its time would bring elsewhere, ρ* T with ρ* the throughput of the choices themselves (renewal reward). κ
-says how far these are ahead of the static tree. T is taken at the roots' mean context for ρ. Shape suffix: A actions.
+says how far these are ahead of the static tree. The ratio is for networks that know E only up to a factor. T for ρ is taken at
+the roots' mean context. Shape suffixes: N roots, A actions.
 """
 
 from dataclasses import dataclass
@@ -14,6 +16,9 @@ import numpy as np
 
 from predictors.latency.actions import Prices
 from predictors.sampling import SamplingSettings
+
+SURPLUS, RATIO = SCORES = ("surplus", "ratio")
+NEVER = 1e9  # a margin that no choice promises
 
 
 @dataclass(frozen=True)
@@ -44,20 +49,30 @@ class Setting:
 
     def static(self, prices: Prices) -> Static:
         """argmax_a Ē_a / T_a."""
-        rates_A = np.array(self.efficiency) / prices.at(self.context)[2]
+        rates_A = np.array(self.efficiency) / prices.at(self.context)
         place = int(rates_A.argmax())
         return Static(place, float(rates_A[place]))
 
 
 @dataclass(frozen=True)
 class SelectionRule:
-    """``rate_factor`` κ; ``margin`` of tokens that a choice must promise over the static one; ``max_distance``: the largest
-    trusted squared distance of features from the training rows."""
+    """``score``: surplus, with ``rate_factor`` κ, or ratio. ``margin`` of it that a choice must be ahead of the static one
+    (`NEVER`: nothing is asked). ``max_distance``: the largest trusted squared distance of features from the training rows."""
 
+    score: str
     rate_factor: float
     margin: float
     max_distance: float
     settings: tuple[Setting, ...]
+
+    def __post_init__(self) -> None:
+        if self.score not in SCORES:
+            raise ValueError(f"unknown score {self.score!r}; known: {', '.join(SCORES)}.")
+
+    @property
+    def asks(self) -> bool:
+        """Whether any promise can be enough."""
+        return self.margin < NEVER
 
     def static(self, settings: SamplingSettings, prices: Prices) -> Static:
         """The best static action at the training roots' setting nearest to ``settings``."""
@@ -71,7 +86,10 @@ class SelectionRule:
         self, tokens_NA: np.ndarray, seconds_NA: np.ndarray, static_N: np.ndarray, rate_N: np.ndarray
     ) -> np.ndarray:
         """`choose` for many roots [N]."""
-        scores_NA = tokens_NA - self.rate_factor * rate_N[:, None] * seconds_NA
+        if self.score == RATIO:
+            scores_NA = np.log(tokens_NA) - np.log(seconds_NA)
+        else:
+            scores_NA = tokens_NA - self.rate_factor * rate_N[:, None] * seconds_NA
         best_N, rows_N = scores_NA.argmax(axis=1), np.arange(len(scores_NA))
         lead_N = scores_NA[rows_N, best_N] - scores_NA[rows_N, static_N]
         return np.where(lead_N > self.margin, best_N, static_N)

@@ -2,16 +2,18 @@
 
     tokens per second   Σ E_a / Σ T_a over the roots, a the policy's choice: long-run throughput is a ratio of sums
     static              the best static action of the root's sampling setting
-    selector            the network's hard choices
-    oracle              argmax_a E_a - ρ T_a at every root, ρ its own throughput
+    selector            the network's choices, each with the time it takes to choose; untrusted roots are static
+    oracle              argmax_a E_a - ρ T_a at every root, ρ its own throughput, with the time it takes to choose
 
-The oracle knows expected tokens only through few sampled trees, and a maximum over noisy labels is biased upwards. So it chooses
-on all draws of a root but one and is scored on that one, each in turn (``oracle``: cautious, the more draws the less so); chosen
-and scored on all draws it is an upper bound (``oracle_same_draws``). Share of the gap closed = (selector - static) / (oracle -
-static). Intervals by bootstrap over documents. Shape suffixes: N roots, D draws, A actions.
+Choices are made at mean prices, as in decoding, and scored with the nodes of the root's own trees. The oracle knows expected
+tokens only through few sampled trees, and a maximum over noisy labels is biased upwards. So it chooses on all draws of a root but
+one and is scored on that one, each in turn: a lower bound of what a perfect choice brings (``oracle``), which may even lose to
+static. Chosen and scored on all draws it is an upper bound (``oracle_same_draws``). Share of the gap closed = (selector - static)
+/ (oracle - static), where that gap is surely one. Intervals by bootstrap over documents. Shape suffixes: N roots, D draws, A
+actions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +21,12 @@ import numpy as np
 import torch
 
 from predictors.selection.network import ServedSelector
-from predictors.selection.rule import SelectionRule
+from predictors.selection.rule import NEVER, RATIO, SURPLUS, SelectionRule
 from predictors.training.bootstrap import DocumentBootstrap, interval
 from predictors.training.selector_rows import Labelling, SelectorRows
 
 RATE_FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
-MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)  # tokens
-NEVER = 1e9  # a margin that no choice promises
+MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 ORACLE_STEPS = 20
 
 
@@ -67,27 +68,35 @@ def served(selector: ServedSelector, rows: SelectorRows) -> tuple[np.ndarray, np
 
 
 def calibrated_rule(
-    selector: ServedSelector, labelling: Labelling, validation: SelectorRows, config: SelectorCalibration
+    selector: ServedSelector,
+    labelling: Labelling,
+    validation: SelectorRows,
+    scores: Sequence[str],
+    config: SelectorCalibration,
 ) -> tuple[SelectionRule, float]:
-    """The rate factor and margin of most tokens per second on validation roots (of equals the largest margin), with the trusted
-    distance; and the gain over the static choice there."""
+    """The score, rate factor and margin of most tokens per second on validation roots (of equals the largest margin), with the
+    trusted distance; and the gain over the static choice there, 0 where nothing is asked."""
     tokens_NA, distance_N = served(selector, validation)
     limit = config.distance_margin * float(np.quantile(distance_N, config.distance_quantile))
-    tried = [(factor, margin) for factor in RATE_FACTORS for margin in MARGINS] + [(1.0, NEVER)]
-    rules = [SelectionRule(factor, margin, limit, labelling.settings) for factor, margin in tried]
-    values = [chosen(validation, tokens_NA, rule).throughput for rule in rules]
+    factors = {SURPLUS: RATE_FACTORS, RATIO: (1.0,)}
+    tried = [(score, factor, margin) for score in scores for factor in factors[score] for margin in MARGINS]
+    rules = [SelectionRule(*made, limit, labelling.settings) for made in [*tried, (SURPLUS, 1.0, NEVER)]]
+    values = [chosen(validation, tokens_NA, distance_N, rule).throughput for rule in rules]
     best = max(range(len(rules)), key=lambda place: (values[place], rules[place].margin))
     return rules[best], values[best] / values[-1] - 1
 
 
-def chosen(rows: SelectorRows, tokens_NA: np.ndarray, rule: SelectionRule) -> Outcome:
+def chosen(rows: SelectorRows, tokens_NA: np.ndarray, distance_N: np.ndarray, rule: SelectionRule) -> Outcome:
     """What the rule makes of expected tokens at every root."""
-    return at_places(rows, rule.places(tokens_NA, rows.seconds_NA, rows.static_N, rows.rate_N))
+    if not rule.asks:
+        return at_places(rows, rows.static_N, 0.0)
+    places_N = rule.places(tokens_NA, rows.seconds_NA, rows.static_N, rows.rate_N)
+    return at_places(rows, np.where(distance_N <= rule.max_distance, places_N, rows.static_N), rows.decision)
 
 
-def at_places(rows: SelectorRows, places_N: np.ndarray) -> Outcome:
-    """The actions at ``places_N``, labelled by all draws."""
-    return Outcome(_at(rows.efficiency_NA, places_N), _at(rows.seconds_NA, places_N), places_N)
+def at_places(rows: SelectorRows, places_N: np.ndarray, decision: float) -> Outcome:
+    """The actions at ``places_N``, labelled by all draws, and ``decision`` seconds each."""
+    return Outcome(_at(rows.efficiency_NA, places_N), _at(rows.spent_NA, places_N) + decision, places_N)
 
 
 def oracle_places(efficiency_NA: np.ndarray, seconds_NA: np.ndarray) -> np.ndarray:
@@ -112,8 +121,8 @@ def split_oracle(rows: SelectorRows) -> Outcome | None:
         others = np.delete(rows.efficiency_NDA, left_out, axis=1).mean(axis=1)
         places_N = oracle_places(others, rows.seconds_NA)
         tokens += _at(rows.efficiency_NDA[:, left_out], places_N) / draws
-        seconds += _at(rows.seconds_NA, places_N) / draws
-    return Outcome(tokens, seconds)
+        seconds += _at(rows.spent_NA, places_N) / draws
+    return Outcome(tokens, seconds + rows.decision)
 
 
 def evaluate_selector(
@@ -122,9 +131,9 @@ def evaluate_selector(
     """Every policy's block efficiency and tokens per second with intervals, at all settings and at each; what is chosen."""
     tokens_NA, distance_N = served(selector, test)
     policies = {
-        "static": at_places(test, test.static_N),
-        "selector": chosen(test, tokens_NA, rule),
-        "oracle_same_draws": at_places(test, oracle_places(test.efficiency_NA, test.seconds_NA)),
+        "static": at_places(test, test.static_N, 0.0),
+        "selector": chosen(test, tokens_NA, distance_N, rule),
+        "oracle_same_draws": at_places(test, oracle_places(test.efficiency_NA, test.seconds_NA), test.decision),
     }
     split = split_oracle(test)
     if split is not None:
@@ -135,6 +144,7 @@ def evaluate_selector(
     }
     return {
         "rule": labelling.rule,
+        "score": rule.score,
         "rate_factor": rule.rate_factor,
         "margin": rule.margin,
         "trusted": float((distance_N <= rule.max_distance).mean()),
@@ -166,10 +176,10 @@ def _measured(
         for name, (tokens, _) in sums.items()
     }
     if "oracle" in sums:
-        gap, gaps = rates["oracle"] - rates["static"], speeds["oracle"] - speeds["static"]
-        closed = (speeds["selector"] - speeds["static"])[gaps > 0] / gaps[gaps > 0]
-        value = (rates["selector"] - rates["static"]) / gap if gap > 0 else None
-        record["gap_closed"] = interval(value, closed)
+        gaps = speeds["oracle"] - speeds["static"]
+        if record["oracle"]["gain"]["low"] > 0:
+            value = (rates["selector"] - rates["static"]) / (rates["oracle"] - rates["static"])
+            record["gap_closed"] = interval(value, (speeds["selector"] - speeds["static"]) / gaps)
     return record
 
 

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 from predictors.selection.network import SelectorNetwork
 from predictors.training.callbacks import BestEpoch
-from predictors.training.selector_objective import OBJECTIVES, SHARPNESS, TOKENS, log_gain, objective, token_error
+from predictors.training.selector_objective import (
+    OBJECTIVES,
+    SHARPNESS,
+    THROUGHPUT,
+    TOKENS,
+    log_gain,
+    objective,
+    token_error,
+)
 from predictors.training.selector_rows import Labelling, SelectorRows
 from predictors.training.trainer import Rows, in_order, new_trainer, quiet, shuffled, threads
 
@@ -18,12 +26,29 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """A selector to train: for ``objective``, reading both models' hidden ``states`` or the scalars alone."""
+
+    objective: str = TOKENS
+    states: bool = False
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"unknown objective {self.objective!r}; known: {', '.join(OBJECTIVES)}.")
+
+    @property
+    def name(self) -> str:
+        """Such as ``tokens-states``."""
+        return f"{self.objective}-{'states' if self.states else 'scalars'}"
+
+
+@dataclass(frozen=True)
 class SelectorConfig:
-    """How a selector is trained: for each of ``objectives``, of which the best on validation roots is exported; ``width`` that
-    hidden states are projected to, the MLP's ``hidden_sizes``, and of objective throughput the ``penalty`` λ and ``worst``
+    """How a selector is trained: once for each of ``candidates``, of which the best on validation roots is exported; ``width``
+    that hidden states are projected to, the MLP's ``hidden_sizes``, and of objective throughput the ``penalty`` λ and ``worst``
     fraction α."""
 
-    objectives: tuple[str, ...] = OBJECTIVES
+    candidates: tuple[Candidate, ...] = (Candidate(), Candidate(states=True), Candidate(THROUGHPUT, states=True))
     width: int = 64
     hidden_sizes: tuple[int, ...] = (512, 32)
     dropout: float = 0.2
@@ -39,9 +64,8 @@ class SelectorConfig:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.objectives if name not in OBJECTIVES]
-        if unknown or not self.objectives:
-            raise ValueError(f"objectives must be some of {', '.join(OBJECTIVES)}, got {list(self.objectives)}.")
+        if not self.candidates:
+            raise ValueError("candidates must name at least one selector to train.")
         if len(self.hidden_sizes) != 2:
             raise ValueError(f"hidden_sizes must be two numbers, got {list(self.hidden_sizes)}.")
         for name in ("width", "epochs", "batch_size", "stop_patience", "threads"):
@@ -66,8 +90,9 @@ class TrainedSelector:
 class SelectorTraining(L.LightningModule):
     """Training of an injected network, which knows nothing of Lightning.
 
-    ``val_loss`` is minus the logarithm of the choices' tokens per second over the static ones', both ratios of sums and by the
-    rule with κ = 1 and no margin: what is monitored is what is served. The loss itself is logged as ``val_objective``.
+    ``val_loss`` is minus the logarithm of the choices' tokens per second over the static ones', both ratios of sums, by surplus
+    with κ = 1 (trained for throughput: by ratio) and without a margin: what is monitored is what is served. The loss itself is
+    logged as ``val_objective``.
     """
 
     mean: Tensor
@@ -98,7 +123,8 @@ class SelectorTraining(L.LightningModule):
     def validation_step(self, batch: Batch, index: int) -> None:
         features, efficiency, seconds, static, rate = batch
         logs = self.head(features)
-        best = (logs.exp() - rate.unsqueeze(1) * seconds).argmax(1)
+        surplus = logs.exp() - rate.unsqueeze(1) * seconds
+        best = (surplus if self.objective == TOKENS else logs - seconds.log()).argmax(1)
         for place, chosen in ((0, best), (2, static)):
             for offset, amounts in ((0, efficiency), (1, seconds)):
                 self._sums[place + offset] += amounts.gather(1, chosen.unsqueeze(1)).double().sum()

@@ -12,9 +12,9 @@ much anywhere:
     s_i = log TPS_π(x_i) - log (E_b / T_b)(x_i)                        b: the static action of the row's sampling setting
     loss = -(1/N) Σ_i s_i + λ (1/|I|) Σ_{i in I} [-s_i]_+              I: the ⌈α N⌉ largest [-s_i]_+ of the batch
 
-I counts as constant. d s_i / d logit_a = π_a (E_a / E_π - T_a / T_π). The first learns from every action of every root, the
-second from those that the policy takes (docs/tried.md has both). Source: specification of verification, section 8. Shape
-suffixes: B rows, A actions.
+I counts as constant. d s_i / d logit_a = π_a (E_a / E_π - T_a / T_π). A factor of all E of a root does not matter to it. The
+first learns from every action of every root, the second from those that the policy takes (docs/tried.md has both). Source:
+specification of verification, section 8. Shape suffixes: B rows, A actions.
 """
 
 import math
@@ -22,8 +22,11 @@ import math
 import torch
 from torch import Tensor
 
+from predictors.selection.rule import RATIO, SURPLUS
+
 SHARPNESS = 20.0
 TOKENS, THROUGHPUT = OBJECTIVES = ("tokens", "throughput")
+SCORED = {TOKENS: (SURPLUS, RATIO), THROUGHPUT: (RATIO,)}  # what the outputs of either can be scored by
 
 
 def token_error(logs_BA: Tensor, efficiency_BA: Tensor, mean_A: Tensor) -> Tensor:

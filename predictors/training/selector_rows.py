@@ -20,12 +20,15 @@ from predictors.training.root_table import RootTable
 
 @dataclass(frozen=True)
 class SelectorRows:
-    """``features`` [N, S + scalars]; ``efficiency_NDA`` by draw; ``seconds_NA``; ``static_N`` and ``rate_N``: place of the row's
-    static action and its tokens per second; ``table`` has the rows' documents, slices and settings."""
+    """``features`` [N, S + C]; ``efficiency_NDA`` by draw; ``seconds_NA``, what steps are thought to cost, and ``spent_NA``, what
+    they cost with the root's own trees; ``decision``: seconds of choosing; ``static_N`` and ``rate_N``: place of the row's static
+    action and its tokens per second; ``table`` has the rows' documents, slices and settings."""
 
     features: Tensor
     efficiency_NDA: np.ndarray
     seconds_NA: np.ndarray
+    spent_NA: np.ndarray
+    decision: float
     static_N: np.ndarray
     rate_N: np.ndarray
     table: RootTable
@@ -43,19 +46,21 @@ class SelectorRows:
 @dataclass(frozen=True)
 class Labelling:
     """How the roots of a collection are labelled for ``rule``: which of their actions it takes (``columns``), at what prices for
-    what ``traffic``, and the training roots' sampling settings. A new machine's profile changes prices, and nothing in the
-    traces."""
+    what ``traffic``, how many seconds one more node and one more fed node would take at it [A], and the training roots' sampling
+    settings. A new machine's profile changes prices, and nothing in the traces."""
 
     rule: str
     spec: SelectionSpec
     columns: tuple[int, ...]
     prices: Prices
     traffic: tuple[Traffic, ...]
+    node_seconds: np.ndarray
+    fed_seconds: np.ndarray
     settings: tuple[Setting, ...]
 
     @staticmethod
-    def of(table: RootTable, rule: str, profile: LatencyProfile) -> "Labelling":
-        """Settings, and the nodes that prices count, are those of the training roots."""
+    def of(table: RootTable, rule: str, profile: LatencyProfile, states: bool) -> "Labelling":
+        """Settings, and the nodes that prices count, are those of the training roots; ``states``: hidden states are read."""
         if rule not in table.manifest.rules:
             known = ", ".join(table.manifest.rules)
             raise ValueError(
@@ -68,7 +73,8 @@ class Labelling:
         actions = tuple(whole.actions[column] for column in columns)
         spec = SelectionSpec(whole.layers, whole.draft_layers, whole.hidden_size, whole.draft_hidden_size, actions)
         traffic = tuple(train.traffic()[column] for column in columns)
-        width = spec.state_size + spec.num_scalars
+        spec = spec if states else spec.without_states()
+        width = spec.state_size
         settings = tuple(
             Setting(
                 setting.temperature,
@@ -79,7 +85,14 @@ class Labelling:
             )
             for number, setting in enumerate(train.settings)
         )
-        return Labelling(rule, spec, columns, prices(profile, rule, actions, traffic, width), traffic, settings)
+        made = prices(profile, rule, actions, traffic, width)
+        more = [
+            prices(profile, rule, actions, [Traffic(one.nodes + nodes, one.fed + fed) for one in traffic], width)
+            for nodes, fed in ((1, 0), (0, 1))
+        ]
+        middle = float(train.column("position").mean())
+        node, fed = (priced.at(middle) - made.at(middle) for priced in more)
+        return Labelling(rule, spec, columns, made, traffic, node, fed, settings)
 
     @property
     def actions(self) -> Sequence[Action]:
@@ -92,16 +105,20 @@ class Labelling:
     def rows(self, table: RootTable) -> SelectorRows:
         """``table``'s roots with this labelling."""
         place = table.manifest.rules.index(self.rule)
-        priced = self.prices.rows(table.column("position"))
-        draft_N, target_N = (torch.from_numpy(np.ascontiguousarray(priced[:, column])) for column in (0, 1))
-        states, scalars = (torch.from_numpy(np.array(part)) for part in (table.states_NS, table.scalars_NC))
+        seconds_NA = self.prices.rows(table.column("position"))
+        own_NA = self.node_seconds * (table.nodes_NA[:, list(self.columns)] - [one.nodes for one in self.traffic])
+        own_NA += self.fed_seconds * (table.fed_NA[:, list(self.columns)] - [one.fed for one in self.traffic])
+        states = torch.from_numpy(np.array(table.states_NS)) if self.spec.layers else None
+        scalars = torch.from_numpy(np.array(table.scalars_NC))
         known = [(item.temperature, item.top_k, item.top_p) for item in self.settings]
         of_setting = [known.index((item.temperature, item.top_k, item.top_p)) for item in table.settings]
         statics = [self.statics()[place] for place in of_setting]
         return SelectorRows(
-            assembled(states, scalars, draft_N, target_N),
+            assembled(states, scalars),
             table.efficiency_NDKA[:, :, place][:, :, list(self.columns)],
-            priced[:, 2:],
+            seconds_NA,
+            seconds_NA + own_NA,
+            self.prices.decision_seconds,
             np.array([static.place for static in statics])[table.setting_N],
             np.array([static.rate for static in statics])[table.setting_N],
             table,

@@ -32,7 +32,9 @@ class CompactState:
         if self._scratch.total > len(self._rows):
             self._grow(max(self._scratch.total, 2 * len(self._rows)))
         logits, states = forward(self._weights, self._pass(ids), self._caches, last or len(ids), self._layers)
-        return Forward(logits, torch.stack(states, dim=1) if states else None)
+        if not states:
+            return Forward(logits)
+        return Forward(logits, states[0].unsqueeze(1) if len(states) == 1 else torch.stack(states, dim=1))
 
     @torch.inference_mode()
     def keep(self, path: Sequence[int], pending: int = 0) -> None:

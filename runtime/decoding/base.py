@@ -136,6 +136,7 @@ class Decoder(ABC):
             layers=self._layers(tuple(layers)),
             observe=observe,
             draft_layers=self.controller.draft_layers,
+            views=self.controller.reads_views,
         )
         return self._steps(request)
 

@@ -29,7 +29,7 @@ class Run(ABC):
         self.done = False
         self.newest = -1
         self.hidden_KD: Tensor | None = None
-        self.logits_V: Tensor | None = None
+        self.probs_V: Tensor | None = None
         self.previous: RoundRecord | None = None
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Run(ABC):
         embedding_E = self.pair.target.embedding(self.newest) if self.request.layers else None
         position = len(self.request.prompt) + self.emitted
         return Root(
-            position, self.depth, self.request.settings, self.previous, self.hidden_KD, embedding_E, self.logits_V
+            position, self.depth, self.request.settings, self.previous, self.hidden_KD, embedding_E, self.probs_V
         )
 
     def _emit(self, record: RoundRecord, tokens: list[int]) -> tuple[list[int], RoundRecord]:

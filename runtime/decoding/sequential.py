@@ -73,7 +73,7 @@ class SequentialRun(Run):
             self.draft = drafter.open(pair.draft, pair.target.vocabulary_size, request, draft_chance)
 
     def _begin(self, law_V: Tensor, logits_V: Tensor) -> list[int]:
-        self.logits_V = logits_V if self.request.layers else None
+        self.probs_V = law_V if self.request.views else None
         return super()._begin(law_V, logits_V)
 
     def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
@@ -94,8 +94,9 @@ class SequentialRun(Run):
         accepted = [tree.token_list[node] for node in path]
         self.target.keep([0, *(node + 1 for node in path)])
         self.newest = token
-        if out.hidden_NKD is not None:
-            self.hidden_KD, self.logits_V = out.hidden_NKD[row], out.logits[row]
+        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[row]
+        if self.request.views:
+            self.probs_V = processed_law(out.logits[row], self.request.settings)
         self.clock.lap("verify")
         if self.draft is not None:
             self.draft.commit(path, accepted, [token])

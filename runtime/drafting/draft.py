@@ -13,7 +13,7 @@ from torch import Tensor
 
 from predictors.controllers import Session
 from predictors.sampling import SamplingSettings
-from predictors.signals import NextLaw, Root, TreeRoot
+from predictors.signals import BothModels, NextLaw, Root, TreeRoot
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
 from runtime.drafting.views import Views
@@ -60,7 +60,7 @@ class Draft(ABC):
         self._eos_tokens = request.eos_tokens
         self._randomness = randomness
         self._state = model.open(request.max_length, request.draft_layers)
-        self._views = Views() if request.draft_layers else None
+        self._views = Views() if request.views else None
         self._scratch: dict[int, int] = {}  # fed nodes of the tree, by their place in the model's scratch
         self._uncached: list[int] = []
 
@@ -104,13 +104,17 @@ class Draft(ABC):
         return fit_vocabulary(out.logits, self._vocabulary_size)
 
     def _tree_root(self, law: NextLaw) -> TreeRoot:
-        """The round's root as a controller that taps the draft sees it, ``law`` being the draft's there."""
-        root = law.root
-        if self._views is None or root.logits_V is None:
-            raise ValueError("this controller reads both models' states, and the decoder taps none. Use build_decoder.")
+        """The round's root as a controller that chooses trees sees it, ``law`` being the draft's there."""
+        return TreeRoot(law, lambda: self._both_models(law.root))
+
+    def _both_models(self, root: Root) -> BothModels:
+        if self._views is None or root.probs_V is None:
+            raise ValueError(
+                "this controller reads what both models said, and the decoder keeps nothing. Use build_decoder."
+            )
         logits_V, hidden_2KD = self._views.newest()
         draft_V = processed_law(fit_vocabulary(logits_V, self._vocabulary_size), self._settings)
-        return TreeRoot(law, processed_law(root.logits_V.to(draft_V.device), root.settings), draft_V, hidden_2KD)
+        return BothModels(root.probs_V.to(draft_V.device), draft_V, hidden_2KD)
 
     def _law(self, root: Root, depth: int, logits_V: Tensor) -> NextLaw:
         return NextLaw(root, self._settings, depth, logits_V, processed_law(logits_V, self._settings))

@@ -1,4 +1,4 @@
-"""What a tapped draft model said at the newest tokens: a controller reads it, a pass for it alone would cost a draft step.
+"""What the draft model said at the newest tokens: a controller reads it, a pass for it alone would cost a draft step.
 
 Rows are remembered as they are computed, wherever that was: in the pass that commits them, or while they were nodes of the last
 tree. Shape suffixes: V vocabulary, K tapped layers, D hidden size.
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from runtime.adapter import Forward
 
-Row = tuple[Tensor, Tensor]  # logits [V] and hidden states [K, D]
+Row = tuple[Tensor, Tensor | None]  # logits [V] and tapped hidden states [K, D]
 
 
 class Views:
@@ -34,12 +34,13 @@ class Views:
         self._committed = [*self._committed, *(self._scratch[place] for place in path)][-2:]
         self._scratch = []
 
-    def newest(self) -> tuple[Tensor, Tensor]:
-        """Logits [V] in front of the newest token, and hidden states [2, K, D] in front of it and behind it."""
+    def newest(self) -> tuple[Tensor, Tensor | None]:
+        """Logits [V] in front of the newest token, and tapped hidden states [2, K, D] in front of it and behind it."""
         (logits_V, before_KD), (_, behind_KD) = self._committed
-        return logits_V, torch.stack([before_KD, behind_KD])
+        return logits_V, None if before_KD is None or behind_KD is None else torch.stack([before_KD, behind_KD])
 
 
 def _rows(out: Forward) -> list[Row]:
-    assert out.hidden_NKD is not None
+    if out.hidden_NKD is None:
+        return [(logits_V, None) for logits_V in out.logits]
     return list(zip(out.logits, out.hidden_NKD[-len(out.logits) :], strict=True))

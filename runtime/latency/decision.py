@@ -1,16 +1,32 @@
-"""Cells of table ``predictor``: one decision of a small head on ``features`` numbers, as a learned controller takes it.
+"""Cells of what learned controllers compute.
 
-The head is H-RAD's (`predictors.network`), with random weights and all features kept; the two numbers a decision rests on, class
-and distance from the training rows, are read by the host.
+    predictor  features   one decision of H-RAD's head (`predictors.network`) on so many numbers; class and distance from the
+                          training rows are read by the host
+    selection  features   one choice of a delayed-tree selector (`predictors.selection`) from hidden states of so many numbers (0:
+                          none) and both models' laws over the vocabulary
+
+Weights, states and laws are random.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+import numpy as np
 import torch
 
+from predictors.actions import ActionSet
 from predictors.calibration import Calibration
 from predictors.network import HRADNetwork, squared_distance
+from predictors.sampling import SamplingSettings
+from predictors.selection.features import SelectionSpec, assembled, scalars_of, state_of
+from predictors.selection.network import SelectorNetwork, ServedSelector
+from predictors.signals import BothModels, NextLaw, Root, TreeRoot
+from runtime.adapter import LanguageModel
 from runtime.latency.cells import Cell, timed
+from runtime.laws import processed_law
+from runtime.pair import ModelPair
+
+SAMPLED = SamplingSettings(0.6)
 
 
 class Decision:
@@ -27,6 +43,58 @@ class Decision:
         reduced = self._network.reduction(self._features)
         probabilities = self._calibration.probabilities(self._network.head(reduced))
         return int(probabilities[0].argmax()), float(squared_distance(reduced)[0])
+
+
+class Choice:
+    """A selector over the default action set, on ``device``. ``hidden`` are sizes of the target's and the draft's states, 0 for a
+    selector that reads none."""
+
+    def __init__(
+        self, hidden: tuple[int, int], vocabulary_size: int, device: torch.device, generator: torch.Generator
+    ) -> None:
+        layers = (1,) if hidden[0] else ()
+        self._spec = SelectionSpec(layers, layers, *hidden, ActionSet().actions)
+        self._served = ServedSelector(SelectorNetwork(self._spec).eval(), device)
+        random = partial(torch.rand, generator=generator)
+        self._logits_2V = random(2, vocabulary_size).to(device)
+        self._target_V = random(vocabulary_size).softmax(0).to(device)
+        self._states = (random(1, hidden[0]).to(device), random(2, 1, hidden[1]).to(device)) if layers else (None, None)
+        self._seconds_A = np.ones(len(self._spec.actions))
+
+    @torch.inference_mode()
+    def take(self) -> int:
+        """The place of the action chosen."""
+        laws_2V = processed_law(self._logits_2V, SAMPLED)
+        root = Root(32, 1, SAMPLED, None, self._states[0])
+        models = BothModels(self._target_V, laws_2V[0], self._states[1])
+        seen = TreeRoot(NextLaw(root, SAMPLED, 0, self._logits_2V[1], laws_2V[1]), lambda: models)
+        logs_A, distance = self._served(assembled(state_of(seen) if self._spec.layers else None, scalars_of(seen)))
+        if not float(distance) >= 0:
+            raise AssertionError("a distance is a number")
+        return int((logs_A.double().exp().cpu().numpy() - self._seconds_A).argmax())
+
+
+def choice_cells(
+    pair: ModelPair, device: torch.device, generator: torch.Generator, before: Callable[[], None]
+) -> list[Cell]:
+    """Cells of the table ``selection``: without states, and with the last hidden state of each model."""
+    assert pair.draft is not None
+    target, draft = (_hidden_size(model) for model in (pair.target, pair.draft))
+    vocabulary = pair.target.vocabulary_size
+    return [
+        Cell(
+            ("selection",),
+            {"features": hidden[0] + 2 * hidden[1]},
+            timed(Choice(hidden, vocabulary, device, generator).take, device),
+            before,
+        )
+        for hidden in ((0, 0), (target, draft))
+    ]
+
+
+def _hidden_size(model: LanguageModel) -> int:
+    """Of the last hidden state; that of the embedding where a model is no Hugging Face one."""
+    return len(model.embedding(0))
 
 
 def decision_cells(

@@ -10,7 +10,7 @@ import torch
 from runtime.latency.beside import open_beside
 from runtime.latency.branches import branch_cells
 from runtime.latency.cells import Cell
-from runtime.latency.decision import decision_cells
+from runtime.latency.decision import choice_cells, decision_cells
 from runtime.latency.passes import CONTINUATION, CommittedState, pass_cells, prefill_cells
 from runtime.latency.reference import reference_cells
 from runtime.latency.rounds import round_cells
@@ -128,6 +128,7 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
             *branch_cells(prepared, config.branch_rows, config.seed, evict),
             *beside,
             *decision_cells(config.features, device, generator, evict),
+            *choice_cells(pair, device, generator, evict),
             *transfer_cells(hand_over, config.bytes),
         ]
         yield cells, notes + more_notes

@@ -21,6 +21,7 @@ COSTS = {
     "beside_draft": lambda rows, context: 2 + 0.5 * rows + context / 32,
     "beside_target": lambda tokens, context: 12 + tokens + context / 8,
     "predictor": lambda features: 0.25 + features / 128,
+    "selection": lambda features: 0.5 + features / 64,
     "exchange": lambda submitted: 0.75 + 0.0625 * submitted,
 }
 AXES = {
@@ -31,7 +32,7 @@ AXES = {
     "sampled": (0, 1),
     "candidates": (1, 9),
     "submitted": (0, 8),
-    "features": (1, 64),
+    "features": (0, 64),
 }
 
 

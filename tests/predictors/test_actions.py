@@ -9,7 +9,7 @@ from predictors.actions import Action, ActionSet
 from predictors.latency import LatencyProfile, LatencyTable
 from predictors.latency.actions import Prices, Traffic, prices, step_seconds
 from predictors.sampling import SamplingSettings
-from predictors.selection.rule import SelectionRule, Setting, Static
+from predictors.selection.rule import RATIO, SURPLUS, SelectionRule, Setting, Static
 from tests.predictors.affine_profile import COSTS, PROFILE
 
 
@@ -48,9 +48,7 @@ def test_the_time_of_a_step_by_hand():
         COSTS["draft"](2, at + 3 + j) for j in range(2)
     )
     expected = passes + COSTS["target"](10, at) + drawing(2, 7) + COSTS["tree_verification"](9, 1)
-    assert step_seconds(PROFILE, "traversal", tree, made, at, features=0) == pytest.approx(expected)
-    selected = expected + COSTS["predictor"](32)
-    assert step_seconds(PROFILE, "traversal", tree, made, at, features=32) == pytest.approx(selected)
+    assert step_seconds(PROFILE, "traversal", tree, made, at) == pytest.approx(expected)
 
 
 def test_the_time_of_a_chain_by_hand():
@@ -58,7 +56,7 @@ def test_the_time_of_a_chain_by_hand():
     at = 20
     passes = sum(COSTS["draft"](1, at + place) for place in range(4))
     outside = COSTS["chain_drawing"](4, 1) + COSTS["chain_verification"](4, 1)
-    seconds = step_seconds(PROFILE, "block", Action(1, 4, 0), Traffic(4, 0), at, features=0)
+    seconds = step_seconds(PROFILE, "block", Action(1, 4, 0), Traffic(4, 0), at)
     assert seconds == pytest.approx(passes + COSTS["target"](5, at) + outside)
 
 
@@ -66,25 +64,22 @@ def test_every_rule_has_its_own_price():
     dear = LatencyTable({"drafted": (0, 16)}, np.array([50.0, 50.0]), np.array([50.0, 50.0]), np.array([50.0, 50.0]), 1)
     profile = LatencyProfile({**PROFILE.tables, "verification_khisti": dear}, "toy", {}, {})
     tree, made = Action(2, 1, 1), Traffic(3, 0)
-    khisti, traversal = (step_seconds(profile, rule, tree, made, 8, 0) for rule in ("khisti", "traversal"))
+    khisti, traversal = (step_seconds(profile, rule, tree, made, 8) for rule in ("khisti", "traversal"))
     assert khisti - traversal == pytest.approx(50 - COSTS["tree_verification"](3, 1))
     with pytest.raises(ValueError, match="no table 'verification_nss'"):
-        step_seconds(profile, "nss", tree, made, 8, 0)
+        step_seconds(profile, "nss", tree, made, 8)
 
 
 def test_prices_between_and_beyond_contexts():
-    table = Prices((10, 20, 40), (1.0, 2.0, 2.0), (3.0, 3.0, 5.0), ((1.0, 10.0), (2.0, 20.0), (4.0, 40.0)), "hash")
-    draft, target, actions = table.at(15)
-    assert (draft, target, actions.tolist()) == (1.5, 3.0, [1.5, 15.0])
-    assert table.at(30)[2].tolist() == [3.0, 30.0]
-    assert table.at(5)[2].tolist() == [1.0, 10.0] and table.at(99)[2].tolist() == [4.0, 40.0]
-    single = Prices((10,), (1.0,), (3.0,), ((1.0, 2.0),), "hash")
-    assert single.at(50)[2].tolist() == [1.0, 2.0]
+    table = Prices((10, 20, 40), ((1.0, 10.0), (2.0, 20.0), (4.0, 40.0)), 0.0, "hash")
+    assert table.at(15).tolist() == [1.5, 15.0] and table.at(30).tolist() == [3.0, 30.0]
+    assert table.at(5).tolist() == [1.0, 10.0] and table.at(99).tolist() == [4.0, 40.0]
+    assert Prices((10,), ((1.0, 2.0),), 0.0, "hash").at(50).tolist() == [1.0, 2.0]
 
 
 def test_prices_are_compared_with_each_other():
     """A machine twice as slow at everything makes no other choice; one where only drafting is dearer does."""
-    table = Prices((10, 20), (1.0, 2.0), (3.0, 3.0), ((1.0, 10.0), (2.0, 20.0)), "hash")
+    table = Prices((10, 20), ((1.0, 10.0), (2.0, 20.0)), 0.0, "hash")
     slower = dataclasses.replace(table, action_seconds=((2.0, 20.0), (4.0, 40.0)))
     other = dataclasses.replace(table, action_seconds=((1.0, 10.0), (2.0, 30.0)))
     assert table.largest_factor(slower) == pytest.approx(1.0)
@@ -95,13 +90,14 @@ def test_prices_of_a_profile():
     actions = (Action(1, 2, 0), Action(2, 0, 2))
     made = prices(PROFILE, "traversal", actions, [Traffic.most(action) for action in actions], 16)
     assert made.contexts == (1, 512) and made.profile_hash == PROFILE.profile_hash
-    expected = [step_seconds(PROFILE, "traversal", action, Traffic.most(action), 512, 16) for action in actions]
-    assert made.at(512)[2] == pytest.approx(expected)
+    expected = [step_seconds(PROFILE, "traversal", action, Traffic.most(action), 512) for action in actions]
+    assert made.at(512) == pytest.approx(expected)
+    assert made.decision_seconds == pytest.approx(COSTS["selection"](16)), "what choosing adds, whatever is chosen"
 
 
 def test_a_choice_must_promise_more_than_the_margin():
     """Three actions of one second each, where time brings a token a second elsewhere; then one that takes two seconds."""
-    rule, seconds = SelectionRule(1.0, 0.1, 9.0, ()), np.ones(3)
+    rule, seconds = SelectionRule(SURPLUS, 1.0, 0.1, 9.0, ()), np.ones(3)
     assert rule.choose(np.array([1.0, 1.05, 1.2]), seconds, Static(0, 1.0)) == 2
     assert rule.choose(np.array([1.15, 1.05, 1.2]), seconds, Static(0, 1.0)) == 0
     longer = np.array([1.0, 1.0, 2.0])
@@ -109,7 +105,7 @@ def test_a_choice_must_promise_more_than_the_margin():
         "1.05 less a second's token, not more than 1.1"
     )
     assert rule.choose(np.array([1.0, 1.05, 2.15]), longer, Static(0, 1.0)) == 2
-    assert SelectionRule(1.2, 0.1, 9.0, ()).choose(np.array([1.0, 1.05, 2.25]), longer, Static(0, 1.0)) == 0
+    assert SelectionRule(SURPLUS, 1.2, 0.1, 9.0, ()).choose(np.array([1.0, 1.05, 2.25]), longer, Static(0, 1.0)) == 0
 
 
 def test_choices_by_surplus_beat_choices_by_ratio():
@@ -121,15 +117,19 @@ def test_choices_by_surplus_beat_choices_by_ratio():
 
     own_ratio = (tokens / seconds).argmax(axis=1)
     best = max(throughput([a, b]) for a in (0, 1) for b in (0, 1))
-    rule = SelectionRule(1.0, 0.0, 9.0, ())
+    rule = SelectionRule(SURPLUS, 1.0, 0.0, 9.0, ())
     found = rule.places(tokens, seconds, np.array([0, 0]), np.array([2.0, 2.0]))
     assert throughput(found) == pytest.approx(best) and best >= throughput(own_ratio)
+    by_ratio = SelectionRule(RATIO, 1.0, 0.0, 9.0, ()).places(tokens, seconds, np.array([0, 0]), np.array([2.0, 2.0]))
+    assert by_ratio.tolist() == own_ratio.tolist()
+    scaled = SelectionRule(RATIO, 1.0, 0.0, 9.0, ()).places(7 * tokens, seconds, np.array([0, 0]), np.array([2.0, 2.0]))
+    assert scaled.tolist() == by_ratio.tolist(), "a factor does not matter to the ratio"
 
 
 def test_the_static_action_is_that_of_the_nearest_setting():
-    table = Prices((10,), (1.0,), (3.0,), ((1.0, 2.0),), "hash")
+    table = Prices((10,), ((1.0, 2.0),), 0.0, "hash")
     cool, warm = Setting(0.5, 0, 1.0, 10, (1.5, 3.5)), Setting(1.0, 0, 1.0, 10, (1.5, 2.5))
-    rule = SelectionRule(1.0, 0.0, 9.0, (cool, warm))
+    rule = SelectionRule(SURPLUS, 1.0, 0.0, 9.0, (cool, warm))
     found = [rule.static(SamplingSettings(heat), table) for heat in (0.0, 0.5, 0.7, 0.9, 2.0)]
     assert [static.place for static in found] == [1, 1, 1, 0, 0]
     assert [static.rate for static in found] == pytest.approx([1.75, 1.75, 1.75, 1.5, 1.5])

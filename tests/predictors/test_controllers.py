@@ -10,7 +10,7 @@ from predictors.controllers import CONTROLLERS, LearnedController, build_control
 from predictors.controllers.head import HeadController
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
-from predictors.signals import DrawnToken, NextLaw, Root, TreeRoot
+from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot
 from runtime import ModelPair
 from tests.bundles import LAYERS, random_bundle, selector_bundle
 from tests.toys import tiny_llama
@@ -48,7 +48,8 @@ def tree_root(place, seed):
     laws = torch.rand(3, 5, generator=random).softmax(1)
     place = replace(place, hidden_KD=place.hidden_KD[:1])
     here = NextLaw(place, place.settings, 0, laws[0].log(), laws[0])
-    return TreeRoot(here, laws[1], laws[2], torch.randn(2, 1, HIDDEN, generator=random))
+    models = BothModels(laws[1], laws[2], torch.randn(2, 1, HIDDEN, generator=random))
+    return TreeRoot(here, lambda: models)
 
 
 @pytest.fixture(scope="module")

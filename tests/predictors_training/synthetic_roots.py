@@ -8,7 +8,7 @@ import numpy as np
 from predictors.actions import Action
 from predictors.contract import CaptureContract, Identity, ModelIdentity, ServingRange
 from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION
-from predictors.selection.features import CAPTURED_SCALARS, SelectionSpec
+from predictors.selection.features import SCALARS, SelectionSpec
 from trace_collection.shards import shard_name, trace_schema, write_manifest, write_shard
 
 ACTIONS = (Action(1, 1, 0), Action(1, 8, 0), Action(4, 0, 2))
@@ -32,8 +32,9 @@ def write_roots(folder: Path, signal: float = 1.0, noise: float = 0.3, draws: in
             rows += [_row(random, split, f"{split}{document}", root, signal, noise, draws) for root in range(roots)]
     folder.mkdir(parents=True)
     sizes = {
+        "continuation": 3,
         "state": SPEC.state_size,
-        "scalars": len(CAPTURED_SCALARS),
+        "scalars": len(SCALARS),
         "actions": len(ACTIONS),
         "labels": draws * len(RULES) * len(ACTIONS),
     }
@@ -69,8 +70,9 @@ def _row(random, split, document, root, signal, noise, draws):
         "batch_size": 1,
         "root": root,
         "position": position,
+        "continuation": [1, -1, -1],
         "state": state.astype(np.float16),
-        "scalars": random.normal(size=len(CAPTURED_SCALARS)),
+        "scalars": random.normal(size=len(SCALARS)),
         "efficiency": labels.reshape(-1),
         "nodes": np.array(NODES),
         "fed": np.array(FED),

@@ -10,10 +10,9 @@ import torch
 from predictors.latency import LatencyProfile, LatencyTable
 from predictors.latency.actions import Traffic, step_seconds
 from predictors.selection.network import ServedSelector
-from predictors.selection.rule import SelectionRule
+from predictors.selection.rule import NEVER, SURPLUS, SelectionRule
 from predictors.training.root_table import RootTable
 from predictors.training.selector_evaluation import (
-    NEVER,
     SelectorCalibration,
     at_places,
     calibrated_rule,
@@ -24,7 +23,7 @@ from predictors.training.selector_evaluation import (
     split_oracle,
 )
 from predictors.training.selector_fit import SelectorConfig, fit_selector
-from predictors.training.selector_objective import THROUGHPUT, TOKENS, log_gain, objective, token_error
+from predictors.training.selector_objective import SCORED, THROUGHPUT, TOKENS, log_gain, objective, token_error
 from predictors.training.selector_rows import Labelling
 from tests.predictors.affine_profile import PROFILE
 from tests.predictors_training.synthetic_roots import ACTIONS, FED, NODES, write_roots
@@ -43,7 +42,7 @@ def table(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def labelling(table):
-    return Labelling.of(table, "specinfer", TOY)
+    return Labelling.of(table, "specinfer", TOY, states=True)
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +105,9 @@ def test_labels_are_means_over_draws_and_prices_of_the_training_nodes(table, lab
     np.testing.assert_allclose(parts["train"].efficiency_NA, train.efficiency_NDKA[:, :, 0].mean(1))
     width = labelling.spec.state_size + labelling.spec.num_scalars
     at, low, high = 100, *(labelling.prices.contexts)
-    ends = [step_seconds(TOY, "specinfer", ACTIONS[2], labelling.traffic[2], place, width) for place in (low, high)]
+    ends = [step_seconds(TOY, "specinfer", ACTIONS[2], labelling.traffic[2], place) for place in (low, high)]
     share = (at - low) / (high - low)
-    assert labelling.prices.at(at)[2][2] == pytest.approx((1 - share) * ends[0] + share * ends[1])
+    assert labelling.prices.at(at)[2] == pytest.approx((1 - share) * ends[0] + share * ends[1])
     assert parts["train"].features.shape == (len(train), width)
 
 
@@ -116,7 +115,7 @@ def test_the_static_action_is_the_training_roots_best_of_each_setting(table, lab
     for number, static in enumerate(labelling.statics()):
         rows = parts["train"]
         mask = rows.table.setting_N == number
-        seconds = labelling.prices.at(labelling.settings[number].context)[2]
+        seconds = labelling.prices.at(labelling.settings[number].context)
         rates = rows.efficiency_NA[mask].mean(0) / seconds
         assert (static.place, static.rate) == (rates.argmax(), pytest.approx(rates.max()))
     assert set(zip(parts["test"].static_N, parts["test"].rate_N, strict=True)) == {
@@ -125,11 +124,13 @@ def test_the_static_action_is_the_training_roots_best_of_each_setting(table, lab
 
 
 def test_a_rule_for_chains_chooses_among_chains(table):
-    labelling = Labelling.of(table, "block", TOY)
+    labelling = Labelling.of(table, "block", TOY, states=False)
     assert labelling.actions == ACTIONS[:2]
-    assert labelling.rows(table.rows("test")).efficiency_NDA.shape[2] == 2
+    rows = labelling.rows(table.rows("test"))
+    assert rows.efficiency_NDA.shape[2] == 2
+    assert rows.features.shape[1] == labelling.spec.num_scalars == 9, "without states the scalars are all it reads"
     with pytest.raises(ValueError, match="no labels for rule 'nss', only for specinfer, block"):
-        Labelling.of(table, "nss", TOY)
+        Labelling.of(table, "nss", TOY, states=True)
 
 
 # ---- training
@@ -137,7 +138,9 @@ def test_a_rule_for_chains_chooses_among_chains(table):
 
 def test_training_finds_a_planted_signal(labelling, parts, trained):
     served_selector = ServedSelector(trained.network, torch.device("cpu"))
-    rule, validation_gain = calibrated_rule(served_selector, labelling, parts["validation"], CALIBRATION)
+    rule, validation_gain = calibrated_rule(
+        served_selector, labelling, parts["validation"], SCORED[TOKENS], CALIBRATION
+    )
     assert validation_gain > 0.02
     record = evaluate_selector(served_selector, labelling, rule, parts["test"], CALIBRATION)
     part = record["parts"]["all"]
@@ -162,9 +165,10 @@ def test_training_is_reproducible(labelling, parts, trained):
 
 def test_the_monitored_loss_is_the_hard_gain(labelling, parts, trained):
     rows = parts["validation"]
-    tokens = served(ServedSelector(trained.network, torch.device("cpu")), rows)[0]
-    plain = SelectionRule(1.0, 0.0, 1e9, ())
-    hard, static = chosen(rows, tokens, plain).throughput, at_places(rows, rows.static_N).throughput
+    tokens, distance = served(ServedSelector(trained.network, torch.device("cpu")), rows)
+    free = dataclasses.replace(rows, decision=0.0)  # what deciding costs is the rule's to weigh
+    hard = chosen(free, tokens, distance, SelectionRule(SURPLUS, 1.0, 0.0, 1e9, ())).throughput
+    static = at_places(rows, rows.static_N, 0.0).throughput
     assert trained.history[trained.best_epoch]["val_loss"] == pytest.approx(-math.log(hard / static), abs=1e-4)
 
 
@@ -183,15 +187,18 @@ def test_an_untrained_selector_chooses_statically(labelling, parts):
 def test_where_there_is_nothing_to_win_the_rule_stays_static(tmp_path):
     """Noise alone: the selector's margin forbids every choice, or the gain is nothing; the split oracle sees no gap."""
     table = RootTable.read(write_roots(tmp_path / "r", signal=0.0, noise=0.5))
-    labelling = Labelling.of(table, "specinfer", TOY)
+    labelling = Labelling.of(table, "specinfer", TOY, states=True)
     rows = labelling.rows(table.rows("test"))
-    static = at_places(rows, rows.static_N).throughput
-    assert at_places(rows, oracle_places(rows.efficiency_NA, rows.seconds_NA)).throughput > 1.03 * static, (
+    static = at_places(rows, rows.static_N, 0.0).throughput
+    assert at_places(rows, oracle_places(rows.efficiency_NA, rows.seconds_NA), 0.0).throughput > 1.03 * static, (
         "biased upwards"
     )
     assert split_oracle(rows).throughput < 1.01 * static
     random = np.random.default_rng(0).normal(size=rows.efficiency_NA.shape)
-    assert chosen(rows, random, SelectionRule(1.0, NEVER, 1e9, ())).places.tolist() == rows.static_N.tolist()
+    never = chosen(rows, random, np.zeros(len(rows)), SelectionRule(SURPLUS, 1.0, NEVER, 1e9, ()))
+    assert never.places.tolist() == rows.static_N.tolist() and never.throughput == static, (
+        "nothing is asked, nothing paid"
+    )
 
 
 def test_the_oracle_maximises_the_ratio_of_sums():
@@ -211,7 +218,7 @@ def test_the_oracle_maximises_the_ratio_of_sums():
 
 def test_one_draw_has_no_split_oracle(tmp_path):
     table = RootTable.read(write_roots(tmp_path / "r", draws=1))
-    labelling = Labelling.of(table, "specinfer", TOY)
+    labelling = Labelling.of(table, "specinfer", TOY, states=True)
     assert split_oracle(labelling.rows(table.rows("test"))) is None
 
 
@@ -219,5 +226,24 @@ def test_margins_hold_choices_back(parts):
     rows = parts["test"]
     worth_nothing = rows.rate_N[:, None] * rows.seconds_NA
     worth_nothing[:, 0] += 0.04
-    assert set(chosen(rows, worth_nothing, SelectionRule(1.0, 0.0, 1e9, ())).places) == {0}
-    assert chosen(rows, worth_nothing, SelectionRule(1.0, 0.05, 1e9, ())).places.tolist() == rows.static_N.tolist()
+    near, far = np.zeros(len(rows)), np.full(len(rows), 2.0)
+    assert set(chosen(rows, worth_nothing, near, SelectionRule(SURPLUS, 1.0, 0.0, 1.0, ())).places) == {0}
+    held = chosen(rows, worth_nothing, near, SelectionRule(SURPLUS, 1.0, 0.05, 1.0, ()))
+    assert held.places.tolist() == rows.static_N.tolist()
+    assert held.seconds.sum() == pytest.approx(at_places(rows, rows.static_N, rows.decision).seconds.sum())
+    untrusted = chosen(rows, worth_nothing, far, SelectionRule(SURPLUS, 1.0, 0.0, 1.0, ()))
+    assert untrusted.places.tolist() == rows.static_N.tolist()
+
+
+def test_choices_are_scored_with_the_roots_own_nodes(table, labelling, parts):
+    """Every synthetic root has the mean's nodes but for one, whose tree of the third action has two nodes more."""
+    rows = parts["test"]
+    np.testing.assert_allclose(rows.spent_NA, rows.seconds_NA)
+    place = labelling.columns.index(2)
+    test = table.rows("test")
+    test.__dict__["nodes_NA"] = test.nodes_NA + np.array([[0, 0, 2.0]] + [[0, 0, 0.0]] * (len(test) - 1))
+    changed = labelling.rows(test)
+    more = labelling.node_seconds[place] * 2
+    assert more == pytest.approx(2 * (0.5 + 1.0)), "two tokens more to verify in the pass, and to draw"
+    assert changed.spent_NA[0, place] - changed.seconds_NA[0, place] == pytest.approx(more)
+    np.testing.assert_allclose(changed.spent_NA[1:], changed.seconds_NA[1:])

@@ -13,8 +13,9 @@ from predictors.bundle import read_bundle
 from predictors.contract import ContractError
 from predictors.controllers import Controller, DelayedTree, Session
 from predictors.sampling import SamplingSettings
-from predictors.selection.features import CAPTURED_SCALARS, assembled, scalars_of, state_of
+from predictors.selection.features import SCALARS, assembled, scalars_of, state_of
 from predictors.selection.network import ServedSelector
+from predictors.selection.rule import NEVER
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.delayed_tree import DelayedTreeConfig, DelayedTreeDraft
@@ -88,14 +89,6 @@ def by_draft_law(root):
     return int(4 * float(root.law.probs_V.max())) % len(ACTIONS)
 
 
-@pytest.fixture
-def untapped(monkeypatch):
-    """Table models have no states: choosers get the root's law alone."""
-    monkeypatch.setattr(
-        DelayedTreeDraft, "_tree_root", lambda draft, law: type("Seen", (), {"law": law, "root": law.root})
-    )
-
-
 def chooser_decoder(rule, verifier, seed=1):
     pair = ModelPair(TableModel(3, seed=seed), TableModel(3, seed=seed + 1))
     drafter = DelayedTreeConfig(1, 1, 0, choices=ACTIONS)
@@ -104,7 +97,7 @@ def chooser_decoder(rule, verifier, seed=1):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("verifier", RULES)
-def test_output_law_whatever_is_chosen_from_the_root(untapped, verifier, temperature):
+def test_output_law_whatever_is_chosen_from_the_root(verifier, temperature):
     pair, decoder = chooser_decoder(by_draft_law, verifier)
     settings = SamplingSettings(temperature)
     law = law_of(decoder, 4, settings)
@@ -112,7 +105,7 @@ def test_output_law_whatever_is_chosen_from_the_root(untapped, verifier, tempera
 
 
 @pytest.mark.parametrize("verifier, lossless", [("spectr", False), ("khisti", False), ("specinfer", True)])
-def test_a_choice_that_knows_the_first_token_is_biased(untapped, monkeypatch, verifier, lossless):
+def test_a_choice_that_knows_the_first_token_is_biased(monkeypatch, verifier, lossless):
     """The wrong twin: a second candidate only where the first is token 0. Rules that need k in advance are lossy then, those that
     try one candidate after the other are not (specification of verification, section 9)."""
     draw = DelayedTreeDraft._draw
@@ -128,15 +121,17 @@ def test_a_choice_that_knows_the_first_token_is_biased(untapped, monkeypatch, ve
     assert distance < 1e-9 if lossless else distance > 1e-3
 
 
-@pytest.mark.parametrize("verifier", ["specinfer", "traversal"])
-def test_output_law_of_a_bundle(tiny_pair, tmp_path, verifier):
+@pytest.mark.parametrize(("verifier", "states"), [("specinfer", True), ("traversal", True), ("traversal", False)])
+def test_output_law_of_a_bundle(tiny_pair, tmp_path, verifier, states):
     actions = ACTIONS[:3]
-    decoder = load_decoder(selector_bundle(tmp_path / "b", tiny_pair, actions, verifier, seed=2), tiny_pair)
+    folder = selector_bundle(tmp_path / "b", tiny_pair, actions, verifier, seed=2, states=states)
+    decoder = load_decoder(folder, tiny_pair)
+    assert bool(decoder.controller.layers) is states
     names = chosen_trees(decoder)
     settings = SamplingSettings(1.0)
     law = law_of(decoder, 3, settings)
     assert total_variation(law, target_law(LlamaLogits(tiny_pair.target.model), PROMPT, 3, settings)) < 1e-5
-    assert len(set(names)) >= 2, "a selector that always chooses alike tests little"
+    assert len(set(names)) >= 1 + states, "a selector that always chooses alike tests little"
 
 
 def test_chains_alone_go_with_block_verification(pair, tmp_path):
@@ -194,12 +189,13 @@ def test_served_features_are_those_of_a_pass_over_the_whole_text(pair, tmp_path,
         state, scalars = fresh_view(pair, before, settings)
         assert torch.allclose(state_of(root).float(), state.float(), atol=2e-2)
         assert torch.allclose(scalars_of(root), scalars, atol=1e-3), dict(
-            zip(CAPTURED_SCALARS, scalars_of(root) - scalars, strict=True)
+            zip(SCALARS, scalars_of(root) - scalars, strict=True)
         )
 
 
-def test_the_served_network_is_the_trained_one(pair, tmp_path):
-    controller = DelayedTree.from_bundle(read_bundle(selector_bundle(tmp_path / "b", pair)))
+@pytest.mark.parametrize("states", [True, False])
+def test_the_served_network_is_the_trained_one(pair, tmp_path, states):
+    controller = DelayedTree.from_bundle(read_bundle(selector_bundle(tmp_path / "b", pair, states=states)))
     network, width = controller.network, controller.spec.state_size + controller.spec.num_scalars
     torch.manual_seed(1)
     for name in ("mean", "centre"):
@@ -293,11 +289,30 @@ def test_a_machine_of_other_prices(pair, tmp_path):
         repriced = load_decoder(folder, pair, latency=file, reprice=True).controller
         assert repriced.at_latency(PROFILE, reprice=False) is repriced, "its own prices need no warning"
     assert repriced.prices.profile_hash == PROFILE.profile_hash
-    assert np.ptp(repriced.prices.at(10)[2]) > 0 == np.ptp(as_exported.prices.at(10)[2])
+    assert np.ptp(repriced.prices.at(10)) > 0 == np.ptp(as_exported.prices.at(10))
     with pytest.raises(ValueError, match="needs the latency profile"):
         load_decoder(folder, pair, reprice=True)
 
 
-def test_features_carry_what_passes_cost():
-    row = assembled(torch.zeros(1, 2), torch.ones(1, 9), torch.tensor([0.1]), torch.tensor([1.0]))
-    assert row.shape == (1, 13) and row[0, -2:].tolist() == pytest.approx([np.log(0.1), 0.0])
+def test_features_are_the_state_and_the_scalars():
+    assert assembled(torch.zeros(2).half(), torch.ones(9)).tolist() == [0.0] * 2 + [1.0] * 9
+
+
+def test_where_choosing_does_not_pay_nothing_is_asked_or_tapped(pair, tmp_path, monkeypatch):
+    decoder = load_decoder(selector_bundle(tmp_path / "b", pair, margin=NEVER), pair)
+    monkeypatch.setattr(DelayedTree, "expected", lambda *_: pytest.fail("asked"))
+    assert decoder.controller.layers == decoder.controller.draft_layers == ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rounds = decoder.generate([1, 2], max_new_tokens=12, temperature=0.3, randomness=Randomness(0)).rounds[1:-1]
+    assert {record.levels for record in rounds} == {1} and not any(record.bypassed for record in rounds)
+
+
+def test_another_verifier_or_draft_temperature_is_warned_about(pair, tmp_path):
+    folder = selector_bundle(tmp_path / "b", pair)
+    with pytest.warns(UserWarning, match="trained for verifier 'traversal'.*serves 'nss'"):
+        load_decoder(folder, pair, {"verifier": "nss"})
+    with pytest.warns(UserWarning, match="at draft_temperature=0.2"):
+        load_decoder(folder, pair, {"drafter": {"kind": "delayed_tree", "draft_temperature": 0.2}})
+    with pytest.raises(ValueError, match="choices are the controller's"):
+        build_decoder(pair, {"method": "speculative", "drafter": {"kind": "delayed_tree", "choices": [{"k": 2}]}})

@@ -124,6 +124,7 @@ SMALL = LatencyConfig(
     prefill_tokens=(8, 80),
     drafted=(0, 2),
     tree_nodes=(3, 6),
+    tree_rules=("specinfer",),
     branch_rows=(1, 4),
     features=(4, 8),
     bytes=(1, 100),
@@ -146,10 +147,12 @@ def test_all_tables_have_all_their_cells(no_child, compact):
         "chain_verification": {"drafted": [0, 2], **sampled},
         "tree_drawing": {"drafted": [3, 6], **sampled},
         "tree_verification": {"drafted": [3, 6], **sampled},
+        "verification_specinfer": {"drafted": [3, 6]},
         "branch_candidates": {"rows": [1, 4], **sampled},
         "branch_drawing": {"rows": [1, 4], **sampled},
         "branch_verdict": {"candidates": [1, 4], **sampled},
         "predictor": {"features": [4, 8]},
+        "selection": {"features": [0, 96]},
         "transfer": {"bytes": [1, 100]},
     }
     assert {table.calls for table in tables.values()} == {2}
