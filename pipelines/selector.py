@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from predictors.selection.rule import SelectionRule
-    from predictors.training.root_table import RootTable
     from predictors.training.selector_fit import TrainedSelector
     from predictors.training.selector_rows import Labelling
 
@@ -45,76 +44,83 @@ def run(args: argparse.Namespace) -> None:
     from predictors.latency import read_profile
     from predictors.selection.network import ServedSelector
     from predictors.training.root_table import RootTable
-    from predictors.training.selector_evaluation import SelectorCalibration, calibrated_rule, evaluate_selector
+    from predictors.training.selector_evaluation import (
+        SelectorCalibration,
+        at_places,
+        calibrated_rule,
+        evaluate_selector,
+    )
     from predictors.training.selector_fit import SelectorConfig, fit_selector
+    from predictors.training.selector_objective import SCORED
     from predictors.training.selector_rows import Labelling
 
     config = load_parameters(SelectorConfig, args.pair, "selector.train", args.params)
     calibration = load_parameters(SelectorCalibration, args.pair, "selector.calibrate", args.params)
     device = json.loads(args.device.read_text())["slug"]
+    profile = read_profile(args.latency / f"{device}.json")
     table = RootTable.read(args.roots)
-    labelling = Labelling.of(table, args.rule, read_profile(args.latency / f"{device}.json"))
-    train, validation, test = (labelling.rows(table.rows(split)) for split in ("train", "validation", "test"))
     name = f"delayed_tree-{args.rule}"
     tags = {"pair": args.pair, "predictor": name, "traces_sha256": table.manifest.content_hash}
     tracking = Tracking(args.pair)
-    candidates = []
-    for goal in config.objectives:
-        run_name = f"{name}-{goal}"
-        with tracking.new_run(run_name, asdict(config) | {"rule": args.rule, "objective": goal}, tags) as run_id:
-            trained = fit_selector(labelling, train, validation, goal, config, tracking.lightning_logger(run_id))
+    made = []
+    for candidate in config.candidates:
+        labelling = Labelling.of(table, args.rule, profile, candidate.states)
+        train, validation, test = (labelling.rows(table.rows(split)) for split in ("train", "validation", "test"))
+        parameters = asdict(config) | {"rule": args.rule, "candidate": candidate.name}
+        with tracking.new_run(f"{name}-{candidate.name}", parameters, tags) as run_id:
+            trained = fit_selector(
+                labelling, train, validation, candidate.objective, config, tracking.lightning_logger(run_id)
+            )
             served = ServedSelector(trained.network, train.features.device)
-            rule, validation_gain = calibrated_rule(served, labelling, validation, calibration)
+            rule, gain = calibrated_rule(served, labelling, validation, SCORED[candidate.objective], calibration)
             measured = evaluate_selector(served, labelling, rule, test, calibration)
             tensors = {key: tensor.contiguous() for key, tensor in trained.network.state_dict().items()}
             head_sha256 = hashlib.sha256(save(tensors)).hexdigest()
             tracking.tag(run_id, **{HEAD_TAG: head_sha256})
-            tracking.log(run_id, _tracked(measured) | {"validation_gain": validation_gain}, {})
-        candidates.append(Candidate(goal, validation_gain, trained, rule, measured, tensors, head_sha256))
-    best = max(candidates, key=lambda candidate: candidate.validation_gain)
+            tracking.log(run_id, _tracked(measured) | {"validation_gain": gain}, {})
+        rate = at_places(validation, validation.static_N, 0.0).throughput * (1 + gain)
+        made.append(Trained(candidate.name, labelling, trained, rule, measured, tensors, head_sha256, gain, rate))
+    best = max(made, key=lambda one: one.validation_gain)
     lineage = {"head_sha256": best.head_sha256, "traces_sha256": table.manifest.content_hash}
-    write_bundle(args.bundle, build_card(table, labelling, best, name, lineage), best.tensors)
-    history = {"objective": best.goal, "history": best.trained.history, "best_epoch": best.trained.best_epoch}
-    history["objectives"] = {
-        one.goal: {
+    write_bundle(args.bundle, build_card(table.manifest.contract, best, name, lineage), best.tensors)
+    tried = {
+        one.name: {
             "validation_gain": one.validation_gain,
             "test_gain": one.measured["parts"]["all"]["selector"]["gain"],
         }
-        for one in candidates
+        for one in made
     }
-    write_json(
-        args.record, best.measured | history | {"lineage": lineage, "profile_hash": labelling.prices.profile_hash}
-    )
+    learned = {"candidate": best.name, "candidates": tried, "validation_tokens_per_second": best.validation_rate}
+    learned |= {"history": best.trained.history, "best_epoch": best.trained.best_epoch, "lineage": lineage}
+    write_json(args.record, best.measured | learned | {"profile_hash": best.labelling.prices.profile_hash})
     print(
-        sentence(best.measured) + f"; trained for {best.goal}, margin {best.rule.margin:g}, κ {best.rule.rate_factor:g}"
+        f"{sentence(best.measured)}; {best.name}, chosen by {best.rule.score} with margin {best.rule.margin:g}, "
+        f"κ {best.rule.rate_factor:g}"
     )
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A selector trained for objective ``goal``, with its rule, its gain on validation roots and what it is worth."""
+class Trained:
+    """A candidate with its rule, what it is worth on test roots, and on validation roots its gain over static and its rate."""
 
-    goal: str
-    validation_gain: float
+    name: str
+    labelling: "Labelling"
     trained: "TrainedSelector"
     rule: "SelectionRule"
     measured: dict[str, Any]
     tensors: dict[str, "Tensor"]
     head_sha256: str
+    validation_gain: float
+    validation_rate: float
 
 
-def build_card(
-    table: "RootTable",
-    labelling: "Labelling",
-    best: Candidate,
-    name: str,
-    lineage: dict[str, str],
-) -> dict[str, Any]:
+def build_card(contract: dict[str, Any], best: Trained, name: str, lineage: dict[str, str]) -> dict[str, Any]:
     """The bundle's card (`predictors.controllers.delayed_tree`): a function of file contents only."""
-    static, measured = labelling.actions[labelling.statics()[0].place], best.measured
+    labelling, measured = best.labelling, best.measured
+    static = labelling.actions[labelling.statics()[0].place]
     return {
         "kind": "delayed_tree",
-        "contract": table.manifest.contract,
+        "contract": contract,
         "selection_spec": asdict(labelling.spec),
         "rule": asdict(best.rule),
         "prices": asdict(labelling.prices),
@@ -125,7 +131,7 @@ def build_card(
             "verifier": labelling.rule,
         },
         "measured_quality": {"split": "test", **{key: measured[key] for key in ("roots", "documents", "parts")}},
-        "selection": {"predictor": name, "objective": best.goal, "reason": sentence(measured)},
+        "selection": {"predictor": name, "candidate": best.name, "reason": sentence(measured)},
         "lineage": lineage,
     }
 
@@ -133,14 +139,13 @@ def build_card(
 def sentence(measured: dict[str, Any]) -> str:
     """What choosing per root is worth on held-out documents."""
     part = measured["parts"]["all"]
-    gain = part["selector"]["gain"]
-    text = (
+    gain, most = part["selector"]["gain"], part["oracle_same_draws"]["gain"]["value"]
+    least = f"{part['oracle']['gain']['value']:+.1%}" if "oracle" in part else "an unknown gain"
+    actions = ", ".join(f"{where}: {action}" for where, action in measured["static_actions"].items())
+    return (
         f"{measured['rule']}: {gain['value']:+.1%} ({gain['low']:+.1%} to {gain['high']:+.1%}) expected tokens/s over the best "
-        f"static tree ({', '.join(f'{where}: {action}' for where, action in measured['static_actions'].items())})"
+        f"static tree ({actions}); a perfect choice would bring between {least} and {most:+.1%}"
     )
-    if "oracle" in part:
-        text += f"; a perfect choice would bring at least {part['oracle']['gain']['value']:+.1%}"
-    return text
 
 
 def _tracked(measured: dict[str, Any]) -> dict[str, float | None]:

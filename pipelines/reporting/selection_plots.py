@@ -9,18 +9,21 @@ from pipelines.reporting.plots import BLUE, GREEN, GREY
 
 
 def gains_by_rule(quality: dict[str, Any], timing: dict[str, Any]) -> Figure:
-    """Gain over each rule's best static tree: the selector's, exact and on the clock, and a perfect choice's."""
+    """Gain over each rule's best static tree: the selector's, exact and on the clock, and a perfect choice's at least."""
     rules = quality["rules"]
     figure = Figure(figsize=(6.6, 1.6 + 0.4 * len(rules)), layout="constrained")
     axes = figure.subplots()
     marks = (
         ("selector, exact labels", BLUE, "o", [row["gain"] for row in rules]),
         ("selector, on the clock", GREEN, "s", [row["gain"] for row in timing["rules"]]),
-        ("perfect choice (cautious)", GREY, "D", [row["oracle_gain"] or row["gain"] for row in rules]),
+        ("perfect choice, lower bound", GREY, "D", [row["oracle_gain"] for row in rules]),
     )
     for index, (label, colour, marker, gains) in enumerate(marks):
-        places = np.arange(len(rules)) + 0.22 * (index - 1)
-        centre, low, high = (100 * np.array([gain[name] for gain in gains], float) for name in ("value", "low", "high"))
+        known = [place for place, gain in enumerate(gains) if gain is not None]
+        places = np.array(known) + 0.22 * (index - 1)
+        centre, low, high = (
+            100 * np.array([gains[place][name] for place in known], float) for name in ("value", "low", "high")
+        )
         errors = np.maximum([centre - low, high - centre], 0)
         axes.errorbar(
             centre, places, xerr=errors, fmt=marker, color=colour, markersize=4.5, capsize=2, linewidth=1, label=label

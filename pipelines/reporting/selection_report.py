@@ -17,7 +17,7 @@ from pipelines.measuring.selection.names import ACTION, SELECTOR, STATIC
 from pipelines.reporting.selection_folder import SelectionResults
 from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
 
-WORTH_WINNING = 0.03  # a gap between static and oracle below which there is nothing to win
+WORTH_WINNING = 0.03  # a gap between static and a perfect choice below which there is nothing to win
 
 
 class SelectionReport:
@@ -45,7 +45,7 @@ class SelectionReport:
         rules = [self._measured(rule) for rule in self.results.records]
         return {
             "rules": rules,
-            "against_traversal": self._against_traversal(rules),
+            "against_traversal": self._against_traversal(),
             "actions": (actions := self._actions()),
             "median_price_error": float(np.median([abs(row["error"]) for row in actions])),
             "prompts": int(self.results.decoding["prompt"].nunique()),
@@ -66,8 +66,12 @@ class SelectionReport:
             "oracle_same_draws": part["oracle_same_draws"]["gain"],
             "gap_closed": part.get("gap_closed"),
             "margin": record["margin"],
+            "trusted": record["trusted"],
+            "candidate": record["candidate"],
+            "candidates": record["candidates"],
         }
-        return row | {"worth_winning": oracle is not None and oracle["gain"]["value"] >= WORTH_WINNING}
+        worth = oracle is not None and oracle["gain"]["value"] >= WORTH_WINNING
+        return row | {"worth_winning": worth, "nothing_to_win": row["oracle_same_draws"]["value"] < WORTH_WINNING}
 
     def _measured(self, rule: str) -> dict[str, Any]:
         arms = {family: self._arm(family, rule) for family in (STATIC, SELECTOR)}
@@ -89,12 +93,13 @@ class SelectionReport:
         record = {"rule": rule, **speeds, "gain": less_one(ratio), "decision_share": share, "hooks_share": hooks}
         return record | {"bypassed": bypassed}
 
-    def _against_traversal(self, rules: list[dict[str, Any]]) -> dict[str, Any] | None:
-        """The fastest selector of the other rules, over traversal with its best static tree, paired."""
-        others = [row for row in rules if row["rule"] not in ("traversal", "block")]
-        if not others or "traversal" not in self.results.records:
+    def _against_traversal(self) -> dict[str, Any] | None:
+        """The node-by-node rule whose selector promised most on validation roots, over traversal with its best static tree."""
+        records = self.results.records
+        others = [rule for rule in records if rule not in ("traversal", "block")]
+        if not others or "traversal" not in records:
             return None
-        best = max(others, key=lambda row: row[SELECTOR]["tokens_per_second"]["value"])["rule"]
+        best = max(others, key=lambda rule: float(records[rule]["validation_tokens_per_second"]))
         ours, traversal = self._arm(SELECTOR, best), self._arm(STATIC, "traversal")
         ratio = self._bootstrap(ours).rate_ratio(
             ours["tokens"], ours["seconds"], traversal["tokens"], traversal["seconds"]
@@ -109,7 +114,7 @@ class SelectionReport:
         for (rule, name), part in rows.groupby(["verifier", "drafter"], sort=False):
             place = self.results.actions[str(rule)].index(str(name))
             middle = part["prompt_tokens"] + part["tokens"] / 2
-            prices_N = self.results.prices[str(rule)].rows(middle.to_numpy(float))[:, 2 + place]
+            prices_N = self.results.prices[str(rule)].rows(middle.to_numpy(float))[:, place]
             predicted = float((prices_N * part["rounds"]).sum() / part["rounds"].sum())
             measured = float(part["seconds_rounds"].sum() / part["rounds"].sum())
             times = {"predicted_ms": 1e3 * predicted, "measured_ms": 1e3 * measured}
@@ -140,35 +145,30 @@ class SelectionReport:
 def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
     """What there was to win, what was won, and what the clock says."""
     rules = quality["rules"]
-    worth = [row for row in rules if row["worth_winning"]]
-    won = [row["rule"] for row in worth if row["gain"]["low"] > 0]
-    quarter = [row["rule"] for row in worth if row["gap_closed"] and (row["gap_closed"]["value"] or 0) >= 0.25]
-    found = []
-    if not worth:
-        found.append(
-            "A perfect choice per root would bring less than 3 % with every rule: there is nothing to win here."
-        )
-    else:
-        found.append(
-            f"A perfect choice per root would bring 3 % or more with {_listed([row['rule'] for row in worth])}; the selector "
-            f"surely beats the best static tree with {_listed(won)} of these and closes a quarter of the gap or more with "
-            f"{_listed(quarter)}."
-        )
-    found += [
-        f"With {row['rule']} the perfect choice would bring {row['oracle_gain']['value']:.1%}: nothing to win."
-        for row in rules
-        if not row["worth_winning"] and row["oracle_gain"] is not None and worth
+    sure = [row["rule"] for row in rules if row["gain"]["low"] > 0]
+    found = [
+        f"On exact labels of held-out documents the selector surely beats the best static tree with {_listed(sure)}; with "
+        f"{_listed([row['rule'] for row in rules if row['rule'] not in sure])} it does not."
     ]
-    measured = sorted(timing["rules"], key=lambda row: -row["gain"]["value"])
-    best = measured[0]
-    found.append(
-        f"On the clock the largest gain of a selector over its rule's static tree is {_percent(best['gain'])} ({best['rule']})."
-    )
+    worth = [row for row in rules if row["worth_winning"]]
+    if worth:
+        quarter = [row["rule"] for row in worth if row["gap_closed"] and row["gap_closed"]["value"] >= 0.25]
+        found.append(
+            f"A perfect choice per root would bring 3 % or more with {_listed([row['rule'] for row in worth])} at least: the "
+            f"selector closes a quarter of that gap or more with {_listed(quarter)}."
+        )
+    nothing = [row["rule"] for row in rules if row["nothing_to_win"]]
+    if nothing:
+        found.append(
+            f"With {_listed(nothing)} even a perfect choice would bring less than 3 %: there is nothing to win."
+        )
+    gains = [f"{row['rule']} {_percent(row['gain'])}" for row in timing["rules"]]
+    found.append(f"On the clock, selectors over their rules' best static trees: {', '.join(gains)}.")
     against = timing["against_traversal"]
     if against is not None:
         found.append(
-            f"The fastest selector of another rule, {against['rule']}, is {_percent(against['gain'])} faster than traversal "
-            "with its best static tree."
+            f"The selector that promised most on validation roots, with {against['rule']}, against traversal with its best "
+            f"static tree, on the clock: {_percent(against['gain'])}."
         )
     return found
 

@@ -31,11 +31,16 @@ def record(rule, gain, oracle):
 
     policies = {STATIC: 0.0, SELECTOR: gain, "oracle": oracle, "oracle_same_draws": oracle + 0.1}
     part = {name: policy(gained) for name, gained in policies.items()}
-    part["gap_closed"] = figure(gain / oracle, 0.1, 0.9)
+    if oracle > 0:
+        part["gap_closed"] = figure(gain / oracle, 0.1, 0.9)
     uses = {"code": {"chain-2": 0.75, "delayed-2.0.1": 0.25}, "prose": {"chain-2": 1.0}}
     return {
         "rule": rule,
         "margin": 0.01,
+        "trusted": 1.0,
+        "candidate": "tokens-scalars",
+        "candidates": {},
+        "validation_tokens_per_second": 100.0,
         "roots": 40,
         "documents": 2,
         "static_actions": {"T=1": "chain-2"},
@@ -63,9 +68,9 @@ def write_selection(folder, records) -> None:
             place = {"setting": "T=1", "prompt": prompt, "document": f"d{prompt}", "root": 0}
             rounds.append({**place, "rule": rule, "action": "chain-2", "emitted": 2.0, "expected": expected})
     write_tables(folder, {DECODING: decoding, ROUNDS: rounds})
-    made = Prices((1, 100), (0.001,) * 2, (0.01,) * 2, ((0.022, 0.03),) * 2, "hash")
+    made = Prices((1, 100), ((0.022, 0.03),) * 2, 0.0003, "hash")
     rules = ("specinfer", "traversal")
     write_json(folder / PRICES, {rule: {"actions": ACTIONS, "prices": asdict(made)} for rule in rules})
     write_json(folder / PROVENANCE, {"capped": False})
     write_json(records / "specinfer.json", record("specinfer", 0.05, 0.1))
-    write_json(records / "traversal.json", record("traversal", 0.0, 0.02))
+    write_json(records / "traversal.json", record("traversal", 0.0, -0.08))

@@ -40,7 +40,13 @@ PARAMETERS = {
         }
     },
     "selector": {
-        "train": {"width": 4, "hidden_sizes": [8, 8], "epochs": 3, "batch_size": 16},
+        "train": {
+            "candidates": [{"states": True}, {"objective": "throughput"}],
+            "width": 4,
+            "hidden_sizes": [8, 8],
+            "epochs": 3,
+            "batch_size": 16,
+        },
         "calibrate": {"bootstrap_replicates": 20},
     },
     "selection": {
@@ -107,6 +113,9 @@ def test_records_say_what_a_selector_is_worth(folder):
     assert set(record["parts"]) == {"all", "T=1"} and set(record["uses"]) == {"code", "prose"}
     assert len(record["history"]) <= 3 and record["roots"] == 12 and record["documents"] == 2
     assert "oracle" in record["parts"]["all"]
+    assert set(record["candidates"]) == {"tokens-states", "throughput-scalars"}
+    gains = {name: one["validation_gain"] for name, one in record["candidates"].items()}
+    assert gains[record["candidate"]] == max(gains.values())
 
 
 def test_every_arm_is_timed_on_every_prompt(folder):

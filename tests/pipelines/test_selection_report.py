@@ -42,11 +42,17 @@ def test_labels_are_compared_with_real_rounds(report):
 def test_it_says_where_there_is_nothing_to_win(report):
     quality, timing = report.quality(), report.timing()
     assert [row["worth_winning"] for row in quality["rules"]] == [True, False]
+    assert [row["nothing_to_win"] for row in quality["rules"]] == [False, True], (
+        "chosen and scored on the same draws: 2 %"
+    )
     text = " ".join(sentences(quality, timing))
-    assert "3 % or more with specinfer; the selector surely beats the best static tree with specinfer" in text
-    assert "closes a quarter of the gap or more with specinfer" in text
-    assert "With traversal the perfect choice would bring 2.0%: nothing to win." in text
-    assert "The fastest selector of another rule, specinfer, is +4.8%" in text
+    assert "surely beats the best static tree with specinfer; with traversal it does not" in text
+    assert (
+        "3 % or more with specinfer at least: the selector closes a quarter of that gap or more with specinfer" in text
+    )
+    assert "With traversal even a perfect choice would bring less than 3 %: there is nothing to win." in text
+    assert "specinfer +10.0% (+10.0% to +10.0%), traversal -1.0%" in text
+    assert "with specinfer, against traversal with its best static tree, on the clock: +4.8%" in text
 
 
 def test_plots_draw_every_rule(report):

@@ -28,7 +28,7 @@ from predictors.controllers import DelayedTree
 from predictors.sampling import SamplingSettings
 from predictors.training.root_table import RootTable
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
-from trace_collection.roots import RootTraceConfig, RootTracer
+from trace_collection.roots import RootTraceConfig
 
 # Of max_minutes, when these parts have to end.
 DECODING_SHARE, ROUNDS_SHARE = 0.75, 1.0
@@ -84,8 +84,7 @@ class SelectionStudy:
         self.capped = False
         traced = parse_config(RootTraceConfig, roots.manifest.parameters, "root traces: parameters")
         self.settings = traced.settings
-        self.tracer = RootTracer(pair, traced)
-        self.labels = Labels(roots)
+        self.labels = Labels(roots.rows(TEST))
         self.selectors = {rule: load_decoder(folder, pair) for rule, folder in bundles.items()}
         self.plain = decoder_arm(build_decoder(pair, {"method": "autoregressive"}), config.max_new_tokens)
         actions = self._controller(config.action_rule).actions
@@ -169,7 +168,7 @@ class SelectionStudy:
         A decode begins in front of the root's newest token and draws one anew: in expectation over it that is the root's label.
         """
         config, rows = self.config, Rows()
-        for index, context in enumerate(self.tracer.contexts(prompt, settings)):
+        for index, context in self.labels.contexts(prompt, settings):
             for rule in config.checked_rules:
                 for action in config.checked_actions:
                     key = f"{config.seed}/{prompt.id}/{setting_name(settings)}/{index}/{rule}/{action.name}"
@@ -190,14 +189,21 @@ class SelectionStudy:
 
 
 class Labels:
-    """Expected tokens of a step by root, rule and action, as traced."""
+    """Expected tokens of a step by root, rule and action, as traced, and the roots' contexts."""
 
     def __init__(self, table: RootTable) -> None:
         columns = (table.column(name).tolist() for name in ("prompt_id", "root"))
         settings = [table.settings[place] for place in table.setting_N]
         self._rows = {key: row for row, key in enumerate(zip(*columns, settings, strict=True))}
-        self._rules, self._actions = table.manifest.rules, table.actions
+        self._table, self._rules, self._actions = table, table.manifest.rules, table.actions
         self._efficiency_NKA = table.efficiency_NDKA.mean(axis=1)
+
+    def contexts(self, prompt: Prompt, settings: SamplingSettings) -> list[tuple[int, list[int]]]:
+        """A prompt's roots by number, each with what stands in front of its newest token."""
+        rows = [
+            (root, row) for (name, root, wanted), row in self._rows.items() if (name, wanted) == (prompt.id, settings)
+        ]
+        return [(root, [*prompt.tokens, *self._table.continuation(row)[:-1]]) for root, row in sorted(rows)]
 
     def expected(self, prompt: str, settings: SamplingSettings, root: int, rule: str, action: Action) -> float:
         """The label; `ValueError` if nothing of the kind was traced."""
