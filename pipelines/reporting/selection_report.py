@@ -47,7 +47,8 @@ class SelectionReport:
             "rules": rules,
             "against_traversal": self._against_traversal(),
             "actions": (actions := self._actions()),
-            "median_price_error": float(np.median([abs(row["error"]) for row in actions])),
+            "drift": actions[0]["drift"] if actions else None,
+            "median_price_error": float(np.median([abs(row["beside_drift"]) for row in actions])) if actions else None,
             "prompts": int(self.results.decoding["prompt"].nunique()),
             "capped": self.results.origin["capped"],
         }
@@ -107,7 +108,8 @@ class SelectionReport:
         return {"rule": best, "gain": less_one(ratio)}
 
     def _actions(self) -> list[dict[str, Any]]:
-        """Measured and predicted seconds of a step by action, on the prompts that ran them all."""
+        """Measured and predicted seconds of a step by action, on the prompts that ran them all. ``drift`` is the median error: how
+        much faster (+) or slower (-) the machine ran while it was profiled; ``beside_drift`` is what is left of an action's."""
         decoding = self.results.decoding
         rows = decoding[decoding["family"] == ACTION]
         found = []
@@ -119,7 +121,8 @@ class SelectionReport:
             measured = float(part["seconds_rounds"].sum() / part["rounds"].sum())
             times = {"predicted_ms": 1e3 * predicted, "measured_ms": 1e3 * measured}
             found.append({"action": name, "rule": rule, **times, "error": predicted / measured - 1})
-        return found
+        drift = float(np.median([row["error"] for row in found])) if found else 0.0
+        return [row | {"drift": drift, "beside_drift": (1 + row["error"]) / (1 + drift) - 1} for row in found]
 
     def _agreement(self) -> list[dict[str, Any]]:
         """By rule and action: labels, real rounds, and their paired difference."""

@@ -30,7 +30,9 @@ def test_steps_are_compared_with_their_price(report):
     timing = report.timing()
     errors = {row["action"]: row["error"] for row in timing["actions"]}
     assert errors == pytest.approx({"chain-2": 0.1, "delayed-2.0.1": 0.0})
-    assert timing["median_price_error"] == pytest.approx(0.05)
+    assert timing["drift"] == pytest.approx(0.05)
+    left = {row["action"]: row["beside_drift"] for row in timing["actions"]}
+    assert left == pytest.approx({"chain-2": 1.1 / 1.05 - 1, "delayed-2.0.1": 1 / 1.05 - 1})
 
 
 def test_labels_are_compared_with_real_rounds(report):
