@@ -108,8 +108,9 @@ class SelectionReport:
         return {"rule": best, "gain": less_one(ratio)}
 
     def _actions(self) -> list[dict[str, Any]]:
-        """Measured and predicted seconds of a step by action, on the prompts that ran them all. ``drift`` is the median error: how
-        much faster (+) or slower (-) the machine ran while it was profiled; ``beside_drift`` is what is left of an action's."""
+        """Measured and predicted seconds of a step by action, on the prompts that ran them all. ``drift`` is the median error:
+        how much faster (+) or slower (-) the machine ran than it was profiled; ``beside_drift`` is what is left of an action's.
+        """
         decoding = self.results.decoding
         rows = decoding[decoding["family"] == ACTION]
         found = []
