@@ -28,6 +28,9 @@ class NotedModel:
         self.name, self.notes = name, notes
         self.vocabulary_size, self.context_limit = vocabulary_size, context_limit
 
+    def embedding(self, token):
+        return self.model.embedding(token)
+
     def open(self, max_length, layers=()):
         state, name, notes = self.model.open(max_length), self.name, self.notes
         notes.append((name, "open", max_length))
