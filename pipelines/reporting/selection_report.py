@@ -113,7 +113,7 @@ class SelectionReport:
         """
         decoding = self.results.decoding
         rows = decoding[decoding["family"] == ACTION]
-        found = []
+        found: list[dict[str, Any]] = []
         for (rule, name), part in rows.groupby(["verifier", "drafter"], sort=False):
             place = self.results.actions[str(rule)].index(str(name))
             middle = part["prompt_tokens"] + part["tokens"] / 2

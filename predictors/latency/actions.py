@@ -18,6 +18,7 @@ import numpy as np
 
 from predictors.actions import Action
 from predictors.latency.profile import LatencyProfile
+from predictors.latency.tables import LatencyTable
 from predictors.latency.throughput import Shape, passes_latency
 
 CHAIN_RULES = ("block", "tokenwise")
@@ -85,12 +86,25 @@ def prices(
 ) -> Prices:
     """Prices of ``actions`` verified by ``rule`` at a temperature above 0; choosing reads states of ``features`` numbers."""
     contexts = tuple(int(point) for point in profile.table("target").axes["context"])
+    quiet = undisturbed(profile)
     steps = tuple(
-        tuple(step_seconds(profile, rule, *made, context) for made in zip(actions, traffic, strict=True))
+        tuple(step_seconds(quiet, rule, *made, context) for made in zip(actions, traffic, strict=True))
         for context in contexts
     )
-    decision = profile.latency("selection", features=features).seconds
+    decision = quiet.latency("selection", features=features).seconds
     return Prices(contexts, steps, decision, profile.profile_hash)
+
+
+def undisturbed(profile: LatencyProfile) -> LatencyProfile:
+    """The profile without what neighbours on the machine added, to some cells more than to others: fast quartiles, and no cell
+    dearer than a larger one (more rows, tokens, nodes or context)."""
+    tables = {}
+    for name, table in profile.tables.items():
+        seconds = table.low
+        for axis in range(seconds.ndim):
+            seconds = np.flip(np.minimum.accumulate(np.flip(seconds, axis), axis), axis)
+        tables[name] = LatencyTable(table.axes, seconds, seconds, seconds, table.calls)
+    return LatencyProfile(tables, profile.pair, profile.settings, profile.provenance)
 
 
 def step_seconds(profile: LatencyProfile, rule: str, action: Action, traffic: Traffic, context: float) -> float:

@@ -7,7 +7,7 @@ import pytest
 
 from predictors.actions import Action, ActionSet
 from predictors.latency import LatencyProfile, LatencyTable
-from predictors.latency.actions import Prices, Traffic, prices, step_seconds
+from predictors.latency.actions import Prices, Traffic, prices, step_seconds, undisturbed
 from predictors.sampling import SamplingSettings
 from predictors.selection.rule import RATIO, SURPLUS, SelectionRule, Setting, Static
 from tests.predictors.affine_profile import COSTS, PROFILE
@@ -90,9 +90,16 @@ def test_prices_of_a_profile():
     actions = (Action(1, 2, 0), Action(2, 0, 2))
     made = prices(PROFILE, "traversal", actions, [Traffic.most(action) for action in actions], 16)
     assert made.contexts == (1, 512) and made.profile_hash == PROFILE.profile_hash
-    expected = [step_seconds(PROFILE, "traversal", action, Traffic.most(action), 512) for action in actions]
-    assert made.at(512) == pytest.approx(expected)
-    assert made.decision_seconds == pytest.approx(COSTS["selection"](16)), "what choosing adds, whatever is chosen"
+    expected = [step_seconds(PROFILE, "traversal", action, Traffic.most(action), 512) / 2 for action in actions]
+    assert made.at(512) == pytest.approx(expected), "of the fast quartiles, here half the medians"
+    assert made.decision_seconds == pytest.approx(COSTS["selection"](16) / 2), "what choosing adds, whatever is chosen"
+
+
+def test_a_cell_is_no_dearer_than_a_larger_one():
+    seconds = np.array([[4.0, 3.0], [2.0, 5.0], [6.0, 7.0]])
+    table = LatencyTable({"rows": (1, 2, 4), "context": (8, 16)}, seconds + 1, seconds, seconds + 2, 3)
+    quiet = undisturbed(LatencyProfile({"draft": table}, "toy", {}, {})).table("draft")
+    assert quiet.median.tolist() == [[2.0, 3.0], [2.0, 5.0], [6.0, 7.0]]
 
 
 def test_a_choice_must_promise_more_than_the_margin():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from predictors.latency import LatencyProfile, LatencyTable
-from predictors.latency.actions import Traffic, step_seconds
+from predictors.latency.actions import Traffic, step_seconds, undisturbed
 from predictors.selection.network import ServedSelector
 from predictors.selection.rule import NEVER, SURPLUS, SelectionRule
 from predictors.training.root_table import RootTable
@@ -105,7 +105,8 @@ def test_labels_are_means_over_draws_and_prices_of_the_training_nodes(table, lab
     np.testing.assert_allclose(parts["train"].efficiency_NA, train.efficiency_NDKA[:, :, 0].mean(1))
     width = labelling.spec.state_size + labelling.spec.num_scalars
     at, low, high = 100, *(labelling.prices.contexts)
-    ends = [step_seconds(TOY, "specinfer", ACTIONS[2], labelling.traffic[2], place) for place in (low, high)]
+    quiet = undisturbed(TOY)
+    ends = [step_seconds(quiet, "specinfer", ACTIONS[2], labelling.traffic[2], place) for place in (low, high)]
     share = (at - low) / (high - low)
     assert labelling.prices.at(at)[2] == pytest.approx((1 - share) * ends[0] + share * ends[1])
     assert parts["train"].features.shape == (len(train), width)
@@ -244,6 +245,8 @@ def test_choices_are_scored_with_the_roots_own_nodes(table, labelling, parts):
     test.__dict__["nodes_NA"] = test.nodes_NA + np.array([[0, 0, 2.0]] + [[0, 0, 0.0]] * (len(test) - 1))
     changed = labelling.rows(test)
     more = labelling.node_seconds[place] * 2
-    assert more == pytest.approx(2 * (0.5 + 1.0)), "two tokens more to verify in the pass, and to draw"
+    assert more == pytest.approx(2 * (0.5 + 1.0) / 2), (
+        "two tokens more to verify in the pass, and to draw; fast quartiles"
+    )
     assert changed.spent_NA[0, place] - changed.seconds_NA[0, place] == pytest.approx(more)
     np.testing.assert_allclose(changed.spent_NA[1:], changed.seconds_NA[1:])
