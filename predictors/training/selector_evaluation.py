@@ -75,15 +75,19 @@ def calibrated_rule(
     config: SelectorCalibration,
 ) -> tuple[SelectionRule, float]:
     """The score, rate factor and margin of most tokens per second on validation roots (of equals the largest margin), with the
-    trusted distance; and the gain over the static choice there, 0 where nothing is asked."""
+    trusted distance; and the gain over the static choice there. Where that gain is not surely one, nothing is asked: 0."""
     tokens_NA, distance_N = served(selector, validation)
     limit = config.distance_margin * float(np.quantile(distance_N, config.distance_quantile))
     factors = {SURPLUS: RATE_FACTORS, RATIO: (1.0,)}
     tried = [(score, factor, margin) for score in scores for factor in factors[score] for margin in MARGINS]
     rules = [SelectionRule(*made, limit, labelling.settings) for made in [*tried, (SURPLUS, 1.0, NEVER)]]
-    values = [chosen(validation, tokens_NA, distance_N, rule).throughput for rule in rules]
-    best = max(range(len(rules)), key=lambda place: (values[place], rules[place].margin))
-    return rules[best], values[best] / values[-1] - 1
+    outcomes = [chosen(validation, tokens_NA, distance_N, rule) for rule in rules]
+    best = max(range(len(rules)), key=lambda place: (outcomes[place].throughput, rules[place].margin))
+    bootstrap = DocumentBootstrap(validation.table.column("document"), config.bootstrap_replicates, config.seed)
+    speed, static = (bootstrap.ratio(one.tokens, one.seconds) for one in (outcomes[best], outcomes[-1]))
+    gain = outcomes[best].throughput / outcomes[-1].throughput - 1
+    low = interval(gain, speed / static - 1)["low"]
+    return (rules[best], gain) if low is not None and low > 0 else (rules[-1], 0.0)
 
 
 def chosen(rows: SelectorRows, tokens_NA: np.ndarray, distance_N: np.ndarray, rule: SelectionRule) -> Outcome:

@@ -202,6 +202,17 @@ def test_where_there_is_nothing_to_win_the_rule_stays_static(tmp_path):
     )
 
 
+def test_a_gain_that_is_not_sure_on_validation_roots_is_not_asked_for(labelling, parts, trained):
+    """The planted signal is; the same network on roots whose labels were shuffled among themselves is not."""
+    selector, rows = ServedSelector(trained.network, torch.device("cpu")), parts["validation"]
+    rule, gain = calibrated_rule(selector, labelling, rows, SCORED[TOKENS], CALIBRATION)
+    assert rule.asks and gain > 0
+    order = np.random.default_rng(2).permutation(len(rows))
+    shuffled = dataclasses.replace(rows, efficiency_NDA=rows.efficiency_NDA[order])
+    rule, gain = calibrated_rule(selector, labelling, shuffled, SCORED[TOKENS], CALIBRATION)
+    assert not rule.asks and gain == 0.0
+
+
 def test_the_oracle_maximises_the_ratio_of_sums():
     """Against every assignment of two actions to four roots."""
     random = np.random.default_rng(1)
