@@ -11,7 +11,7 @@ from pipelines.reporting.plots import BLUE, GREEN, GREY
 def gains_by_rule(quality: dict[str, Any], timing: dict[str, Any]) -> Figure:
     """Gain over each rule's best static tree: the selector's, exact and on the clock, and a perfect choice's at least."""
     rules = quality["rules"]
-    figure = Figure(figsize=(6.6, 1.6 + 0.4 * len(rules)), layout="constrained")
+    figure = Figure(figsize=(8.4, 1.6 + 0.4 * len(rules)), layout="constrained")
     axes = figure.subplots()
     marks = (
         ("selector, exact labels", BLUE, "o", [row["gain"] for row in rules]),
