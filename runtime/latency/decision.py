@@ -62,16 +62,14 @@ class Choice:
         self._seconds_A = np.ones(len(self._spec.actions))
 
     @torch.inference_mode()
-    def take(self) -> int:
-        """The place of the action chosen."""
+    def take(self) -> tuple[int, float]:
+        """The place of the action chosen, and the squared distance."""
         laws_2V = processed_law(self._logits_2V, SAMPLED)
         root = Root(32, 1, SAMPLED, None, self._states[0])
         models = BothModels(self._target_V, laws_2V[0], self._states[1])
         seen = TreeRoot(NextLaw(root, SAMPLED, 0, self._logits_2V[1], laws_2V[1]), lambda: models)
         logs_A, distance = self._served(assembled(state_of(seen) if self._spec.layers else None, scalars_of(seen)))
-        if not float(distance) >= 0:
-            raise AssertionError("a distance is a number")
-        return int((logs_A.double().exp().cpu().numpy() - self._seconds_A).argmax())
+        return int((logs_A.double().exp().cpu().numpy() - self._seconds_A).argmax()), float(distance)
 
 
 def choice_cells(
