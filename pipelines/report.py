@@ -82,15 +82,13 @@ def run(args: argparse.Namespace) -> None:
     path = args.latency / f"{device}.json"
     profile = read_profile(path) if path.is_file() else None
     beside = BranchReport(branches, config.bootstrap_replicates, config.seed, profile)
-    quality["branches"], timing["branches"] = beside.quality(), beside.timing()
     comparison = read_comparison(args.verifiers / device)
     rules = None if comparison is None else VerifierReport(comparison, config.bootstrap_replicates, config.seed)
-    quality["verifiers"] = None if rules is None else rules.quality()
-    timing["verifiers"] = None if rules is None else rules.timing()
     chosen = read_selection(args.selection / device, args.selectors)
     trees = None if chosen is None else SelectionReport(chosen, config.bootstrap_replicates, config.seed)
-    quality["selection"] = None if trees is None else trees.quality()
-    timing["selection"] = None if trees is None else trees.timing()
+    for name, section in (("branches", beside), ("verifiers", rules), ("selection", trees)):
+        quality[name] = None if section is None else section.quality()
+        timing[name] = None if section is None else section.timing()
     timing["latency"] = None if profile is None else LatencyReport(benchmark, profile).build()
     timing["bars"] += [] if timing["latency"] is None else timing["latency"].pop("bars")
     timing["provenance"] = benchmark.origin
@@ -107,14 +105,23 @@ def run(args: argparse.Namespace) -> None:
     write_json(folder / TIMING, timing)
     print(folder / PAGE)
     print("\n".join(timing["headline"]))
-    if timing["branches"] is None:
-        print(f"no arm that drafts beside the target in {args.benchmark / device}: its section says how to get one")
-    if comparison is None:
-        print(f"no comparison of verification rules in {args.verifiers / device}: its section is left out")
-    if chosen is None:
-        print(f"no measurement of selectors in {args.selection / device}: its section is left out")
-    if profile is None:
-        print(f"no latency profile at {path}: its section is left out")
+    for line in _left_out(args, device, timing):
+        print(line)
+
+
+def _left_out(args: argparse.Namespace, device: str, timing: dict[str, Any]) -> list[str]:
+    """A line for every section without a measurement."""
+    measured = {
+        "branches": (args.benchmark / device, "arm that drafts beside the target", "says how to get one"),
+        "verifiers": (args.verifiers / device, "comparison of verification rules", "is left out"),
+        "selection": (args.selection / device, "measurement of selectors", "is left out"),
+        "latency": (args.latency / f"{device}.json", "latency profile", "is left out"),
+    }
+    return [
+        f"no {what} in {path}: its section {consequence}"
+        for name, (path, what, consequence) in measured.items()
+        if timing[name] is None
+    ]
 
 
 def _figures(

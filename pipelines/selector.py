@@ -20,8 +20,12 @@ from pipelines.parameters import add_pair_arguments, load_parameters
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pipelines.tracking import Tracking
+    from predictors.latency import LatencyProfile
     from predictors.selection.rule import SelectionRule
-    from predictors.training.selector_fit import TrainedSelector
+    from predictors.training.root_table import RootTable
+    from predictors.training.selector_evaluation import SelectorCalibration
+    from predictors.training.selector_fit import Candidate, SelectorConfig, TrainedSelector
     from predictors.training.selector_rows import Labelling
 
 
@@ -36,53 +40,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from safetensors.torch import save
-
     from pipelines.outputs import write_json
-    from pipelines.tracking import HEAD_TAG, Tracking
+    from pipelines.tracking import Tracking
     from predictors.bundle import write_bundle
     from predictors.latency import read_profile
-    from predictors.selection.network import ServedSelector
     from predictors.training.root_table import RootTable
-    from predictors.training.selector_evaluation import (
-        SelectorCalibration,
-        at_places,
-        calibrated_rule,
-        evaluate_selector,
-    )
-    from predictors.training.selector_fit import SelectorConfig, fit_selector
-    from predictors.training.selector_objective import SCORED
-    from predictors.training.selector_rows import Labelling
+    from predictors.training.selector_evaluation import SelectorCalibration
+    from predictors.training.selector_fit import SelectorConfig
 
     config = load_parameters(SelectorConfig, args.pair, "selector.train", args.params)
     calibration = load_parameters(SelectorCalibration, args.pair, "selector.calibrate", args.params)
     device = json.loads(args.device.read_text())["slug"]
     profile = read_profile(args.latency / f"{device}.json")
     table = RootTable.read(args.roots)
-    name = f"delayed_tree-{args.rule}"
-    tags = {"pair": args.pair, "predictor": name, "traces_sha256": table.manifest.content_hash}
-    tracking = Tracking(args.pair)
-    made = []
-    for candidate in config.candidates:
-        labelling = Labelling.of(table, args.rule, profile, candidate.states)
-        train, validation, test = (labelling.rows(table.rows(split)) for split in ("train", "validation", "test"))
-        parameters = asdict(config) | {"rule": args.rule, "candidate": candidate.name}
-        with tracking.new_run(f"{name}-{candidate.name}", parameters, tags) as run_id:
-            trained = fit_selector(
-                labelling, train, validation, candidate.objective, config, tracking.lightning_logger(run_id)
-            )
-            served = ServedSelector(trained.network, train.features.device)
-            rule, gain = calibrated_rule(served, labelling, validation, SCORED[candidate.objective], calibration)
-            measured = evaluate_selector(served, labelling, rule, test, calibration)
-            tensors = {key: tensor.contiguous() for key, tensor in trained.network.state_dict().items()}
-            head_sha256 = hashlib.sha256(save(tensors)).hexdigest()
-            tracking.tag(run_id, **{HEAD_TAG: head_sha256})
-            tracking.log(run_id, _tracked(measured) | {"validation_gain": gain}, {})
-        rate = at_places(validation, validation.static_N, 0.0).throughput * (1 + gain)
-        made.append(Trained(candidate.name, labelling, trained, rule, measured, tensors, head_sha256, gain, rate))
+    tags = {
+        "pair": args.pair,
+        "predictor": predictor_name(args.rule),
+        "traces_sha256": table.manifest.content_hash,
+    }
+    training = Training(args.rule, table, profile, config, calibration, Tracking(args.pair), tags)
+    made = [training.run(candidate) for candidate in config.candidates]
     best = max(made, key=lambda one: one.validation_gain)
     lineage = {"head_sha256": best.head_sha256, "traces_sha256": table.manifest.content_hash}
-    write_bundle(args.bundle, build_card(table.manifest.contract, best, name, lineage), best.tensors)
+    card = build_card(table.manifest.contract, best, predictor_name(args.rule), lineage)
+    write_bundle(args.bundle, card, best.tensors)
     tried = {
         one.name: {
             "validation_gain": one.validation_gain,
@@ -99,6 +80,11 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
+def predictor_name(rule: str) -> str:
+    """What MLflow and the bundle call the selector of a verification rule."""
+    return f"delayed_tree-{rule}"
+
+
 @dataclass(frozen=True)
 class Trained:
     """A candidate with its rule, what it is worth on test roots, and on validation roots its gain over static and its rate."""
@@ -112,6 +98,49 @@ class Trained:
     head_sha256: str
     validation_gain: float
     validation_rate: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """What all candidates for one verification ``rule`` are trained from, each in an MLflow run of its own."""
+
+    rule: str
+    table: "RootTable"
+    profile: "LatencyProfile"
+    config: "SelectorConfig"
+    calibration: "SelectorCalibration"
+    tracking: "Tracking"
+    tags: dict[str, str]
+
+    def run(self, candidate: "Candidate") -> Trained:
+        """Train, calibrate on validation roots and evaluate on test roots."""
+        from safetensors.torch import save
+
+        from pipelines.tracking import HEAD_TAG
+        from predictors.selection.network import ServedSelector
+        from predictors.training.selector_evaluation import at_places, calibrated_rule, evaluate_selector
+        from predictors.training.selector_fit import fit_selector
+        from predictors.training.selector_objective import SCORED
+        from predictors.training.selector_rows import Labelling
+
+        table, tracking = self.table, self.tracking
+        labelling = Labelling.of(table, self.rule, self.profile, candidate.states)
+        train, validation, test = (labelling.rows(table.rows(split)) for split in ("train", "validation", "test"))
+        parameters = asdict(self.config) | {"rule": self.rule, "candidate": candidate.name}
+        name = f"{predictor_name(self.rule)}-{candidate.name}"
+        with tracking.new_run(name, parameters, self.tags) as run_id:
+            logger = tracking.lightning_logger(run_id)
+            trained = fit_selector(labelling, train, validation, candidate.objective, self.config, logger)
+            served = ServedSelector(trained.network, train.features.device)
+            scored = SCORED[candidate.objective]
+            rule, gain = calibrated_rule(served, labelling, validation, scored, self.calibration)
+            measured = evaluate_selector(served, labelling, rule, test, self.calibration)
+            tensors = {key: tensor.contiguous() for key, tensor in trained.network.state_dict().items()}
+            head_sha256 = hashlib.sha256(save(tensors)).hexdigest()
+            tracking.tag(run_id, **{HEAD_TAG: head_sha256})
+            tracking.log(run_id, _tracked(measured) | {"validation_gain": gain}, {})
+        rate = at_places(validation, validation.static_N, 0.0).throughput * (1 + gain)
+        return Trained(candidate.name, labelling, trained, rule, measured, tensors, head_sha256, gain, rate)
 
 
 def build_card(contract: dict[str, Any], best: Trained, name: str, lineage: dict[str, str]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ One row per decision (a round's root), collected with drafts of γ_max tokens. A
 ROUND_TRACES_VERSION = 1
 MANIFEST = "manifest.json"
 
-# column -> Arrow type; "array<…>" is a fixed-size list of γ_max, "state<…>" one of the feature state's size
-ROUND_COLUMNS = {
+# column -> Arrow type: whose continuation, under which sampling setting
+PLACE_COLUMNS = {
     "prompt_id": "string",
     "document": "string",
     "slice": "string",
@@ -17,6 +17,11 @@ ROUND_COLUMNS = {
     "top_k": "int32",
     "top_p": "float32",
     "batch_size": "int32",
+}
+
+# "array<…>" is a fixed-size list of γ_max, "state<…>" one of the feature state's size
+ROUND_COLUMNS = {
+    **PLACE_COLUMNS,
     "round": "int32",  # 1 is the first round after the prefill
     "position": "int32",  # committed tokens at the root
     "newest_token": "int32",
@@ -40,14 +45,7 @@ ROOT_TRACES_VERSION = 1
 # One row per root of a target trajectory. "state<…>" and "scalars<…>" are the features of `predictors.selection.features`,
 # "actions<…>" has one entry per action of the manifest, "labels<…>" is [draws, rules, actions] flattened.
 ROOT_COLUMNS = {
-    "prompt_id": "string",
-    "document": "string",
-    "slice": "string",
-    "split": "string",
-    "temperature": "float32",
-    "top_k": "int32",
-    "top_p": "float32",
-    "batch_size": "int32",
+    **PLACE_COLUMNS,
     "root": "int32",  # number of the root along its trajectory
     "position": "int32",  # committed tokens at the root, the newest one among them
     "continuation": "continuation<int32>",  # of the prompt, up to the newest token; -1 behind it

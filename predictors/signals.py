@@ -28,7 +28,7 @@ class Root:
 
     ``position`` counts committed tokens and ``cap`` is the most tokens the drafter would draft. ``hidden_KD`` holds the
     target's hidden states at the row whose logits produced the newest token, ``embedding_E`` that token's input embedding (both
-    ``None`` unless the decoder taps layers), ``probs_V`` the target's processed law there (``None`` unless a controller asks);
+    ``None`` unless the decoder taps layers), ``probs_V`` the target's processed law there (``None`` if none was computed);
     ``previous`` is the last finished round, ``None`` right after the prefill.
     """
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from predictors.contract import CaptureContract
 from predictors.controllers import Controller, build_controller
 from predictors.sampling import SamplingSettings
 from predictors.schema import ROUND_COLUMNS, ROUND_TRACES_VERSION
@@ -118,17 +119,28 @@ def collect(
     torch.set_num_threads(config.threads)
     layers = last_layers(pair.target, config.num_layers)
     jobs = [(settings, prompt) for settings in config.settings for prompt in prompts]
+    contract = capture_contract(pair, layers, prompts, config.settings, config.max_new_tokens)
+    collection = _collection(pair, config, layers, contract)
+    bytes_per_row = 2 * collection.sizes["state"] + 21 * config.gamma_max + 128
+    max_rows = len(jobs) * config.max_new_tokens  # a round emits at least one token
+    require_disk(folder, "round traces", max_rows, bytes_per_row, config.max_gigabytes, "traces")
+
+    def rows_of(job: Job) -> Rows:
+        settings, prompt = job
+        randomness = Randomness(seed_of(config.seed, prompt.id, settings))
+        return collect_rows(decoder, prompt, settings, config.max_new_tokens, config.gamma_max, layers, randomness)
+
+    return collection.write(folder, jobs, rows_of, progress, code)
+
+
+def _collection(pair: ModelPair, config: TraceConfig, layers: Sequence[int], contract: CaptureContract) -> Collection:
+    """Columns, and what the manifest says, of round traces whose states are the target's ``layers`` and an embedding."""
     size, embedding_size = hidden_size(pair.target), len(pair.target.embedding(0))
-    state_size = len(layers) * size + embedding_size
-    bytes_per_row = 2 * state_size + 21 * config.gamma_max + 128  # a round emits at least one token
-    require_disk(
-        folder, "round traces", len(jobs) * config.max_new_tokens, bytes_per_row, config.max_gigabytes, "traces"
-    )
-    collection = Collection(
+    return Collection(
         ROUND_COLUMNS,
-        {"array": config.gamma_max, "state": state_size},
+        {"array": config.gamma_max, "state": len(layers) * size + embedding_size},
         ROUND_TRACES_VERSION,
-        capture_contract(pair, layers, prompts, config.settings, config.max_new_tokens),
+        contract,
         inputs={"config": dataclasses.asdict(config), "dtypes": dtypes(pair)},
         facts={
             "parameters": dataclasses.asdict(config),
@@ -140,13 +152,6 @@ def collect(
         },
         prompts_per_shard=config.prompts_per_shard,
     )
-
-    def rows_of(job: Job) -> Rows:
-        settings, prompt = job
-        randomness = Randomness(seed_of(config.seed, prompt.id, settings))
-        return collect_rows(decoder, prompt, settings, config.max_new_tokens, config.gamma_max, layers, randomness)
-
-    return collection.write(folder, jobs, rows_of, progress, code)
 
 
 def _decoder(pair: ModelPair, config: TraceConfig, policy: Controller | None) -> Decoder:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from predictors.actions import Action, ActionSet
+from predictors.contract import CaptureContract
 from predictors.sampling import SamplingSettings
 from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION
 from predictors.selection.features import SCALARS, SelectionSpec, scalars_of, state_of
@@ -203,7 +204,6 @@ def collect_roots(
     """Write the shards and the manifest of root traces into ``folder``; arguments and result as `collect`'s."""
     torch.set_num_threads(config.threads)
     tracer = RootTracer(pair, config)
-    spec = tracer.spec
     counts = dict(zip(SPLITS, config.prompts, strict=True))
     chosen = [
         prompt for split, count in counts.items() for prompt in [one for one in prompts if one.split == split][:count]
@@ -212,34 +212,13 @@ def collect_roots(
     limit = min(pair.target.context_limit, tracer.draft.context_limit)
     require_context(limit, chosen, ahead, "traces.roots: a trajectory and the deepest tree behind it")
     jobs = [(settings, prompt) for settings in config.settings for prompt in chosen]
-    labels = max(config.draws) * len(config.rules) * len(spec.actions)
-    sizes = {
-        "continuation": config.new_tokens,
-        "state": spec.state_size,
-        "scalars": len(SCALARS),
-        "actions": len(spec.actions),
-        "labels": labels,
-    }
-    bytes_per_row = (
-        2 * spec.state_size + 4 * (config.new_tokens + sizes["scalars"] + 2 * sizes["actions"] + labels) + 128
-    )
+    contract = capture_contract(pair, tracer.spec.layers, chosen, config.settings, config.new_tokens)
+    collection = _collection(tracer, contract)
+    sizes = collection.sizes
+    numbers = sizes["continuation"] + sizes["scalars"] + 2 * sizes["actions"] + sizes["labels"]
     max_rows = len(jobs) * config.roots_per_prompt
+    bytes_per_row = 2 * sizes["state"] + 4 * numbers + 128
     require_disk(folder, "root traces", max_rows, bytes_per_row, config.max_gigabytes, "traces.roots")
-    collection = Collection(
-        ROOT_COLUMNS,
-        sizes,
-        ROOT_TRACES_VERSION,
-        capture_contract(pair, spec.layers, chosen, config.settings, config.new_tokens),
-        inputs={"config": dataclasses.asdict(config), "dtypes": dtypes(pair)},
-        facts={
-            "parameters": dataclasses.asdict(config),
-            "selection_spec": dataclasses.asdict(spec),
-            "rules": list(config.rules),
-            "draws": max(config.draws),
-            "dtypes": dtypes(pair),
-        },
-        prompts_per_shard=config.prompts_per_shard,
-    )
 
     def rows_of(job: Job) -> Rows:
         settings, prompt = job
@@ -253,6 +232,33 @@ def collect_roots(
         flush=True,
     )
     return collection.write(folder, jobs, rows_of, progress, code)
+
+
+def _collection(tracer: RootTracer, contract: CaptureContract) -> Collection:
+    """Columns, and what the manifest says, of root traces."""
+    config, spec = tracer.config, tracer.spec
+    draws = max(config.draws)
+    return Collection(
+        ROOT_COLUMNS,
+        {
+            "continuation": config.new_tokens,
+            "state": spec.state_size,
+            "scalars": len(SCALARS),
+            "actions": len(spec.actions),
+            "labels": draws * len(config.rules) * len(spec.actions),
+        },
+        ROOT_TRACES_VERSION,
+        contract,
+        inputs={"config": dataclasses.asdict(config), "dtypes": dtypes(tracer.pair)},
+        facts={
+            "parameters": dataclasses.asdict(config),
+            "selection_spec": dataclasses.asdict(spec),
+            "rules": list(config.rules),
+            "draws": draws,
+            "dtypes": dtypes(tracer.pair),
+        },
+        prompts_per_shard=config.prompts_per_shard,
+    )
 
 
 def _padded(tokens: list[int], size: int) -> list[int]:

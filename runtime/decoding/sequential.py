@@ -2,6 +2,8 @@
 
 Round 0 prefills the prompt and emits one target token, so that root features exist from round 1. The newest token is never
 cached: a target pass runs over it and the tree, row 0 being its own.
+
+Shape suffixes: V vocabulary, M rows of a pass (N nodes + 1).
 """
 
 from collections.abc import Iterator
@@ -63,7 +65,7 @@ class SequentialRun(Run):
     def __init__(self, decoder: SequentialDecoder, request: Request) -> None:
         pair, drafter = decoder.pair, decoder.drafter
         super().__init__(pair, request, 0 if drafter is None else drafter.depth)
-        self.lossy = decoder.lossy
+        self.draws = decoder.lossy or not request.settings.greedy  # a verdict is drawn, not read off
         self.verify = partial(decoder.verifier, lossy=decoder.lossy)
         self.session = decoder.controller.start(request.settings)
         self.draft: Draft | None = None
@@ -73,7 +75,7 @@ class SequentialRun(Run):
             self.draft = drafter.open(pair.draft, pair.target.vocabulary_size, request, draft_chance)
 
     def _begin(self, law_V: Tensor, logits_V: Tensor) -> list[int]:
-        self.probs_V = law_V if self.request.views else None
+        self.probs_V = law_V
         return super()._begin(law_V, logits_V)
 
     def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
@@ -89,29 +91,33 @@ class SequentialRun(Run):
         tree, draft_laws = self._draft(root)
         out = self.target.forward([self.newest, *tree.token_list], [-1, *(parent + 1 for parent in tree.parent_list)])
         self.clock.lap("target")
-        row, token = self._verdict(tree, out.logits)
+        probs_MV = self._target_laws(out.logits)
+        row, token = self._verdict(tree, out.logits, probs_MV)
         path = tree.path(row)
         accepted = [tree.token_list[node] for node in path]
         self.target.keep([0, *(node + 1 for node in path)])
         self.newest = token
         self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[row]
-        if self.request.views:
-            self.probs_V = processed_law(out.logits[row], self.request.settings)
+        self.probs_V = None if probs_MV is None else probs_MV[row]
         self.clock.lap("verify")
         if self.draft is not None:
             self.draft.commit(path, accepted, [token])
             self.clock.lap("draft")
         tokens, record = self._end(tree.num_nodes, max(tree.depths), len(path), [*accepted, token])
-        if not self.request.observe:
+        if not self.request.observe or probs_MV is None:
             return Step(tokens, record)
-        target_probs = processed_law(out.logits, self.request.settings)
-        return Step(tokens, record, Evidence(root, tree, draft_laws, target_probs, out.hidden_NKD))
+        return Step(tokens, record, Evidence(root, tree, draft_laws, probs_MV, out.hidden_NKD))
 
-    def _verdict(self, tree: TokenTree, logits: Tensor) -> tuple[int, int]:
+    def _target_laws(self, logits: Tensor) -> Tensor | None:
+        """The target's laws [M, V] at the tree's rows, unless nobody reads them: they are computed once a round."""
+        read = self.draws or self.request.views or self.request.observe
+        return processed_law(logits, self.request.settings) if read else None
+
+    def _verdict(self, tree: TokenTree, logits: Tensor, probs_MV: Tensor | None) -> tuple[int, int]:
         """The row where the accepted path ends, and the token after it."""
-        if self.request.settings.greedy and not self.lossy:
+        if not self.draws or probs_MV is None:
             return greedy_verdict(tree, logits)
-        return draw_verdict(self.verify(tree, processed_law(logits, self.request.settings)), self.chance)
+        return draw_verdict(self.verify(tree, probs_MV), self.chance)
 
     def _draft(self, root: Root) -> tuple[TokenTree, list[NextLaw]]:
         cap = self._cap(root)
