@@ -115,7 +115,7 @@ def _left_out(args: argparse.Namespace, device: str, timing: dict[str, Any]) -> 
         "branches": (args.benchmark / device, "arm that drafts beside the target", "says how to get one"),
         "verifiers": (args.verifiers / device, "comparison of verification rules", "is left out"),
         "selection": (args.selection / device, "measurement of selectors", "is left out"),
-        "latency": (args.latency / f"{device}.json", "latency profile", "is left out"),
+        "latency": (args.latency, f"latency profile of {device}", "is left out"),
     }
     return [
         f"no {what} in {path}: its section {consequence}"

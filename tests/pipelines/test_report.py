@@ -162,7 +162,7 @@ def test_a_missing_profile_leaves_its_sections_out(inputs, tmp_path, monkeypatch
         folder = stage(inputs, tmp_path)
     finally:
         hidden.rename(args_of)
-    assert "no latency profile at" in capsys.readouterr().out
+    assert "no latency profile of toy-1c in" in capsys.readouterr().out
     text = (folder / "index.html").read_text()
     assert "No latency profile was measured" in text and "Predicted and measured" not in text
     assert json.loads((folder / "timing.json").read_text())["latency"] is None
