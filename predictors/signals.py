@@ -57,18 +57,19 @@ class NextLaw:
         self.probs_V = probs_V
 
     @cached_property
-    def _unit_probs_V(self) -> Tensor:
+    def unit_probs_V(self) -> Tensor:
+        """The temperature-1, unfiltered softmax."""
         if self.settings.unfiltered:
             return self.probs_V
         return torch.softmax(self.logits_V.to(self.probs_V.dtype), dim=-1)
 
     @cached_property
     def confidence(self) -> Tensor:
-        return self._unit_probs_V.max()
+        return self.unit_probs_V.max()
 
     @cached_property
     def entropy(self) -> Tensor:
-        return _entropy(self._unit_probs_V)
+        return _entropy(self.unit_probs_V)
 
     @cached_property
     def law_confidence(self) -> Tensor:
@@ -118,6 +119,11 @@ class DrawnToken:
     def probability(self) -> Tensor:
         """Probability of the token under the law it was drawn from."""
         return self.law.probs_V[self.token]
+
+    @cached_property
+    def unit_probability(self) -> Tensor:
+        """Its probability under the draft's temperature-1, unfiltered law."""
+        return self.law.unit_probs_V[self.token]
 
 
 def _entropy(probs_V: Tensor) -> Tensor:

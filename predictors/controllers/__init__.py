@@ -7,14 +7,16 @@ from predictors.bundle import Bundle
 from predictors.controllers.base import Controller, Session
 from predictors.controllers.confidence import Confidence
 from predictors.controllers.delayed_tree import DelayedTree
+from predictors.controllers.ema import EMA
 from predictors.controllers.entropy import Entropy
 from predictors.controllers.fixed import Fixed
 from predictors.controllers.hrad import HRAD
 from predictors.controllers.learned import LearnedController
 from predictors.controllers.length import Length
+from predictors.controllers.roc import ROC
 
 CONTROLLERS: dict[str, type[Controller]] = {
-    cls.kind: cls for cls in (Fixed, Confidence, Entropy, HRAD, Length, DelayedTree)
+    cls.kind: cls for cls in (Fixed, Confidence, Entropy, ROC, EMA, HRAD, Length, DelayedTree)
 }
 
 

@@ -20,6 +20,8 @@ CONTROLLERS = [
     {"kind": "confidence", "epsilon": 0.6, "min_tokens": 0},
     {"kind": "entropy"},
     {"kind": "entropy", "threshold": 0.5},
+    {"kind": "roc", "threshold": 0.5, "min_pairs": 0},
+    {"kind": "ema", "tiers": [1, 2], "decay": 0.0},
 ]
 PROMPT = [0, 1]
 

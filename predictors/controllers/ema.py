@@ -1,0 +1,64 @@
+"""A moving average of accepted tokens chooses among a few draft lengths (as adaptive draft lengths of serving engines do).
+
+    a ← decay a + (1 - decay) n_a                  n_a: tokens accepted in a row in the round that ended
+    length = the shortest tier >= a + reach        the longest tier where none is long enough
+
+A round that accepted all of a short draft says that more was possible, hence the ``reach``. Known at the root: lossless.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from predictors.config import parse_config
+from predictors.controllers.base import Controller, Session
+from predictors.rounds import RoundRecord
+from predictors.sampling import SamplingSettings
+from predictors.signals import Root
+
+
+@dataclass(frozen=True)
+class EMAConfig:
+    """``tiers``: draft lengths, ascending. ``decay`` of the average, which starts a ``reach`` below the middle
+    tier; ``reach``: tokens tried beyond it."""
+
+    tiers: tuple[int, ...] = (1, 2, 4, 8)
+    decay: float = 0.8
+    reach: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.tiers or list(self.tiers) != sorted(set(self.tiers)) or self.tiers[0] < 1:
+            raise ValueError(f"tiers must be ascending lengths >= 1, without repeats, got {list(self.tiers)}.")
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"decay must lie in [0, 1), got {self.decay}.")
+        if self.reach < 0:
+            raise ValueError(f"reach must be >= 0, got {self.reach}.")
+
+
+class EMASession(Session):
+    def __init__(self, config: EMAConfig) -> None:
+        self.config = config
+        self.average = max(config.tiers[len(config.tiers) // 2] - config.reach, 0.0)
+
+    def plan(self, root: Root) -> int:
+        enough = [tier for tier in self.config.tiers if tier >= self.average + self.config.reach]
+        return enough[0] if enough else self.config.tiers[-1]
+
+    def end_round(self, outcome: RoundRecord) -> None:
+        if outcome.submitted:
+            decay = self.config.decay
+            self.average = decay * self.average + (1 - decay) * outcome.accepted_in_sequence
+
+
+class EMA(Controller):
+    kind = "ema"
+
+    def __init__(self, config: EMAConfig) -> None:
+        self.config = config
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any]) -> "EMA":
+        return cls(parse_config(EMAConfig, values, "controller ema"))
+
+    def start(self, settings: SamplingSettings) -> EMASession:
+        return EMASession(self.config)
