@@ -46,15 +46,25 @@ class NextLaw:
 
     ``confidence`` and ``entropy`` (nats) come from the temperature-1, unfiltered softmax; ``law_confidence`` and
     ``law_entropy`` from the processed law the token will be drawn from, under the draft's ``settings``. All are 0-d tensors,
-    computed when asked for.
+    computed when asked for. ``hidden_KD`` holds the draft's hidden states at the row whose logits these are (``None`` unless
+    the decoder taps the draft): what it knew behind the last drafted token.
     """
 
-    def __init__(self, root: Root, settings: SamplingSettings, drafted: int, logits_V: Tensor, probs_V: Tensor) -> None:
+    def __init__(
+        self,
+        root: Root,
+        settings: SamplingSettings,
+        drafted: int,
+        logits_V: Tensor,
+        probs_V: Tensor,
+        hidden_KD: Tensor | None = None,
+    ) -> None:
         self.root = root
         self.settings = settings
         self.drafted = drafted
         self.logits_V = logits_V
         self.probs_V = probs_V
+        self.hidden_KD = hidden_KD
 
     @cached_property
     def unit_probs_V(self) -> Tensor:

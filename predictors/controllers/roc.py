@@ -67,12 +67,12 @@ class ROCSession(Session):
 def best_threshold(scores: Sequence[float], accepted: Sequence[bool], miss_cost: float) -> float:
     """argmin over thresholds of FPR + ``miss_cost`` · FNR, where a score of at least the threshold predicts acceptance; infinity
     predicts none."""
-    values, positive = np.array(scores), np.array(accepted)
-    thresholds = np.concatenate([[np.inf], np.unique(values)[::-1]])
-    predicted = values >= thresholds[:, None]
-    false_positives = (predicted & ~positive).sum(axis=1) / (~positive).sum()
-    false_negatives = (~predicted & positive).sum(axis=1) / positive.sum()
-    return float(thresholds[(false_positives + miss_cost * false_negatives).argmin()])
+    order = np.argsort(scores)[::-1]
+    values, positive = np.array(scores)[order], np.array(accepted)[order]
+    ends = np.flatnonzero(np.append(np.diff(values) != 0, True))  # equal scores share a threshold
+    rejected, kept = np.cumsum(~positive)[ends], np.cumsum(positive)[ends]
+    costs = np.append(0.0, rejected / rejected[-1]) + miss_cost * np.append(1.0, 1 - kept / kept[-1])
+    return float(np.append(np.inf, values[ends])[costs.argmin()])
 
 
 class ROC(Controller):

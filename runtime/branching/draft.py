@@ -24,6 +24,7 @@ from runtime.branching.candidates import Candidates, draw_candidates
 from runtime.branching.config import BranchConfig
 from runtime.clock import PhaseClock, Stretch
 from runtime.drafting.chain import Chain, ChainDraft
+from runtime.drafting.views import Row
 from runtime.laws import processed_law
 from runtime.randomness import Chance
 from runtime.request import Request
@@ -82,11 +83,11 @@ NO_TOKENS, NO_LAWS = torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
 
 @dataclass
 class Branch:
-    """A candidate's node, then those drafted behind it; ``laws[j]`` is the law behind node j."""
+    """A candidate's node, then those drafted behind it; ``rows[j]`` and the law ``probs[j]`` are those behind node j."""
 
     nodes: list[int]
     tokens: list[int]
-    logits: list[Tensor] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     probs: list[Tensor] = field(default_factory=list)
 
 
@@ -185,7 +186,7 @@ class BranchDraft(ChainDraft):
         if self._pending.next_law is not None:
             return self._pending.next_law
         assert self._root is not None
-        return self._law(self._root, len(self._pending.tokens), self._next_logits(self._pending.tokens))
+        return self._law(self._root, len(self._pending.tokens), self._next_row(self._pending.tokens))
 
     def _grow(self, length: int, parent: int) -> int:
         """Draft up to ``length`` tokens behind every branch token; the deepest branch's length."""
@@ -197,10 +198,10 @@ class BranchDraft(ChainDraft):
                 break
             parents = [branch.nodes[-2] if depth else parent for branch in growing]
             newest = torch.tensor([branch.tokens[-1] for branch in growing])
-            logits_AV = self._feed([branch.nodes[-1] for branch in growing], newest, parents)
-            probs_AV = processed_law(logits_AV, self._settings)
-            for branch, logits_V, probs_V in zip(growing, logits_AV, probs_AV, strict=True):
-                branch.logits.append(logits_V)
+            rows = self._feed([branch.nodes[-1] for branch in growing], newest, parents)
+            probs_AV = processed_law(torch.stack([logits_V for logits_V, _ in rows]), self._settings)
+            for branch, row, probs_V in zip(growing, rows, probs_AV, strict=True):
+                branch.rows.append(row)
                 branch.probs.append(probs_V)
             if self._config.retention == "prior":
                 growing = [branch for branch in growing if not self._stops_before(branch, depth)]
@@ -233,7 +234,8 @@ class BranchDraft(ChainDraft):
 
     def _branch_law(self, branch: Branch, depth: int, root: Root) -> NextLaw:
         """The law behind the branch's token at ``depth`` (0: the branch token), as a controller sees it from ``root``."""
-        return NextLaw(root, self._settings, depth, branch.logits[depth], branch.probs[depth])
+        logits_V, hidden_KD = branch.rows[depth]
+        return NextLaw(root, self._settings, depth, logits_V, branch.probs[depth], hidden_KD)
 
     def _retain(self, place: int, root: Root) -> int:
         """Commit the pending block and the branch token that was hit; what the controller retains of the branch is pending now.

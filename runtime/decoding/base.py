@@ -102,6 +102,7 @@ class Decoder(ABC):
         eos_token_id: int | Sequence[int] | Tensor | None = None,
         observe: bool = False,
         layers: Sequence[int] = (),
+        draft_layers: Sequence[int] = (),
     ) -> Iterator[Step]:
         """Decode a prompt, yielding each round as it ends.
 
@@ -121,6 +122,8 @@ class Decoder(ABC):
             Attach each round's evidence.
         layers
             Hidden states of the target to tap (Hugging Face numbers); a controller that taps layers itself fixes them.
+        draft_layers
+            The same of the draft.
 
         Raises
         ------
@@ -133,9 +136,9 @@ class Decoder(ABC):
             settings=SamplingSettings(temperature, top_k, top_p),
             randomness=Randomness(int(torch.randint(2**62, ()))) if randomness is None else randomness,
             eos_tokens=self._eos_tokens(eos_token_id),
-            layers=self._layers(tuple(layers)),
+            layers=self._taps("layers", self.controller.layers, tuple(layers)),
             observe=observe,
-            draft_layers=self.controller.draft_layers,
+            draft_layers=self._taps("draft_layers", self.controller.draft_layers, tuple(draft_layers)),
             views=self.controller.reads_views,
         )
         return self._steps(request)
@@ -166,10 +169,10 @@ class Decoder(ABC):
             return self.pair.target.eos_tokens
         return frozenset(int(token) for token in torch.as_tensor(eos_token_id).reshape(-1).tolist())
 
-    def _layers(self, layers: tuple[int, ...]) -> tuple[int, ...]:
-        own = self.controller.layers
+    def _taps(self, name: str, own: tuple[int, ...], layers: tuple[int, ...]) -> tuple[int, ...]:
+        """The layers to tap: the controller's ``own`` or those asked for."""
         if own and layers and layers != own:
             raise ValueError(
-                f"layers {layers}: the {self.controller.kind} controller taps {own}, and a pass has one set of taps."
+                f"{name} {layers}: the {self.controller.kind} controller taps {own}, and a pass has one set of taps."
             )
         return own or layers

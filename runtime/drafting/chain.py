@@ -14,6 +14,7 @@ from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
 from runtime.drafting.draft import Draft, require_temperature
+from runtime.drafting.views import Row
 from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
@@ -76,7 +77,7 @@ class ChainDraft(Draft):
     def _draw_chain(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Chain:
         chain = Chain()
         while len(chain.tokens) < cap:
-            law = self._law(root, len(chain.tokens), self._next_logits(chain.tokens))
+            law = self._law(root, len(chain.tokens), self._next_row(chain.tokens))
             clock.lap("draft")
             stop = bool(session.stop_before(law))
             clock.lap("controller")
@@ -94,7 +95,7 @@ class ChainDraft(Draft):
                 break
         return chain
 
-    def _next_logits(self, tokens: list[Tensor]) -> Tensor:
+    def _next_row(self, tokens: list[Tensor]) -> Row:
         if not tokens:
             return self._feed_uncached()
         node = len(tokens) - 1

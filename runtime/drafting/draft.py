@@ -14,9 +14,9 @@ from torch import Tensor
 from predictors.controllers import Session
 from predictors.sampling import SamplingSettings
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
-from runtime.adapter import LanguageModel
+from runtime.adapter import Forward, LanguageModel
 from runtime.clock import PhaseClock
-from runtime.drafting.views import Views
+from runtime.drafting.views import Row, Views, rows_of
 from runtime.laws import processed_law
 from runtime.randomness import Chance
 from runtime.request import Request
@@ -85,23 +85,27 @@ class Draft(ABC):
         self._scratch = {}
         self._uncached += [*accepted[len(fed) :], *newest]
 
-    def _feed_uncached(self) -> Tensor:
-        """Commit the newest tokens; logits [V] after them."""
+    def _feed_uncached(self) -> Row:
+        """Commit the newest tokens; the row of the last one."""
         out = self._state.forward(self._uncached, last=1 if self._views is None else min(2, len(self._uncached)))
         self._state.keep(range(len(self._uncached)))
         self._uncached = []
         if self._views is not None:
             self._views.committed(out)
-        return fit_vocabulary(out.logits[-1], self._vocabulary_size)
+        return self._rows(out)[-1]
 
-    def _feed(self, nodes: Sequence[int], tokens: Tensor, parents: Sequence[int]) -> Tensor:
-        """Feed nodes of the tree in one pass; logits [nodes, V] after each. Their parents (-1: the root) were fed before."""
+    def _feed(self, nodes: Sequence[int], tokens: Tensor, parents: Sequence[int]) -> list[Row]:
+        """Feed nodes of the tree in one pass; a row for each. Their parents (-1: the root) were fed before."""
         places = [self._scratch[parent] if parent >= 0 else -1 for parent in parents]
         self._scratch |= {node: len(self._scratch) + place for place, node in enumerate(nodes)}
         out = self._state.forward(tokens, places)
         if self._views is not None:
             self._views.drafted(out)
-        return fit_vocabulary(out.logits, self._vocabulary_size)
+        return self._rows(out)
+
+    def _rows(self, out: Forward) -> list[Row]:
+        """Rows of a pass, with logits on the target's vocabulary."""
+        return rows_of(Forward(fit_vocabulary(out.logits, self._vocabulary_size), out.hidden_NKD))
 
     def _tree_root(self, law: NextLaw) -> TreeRoot:
         """The round's root as a controller that chooses trees sees it, ``law`` being the draft's there."""
@@ -116,8 +120,9 @@ class Draft(ABC):
         draft_V = processed_law(fit_vocabulary(logits_V, self._vocabulary_size), self._settings)
         return BothModels(root.probs_V.to(draft_V.device), draft_V, hidden_2KD)
 
-    def _law(self, root: Root, depth: int, logits_V: Tensor) -> NextLaw:
-        return NextLaw(root, self._settings, depth, logits_V, processed_law(logits_V, self._settings))
+    def _law(self, root: Root, depth: int, row: Row) -> NextLaw:
+        logits_V, hidden_KD = row
+        return NextLaw(root, self._settings, depth, logits_V, processed_law(logits_V, self._settings), hidden_KD)
 
 
 def draft_settings(temperature: float | None, target: SamplingSettings) -> SamplingSettings:

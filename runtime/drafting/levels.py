@@ -120,8 +120,8 @@ class LevelDraft(Draft):
         if level == [ROOT]:
             return [self._law(root, 0, self._feed_uncached())]
         tokens = torch.tensor([growth.tokens[node] for node in level])
-        logits_EV = self._feed(level, tokens, [growth.parents[node] for node in level])
-        return [self._law(root, depth, logits_V) for logits_V in logits_EV]
+        rows = self._feed(level, tokens, [growth.parents[node] for node in level])
+        return [self._law(root, depth, row) for row in rows]
 
     def _ends(self, node: int, growth: Growth, session: Session) -> bool:
         token = growth.tokens[node]

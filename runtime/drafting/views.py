@@ -23,11 +23,11 @@ class Views:
 
     def committed(self, out: Forward) -> None:
         """Rows that were committed by a pass with the logits of at least the last two, or of all."""
-        self._committed = [*self._committed, *_rows(out)][-2:]
+        self._committed = [*self._committed, *rows_of(out)][-2:]
 
     def drafted(self, out: Forward) -> None:
         """Rows of scratch nodes, in the order in which they were fed."""
-        self._scratch += _rows(out)
+        self._scratch += rows_of(out)
 
     def keep(self, path: Sequence[int]) -> None:
         """Commit scratch rows ``path`` and drop the others."""
@@ -40,7 +40,8 @@ class Views:
         return logits_V, None if before_KD is None or behind_KD is None else torch.stack([before_KD, behind_KD])
 
 
-def _rows(out: Forward) -> list[Row]:
+def rows_of(out: Forward) -> list[Row]:
+    """The rows of a pass that have logits."""
     if out.hidden_NKD is None:
         return [(logits_V, None) for logits_V in out.logits]
     return list(zip(out.logits, out.hidden_NKD[-len(out.logits) :], strict=True))
