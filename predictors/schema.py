@@ -40,6 +40,28 @@ ROUND_COLUMNS = {
     "state": "state<float16>",
 }
 
+TOKEN_TRACES_VERSION = 1
+
+# One row per drafted token of a chain that no controller stopped. "state<…>" is the draft's state of
+# `predictors.stopping.features`.
+TOKEN_COLUMNS = {
+    **PLACE_COLUMNS,
+    "round": "int32",  # 1 is the first round after the prefill
+    "position": "int32",  # committed tokens at the root
+    "place": "int32",  # drafted tokens in front of this one
+    "token": "int32",
+    "tested": "bool",  # every earlier drafted token was accepted
+    "accepted": "bool",
+    "censored": "bool",  # the draft was cut short by the token budget or an end-of-sequence token
+    "probability": "float32",  # of the token under the law it was drawn from
+    "overlap": "float32",  # Σ min(p, q) of the processed laws
+    "acceptance": "float32",  # min(1, p/q) of the token
+    "entropy": "float32",  # nats, of the draft's temperature-1 law
+    "top": "top<float32>",  # largest probabilities of that law, descending
+    "before": "state<float16>",  # the state whose logits are the token's law
+    "behind": "state<float16>",  # the state after the token was fed
+}
+
 ROOT_TRACES_VERSION = 1
 
 # One row per root of a target trajectory. "state<…>" and "scalars<…>" are the features of `predictors.selection.features`,

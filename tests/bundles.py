@@ -13,6 +13,8 @@ from predictors.network import HRADNetwork
 from predictors.selection.features import SelectionSpec
 from predictors.selection.network import SelectorNetwork
 from predictors.selection.rule import SelectionRule, Setting
+from predictors.stopping.features import StopSpec
+from predictors.stopping.network import RESIDUAL, NetworkShape, StopNetwork
 from runtime.identity import pair_identity
 
 LAYERS = (1, 2)
@@ -41,12 +43,7 @@ def random_bundle(
         if feature_set == "extended":
             network.reduction.components.normal_()
         network.head[-1].weight.mul_(20)
-    serving = ServingRange(
-        dtype=str(pair.target.dtype).removeprefix("torch."),
-        settings=tuple((temperature, 0.0, 1.0) for temperature in temperatures),
-        min_context=1,
-        max_context=200,
-    )
+    serving = _serving(pair, temperatures)
     contract = CaptureContract(pair_identity(pair, LAYERS), serving, provenance={})
     card = {
         "kind": kind,
@@ -60,6 +57,52 @@ def random_bundle(
         change(card)
     write_bundle(folder, card, network.state_dict())
     return folder
+
+
+STOP_NETWORKS = {
+    "logistic": ("law", NetworkShape()),
+    "early_stop": ("before", NetworkShape(hidden_sizes=(8, 8))),
+    "specdecpp": ("behind", NetworkShape(RESIDUAL, depth=2)),
+}
+
+
+def stop_bundle(
+    folder, pair, kind="early_stop", inputs=None, seed=0, temperatures=(0.0, 1.0), change=None, top=2, **rule
+):
+    """Write a stop model that is random but decided, made for ``pair``; its rule stops about half of the time."""
+    torch.manual_seed(seed)
+    of_kind, shape = STOP_NETWORKS[kind]
+    inputs = inputs or of_kind
+    spec = StopSpec((1,), pair.draft.model.config.hidden_size, top)
+    network = StopNetwork(spec.size(inputs), shape)
+    with torch.no_grad():
+        network.head[-1].weight.mul_(2 if shape.shape == RESIDUAL else 20)
+        network.head[-1].bias.zero_()
+    card = {
+        "kind": kind,
+        "contract": CaptureContract(pair_identity(pair, ()), _serving(pair, temperatures), provenance={}).to_json(),
+        "stop_spec": dataclasses.asdict(spec),
+        "inputs": inputs,
+        "network": dataclasses.asdict(shape),
+        "calibration": {"scale": 1.0, "bias": 0.0},
+        "rule": {"threshold": 0.5, "min_tokens": 0, **rule},
+        "max_distance": 1e9,
+        "static_length": 1,
+        "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"},
+    }
+    if change is not None:
+        change(card)
+    write_bundle(folder, card, network.state_dict())
+    return folder
+
+
+def _serving(pair, temperatures):
+    return ServingRange(
+        dtype=str(pair.target.dtype).removeprefix("torch."),
+        settings=tuple((temperature, 0.0, 1.0) for temperature in temperatures),
+        min_context=1,
+        max_context=200,
+    )
 
 
 ACTIONS = (Action(1, 1, 0), Action(1, 2, 0), Action(2, 0, 1), Action(2, 1, 1))
@@ -92,12 +135,7 @@ def selector_bundle(
         features = torch.randn(200, spec.state_size + spec.num_scalars)
         features[:, -9:-3].abs_()
         network.head[-1].bias.sub_(network.eval()(features).mean(0))
-    serving = ServingRange(
-        dtype=str(pair.target.dtype).removeprefix("torch."),
-        settings=tuple((temperature, 0.0, 1.0) for temperature in temperatures),
-        min_context=1,
-        max_context=200,
-    )
+    serving = _serving(pair, temperatures)
     worth = tuple(3.0 - place for place in range(len(actions)))
     settings = tuple(Setting(temperature, 0, 1.0, 10.0, worth) for temperature in temperatures)
     prices = Prices((1, 100), ((0.01,) * len(actions), (0.02,) * len(actions)), 0.0, "none")

@@ -46,7 +46,7 @@ from trace_collection.collection import (
 )
 from trace_collection.efficiency import BY_LAW, Efficiencies
 from trace_collection.grove import Extent, Grove, draw_grove
-from trace_collection.rows import Prompt
+from trace_collection.rows import Prompt, place_columns
 
 TRAJECTORY = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 6}, "verifier": "block"}
 SPLITS = ("train", "validation", "test")
@@ -129,7 +129,7 @@ class RootTracer:
         draws = self.config.draws[SPLITS.index(prompt.split)]
         walk = self._walk(sequence, starts, settings, draws, randomness)
         return [
-            {**_place(prompt, settings), "root": index, "position": start + 1, **columns}
+            {**place_columns(prompt, settings), "root": index, "position": start + 1, **columns}
             | {"continuation": _padded(sequence[len(prompt.tokens) : start + 1], self.config.new_tokens)}
             for index, (start, columns) in enumerate(zip(starts, walk, strict=True))
         ]
@@ -279,14 +279,3 @@ def _minutes(rows_of: Callable[[Job], Rows], jobs: Sequence[Job]) -> float:
         rows_of(some[0])
         seconds += len(some) * (perf_counter() - began)
     return seconds / 60
-
-
-def _place(prompt: Prompt, settings: SamplingSettings) -> dict[str, Any]:
-    return {
-        "prompt_id": prompt.id,
-        "document": prompt.document,
-        "slice": prompt.slice,
-        "split": prompt.split,
-        **dataclasses.asdict(settings),
-        "batch_size": 1,
-    }

@@ -59,6 +59,20 @@ def collect_rows(
     return rows
 
 
+def place_columns(prompt: Prompt, settings: SamplingSettings) -> dict[str, Any]:
+    """`PLACE_COLUMNS` of a row."""
+    return {
+        "prompt_id": prompt.id,
+        "document": prompt.document,
+        "slice": prompt.slice,
+        "split": prompt.split,
+        "temperature": settings.temperature,
+        "top_k": settings.top_k,
+        "top_p": settings.top_p,
+        "batch_size": 1,
+    }
+
+
 def _row(
     prompt: Prompt, settings: SamplingSettings, index: int, previous: Step, step: Step, gamma_max: int
 ) -> dict[str, Any]:
@@ -70,14 +84,7 @@ def _row(
             f"prompt {prompt.id}: a hidden state of round {index} does not fit float16. Tap other layers (traces.num_layers)."
         )
     return {
-        "prompt_id": prompt.id,
-        "document": prompt.document,
-        "slice": prompt.slice,
-        "split": prompt.split,
-        "temperature": settings.temperature,
-        "top_k": settings.top_k,
-        "top_p": settings.top_p,
-        "batch_size": 1,
+        **place_columns(prompt, settings),
         "round": index,
         "position": evidence.root.position,
         "newest_token": previous.tokens[-1],

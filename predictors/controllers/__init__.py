@@ -7,6 +7,7 @@ from predictors.bundle import Bundle
 from predictors.controllers.base import Controller, Session
 from predictors.controllers.confidence import Confidence
 from predictors.controllers.delayed_tree import DelayedTree
+from predictors.controllers.early_stop import EarlyStop, Logistic, SpecDecPP
 from predictors.controllers.ema import EMA
 from predictors.controllers.entropy import Entropy
 from predictors.controllers.fixed import Fixed
@@ -16,7 +17,8 @@ from predictors.controllers.length import Length
 from predictors.controllers.roc import ROC
 
 CONTROLLERS: dict[str, type[Controller]] = {
-    cls.kind: cls for cls in (Fixed, Confidence, Entropy, ROC, EMA, HRAD, Length, DelayedTree)
+    cls.kind: cls
+    for cls in (Fixed, Confidence, Entropy, ROC, EMA, Logistic, SpecDecPP, EarlyStop, HRAD, Length, DelayedTree)
 }
 
 
@@ -38,4 +40,13 @@ def learned_controller(bundle: Bundle) -> LearnedController:
     return learned[kind](bundle)
 
 
-__all__ = ["CONTROLLERS", "Controller", "LearnedController", "Session", "build_controller", "learned_controller"]
+__all__ = [
+    "CONTROLLERS",
+    "Controller",
+    "DelayedTree",
+    "EarlyStop",
+    "LearnedController",
+    "Session",
+    "build_controller",
+    "learned_controller",
+]

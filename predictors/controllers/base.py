@@ -1,6 +1,6 @@
 """The controller interface: decisions of one request, taken from types that expose only what they may depend on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -33,6 +33,10 @@ class Session:
     def stop_before(self, law: NextLaw) -> bool | Tensor:
         """Whether to stop before drawing the next token. The token is not known yet: lossless under any rule."""
         return False
+
+    def stops_before(self, laws: Sequence[NextLaw]) -> list[bool]:
+        """`stop_before` at all nodes of a tree's level at once, for a controller that compares them."""
+        return [bool(self.stop_before(law)) for law in laws]
 
     def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
         """Whether to stop after the token just drawn, which is kept and verified."""

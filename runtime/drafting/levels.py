@@ -97,7 +97,7 @@ class LevelDraft(Draft):
             clock.lap("draft")
             if level == [ROOT]:
                 limit = self._choose(laws[0], session, limit)
-            going = [place for place, law in enumerate(laws) if not bool(session.stop_before(law))]
+            going = [place for place, stops in enumerate(session.stops_before(laws)) if not stops]
             clock.lap("controller")
             if not going:
                 break

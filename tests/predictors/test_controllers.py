@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from predictors.controllers import CONTROLLERS, LearnedController, build_controller
+from predictors.controllers.early_stop import EarlyStop
 from predictors.controllers.head import HeadController
 from predictors.controllers.roc import best_threshold
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot
 from runtime import ModelPair
-from tests.bundles import LAYERS, random_bundle, selector_bundle
+from tests.bundles import LAYERS, random_bundle, selector_bundle, stop_bundle
 from tests.toys import tiny_llama
 
 SETTINGS = SamplingSettings(1.0)
@@ -25,7 +26,8 @@ HEADS = [
     if issubclass(cls, HeadController)
     for features in ("paper", "extended")
 ]
-LEARNED = [*HEADS, ("delayed_tree", "roots")]
+STOPPERS = [(kind, "stops") for kind, cls in CONTROLLERS.items() if issubclass(cls, EarlyStop)]
+LEARNED = [*HEADS, *STOPPERS, ("delayed_tree", "roots")]
 
 
 def root(settings=SETTINGS, cap=GAMMA, seed=None):
@@ -38,9 +40,9 @@ def root(settings=SETTINGS, cap=GAMMA, seed=None):
     return Root(position=10, cap=cap, settings=settings, previous=None, **states)
 
 
-def law(probs, drafted=1, settings=SETTINGS, place=None):
+def law(probs, drafted=1, settings=SETTINGS, place=None, hidden_KD=None):
     probs_V = torch.tensor(probs, dtype=torch.float64)
-    return NextLaw(place or root(settings), settings, drafted, probs_V.log(), probs_V)
+    return NextLaw(place or root(settings), settings, drafted, probs_V.log(), probs_V, hidden_KD)
 
 
 def tree_root(place, seed):
@@ -64,6 +66,8 @@ def controller_of(tmp_path_factory):
         folder = tmp_path_factory.mktemp(kind)
         if kind == "delayed_tree":
             selector_bundle(folder / "b", pair)
+        elif (kind, features) in STOPPERS:
+            stop_bundle(folder / "b", pair, kind)
         else:
             random_bundle(folder / "b", pair, features, gamma=GAMMA, kind=kind)
         return build_controller({"kind": kind, "bundle": str(folder / "b")})
@@ -84,7 +88,7 @@ def test_contract_suite(controller_of, kind, features):
         if controller.actions:
             assert first.tree(tree_root(start, seed)) in controller.actions
         for drafted in range(GAMMA if plan is None else plan):
-            signal = law([0.6, 0.4], drafted, place=start)
+            signal = law([0.6, 0.4], drafted, place=start, hidden_KD=torch.randn(1, HIDDEN))
             stops = first.stop_before(signal), first.stop_after(DrawnToken(signal, torch.tensor(0)))
             for stop in map(torch.as_tensor, stops):
                 assert stop.dtype == torch.bool and stop.dim() == 0

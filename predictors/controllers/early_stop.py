@@ -1,0 +1,141 @@
+"""Stop models: draft until what is drafted is unlikely to survive (MCSD's decision models, SpecDec++, a logistic regression).
+
+    stop where P̂, of the token or Π P̂ along the draft, falls below the threshold              `predictors.stopping.rule`
+
+One class of controller; kinds differ in what their exported network reads (`predictors.stopping.features`) and in its shape. A
+model of ``law`` or ``before`` scores the token about to be drawn, one of ``behind`` the token just fed. On a tree the best of a
+level's nodes speaks for it: drafting ends where no chain is likely to go on (MCSD's rule). Where the model has no calibration,
+meets states far from its training rows or returns NaN, the round drafts the best static length, with one warning per kind of
+reason.
+
+Shape suffixes: E nodes of a level, F features.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from predictors.bundle import Bundle
+from predictors.config import parse_config
+from predictors.controllers.base import Session
+from predictors.controllers.guard import Guard
+from predictors.controllers.learned import LearnedController
+from predictors.network import squared_distance
+from predictors.sampling import SamplingSettings
+from predictors.signals import DrawnToken, NextLaw, Root
+from predictors.stopping.features import BEHIND, INPUTS, LAW, StopSpec, draft_state, law_features
+from predictors.stopping.network import NetworkShape, build_stop_network
+from predictors.stopping.rule import StopCalibration, StopRule
+
+
+class StopSession(Session):
+    """One request."""
+
+    def __init__(self, controller: "EarlyStop", settings: SamplingSettings) -> None:
+        self.controller = controller
+        self.uncalibrated = controller.rule.asks and not controller.guard.covers(settings)
+        self.score = 1.0
+        self.last = False  # the level about to be drawn is kept, and the last one
+
+    def plan(self, root: Root) -> int | None:
+        self.score, self.last = 1.0, False
+        controller = self.controller
+        self.bypassed = self.uncalibrated or (controller.rule.asks and not controller.guard.reaches(root.position))
+        return controller.static_length if self.bypassed else None
+
+    def stop_before(self, law: NextLaw) -> bool | Tensor:
+        return self._stops([law])
+
+    def stops_before(self, laws: Sequence[NextLaw]) -> list[bool]:
+        return [self._stops(laws)] * len(laws)
+
+    def _stops(self, laws: Sequence[NextLaw]) -> bool:
+        """Whether to stop before the next token of all these nodes."""
+        rule, drafted = self.controller.rule, laws[0].drafted
+        if self.bypassed or not rule.asks:
+            return self.bypassed and drafted >= self.controller.static_length
+        if self.controller.inputs != BEHIND or drafted:
+            self._read(laws)
+        if self.bypassed:
+            return drafted >= self.controller.static_length
+        stops = self.score < rule.threshold and drafted >= rule.min_tokens
+        self.last = stops and rule.keeps
+        return stops and not rule.keeps
+
+    def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
+        return self.last
+
+    def _read(self, laws: Sequence[NextLaw]) -> None:
+        controller = self.controller
+        chances_E, distance = controller.predict(laws)
+        best = max(chances_E)
+        self.bypassed = not controller.guard.trusts(best == best, distance, controller.max_distance)
+        self.score = self.score * best if controller.rule.product else best
+
+
+class EarlyStop(LearnedController):
+    """The controller of an exported bundle of kind ``early_stop``."""
+
+    kind = "early_stop"
+
+    def __init__(self, bundle: Bundle) -> None:
+        card, where = bundle.card, f"{bundle.source}: card.json"
+        bundle.require(
+            self.kind, "stop_spec", "inputs", "network", "calibration", "rule", "max_distance", "static_length"
+        )
+        self.spec = parse_config(StopSpec, card["stop_spec"], f"{where}: stop_spec")
+        self.inputs = str(card["inputs"])
+        if self.inputs not in INPUTS:
+            raise ValueError(f"{where}: unknown inputs {self.inputs!r}; known: {', '.join(INPUTS)}.")
+        self.calibration = parse_config(StopCalibration, card["calibration"], f"{where}: calibration")
+        self.rule = parse_config(StopRule, card["rule"], f"{where}: rule")
+        self.max_distance, self.static_length = float(card["max_distance"]), int(card["static_length"])
+        self.contract = bundle.contract
+        shape = parse_config(NetworkShape, card["network"], f"{where}: network")
+        self.network = build_stop_network(self.num_features, shape, bundle.tensors, bundle.source)
+        if self.inputs != LAW and self.rule.asks:
+            self.draft_layers = self.spec.draft_layers
+        self.guard = Guard(self.kind, self.contract, f"the best static gamma={self.static_length}")
+
+    @property
+    def num_features(self) -> int:
+        return self.spec.size(self.inputs)
+
+    @property
+    def num_outputs(self) -> int:
+        return 1
+
+    def outputs(self, features: Tensor) -> Tensor:
+        """Calibrated probabilities of acceptance [B, 1] of raw features [B, F]."""
+        return self.calibration.probabilities(self.network(features)).unsqueeze(1)
+
+    def start(self, settings: SamplingSettings) -> StopSession:
+        return StopSession(self, settings)
+
+    @torch.inference_mode()
+    def predict(self, laws: Sequence[NextLaw]) -> tuple[list[float], float]:
+        """Probabilities of acceptance [E] at a level's nodes, and the largest squared distance of their features from the
+        training rows; one read by the host."""
+        features_EF = torch.stack([self.features(law) for law in laws])
+        network = self.network.to(features_EF.device)
+        standard_EF = network.standard(features_EF)
+        chances_E = self.calibration.probabilities(network.logits(standard_EF))
+        *chances, distance = torch.cat([chances_E, squared_distance(standard_EF).max().reshape(1)]).tolist()
+        return chances, distance
+
+    def features(self, law: NextLaw) -> Tensor:
+        """Raw features [F] in float32."""
+        return law_features(law, self.spec.top) if self.inputs == LAW else draft_state(law).float()
+
+
+class SpecDecPP(EarlyStop):
+    """SpecDec++: a residual head on the state behind each drafted token."""
+
+    kind = "specdecpp"
+
+
+class Logistic(EarlyStop):
+    """A logistic regression on the draft's law."""
+
+    kind = "logistic"

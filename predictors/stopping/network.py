@@ -1,0 +1,82 @@
+"""Networks that predict whether a drafted token will be accepted.
+
+    r = (x - μ) / σ
+    mlp        logit = W_n act( … act(W_1 r + b_1) …) + b_n             (MCSD: 512 and 128 units on a state, 64 on a law)
+    residual   h ← h + silu(W_i h + b_i), i = 1..depth;  logit = w h + b  (SpecDec++'s head, from h = r)
+
+Without hidden layers the MLP is a logistic regression. Standardisation is fitted on training rows and stored with the network.
+Source: specification of drafting, sections 5.5 and 7.5. Shape suffixes: B rows, F features.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+MLP, RESIDUAL = SHAPES = ("mlp", "residual")
+
+
+@dataclass(frozen=True)
+class NetworkShape:
+    """``hidden_sizes`` of an MLP, or the ``depth`` of a residual network."""
+
+    shape: str = MLP
+    hidden_sizes: tuple[int, ...] = ()
+    depth: int = 3
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES:
+            raise ValueError(f"unknown shape {self.shape!r}; known: {', '.join(SHAPES)}.")
+        if any(size < 1 for size in self.hidden_sizes) or self.depth < 1:
+            raise ValueError(f"sizes and depth must be >= 1, got {list(self.hidden_sizes)} and {self.depth}.")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}.")
+
+
+class StopNetwork(nn.Module):
+    """Logits [B] of raw rows [B, F]."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, num_features: int, shape: NetworkShape) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(num_features))
+        self.register_buffer("scale", torch.ones(num_features))
+        self.blocks = nn.ModuleList()
+        if shape.shape == RESIDUAL:
+            self.blocks.extend(nn.Linear(num_features, num_features) for _ in range(shape.depth))
+        sizes = (num_features, *(shape.hidden_sizes if shape.shape == MLP else ()))
+        layers: list[nn.Module] = []
+        for width, following in pairwise(sizes):
+            layers += [nn.Linear(width, following), nn.ReLU(), nn.Dropout(shape.dropout)]
+        self.head = nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
+
+    def standard(self, features: Tensor) -> Tensor:
+        """Standardised rows [B, F]."""
+        return (features - self.mean) / self.scale
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.logits(self.standard(features))
+
+    def logits(self, standard: Tensor) -> Tensor:
+        """Logits [B] of standardised rows."""
+        for block in self.blocks:
+            standard = standard + nn.functional.silu(block(standard))
+        logits: Tensor = self.head(standard).squeeze(-1)
+        return logits
+
+
+def build_stop_network(
+    num_features: int, shape: NetworkShape, tensors: Mapping[str, Tensor], source: str
+) -> StopNetwork:
+    """The network with ``tensors`` as weights, in evaluation mode."""
+    try:
+        network = StopNetwork(num_features, shape)
+        network.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        raise ValueError(f"{source}: the tensors do not fit the card's network ({error}). Export it again.") from error
+    return network.eval()

@@ -1,0 +1,242 @@
+"""Stop models in the decoder: exact whatever they say, biased variants noticed, served features, fallbacks."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from predictors.controllers import EarlyStop
+from predictors.sampling import SamplingSettings
+from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from runtime.drafting.chain import ChainDraft
+from runtime.drafting.levels import LevelDraft
+from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
+from tests.ancestral import LlamaLogits, target_law
+from tests.bundles import STOP_NETWORKS, stop_bundle
+from tests.runtime.test_exactness import PROMPT
+from tests.selectors import law_of, tiniest_pair
+from tests.toys import tiny_llama, total_variation
+
+FORK = {"drafter": {"kind": "fork", "width": 2, "depth": 2}, "verifier": "rrs_without_replacement"}
+VARIANTS = [(kind, inputs) for kind in STOP_NETWORKS for inputs in ("law", "before", "behind")]
+RULES = [{}, {"keeps": True}, {"product": True}, {"product": True, "keeps": True}]
+
+
+@pytest.fixture(scope="module")
+def tiny_pair():
+    return tiniest_pair()
+
+
+def lengths(decoder, prompts=((1, 2), (3,), (0, 3, 1)), temperature=1.0):
+    """Drafted levels of rounds that the budget does not cut."""
+    records = []
+    for seed, prompt in enumerate(prompts):
+        rounds = decoder.generate(
+            list(prompt), max_new_tokens=30, temperature=temperature, randomness=Randomness(seed), eos_token_id=()
+        ).rounds
+        records += rounds[1:-3]
+    return [record.levels for record in records]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("drafter", ["chain", "fork"])
+@pytest.mark.parametrize("inputs", ["law", "before", "behind"])
+def test_output_law(tiny_pair, tmp_path, inputs, drafter, rule):
+    folder = balanced_bundle(tmp_path, tiny_pair, inputs=inputs, **rule)
+    decoder = load_decoder(folder, tiny_pair, FORK if drafter == "fork" else {})
+    settings = SamplingSettings(1.0)
+    law = law_of(decoder, 4 if drafter == "chain" else 3, settings)
+    expected = target_law(LlamaLogits(tiny_pair.target.model), PROMPT, 4 if drafter == "chain" else 3, settings)
+    assert total_variation(law, expected) < 1e-5
+
+
+def balanced_bundle(tmp_path, pair, kind="early_stop", threshold=None, **options):
+    """A bundle whose rule stops at about half of the tokens it scores: at their median score."""
+    scores = []
+    probe = load_decoder(stop_bundle(tmp_path / "probe", pair, kind, **options | {"threshold": 1e-9}), pair)
+    predict = probe.controller.predict
+
+    def recorded(laws):
+        chances, distance = predict(laws)
+        scores.extend(chances)
+        return chances, distance
+
+    probe.controller.predict = recorded
+    lengths(probe)
+    middle = float(torch.tensor(scores).median())
+    if options.get("product"):
+        middle **= 1.5
+    return stop_bundle(tmp_path / "b", pair, kind, **options | {"threshold": middle + 1e-6})
+
+
+@pytest.mark.parametrize(("kind", "inputs"), VARIANTS)
+def test_what_the_model_says_changes_how_far_is_drafted(tiny_pair, tmp_path, kind, inputs):
+    decoder = load_decoder(balanced_bundle(tmp_path, tiny_pair, kind, inputs=inputs), tiny_pair)
+    found = lengths(decoder)
+    assert len(set(found)) > 1 and max(found) <= 3, found
+    for threshold, expected in ((0.0, {3}), (1.0, {0 if inputs != "behind" else 1})):
+        folder = stop_bundle(tmp_path / f"t{threshold}", tiny_pair, kind, inputs=inputs, threshold=threshold)
+        assert set(lengths(load_decoder(folder, tiny_pair))) == expected
+
+
+def test_a_kept_token_is_drawn_where_drafting_stops(tiny_pair, tmp_path):
+    """MCSD and SpecDec++ verify the token they were about to draw."""
+    for inputs, kept in (("law", 1), ("behind", 2)):
+        folder = stop_bundle(tmp_path / inputs, tiny_pair, inputs=inputs, threshold=1.0, keeps=True)
+        assert set(lengths(load_decoder(folder, tiny_pair))) == {kept}
+
+
+def test_the_best_chain_of_a_fork_speaks_for_its_level(tiny_pair, tmp_path):
+    """A fork ends where every chain's predicted acceptance is below the threshold, and nowhere else."""
+    decoder = load_decoder(balanced_bundle(tmp_path, tiny_pair, inputs="before"), tiny_pair, FORK)
+    rule, predict, levels = decoder.controller.rule, decoder.controller.predict, []
+
+    def recorded(laws):
+        chances, distance = predict(laws)
+        levels.append((laws[0].drafted, chances))
+        return chances, distance
+
+    decoder.controller.predict = recorded
+    steps = list(decoder.stream([1, 2], 40, 1.0, randomness=Randomness(1), observe=True))[1:-3]
+    seen = iter(levels)
+    both = set()
+    for step in steps:
+        depth = 0
+        while depth < 2:
+            drafted, chances = next(seen)
+            assert drafted == depth
+            both.add((len(chances) > 1, max(chances) < rule.threshold))
+            if max(chances) < rule.threshold:
+                break
+            depth += 1
+        assert step.record.levels == depth
+    assert both >= {(False, True), (False, False)} and len(both) > 2
+
+
+def test_output_law_at_temperature_zero(tmp_path):
+    pair = ModelPair(tiny_llama(seed=0), tiny_llama(seed=1, layers=1, hidden=16))
+    plain = build_decoder(pair, {"method": "autoregressive"})
+    for kind in STOP_NETWORKS:
+        for changes in ({}, FORK):
+            decoder = load_decoder(stop_bundle(tmp_path / kind, pair, kind), pair, changes)
+            for prompt in ([1, 2, 3], [9, 8]):
+                options = {"max_new_tokens": 24, "eos_token_id": ()}
+                assert decoder.generate(prompt, **options).tokens == plain.generate(prompt, **options).tokens
+
+
+# ---- deliberately wrong twins
+
+
+def test_dropping_the_token_just_scored_is_noticed(tiny_pair, tmp_path, monkeypatch):
+    """A score that saw the token decides whether the token is verified."""
+    decoder = load_decoder(balanced_bundle(tmp_path, tiny_pair, inputs="behind"), tiny_pair)
+    honest, model = ChainDraft.draft, decoder.controller
+
+    def dropping(draft, root, cap, session, clock):
+        tree, laws = honest(draft, root, cap, session, clock)
+        if tree.num_nodes and session.score < model.rule.threshold:
+            tree = _without_last(tree)
+        return tree, laws[: tree.num_nodes]
+
+    monkeypatch.setattr(ChainDraft, "draft", dropping)
+    settings = SamplingSettings(1.0)
+    expected = target_law(LlamaLogits(tiny_pair.target.model), PROMPT, 4, settings)
+    assert total_variation(law_of(decoder, 4, settings), expected) > 1e-3
+
+
+def _without_last(tree):
+    count = tree.num_nodes - 1
+    return chain_tree(tree.tokens[:count], tree.draft_probs[: count + 1]) if count else EMPTY_TREE
+
+
+def test_removing_a_node_by_its_own_score_is_noticed(tiny_pair, monkeypatch):
+    """Candidates that the draft holds for unlikely are not submitted, though they were drawn."""
+    honest = LevelDraft.draft
+
+    def pruning(draft, root, cap, session, clock):
+        tree, laws = honest(draft, root, cap, session, clock)
+        keep = [node for node, law in enumerate(laws) if law.probs_V[tree.token_list[node]] > 0.25]
+        kept = [node for node in keep if tree.parent_list[node] in (-1, *keep)]
+        return _subtree(tree, kept), [laws[node] for node in kept]
+
+    monkeypatch.setattr(LevelDraft, "draft", pruning)
+    decoder = build_decoder(tiny_pair, {"method": "speculative", **FORK, "drafter": {**FORK["drafter"], "depth": 1}})
+    settings = SamplingSettings(1.0)
+    expected = target_law(LlamaLogits(tiny_pair.target.model), PROMPT, 3, settings)
+    assert total_variation(law_of(decoder, 3, settings), expected) > 1e-3
+
+
+def _subtree(tree, nodes):
+    if not nodes:
+        return EMPTY_TREE
+    place = {-1: -1} | {node: number for number, node in enumerate(nodes)}
+    return TokenTree(
+        tokens=tree.tokens[nodes],
+        parents=torch.tensor([place[tree.parent_list[node]] for node in nodes]),
+        draws=torch.arange(len(nodes)),
+        draft_probs=tree.draft_probs[[0, *(node + 1 for node in nodes)]],
+        law=DraftLaw.WITHOUT_REPLACEMENT,
+    )
+
+
+# ---- standing aside
+
+
+def test_other_settings_and_faults_fall_back_to_the_static_length(tiny_pair, tmp_path):
+    decoder = load_decoder(stop_bundle(tmp_path / "b", tiny_pair, temperatures=(1.0,), threshold=1e-9), tiny_pair)
+    with pytest.warns(UserWarning, match=r"calibrated for \(temperature.*Decoding goes on at the best static gamma=1"):
+        assert set(lengths(decoder, temperature=0.5)) == {1}
+    for fault, reason in (("nan", "not finite"), ("far", "squared distance")):
+        decoder = load_decoder(stop_bundle(tmp_path / fault, tiny_pair, threshold=1e-9), tiny_pair)
+        if fault == "nan":
+            decoder.controller.network.head[-1].bias.data.fill_(float("nan"))
+        else:
+            decoder.controller.max_distance = 0.0
+        with pytest.warns(UserWarning, match=reason):
+            assert set(lengths(decoder)) == {1}
+
+
+def test_a_rule_that_never_stops_reads_and_taps_nothing(tiny_pair, tmp_path, monkeypatch):
+    decoder = load_decoder(stop_bundle(tmp_path / "b", tiny_pair, threshold=0.0), tiny_pair)
+    assert decoder.controller.draft_layers == ()
+    monkeypatch.setattr(EarlyStop, "predict", lambda *_: pytest.fail("asked"))
+    assert set(lengths(decoder)) == {3}
+
+
+def test_a_state_that_nobody_tapped_is_an_error(tiny_pair, tmp_path):
+    decoder = load_decoder(stop_bundle(tmp_path / "b", tiny_pair), tiny_pair)
+    decoder.controller.draft_layers = ()
+    with pytest.raises(ValueError, match="reads the draft's hidden states, and the decoder taps none"):
+        decoder.generate([1, 2], max_new_tokens=8)
+
+
+def test_served_states_are_those_of_a_pass_over_the_whole_text(tmp_path):
+    pair = ModelPair(tiny_llama(seed=0), tiny_llama(seed=1, layers=1))
+    decoder = load_decoder(stop_bundle(tmp_path / "b", pair, inputs="before", threshold=1e-9), pair)
+    seen, features = [], decoder.controller.features
+    decoder.controller.features = lambda law: (seen.append((law, features(law))), features(law))[1]
+    text, read = [3, 1, 4], 0
+    for step in decoder.stream(text, 30, temperature=1.0, randomness=Randomness(2), observe=True):
+        if step.evidence is not None:
+            drafted = step.evidence.tree.token_list
+            for law, state in seen[read:]:
+                whole = pair.draft.open(64, (1,)).forward([*text, *drafted[: law.drafted]])
+                assert torch.allclose(state, whole.hidden_NKD[-1].reshape(-1).half().float(), atol=5e-3)
+            read = len(seen)
+        text = [*text, *step.tokens]
+    assert read > 20 and {law.drafted for law, _ in seen} == {0, 1, 2}
+
+
+def test_a_bundle_of_another_kind_of_inputs_is_refused(tiny_pair, tmp_path):
+    def unknown(card):
+        card["inputs"] = "beside"
+
+    with pytest.raises(ValueError, match="unknown inputs 'beside'; known: law, before, behind"):
+        load_decoder(stop_bundle(tmp_path / "b", tiny_pair, change=unknown, inputs="law"), tiny_pair)
+    with pytest.raises(ValueError, match="do not fit the card's network"):
+        load_decoder(
+            stop_bundle(tmp_path / "c", tiny_pair, change=lambda card: card["stop_spec"].update(top=3), inputs="law"),
+            tiny_pair,
+        )
+    spec = dataclasses.asdict(load_decoder(stop_bundle(tmp_path / "d", tiny_pair), tiny_pair).controller.spec)
+    assert spec == {"draft_layers": (1,), "draft_hidden_size": 16, "top": 2}
