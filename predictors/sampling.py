@@ -40,6 +40,14 @@ class SamplingSettings:
         """Whether the processed law is the plain softmax of the logits at temperature 1."""
         return self.temperature == 1 and self.top_k == 0 and self.top_p == 1
 
+    def distance(self, other: "SamplingSettings") -> tuple[float, float, int]:
+        """How far the settings are apart: in temperature, then in top-p, then in top-k."""
+        return (
+            abs(self.temperature - other.temperature),
+            abs(self.top_p - other.top_p),
+            abs(self.top_k - other.top_k),
+        )
+
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)

@@ -85,9 +85,15 @@ def stop_bundle(
         "inputs": inputs,
         "network": dataclasses.asdict(shape),
         "calibration": {"scale": 1.0, "bias": 0.0},
-        "rule": {"threshold": 0.5, "min_tokens": 0, **rule},
+        "settings": [
+            {
+                "settings": {"temperature": temperature},
+                "rule": {"threshold": 0.5, "min_tokens": 0, **rule},
+                "static_length": 1,
+            }
+            for temperature in temperatures
+        ],
         "max_distance": 1e9,
-        "static_length": 1,
         "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"},
     }
     if change is not None:

@@ -11,6 +11,7 @@ reason.
 Shape suffixes: E nodes of a level, F features.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -26,7 +27,7 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 from predictors.stopping.features import BEHIND, INPUTS, LAW, StopSpec, draft_state, law_features
 from predictors.stopping.network import NetworkShape, build_stop_network
-from predictors.stopping.rule import StopCalibration, StopRule
+from predictors.stopping.rule import StopCalibration, StopSetting
 
 
 class StopSession(Session):
@@ -34,15 +35,16 @@ class StopSession(Session):
 
     def __init__(self, controller: "EarlyStop", settings: SamplingSettings) -> None:
         self.controller = controller
-        self.uncalibrated = controller.rule.asks and not controller.guard.covers(settings)
+        self.setting = controller.setting(settings)
+        self.asks = self.setting.rule.asks
+        self.uncalibrated = self.asks and not controller.guard.covers(settings)
         self.score = 1.0
         self.last = False  # the level about to be drawn is kept, and the last one
 
     def plan(self, root: Root) -> int | None:
         self.score, self.last = 1.0, False
-        controller = self.controller
-        self.bypassed = self.uncalibrated or (controller.rule.asks and not controller.guard.reaches(root.position))
-        return controller.static_length if self.bypassed else None
+        self.bypassed = self.uncalibrated or (self.asks and not self.controller.guard.reaches(root.position))
+        return None if self.asks and not self.bypassed else self.setting.static_length
 
     def stop_before(self, law: NextLaw) -> bool | Tensor:
         return self._stops([law])
@@ -50,28 +52,26 @@ class StopSession(Session):
     def stops_before(self, laws: Sequence[NextLaw]) -> list[bool]:
         return [self._stops(laws)] * len(laws)
 
+    def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
+        return self.last
+
     def _stops(self, laws: Sequence[NextLaw]) -> bool:
         """Whether to stop before the next token of all these nodes."""
-        rule, drafted = self.controller.rule, laws[0].drafted
-        if self.bypassed or not rule.asks:
-            return self.bypassed and drafted >= self.controller.static_length
-        if self.controller.inputs != BEHIND or drafted:
+        rule, drafted = self.setting.rule, laws[0].drafted
+        if self.asks and not self.bypassed and (self.controller.inputs != BEHIND or drafted):
             self._read(laws)
-        if self.bypassed:
-            return drafted >= self.controller.static_length
+        if self.bypassed or not self.asks:
+            return drafted >= self.setting.static_length
         stops = self.score < rule.threshold and drafted >= rule.min_tokens
         self.last = stops and rule.keeps
         return stops and not rule.keeps
-
-    def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
-        return self.last
 
     def _read(self, laws: Sequence[NextLaw]) -> None:
         controller = self.controller
         chances_E, distance = controller.predict(laws)
         best = max(chances_E)
-        self.bypassed = not controller.guard.trusts(best == best, distance, controller.max_distance)
-        self.score = self.score * best if controller.rule.product else best
+        self.bypassed = not controller.guard.trusts(math.isfinite(best), distance, controller.max_distance)
+        self.score = self.score * best if self.setting.rule.product else best
 
 
 class EarlyStop(LearnedController):
@@ -81,22 +81,27 @@ class EarlyStop(LearnedController):
 
     def __init__(self, bundle: Bundle) -> None:
         card, where = bundle.card, f"{bundle.source}: card.json"
-        bundle.require(
-            self.kind, "stop_spec", "inputs", "network", "calibration", "rule", "max_distance", "static_length"
-        )
+        bundle.require(self.kind, "stop_spec", "inputs", "network", "calibration", "settings", "max_distance")
         self.spec = parse_config(StopSpec, card["stop_spec"], f"{where}: stop_spec")
         self.inputs = str(card["inputs"])
         if self.inputs not in INPUTS:
             raise ValueError(f"{where}: unknown inputs {self.inputs!r}; known: {', '.join(INPUTS)}.")
         self.calibration = parse_config(StopCalibration, card["calibration"], f"{where}: calibration")
-        self.rule = parse_config(StopRule, card["rule"], f"{where}: rule")
-        self.max_distance, self.static_length = float(card["max_distance"]), int(card["static_length"])
+        self.settings = tuple(
+            parse_config(StopSetting, made, f"{where}: settings[{place}]")
+            for place, made in enumerate(card["settings"])
+        )
+        self.max_distance = float(card["max_distance"])
         self.contract = bundle.contract
         shape = parse_config(NetworkShape, card["network"], f"{where}: network")
         self.network = build_stop_network(self.num_features, shape, bundle.tensors, bundle.source)
-        if self.inputs != LAW and self.rule.asks:
+        if self.inputs != LAW and any(made.rule.asks for made in self.settings):
             self.draft_layers = self.spec.draft_layers
-        self.guard = Guard(self.kind, self.contract, f"the best static gamma={self.static_length}")
+        self.guard = Guard(self.kind, self.contract, "the best static length")
+
+    def setting(self, settings: SamplingSettings) -> StopSetting:
+        """What is done at ``settings``, or at the captured ones nearest to them."""
+        return min(self.settings, key=lambda made: made.settings.distance(settings))
 
     @property
     def num_features(self) -> int:

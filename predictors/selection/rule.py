@@ -41,11 +41,7 @@ class Setting:
 
     def distance(self, settings: SamplingSettings) -> tuple[float, float, int]:
         """How far ``settings`` are: by temperature, then by top-p, then by top-k."""
-        return (
-            abs(self.temperature - settings.temperature),
-            abs(self.top_p - settings.top_p),
-            abs(self.top_k - settings.top_k),
-        )
+        return SamplingSettings(self.temperature, self.top_k, self.top_p).distance(settings)
 
     def static(self, prices: Prices) -> Static:
         """argmax_a Ē_a / T_a."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from predictors.sampling import SamplingSettings
+
 
 @dataclass(frozen=True)
 class StopCalibration:
@@ -50,3 +52,17 @@ class StopRule:
     def asks(self) -> bool:
         """Whether any score could stop drafting."""
         return self.threshold > 0
+
+
+@dataclass(frozen=True)
+class StopSetting:
+    """What is done at captured sampling ``settings``: the ``rule``, and the best ``static_length``, which is drafted where the
+    rule never asks."""
+
+    settings: SamplingSettings
+    rule: StopRule
+    static_length: int
+
+    def __post_init__(self) -> None:
+        if self.static_length < 0:
+            raise ValueError(f"static_length must be >= 0, got {self.static_length}.")

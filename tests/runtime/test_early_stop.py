@@ -74,7 +74,7 @@ def test_what_the_model_says_changes_how_far_is_drafted(tiny_pair, tmp_path, kin
     decoder = load_decoder(balanced_bundle(tmp_path, tiny_pair, kind, inputs=inputs), tiny_pair)
     found = lengths(decoder)
     assert len(set(found)) > 1 and max(found) <= 3, found
-    for threshold, expected in ((0.0, {3}), (1.0, {0 if inputs != "behind" else 1})):
+    for threshold, expected in ((1e-9, {3}), (1.0, {0 if inputs != "behind" else 1})):
         folder = stop_bundle(tmp_path / f"t{threshold}", tiny_pair, kind, inputs=inputs, threshold=threshold)
         assert set(lengths(load_decoder(folder, tiny_pair))) == expected
 
@@ -89,7 +89,7 @@ def test_a_kept_token_is_drawn_where_drafting_stops(tiny_pair, tmp_path):
 def test_the_best_chain_of_a_fork_speaks_for_its_level(tiny_pair, tmp_path):
     """A fork ends where every chain's predicted acceptance is below the threshold, and nowhere else."""
     decoder = load_decoder(balanced_bundle(tmp_path, tiny_pair, inputs="before"), tiny_pair, FORK)
-    rule, predict, levels = decoder.controller.rule, decoder.controller.predict, []
+    rule, predict, levels = decoder.controller.settings[-1].rule, decoder.controller.predict, []
 
     def recorded(laws):
         chances, distance = predict(laws)
@@ -134,7 +134,7 @@ def test_dropping_the_token_just_scored_is_noticed(tiny_pair, tmp_path, monkeypa
 
     def dropping(draft, root, cap, session, clock):
         tree, laws = honest(draft, root, cap, session, clock)
-        if tree.num_nodes and session.score < model.rule.threshold:
+        if tree.num_nodes and session.score < model.settings[-1].rule.threshold:
             tree = _without_last(tree)
         return tree, laws[: tree.num_nodes]
 
@@ -184,7 +184,7 @@ def _subtree(tree, nodes):
 
 def test_other_settings_and_faults_fall_back_to_the_static_length(tiny_pair, tmp_path):
     decoder = load_decoder(stop_bundle(tmp_path / "b", tiny_pair, temperatures=(1.0,), threshold=1e-9), tiny_pair)
-    with pytest.warns(UserWarning, match=r"calibrated for \(temperature.*Decoding goes on at the best static gamma=1"):
+    with pytest.warns(UserWarning, match=r"calibrated for \(temperature.*Decoding goes on at the best static length"):
         assert set(lengths(decoder, temperature=0.5)) == {1}
     for fault, reason in (("nan", "not finite"), ("far", "squared distance")):
         decoder = load_decoder(stop_bundle(tmp_path / fault, tiny_pair, threshold=1e-9), tiny_pair)
@@ -200,7 +200,7 @@ def test_a_rule_that_never_stops_reads_and_taps_nothing(tiny_pair, tmp_path, mon
     decoder = load_decoder(stop_bundle(tmp_path / "b", tiny_pair, threshold=0.0), tiny_pair)
     assert decoder.controller.draft_layers == ()
     monkeypatch.setattr(EarlyStop, "predict", lambda *_: pytest.fail("asked"))
-    assert set(lengths(decoder)) == {3}
+    assert set(lengths(decoder)) == {1}, "the static length"
 
 
 def test_a_state_that_nobody_tapped_is_an_error(tiny_pair, tmp_path):
