@@ -22,11 +22,10 @@ from predictors.config import parse_config
 from predictors.controllers.base import Session
 from predictors.controllers.guard import Guard
 from predictors.controllers.learned import LearnedController
-from predictors.network import squared_distance
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
-from predictors.stopping.features import BEHIND, INPUTS, LAW, StopSpec, draft_state, law_features
-from predictors.stopping.network import NetworkShape, build_stop_network
+from predictors.stopping.features import BEHIND, INPUTS, LAW, StopSpec, features_of
+from predictors.stopping.network import NetworkShape, build_stop_network, served_chances
 from predictors.stopping.rule import StopCalibration, StopSetting
 
 
@@ -121,17 +120,13 @@ class EarlyStop(LearnedController):
     @torch.inference_mode()
     def predict(self, laws: Sequence[NextLaw]) -> tuple[list[float], float]:
         """Probabilities of acceptance [E] at a level's nodes, and the largest squared distance of their features from the
-        training rows; one read by the host."""
+        training rows."""
         features_EF = torch.stack([self.features(law) for law in laws])
-        network = self.network.to(features_EF.device)
-        standard_EF = network.standard(features_EF)
-        chances_E = self.calibration.probabilities(network.logits(standard_EF))
-        *chances, distance = torch.cat([chances_E, squared_distance(standard_EF).max().reshape(1)]).tolist()
-        return chances, distance
+        return served_chances(self.network.to(features_EF.device), self.calibration, features_EF)
 
     def features(self, law: NextLaw) -> Tensor:
         """Raw features [F] in float32."""
-        return law_features(law, self.spec.top) if self.inputs == LAW else draft_state(law).float()
+        return features_of(law, self.spec, self.inputs)
 
 
 class SpecDecPP(EarlyStop):

@@ -51,6 +51,11 @@ def likeliest(probs_V: Tensor, top: int) -> Tensor:
     return torch.nn.functional.pad(largest, (0, top - len(largest)))
 
 
+def features_of(law: NextLaw, spec: StopSpec, inputs: str) -> Tensor:
+    """Raw features [F] in float32 of a model of these ``inputs`` at a pass whose logits are ``law``."""
+    return law_features(law, spec.top) if inputs == LAW else draft_state(law).float()
+
+
 def law_features(law: NextLaw, top: int) -> Tensor:
     """Features [T + 1] of the draft's temperature-1 law."""
     return torch.cat([likeliest(law.unit_probs_V, top), law.entropy.float().reshape(1)])

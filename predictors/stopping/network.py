@@ -15,6 +15,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from predictors.network import squared_distance
+from predictors.stopping.rule import StopCalibration
+
 MLP, RESIDUAL = SHAPES = ("mlp", "residual")
 
 
@@ -68,6 +71,16 @@ class StopNetwork(nn.Module):
             standard = standard + nn.functional.silu(block(standard))
         logits: Tensor = self.head(standard).squeeze(-1)
         return logits
+
+
+def served_chances(
+    network: StopNetwork, calibration: StopCalibration, features_EF: Tensor
+) -> tuple[list[float], float]:
+    """Calibrated chances of raw rows, and the largest squared distance of them from the training rows: one read by the host."""
+    standard_EF = network.standard(features_EF)
+    chances_E = calibration.probabilities(network.logits(standard_EF))
+    *chances, distance = torch.cat([chances_E, squared_distance(standard_EF).max().reshape(1)]).tolist()
+    return chances, distance
 
 
 def build_stop_network(

@@ -4,6 +4,8 @@
                           training rows are read by the host
     selection  features   one choice of a delayed-tree selector (`predictors.selection`) from hidden states of so many numbers (0:
                           none) and both models' laws over the vocabulary
+    stopping   features   one question to a stop model (`predictors.stopping`): on a draft's law (few numbers) or on its state
+                          (many); behind a draft step, where it is asked
 
 Weights, states and laws are random.
 """
@@ -21,12 +23,16 @@ from predictors.sampling import SamplingSettings
 from predictors.selection.features import SelectionSpec, assembled, scalars_of, state_of
 from predictors.selection.network import SelectorNetwork, ServedSelector
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
+from predictors.stopping.features import BEFORE, LAW, StopSpec, features_of
+from predictors.stopping.network import NetworkShape, StopNetwork, served_chances
+from predictors.stopping.rule import StopCalibration
 from runtime.adapter import LanguageModel
 from runtime.latency.cells import Cell, timed
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
 
 SAMPLED = SamplingSettings(0.6)
+TOP = 10  # probabilities that a stop model reads of a law
 
 
 class Decision:
@@ -70,6 +76,41 @@ class Choice:
         seen = TreeRoot(NextLaw(root, SAMPLED, 0, self._logits_2V[1], laws_2V[1]), lambda: models)
         logs_A, distance = self._served(assembled(state_of(seen) if self._spec.layers else None, scalars_of(seen)))
         return int((logs_A.double().exp().cpu().numpy() - self._seconds_A).argmax()), float(distance)
+
+
+class Question:
+    """A stop model over ``inputs``, with MCSD's hidden sizes, of a draft whose hidden state has ``hidden`` numbers."""
+
+    def __init__(
+        self, inputs: str, hidden: int, vocabulary_size: int, device: torch.device, generator: torch.Generator
+    ) -> None:
+        self._spec, self._inputs = StopSpec((1,), hidden, TOP), inputs
+        self.features = self._spec.size(inputs)
+        shape = NetworkShape(hidden_sizes=(64,) if inputs == LAW else (512, 128))
+        self._network = StopNetwork(self.features, shape).eval().to(device)
+        self._calibration = StopCalibration()
+        self._logits_V = torch.rand(vocabulary_size, generator=generator).to(device)
+        self._probs_V = processed_law(self._logits_V, SAMPLED)
+        self._hidden_KD = torch.rand(1, hidden, generator=generator).to(device)
+
+    @torch.inference_mode()
+    def take(self) -> tuple[list[float], float]:
+        """The chance, and the squared distance."""
+        root = Root(32, 1, SAMPLED, None)
+        law = NextLaw(root, SAMPLED, 0, self._logits_V, self._probs_V, self._hidden_KD)
+        features_F = features_of(law, self._spec, self._inputs)
+        return served_chances(self._network, self._calibration, features_F.unsqueeze(0))
+
+
+def question_cells(
+    pair: ModelPair, device: torch.device, generator: torch.Generator, before: Callable[[], None]
+) -> list[Cell]:
+    """Cells of the table ``stopping``: of a model that reads laws, and of one that reads the draft's last hidden state."""
+    assert pair.draft is not None
+    vocabulary, hidden = pair.target.vocabulary_size, _hidden_size(pair.draft)
+    kinds = (LAW, BEFORE) if hidden > TOP + 1 else (LAW,)
+    questions = [Question(inputs, hidden, vocabulary, device, generator) for inputs in kinds]
+    return [Cell(("stopping",), {"features": one.features}, timed(one.take, device), before) for one in questions]
 
 
 def choice_cells(

@@ -10,8 +10,8 @@ import torch
 from runtime.latency.beside import open_beside
 from runtime.latency.branches import branch_cells
 from runtime.latency.cells import Cell
-from runtime.latency.decision import choice_cells, decision_cells
-from runtime.latency.passes import CONTINUATION, CommittedState, pass_cells, prefill_cells
+from runtime.latency.decision import choice_cells, decision_cells, question_cells
+from runtime.latency.passes import CONTINUATION, CommittedState, begin_round, pass_cells, prefill_cells
 from runtime.latency.reference import reference_cells
 from runtime.latency.rounds import round_cells
 from runtime.latency.sample import device_of
@@ -129,6 +129,12 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
             *beside,
             *decision_cells(config.features, device, generator, evict),
             *choice_cells(pair, device, generator, evict),
+            *question_cells(
+                pair,
+                device,
+                generator,
+                partial(begin_round, *(CommittedState(model, contexts[0], 1, generator) for model in (target, draft))),
+            ),
             *transfer_cells(hand_over, config.bytes),
         ]
         yield cells, notes + more_notes

@@ -22,6 +22,7 @@ COSTS = {
     "beside_target": lambda tokens, context: 12 + tokens + context / 8,
     "predictor": lambda features: 0.25 + features / 128,
     "selection": lambda features: 0.5 + features / 64,
+    "stopping": lambda features: 0.125 + features / 256,
     "exchange": lambda submitted: 0.75 + 0.0625 * submitted,
 }
 AXES = {

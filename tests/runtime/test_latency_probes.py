@@ -156,6 +156,7 @@ def test_all_tables_have_all_their_cells(no_child, compact):
         "branch_verdict": {"candidates": [1, 4], **sampled},
         "predictor": {"features": [4, 8]},
         "selection": {"features": [0, 96]},
+        "stopping": {"features": [11, 32]},
         "transfer": {"bytes": [1, 100]},
     }
     assert {table.calls for table in tables.values()} == {2}
