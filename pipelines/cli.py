@@ -28,6 +28,7 @@ COMMANDS = {
     "benchmark": "stage: time every decoder on held-out prompts, interleaved and paired",
     "verifiers": "stage: compare the verification rules on the same trees and prompts",
     "selection": "stage: time the delayed-tree selectors beside the best static trees",
+    "stopping": "stage: time every rule that stops drafting beside the best static chain and fork",
     "report": "stage: turn measurements into tables, plots and one HTML page",
     "register": "register exported bundles in the MLflow model registry (idempotent)",
     "latency": "show the latency profiles, draw one, predict tokens/s from one",

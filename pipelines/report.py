@@ -48,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "selection", type=Path, help="folder of the selection stage; its section is left out without it"
     )
     parser.add_argument("selectors", type=Path, help="folder of the selectors' records")
+    parser.add_argument(
+        "stopping", type=Path, help="folder of the stopping stage; its section is left out without it"
+    )
+    parser.add_argument("stoppers", type=Path, help="folder of the stop models' records")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 
@@ -62,6 +66,8 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.reporting.report_page import png, render
     from pipelines.reporting.selection_folder import read_selection
     from pipelines.reporting.selection_report import SelectionReport
+    from pipelines.reporting.stopping_folder import read_stopping
+    from pipelines.reporting.stopping_report import StoppingReport
     from pipelines.reporting.timing_report import TimingReport
     from pipelines.reporting.verifier_folder import read_comparison
     from pipelines.reporting.verifier_report import VerifierReport
@@ -86,7 +92,10 @@ def run(args: argparse.Namespace) -> None:
     rules = None if comparison is None else VerifierReport(comparison, config.bootstrap_replicates, config.seed)
     chosen = read_selection(args.selection / device, args.selectors)
     trees = None if chosen is None else SelectionReport(chosen, config.bootstrap_replicates, config.seed)
-    for name, section in (("branches", beside), ("verifiers", rules), ("selection", trees)):
+    stopped = read_stopping(args.stopping / device, args.stoppers)
+    stops = None if stopped is None else StoppingReport(stopped, config.bootstrap_replicates, config.seed)
+    sections = {"branches": beside, "verifiers": rules, "selection": trees, "stopping": stops}
+    for name, section in sections.items():
         quality[name] = None if section is None else section.quality()
         timing[name] = None if section is None else section.timing()
     timing["latency"] = None if profile is None else LatencyReport(benchmark, profile).build()
@@ -115,6 +124,7 @@ def _left_out(args: argparse.Namespace, device: str, timing: dict[str, Any]) -> 
         "branches": (args.benchmark / device, "arm that drafts beside the target", "says how to get one"),
         "verifiers": (args.verifiers / device, "comparison of verification rules", "is left out"),
         "selection": (args.selection / device, "measurement of selectors", "is left out"),
+        "stopping": (args.stopping / device, "measurement of stop rules", "is left out"),
         "latency": (args.latency, f"latency profile of {device}", "is left out"),
     }
     return [
@@ -134,6 +144,7 @@ def _figures(
     from pipelines.reporting.prediction_plots import prediction_figure
     from pipelines.reporting.report_page import exported_predictor
     from pipelines.reporting.selection_plots import choices_by_slice, gains_by_rule
+    from pipelines.reporting.stopping_plots import product_bias, stop_gains
     from pipelines.reporting.timeline_plots import timeline_figure
     from pipelines.reporting.verifier_plots import acceptance_by_depth, block_efficiency_by_rule
 
@@ -155,6 +166,9 @@ def _figures(
     if quality["verifiers"]:
         figures["verifiers"] = plots.draw(block_efficiency_by_rule, quality["verifiers"])
         figures["acceptance"] = plots.draw(acceptance_by_depth, quality["verifiers"])
+    if quality["stopping"]:
+        figures["stops"] = plots.draw(stop_gains, timing["stopping"])
+        figures["product"] = plots.draw(product_bias, quality["stopping"])
     if quality["selection"]:
         figures["selection"] = plots.draw(gains_by_rule, quality["selection"], timing["selection"])
         figures["choices"] = plots.draw(choices_by_slice, quality["selection"])

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pipelines.reporting.branch_folder import Timelines
 from pipelines.reporting.branch_page import branch_section
 from pipelines.reporting.headline import arm_name, headline, percent, times
 from pipelines.reporting.selection_report import sentences as selection_sentences
+from pipelines.reporting.stopping_report import sentences as stopping_sentences
 from pipelines.reporting.timeline_plots import timeline_text
 from pipelines.reporting.verifier_report import sentence
 
@@ -70,7 +72,8 @@ def render(
         verifier_tables=_verifier_tables(timing["verifiers"], quality["verifiers"]),
         verifier_sentence=sentence(quality["verifiers"], timing["verifiers"]) if quality["verifiers"] else None,
         predictor_rows=_predictor_rows(quality["predictors"], exported),
-        trees=_selection(timing["selection"], quality["selection"]),
+        trees=_section(timing["selection"], quality["selection"], selection_sentences),
+        stops=_section(timing["stopping"], quality["stopping"], stopping_sentences),
         branches=branch_section(timing["branches"], quality["branches"], exact),
         timelines=timeline_text(timelines),
         image=lambda name, text=None: _image(images[name], text or name),
@@ -109,10 +112,15 @@ def _image(data: bytes, text: str) -> Markup:
     return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(text, encoded)
 
 
-def _selection(timing: dict[str, Any] | None, quality: dict[str, Any] | None) -> dict[str, Any] | None:
+def _section(
+    timing: dict[str, Any] | None,
+    quality: dict[str, Any] | None,
+    sentences: Callable[[dict[str, Any], dict[str, Any]], list[str]],
+) -> dict[str, Any] | None:
+    """A section's records and what they say in words; ``None`` where nothing was measured."""
     if timing is None or quality is None:
         return None
-    return {"timing": timing, "quality": quality, "sentences": selection_sentences(quality, timing)}
+    return {"timing": timing, "quality": quality, "sentences": sentences(quality, timing)}
 
 
 def _verifier_tables(timing: dict[str, Any] | None, quality: dict[str, Any] | None) -> list[dict[str, Any]]:

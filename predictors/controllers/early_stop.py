@@ -11,22 +11,35 @@ reason.
 Shape suffixes: E nodes of a level, F features.
 """
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from predictors.bundle import Bundle
+from predictors.bundle import Bundle, read_bundle
 from predictors.config import parse_config
 from predictors.controllers.base import Session
 from predictors.controllers.guard import Guard
-from predictors.controllers.learned import LearnedController
+from predictors.controllers.learned import BundleConfig, LearnedController
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 from predictors.stopping.features import BEHIND, INPUTS, LAW, StopSpec, features_of
 from predictors.stopping.network import NetworkShape, build_stop_network, served_chances
-from predictors.stopping.rule import StopCalibration, StopSetting
+from predictors.stopping.rule import StopCalibration, StopRule, StopSetting
+
+
+@dataclass(frozen=True)
+class StopConfig(BundleConfig):
+    """``threshold``, if given, replaces the exported rules: the token's own chance, or the ``product`` along the draft, must not
+    fall below it; ``keeps`` the token about to be drawn, as MCSD does (`predictors.stopping.rule`)."""
+
+    threshold: float | None = None
+    product: bool = False
+    keeps: bool = True
 
 
 class StopSession(Session):
@@ -94,9 +107,28 @@ class EarlyStop(LearnedController):
         self.contract = bundle.contract
         shape = parse_config(NetworkShape, card["network"], f"{where}: network")
         self.network = build_stop_network(self.num_features, shape, bundle.tensors, bundle.source)
-        if self.inputs != LAW and any(made.rule.asks for made in self.settings):
-            self.draft_layers = self.spec.draft_layers
+        self._tap()
         self.guard = Guard(self.kind, self.contract, "the best static length")
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any]) -> Self:
+        config = parse_config(StopConfig, values, f"controller {cls.kind}")
+        controller = cls(read_bundle(config.bundle))
+        if config.threshold is None:
+            return controller
+        rule = StopRule(config.threshold, config.product, config.keeps)
+        return controller.with_rule(rule)
+
+    def with_rule(self, rule: StopRule) -> Self:
+        """The same model under ``rule`` at every captured setting."""
+        changed = copy.copy(self)
+        changed.settings = tuple(replace(made, rule=rule) for made in self.settings)
+        changed._tap()
+        return changed
+
+    def _tap(self) -> None:
+        asks = any(made.rule.asks for made in self.settings)
+        self.draft_layers = self.spec.draft_layers if self.inputs != LAW and asks else ()
 
     def setting(self, settings: SamplingSettings) -> StopSetting:
         """What is done at ``settings``, or at the captured ones nearest to them."""

@@ -14,6 +14,7 @@ from tests.pipelines.hand_made_benchmark import PHASES, calibration, measurement
 from tests.pipelines.hand_made_comparison import write_comparison
 from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.hand_made_selection import write_selection
+from tests.pipelines.hand_made_stopping import write_stopping
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,7 @@ def inputs(tmp_path_factory):
     write_json(folder / "pair" / "pair.json", {"source": "builtin", "pair": "p"})
     write_comparison(folder / "verifiers" / "toy-1c")
     write_selection(folder / "selection" / "toy-1c", folder / "selectors")
+    write_stopping(folder / "stopping" / "toy-1c", folder / "stoppers")
     write_json(folder / "latency" / "toy-1c.json", PROFILE)
     write_json(folder / "labels" / "hrad.json", {"classes": {"test": {"none": 9, "some": 13, "all": 7}}})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 200}}}}))
@@ -45,6 +47,8 @@ def stage(inputs, output):
         latency=inputs / "latency",
         selection=inputs / "selection",
         selectors=inputs / "selectors",
+        stopping=inputs / "stopping",
+        stoppers=inputs / "stoppers",
         output=output,
         params=inputs / "params.yaml",
     )
@@ -142,7 +146,7 @@ def test_page_is_well_formed_and_works_offline(folder, timing):
     assert "<td>explicit length, extended features</td>" in text and "<td>H-RAD, paper features</td>" in text
     assert {path.stem for path in folder.glob("*.png")} == {
         *("speedup", "sweep", "slices", "accepted", "shares", "confusion", "reliability", "verifiers", "acceptance"),
-        *("latency", "prediction", "selection", "choices"),
+        *("latency", "prediction", "selection", "choices", "stops", "product"),
     }
 
 
@@ -182,6 +186,19 @@ def test_section_on_verification_rules(folder, timing, quality):
     assert quality["verifiers"]["winner"]["tied"] == ["block"]
     assert timing["verifiers"]["pooled"][1]["speedup"]["value"] == pytest.approx(2.4)
     assert "seconds" not in json.dumps(quality["verifiers"])
+
+
+def test_section_on_stop_rules(folder, timing, quality):
+    text = (folder / "index.html").read_text()
+    assert "these surely pay: confidence-0.2 +4.0% (+4.0% to +4.0%), early_stop-1 +10.0% (+10.0% to +10.0%)" in text
+    assert "A perfect stop rule, which knows what will be accepted, would bring, in replay: T=1 +30.0%" in text
+    arms = {arm["arm"]: arm for arm in timing["stopping"]["settings"][0]["arms"]}
+    assert "chain-4" not in arms, "chain-2 was faster on validation prompts"
+    assert arms["fork-4.2 early_stop-1"]["gain_over_fork"]["value"] == pytest.approx(0.1)
+    assert arms["roc"]["gain"]["value"] == pytest.approx(-0.05)
+    assert [model["model"] for model in quality["stopping"]["models"]] == ["logistic", "early_stop-1"]
+    assert "seconds" not in json.dumps(quality["stopping"]).replace("tokens_per_second", "")
+    assert (folder / "stops.png").is_file() and (folder / "product.png").is_file()
 
 
 def test_section_on_selectors(folder, timing, quality):

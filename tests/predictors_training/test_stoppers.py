@@ -29,7 +29,12 @@ MODELS = {
     "early_stop-1": StopTrainConfig(network=NetworkShape(hidden_sizes=(16, 8)), epochs=8),
     "early_stop-2": StopTrainConfig(inputs="law", network=NetworkShape(hidden_sizes=(8,)), labels="hard", epochs=8),
     "specdecpp": StopTrainConfig(
-        kind="specdecpp", inputs="behind", network=NetworkShape(RESIDUAL, depth=2), mismatch_weight=6.0, epochs=30, batch_size=64
+        kind="specdecpp",
+        inputs="behind",
+        network=NetworkShape(RESIDUAL, depth=2),
+        mismatch_weight=6.0,
+        epochs=30,
+        batch_size=64,
     ),
     "logistic": StopTrainConfig(kind="logistic", inputs="law", labels="hard", epochs=8),
 }

@@ -1,0 +1,119 @@
+"""Which rule that stops drafting pays: what its model knows of held-out tokens, what replay promises, and what the clock says.
+
+    measured   tokens / seconds of real decodes, interleaved and paired by prompt, over the chain that was fastest on validation
+               prompts; forks also over the static fork that was
+    replayed   Σ tokens / Σ seconds over drafts that nothing cut short, from the latency profile: the model's rule, the paper's, and
+               a perfect one's, which is the most that any stop rule can bring
+
+Intervals by bootstrap over documents.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from pipelines.measuring.names import PLAIN, TEST, VALIDATION
+from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, DYNAMIC, FORK, RULE
+from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
+from pipelines.reporting.stopping_folder import StoppingResults
+
+TUNED = (CHAIN, CONFIDENCE, FORK)  # families whose setting is chosen on validation prompts
+
+
+class StoppingReport:
+    """Builds the records of ``quality.json`` (what models know, what replay promises) and ``timing.json`` (times)."""
+
+    def __init__(self, results: StoppingResults, replicates: int, seed: int) -> None:
+        self.results = results
+        self.replicates = replicates
+        self.seed = seed
+        decoding = results.decoding
+        self.test = decoding[decoding["split"] == TEST]
+        self.validation = decoding[decoding["split"] == VALIDATION]
+
+    def quality(self) -> dict[str, Any]:
+        """By model: calibration and ranking of tested tokens, bias of the product along the draft, replayed worth."""
+        names = ("tokens", "product_bias", "parts", "settings", "documents", "rounds")
+        return {
+            "models": [
+                {"model": model, **{name: record[name] for name in names}}
+                for model, record in self.results.records.items()
+            ]
+        }
+
+    def timing(self) -> dict[str, Any]:
+        """Measured speeds by sampling setting and arm."""
+        settings = sorted(self.test["setting"].unique())
+        return {
+            "settings": [{"setting": setting, **self._setting(setting)} for setting in settings],
+            "prompts": int(self.test["prompt"].nunique()),
+            "capped": self.results.origin["capped"],
+        }
+
+    def _setting(self, setting: str) -> dict[str, Any]:
+        best = {family: self._fastest(setting, family) for family in TUNED}
+        shown = self.test[self.test["setting"] == setting][["family", "drafter"]].drop_duplicates()
+        arms = [
+            self._arm(setting, family, drafter, best)
+            for family, drafter in shown.itertuples(index=False)
+            if drafter == PLAIN or family not in TUNED or drafter == best[family]
+        ]
+        order = (CHAIN, CONFIDENCE, RULE, FORK, DYNAMIC)
+        arms.sort(key=lambda arm: order.index(arm["family"]) if arm["family"] in order else -1)
+        return {"best": best, "arms": arms}
+
+    def _fastest(self, setting: str, family: str) -> str:
+        """The family's arm of most tokens per second on validation prompts."""
+        rows = self.validation[(self.validation["setting"] == setting) & (self.validation["family"] == family)]
+        sums = rows.groupby("drafter", sort=False)[["tokens", "seconds"]].sum()
+        return str((sums["tokens"] / sums["seconds"]).idxmax())
+
+    def _arm(self, setting: str, family: str, drafter: str, best: dict[str, str]) -> dict[str, Any]:
+        rows, chain, fork = (self._rows(setting, name) for name in (drafter, best[CHAIN], best[FORK]))
+        plain = self._rows(setting, PLAIN)
+        bootstrap = PairedBootstrap(list(plain["document"]), self.replicates, self.seed)
+
+        def over(base: pd.DataFrame) -> Interval:
+            return bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"])
+
+        return {
+            "family": family,
+            "arm": drafter,
+            "tokens_per_second": bootstrap.rate(rows["tokens"], rows["seconds"]),
+            "speedup": over(plain),
+            "gain": less_one(over(chain)),
+            "gain_over_fork": less_one(over(fork)) if family in (FORK, DYNAMIC) else None,
+            "block_efficiency": bootstrap.rate(rows["emitted"], rows["rounds"]),
+            "drafted_per_round": bootstrap.rate(rows["levels"], rows["rounds"]),
+            "rollback_rate": bootstrap.rate(rows["rolled_back"], rows["levels"]),
+            "deciding": bootstrap.rate(rows["seconds_controller"], rows["seconds_rounds"]),
+            "bypassed": float(rows["bypassed"].sum() / max(1, rows["rounds"].sum())),
+        }
+
+    def _rows(self, setting: str, drafter: str) -> pd.DataFrame:
+        rows = self.test[(self.test["setting"] == setting) & (self.test["drafter"] == drafter)]
+        return rows.sort_values("prompt").reset_index(drop=True)
+
+
+def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
+    """Which rule pays, by sampling setting, and how much a perfect one could bring."""
+    found = []
+    for row in timing["settings"]:
+        rules = [arm for arm in row["arms"] if arm["family"] in (CONFIDENCE, RULE)]
+        sure = [arm for arm in rules if arm["gain"]["low"] is not None and arm["gain"]["low"] > 0]
+        paying = ", ".join(f"{arm['arm']} {_percent(arm['gain'])}" for arm in sure)
+        best = max(rules, key=lambda arm: arm["gain"]["value"])
+        verdict = (
+            f"these surely pay: {paying}" if sure else f"none surely pays; the fastest is {best['arm']}, {_percent(best['gain'])}"
+        )
+        found.append(f"{row['setting']}, over the best static chain ({row['best'][CHAIN]}): {verdict}.")
+    for model in quality["models"][:1]:
+        perfect = ", ".join(
+            f"{name} {_percent(part['policies']['perfect']['gain'])}" for name, part in model["parts"].items()
+        )
+        found.append(f"A perfect stop rule, which knows what will be accepted, would bring, in replay: {perfect}.")
+    return found
+
+
+def _percent(value: Interval) -> str:
+    return f"{value['value']:+.1%} ({value['low']:+.1%} to {value['high']:+.1%})"
