@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, DYNAMIC, FORK, RULE
+from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, RULE
 from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE
 
-COLOURS = {CHAIN: GREY, CONFIDENCE: GREEN, RULE: BLUE, FORK: GREY, DYNAMIC: PURPLE}
+COLOURS = {CHAIN: GREY, CONFIDENCE: GREEN, RULE: BLUE, FORK: GREY, CONFIG: GREY, DYNAMIC: PURPLE}
 
 
 def stop_gains(timing: dict[str, Any]) -> Figure:

@@ -13,11 +13,11 @@ from typing import Any
 import pandas as pd
 
 from pipelines.measuring.names import PLAIN, TEST, VALIDATION
-from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, DYNAMIC, FORK, RULE
+from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, RULE, TREES
 from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
 from pipelines.reporting.stopping_folder import StoppingResults
 
-TUNED = (CHAIN, CONFIDENCE, FORK)  # families whose setting is chosen on validation prompts
+TUNED = (CHAIN, CONFIDENCE, FORK, CONFIG)  # families whose setting is chosen on validation prompts
 
 
 class StoppingReport:
@@ -45,20 +45,21 @@ class StoppingReport:
         """Measured speeds by sampling setting and arm."""
         settings = sorted(self.test["setting"].unique())
         return {
-            "settings": [{"setting": setting, **self._setting(setting)} for setting in settings],
+            "settings": [{"setting": setting, **self.setting(setting, chosen_only=True)} for setting in settings],
             "prompts": int(self.test["prompt"].nunique()),
             "capped": self.results.origin["capped"],
         }
 
-    def _setting(self, setting: str) -> dict[str, Any]:
-        best = {family: self._fastest(setting, family) for family in TUNED}
+    def setting(self, setting: str, chosen_only: bool) -> dict[str, Any]:
+        """All arms of a sampling setting, or of tuned families only what was fastest on validation prompts."""
+        best = {family: self._fastest(setting, family) for family in TUNED if family in set(self.validation["family"])}
         shown = self.test[self.test["setting"] == setting][["family", "drafter"]].drop_duplicates()
         arms = [
             self._arm(setting, family, drafter, best)
             for family, drafter in shown.itertuples(index=False)
-            if drafter == PLAIN or family not in TUNED or drafter == best[family]
+            if not chosen_only or drafter == PLAIN or family not in TUNED or drafter == best[family]
         ]
-        order = (CHAIN, CONFIDENCE, RULE, FORK, DYNAMIC)
+        order = (CHAIN, CONFIDENCE, RULE, FORK, CONFIG, DYNAMIC)
         arms.sort(key=lambda arm: order.index(arm["family"]) if arm["family"] in order else -1)
         return {"best": best, "arms": arms}
 
@@ -82,7 +83,7 @@ class StoppingReport:
             "tokens_per_second": bootstrap.rate(rows["tokens"], rows["seconds"]),
             "speedup": over(plain),
             "gain": less_one(over(chain)),
-            "gain_over_fork": less_one(over(fork)) if family in (FORK, DYNAMIC) else None,
+            "gain_over_fork": less_one(over(fork)) if family in TREES else None,
             "block_efficiency": bootstrap.rate(rows["emitted"], rows["rounds"]),
             "drafted_per_round": bootstrap.rate(rows["levels"], rows["rounds"]),
             "rollback_rate": bootstrap.rate(rows["rolled_back"], rows["levels"]),

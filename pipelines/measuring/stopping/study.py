@@ -1,7 +1,7 @@
 """What rules that stop drafting do on held-out prompts, on the clock: parameters and order of work.
 
     chains      every static length; confidence at every ε; entropy, roc, ema; every stop model
-    forks       static ones; the dynamic fork, stopped by MCSD's models where every chain's chance is below β
+    trees       static forks and k-configurations; dynamic forks, stopped by MCSD's models where every chain's chance is below β
 
 All arms, interleaved and paired, with one seed per prompt; on validation prompts only what has a setting to choose.
 """
@@ -9,6 +9,7 @@ All arms, interleaved and paired, with one seed per prompt; on validation prompt
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,17 @@ from pipelines.measuring.arms import Arm, decoder_arm
 from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import TEST, VALIDATION
-from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, DYNAMIC, EARLY_STOPS, FORK, RULE, UNLEARNED
+from pipelines.measuring.stopping.names import (
+    CHAIN,
+    CONFIDENCE,
+    CONFIG,
+    DYNAMIC,
+    EARLY_STOPS,
+    FORK,
+    RULE,
+    TREES,
+    UNLEARNED,
+)
 from pipelines.measuring.verifiers.shapes import setting_name
 from pipelines.measuring.verifiers.timing import PLAIN_ARM, ArmName, decode_rows
 from pipelines.prompt_table import Prompt
@@ -31,15 +42,17 @@ VALIDATION_SHARE = 0.2  # of max_minutes, when the validation prompts have to en
 
 @dataclass(frozen=True)
 class StoppingConfig:
-    """Section ``stopping``: static chains of ``gammas``, confidence rules at ``epsilons``, static ``forks`` (width, depth), of
-    which the last is also drafted dynamically, with threshold ``beta``. Rules without a length of their own draft at most the
-    longest of ``gammas``."""
+    """Section ``stopping``: static chains of ``gammas``, confidence rules at ``epsilons``, static ``forks`` (width, depth) and
+    ``configs`` (children per node, level by level), and ``dynamic`` forks (none: the last of ``forks``), stopped at threshold
+    ``beta``. Rules without a length of their own draft at most the longest of ``gammas``."""
 
     validation_prompts: int = 6
     test_prompts: int = 24
     gammas: tuple[int, ...] = (2, 4, 6, 8, 12)
     epsilons: tuple[float, ...] = (0.1, 0.2, 0.3)
     forks: tuple[tuple[int, ...], ...] = ((4, 2), (4, 4), (8, 4))
+    configs: tuple[tuple[int, ...], ...] = ()
+    dynamic: tuple[tuple[int, ...], ...] = ()
     beta: float = 0.4
     temperatures: tuple[float, ...] = (0.0, 1.0)
     max_new_tokens: int = 48
@@ -53,8 +66,9 @@ class StoppingConfig:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
         if not self.gammas or not self.epsilons or not self.forks or not self.temperatures:
             raise ValueError("gammas, epsilons, forks and temperatures must name at least one each.")
-        if any(len(fork) != 2 for fork in self.forks):
-            raise ValueError(f"a fork is a width and a depth, got {[list(fork) for fork in self.forks]}.")
+        for fork in (*self.forks, *self.dynamic):
+            if len(fork) != 2:
+                raise ValueError(f"a fork is a width and a depth, got {list(fork)}.")
 
     @property
     def settings(self) -> list[SamplingSettings]:
@@ -88,8 +102,11 @@ class StoppingStudy:
             self._add(self.others, name, RULE, load_decoder(folder, pair))
         for width, depth in config.forks:
             self._add(self.tuned, f"{FORK}-{width}.{depth}", FORK, self._fork(width, depth, {"kind": "fixed"}))
-        width, depth = config.forks[-1]
-        for name in EARLY_STOPS:
+        for widths in config.configs:
+            drafter = {"kind": "multi_candidate", "config": list(widths)}
+            static = self._speculative(drafter, FORK_VERIFIER, {"kind": "fixed"})
+            self._add(self.tuned, f"{CONFIG}-{'.'.join(map(str, widths))}", CONFIG, static)
+        for (width, depth), name in product(config.dynamic or config.forks[-1:], EARLY_STOPS):
             if name in bundles:
                 paper = {"kind": "early_stop", "bundle": str(bundles[name]), "threshold": config.beta}
                 self._add(self.others, f"{FORK}-{width}.{depth} {name}", DYNAMIC, self._fork(width, depth, paper))
@@ -119,7 +136,7 @@ class StoppingStudy:
 
     def _add(self, arms: dict[ArmName, Arm], name: str, family: str, decoder: Decoder) -> None:
         self.families[name] = family
-        arms[name, FORK_VERIFIER if family in (FORK, DYNAMIC) else CHAIN_VERIFIER] = self._arm(decoder)
+        arms[name, FORK_VERIFIER if family in TREES else CHAIN_VERIFIER] = self._arm(decoder)
 
     def _arm(self, decoder: Decoder) -> Arm:
         return decoder_arm(decoder, self.config.max_new_tokens)
