@@ -13,6 +13,7 @@ from runtime.drafting.levels import LevelDraft
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
 from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import STOP_NETWORKS, stop_bundle
+from tests.merged import merged_law
 from tests.runtime.test_exactness import PROMPT
 from tests.selectors import law_of, tiniest_pair
 from tests.toys import tiny_llama, total_variation
@@ -48,6 +49,18 @@ def test_output_law(tiny_pair, tmp_path, inputs, drafter, rule):
     law = law_of(decoder, 4 if drafter == "chain" else 3, settings)
     expected = target_law(LlamaLogits(tiny_pair.target.model), PROMPT, 4 if drafter == "chain" else 3, settings)
     assert total_variation(law, expected) < 1e-5
+
+
+@pytest.mark.parametrize("retention", ["posterior", "prior"])
+@pytest.mark.parametrize("inputs", ["law", "before", "behind"])
+def test_output_law_beside_branches(tiny_pair, tmp_path, inputs, retention):
+    """In the branch-parallel loop the model also says how much of a branch is kept, or how far branches are drafted."""
+    folder = balanced_bundle(tmp_path, tiny_pair, inputs=inputs)
+    options = {"gamma": 2, "k_max": 1, "k_rule": "const", "overlap": "none", "retention": retention}
+    decoder = load_decoder(folder, tiny_pair, {"preset": "specbranch-no-hrad", "epsilon": None, **options})
+    settings = SamplingSettings(1.0)
+    law = merged_law(decoder, PROMPT, 4, settings)
+    assert total_variation(law, target_law(LlamaLogits(tiny_pair.target.model), PROMPT, 4, settings)) < 1e-5
 
 
 def balanced_bundle(tmp_path, pair, kind="early_stop", threshold=None, **options):

@@ -1,0 +1,182 @@
+"""Study: what several roots drawn from the target cost in quality (LOSSY; MCSD's "target initialisation").
+
+The trees of paper 002 with W = 1, 2, 3 roots decode the same prompts as the target alone. One root is lossless. Of several the one
+whose subtree is accepted furthest is emitted, so tokens with predictable continuations come out too often.
+
+    likelihood   mean log-probability, nats a token, that the target's temperature-1 law gives to what was emitted
+    same         at temperature 0: share of prompts decoded to the target's own text
+    speed        tokens per second over plain decoding
+
+Written as JSON and as a Markdown table; every row of a lossy arm says so.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.parameters import add_pair_arguments, load_parameters
+
+if TYPE_CHECKING:
+    from pipelines.prompt_table import Prompt
+    from predictors.sampling import SamplingSettings
+    from runtime import Decoder, ModelPair
+
+PLAIN = "target alone"
+
+
+@dataclass(frozen=True)
+class TargetRootsConfig:
+    """Section ``target_roots``: ``roots`` W, each with the tree ``below`` one root, on ``prompts`` test prompts."""
+
+    roots: tuple[int, ...] = (1, 2, 3)
+    below: tuple[int, ...] = (4, 3, 1, 1)
+    verifier: str = "rrs_without_replacement"
+    prompts: int = 24
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+    max_new_tokens: int = 48
+    bootstrap_replicates: int = 2000
+    threads: int = 2
+    seed: int = 0
+
+
+def main() -> None:
+    """Decode, measure, write."""
+    import torch
+    from tqdm import tqdm
+
+    from pipelines.measuring.provenance import provenance
+    from pipelines.outputs import write_json
+    from pipelines.pair_folder import read_pair
+    from pipelines.prompt_table import read_prompts
+    from predictors.sampling import SamplingSettings
+    from runtime import ModelPair
+
+    parser = argparse.ArgumentParser(prog="python -m pipelines.studies.target_roots", description=__doc__)
+    add_pair_arguments(parser)
+    parser.add_argument("device", type=Path, help="JSON file of the device stage, for the record")
+    parser.add_argument("pair_folder", type=Path, help="output of the pair stage")
+    parser.add_argument("prompts", type=Path, help="output of the prompts stage")
+    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+    args = parser.parse_args()
+    config = load_parameters(TargetRootsConfig, args.pair, "target_roots", args.params)
+    device = json.loads(args.device.read_text())
+    place = read_pair(args.pair_folder)
+    torch.set_num_threads(config.threads)
+    pair = ModelPair.load(place.target, place.draft, tokenizer=place.tokenizer)
+    prompts = read_prompts(args.prompts, "test")[: config.prompts]
+    decoders = arms(pair, config)
+    rows: list[dict[str, Any]] = []
+    with tqdm(total=len(config.temperatures) * len(prompts), desc="target roots", unit="prompt") as bar:
+        for temperature in config.temperatures:
+            for prompt in prompts:
+                rows += decoded(pair, decoders, prompt, SamplingSettings(temperature), config)
+                bar.update()
+    summary = summarised(rows, config)
+    origin = provenance(device) | {"threads": config.threads, "parameters": asdict(config)}
+    folder = args.output / device["slug"]
+    write_json(folder / "target_roots.json", {"arms": summary, "provenance": origin})
+    (folder / "target_roots.md").write_text(markdown(summary))
+    print(markdown(summary))
+
+
+def arms(pair: "ModelPair", config: TargetRootsConfig) -> dict[str, "Decoder"]:
+    """The target alone, and a tree under every number of roots."""
+    from runtime import build_decoder
+
+    decoders = {PLAIN: build_decoder(pair, {"method": "autoregressive"})}
+    for roots in config.roots:
+        drafter = {"kind": "multi_candidate", "config": [roots, *config.below], "roots": "target"}
+        made = {"method": "speculative", "drafter": drafter, "verifier": config.verifier, "lossy": roots > 1}
+        decoders[f"W = {roots}"] = build_decoder(pair, made)
+    return decoders
+
+
+def decoded(
+    pair: "ModelPair",
+    decoders: dict[str, "Decoder"],
+    prompt: "Prompt",
+    settings: "SamplingSettings",
+    config: TargetRootsConfig,
+) -> list[dict[str, Any]]:
+    """A row for every arm, in an order drawn from the prompt."""
+    import random
+
+    from pipelines.measuring.arms import decoder_arm, timed
+    from pipelines.measuring.seeds import seed_of
+
+    key = f"{config.seed}/{prompt.id}/{settings.temperature}"
+    rows, texts = [], {}
+    for name in random.Random(key).sample(list(decoders), len(decoders)):
+        arm = decoder_arm(decoders[name], config.max_new_tokens)
+        run, seconds = timed(arm, prompt.tokens, settings, seed_of(key))
+        texts[name] = run.tokens
+        place = {"arm": name, "temperature": settings.temperature, "document": prompt.document}
+        counts = {"tokens": len(run.tokens), "seconds": seconds, "lossy": decoders[name].lossy}
+        rows.append({**place, **counts, "log_probability": log_probability(pair, prompt.tokens, run.tokens)})
+    return [{**row, "same": float(texts[row["arm"]] == texts[PLAIN])} for row in rows]
+
+
+def log_probability(pair: "ModelPair", prompt: Sequence[int], text: Sequence[int]) -> float:
+    """Log-probability of ``text`` behind ``prompt`` under the target's temperature-1 law, from one pass over both."""
+    import torch
+
+    tokens = [*prompt, *text]
+    with torch.inference_mode():
+        logits = pair.target.open(len(tokens)).forward(tokens, last=len(text) + 1).logits[:-1]
+    laws = torch.log_softmax(logits.double(), dim=-1)
+    return float(laws.gather(1, torch.tensor(list(text), device=laws.device).unsqueeze(1)).sum())
+
+
+def summarised(rows: list[dict[str, Any]], config: TargetRootsConfig) -> list[dict[str, Any]]:
+    """Every arm at every temperature, with intervals over documents."""
+    import pandas as pd
+
+    from pipelines.reporting.statistics import PairedBootstrap
+
+    table = pd.DataFrame(rows)
+    found = []
+    for temperature, part in table.groupby("temperature"):
+        plain = part[part["arm"] == PLAIN]
+        bootstrap = PairedBootstrap(list(plain["document"]), config.bootstrap_replicates, config.seed)
+        for name in part["arm"].drop_duplicates().sort_values():
+            own = part[part["arm"] == name]
+            speed = bootstrap.rate_ratio(own["tokens"], own["seconds"], plain["tokens"], plain["seconds"])
+            less = bootstrap.rate_difference(
+                own["log_probability"], own["tokens"], plain["log_probability"], plain["tokens"]
+            )
+            found.append(
+                {
+                    "arm": name,
+                    "temperature": temperature,
+                    "lossy": bool(own["lossy"].any()),
+                    "likelihood": bootstrap.rate(own["log_probability"], own["tokens"]),
+                    "likelihood_over_plain": less,
+                    "same": float(own["same"].mean()),
+                    "speedup": speed,
+                }
+            )
+    return found
+
+
+def markdown(summary: list[dict[str, Any]]) -> str:
+    """The table."""
+    lines = [
+        "| temperature | drafted | law | log-probability a token | over the target alone | same text | speed-up |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in summary:
+        less, speed = row["likelihood_over_plain"], row["speedup"]
+        same = f"{row['same']:.0%}" if row["temperature"] == 0 else "–"
+        lines.append(
+            f"| {row['temperature']:g} | {row['arm']} | {'LOSSY' if row['lossy'] else 'exact'} | "
+            f"{row['likelihood']['value']:.3f} | {less['value']:+.3f} ({less['low']:+.3f} to {less['high']:+.3f}) | {same} | "
+            f"{speed['value']:.2f} ({speed['low']:.2f}–{speed['high']:.2f}) |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
