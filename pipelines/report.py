@@ -168,7 +168,8 @@ def _figures(
         figures["acceptance"] = plots.draw(acceptance_by_depth, quality["verifiers"])
     if quality["stopping"]:
         figures["stops"] = plots.draw(stop_gains, timing["stopping"])
-        figures["product"] = plots.draw(product_bias, quality["stopping"])
+        if quality["stopping"]["models"]:
+            figures["product"] = plots.draw(product_bias, quality["stopping"])
     if quality["selection"]:
         figures["selection"] = plots.draw(gains_by_rule, quality["selection"], timing["selection"])
         figures["choices"] = plots.draw(choices_by_slice, quality["selection"])

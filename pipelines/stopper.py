@@ -39,7 +39,8 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from pipelines.tracking import HEAD_TAG, Tracking
     from predictors.bundle import write_bundle
-    from predictors.latency import read_profile
+    from predictors.latency import draft_cost, read_profile
+    from predictors.latency.actions import undisturbed
     from predictors.training.stop_evaluation import StopCalibrationConfig, StopStudy, choose, evaluate
     from predictors.training.stop_fit import StopTrainConfig, fit_stop_model
     from predictors.training.stop_replay import stop_costs
@@ -67,12 +68,14 @@ def run(args: argparse.Namespace) -> None:
         measured = evaluate(unseen, chosen, calibration)
         tracking.log(run_id, _tracked(measured) | {"validation_gain": chosen.validation_gain}, {})
     lineage = {"head_sha256": head_sha256, "traces_sha256": manifest.content_hash}
-    card = build_card(args.predictor, manifest, config, model, chosen, measured, lineage)
+    draft = draft_cost(undisturbed(profile), manifest.gamma_max, context, sampled=True)
+    prices = {"draft_cost": draft, "gamma": manifest.gamma_max, "context": context, "profile_hash": profile.profile_hash}
+    card = build_card(args.predictor, manifest, config, model, chosen, measured, lineage) | {"prices": prices}
     write_bundle(args.bundle, card, tensors)
     learned = {"predictor": args.predictor, "history": model.history, "best_epoch": model.best_epoch}
     rules = {"settings": [asdict(made) for made in chosen.settings], "validation_gain": chosen.validation_gain}
-    prices = {"rounds": costs.rounds_SM.tolist(), "draft": costs.draft, "question": costs.question}
-    profiled = {"costs": prices, "profile_hash": profile.profile_hash, "lineage": lineage}
+    seconds = {"rounds": costs.rounds_SM.tolist(), "draft": costs.draft_S.tolist(), "question": costs.question}
+    profiled = {"costs": seconds, "profile_hash": profile.profile_hash, "lineage": lineage}
     write_json(args.record, measured | learned | rules | profiled)
     print(sentence(args.predictor, measured))
 
@@ -116,7 +119,8 @@ def sentence(predictor: str, measured: dict[str, Any]) -> str:
         f"{part['policies']['perfect']['gain']['value']:+.1%}"
         for name, part in measured["parts"].items()
     )
-    return f"{predictor}: AUROC {quality['auroc']:.3f}, ECE {quality['ece']:.3f}; {parts}"
+    area = "unknown" if quality["auroc"] is None else f"{quality['auroc']:.3f}"
+    return f"{predictor}: AUROC {area}, ECE {quality['ece']:.3f}; {parts}"
 
 
 def _percent(gain: dict[str, float]) -> str:

@@ -143,6 +143,11 @@ def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Con
         controller = build_controller(parsed.controller or {"kind": "confidence", "epsilon": DEFAULT_EPSILON})
     if parsed.epsilon is not None:
         controller = controller.with_epsilon(parsed.epsilon)
+    if controller.follows_one_draft and parsed.retention == "prior":
+        raise ValueError(
+            f"{where}: retention 'prior' asks the controller about all branches in turn, and {controller.kind} follows one draft. "
+            "Use retention 'posterior'."
+        )
     if controller.actions:
         raise ValueError(
             f"{where}: a {controller.kind} controller chooses among delayed trees, and branch_parallel drafts chains. Use method "

@@ -94,6 +94,7 @@ def stop_bundle(
             for temperature in temperatures
         ],
         "max_distance": 1e9,
+        "prices": {"draft_cost": 0.1, "gamma": 3, "context": 40.0, "profile_hash": "none"},
         "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"},
     }
     if change is not None:

@@ -24,5 +24,6 @@ def read_stopping(folder: Path, records: Path) -> StoppingResults | None:
     """The measurement in ``folder``; ``None`` if there is none."""
     if not (folder / PROVENANCE).is_file():
         return None
-    found = {name: json.loads((records / f"{name}.json").read_text()) for name in STOPPERS if (records / f"{name}.json").is_file()}
+    paths = {name: records / f"{name}.json" for name in STOPPERS}
+    found = {name: json.loads(path.read_text()) for name, path in paths.items() if path.is_file()}
     return StoppingResults(found, pd.read_parquet(folder / DECODING), json.loads((folder / PROVENANCE).read_text()))

@@ -47,6 +47,7 @@ class StoppingReport:
         return {
             "settings": [{"setting": setting, **self.setting(setting, chosen_only=True)} for setting in settings],
             "prompts": int(self.test["prompt"].nunique()),
+            "beta": self.results.origin["parameters"]["beta"],
             "capped": self.results.origin["capped"],
         }
 

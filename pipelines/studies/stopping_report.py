@@ -64,7 +64,7 @@ def introduction(timing: dict[str, Any], origin: dict[str, Any]) -> str:
         f"{timing['prompts']} test prompts, interleaved and paired, all arms with one seed per prompt. α is the share of drafted "
         "levels that was accepted. Brackets are 95 % bootstrap intervals over documents; the best static chain was chosen on "
         "validation prompts. Trees are verified by `traversal`, chains by `block`. A fork with a model's name ends where every "
-        f"chain's predicted acceptance is below the paper's 0.4. Measured on {origin['device']['slug']} ({numerics(origin)}, "
+        f"chain's predicted acceptance is below {timing['beta']:g}. Measured on {origin['device']['slug']} ({numerics(origin)}, "
         f"{origin['threads']} threads), commit `{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}.{capped}"
     )
 

@@ -13,6 +13,7 @@ Shape suffixes: E nodes of a level, F features.
 
 import copy
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -25,11 +26,17 @@ from predictors.config import parse_config
 from predictors.controllers.base import Session
 from predictors.controllers.guard import Guard
 from predictors.controllers.learned import BundleConfig, LearnedController
+from predictors.latency.actions import undisturbed
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.throughput import draft_cost
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 from predictors.stopping.features import BEHIND, INPUTS, LAW, StopSpec, features_of
 from predictors.stopping.network import NetworkShape, build_stop_network, served_chances
-from predictors.stopping.rule import StopCalibration, StopRule, StopSetting
+from predictors.stopping.rule import StopCalibration, StopPrices, StopRule, StopSetting
+
+
+LARGEST_FACTOR = 1.25  # cost of a drafted token, between two machines, that a bundle serves without a warning
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,7 @@ class StopSession(Session):
     def _stops(self, laws: Sequence[NextLaw]) -> bool:
         """Whether to stop before the next token of all these nodes."""
         rule, drafted = self.setting.rule, laws[0].drafted
+        self.last = False
         if self.asks and not self.bypassed and (self.controller.inputs != BEHIND or drafted):
             self._read(laws)
         if self.bypassed or not self.asks:
@@ -81,8 +89,9 @@ class StopSession(Session):
     def _read(self, laws: Sequence[NextLaw]) -> None:
         controller = self.controller
         chances_E, distance = controller.predict(laws)
+        finite = all(map(math.isfinite, (*chances_E, distance)))
+        self.bypassed = not controller.guard.trusts(finite, distance, controller.max_distance)
         best = max(chances_E)
-        self.bypassed = not controller.guard.trusts(math.isfinite(best), distance, controller.max_distance)
         self.score = self.score * best if self.setting.rule.product else best
 
 
@@ -90,10 +99,11 @@ class EarlyStop(LearnedController):
     """The controller of an exported bundle of kind ``early_stop``."""
 
     kind = "early_stop"
+    follows_one_draft = True
 
     def __init__(self, bundle: Bundle) -> None:
         card, where = bundle.card, f"{bundle.source}: card.json"
-        bundle.require(self.kind, "stop_spec", "inputs", "network", "calibration", "settings", "max_distance")
+        bundle.require(self.kind, "stop_spec", "inputs", "network", "calibration", "settings", "max_distance", "prices")
         self.spec = parse_config(StopSpec, card["stop_spec"], f"{where}: stop_spec")
         self.inputs = str(card["inputs"])
         if self.inputs not in INPUTS:
@@ -104,6 +114,7 @@ class EarlyStop(LearnedController):
             for place, made in enumerate(card["settings"])
         )
         self.max_distance = float(card["max_distance"])
+        self.prices = parse_config(StopPrices, card["prices"], f"{where}: prices")
         self.contract = bundle.contract
         shape = parse_config(NetworkShape, card["network"], f"{where}: network")
         self.network = build_stop_network(self.num_features, shape, bundle.tensors, bundle.source)
@@ -129,6 +140,24 @@ class EarlyStop(LearnedController):
     def _tap(self) -> None:
         asks = any(made.rule.asks for made in self.settings)
         self.draft_layers = self.spec.draft_layers if self.inputs != LAW and asks else ()
+
+    def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
+        made = self.prices
+        here = draft_cost(undisturbed(profile), made.gamma, made.context, sampled=True)
+        factor = max(here / made.draft_cost, made.draft_cost / here)
+        if reprice:
+            raise ValueError(
+                f"the rules of {self.kind} follow from traces and latencies together, and a bundle has no traces: reprice is not "
+                "possible. Export the bundle here (dvc repro)."
+            )
+        if factor > LARGEST_FACTOR:
+            warnings.warn(
+                f"{self.kind} was exported for a machine on which a drafted token costs {made.draft_cost:.2f} target passes, and "
+                f"here it is {here:.2f} (more than {LARGEST_FACTOR} times apart): its rules may not pay. Export the bundle here "
+                "(dvc repro).",
+                stacklevel=2,
+            )
+        return self
 
     def setting(self, settings: SamplingSettings) -> StopSetting:
         """What is done at ``settings``, or at the captured ones nearest to them."""

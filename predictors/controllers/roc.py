@@ -77,6 +77,7 @@ def best_threshold(scores: Sequence[float], accepted: Sequence[bool], miss_cost:
 
 class ROC(Controller):
     kind = "roc"
+    follows_one_draft = True
 
     def __init__(self, config: ROCConfig) -> None:
         self.config = config

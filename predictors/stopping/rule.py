@@ -55,6 +55,17 @@ class StopRule:
 
 
 @dataclass(frozen=True)
+class StopPrices:
+    """What rules were chosen by: a drafted token of a chain of ``gamma`` behind ``context`` tokens, in target passes
+    (`predictors.latency.throughput.draft_cost`), from the latency profile ``profile_hash``."""
+
+    draft_cost: float
+    gamma: int
+    context: float
+    profile_hash: str
+
+
+@dataclass(frozen=True)
 class StopSetting:
     """What is done at captured sampling ``settings``: the ``rule``, and the best ``static_length``, which is drafted where the
     rule never asks."""

@@ -3,8 +3,8 @@
 Measured on tested tokens: AUROC, Brier score, calibration error, overall and by place in the draft; on all drafts: by how much
 the product of chances along the draft misses the share of drafts that survive so far, which is what thresholds consume. Measured
 on rounds: tokens per second beside the best static length, the confidence rule, the paper's rule and a perfect one. A rule is
-exported only where its gain on validation rounds is surely one; elsewhere the best static length is. Intervals by bootstrap over
-documents.
+chosen on half of the validation documents and exported only where its gain on the other half is surely one; elsewhere the best
+static length is. Intervals by bootstrap over documents.
 
 Shape suffixes: R rounds, G places (γ_max), N tokens.
 """
@@ -25,7 +25,8 @@ from predictors.training.token_table import Rounds, TokenTable
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8)
 EPSILONS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
-PAPER = StopRule(0.4, keeps=True)  # MCSD's β
+PAPERS = {"specdecpp": StopRule(0.7, product=True, keeps=True)}  # 1 - h
+MCSD = StopRule(0.4, keeps=True)  # β
 BINS = 15
 
 
@@ -47,7 +48,7 @@ class StopCalibrationConfig:
 @dataclass(frozen=True)
 class Chosen:
     """What is exported: settings with their rules, the largest trusted distance; ``epsilons`` of the confidence rule by setting,
-    and the ``validation_gain`` over the static length."""
+    and the ``validation_gain`` over the static length where rules were not chosen."""
 
     settings: tuple[StopSetting, ...]
     max_distance: float
@@ -59,7 +60,7 @@ class StopStudy:
     """One model on one split."""
 
     def __init__(self, table: TokenTable, model: TrainedStopModel, config: StopTrainConfig, costs: StopCosts) -> None:
-        self.table, self.inputs = table, config.inputs
+        self.table, self.inputs, self.paper = table, config.inputs, PAPERS.get(config.kind, MCSD)
         self.chances_N, self.distance_N = model.chances(table.features(config.inputs))
         rounds = table.rounds
         self.whole = rounds.take(rounds.drafted_R == table.manifest.gamma_max)
@@ -67,17 +68,20 @@ class StopStudy:
         self.largest_RG = self.whole.spread(table.features("law")[:, 0].double().numpy(), 1.0)
         self.replay = StopReplay(self.whole, costs)
 
-    def at(self, setting: int) -> tuple[StopReplay, np.ndarray, np.ndarray]:
-        """Replay, chances and largest probabilities of the rounds at one sampling setting."""
+    def at(self, setting: int, half: int | None = None) -> tuple[StopReplay, np.ndarray, np.ndarray]:
+        """Replay, chances and largest probabilities of the rounds at one sampling setting, of all documents or of every other."""
         mask_R = self.whole.setting_R == setting
+        if half is not None:
+            mask_R &= np.unique(self.whole.document_R, return_inverse=True)[1] % 2 == half
         return StopReplay(self.whole.take(mask_R), self.replay.costs), self.chances_RG[mask_R], self.largest_RG[mask_R]
 
 
 def choose(train: StopStudy, validation: StopStudy, config: StopCalibrationConfig) -> Chosen:
-    """The static length on training rounds; rule and ε on validation rounds."""
+    """The static length on training rounds; rule, whether it is asked, and ε on validation rounds."""
     settings, epsilons, gains = [], [], []
     for number, made in enumerate(validation.table.settings):
-        known, (replay, chances_RG, largest_RG) = train.at(number)[0], validation.at(number)
+        known, (replay, chances_RG, _) = train.at(number)[0], validation.at(number, half=0)
+        others, their_chances_RG, _ = validation.at(number, half=1)
         lengths = range(known.costs.rounds_SM.shape[1])
         static = max(lengths, key=lambda length: known.static(length).throughput)
         rules = [
@@ -86,11 +90,13 @@ def choose(train: StopStudy, validation: StopStudy, config: StopCalibrationConfi
         ]
         outcomes = [replay.stopped(chances_RG, rule, validation.inputs) for rule in rules]
         best = max(range(len(rules)), key=lambda place: outcomes[place].throughput)
-        gain = _gain(outcomes[best], replay.static(static), replay.rounds, config)
+        unseen = others.stopped(their_chances_RG, rules[best], validation.inputs)
+        gain = _gain(unseen, others.static(static), others.rounds, config)
         sure = gain["low"] is not None and gain["low"] > 0
         settings.append(StopSetting(made, rules[best] if sure else StopRule(0.0), static))
         gains.append(gain["value"] if sure else 0.0)
-        speeds = {epsilon: replay.confidence(largest_RG, epsilon).throughput for epsilon in EPSILONS}
+        every, _, largest_RG = validation.at(number)
+        speeds = {epsilon: every.confidence(largest_RG, epsilon).throughput for epsilon in EPSILONS}
         epsilons.append(max(speeds, key=speeds.__getitem__))
     limit = config.distance_margin * float(np.quantile(validation.distance_N, config.distance_quantile))
     return Chosen(tuple(settings), limit, tuple(epsilons), float(np.mean(gains)))
@@ -117,7 +123,7 @@ def _part(test: StopStudy, number: int, chosen: Chosen, config: StopCalibrationC
     policies = {
         "static": static,
         "confidence": replay.confidence(largest_RG, chosen.epsilons[number]),
-        "paper": replay.stopped(chances_RG, PAPER, test.inputs),
+        "paper": replay.stopped(chances_RG, test.paper, test.inputs),
         "model": replay.stopped(chances_RG, setting.rule, test.inputs) if setting.rule.asks else static,
         "perfect": replay.perfect(),
     }

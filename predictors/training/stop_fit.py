@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch.loggers import Logger
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import logsigmoid
 
 from predictors.stopping.features import BEFORE, BEHIND, INPUTS
 from predictors.stopping.network import NetworkShape, StopNetwork
@@ -31,7 +31,7 @@ LEAST_SCALE = 1e-3
 @dataclass(frozen=True)
 class StopTrainConfig:
     """How a stop model is trained: controller ``kind``, ``inputs`` of `predictors.stopping.features`, ``network``, ``labels``.
-    ``mismatch_weight``: what a rejected token counts in the loss against an accepted one."""
+    ``mismatch_weight``: what the rejected share of a token counts in the loss against the accepted one."""
 
     kind: str = "early_stop"
     inputs: str = BEFORE
@@ -84,9 +84,9 @@ class StopTraining(L.LightningModule):
 
     def _loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         features, labels_B = batch
-        weight_B = labels_B + self.config.mismatch_weight * (1 - labels_B)
-        loss: Tensor = binary_cross_entropy_with_logits(self.head(features), labels_B, weight_B)
-        return loss
+        logits_B, weight = self.head(features), self.config.mismatch_weight
+        accepted_B, rejected_B = labels_B * logsigmoid(logits_B), (1 - labels_B) * logsigmoid(-logits_B)
+        return -(accepted_B + weight * rejected_B).mean()
 
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         loss = self._loss(batch)

@@ -1,7 +1,7 @@
 """What a stop rule is worth: tokens per second, replayed on rounds whose drafts were not cut short.
 
     tokens  = min(accepted, m) + 1
-    seconds = round(m) + (passes - m) draft + asked question         m submitted tokens; passes of the draft, questions to a model
+    seconds = round(m) + (passes - m) draft + asked question      m submitted tokens; draft passes with a law; questions to a model
 
 A rule that keeps the token about to be drawn submits it; one that does not has paid a pass for the law that it stopped at. The
 rounds are those that the collected decoder visited: a rule that stops elsewhere visits others, which only decoding sees. Of a
@@ -28,10 +28,11 @@ from predictors.training.token_table import Rounds
 
 @dataclass(frozen=True)
 class StopCosts:
-    """Seconds: of rounds of 0..γ_max submitted tokens by sampling setting [S, M], of a ``draft`` pass, and of a ``question``."""
+    """Seconds: of rounds of 0..γ_max submitted tokens by sampling setting [S, M], of a draft pass and its law [S], and of a
+    ``question``."""
 
     rounds_SM: np.ndarray
-    draft: float
+    draft_S: np.ndarray
     question: float
 
 
@@ -58,8 +59,9 @@ def stop_costs(
         [round_latency(quiet, Shape.chain(length), context, not made.greedy).seconds for length in range(gamma + 1)]
         for made in settings
     ]
-    draft = quiet.latency("draft", rows=1, context=context).seconds
-    return StopCosts(np.array(rounds), draft, quiet.latency("stopping", features=features).seconds)
+    step = quiet.latency("draft", rows=1, context=context).seconds
+    laws = [quiet.latency("chain_drawing", drafted=1, sampled=int(not made.greedy)).seconds for made in settings]
+    return StopCosts(np.array(rounds), step + np.array(laws), quiet.latency("stopping", features=features).seconds)
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class StopReplay:
         costs = self.costs
         seconds_R = costs.rounds_SM[self.rounds.setting_R, submitted_R] + costs.question * np.asarray(asked_R)
         if passes_R is not None:
-            seconds_R = seconds_R + costs.draft * (passes_R - submitted_R)
+            seconds_R = seconds_R + costs.draft_S[self.rounds.setting_R] * (passes_R - submitted_R)
         return Outcome(np.minimum(self.rounds.accepted_R, submitted_R) + 1.0, seconds_R, submitted_R)
 
 

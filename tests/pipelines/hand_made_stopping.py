@@ -54,6 +54,6 @@ def write_stopping(folder, records) -> None:
                 times = {"seconds": seconds, "seconds_rounds": seconds, "seconds_controller": 0.02 * seconds}
                 rows.append({**who, **arm, **counts, **phases, **times})
     write_table(folder / DECODING, rows, DECODES)
-    write_json(folder / PROVENANCE, {"capped": False})
+    write_json(folder / PROVENANCE, {"capped": False, "parameters": {"beta": 0.4}})
     for name, auroc in (("early_stop-1", 0.8), ("logistic", 0.7)):
         write_json(records / f"{name}.json", record(auroc))

@@ -142,7 +142,7 @@ def test_an_interrupted_measurement_goes_on(folder, pair, tmp_path):
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        ({"forks": [[2]]}, r"a fork is a width and a depth, got \[\[2\]\]"),
+        ({"forks": [[2]]}, r"a fork is a width and a depth, got \[2\]"),
         ({"gammas": []}, "must name at least one each"),
         ({"test_prompts": 0}, "test_prompts must be >= 1, got 0"),
     ],

@@ -19,7 +19,7 @@ from predictors.signals import DrawnToken, NextLaw, Root
 from predictors.stopping.network import RESIDUAL, NetworkShape
 from predictors.stopping.rule import StopRule, StopSetting
 from predictors.training.stop_evaluation import StopCalibrationConfig, StopStudy, choose, evaluate
-from predictors.training.stop_fit import StopTrainConfig, fit_platt, fit_stop_model
+from predictors.training.stop_fit import StopTrainConfig, StopTraining, fit_platt, fit_stop_model
 from predictors.training.stop_replay import StopCosts, StopReplay, stop_costs
 from predictors.training.token_table import Rounds, TokenTable
 from tests.predictors.affine_profile import COSTS, PROFILE
@@ -39,7 +39,7 @@ MODELS = {
     "logistic": StopTrainConfig(kind="logistic", inputs="law", labels="hard", epochs=8),
 }
 CALIBRATION = StopCalibrationConfig(bootstrap_replicates=200)
-COST = StopCosts(np.tile(1.0 + 0.2 * np.arange(GAMMA + 1), (2, 1)), draft=0.15, question=0.01)
+COST = StopCosts(np.tile(1.0 + 0.2 * np.arange(GAMMA + 1), (2, 1)), draft_S=np.array([0.15, 0.15]), question=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +90,20 @@ def test_a_model_that_knows_gains_and_one_that_does_not_is_not_asked(splits, tmp
     assert not any(made.rule.asks for made in chosen.settings) and chosen.validation_gain == 0
     for part in evaluate(test, chosen, CALIBRATION)["parts"].values():
         assert part["policies"]["model"]["tokens_per_second"] == part["policies"]["static"]["tokens_per_second"]
+
+
+def test_mismatches_weigh_in_soft_labels_too():
+    """At weight w the loss of a label y is least at y / (y + w (1 - y))."""
+    config = StopTrainConfig(mismatch_weight=6.0)
+    logits = torch.linspace(-5, 5, 1001)
+    for label in (0.2, 0.5, 0.9):
+        training = StopTraining(SimpleNamespace(), config)
+        losses = []
+        for logit in logits:
+            training.head = lambda features, logit=logit: logit.reshape(1)
+            losses.append(float(training._loss((torch.zeros(1, 1), torch.tensor([label])))))
+        best = float(torch.sigmoid(logits[int(np.argmin(losses))]))
+        assert best == pytest.approx(label / (label + 6 * (1 - label)), abs=0.005)
 
 
 def test_platt_scaling_recovers_scale_and_bias():
@@ -179,7 +193,9 @@ def test_costs_are_the_profiles():
             whole = target(1 + length, 40) + sum(draft(1, 40 + place) for place in range(length))
             whole += COSTS["chain_verification"](length, sampled) + COSTS["chain_drawing"](length, sampled)
             assert costs.rounds_SM[number, length] == pytest.approx(whole / 2, rel=1e-6), "fast quartiles"
-    assert (costs.draft, costs.question) == pytest.approx((draft(1, 40) / 2, COSTS["stopping"](16) / 2))
+        law = draft(1, 40) + COSTS["chain_drawing"](1, sampled)
+        assert costs.draft_S[number] == pytest.approx(law / 2)
+    assert costs.question == pytest.approx(COSTS["stopping"](16) / 2)
 
 
 def test_tokens_lie_in_their_rounds(splits):

@@ -1,11 +1,15 @@
 """Stop models in the decoder: exact whatever they say, biased variants noticed, served features, fallbacks."""
 
 import dataclasses
+import json
+import warnings
 
 import pytest
 import torch
 
 from predictors.controllers import EarlyStop
+from predictors.latency import draft_cost
+from predictors.latency.actions import undisturbed
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.chain import ChainDraft
@@ -14,6 +18,7 @@ from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
 from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import STOP_NETWORKS, stop_bundle
 from tests.merged import merged_law
+from tests.predictors.affine_profile import PROFILE
 from tests.runtime.test_exactness import PROMPT
 from tests.selectors import law_of, tiniest_pair
 from tests.toys import tiny_llama, total_variation
@@ -51,13 +56,14 @@ def test_output_law(tiny_pair, tmp_path, inputs, drafter, rule):
     assert total_variation(law, expected) < 1e-5
 
 
-@pytest.mark.parametrize("retention", ["posterior", "prior"])
 @pytest.mark.parametrize("inputs", ["law", "before", "behind"])
-def test_output_law_beside_branches(tiny_pair, tmp_path, inputs, retention):
-    """In the branch-parallel loop the model also says how much of a branch is kept, or how far branches are drafted."""
+def test_output_law_beside_branches(tiny_pair, tmp_path, inputs):
+    """In the branch-parallel loop the model also says how much of a branch is kept."""
     folder = balanced_bundle(tmp_path, tiny_pair, inputs=inputs)
-    options = {"gamma": 2, "k_max": 1, "k_rule": "const", "overlap": "none", "retention": retention}
-    decoder = load_decoder(folder, tiny_pair, {"preset": "specbranch-no-hrad", "epsilon": None, **options})
+    options = {"preset": "specbranch-no-hrad", "gamma": 2, "k_max": 1, "k_rule": "const", "overlap": "none"}
+    with pytest.raises(ValueError, match="retention 'prior' asks .* early_stop follows one draft"):
+        load_decoder(folder, tiny_pair, {**options, "retention": "prior"})
+    decoder = load_decoder(folder, tiny_pair, options)
     settings = SamplingSettings(1.0)
     law = merged_law(decoder, PROMPT, 4, settings)
     assert total_variation(law, target_law(LlamaLogits(tiny_pair.target.model), PROMPT, 4, settings)) < 1e-5
@@ -253,3 +259,18 @@ def test_a_bundle_of_another_kind_of_inputs_is_refused(tiny_pair, tmp_path):
         )
     spec = dataclasses.asdict(load_decoder(stop_bundle(tmp_path / "d", tiny_pair), tiny_pair).controller.spec)
     assert spec == {"draft_layers": (1,), "draft_hidden_size": 16, "top": 2}
+
+
+def test_a_machine_of_other_prices_is_warned_about(tiny_pair, tmp_path):
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps(PROFILE.to_record()))
+    folder = stop_bundle(tmp_path / "b", tiny_pair)
+    with pytest.warns(UserWarning, match=r"a drafted token costs 0.10 target passes, and here it is 0.1[0-9]"):
+        load_decoder(folder, tiny_pair, latency=file)
+    with pytest.raises(ValueError, match="a bundle has no traces: reprice is not possible"):
+        load_decoder(folder, tiny_pair, latency=file, reprice=True)
+    here = draft_cost(undisturbed(PROFILE), 3, 40.0, sampled=True)
+    same = stop_bundle(tmp_path / "c", tiny_pair, change=lambda card: card["prices"].update(draft_cost=here))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_decoder(same, tiny_pair, latency=file)

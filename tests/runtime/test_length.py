@@ -162,8 +162,8 @@ def test_a_length_that_saw_the_draft_is_noticed(pair, tmp_path, monkeypatch):
 
 def tokens_and_passes(decoder, monkeypatch, rounds=12):
     """Drafted tokens and draft passes of each round."""
-    passes, feed = [], ChainDraft._next_logits
-    monkeypatch.setattr(ChainDraft, "_next_logits", lambda self, tokens: (passes.append(1), feed(self, tokens))[1])
+    passes, feed = [], ChainDraft._next_row
+    monkeypatch.setattr(ChainDraft, "_next_row", lambda self, tokens: (passes.append(1), feed(self, tokens))[1])
     steps = decoder.stream(PROMPT, max_new_tokens=200, temperature=1.0, randomness=Randomness(0))
     found = []
     for step in itertools.islice(steps, 1, 1 + rounds):
