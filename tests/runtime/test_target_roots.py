@@ -33,6 +33,20 @@ def test_several_target_roots_are_lossy_and_marked(temperature):
         build_decoder(pair, speculative(rooted, "rrs_without_replacement"))
 
 
+def test_more_roots_are_further_from_the_target():
+    """Exact total variation of two emitted tokens over six pairs of toy models (docs/stopping.md)."""
+    settings, distances = SamplingSettings(1.0), {1: [], 2: [], 3: []}
+    for seed in range(6):
+        pair = ModelPair(TableModel(4, seed=20 + seed), TableModel(4, seed=40 + seed))
+        expected = target_law(pair.target, PROMPT, 2, settings)
+        for roots, found in distances.items():
+            rooted = {"kind": "multi_candidate", "config": [roots, 1], "roots": "target"}
+            law = decoder_law(pair, speculative(rooted, "rrs_without_replacement", lossy=roots > 1), 2, settings)
+            found.append(total_variation(law, expected))
+    means = {roots: sum(found) / len(found) for roots, found in distances.items()}
+    assert max(distances[1]) < 1e-9 and 0.05 < means[2] < means[3], means
+
+
 def test_the_papers_target_initialised_tree_decodes():
     pair = ModelPair(tiny_llama(seed=1), tiny_llama(seed=2))
     drafter = {"kind": "multi_candidate", "config": [2, 4, 3, 1, 1], "roots": "target"}

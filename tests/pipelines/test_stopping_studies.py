@@ -1,0 +1,65 @@
+"""The studies of stop rules: the grid's tables, and what several roots drawn from the target cost."""
+
+import json
+
+import pytest
+import torch
+
+from pipelines.reporting.stopping_folder import read_stopping
+from pipelines.reporting.stopping_report import StoppingReport
+from pipelines.studies.stopping_report import write_report
+from pipelines.studies.target_roots import PLAIN, TargetRootsConfig, arms, decoded, log_probability, markdown, summarised
+from predictors.sampling import SamplingSettings
+from runtime import ModelPair
+from tests.ancestral import LlamaLogits
+from tests.pipelines.hand_made_stopping import write_stopping
+from tests.pipelines.toy_bench import toy_prompts
+from tests.toys import tiny_llama
+
+CONFIG = TargetRootsConfig(roots=(1, 3), below=(2, 1), max_new_tokens=8, bootstrap_replicates=50)
+
+
+def test_every_arm_stands_in_the_tables(tmp_path):
+    write_stopping(tmp_path / "stopping", tmp_path / "stoppers")
+    path = tmp_path / "stopping/provenance.json"
+    origin = {"device": {"slug": "toy", "cpu": "toy", "gpus": [], "bfloat16_flags": []}, "threads": 1, "commit": None}
+    origin |= {"date": "today", "models": {"target": {"dtype": "float32"}}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | origin))
+    results = read_stopping(tmp_path / "stopping", tmp_path / "stoppers")
+    write_report(tmp_path / "out", "p", StoppingReport(results, replicates=50, seed=0))
+    text = (tmp_path / "out/stopping.md").read_text()
+    assert "| chain-4 | 0.97 | 2.95 | 2.0 | 1.80 (1.80–1.80) | -10.0% (-10.0% to -10.0%) |" in text
+    assert "| fork-4.2 early_stop-1 |" in text and "## T=1" in text
+    arms_written = json.loads((tmp_path / "out/stopping.json").read_text())["settings"][0]["arms"]
+    assert {arm["arm"] for arm in arms_written} >= {"chain-2", "chain-4", "fork-4.2"}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair(tiny_llama(seed=0), tiny_llama(seed=1, layers=1))
+
+
+def test_log_probability_is_the_targets(pair):
+    prompt, text, logits = [1, 2, 3], [4, 5, 4], LlamaLogits(pair.target.model)
+    expected = sum(
+        float(torch.log_softmax(logits.logits([*prompt, *text[:place]]).double(), -1)[token])
+        for place, token in enumerate(text)
+    )
+    assert log_probability(pair, prompt, text) == pytest.approx(expected, abs=1e-4)
+
+
+def test_lossy_arms_say_so_and_one_root_is_the_targets_own(pair):
+    decoders = arms(pair, CONFIG)
+    assert {name: decoder.lossy for name, decoder in decoders.items()} == {PLAIN: False, "W = 1": False, "W = 3": True}
+    rows = [
+        row
+        for prompt in toy_prompts(6)
+        for temperature in (0.0, 1.0)
+        for row in decoded(pair, decoders, prompt, SamplingSettings(temperature), CONFIG)
+    ]
+    summary = {(row["arm"], row["temperature"]): row for row in summarised(rows, CONFIG)}
+    assert summary["W = 1", 0.0]["same"] == 1 > summary["W = 3", 0.0]["same"]
+    assert summary["W = 1", 0.0]["likelihood_over_plain"]["value"] == 0
+    assert summary["W = 3", 0.0]["likelihood_over_plain"]["value"] < 0, "not the likeliest text any more"
+    assert summary["W = 3", 1.0]["lossy"] and not summary[PLAIN, 1.0]["lossy"]
+    assert "| 0 | W = 3 | LOSSY |" in markdown(list(summary.values()))
