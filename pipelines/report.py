@@ -48,9 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "selection", type=Path, help="folder of the selection stage; its section is left out without it"
     )
     parser.add_argument("selectors", type=Path, help="folder of the selectors' records")
-    parser.add_argument(
-        "stopping", type=Path, help="folder of the stopping stage; its section is left out without it"
-    )
+    parser.add_argument("stopping", type=Path, help="folder of the stopping stage; its section is left out without it")
     parser.add_argument("stoppers", type=Path, help="folder of the stop models' records")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 

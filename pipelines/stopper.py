@@ -69,7 +69,12 @@ def run(args: argparse.Namespace) -> None:
         tracking.log(run_id, _tracked(measured) | {"validation_gain": chosen.validation_gain}, {})
     lineage = {"head_sha256": head_sha256, "traces_sha256": manifest.content_hash}
     draft = draft_cost(undisturbed(profile), manifest.gamma_max, context, sampled=True)
-    prices = {"draft_cost": draft, "gamma": manifest.gamma_max, "context": context, "profile_hash": profile.profile_hash}
+    prices = {
+        "draft_cost": draft,
+        "gamma": manifest.gamma_max,
+        "context": context,
+        "profile_hash": profile.profile_hash,
+    }
     card = build_card(args.predictor, manifest, config, model, chosen, measured, lineage) | {"prices": prices}
     write_bundle(args.bundle, card, tensors)
     learned = {"predictor": args.predictor, "history": model.history, "best_epoch": model.best_epoch}

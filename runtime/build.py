@@ -145,8 +145,8 @@ def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Con
         controller = controller.with_epsilon(parsed.epsilon)
     if controller.follows_one_draft and parsed.retention == "prior":
         raise ValueError(
-            f"{where}: retention 'prior' asks the controller about all branches in turn, and {controller.kind} follows one draft. "
-            "Use retention 'posterior'."
+            f"{where}: retention 'prior' asks the controller about all branches in turn, and {controller.kind} follows one "
+            "draft. Use retention 'posterior'."
         )
     if controller.actions:
         raise ValueError(

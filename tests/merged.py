@@ -54,7 +54,9 @@ class SignalSession(Session):
 def merged_law(decoder, prompt, length, settings, eos_tokens=frozenset()):
     """Law of the ``length`` tokens that ``decoder`` (overlap none, table models) emits after ``prompt``."""
     relay = Relay()
-    request = Request(list(prompt), length, settings, relay, frozenset(eos_tokens), (), False, decoder.controller.draft_layers)
+    request = Request(
+        list(prompt), length, settings, relay, frozenset(eos_tokens), (), False, decoder.controller.draft_layers
+    )
     states = {"start": (BranchRun(decoder, request), 1.0)}
     law: dict[tuple[int, ...], float] = {}
     while states:

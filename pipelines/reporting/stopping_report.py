@@ -2,8 +2,8 @@
 
     measured   tokens / seconds of real decodes, interleaved and paired by prompt, over the chain that was fastest on validation
                prompts; forks also over the static fork that was
-    replayed   Σ tokens / Σ seconds over drafts that nothing cut short, from the latency profile: the model's rule, the paper's, and
-               a perfect one's, which is the most that any stop rule can bring
+    replayed   Σ tokens / Σ seconds over drafts that nothing cut short, from the latency profile: the model's rule, the paper's,
+               and a perfect one's, which is the most that any stop rule can bring
 
 Intervals by bootstrap over documents.
 """
@@ -106,7 +106,9 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
         paying = ", ".join(f"{arm['arm']} {_percent(arm['gain'])}" for arm in sure)
         best = max(rules, key=lambda arm: arm["gain"]["value"])
         verdict = (
-            f"these surely pay: {paying}" if sure else f"none surely pays; the fastest is {best['arm']}, {_percent(best['gain'])}"
+            f"these surely pay: {paying}"
+            if sure
+            else f"none surely pays; the fastest is {best['arm']}, {_percent(best['gain'])}"
         )
         found.append(f"{row['setting']}, over the best static chain ({row['best'][CHAIN]}): {verdict}.")
     for model in quality["models"][:1]:

@@ -1,4 +1,4 @@
-"""Stage of the studies: the grid of MCSD's experiments (widths, depths, k-configurations, static and dynamic) as Markdown and JSON.
+"""Stage of the studies: the grid of MCSD's experiments (widths, depths, k-configurations, static and dynamic) in tables.
 
 Writes a folder named after the device: ``stopping.md`` and ``stopping.json``.
 """

@@ -1,7 +1,7 @@
 """Study: what several roots drawn from the target cost in quality (LOSSY; MCSD's "target initialisation").
 
-The trees of paper 002 with W = 1, 2, 3 roots decode the same prompts as the target alone. One root is lossless. Of several the one
-whose subtree is accepted furthest is emitted, so tokens with predictable continuations come out too often.
+The trees of paper 002 with W = 1, 2, 3 roots decode the same prompts as the target alone. One root is lossless. Of several the
+one whose subtree is accepted furthest is emitted, so tokens with predictable continuations come out too often.
 
     likelihood   mean log-probability, nats a token, that the target's temperature-1 law gives to what was emitted
     same         at temperature 0: share of prompts decoded to the target's own text
@@ -108,7 +108,8 @@ def decoded(
     from pipelines.measuring.seeds import seed_of
 
     key = f"{config.seed}/{prompt.id}/{settings.temperature}"
-    rows, texts = [], {}
+    rows: list[dict[str, Any]] = []
+    texts: dict[str, list[int]] = {}
     for name in random.Random(key).sample(list(decoders), len(decoders)):
         arm = decoder_arm(decoders[name], config.max_new_tokens)
         run, seconds = timed(arm, prompt.tokens, settings, seed_of(key))
@@ -116,7 +117,7 @@ def decoded(
         place = {"arm": name, "temperature": settings.temperature, "document": prompt.document}
         counts = {"tokens": len(run.tokens), "seconds": seconds, "lossy": decoders[name].lossy}
         rows.append({**place, **counts, "log_probability": log_probability(pair, prompt.tokens, run.tokens)})
-    return [{**row, "same": float(texts[row["arm"]] == texts[PLAIN])} for row in rows]
+    return [{**row, "same": float(texts[str(row["arm"])] == texts[PLAIN])} for row in rows]
 
 
 def log_probability(pair: "ModelPair", prompt: Sequence[int], text: Sequence[int]) -> float:

@@ -56,7 +56,8 @@ class Controller:
     ``layers`` are the target's hidden states it reads (Hugging Face numbers), ``draft_layers`` the draft's; ``gamma`` is the
     draft length its decisions speak of, if any; ``actions`` are the trees it chooses among, if it does, for drafts at the
     target's temperature and ``verifier``; ``reads_views``: whether it asks what both models said at the newest token;
-    ``contract`` is checked against the pair, if set; ``follows_one_draft``: its hooks take one draft at a time, not several in turn.
+    ``contract`` is checked against the pair, if set; ``follows_one_draft``: its hooks take one draft at a time, not
+    several in turn.
     """
 
     kind: ClassVar[str]

@@ -35,7 +35,6 @@ from predictors.stopping.features import BEHIND, INPUTS, LAW, StopSpec, features
 from predictors.stopping.network import NetworkShape, build_stop_network, served_chances
 from predictors.stopping.rule import StopCalibration, StopPrices, StopRule, StopSetting
 
-
 LARGEST_FACTOR = 1.25  # cost of a drafted token, between two machines, that a bundle serves without a warning
 
 

@@ -1,7 +1,7 @@
 """What a stop rule is worth: tokens per second, replayed on rounds whose drafts were not cut short.
 
     tokens  = min(accepted, m) + 1
-    seconds = round(m) + (passes - m) draft + asked question      m submitted tokens; draft passes with a law; questions to a model
+    seconds = round(m) + (passes - m) draft + asked question      m submitted tokens; passes with their laws; questions
 
 A rule that keeps the token about to be drawn submits it; one that does not has paid a pass for the law that it stopped at. The
 rounds are those that the collected decoder visited: a rule that stops elsewhere visits others, which only decoding sees. Of a

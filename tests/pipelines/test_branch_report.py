@@ -60,7 +60,17 @@ def inputs(tmp_path_factory):
 
 
 def stage(inputs, output):
-    names = ("benchmark", "calibration", "labels", "verifiers", "latency", "selection", "selectors", "stopping", "stoppers")
+    names = (
+        "benchmark",
+        "calibration",
+        "labels",
+        "verifiers",
+        "latency",
+        "selection",
+        "selectors",
+        "stopping",
+        "stoppers",
+    )
     args = SimpleNamespace(pair="p", device=inputs / "device.json", pair_folder=inputs / "pair", output=output)
     report.run(SimpleNamespace(**vars(args), **{name: inputs / name for name in names}, params=inputs / "params.yaml"))
     return output / "toy-1c"

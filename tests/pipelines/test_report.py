@@ -137,7 +137,7 @@ def test_page_is_well_formed_and_works_offline(folder, timing):
     page = Page()
     page.feed(text)
     assert not page.open
-    assert page.images == 13
+    assert page.images == 15
     assert all(link.startswith("data:image/png;base64,") for link in page.links)
     assert not re.search(r"https?://|url\(|@import", text)
     assert "&lt;b&gt;note" in text

@@ -1,4 +1,4 @@
-"""From a pair to measured stop rules, on tiny models: token traces, stop models, bundles, timed decodes, what the report reads."""
+"""From a pair to measured stop rules, on tiny models: token traces, stop models, bundles, timed decodes, report."""
 
 import json
 import warnings

@@ -8,7 +8,15 @@ import torch
 from pipelines.reporting.stopping_folder import read_stopping
 from pipelines.reporting.stopping_report import StoppingReport
 from pipelines.studies.stopping_report import write_report
-from pipelines.studies.target_roots import PLAIN, TargetRootsConfig, arms, decoded, log_probability, markdown, summarised
+from pipelines.studies.target_roots import (
+    PLAIN,
+    TargetRootsConfig,
+    arms,
+    decoded,
+    log_probability,
+    markdown,
+    summarised,
+)
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 from tests.ancestral import LlamaLogits

@@ -13,7 +13,7 @@ from trace_collection.shards import shard_name, trace_schema, write_manifest, wr
 GAMMA, ROUNDS = 6, 10
 SPEC = StopSpec((1,), 8, 3)
 SETTINGS = (0.0, 1.0)
-SPLITS = {"train": 60, "validation": 25, "test": 40}  # documents
+SPLITS = {"train": 60, "validation": 60, "test": 40}  # documents
 
 
 def write_tokens(folder: Path, informative: bool = True, seed: int = 0) -> Path:
