@@ -90,6 +90,7 @@ def stop_bundle(
                 "settings": {"temperature": temperature},
                 "rule": {"threshold": 0.5, "min_tokens": 0, **rule},
                 "static_length": 1,
+                "tried": {"threshold": 0.5, "min_tokens": 0, **rule},
             }
             for temperature in temperatures
         ],

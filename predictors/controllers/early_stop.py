@@ -14,7 +14,7 @@ Shape suffixes: E nodes of a level, F features.
 import copy
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -41,11 +41,13 @@ LARGEST_FACTOR = 1.25  # cost of a drafted token, between two machines, that a b
 @dataclass(frozen=True)
 class StopConfig(BundleConfig):
     """``threshold``, if given, replaces the exported rules: the token's own chance, or the ``product`` along the draft, must not
-    fall below it; ``keeps`` the token about to be drawn, as MCSD does (`predictors.stopping.rule`)."""
+    fall below it; ``keeps`` the token about to be drawn, as MCSD does (`predictors.stopping.rule`). ``asked``: follow the best
+    rule that asks, whether it pays or not."""
 
     threshold: float | None = None
     product: bool = False
     keeps: bool = True
+    asked: bool = False
 
 
 class StopSession(Session):
@@ -77,7 +79,8 @@ class StopSession(Session):
         """Whether to stop before the next token of all these nodes."""
         rule, drafted = self.setting.rule, laws[0].drafted
         self.last = False
-        if self.asks and not self.bypassed and (self.controller.inputs != BEHIND or drafted):
+        known = self.controller.inputs != BEHIND or drafted > 0
+        if known and not self.bypassed and rule.asks_at(drafted):
             self._read(laws)
         if self.bypassed or not self.asks:
             return drafted >= self.setting.static_length
@@ -124,21 +127,27 @@ class EarlyStop(LearnedController):
     def from_config(cls, values: Mapping[str, Any]) -> Self:
         config = parse_config(StopConfig, values, f"controller {cls.kind}")
         controller = cls(read_bundle(config.bundle))
-        if config.threshold is None:
-            return controller
-        rule = StopRule(config.threshold, config.product, config.keeps)
-        return controller.with_rule(rule)
+        if config.threshold is not None:
+            rule = StopRule(config.threshold, config.product, config.keeps)
+            return controller.with_settings(replace(made, rule=rule) for made in controller.settings)
+        if config.asked:
+            return controller.with_settings(replace(made, rule=made.tried) for made in controller.settings)
+        return controller
 
-    def with_rule(self, rule: StopRule) -> Self:
-        """The same model under ``rule`` at every captured setting."""
+    def with_settings(self, settings: Iterable[StopSetting]) -> Self:
+        """The same model under other rules."""
         changed = copy.copy(self)
-        changed.settings = tuple(replace(made, rule=rule) for made in self.settings)
+        changed.settings = tuple(settings)
         changed._tap()
         return changed
 
+    @property
+    def asks(self) -> bool:
+        """Whether the model is asked at any captured setting."""
+        return any(made.rule.asks for made in self.settings)
+
     def _tap(self) -> None:
-        asks = any(made.rule.asks for made in self.settings)
-        self.draft_layers = self.spec.draft_layers if self.inputs != LAW and asks else ()
+        self.draft_layers = self.spec.draft_layers if self.inputs != LAW and self.asks else ()
 
     def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
         made = self.prices

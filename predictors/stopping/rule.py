@@ -2,7 +2,7 @@
 
     P̂ = σ(scale · logit + bias)                             calibrated on drafts that no rule cut short
     score = P̂ of the token, or with ``product`` Π P̂ along the draft: that it survives with all before it
-    stop where score < threshold, after at least ``min_tokens``
+    stop where score < threshold, after at least ``min_tokens``; a token's own score is not asked for before
 
 ``keeps``: the token that is about to be drawn where the rule says stop is still drawn and verified, as in MCSD (whose score is
 the token's own) and SpecDec++ (whose product ends with the token before it). Without it drafting ends before that token. Either
@@ -53,6 +53,10 @@ class StopRule:
         """Whether any score could stop drafting."""
         return self.threshold > 0
 
+    def asks_at(self, drafted: int) -> bool:
+        """Whether the score behind ``drafted`` tokens can matter."""
+        return self.asks and (self.product or drafted >= self.min_tokens)
+
 
 @dataclass(frozen=True)
 class StopPrices:
@@ -68,11 +72,12 @@ class StopPrices:
 @dataclass(frozen=True)
 class StopSetting:
     """What is done at captured sampling ``settings``: the ``rule``, and the best ``static_length``, which is drafted where the
-    rule never asks."""
+    rule never asks. ``tried`` is the best rule that asks, whether it pays or not."""
 
     settings: SamplingSettings
     rule: StopRule
     static_length: int
+    tried: StopRule
 
     def __post_init__(self) -> None:
         if self.static_length < 0:

@@ -10,7 +10,7 @@ Shape suffixes: R rounds, G places (γ_max), N tokens.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -24,6 +24,7 @@ from predictors.training.stop_replay import Outcome, StopCosts, StopReplay
 from predictors.training.token_table import Rounds, TokenTable
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8)
+LEAST = (0, 1, 2, 3, 4)
 EPSILONS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
 PAPERS = {"specdecpp": StopRule(0.7, product=True, keeps=True)}  # 1 - h
 MCSD = StopRule(0.4, keeps=True)  # β
@@ -68,12 +69,16 @@ class StopStudy:
         self.largest_RG = self.whole.spread(table.features("law")[:, 0].double().numpy(), 1.0)
         self.replay = StopReplay(self.whole, costs)
 
-    def at(self, setting: int, half: int | None = None) -> tuple[StopReplay, np.ndarray, np.ndarray]:
-        """Replay, chances and largest probabilities of the rounds at one sampling setting, of all documents or of every other."""
+    def at(
+        self, setting: int, half: int | None = None, question: float | None = None
+    ) -> tuple[StopReplay, np.ndarray, np.ndarray]:
+        """Replay, chances and largest probabilities of the rounds at one sampling setting, of all documents or of every other;
+        ``question``: seconds of one, if not as measured."""
         mask_R = self.whole.setting_R == setting
         if half is not None:
             mask_R &= np.unique(self.whole.document_R, return_inverse=True)[1] % 2 == half
-        return StopReplay(self.whole.take(mask_R), self.replay.costs), self.chances_RG[mask_R], self.largest_RG[mask_R]
+        costs = self.replay.costs if question is None else replace(self.replay.costs, question=question)
+        return StopReplay(self.whole.take(mask_R), costs), self.chances_RG[mask_R], self.largest_RG[mask_R]
 
 
 def choose(train: StopStudy, validation: StopStudy, config: StopCalibrationConfig) -> Chosen:
@@ -86,14 +91,14 @@ def choose(train: StopStudy, validation: StopStudy, config: StopCalibrationConfi
         static = max(lengths, key=lambda length: known.static(length).throughput)
         rules = [
             StopRule(threshold, whole, keeps, least)
-            for threshold, whole, keeps, least in product(THRESHOLDS, (False, True), (False, True), (0, 1))
+            for threshold, whole, keeps, least in product(THRESHOLDS, (False, True), (False, True), LEAST)
         ]
         outcomes = [replay.stopped(chances_RG, rule, validation.inputs) for rule in rules]
         best = max(range(len(rules)), key=lambda place: outcomes[place].throughput)
         unseen = others.stopped(their_chances_RG, rules[best], validation.inputs)
         gain = _gain(unseen, others.static(static), others.rounds, config)
         sure = gain["low"] is not None and gain["low"] > 0
-        settings.append(StopSetting(made, rules[best] if sure else StopRule(0.0), static))
+        settings.append(StopSetting(made, rules[best] if sure else StopRule(0.0), static, rules[best]))
         gains.append(gain["value"] if sure else 0.0)
         every, _, largest_RG = validation.at(number)
         speeds = {epsilon: every.confidence(largest_RG, epsilon).throughput for epsilon in EPSILONS}
@@ -125,6 +130,8 @@ def _part(test: StopStudy, number: int, chosen: Chosen, config: StopCalibrationC
         "confidence": replay.confidence(largest_RG, chosen.epsilons[number]),
         "paper": replay.stopped(chances_RG, test.paper, test.inputs),
         "model": replay.stopped(chances_RG, setting.rule, test.inputs) if setting.rule.asks else static,
+        "asked": replay.stopped(chances_RG, setting.tried, test.inputs),
+        "asked for nothing": test.at(number, question=0.0)[0].stopped(chances_RG, setting.tried, test.inputs),
         "perfect": replay.perfect(),
     }
     return {

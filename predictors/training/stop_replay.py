@@ -78,7 +78,8 @@ class StopReplay:
     def stopped(self, chances_RG: np.ndarray, rule: StopRule, inputs: str) -> Outcome:
         """What ``rule`` makes of a model's chances of every drafted token."""
         first_R, passes_R = _ends(scores(chances_RG, rule, inputs), rule.threshold, rule.min_tokens)
-        asked_R = passes_R - (inputs == BEHIND) if rule.asks else 0
+        asked_at = [rule.asks_at(place) and (inputs != BEHIND or place > 0) for place in range(chances_RG.shape[1])]
+        asked_R = np.append(0, np.cumsum(asked_at))[passes_R]
         return self._outcome(passes_R if rule.keeps else first_R, passes_R, asked_R)
 
     def confidence(self, largest_RG: np.ndarray, epsilon: float) -> Outcome:

@@ -100,7 +100,8 @@ def test_every_arm_is_timed_on_every_prompt(folder):
     table = pd.read_parquet(folder / "stopping" / "toy-1c" / DECODING)
     test, validation = (table[table["split"] == split] for split in ("test", "validation"))
     dynamic = {f"fork-3.2 {name}" for name in EARLY_STOPS}
-    assert set(test["drafter"]) == COLUMNS | dynamic | {"autoregressive"}
+    asked = {f"{name}, asked anyway" for name in STOPPERS}  # of those that calibration left unasked
+    assert set(test["drafter"]) - asked == COLUMNS | dynamic | {"autoregressive"}
     assert set(test[test["family"] == DYNAMIC]["drafter"]) == dynamic
     assert set(validation["drafter"]) == {"chain-1", "chain-3", "confidence-0.05", "fork-2.1", "fork-3.2"}
     assert set(test.groupby(["drafter", "setting"])["prompt"].nunique()) == {3}
@@ -164,5 +165,7 @@ def test_a_stage_needs_stop_models(tmp_path):
 def test_records_are_functions_of_their_inputs(folder):
     record = json.loads((folder / "stoppers" / "specdecpp.json").read_text())
     assert set(record["parts"]) == {"T=0", "T=1"} and record["tokens"]["all"]["tokens"] > 50
-    assert set(record["parts"]["T=1"]["policies"]) == {"static", "confidence", "paper", "model", "perfect"}
+    assert set(record["parts"]["T=1"]["policies"]) == {
+        *("static", "confidence", "paper", "model", "asked", "asked for nothing", "perfect")
+    }
     assert len(record["product_bias"]["predicted"]) == 4

@@ -130,9 +130,9 @@ def test_outcomes_by_hand():
     static = replay.static(2)
     assert static.tokens.tolist() == [2, 3] and static.seconds == pytest.approx([1.4, 1.4])
     dropped = replay.stopped(chances, StopRule(0.5), "before")  # stops at the second law, which has cost a pass
-    assert dropped.submitted.tolist() == [1, 1] and dropped.seconds == pytest.approx([1.2 + 0.15 + 0.02] * 2)
+    assert dropped.submitted.tolist() == [1, 1] and dropped.seconds == pytest.approx([1.2 + 0.15 + 0.01] * 2)
     kept = replay.stopped(chances, StopRule(0.5, keeps=True), "before")
-    assert kept.submitted.tolist() == [2, 2] and kept.seconds == pytest.approx([1.4 + 0.02] * 2)
+    assert kept.submitted.tolist() == [2, 2] and kept.seconds == pytest.approx([1.4 + 0.01] * 2)
     seen = replay.stopped(
         chances, StopRule(0.5, keeps=True), "behind"
     )  # of the second token, once the third law is there
@@ -155,20 +155,22 @@ def test_replay_submits_what_a_served_session_does(inputs):
         rule = StopRule(threshold, product, keeps, least)
         outcome = replay.stopped(chances, rule, inputs)
         served = [_served(row, rule, inputs) for row in chances]
-        assert outcome.submitted.tolist() == [submitted for submitted, _ in served], rule
-        spent = COST.rounds_SM[0, outcome.submitted] + [0.15 * (passes - submitted) for submitted, passes in served]
-        asked = [passes - (inputs == "behind") for _, passes in served]
+        assert outcome.submitted.tolist() == [submitted for submitted, *_ in served], rule
+        spent = COST.rounds_SM[0, outcome.submitted] + [0.15 * (passes - submitted) for submitted, passes, _ in served]
+        asked = [questions for *_, questions in served]
         assert outcome.seconds == pytest.approx(spent + 0.01 * np.array(asked))
 
 
 def _served(chances, rule, inputs):
-    """Submitted tokens and passes of a chain of GAMMA tokens under a session that is told ``chances``."""
-    asked = iter(chances)
+    """Submitted tokens, passes and questions of a chain of GAMMA tokens under a session that is told ``chances``."""
+    questions = []
     controller = SimpleNamespace(
         inputs=inputs,
-        setting=lambda settings: StopSetting(settings, rule, 2),
+        setting=lambda settings: StopSetting(settings, rule, 2, rule),
         guard=SimpleNamespace(covers=lambda _: True, reaches=lambda _: True, trusts=lambda finite, *_: finite and True),
-        predict=lambda laws: ([float(next(asked))], 0.0),
+        predict=lambda laws: (questions.append(laws), ([float(chances[laws[0].drafted - (inputs == "behind")])], 0.0))[
+            1
+        ],
         max_distance=1e9,
     )
     settings = SamplingSettings(1.0)
@@ -178,11 +180,11 @@ def _served(chances, rule, inputs):
     for drafted in range(GAMMA):
         law = NextLaw(root, settings, drafted, law_V.log(), law_V)
         if session.stop_before(law):
-            return drafted, drafted + 1
+            return drafted, drafted + 1, len(questions)
         if session.stop_after(DrawnToken(law, torch.tensor(0))):
-            return drafted + 1, drafted + 1
+            return drafted + 1, drafted + 1, len(questions)
     session.end_round(RoundRecord(drafted=GAMMA, accepted=3))
-    return GAMMA, GAMMA
+    return GAMMA, GAMMA, len(questions)
 
 
 def test_costs_are_the_profiles():

@@ -1,6 +1,7 @@
 """What rules that stop drafting do on held-out prompts, on the clock: parameters and order of work.
 
-    chains      every static length; confidence at every ε; entropy, roc, ema; every stop model
+    chains      every static length; confidence at every ε; entropy, roc, ema; every stop model, and where calibration leaves it
+                unasked also the model asked anyway
     trees       static forks and k-configurations; dynamic forks, stopped by MCSD's models where every chain's chance is below β
 
 All arms, interleaved and paired, with one seed per prompt; on validation prompts only what has a setting to choose.
@@ -20,6 +21,7 @@ from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import TEST, VALIDATION
 from pipelines.measuring.stopping.names import (
+    ASKED,
     CHAIN,
     CONFIDENCE,
     CONFIG,
@@ -33,6 +35,7 @@ from pipelines.measuring.stopping.names import (
 from pipelines.measuring.verifiers.shapes import setting_name
 from pipelines.measuring.verifiers.timing import PLAIN_ARM, ArmName, decode_rows
 from pipelines.prompt_table import Prompt
+from predictors.controllers import EarlyStop
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, build_decoder, load_decoder
 
@@ -99,7 +102,12 @@ class StoppingStudy:
         for kind in UNLEARNED:
             self._add(self.others, kind, RULE, self._chain(max(config.gammas), {"kind": kind}))
         for name, folder in bundles.items():
-            self._add(self.others, name, RULE, load_decoder(folder, pair))
+            exported = load_decoder(folder, pair)
+            self._add(self.others, name, RULE, exported)
+            model = exported.controller
+            if isinstance(model, EarlyStop) and not model.asks:
+                tried = self._chain(max(config.gammas), {"kind": model.kind, "bundle": str(folder), "asked": True})
+                self._add(self.others, f"{name}, {ASKED}", RULE, tried)
         for width, depth in config.forks:
             self._add(self.tuned, f"{FORK}-{width}.{depth}", FORK, self._fork(width, depth, {"kind": "fixed"}))
         for widths in config.configs:
