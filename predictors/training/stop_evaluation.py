@@ -23,7 +23,7 @@ from predictors.training.stop_fit import StopTrainConfig, TrainedStopModel
 from predictors.training.stop_replay import Outcome, StopCosts, StopReplay
 from predictors.training.token_table import Rounds, TokenTable
 
-THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8)
+THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 LEAST = (0, 1, 2, 3, 4)
 EPSILONS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
 PAPERS = {"specdecpp": StopRule(0.7, product=True, keeps=True)}  # 1 - h
