@@ -18,6 +18,7 @@ DECODES = pa.schema(
         ("split", pa.string()),
         ("prompt_tokens", pa.int32()),
         ("order", pa.int32()),
+        ("repeat", pa.int32()),
         *ARM,
         ("tokens", pa.int32()),
         ("seconds", pa.float64()),

@@ -1,7 +1,7 @@
 """Which rule that stops drafting pays: what its model knows of held-out tokens, what replay promises, and what the clock says.
 
-    measured   tokens / seconds of real decodes, interleaved and paired by prompt, over the chain that was fastest on validation
-               prompts; forks also over the static fork that was
+    measured   tokens / seconds of real decodes, the fastest of their repeats, interleaved and paired by prompt, over the chain that
+               was fastest on validation prompts; forks also over the static fork that was
     replayed   Σ tokens / Σ seconds over drafts that nothing cut short, from the latency profile: the model's rule, the paper's,
                and a perfect one's, which is the most that any stop rule can bring
 
@@ -27,7 +27,8 @@ class StoppingReport:
         self.results = results
         self.replicates = replicates
         self.seed = seed
-        decoding = results.decoding
+        fastest = results.decoding.groupby(["split", "setting", "prompt", "drafter"])["seconds"].idxmin()
+        decoding = results.decoding.loc[fastest.sort_values()]
         self.test = decoding[decoding["split"] == TEST]
         self.validation = decoding[decoding["split"] == VALIDATION]
 

@@ -58,7 +58,14 @@ def write_stopping(folder, records) -> None:
                 phases = {f"seconds_{phase}": seconds / 10 for phase in ("draft", "target", "verify", "wait", "rest")}
                 counts = {"tokens": 60, "emitted": 59, "rounds": 20, "drafted": 40, "levels": 40, "accepted": 39}
                 counts |= {"rolled_back": 1, "trimmed": 0, "segments": 20, "bypassed": 0}
-                arm = {"family": family, "drafter": name, "verifier": "block", "split": split, "order": order}
+                arm = {
+                    "family": family,
+                    "drafter": name,
+                    "verifier": "block",
+                    "split": split,
+                    "order": order,
+                    "repeat": 0,
+                }
                 times = {"seconds": seconds, "seconds_rounds": seconds, "seconds_controller": 0.02 * seconds}
                 rows.append({**who, **arm, **counts, **phases, **times})
     write_table(folder / DECODING, rows, DECODES)

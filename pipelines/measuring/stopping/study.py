@@ -4,7 +4,8 @@
                 unasked also the model asked anyway
     trees       static forks and k-configurations; dynamic forks, stopped by MCSD's models where every chain's chance is below β
 
-All arms, interleaved and paired, with one seed per prompt; on validation prompts only what has a setting to choose.
+All arms, interleaved and paired, with one seed per prompt, in several orders; on validation prompts only what has a setting to
+choose.
 """
 
 from collections.abc import Mapping
@@ -47,7 +48,8 @@ VALIDATION_SHARE = 0.2  # of max_minutes, when the validation prompts have to en
 class StoppingConfig:
     """Section ``stopping``: static chains of ``gammas``, confidence rules at ``epsilons``, static ``forks`` (width, depth) and
     ``configs`` (children per node, level by level), and ``dynamic`` forks (none: the last of ``forks``), stopped at threshold
-    ``beta``. Rules without a length of their own draft at most the longest of ``gammas``."""
+    ``beta``. Rules without a length of their own draft at most the longest of ``gammas``. Everything is decoded ``repeats``
+    times, to the same text in another order; the fastest counts."""
 
     validation_prompts: int = 6
     test_prompts: int = 24
@@ -57,6 +59,7 @@ class StoppingConfig:
     configs: tuple[tuple[int, ...], ...] = ()
     dynamic: tuple[tuple[int, ...], ...] = ()
     beta: float = 0.4
+    repeats: int = 2
     temperatures: tuple[float, ...] = (0.0, 1.0)
     max_new_tokens: int = 48
     threads: int = 2
@@ -64,7 +67,7 @@ class StoppingConfig:
     max_minutes: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("validation_prompts", "test_prompts", "max_new_tokens", "threads"):
+        for name in ("validation_prompts", "test_prompts", "repeats", "max_new_tokens", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
         if not self.gammas or not self.epsilons or not self.forks or not self.temperatures:
@@ -123,7 +126,7 @@ class StoppingStudy:
         """Rows of all decodes."""
         config, arms = self.config, len(self.tuned) + len(self.others)
         decodes = config.validation_prompts * len(self.tuned) + config.test_prompts * arms
-        with tqdm(total=len(config.settings) * decodes, desc="stopping", unit="run") as bar:
+        with tqdm(total=config.repeats * len(config.settings) * decodes, desc="stopping", unit="run") as bar:
             self.blocks = Blocks(self.log, bar, config.max_minutes)
             for arm in (*self.tuned.values(), *self.others.values()):
                 arm(self.prompts[VALIDATION][0].tokens, config.settings[0], 0)
@@ -135,11 +138,11 @@ class StoppingStudy:
     def _decoded(self, split: str, share: float, count: int, arms: Mapping[ArmName, Arm]) -> Rows:
         rows = Rows()
         for prompt in self.blocks.within(share, self.prompts[split][:count]):
-            for settings in self.config.settings:
-                measure = partial(
-                    decode_rows, arms, self.families, split, prompt, settings, self.config.seed, self.blocks.bar
-                )
-                rows += self.blocks.once(f"{split}/{prompt.id}/{setting_name(settings)}", len(arms), measure)
+            for settings, repeat in product(self.config.settings, range(self.config.repeats)):
+                where = split, prompt, settings, self.config.seed
+                measure = partial(decode_rows, arms, self.families, *where, self.blocks.bar, repeat)
+                key = f"{split}/{prompt.id}/{setting_name(settings)}/{repeat}"
+                rows += self.blocks.once(key, len(arms), measure)
         return rows
 
     def _add(self, arms: dict[ArmName, Arm], name: str, family: str, decoder: Decoder) -> None:

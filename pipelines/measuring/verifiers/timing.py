@@ -39,19 +39,20 @@ def decode_rows(
     settings: SamplingSettings,
     seed: int,
     bar: tqdm,
+    repeat: int = 0,
 ) -> Rows:
-    """Every arm on one prompt, in an order drawn from the seed; ``families`` names each shape's family.
+    """Every arm on one prompt, in an order drawn from the seed and ``repeat``; ``families`` names each shape's family.
 
-    All draw with one seed: two that do the same emit the same.
+    All draw with one seed, in every repeat: two that do the same emit the same.
     """
     setting = setting_name(settings)
     key = f"{seed}/{split}/{prompt.id}/{setting}"
     rows = []
-    for order, name in enumerate(random.Random(key).sample(list(arms), len(arms))):
+    for order, name in enumerate(random.Random(f"{key}/{repeat}").sample(list(arms), len(arms))):
         drafter, verifier = name
         bar.set_postfix_str(f"{split}, {setting}, {' '.join(dict.fromkeys(name))}")
         run, seconds = timed(arms[name], prompt.tokens, settings, seed_of(key))
-        place = {"split": split, "setting": setting, "order": order}
+        place = {"split": split, "setting": setting, "order": order, "repeat": repeat}
         who = {"prompt": prompt.id, "document": prompt.document, "slice": prompt.slice}
         place["prompt_tokens"] = len(prompt.tokens)
         names = {"family": families.get(drafter, PLAIN), "drafter": drafter, "verifier": verifier}
