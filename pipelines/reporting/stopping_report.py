@@ -1,7 +1,7 @@
 """Which rule that stops drafting pays: what its model knows of held-out tokens, what replay promises, and what the clock says.
 
-    measured   tokens / seconds of real decodes, the fastest of their repeats, interleaved and paired by prompt, over the chain that
-               was fastest on validation prompts; forks also over the static fork that was
+    measured   tokens / seconds of real decodes, the fastest of their repeats, interleaved and paired by prompt, over the chain
+               that was fastest on validation prompts; forks also over the static fork that was
     replayed   Σ tokens / Σ seconds over drafts that nothing cut short, from the latency profile: the model's rule, the paper's,
                and a perfect one's, which is the most that any stop rule can bring
 
