@@ -236,7 +236,7 @@ pairs:
     assert written["tokens"]["all"]["auroc"] > 0.7 and set(written["parts"]) == {"T=0", "T=1"}
     assert controller.spec == SPEC and len(controller.settings) == 2
     features = TokenTable.read(folder).rows("test").features("before")[:50]
-    chances = controller.outputs(features)[:, 0]
+    chances = controller.outputs(features)[:, 0].detach()
     assert ((chances > 0) & (chances < 1)).all() and float(chances.std()) > 0.1
     with pytest.raises(SystemExit, match="section 'two' is missing. Sections there: one"):
         names[3] = "two"
