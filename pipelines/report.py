@@ -62,13 +62,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.reporting.latency_report import LatencyReport
     from pipelines.reporting.quality_report import QualityReport
     from pipelines.reporting.report_page import png, render
-    from pipelines.reporting.selection_folder import read_selection
-    from pipelines.reporting.selection_report import SelectionReport
-    from pipelines.reporting.stopping_folder import read_stopping
-    from pipelines.reporting.stopping_report import StoppingReport
     from pipelines.reporting.timing_report import TimingReport
-    from pipelines.reporting.verifier_folder import read_comparison
-    from pipelines.reporting.verifier_report import VerifierReport
     from predictors.latency import read_profile
 
     config = load_parameters(ReportConfig, args.pair, "report", args.params)
@@ -86,14 +80,7 @@ def run(args: argparse.Namespace) -> None:
     path = args.latency / f"{device}.json"
     profile = read_profile(path) if path.is_file() else None
     beside = BranchReport(branches, config.bootstrap_replicates, config.seed, profile)
-    comparison = read_comparison(args.verifiers / device)
-    rules = None if comparison is None else VerifierReport(comparison, config.bootstrap_replicates, config.seed)
-    chosen = read_selection(args.selection / device, args.selectors)
-    trees = None if chosen is None else SelectionReport(chosen, config.bootstrap_replicates, config.seed)
-    stopped = read_stopping(args.stopping / device, args.stoppers)
-    stops = None if stopped is None else StoppingReport(stopped, config.bootstrap_replicates, config.seed)
-    sections = {"branches": beside, "verifiers": rules, "selection": trees, "stopping": stops}
-    for name, section in sections.items():
+    for name, section in ({"branches": beside} | _sections(args, device, config)).items():
         quality[name] = None if section is None else section.quality()
         timing[name] = None if section is None else section.timing()
     timing["latency"] = None if profile is None else LatencyReport(benchmark, profile).build()
@@ -114,6 +101,26 @@ def run(args: argparse.Namespace) -> None:
     print("\n".join(timing["headline"]))
     for line in _left_out(args, device, timing):
         print(line)
+
+
+def _sections(args: argparse.Namespace, device: str, config: ReportConfig) -> dict[str, Any]:
+    """The sections on measurements that may be missing, by name; ``None`` where one is."""
+    from pipelines.reporting.selection_folder import read_selection
+    from pipelines.reporting.selection_report import SelectionReport
+    from pipelines.reporting.stopping_folder import read_stopping
+    from pipelines.reporting.stopping_report import StoppingReport
+    from pipelines.reporting.verifier_folder import read_comparison
+    from pipelines.reporting.verifier_report import VerifierReport
+
+    found: dict[str, tuple[Any, Any]] = {
+        "verifiers": (VerifierReport, read_comparison(args.verifiers / device)),
+        "selection": (SelectionReport, read_selection(args.selection / device, args.selectors)),
+        "stopping": (StoppingReport, read_stopping(args.stopping / device, args.stoppers)),
+    }
+    return {
+        name: None if results is None else report(results, config.bootstrap_replicates, config.seed)
+        for name, (report, results) in found.items()
+    }
 
 
 def _left_out(args: argparse.Namespace, device: str, timing: dict[str, Any]) -> list[str]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from predictors.latency import LatencyProfile
     from predictors.selection.rule import SelectionRule
     from predictors.training.root_table import RootTable
-    from predictors.training.selector_evaluation import SelectorCalibration
+    from predictors.training.rule_calibration import RuleCalibration
     from predictors.training.selector_fit import Candidate, SelectorConfig, TrainedSelector
     from predictors.training.selector_rows import Labelling
 
@@ -45,11 +45,11 @@ def run(args: argparse.Namespace) -> None:
     from predictors.bundle import write_bundle
     from predictors.latency import read_profile
     from predictors.training.root_table import RootTable
-    from predictors.training.selector_evaluation import SelectorCalibration
+    from predictors.training.rule_calibration import RuleCalibration
     from predictors.training.selector_fit import SelectorConfig
 
     config = load_parameters(SelectorConfig, args.pair, "selector.train", args.params)
-    calibration = load_parameters(SelectorCalibration, args.pair, "selector.calibrate", args.params)
+    calibration = load_parameters(RuleCalibration, args.pair, "selector.calibrate", args.params)
     device = json.loads(args.device.read_text())["slug"]
     profile = read_profile(args.latency / f"{device}.json")
     table = RootTable.read(args.roots)
@@ -108,7 +108,7 @@ class Training:
     table: "RootTable"
     profile: "LatencyProfile"
     config: "SelectorConfig"
-    calibration: "SelectorCalibration"
+    calibration: "RuleCalibration"
     tracking: "Tracking"
     tags: dict[str, str]
 

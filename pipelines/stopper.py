@@ -41,13 +41,14 @@ def run(args: argparse.Namespace) -> None:
     from predictors.bundle import write_bundle
     from predictors.latency import draft_cost, read_profile
     from predictors.latency.actions import undisturbed
-    from predictors.training.stop_evaluation import StopCalibrationConfig, StopStudy, choose, evaluate
+    from predictors.training.rule_calibration import RuleCalibration
+    from predictors.training.stop_evaluation import StopStudy, choose, evaluate
     from predictors.training.stop_fit import StopTrainConfig, fit_stop_model
     from predictors.training.stop_replay import stop_costs
     from predictors.training.token_table import TokenTable
 
     config = load_parameters(StopTrainConfig, args.pair, f"stopper.train.{args.predictor}", args.params)
-    calibration = load_parameters(StopCalibrationConfig, args.pair, "stopper.calibrate", args.params)
+    calibration = load_parameters(RuleCalibration, args.pair, "stopper.calibrate", args.params)
     device = json.loads(args.device.read_text())["slug"]
     profile = read_profile(args.latency / f"{device}.json")
     table = TokenTable.read(args.tokens)

@@ -23,26 +23,12 @@ import torch
 from predictors.selection.network import ServedSelector
 from predictors.selection.rule import NEVER, RATIO, SURPLUS, SelectionRule
 from predictors.training.bootstrap import DocumentBootstrap, interval
+from predictors.training.rule_calibration import RuleCalibration
 from predictors.training.selector_rows import Labelling, SelectorRows
 
 RATE_FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 ORACLE_STEPS = 20
-
-
-@dataclass(frozen=True)
-class SelectorCalibration:
-    """The largest trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation roots;
-    ``bootstrap_replicates`` behind intervals."""
-
-    distance_quantile: float = 0.999
-    distance_margin: float = 2.0
-    bootstrap_replicates: int = 2000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.distance_quantile <= 1 or self.distance_margin <= 0:
-            raise ValueError("distance_quantile must lie in (0, 1] and distance_margin must be positive.")
 
 
 @dataclass(frozen=True)
@@ -72,7 +58,7 @@ def calibrated_rule(
     labelling: Labelling,
     validation: SelectorRows,
     scores: Sequence[str],
-    config: SelectorCalibration,
+    config: RuleCalibration,
 ) -> tuple[SelectionRule, float]:
     """The score, rate factor and margin of most tokens per second on validation roots (of equals the largest margin), with the
     trusted distance; and the gain over the static choice there. Where that gain is not surely one, nothing is asked: 0."""
@@ -130,7 +116,7 @@ def split_oracle(rows: SelectorRows) -> Outcome | None:
 
 
 def evaluate_selector(
-    selector: ServedSelector, labelling: Labelling, rule: SelectionRule, test: SelectorRows, config: SelectorCalibration
+    selector: ServedSelector, labelling: Labelling, rule: SelectionRule, test: SelectorRows, config: RuleCalibration
 ) -> dict[str, Any]:
     """Every policy's block efficiency and tokens per second with intervals, at all settings and at each; what is chosen."""
     tokens_NA, distance_N = served(selector, test)
@@ -164,7 +150,7 @@ def evaluate_selector(
 
 
 def _measured(
-    policies: Mapping[str, Outcome], mask_N: np.ndarray, documents: np.ndarray, config: SelectorCalibration
+    policies: Mapping[str, Outcome], mask_N: np.ndarray, documents: np.ndarray, config: RuleCalibration
 ) -> dict[str, Any]:
     bootstrap = DocumentBootstrap(documents[mask_N], config.bootstrap_replicates, config.seed)
     roots = np.ones(int(mask_N.sum()))

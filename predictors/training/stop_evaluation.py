@@ -19,6 +19,7 @@ import numpy as np
 from predictors.stopping.rule import StopRule, StopSetting
 from predictors.training.bootstrap import DocumentBootstrap, interval
 from predictors.training.metrics import auc
+from predictors.training.rule_calibration import RuleCalibration
 from predictors.training.stop_fit import StopTrainConfig, TrainedStopModel
 from predictors.training.stop_replay import Outcome, StopCosts, StopReplay
 from predictors.training.token_table import Rounds, TokenTable
@@ -29,21 +30,6 @@ EPSILONS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
 PAPERS = {"specdecpp": StopRule(0.7, product=True, keeps=True)}  # 1 - h
 MCSD = StopRule(0.4, keeps=True)  # β
 BINS = 15
-
-
-@dataclass(frozen=True)
-class StopCalibrationConfig:
-    """The largest trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation tokens;
-    ``bootstrap_replicates`` behind intervals."""
-
-    distance_quantile: float = 0.999
-    distance_margin: float = 2.0
-    bootstrap_replicates: int = 2000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.distance_quantile <= 1 or self.distance_margin <= 0:
-            raise ValueError("distance_quantile must lie in (0, 1] and distance_margin must be positive.")
 
 
 @dataclass(frozen=True)
@@ -81,7 +67,7 @@ class StopStudy:
         return StopReplay(self.whole.take(mask_R), costs), self.chances_RG[mask_R], self.largest_RG[mask_R]
 
 
-def choose(train: StopStudy, validation: StopStudy, config: StopCalibrationConfig) -> Chosen:
+def choose(train: StopStudy, validation: StopStudy, config: RuleCalibration) -> Chosen:
     """The static length on training rounds; rule, whether it is asked, and ε on validation rounds."""
     settings, epsilons, gains = [], [], []
     for number, made in enumerate(validation.table.settings):
@@ -107,7 +93,7 @@ def choose(train: StopStudy, validation: StopStudy, config: StopCalibrationConfi
     return Chosen(tuple(settings), limit, tuple(epsilons), float(np.mean(gains)))
 
 
-def evaluate(test: StopStudy, chosen: Chosen, config: StopCalibrationConfig) -> dict[str, Any]:
+def evaluate(test: StopStudy, chosen: Chosen, config: RuleCalibration) -> dict[str, Any]:
     """Quality of the chances, and every policy's tokens per second by sampling setting."""
     settings = test.table.settings
     return {
@@ -121,7 +107,7 @@ def evaluate(test: StopStudy, chosen: Chosen, config: StopCalibrationConfig) -> 
     }
 
 
-def _part(test: StopStudy, number: int, chosen: Chosen, config: StopCalibrationConfig) -> dict[str, Any]:
+def _part(test: StopStudy, number: int, chosen: Chosen, config: RuleCalibration) -> dict[str, Any]:
     replay, chances_RG, largest_RG = test.at(number)
     setting = chosen.settings[number]
     static = replay.static(setting.static_length)
@@ -149,7 +135,7 @@ def _part(test: StopStudy, number: int, chosen: Chosen, config: StopCalibrationC
     }
 
 
-def _gain(outcome: Outcome, static: Outcome, rounds: Rounds, config: StopCalibrationConfig) -> Mapping[str, Any]:
+def _gain(outcome: Outcome, static: Outcome, rounds: Rounds, config: RuleCalibration) -> Mapping[str, Any]:
     bootstrap = DocumentBootstrap(rounds.document_R, config.bootstrap_replicates, config.seed)
     speed, before = (bootstrap.ratio(one.tokens, one.seconds) for one in (outcome, static))
     return interval(outcome.throughput / static.throughput - 1, speed / before - 1)

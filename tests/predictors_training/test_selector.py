@@ -12,8 +12,8 @@ from predictors.latency.actions import Traffic, step_seconds, undisturbed
 from predictors.selection.network import ServedSelector
 from predictors.selection.rule import NEVER, SURPLUS, SelectionRule
 from predictors.training.root_table import RootTable
+from predictors.training.rule_calibration import RuleCalibration
 from predictors.training.selector_evaluation import (
-    SelectorCalibration,
     at_places,
     calibrated_rule,
     chosen,
@@ -32,7 +32,7 @@ FLAT = np.array([0.5, 0.5])
 SPECINFER = LatencyTable({"drafted": (0, 16)}, FLAT, FLAT, FLAT, 1)
 TOY = LatencyProfile({**PROFILE.tables, "verification_specinfer": SPECINFER}, "toy", {}, {})
 CONFIG = SelectorConfig(width=8, hidden_sizes=(32, 16), dropout=0.0, learning_rate=3e-3, epochs=30, batch_size=64)
-CALIBRATION = SelectorCalibration(bootstrap_replicates=200)
+CALIBRATION = RuleCalibration(bootstrap_replicates=200)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,8 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 from predictors.stopping.network import RESIDUAL, NetworkShape
 from predictors.stopping.rule import StopRule, StopSetting
-from predictors.training.stop_evaluation import StopCalibrationConfig, StopStudy, choose, evaluate
+from predictors.training.rule_calibration import RuleCalibration
+from predictors.training.stop_evaluation import StopStudy, choose, evaluate
 from predictors.training.stop_fit import StopTrainConfig, StopTraining, fit_platt, fit_stop_model
 from predictors.training.stop_replay import StopCosts, StopReplay, stop_costs
 from predictors.training.token_table import Rounds, TokenTable
@@ -38,7 +39,7 @@ MODELS = {
     ),
     "logistic": StopTrainConfig(kind="logistic", inputs="law", labels="hard", epochs=8),
 }
-CALIBRATION = StopCalibrationConfig(bootstrap_replicates=200)
+CALIBRATION = RuleCalibration(bootstrap_replicates=200)
 COST = StopCosts(np.tile(1.0 + 0.2 * np.arange(GAMMA + 1), (2, 1)), draft_S=np.array([0.15, 0.15]), question=0.01)
 
 
