@@ -149,7 +149,7 @@ def _figures(
     from pipelines.reporting.prediction_plots import prediction_figure
     from pipelines.reporting.report_page import exported_predictor
     from pipelines.reporting.selection_plots import choices_by_slice, gains_by_rule
-    from pipelines.reporting.stopping_plots import product_bias, stop_gains
+    from pipelines.reporting.stopping_plots import calibration_by_place, stop_gains
     from pipelines.reporting.timeline_plots import timeline_figure
     from pipelines.reporting.verifier_plots import acceptance_by_depth, block_efficiency_by_rule
 
@@ -174,7 +174,7 @@ def _figures(
     if quality["stopping"]:
         figures["stops"] = plots.draw(stop_gains, timing["stopping"])
         if quality["stopping"]["models"]:
-            figures["product"] = plots.draw(product_bias, quality["stopping"])
+            figures["places"] = plots.draw(calibration_by_place, quality["stopping"])
     if quality["selection"]:
         figures["selection"] = plots.draw(gains_by_rule, quality["selection"], timing["selection"])
         figures["choices"] = plots.draw(choices_by_slice, quality["selection"])

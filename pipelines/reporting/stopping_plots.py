@@ -1,4 +1,4 @@
-"""Plots of stop rules: what each is worth on the clock, and whether the product of chances along a draft can be believed."""
+"""Plots of stop rules: what each is worth on the clock, and how far a model's chances can be believed."""
 
 from typing import Any
 
@@ -32,17 +32,26 @@ def stop_gains(timing: dict[str, Any]) -> Figure:
     return figure
 
 
-def product_bias(quality: dict[str, Any]) -> Figure:
-    """Mean predicted share of drafts that survive to each place, beside the observed one."""
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-    axes = figure.subplots()
+def calibration_by_place(quality: dict[str, Any]) -> Figure:
+    """By place in the draft: share of drafts that survive so far, predicted (product of chances) and observed; then how well each
+    place's own chances are calibrated (ECE) and how well they rank (AUROC)."""
+    figure = Figure(figsize=(12.6, 3.6), layout="constrained")
+    alive, calibrated, ranked = figure.subplots(1, 3)
     for number, model in enumerate(quality["models"]):
         bias = model["product_bias"]
         places = np.arange(1, len(bias["predicted"]) + 1)
         if not number:
-            axes.plot(places, bias["observed"], color="#333333", linewidth=2, label="observed")
-        axes.plot(places, bias["predicted"], marker="o", markersize=3, linewidth=1, label=model["model"])
-    axes.set(xlabel="place in the draft", ylabel="share of drafts alive", ylim=(0, 1))
-    axes.grid(color="#e6e6e6")
-    axes.legend()
+            alive.plot(places, bias["observed"], color="#333333", linewidth=2, label="observed")
+        line = {"marker": "o", "markersize": 3, "linewidth": 1, "label": model["model"]}
+        alive.plot(places, bias["predicted"], **line)
+        tokens = {int(place) + 1: row for place, row in model["tokens"].items() if place != "all"}
+        for axes, name in ((calibrated, "ece"), (ranked, "auroc")):
+            axes.plot(list(tokens), [np.nan if row[name] is None else row[name] for row in tokens.values()], **line)
+    alive.set(ylabel="share of drafts alive", ylim=(0, 1))
+    calibrated.set(ylabel="ECE of tested tokens", ylim=(0, None))
+    ranked.set(ylabel="AUROC of tested tokens")
+    for axes in (alive, calibrated, ranked):
+        axes.set_xlabel("place in the draft")
+        axes.grid(color="#e6e6e6")
+    alive.legend()
     return figure

@@ -146,7 +146,7 @@ def test_page_is_well_formed_and_works_offline(folder, timing):
     assert "<td>explicit length, extended features</td>" in text and "<td>H-RAD, paper features</td>" in text
     assert {path.stem for path in folder.glob("*.png")} == {
         *("speedup", "sweep", "slices", "accepted", "shares", "confusion", "reliability", "verifiers", "acceptance"),
-        *("latency", "prediction", "selection", "choices", "stops", "product"),
+        *("latency", "prediction", "selection", "choices", "stops", "places"),
     }
 
 
@@ -198,7 +198,7 @@ def test_section_on_stop_rules(folder, timing, quality):
     assert arms["roc"]["gain"]["value"] == pytest.approx(-0.05)
     assert [model["model"] for model in quality["stopping"]["models"]] == ["logistic", "early_stop-1"]
     assert "seconds" not in json.dumps(quality["stopping"]).replace("tokens_per_second", "")
-    assert (folder / "stops.png").is_file() and (folder / "product.png").is_file()
+    assert (folder / "stops.png").is_file() and (folder / "places.png").is_file()
 
 
 def test_section_on_selectors(folder, timing, quality):

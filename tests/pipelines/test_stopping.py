@@ -15,6 +15,7 @@ from pipelines.measuring.stopping.study import StoppingConfig, StoppingStudy
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from pipelines.reporting.stopping_folder import read_stopping
+from pipelines.reporting.stopping_plots import calibration_by_place
 from pipelines.reporting.stopping_report import StoppingReport, sentences
 from predictors.bundle import read_bundle
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
@@ -121,6 +122,11 @@ def test_the_report_reads_what_the_stages_left(folder):
         assert arms[row["best"]["chain"]]["gain"] == {"value": 0.0, "low": 0.0, "high": 0.0}
         assert arms["autoregressive"]["speedup"]["value"] == 1 and arms["roc"]["gain_over_fork"] is None
     assert len(sentences(quality, timing)) == 3
+    alive, calibrated, _ = calibration_by_place(quality).axes
+    assert [line.get_label() for line in alive.lines] == ["observed", *STOPPERS]
+    for line, model in zip(calibrated.lines, quality["models"], strict=True):
+        for place, error in zip(line.get_xdata(), line.get_ydata(), strict=True):
+            assert error == model["tokens"][str(place - 1)]["ece"], "first place is the first drafted token"
     assert read_stopping(folder / "nowhere", folder / "stoppers") is None
 
 
