@@ -1,4 +1,4 @@
-"""The tables of docs/verification.md are those of the study's own files in docs/studies."""
+"""The tables of docs/verification.md and docs/stopping.md are those of the studies' own files in docs/studies."""
 
 import json
 import re
@@ -74,3 +74,31 @@ def test_the_page_names_the_run_it_tells_of():
     origin, quality = STUDY["provenance"], STUDY["quality"]
     assert re.search(rf"{quality['roots']} matched roots of {quality['documents']} test documents", PAGE)
     assert f"commit `{origin['commit'][:12]}`" in PAGE and origin["date"] in PAGE
+
+
+def table_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("| ")]
+
+
+def test_stop_rules_are_the_studys():
+    page, study = (DOCS / "stopping.md").read_text(), (DOCS / "studies/stopping.md").read_text()
+    roots = table_lines((DOCS / "studies/target_roots.md").read_text())
+    greedy, sampled = (table_lines(study[study.index(f"## {name}") :]) for name in ("T=0", "T=1"))
+    parts = page.split("At temperature 1, where texts differ")
+    sampled_part, forks = parts[1].split("## Wide and narrow trees")
+    forks, own_roots = forks.split("## Several roots")
+    assert set(table_lines(parts[0]) + table_lines(forks)) <= set(greedy[: -len(sampled)])
+    assert set(table_lines(sampled_part)) <= set(sampled) and table_lines(own_roots) == roots
+    assert len(table_lines(page)) > 35
+    record = json.loads((DOCS / "studies/stopping.json").read_text())
+    assert record["provenance"]["commit"][:12] in study and record["provenance"]["date"] in study
+
+
+def test_several_roots_are_marked_lossy():
+    record = json.loads((DOCS / "studies/target_roots.json").read_text())
+    assert {row["arm"]: row["lossy"] for row in record["arms"]} == {
+        "target alone": False,
+        "W = 1": False,
+        "W = 2": True,
+        "W = 3": True,
+    }
