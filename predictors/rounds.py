@@ -7,6 +7,12 @@ back* ones were drafted and rejected, *trimmed* ones were drafted and dropped be
     block efficiency  = emitted / target passes                                (round 0, the prefill, is outside)
     m_excl            = accepted tokens per segment;   m_incl = m_excl + 1     (a segment ends at every rollback)
     rollback rate     = rolled back / drafted levels                           (one level of a tree is one draft step)
+
+Of a model that drafts for itself, where a pass may find nothing to verify (paper on progressive tree drafting, section 4.1):
+
+    hit rate      HR  = rounds with candidates / rounds
+    accept length AL  = committed tokens per round with candidates             (committed: accepted and one more, not cut)
+    efficiency    DE  = committed tokens per round = HR AL + 1 - HR            (a round without candidates commits one token)
 """
 
 from collections.abc import Sequence
@@ -35,15 +41,17 @@ class RoundRecord:
     ``idle_levels`` were drafted while the target waited, by a decoder that else drafts beside it. ``submitted`` counts the levels
     that the target tested (by default all), of which the first ``accepted`` passed - one more where a branch point's token was
     hit. ``candidates`` were tried there; ``law_known``: the draft's law there was known before, as drafting had stopped at it or
-    a branch was cut. ``bypassed``: a learned controller stood aside and a static setting drafted. ``seconds`` maps a phase of
-    `PHASES` to wall-clock seconds. Where draft and target may work side by side, ``timeline`` shows both, and ``overlapped`` is
-    what the round would have saved with both at once (0 where they really were).
+    a branch was cut. ``guessed`` tokens ran in the target's pass untested, for a model that drafts for itself to go on from.
+    ``bypassed``: a learned controller stood aside and a static setting drafted. ``seconds`` maps a phase of `PHASES` to
+    wall-clock seconds. Where draft and target may work side by side, ``timeline`` shows both, and ``overlapped`` is what the
+    round would have saved with both at once (0 where they really were).
     """
 
     drafted: int = 0
     levels: int = -1
     submitted: int = -1
     idle_levels: int = 0
+    guessed: int = 0
     candidates: int = 0
     law_known: bool = False
     accepted: int = 0
@@ -83,6 +91,21 @@ def mean_accepted_length(rounds: Sequence[RoundRecord], include_correction: bool
 def rollback_rate(rounds: Sequence[RoundRecord]) -> float:
     """Rolled-back levels per drafted level. NaN when nothing was drafted."""
     return _ratio(sum(record.rolled_back for record in rounds), sum(record.levels for record in rounds))
+
+
+def hit_rate(rounds: Sequence[RoundRecord]) -> float:
+    """Share of rounds that had something to verify. NaN without rounds."""
+    return _ratio(sum(record.drafted > 0 for record in rounds), len(rounds))
+
+
+def accept_length(rounds: Sequence[RoundRecord]) -> float:
+    """Committed tokens per round that had something to verify. NaN without such rounds."""
+    return decoding_efficiency([record for record in rounds if record.drafted])
+
+
+def decoding_efficiency(rounds: Sequence[RoundRecord]) -> float:
+    """Committed tokens per round, an end not cut: `block_efficiency` but for the last round. NaN without rounds."""
+    return _ratio(sum(record.accepted + 1 for record in rounds), len(rounds))
 
 
 def _ratio(numerator: float, denominator: float) -> float:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from runtime.branching.config import BranchConfig
 from runtime.decoding.base import Decoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder
+from runtime.decoding.single_model import SingleModelDecoder
 from runtime.decoding.target_roots import TargetRootsDecoder
 from runtime.drafting import DRAFTERS, Drafter
 from runtime.drafting.delayed_tree import DelayedTreeConfig
@@ -22,6 +23,7 @@ from runtime.drafting.multi_candidate import MultiCandidateConfig
 from runtime.identity import pair_identity
 from runtime.pair import ModelPair
 from runtime.presets import expanded
+from runtime.self_drafting import GUESSERS
 from runtime.verification import LOSSY_VERIFIERS, VERIFIERS, Verifier
 
 
@@ -36,6 +38,7 @@ class DecoderConfig:
     lossy: bool = False
 
 
+PAIR_METHODS = ("speculative", "branch_parallel")
 DEFAULT_EPSILON = 0.2  # best in the paper's Tables 4 and 19
 
 
@@ -49,6 +52,9 @@ class BranchDecoderConfig(BranchConfig):
     epsilon: float | None = None
 
 
+PAIR_BOUND = {field.name for config in (DecoderConfig, BranchDecoderConfig) for field in fields(config)} - {"method"}
+
+
 def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
     """Build a decoder.
 
@@ -58,8 +64,9 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
         The models.
     config
         ``method``: ``autoregressive`` (the target alone), ``speculative`` with ``drafter``, ``verifier`` (of `VERIFIERS`) and
-        ``controller`` (``{"kind": "entropy"}``; default ``fixed``), or ``branch_parallel`` with the keys of `BranchConfig`, the
-        ``verifier`` of its pending block, and a ``controller`` (default ``confidence``, at ``epsilon``). Drafters: ``{"kind":
+        ``controller`` (``{"kind": "entropy"}``; default ``fixed``), ``branch_parallel`` with the keys of `BranchConfig`, the
+        ``verifier`` of its pending block, and a ``controller`` (default ``confidence``, at ``epsilon``); or, without a draft,
+        ``progressive_tree``, ``lookahead`` and ``self_draft`` with the keys of `runtime.self_drafting`. Drafters: ``{"kind":
         "chain", "gamma": 5}``, ``{"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}``, ``{"kind": "multi_candidate", "config":
         [4, 2, 2, 1]}`` and ``{"kind": "fork", "width": 4, "depth": 3}``. ``lossy=True`` admits combinations that change the
         output's law and marks what they generate. ``preset`` names a configuration (`runtime.presets`) that given keys override.
@@ -126,13 +133,14 @@ def _built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | 
     """``controller=None``: the configuration's."""
     if config.get("method") == "branch_parallel":
         return _branch_parallel(pair, config, controller, where)
+    if config.get("method") in GUESSERS:
+        return _single_model(pair, config, where)
     parsed = parse_config(DecoderConfig, config, where)
     return _sequential(pair, parsed, controller or build_controller(parsed.controller or {"kind": "fixed"}))
 
 
 def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
-    if pair.draft is None:
-        raise ValueError("decoder: method 'branch_parallel' needs a draft model; this pair has none.")
+    _require_draft(pair, "branch_parallel")
     parsed = parse_config(BranchDecoderConfig, config, where)
     chains = [name for name, verifier in VERIFIERS.items() if verifier.chains_only]
     if parsed.verifier not in chains:
@@ -158,6 +166,27 @@ def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Con
     return BranchParallelDecoder(pair, parsed, VERIFIERS[parsed.verifier], controller)
 
 
+def _single_model(pair: ModelPair, config: Mapping[str, Any], where: str) -> Decoder:
+    options = dict(config)
+    method = options.pop("method")
+    known = {field.name for field in fields(GUESSERS[method])}  # type: ignore[arg-type]
+    foreign = sorted(PAIR_BOUND & set(options) - known)
+    if foreign:
+        raise ValueError(
+            f"{where}: method {method!r} drafts with the target alone, and {', '.join(foreign)} belongs to methods with a draft "
+            f"model ({', '.join(PAIR_METHODS)}). Its own keys: {', '.join(sorted(known))}."
+        )
+    return SingleModelDecoder(pair, parse_config(GUESSERS[method], options, where))
+
+
+def _require_draft(pair: ModelPair, method: str) -> None:
+    if pair.draft is None:
+        raise ValueError(
+            f"decoder: method {method!r} needs a draft model; this pair has none. Methods without one: autoregressive, "
+            f"{', '.join(GUESSERS)}."
+        )
+
+
 def _require_depth(gamma: int, controller: Controller, where: str) -> None:
     if controller.gamma is not None and gamma < controller.gamma:
         raise ValueError(
@@ -175,10 +204,9 @@ def _sequential(pair: ModelPair, config: DecoderConfig, controller: Controller) 
             )
         return SequentialDecoder(pair, None, verifier, controller)
     if config.method != "speculative":
-        known = "autoregressive, speculative, branch_parallel"
+        known = ", ".join(["autoregressive", *PAIR_METHODS, *GUESSERS])
         raise ValueError(f"decoder: unknown method {config.method!r}. Known methods: {known}.")
-    if pair.draft is None:
-        raise ValueError("decoder: method 'speculative' needs a draft model; this pair has none.")
+    _require_draft(pair, config.method)
     drafter = _choosing(_drafter(config.drafter), controller, verifier.name)
     _require_depth(drafter.depth, controller, "decoder.drafter")
     _check_contract(controller, pair)

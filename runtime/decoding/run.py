@@ -1,6 +1,7 @@
 """One request in flight: the target's state, the newest token and what is known behind it. Loops build on it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -31,6 +32,12 @@ class Run(ABC):
         self.hidden_KD: Tensor | None = None
         self.probs_V: Tensor | None = None
         self.previous: RoundRecord | None = None
+
+    def steps(self) -> Iterator[Step]:
+        """The prefill, then rounds until the request is done."""
+        yield self.prefill()
+        while not self.done:
+            yield self.round()
 
     @abstractmethod
     def round(self) -> Step:

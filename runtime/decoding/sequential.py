@@ -50,10 +50,7 @@ class SequentialDecoder(Decoder):
         return limit if self.drafter is None or self.pair.draft is None else min(limit, self.pair.draft.context_limit)
 
     def _steps(self, request: Request) -> Iterator[Step]:
-        run = self._open(request)
-        yield run.prefill()
-        while not run.done:
-            yield run.round()
+        yield from self._open(request).steps()
 
     def _open(self, request: Request) -> "SequentialRun":
         return SequentialRun(self, request)

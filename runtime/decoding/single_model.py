@@ -1,0 +1,103 @@
+"""The single-model loop: one pass over the newest token, what earlier passes guessed would follow it, and the guesses that grow.
+
+    pass     [newest ; candidates ; guesses]: two trees under the newest token that do not see each other
+    verify   the candidates, a deterministic tree, by rule ``match``: draw from the target's law, follow the token if it is there
+    learn    the guesses grow by what the pass said behind them
+
+Candidates are a function of earlier passes. Shape suffixes: M rows of a pass, V vocabulary.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from predictors.controllers import build_controller
+from predictors.rounds import RoundRecord
+from runtime.decoding.base import Decoder, Evidence, Step
+from runtime.decoding.run import Run
+from runtime.laws import processed_law
+from runtime.pair import ModelPair
+from runtime.randomness import stream
+from runtime.request import Request
+from runtime.self_drafting import Guesser
+from runtime.self_drafting.guesses import NO_ROWS, Rows, Said
+from runtime.self_drafting.trie import levels
+from runtime.tree import TokenTree
+from runtime.verification import VERIFIERS, draw_verdict
+from runtime.verification.greedy import greedy_path
+
+
+class SingleModelDecoder(Decoder):
+    """The target drafts for itself as ``guesser`` says."""
+
+    def __init__(self, pair: ModelPair, guesser: Guesser) -> None:
+        super().__init__(pair, build_controller({"kind": "fixed"}))
+        self.guesser = guesser
+
+    def _steps(self, request: Request) -> Iterator[Step]:
+        yield from SingleModelRun(self, request).steps()
+
+
+class SingleModelRun(Run):
+    """One request in flight."""
+
+    def __init__(self, decoder: SingleModelDecoder, request: Request) -> None:
+        super().__init__(decoder.pair, request, 0)
+        self.guesses = decoder.guesser.open(request, stream(request.randomness, "draft"))
+
+    def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
+        """Nothing but the target has been prefilled."""
+
+    @torch.inference_mode()
+    def round(self) -> Step:
+        """Guess and verify in one target pass, commit, learn."""
+        self.clock.resume()
+        newest, root = self.newest, self._root()
+        candidates = self.guesses.candidates(newest)
+        tree = levels(candidates, self.remaining - 1)
+        rows = self._rows()
+        count = 1 + tree.num_nodes
+        self.clock.lap("draft")
+        out = self.target.forward(
+            [newest, *tree.token_list, *rows.tokens],
+            [-1, *(parent + 1 for parent in tree.parent_list), *(count + p if p >= 0 else 0 for p in rows.parents)],
+        )
+        self.clock.lap("target")
+        logits_MV = out.logits[:count]
+        predicted: list[int] = logits_MV.argmax(dim=-1).tolist()
+        probs_MV = self._laws(logits_MV)
+        row, self.newest = self._verdict(tree, predicted, probs_MV)
+        path = tree.path(row)
+        self.target.keep([0, *(node + 1 for node in path)])
+        self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[row]
+        committed = [*(tree.token_list[node] for node in path), self.newest]
+        self.clock.lap("verify")
+        if rows is not NO_ROWS:
+            following = self.guesses.follow(out.logits[count:])
+            self.guesses.learn(Said(newest, candidates, predicted, following, committed))
+        self.clock.lap("draft")
+        record = RoundRecord(tree.num_nodes, max(tree.depths), guessed=len(rows.tokens), accepted=len(path))
+        record.rolled_back = record.levels - record.accepted
+        tokens, self.previous = self._emit(record, committed)
+        if not self.request.observe or probs_MV is None:
+            return Step(tokens, record)
+        hidden_MKD = None if out.hidden_NKD is None else out.hidden_NKD[:count]
+        return Step(tokens, record, Evidence(root, tree, [], probs_MV, hidden_MKD))
+
+    def _rows(self) -> Rows:
+        """The guesses to feed: none where nothing comes after this pass, or where the context ends before they do."""
+        rows = self.guesses.rows()
+        room = self.pair.target.context_limit - len(self.request.prompt) - self.emitted
+        return rows if self.remaining > 1 and rows.depth <= room else NO_ROWS
+
+    def _laws(self, logits_MV: Tensor) -> Tensor | None:
+        """The target's laws [M, V], unless nobody reads them."""
+        settings = self.request.settings
+        return None if settings.greedy and not self.request.observe else processed_law(logits_MV, settings)
+
+    def _verdict(self, tree: TokenTree, predicted: list[int], probs_MV: Tensor | None) -> tuple[int, int]:
+        """The row where the accepted path ends, and the token after it."""
+        if self.request.settings.greedy or probs_MV is None:
+            return greedy_path(tree, predicted)
+        return draw_verdict(VERIFIERS["match"](tree, probs_MV), self.chance)

@@ -1,0 +1,94 @@
+"""What all self-drafting shares: rows fed beside the text for the model to go on from, and what it said before, to be verified.
+
+    guesses      rows under the newest token; each pass says what would follow each of them
+    candidates   tokens that followed the newest token in earlier guesses: a tree to verify in the same pass
+
+Candidates are a function of earlier passes alone, so they are there before the token they are compared with is drawn, which is
+all that losslessness asks (specification of drafting, section 6). Shape suffixes: R rows of guesses, V vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from runtime.randomness import Chance
+from runtime.request import Request
+from runtime.self_drafting.trie import Trie
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Guessed ``tokens`` with their ``parents`` among them, earlier ones (-1: the newest token); ``depth``: the longest path."""
+
+    tokens: list[int]
+    parents: list[int]
+    depth: int
+
+
+NO_ROWS = Rows([], [], 0)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a pass said.
+
+    ``newest`` is the token it ran behind and ``candidates`` were verified; ``predicted`` holds the target's most likely token
+    behind ``newest`` and then behind every candidate, level by level. ``following`` holds a token behind each of the rows that
+    were fed, and ``committed`` what the pass added to the text.
+    """
+
+    newest: int
+    candidates: Trie
+    predicted: Sequence[int]
+    following: Sequence[int]
+    committed: Sequence[int]
+
+
+class Guesses(ABC):
+    """One request's guesses."""
+
+    @abstractmethod
+    def rows(self) -> Rows:
+        """What to feed in the coming pass."""
+
+    @abstractmethod
+    def candidates(self, newest: int) -> Trie:
+        """What followed ``newest`` before; not to be changed."""
+
+    @abstractmethod
+    def learn(self, said: Said) -> None:
+        """Grow and remember."""
+
+    def follow(self, logits_RV: Tensor) -> list[int]:
+        """The token guessed behind each row: by default the most likely one."""
+        following: list[int] = logits_RV.argmax(dim=-1).tolist()
+        return following
+
+
+class Guesser(Protocol):
+    """A way of self-drafting: its configuration."""
+
+    def open(self, request: Request, chance: Chance) -> Guesses:
+        """One request's guesses, begun from its prompt."""
+        ...
+
+
+class PromptTokens:
+    """Tokens drawn at random from a request's prompt, to begin guesses with."""
+
+    def __init__(self, request: Request, chance: Chance) -> None:
+        self._prompt = request.prompt
+        self._chance = chance
+
+    def draw(self, count: int) -> list[int]:
+        """``count`` tokens, each a uniform draw."""
+        places = self._chance.categorical(torch.ones(count, len(self._prompt)))
+        return [self._prompt[place] for place in places.tolist()]
+
+    def length(self, longest: int) -> int:
+        """A uniform draw from 1 .. ``longest``."""
+        return 1 + int(self._chance.categorical(torch.ones(longest)))

@@ -1,0 +1,78 @@
+"""Lookahead decoding (LADE): a window of columns, each guessing one token further along its diagonal with every pass.
+
+    level 0      the newest token and W - 1 columns behind it, a chain
+    level l      W tokens; that of column j follows the tokens of column j on the levels above
+    one pass     a token behind each column's last one: with the column an N-gram, stored under the column's first token
+    then         the window moves up one level and one place along the text
+
+Until its N - 1 levels are full the window grows by one level a pass, and nothing is stored. An end of sequence in the window is
+replaced by a token of the prompt. Source: Fu et al., "Break the sequential dependency of LLM inference using lookahead
+decoding"; specification of drafting, section 7.6. N-grams that share a beginning are verified as one path of a tree.
+"""
+
+from dataclasses import dataclass
+
+from runtime.randomness import Chance
+from runtime.request import Request
+from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said
+from runtime.self_drafting.trie import NGramPool, Trie
+
+
+@dataclass(frozen=True)
+class LookaheadConfig:
+    """``ngram`` N, ``window`` W columns, ``guesses`` G n-grams kept for each first token; a pass feeds (N - 1) W - 1 guesses."""
+
+    ngram: int = 5
+    window: int = 15
+    guesses: int = 15
+
+    def __post_init__(self) -> None:
+        if self.ngram < 3:
+            raise ValueError(
+                f"ngram must be >= 3 (a first token, one to guess from and one guessed), got {self.ngram}."
+            )
+        for name in ("window", "guesses"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+
+    def open(self, request: Request, chance: Chance) -> "LookaheadWindow":
+        return LookaheadWindow(self, request, chance)
+
+
+class LookaheadWindow(Guesses):
+    """One request's window and pool. Level 0 is held without its first column, which is the newest token."""
+
+    def __init__(self, config: LookaheadConfig, request: Request, chance: Chance) -> None:
+        self._config = config
+        self._random = PromptTokens(request, chance)
+        self._eos_tokens = request.eos_tokens
+        self._levels = [self._random.draw(config.window + config.ngram - 3)]
+        self._pool = NGramPool(config.guesses)
+
+    def rows(self) -> Rows:
+        above = self._levels[0]
+        tokens, parents = list(above), list(range(-1, len(above) - 1))
+        before = list(range(-1, len(above)))  # row of each column's last token
+        for level in self._levels[1:]:
+            parents += before[: len(level)]
+            before = list(range(len(tokens), len(tokens) + len(level)))
+            tokens += level
+        columns = max(len(above) + 1, len(self._levels[-1]))
+        return Rows(tokens, parents, columns + len(self._levels) - 2)
+
+    def candidates(self, newest: int) -> Trie:
+        return self._pool.get(newest)
+
+    def learn(self, said: Said) -> None:
+        newer = list(said.following[len(said.following) - len(self._levels[-1]) :])
+        full = len(self._levels) == self._config.ngram - 1
+        if full:
+            columns = [[said.newest, *self._levels[0]], *self._levels[1:], newer]
+            self._pool.add(zip(*columns, strict=True))
+        newer = [self._random.draw(1)[0] if token in self._eos_tokens else token for token in newer]
+        if full:
+            self._levels = [self._levels[1][1:], *self._levels[2:], newer]
+        elif len(self._levels) == 1:  # what followed the second column now stands behind the first
+            self._levels = [self._levels[0][1:], newer]
+        else:
+            self._levels = [*(level[1:] for level in self._levels), newer[1:]]

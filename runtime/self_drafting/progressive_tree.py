@@ -1,0 +1,213 @@
+"""Progressive Tree Drafting (PTD): a tree of guesses that matures beside the text.
+
+    feed     every node v of the tree; the pass says d_v, what follows the text and the path to v
+    pool     for every v, what hangs under v, the d below it included, is merged under v's token
+    expand   d_v becomes a child of v, unless v has it or is full
+    spine    where a first-level place is free, the d of the last first-level node moves there (the newest token if there is none)
+    step     a first-level node that has grown too high gives its place to its oldest child and what hangs there
+    prune    an end of sequence goes, with everything under the node four levels above it
+
+Geometries: ``paper``, first-level nodes are branches of their own; ``spine``, each stands behind the ones before it and carries
+its own subtree. Source: paper on progressive tree drafting, section 3; specification of drafting, section 6.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+from torch import Tensor
+
+from predictors.sampling import SamplingSettings
+from runtime.laws import processed_law
+from runtime.randomness import Chance
+from runtime.request import Request
+from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said
+from runtime.self_drafting.trie import Trie, TriePool, merge
+
+GEOMETRIES = ("spine", "paper")
+FIRST_BRANCHES = 2  # of the initial tree
+LONGEST_BEGINNING = 2  # of an initial branch
+EOS_CLIMB = 4
+
+
+@dataclass(frozen=True)
+class ProgressiveTreeConfig:
+    """``max_children`` of a node and of the first level, ``max_depth`` of what hangs in a first-level place, ``pool_nodes`` kept
+    behind each token. A guess is the most likely token (``draft_top_k=1``), or drawn from the top k or top p of the law at
+    temperature 1."""
+
+    geometry: str = "spine"
+    max_children: int = 4
+    max_depth: int = 6
+    pool_nodes: int = 60
+    draft_top_k: int = 1
+    draft_top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.geometry not in GEOMETRIES:
+            raise ValueError(f"geometry must be one of {', '.join(GEOMETRIES)}, got {self.geometry!r}.")
+        for name, least in (("max_children", 1), ("max_depth", 2), ("pool_nodes", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}.")
+        self.growth  # noqa: B018 (checks top k and top p)
+
+    @property
+    def growth(self) -> SamplingSettings:
+        """How a guess is chosen from its law."""
+        if self.draft_top_k == 1:
+            return SamplingSettings(0.0)
+        return SamplingSettings(1.0, self.draft_top_k, self.draft_top_p)
+
+    def open(self, request: Request, chance: Chance) -> "ProgressiveTree":
+        return ProgressiveTree(self, request, chance)
+
+
+@dataclass(eq=False)
+class Node:
+    """A guessed token; ``children`` in the order they were added."""
+
+    token: int
+    parent: Optional["Node"] = None
+    children: dict[int, "Node"] = field(default_factory=dict)
+
+    def add(self, token: int) -> "Node":
+        """A new child."""
+        child = self.children[token] = Node(token, self)
+        return child
+
+    @property
+    def height(self) -> int:
+        """Nodes on the longest path down from here, this one included."""
+        return 1 + max((child.height for child in self.children.values()), default=0)
+
+
+class ProgressiveTree(Guesses):
+    """One request's tree and pool."""
+
+    def __init__(self, config: ProgressiveTreeConfig, request: Request, chance: Chance) -> None:
+        self._config = config
+        self._growth = config.growth
+        self._chance = chance
+        self._eos_tokens = request.eos_tokens
+        self._pool = TriePool(config.pool_nodes)
+        self._fed: list[Node] = []
+        random = PromptTokens(request, chance)
+        self.first: list[Node] = []
+        for _ in range(min(FIRST_BRANCHES, config.max_children)):
+            top, *below = random.draw(random.length(LONGEST_BEGINNING))
+            self.first.append(Node(top))
+            for token in below:
+                self.first[-1].add(token)
+
+    def rows(self) -> Rows:
+        self._fed = []
+        parents: list[int] = []
+        levels = list(self._levels())
+        for level in levels:
+            self._fed += [node for node, _ in level]
+            parents += [parent for _, parent in level]
+        return Rows([node.token for node in self._fed], parents, len(levels))
+
+    def candidates(self, newest: int) -> Trie:
+        return self._pool.get(newest)
+
+    def follow(self, logits_RV: Tensor) -> list[int]:
+        if self._growth.greedy:
+            return super().follow(logits_RV)
+        following: list[int] = self._chance.categorical(processed_law(logits_RV, self._growth)).tolist()
+        return following
+
+    def learn(self, said: Said) -> None:
+        following = dict(zip(self._fed, said.following, strict=True))
+        seen = verified(said.candidates, said.predicted) if said.candidates else {}
+        self._remember(following)
+        self._pool.merge(said.newest, seen)
+        new = [
+            node.add(token)
+            for node, token in following.items()
+            if token not in node.children and len(node.children) < self._config.max_children
+        ]
+        new += self._refill(following, said.committed[-1])
+        self._step()
+        for node in new:
+            if node.token in self._eos_tokens:
+                self._prune(node)
+
+    def _levels(self) -> Iterator[list[tuple[Node, int]]]:
+        """Nodes by distance from the newest token, each with its parent's row."""
+        spine = self._config.geometry == "spine"
+        waiting = list(self.first)
+        level: list[tuple[Node, int]] = []
+        count, before = 0, -1  # rows so far; the row of the spine's last node
+        while waiting or level:
+            roots = waiting[:1] if spine else waiting
+            waiting = waiting[len(roots) :]
+            level = [*((node, before) for node in roots), *level]
+            yield level
+            before = count
+            rows = enumerate(level, start=count)
+            count += len(level)
+            level = [(child, row) for row, (node, _) in rows for child in node.children.values()]
+
+    def _remember(self, following: dict[Node, int]) -> None:
+        """Merge what hangs under every node, with the tokens just guessed below it, under the node's token."""
+        below: dict[Node, Trie] = {}
+        for node in reversed(self._fed):  # children come before their parents
+            trie = {child.token: below[child] for child in node.children.values()}
+            trie.setdefault(following[node], {})
+            below[node] = trie
+        for node in self._fed:
+            self._pool.merge(node.token, below[node])
+
+    def _refill(self, following: dict[Node, int], newest: int) -> list[Node]:
+        """Fill a free place on the first level; what was put there."""
+        spine = self._config.geometry == "spine"
+        places = self._config.max_children if spine else min(FIRST_BRANCHES, self._config.max_children)
+        if len(self.first) >= places or (not spine and newest in {node.token for node in self.first}):
+            return []
+        if spine and self.first:
+            last = self.first[-1]
+            moved = last.children.pop(following[last], None) or Node(following[last])
+        else:
+            moved = Node(newest)
+        moved.parent = None
+        self.first.append(moved)
+        return [moved]
+
+    def _step(self) -> None:
+        """Where what hangs in a first-level place has grown too high, its oldest child takes over, unless its token stands on the
+        level already."""
+        for place, node in reversed(list(enumerate(self.first))):
+            if node.height < self._config.max_depth:
+                continue
+            others = {other.token for other in self.first if other is not node}
+            heirs = [child for token, child in node.children.items() if token not in others][:1]
+            self.first[place : place + 1] = heirs
+            for heir in heirs:
+                heir.parent = None
+
+    def _prune(self, node: Node) -> None:
+        """Drop the subtree that holds an end of sequence at ``node``."""
+        for _ in range(EOS_CLIMB):
+            if node.parent is None:
+                break
+            node = node.parent
+        if node.parent is not None:
+            node.parent.children.pop(node.token, None)
+        elif node in self.first:
+            self.first.remove(node)
+
+
+def verified(candidates: Trie, predicted: Sequence[int]) -> Trie:
+    """A copy of ``candidates`` with the model's most likely token added behind the root and behind every node."""
+    copy: Trie = {}
+    merge(copy, candidates)
+    level = [copy]
+    place = 0
+    while level and place < len(predicted):
+        below = [deeper for trie in level for deeper in trie.values()]
+        for trie in level:
+            trie.setdefault(predicted[place], {})
+            place += 1
+        level = below
+    return copy

@@ -1,0 +1,72 @@
+"""Self-Draft: several branches that each begin with a few tokens of the prompt and grow by one token a pass.
+
+A branch is fed as a chain under the newest token; its last L - 1 tokens and the one guessed behind them are the L it holds. The
+last n tokens of a branch are an n-gram, stored under its first one. Source: Gao et al., "Multi-branch self-drafting for LLM
+inference acceleration"; specification of drafting, section 7.7. Without the paper's cache of other texts.
+"""
+
+from dataclasses import dataclass
+
+from runtime.randomness import Chance
+from runtime.request import Request
+from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said
+from runtime.self_drafting.trie import NGramPool, Trie
+
+LONGEST_PREFIX = 2
+
+
+@dataclass(frozen=True)
+class SelfDraftConfig:
+    """``branches`` of at most ``length`` tokens, whose ``ngram``-grams are kept, ``guesses`` for each first token."""
+
+    branches: int = 6
+    length: int = 6
+    ngram: int = 4
+    guesses: int = 10
+
+    def __post_init__(self) -> None:
+        for name, least in (("branches", 1), ("guesses", 1), ("ngram", 2), ("length", self.ngram)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}.")
+        if self.length <= LONGEST_PREFIX:
+            raise ValueError(f"length must be > {LONGEST_PREFIX}, the longest prefix, got {self.length}.")
+
+    def open(self, request: Request, chance: Chance) -> "SelfDraftBranches":
+        return SelfDraftBranches(self, request, chance)
+
+
+class SelfDraftBranches(Guesses):
+    """One request's branches and pool."""
+
+    def __init__(self, config: SelfDraftConfig, request: Request, chance: Chance) -> None:
+        self._config = config
+        self._random = PromptTokens(request, chance)
+        self._eos_tokens = request.eos_tokens
+        self._branches = [self._prefix() for _ in range(config.branches)]
+        self._pool = NGramPool(config.guesses)
+
+    def rows(self) -> Rows:
+        tokens: list[int] = []
+        parents: list[int] = []
+        for branch in self._branches:
+            parents += [-1, *range(len(tokens), len(tokens) + len(branch) - 1)]
+            tokens += branch
+        return Rows(tokens, parents, max(len(branch) for branch in self._branches))
+
+    def candidates(self, newest: int) -> Trie:
+        return self._pool.get(newest)
+
+    def learn(self, said: Said) -> None:
+        ends = [0]
+        for branch in self._branches:
+            ends.append(ends[-1] + len(branch))
+        grown = [[*branch, said.following[end - 1]] for branch, end in zip(self._branches, ends[1:], strict=True)]
+        ngram = self._config.ngram
+        self._pool.add(branch[-ngram:] for branch in grown if len(branch) >= ngram)
+        self._branches = [
+            self._prefix() if branch[-1] in self._eos_tokens else branch[-(self._config.length - 1) :]
+            for branch in grown
+        ]
+
+    def _prefix(self) -> list[int]:
+        return self._random.draw(self._random.length(LONGEST_PREFIX))

@@ -1,0 +1,155 @@
+"""One model that drafts for itself: the output law of the real decoder equals the model's own, by enumeration of every draw."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from predictors.sampling import SamplingSettings
+from runtime import ModelPair, build_decoder
+from runtime.decoding.single_model import SingleModelRun
+from runtime.verification import VERIFIERS, Verifier
+from runtime.verification.outcome import OutcomeLaw
+from tests.ancestral import LlamaLogits, target_law
+from tests.greedy import greedy_text
+from tests.toys import TableModel, enumerate_outcomes, output_law, tiny_llama, total_variation
+
+PROMPT = [1]
+METHODS = [
+    {"method": "progressive_tree"},
+    {"method": "progressive_tree", "max_children": 2, "max_depth": 3, "pool_nodes": 5},
+    {"method": "progressive_tree", "geometry": "paper"},
+    {"method": "progressive_tree", "geometry": "paper", "max_children": 2, "max_depth": 2},
+    {"method": "lookahead", "ngram": 3, "window": 3, "guesses": 2},
+    {"method": "lookahead", "ngram": 3, "window": 2, "guesses": 1},
+    {"method": "self_draft", "branches": 2, "length": 4, "ngram": 3, "guesses": 2},
+]
+DRAWN = [
+    {"method": "progressive_tree", "draft_top_k": 2, "max_children": 1, "max_depth": 2},
+    {
+        "method": "progressive_tree",
+        "draft_top_k": 0,
+        "draft_top_p": 0.7,
+        "max_children": 1,
+        "max_depth": 2,
+        "geometry": "paper",
+    },
+]
+LENGTH = 6
+
+
+def decoder_law(pair, config, length, settings):
+    decoder = build_decoder(pair, config)
+    options = {"max_new_tokens": length, "eos_token_id": (), **dataclasses.asdict(settings)}
+    return output_law(lambda chance: decoder.generate(PROMPT, randomness=chance, **options).tokens)
+
+
+def distance(pair, config, length, settings, reference=None):
+    law = decoder_law(pair, config, length, settings)
+    return total_variation(law, target_law(reference or pair.target, PROMPT, length, settings))
+
+
+@pytest.mark.parametrize("config", METHODS, ids=str)
+def test_output_law_is_the_models(config):
+    """And candidates are tried, kept and refused on the way, or the law would tell nothing."""
+    decoder, rounds, law = build_decoder(ModelPair(TableModel(3, seed=1)), config), [], {}
+    options = {"max_new_tokens": LENGTH, "temperature": 1.0, "eos_token_id": ()}
+    for out, share in enumerate_outcomes(lambda chance: decoder.generate(PROMPT, randomness=chance, **options)):
+        law[tuple(out.tokens)] = law.get(tuple(out.tokens), 0.0) + share
+        rounds += out.rounds[1:]
+    assert total_variation(law, target_law(decoder.pair.target, PROMPT, LENGTH, SamplingSettings(1.0))) < 1e-9
+    assert any(record.accepted > 1 for record in rounds)
+    assert any(record.rolled_back for record in rounds)
+    if config.get("guesses") != 1:
+        assert any(record.drafted > record.levels for record in rounds), "a tree, not a chain"
+
+
+@pytest.mark.parametrize("config", DRAWN, ids=str)
+def test_guesses_may_be_drawn(config):
+    assert distance(ModelPair(TableModel(3, seed=1)), config, 4, SamplingSettings(1.0)) < 1e-9
+
+
+@pytest.mark.parametrize("config", [METHODS[0], METHODS[2], METHODS[4], METHODS[6]], ids=str)
+@pytest.mark.parametrize(
+    "settings", [SamplingSettings(0.7), SamplingSettings(1.0, top_k=2), SamplingSettings(0.8, top_p=0.6)], ids=str
+)
+def test_output_law_under_filters(config, settings):
+    assert distance(ModelPair(TableModel(4, seed=5, zeros=True)), config, 5, settings) < 1e-9
+
+
+@pytest.mark.parametrize("forward", ["compact", "hugging_face"])
+@pytest.mark.parametrize("config", [METHODS[0], METHODS[2], METHODS[4], METHODS[6]], ids=str)
+def test_output_law_of_a_tiny_llama(config, forward):
+    target = tiny_llama(3, seed=0)
+    reference = LlamaLogits(target)
+    assert distance(ModelPair(target, forward=forward), config, 5, SamplingSettings(1.0), reference) < 1e-5
+
+
+DEFAULTS = [
+    *METHODS,
+    {"method": "progressive_tree", "draft_top_k": 3},
+    {"method": "lookahead"},
+    {"method": "self_draft"},
+]
+
+
+@pytest.mark.parametrize("forward", ["compact", "hugging_face"])
+@pytest.mark.parametrize("config", DEFAULTS, ids=str)
+def test_greedy_text_is_the_models(config, forward):
+    target = tiny_llama(8, seed=0)
+    out = build_decoder(ModelPair(target, forward=forward), config).generate([1, 2, 3], max_new_tokens=50)
+    assert out.tokens == greedy_text(target, [1, 2, 3], 50)
+    assert sum(record.accepted for record in out.rounds) > 5
+
+
+# ---- deliberately wrong twins: each must miss the model's law
+
+
+def _instead(residual):
+    """``match`` with another law of the token emitted where the path ends."""
+
+    match = VERIFIERS["match"]
+
+    def rule(tree, target_probs):
+        law = match.rule(tree, target_probs)
+        return OutcomeLaw(law.stop, law.depths, lambda row: residual(tree, target_probs, law, int(row)))
+
+    return Verifier("wrong", rule, match.lossless_for)
+
+
+def _one_hot(weights):
+    return torch.nn.functional.one_hot(weights.argmax(), len(weights)).to(weights.dtype)
+
+
+def _original(tree, target_probs, law, row):
+    """The paper's algorithm taken literally: nothing accepted, so draw from P again."""
+    return target_probs[row]
+
+
+def _most_likely(tree, target_probs, law, row):
+    """The public code: nothing accepted, so take the most likely of what is left."""
+    return _one_hot(law.residual_law(row)) if tree.child_lists[row] else law.residual_law(row)
+
+
+def _most_likely_at_leaves(tree, target_probs, law, row):
+    return law.residual_law(row) if tree.child_lists[row] else _one_hot(target_probs[row])
+
+
+@pytest.mark.parametrize("config", [METHODS[0], METHODS[2], METHODS[4], METHODS[6]], ids=str)
+@pytest.mark.parametrize("wrong", [_original, _most_likely, _most_likely_at_leaves])
+def test_biased_fallbacks_are_noticed(config, wrong, monkeypatch):
+    monkeypatch.setitem(VERIFIERS, "match", _instead(wrong))
+    assert distance(ModelPair(TableModel(3, seed=1)), config, 5, SamplingSettings(1.0)) > 1e-3
+
+
+@pytest.mark.parametrize("config", [METHODS[0], METHODS[4], METHODS[6]], ids=str)
+def test_a_second_draw_is_noticed(config, monkeypatch):
+    """The newest token drawn once more where no candidate was hit."""
+    honest = SingleModelRun._verdict
+
+    def twice(self, tree, predicted, probs_MV):
+        row, token = honest(self, tree, predicted, probs_MV)
+        return honest(self, tree, predicted, probs_MV) if row == 0 and tree.num_nodes else (row, token)
+
+    monkeypatch.setattr(SingleModelRun, "_verdict", twice)
+    assert distance(ModelPair(TableModel(3, seed=1)), config, 5, SamplingSettings(1.0)) > 1e-3
