@@ -12,25 +12,21 @@ from typing import Any
 
 import pandas as pd
 
-from pipelines.measuring.names import PLAIN, TEST, VALIDATION
+from pipelines.measuring.names import PLAIN
 from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, RULE, TREES
-from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
+from pipelines.reporting.decoding_arms import DecodingArms
+from pipelines.reporting.statistics import Interval, less_one
 from pipelines.reporting.stopping_folder import StoppingResults
 
 TUNED = (CHAIN, CONFIDENCE, FORK, CONFIG)  # families whose setting is chosen on validation prompts
 
 
-class StoppingReport:
+class StoppingReport(DecodingArms):
     """Builds the records of ``quality.json`` (what models know, what replay promises) and ``timing.json`` (times)."""
 
     def __init__(self, results: StoppingResults, replicates: int, seed: int) -> None:
+        super().__init__(results.decoding, replicates, seed)
         self.results = results
-        self.replicates = replicates
-        self.seed = seed
-        fastest = results.decoding.groupby(["split", "setting", "prompt", "drafter"])["seconds"].idxmin()
-        decoding = results.decoding.loc[fastest.sort_values()]
-        self.test = decoding[decoding["split"] == TEST]
-        self.validation = decoding[decoding["split"] == VALIDATION]
 
     def quality(self) -> dict[str, Any]:
         """By model: calibration and ranking of tested tokens, bias of the product along the draft, replayed worth."""
@@ -44,9 +40,8 @@ class StoppingReport:
 
     def timing(self) -> dict[str, Any]:
         """Measured speeds by sampling setting and arm."""
-        settings = sorted(self.test["setting"].unique())
         return {
-            "settings": [{"setting": setting, **self.setting(setting, chosen_only=True)} for setting in settings],
+            "settings": [{"setting": setting, **self.setting(setting, chosen_only=True)} for setting in self.settings],
             "prompts": int(self.test["prompt"].nunique()),
             "beta": self.results.origin["parameters"]["beta"],
             "capped": self.results.origin["capped"],
@@ -54,7 +49,7 @@ class StoppingReport:
 
     def setting(self, setting: str, chosen_only: bool) -> dict[str, Any]:
         """All arms of a sampling setting, or of tuned families only what was fastest on validation prompts."""
-        best = {family: self._fastest(setting, family) for family in TUNED if family in set(self.validation["family"])}
+        best = {family: self.fastest(setting, family) for family in TUNED if family in set(self.validation["family"])}
         shown = self.test[self.test["setting"] == setting][["family", "drafter"]].drop_duplicates()
         arms = [
             self._arm(setting, family, drafter, best)
@@ -65,16 +60,9 @@ class StoppingReport:
         arms.sort(key=lambda arm: order.index(arm["family"]) if arm["family"] in order else -1)
         return {"best": best, "arms": arms}
 
-    def _fastest(self, setting: str, family: str) -> str:
-        """The family's arm of most tokens per second on validation prompts."""
-        rows = self.validation[(self.validation["setting"] == setting) & (self.validation["family"] == family)]
-        sums = rows.groupby("drafter", sort=False)[["tokens", "seconds"]].sum()
-        return str((sums["tokens"] / sums["seconds"]).idxmax())
-
     def _arm(self, setting: str, family: str, drafter: str, best: dict[str, str]) -> dict[str, Any]:
-        rows, chain, fork = (self._rows(setting, name) for name in (drafter, best[CHAIN], best[FORK]))
-        plain = self._rows(setting, PLAIN)
-        bootstrap = PairedBootstrap(list(plain["document"]), self.replicates, self.seed)
+        rows, chain, fork = (self.rows(setting, name) for name in (drafter, best[CHAIN], best[FORK]))
+        plain, bootstrap = self.rows(setting, PLAIN), self.bootstrap(setting)
 
         def over(base: pd.DataFrame) -> Interval:
             return bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"])
@@ -92,10 +80,6 @@ class StoppingReport:
             "deciding": bootstrap.rate(rows["seconds_controller"], rows["seconds_rounds"]),
             "bypassed": float(rows["bypassed"].sum() / max(1, rows["rounds"].sum())),
         }
-
-    def _rows(self, setting: str, drafter: str) -> pd.DataFrame:
-        rows = self.test[(self.test["setting"] == setting) & (self.test["drafter"] == drafter)]
-        return rows.sort_values("prompt").reset_index(drop=True)
 
 
 def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
