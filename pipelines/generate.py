@@ -2,6 +2,7 @@
 
 head -c 300 runtime/tree.py | draftwright generate data/pystdlib/pair --bundle data/pystdlib/bundles/hrad
 draftwright generate --target path/or/id --draft path/or/id --method '{"method": "speculative"}' --prompt "Hello"
+draftwright generate --target path/or/id --prompt "Hello" --method '{"method": "progressive_tree"}'    (no draft model)
 draftwright generate data/pystdlib/pair --temperature 1 --prompt "import" --method '{"method": "speculative",
     "verifier": "traversal", "drafter": {"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}}'
 """
@@ -14,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from pipelines.pair_folder import read_pair
-from predictors.rounds import RoundRecord, block_efficiency, mean_accepted_length
+from predictors.rounds import RoundRecord, block_efficiency, hit_rate, mean_accepted_length
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
 
 DEFAULT_METHOD = '{"method": "speculative"}'
@@ -123,6 +124,7 @@ def _decode(
 
 def _statistics(rounds: list[RoundRecord], tokens: list[int], seconds: float) -> dict[str, float]:
     speculative = rounds[1:]
+    alone = {"hit_rate": hit_rate(speculative)} if any(record.guessed for record in speculative) else {}
     return {
         "new_tokens": len(tokens),
         "seconds": seconds,
@@ -130,7 +132,7 @@ def _statistics(rounds: list[RoundRecord], tokens: list[int], seconds: float) ->
         "target_passes": len(rounds),
         "block_efficiency": block_efficiency(speculative) if speculative else 1.0,
         "m_incl": mean_accepted_length(speculative, include_correction=True) if speculative else 1.0,
-    }
+    } | alone
 
 
 if __name__ == "__main__":

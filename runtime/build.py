@@ -134,7 +134,7 @@ def _built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | 
     if config.get("method") == "branch_parallel":
         return _branch_parallel(pair, config, controller, where)
     if config.get("method") in GUESSERS:
-        return _single_model(pair, config, where)
+        return _single_model(pair, config, controller, where)
     parsed = parse_config(DecoderConfig, config, where)
     return _sequential(pair, parsed, controller or build_controller(parsed.controller or {"kind": "fixed"}))
 
@@ -166,7 +166,7 @@ def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Con
     return BranchParallelDecoder(pair, parsed, VERIFIERS[parsed.verifier], controller)
 
 
-def _single_model(pair: ModelPair, config: Mapping[str, Any], where: str) -> Decoder:
+def _single_model(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
     options = dict(config)
     method = options.pop("method")
     known = {field.name for field in fields(GUESSERS[method])}  # type: ignore[arg-type]
@@ -176,7 +176,10 @@ def _single_model(pair: ModelPair, config: Mapping[str, Any], where: str) -> Dec
             f"{where}: method {method!r} drafts with the target alone, and {', '.join(foreign)} belongs to methods with a draft "
             f"model ({', '.join(PAIR_METHODS)}). Its own keys: {', '.join(sorted(known))}."
         )
-    return SingleModelDecoder(pair, parse_config(GUESSERS[method], options, where))
+    decoder = SingleModelDecoder(pair, parse_config(GUESSERS[method], options, where))
+    if controller is not None and controller.contract is not None:
+        _require_identity(controller, ModelPair(pair.target, tokenizer=pair.tokenizer))
+    return decoder
 
 
 def _require_draft(pair: ModelPair, method: str) -> None:
@@ -256,15 +259,21 @@ def _check_contract(controller: Controller, pair: ModelPair) -> None:
     contract = controller.contract
     if contract is None:
         return
-    require_same_identity(
-        contract.identity,
-        pair_identity(pair, contract.identity.layer_ids),
-        f"{controller.kind} controller",
-        "Load the pair it was trained for, or retrain it for this one (dvc repro).",
-    )
+    _require_identity(controller, pair)
     dtype = str(getattr(pair.target, "dtype", "")).removeprefix("torch.")
     if dtype != contract.serving_range.dtype:
         warnings.warn(
             f"{controller.kind} was trained on {contract.serving_range.dtype} features and serves {dtype} ones.",
             stacklevel=4,
         )
+
+
+def _require_identity(controller: Controller, pair: ModelPair) -> None:
+    assert controller.contract is not None
+    identity = controller.contract.identity
+    require_same_identity(
+        identity,
+        pair_identity(pair, identity.layer_ids),
+        f"{controller.kind} controller",
+        "Load the pair it was trained for, or retrain it for this one (dvc repro).",
+    )

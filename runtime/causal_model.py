@@ -14,7 +14,7 @@ from runtime.compact.weights import CompactWeights
 from runtime.hugging_face.state import HuggingFaceState
 from runtime.hugging_face.taps import require_layers
 
-SCRATCH_ROOM = 64  # rows a fresh state holds beyond the request's own length
+SCRATCH_ROOM = 128  # rows a fresh state holds beyond the request's own length; lookahead's default feeds 120
 
 ForwardPath = Literal["auto", "compact", "hugging_face"]
 

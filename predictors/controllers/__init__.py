@@ -31,6 +31,12 @@ def build_controller(values: Mapping[str, Any]) -> Controller:
     return CONTROLLERS[kind].from_config(options)
 
 
+def is_learned(bundle: Bundle) -> bool:
+    """Whether the bundle holds a network, not settings alone."""
+    kind = CONTROLLERS.get(bundle.card["kind"])
+    return kind is not None and issubclass(kind, LearnedController)
+
+
 def learned_controller(bundle: Bundle) -> LearnedController:
     """The controller that an exported bundle holds."""
     learned = {kind: cls for kind, cls in CONTROLLERS.items() if issubclass(cls, LearnedController)}
@@ -48,5 +54,6 @@ __all__ = [
     "LearnedController",
     "Session",
     "build_controller",
+    "is_learned",
     "learned_controller",
 ]

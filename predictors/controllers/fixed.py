@@ -1,11 +1,14 @@
 """Draft a fixed number of tokens: the static baseline every controller is measured against."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from predictors.bundle import Bundle
 from predictors.config import parse_config
 from predictors.controllers.base import Controller, Session
+from predictors.latency.profile import LatencyProfile
 from predictors.sampling import SamplingSettings
 from predictors.signals import Root
 
@@ -31,6 +34,7 @@ class FixedSession(Session):
 
 class Fixed(Controller):
     kind = "fixed"
+    profile_hash: str | None = None  # of the latency profile by which an exported bundle's settings were chosen
 
     def __init__(self, config: FixedConfig) -> None:
         self.config = config
@@ -41,3 +45,23 @@ class Fixed(Controller):
 
     def start(self, settings: SamplingSettings) -> FixedSession:
         return FixedSession(self.config.gamma)
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> "Fixed":
+        controller = super().from_bundle(bundle)
+        assert isinstance(controller, Fixed)
+        controller.profile_hash = bundle.card.get("lineage", {}).get("profile_hash")
+        return controller
+
+    def at_latency(self, profile: LatencyProfile, reprice: bool) -> "Fixed":
+        """Settings alone cannot be chosen anew: the traces that they were chosen from are not in the bundle."""
+        if reprice:
+            raise ValueError(
+                "these settings were chosen by a latency profile when they were exported. Run the stage that exports them again."
+            )
+        if self.profile_hash not in (None, profile.profile_hash):
+            warnings.warn(
+                "these settings were chosen by another latency profile: on this machine others may be faster (dvc repro).",
+                stacklevel=3,
+            )
+        return self

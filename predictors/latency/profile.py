@@ -50,6 +50,7 @@ AXES = {
     "beside_target": ("tokens", "context"),  # as `target`, while the draft steps without pause
     "exchange": ("submitted",),  # a round's messages, with a block of as many tokens and their laws
     "predictor": ("features",),  # one decision of a small MLP
+    "guessing": ("guessed",),  # a model drafting for itself: a pass's candidates, and upkeep of so many guesses
     "stopping": ("features",),  # asking a stop model of so many numbers
     "selection": ("features",),  # choosing a delayed tree from so many numbers of hidden states, and both models' laws
     "transfer": ("bytes",),  # to another process, or from device to host

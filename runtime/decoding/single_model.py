@@ -36,6 +36,10 @@ class SingleModelDecoder(Decoder):
         self.guesser = guesser
 
     def _steps(self, request: Request) -> Iterator[Step]:
+        if request.draft_layers:
+            raise ValueError(
+                f"draft_layers {request.draft_layers}: the target drafts for itself, and no draft model is there to tap."
+            )
         yield from SingleModelRun(self, request).steps()
 
 
@@ -55,18 +59,18 @@ class SingleModelRun(Run):
         self.clock.resume()
         newest, root = self.newest, self._root()
         candidates = self.guesses.candidates(newest)
-        tree = levels(candidates, self.remaining - 1)
-        rows = self._rows()
-        count = 1 + tree.num_nodes
+        tree = levels(candidates, self.remaining - 1, self.request.eos_tokens)
+        rows, count = self._rows(), 1 + tree.num_nodes
+        tokens = [newest, *tree.token_list, *rows.tokens]
+        parents = [
+            -1,
+            *(parent + 1 for parent in tree.parent_list),
+            *(count + p if p >= 0 else 0 for p in rows.parents),
+        ]
         self.clock.lap("draft")
-        out = self.target.forward(
-            [newest, *tree.token_list, *rows.tokens],
-            [-1, *(parent + 1 for parent in tree.parent_list), *(count + p if p >= 0 else 0 for p in rows.parents)],
-        )
+        out = self.target.forward(tokens, parents)
         self.clock.lap("target")
-        logits_MV = out.logits[:count]
-        predicted: list[int] = logits_MV.argmax(dim=-1).tolist()
-        probs_MV = self._laws(logits_MV)
+        predicted, probs_MV = self._predicted(out.logits[:count]), self._laws(out.logits[:count])
         row, self.newest = self._verdict(tree, predicted, probs_MV)
         path = tree.path(row)
         self.target.keep([0, *(node + 1 for node in path)])
@@ -79,17 +83,24 @@ class SingleModelRun(Run):
         self.clock.lap("draft")
         record = RoundRecord(tree.num_nodes, max(tree.depths), guessed=len(rows.tokens), accepted=len(path))
         record.rolled_back = record.levels - record.accepted
-        tokens, self.previous = self._emit(record, committed)
+        emitted, self.previous = self._emit(record, committed)
         if not self.request.observe or probs_MV is None:
-            return Step(tokens, record)
+            return Step(emitted, record)
         hidden_MKD = None if out.hidden_NKD is None else out.hidden_NKD[:count]
-        return Step(tokens, record, Evidence(root, tree, [], probs_MV, hidden_MKD))
+        return Step(emitted, record, Evidence(root, tree, [], probs_MV, hidden_MKD))
 
     def _rows(self) -> Rows:
         """The guesses to feed: none where nothing comes after this pass, or where the context ends before they do."""
         rows = self.guesses.rows()
         room = self.pair.target.context_limit - len(self.request.prompt) - self.emitted
         return rows if self.remaining > 1 and rows.depth <= room else NO_ROWS
+
+    def _predicted(self, logits_MV: Tensor) -> list[int]:
+        """The most likely token of each row, unless nobody reads it."""
+        if not self.request.settings.greedy and not self.guesses.reads_predictions:
+            return []
+        predicted: list[int] = logits_MV.argmax(dim=-1).tolist()
+        return predicted
 
     def _laws(self, logits_MV: Tensor) -> Tensor | None:
         """The target's laws [M, V], unless nobody reads them."""

@@ -11,6 +11,7 @@ from runtime.latency.beside import open_beside
 from runtime.latency.branches import branch_cells
 from runtime.latency.cells import Cell
 from runtime.latency.decision import choice_cells, decision_cells, question_cells
+from runtime.latency.guessing import guessing_cells
 from runtime.latency.passes import CONTINUATION, CommittedState, begin_round, pass_cells, prefill_cells
 from runtime.latency.reference import reference_cells
 from runtime.latency.rounds import round_cells
@@ -41,7 +42,8 @@ class LatencyConfig:
     and ``reference_tokens`` are also timed over bare Hugging Face, those of ``beside_rows`` and ``beside_tokens`` with the other
     model at work in another process; empty: no such table. Trees are ``tree_paths`` rollouts and have ``tree_nodes`` nodes,
     multiples of it; besides traversal, ``tree_rules`` verify them. ``branch_rows`` are candidates at a branch point and the
-    branches behind them. Contexts and prompts are cut to what the models can hold.
+    branches behind them, ``guessed`` the tokens that a model drafting for itself feeds. Contexts and prompts are cut to what the
+    models can hold.
     """
 
     draft_rows: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
@@ -57,6 +59,7 @@ class LatencyConfig:
     tree_nodes: tuple[int, ...] = (3, 6, 9, 12)
     tree_rules: tuple[str, ...] = ("nss", "naive_tree", "spectr", "specinfer", "khisti")
     branch_rows: tuple[int, ...] = (1, 2, 6)
+    guessed: tuple[int, ...] = (2, 8, 32)
     features: tuple[int, ...] = (64, 512, 2048, 8192)
     bytes: tuple[int, ...] = (64, 8192, 65536, 1048576)
     visits: int = 6
@@ -66,7 +69,7 @@ class LatencyConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("contexts", "prefill_tokens", "tree_nodes", "branch_rows", "features", "bytes"):
+        for name in ("contexts", "prefill_tokens", "tree_nodes", "branch_rows", "guessed", "features", "bytes"):
             _require_ascending(name, getattr(self, name), 1)
         for name, start in STARTS.items():
             _require_ascending(name, getattr(self, name), start)
@@ -127,6 +130,7 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
             ),
             *branch_cells(prepared, config.branch_rows, config.seed, evict),
             *beside,
+            *guessing_cells(config.guessed, target, device, generator, evict),
             *decision_cells(config.features, device, generator, evict),
             *choice_cells(pair, device, generator, evict),
             *question_cells(

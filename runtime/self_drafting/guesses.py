@@ -37,8 +37,8 @@ class Said:
     """What a pass said.
 
     ``newest`` is the token it ran behind and ``candidates`` were verified; ``predicted`` holds the target's most likely token
-    behind ``newest`` and then behind every candidate, level by level. ``following`` holds a token behind each of the rows that
-    were fed, and ``committed`` what the pass added to the text.
+    behind ``newest`` and then behind every candidate, level by level (empty where nobody reads it). ``following`` holds a token
+    behind each of the rows that were fed, and ``committed`` what the pass added to the text.
     """
 
     newest: int
@@ -49,7 +49,9 @@ class Said:
 
 
 class Guesses(ABC):
-    """One request's guesses."""
+    """One request's guesses. ``reads_predictions``: whether it reads what a pass ``predicted``."""
+
+    reads_predictions = False
 
     @abstractmethod
     def rows(self) -> Rows:
@@ -78,10 +80,10 @@ class Guesser(Protocol):
 
 
 class PromptTokens:
-    """Tokens drawn at random from a request's prompt, to begin guesses with."""
+    """Tokens drawn at random from a request's prompt, to begin guesses with; no end of sequence, if it has others."""
 
     def __init__(self, request: Request, chance: Chance) -> None:
-        self._prompt = request.prompt
+        self._prompt = [token for token in request.prompt if token not in request.eos_tokens] or request.prompt
         self._chance = chance
 
     def draw(self, count: int) -> list[int]:

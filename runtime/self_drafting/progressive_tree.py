@@ -3,7 +3,8 @@
     feed     every node v of the tree; the pass says d_v, what follows the text and the path to v
     pool     for every v, what hangs under v, the d below it included, is merged under v's token
     expand   d_v becomes a child of v, unless v has it or is full
-    spine    where a first-level place is free, the d of the last first-level node moves there (the newest token if there is none)
+    refill   where a place of the spine is free, the d of its last node moves there; an empty first level, and a free place of the
+             paper's geometry, get the newest token
     step     a first-level node that has grown too high gives its place to its oldest child and what hangs there
     prune    an end of sequence goes, with everything under the node four levels above it
 
@@ -11,7 +12,7 @@ Geometries: ``paper``, first-level nodes are branches of their own; ``spine``, e
 its own subtree. Source: paper on progressive tree drafting, section 3; specification of drafting, section 6.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -32,9 +33,9 @@ EOS_CLIMB = 4
 
 @dataclass(frozen=True)
 class ProgressiveTreeConfig:
-    """``max_children`` of a node and of the first level, ``max_depth`` of what hangs in a first-level place, ``pool_nodes`` kept
-    behind each token. A guess is the most likely token (``draft_top_k=1``), or drawn from the top k or top p of the law at
-    temperature 1."""
+    """``max_children`` of a node and of the spine (the paper's geometry has two branches at most), ``max_depth`` of what hangs in
+    a first-level place, ``pool_nodes`` kept behind each token. A guess is the most likely token (``draft_top_k=1``), or drawn
+    from the top k or top p of the law at temperature 1."""
 
     geometry: str = "spine"
     max_children: int = 4
@@ -49,6 +50,11 @@ class ProgressiveTreeConfig:
         for name, least in (("max_children", 1), ("max_depth", 2), ("pool_nodes", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}.")
+        if self.draft_top_k == 1 and self.draft_top_p != 1:
+            raise ValueError(
+                f"draft_top_p={self.draft_top_p} has no effect beside draft_top_k=1, which takes the most likely token. Use "
+                "draft_top_k=0 to draw from a top-p law."
+            )
         self.growth  # noqa: B018 (checks top k and top p)
 
     @property
@@ -84,6 +90,8 @@ class Node:
 class ProgressiveTree(Guesses):
     """One request's tree and pool."""
 
+    reads_predictions = True
+
     def __init__(self, config: ProgressiveTreeConfig, request: Request, chance: Chance) -> None:
         self._config = config
         self._growth = config.growth
@@ -94,7 +102,7 @@ class ProgressiveTree(Guesses):
         random = PromptTokens(request, chance)
         self.first: list[Node] = []
         for _ in range(min(FIRST_BRANCHES, config.max_children)):
-            top, *below = random.draw(random.length(LONGEST_BEGINNING))
+            top, *below = random.draw(random.length(min(LONGEST_BEGINNING, config.max_depth - 1)))
             self.first.append(Node(top))
             for token in below:
                 self.first[-1].add(token)
@@ -119,7 +127,7 @@ class ProgressiveTree(Guesses):
 
     def learn(self, said: Said) -> None:
         following = dict(zip(self._fed, said.following, strict=True))
-        seen = verified(said.candidates, said.predicted) if said.candidates else {}
+        seen = verified(said.candidates, said.predicted, self._eos_tokens) if said.candidates else {}
         self._remember(following)
         self._pool.merge(said.newest, seen)
         new = [
@@ -198,16 +206,20 @@ class ProgressiveTree(Guesses):
             self.first.remove(node)
 
 
-def verified(candidates: Trie, predicted: Sequence[int]) -> Trie:
-    """A copy of ``candidates`` with the model's most likely token added behind the root and behind every node."""
+def verified(candidates: Trie, predicted: Sequence[int], ends: Container[int] = ()) -> Trie:
+    """A copy of ``candidates`` with the model's most likely token added behind the root and behind every node that was verified;
+    nothing behind a token of ``ends``."""
     copy: Trie = {}
     merge(copy, candidates)
-    level = [copy]
+    level: list[tuple[int, Trie]] = [(-1, copy)]
     place = 0
     while level and place < len(predicted):
-        below = [deeper for trie in level for deeper in trie.values()]
-        for trie in level:
-            trie.setdefault(predicted[place], {})
+        below = [child for token, trie in level if token not in ends for child in trie.items()]
+        for token, trie in level:
+            if token in ends:
+                trie.clear()
+            else:
+                trie.setdefault(predicted[place], {})
             place += 1
         level = below
     return copy

@@ -7,7 +7,7 @@ section 6.2).
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TypeAlias
 
 import torch
@@ -17,8 +17,8 @@ from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree
 Trie: TypeAlias = dict[int, "Trie"]  # what follows, by token, in the order it was first seen
 
 
-def levels(trie: Trie, deepest: int) -> TokenTree:
-    """The first ``deepest`` levels of ``trie`` as a tree to verify, level by level."""
+def levels(trie: Trie, deepest: int, ends: Container[int] = ()) -> TokenTree:
+    """The first ``deepest`` levels of ``trie`` as a tree to verify, level by level; nothing behind a token of ``ends``."""
     tokens: list[int] = []
     parents: list[int] = []
     level = [(-1, trie)]
@@ -26,7 +26,7 @@ def levels(trie: Trie, deepest: int) -> TokenTree:
         below = []
         for parent, children in level:
             for token, deeper in children.items():
-                below.append((len(tokens), deeper))
+                below.append((len(tokens), {} if token in ends else deeper))
                 tokens.append(token)
                 parents.append(parent)
         level = below

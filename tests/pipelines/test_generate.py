@@ -53,6 +53,18 @@ def test_speculative_and_plain_text_agree(models, capsys):
     assert plain["block_efficiency"] == 1 and speculative["block_efficiency"] >= 1
 
 
+@pytest.mark.parametrize("method", ["progressive_tree", "lookahead", "self_draft"])
+def test_a_target_alone(models, capsys, method):
+    alone = ["generate", "--target", str(models / "target"), "--prompt", "w1", "--dtype", "float32", "--device", "cpu"]
+    plain = as_json(capsys, [*alone, "--method", '{"method": "autoregressive"}'])
+    own = as_json(capsys, [*alone, "--method", json.dumps({"method": method})])
+    assert own["tokens"] == plain["tokens"] and "hit_rate" in own and "hit_rate" not in plain
+    with pytest.raises(
+        SystemExit, match="needs a draft model; this pair has none. Methods without one: autoregressive, prog"
+    ):
+        main(alone)
+
+
 def test_bundle(models, tmp_path, capsys):
     pair = ModelPair.load(models / "target", models / "draft", dtype="float32", device="cpu")
     bundle = random_bundle(tmp_path / "hrad", pair)

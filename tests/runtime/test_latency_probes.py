@@ -11,7 +11,6 @@ import torch
 from runtime import ModelPair
 from runtime.latency import LatencyConfig, cells, measurement, open_cells, sweep, tables_of
 from runtime.latency.passes import CONTINUATION, pass_cells, prefill_cells
-from runtime.latency.reference import reference_cells
 from runtime.latency.sample import device_of
 from tests.toys import TableModel, tiny_llama
 
@@ -129,6 +128,7 @@ SMALL = LatencyConfig(
     tree_nodes=(3, 6),
     tree_rules=("specinfer",),
     branch_rows=(1, 4),
+    guessed=(2, 9),
     features=(4, 8),
     bytes=(1, 100),
 )
@@ -154,68 +154,13 @@ def test_all_tables_have_all_their_cells(no_child, compact):
         "branch_candidates": {"rows": [1, 4], **sampled},
         "branch_drawing": {"rows": [1, 4], **sampled},
         "branch_verdict": {"candidates": [1, 4], **sampled},
+        "guessing": {"guessed": [2, 9]},
         "predictor": {"features": [4, 8]},
         "selection": {"features": [0, 96]},
         "stopping": {"features": [11, 32]},
         "transfer": {"bytes": [1, 100]},
     }
     assert {table.calls for table in tables.values()} == {2}
-
-
-GRID = {"tokens": [1, 5], "rows": [1, 3], "contexts": [4, 9]}
-
-
-def note_forwards(pair, monkeypatch):
-    """Notes every pass of the models' own forward: model, tokens, tokens in the cache before, and other arguments."""
-    notes = []
-    for name, wrapped in (("target", pair.target), ("draft", pair.draft)):
-
-        def forward(*, input_ids, past_key_values, name=name, real=wrapped.model.forward, **others):
-            notes.append((name, input_ids.shape[1], past_key_values.get_seq_length(), others))
-            return real(input_ids=input_ids, past_key_values=past_key_values, **others)
-
-        monkeypatch.setattr(wrapped.model, "forward", forward)
-    return notes
-
-
-@pytest.mark.parametrize("context", [4, 9])
-@pytest.mark.parametrize(("table", "axis", "count"), [("draft", "rows", 3), ("target", "tokens", 5)])
-def test_reference_cells_run_bare_hugging_face(compact, monkeypatch, table, axis, count, context):
-    cells = reference_cells(compact.target, compact.draft, **GRID, generator=generator())
-    notes = note_forwards(compact, monkeypatch)
-    (cell,) = [cell for cell in cells if cell.at == {axis: count, "context": context}]
-    assert cell.tables == (f"{table}_hugging_face",)
-    bare = {"use_cache": True}
-    first_step = ("draft", 1, context, bare)
-    for _ in range(2):  # a pass leaves nothing behind
-        notes.clear()
-        cell.before()
-        assert notes == ([("target", 1, context, bare), first_step] if table == "draft" else [first_step])
-        notes.clear()
-        cell.measure()
-        assert notes == [(table, count, context, bare)]
-
-
-def test_a_pair_off_the_compact_forward_has_no_reference(compact):
-    slow = ModelPair(compact.target.model, compact.draft.model, forward="hugging_face")
-    for target, draft in ((slow.target, slow.draft), (compact.target, slow.draft), (slow.target, compact.draft)):
-        assert not reference_cells(target, draft, **GRID, generator=generator())
-
-
-@pytest.mark.parametrize(
-    ("empty", "tables"),
-    [
-        ({"rows": []}, {"target_hugging_face"}),
-        ({"tokens": []}, {"draft_hugging_face"}),
-        ({"rows": [], "tokens": []}, set()),
-    ],
-)
-def test_an_empty_reference_grid_is_no_table(compact, empty, tables):
-    cells = reference_cells(compact.target, compact.draft, **{**GRID, **empty}, generator=generator())
-    assert {table for cell in cells for table in cell.tables} == tables
-    for cell in cells:
-        cell.before()
-        cell.measure()
 
 
 def test_a_device_is_the_models_own_or_that_of_its_logits(models):

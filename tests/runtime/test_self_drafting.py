@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from runtime.self_drafting.guesses import Said
+from runtime.self_drafting.guesses import PromptTokens, Said
 from runtime.self_drafting.lookahead import LookaheadConfig
 from runtime.self_drafting.progressive_tree import Node, ProgressiveTreeConfig, verified
 from runtime.self_drafting.self_draft import SelfDraftConfig
@@ -16,7 +16,7 @@ EOS = 99
 
 
 class Scripted:
-    """Chance that gives these outcomes in turn, then zeros."""
+    """Chance that gives these outcomes in turn (at most the last one possible), then zeros."""
 
     def __init__(self, *outcomes):
         self.outcomes = list(outcomes)
@@ -24,7 +24,7 @@ class Scripted:
     def categorical(self, weights):
         shape = weights.shape[:-1]
         drawn = [self.outcomes.pop(0) if self.outcomes else 0 for _ in range(max(1, shape.numel()))]
-        return torch.tensor(drawn).reshape(shape)
+        return torch.tensor(drawn).clamp(max=weights.shape[-1] - 1).reshape(shape)
 
 
 def request(prompt=(7,), eos=(EOS,)):
@@ -75,6 +75,24 @@ def test_a_full_pool_forgets_its_oldest_first_token():
     pool.merge(0, {1: {5: {}}})
     assert pool.get(0) == {3: {}, 4: {}}, "the oldest and all behind it, also what was just added there"
     assert pool.get(9) == {}
+
+
+def test_a_continuation_larger_than_the_pool_is_not_kept():
+    pool = TriePool(capacity=3)
+    pool.merge(0, {1: {2: {3: {4: {}}}}})
+    assert pool.get(0) == {}
+    pool.merge(0, {5: {}})
+    assert pool.get(0) == {5: {}}
+
+
+def test_nothing_follows_an_end_of_sequence():
+    tree = levels({EOS: {1: {}}, 2: {EOS: {3: {}}}}, 3, ends={EOS})
+    assert tree.token_list == [EOS, 2, EOS] and tree.parent_list == [-1, -1, 1]
+    seen = verified({EOS: {1: {}}, 2: {EOS: {}}}, [2, 7, EOS, 8], ends={EOS})
+    assert seen == {EOS: {}, 2: {EOS: {}}}
+    prompt = request(prompt=(EOS, 7, EOS))
+    assert PromptTokens(prompt, Scripted(0, 0)).draw(2) == [7, 7]
+    assert PromptTokens(request(prompt=(EOS,)), Scripted(0)).draw(1) == [EOS]
 
 
 def test_no_pool_ever_exceeds_its_capacity():
@@ -192,13 +210,14 @@ def test_the_oldest_child_takes_over_unless_its_token_is_there():
     assert state(tree)[0] == (4, {5: {0: {}}, 0: {}}), "token 2 stands on the level, so the next child takes over"
 
 
-def test_no_branch_grows_beyond_its_depth():
-    tree = ProgressiveTreeConfig(max_depth=4).open(request(prompt=(1, 2, 3)), Scripted())
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_no_branch_grows_beyond_its_depth(depth):
+    tree = ProgressiveTreeConfig(max_depth=depth).open(request(prompt=(1, 2, 3)), Scripted(*[1] * 9))
     generator = torch.Generator().manual_seed(0)
     for _ in range(100):
         rows = tree.rows()
-        assert all(node.height < 4 for node in tree.first) and len(tree.first) <= 4
-        assert all(len(node.children) <= 4 for node in tree._fed) and rows.depth <= 4 + 3
+        assert all(node.height < depth for node in tree.first) and len(tree.first) <= 4
+        assert all(len(node.children) <= 4 for node in tree._fed) and rows.depth <= depth + 3
         tree.learn(said(1, torch.randint(6, (len(rows.tokens),), generator=generator).tolist()))
 
 
@@ -297,6 +316,7 @@ def test_overhead_of_self_draft():
         (ProgressiveTreeConfig, {"geometry": "flat"}, "geometry must be one of spine, paper, got 'flat'"),
         (ProgressiveTreeConfig, {"max_depth": 1}, "max_depth must be >= 2, got 1"),
         (ProgressiveTreeConfig, {"draft_top_k": 0, "draft_top_p": 0.0}, "top_p"),
+        (ProgressiveTreeConfig, {"draft_top_p": 0.5}, "has no effect beside draft_top_k=1"),
         (LookaheadConfig, {"ngram": 2}, "ngram must be >= 3"),
         (LookaheadConfig, {"window": 0}, "window must be >= 1, got 0"),
         (SelfDraftConfig, {"length": 3, "ngram": 4}, "length must be >= 4, got 3"),
@@ -306,3 +326,25 @@ def test_overhead_of_self_draft():
 def test_bad_settings(config, options, message):
     with pytest.raises(ValueError, match=message):
         config(**options)
+
+
+@pytest.mark.parametrize(
+    "config, most",
+    [
+        (ProgressiveTreeConfig(pool_nodes=20), 20),
+        (ProgressiveTreeConfig(geometry="paper", pool_nodes=20), 20),
+        (LookaheadConfig(ngram=4, window=3, guesses=5), 15),
+        (SelfDraftConfig(branches=3, ngram=4, guesses=5), 15),
+    ],
+    ids=str,
+)
+def test_retrieval_reads_one_bounded_entry_however_long_the_text(config, most):
+    generator = torch.Generator().manual_seed(0)
+    guesses = config.open(request(prompt=(1, 2, 3)), Scripted())
+    seen = []
+    for step in range(1500):
+        count = len(guesses.rows().tokens)
+        following = torch.randint(4, (count,), generator=generator).tolist()
+        guesses.learn(said(step % 4, following, committed=(step % 4,)))
+        seen.append(max(num_nodes(guesses.candidates(token)) for token in range(4)))
+    assert max(seen) <= most and max(seen[:750]) == max(seen[750:]) > most / 2
