@@ -77,3 +77,16 @@ ROOT_COLUMNS = {
     "nodes": "actions<float32>",  # distinct nodes of the tree, mean over draws
     "fed": "actions<float32>",  # of them those on branch levels that a further level hangs under
 }
+
+GUESS_TRACES_VERSION = 1
+
+# One row per pass of a model that drafts for itself, behind the prefill.
+GUESS_COLUMNS = {
+    **PLACE_COLUMNS,
+    "way": "int32",  # place in the manifest's configurations
+    "round": "int32",
+    "position": "int32",  # committed tokens before the pass
+    "guessed": "int32",  # rows to grow from
+    "drafted": "int32",  # candidates
+    "committed": "int32",  # accepted candidates and one more token, an end not cut
+}

@@ -15,6 +15,7 @@ COSTS = {
     "chain_verification": lambda drafted, sampled: 0.5 + 0.25 * drafted + sampled,
     "tree_drawing": lambda drafted, sampled: 3 + drafted + sampled,
     "tree_verification": lambda drafted, sampled: 5 + 2 * drafted + 2 * sampled,
+    "verification_nss": lambda drafted: 4 + 1.5 * drafted,
     "branch_candidates": lambda rows, sampled: 0.25 + 0.125 * rows * (1 + sampled),
     "branch_drawing": lambda rows, sampled: 0.125 + 0.0625 * rows + 0.5 * sampled,
     "branch_verdict": lambda candidates, sampled: 0.375 + 0.25 * candidates * sampled,
@@ -22,6 +23,7 @@ COSTS = {
     "beside_target": lambda tokens, context: 12 + tokens + context / 8,
     "predictor": lambda features: 0.25 + features / 128,
     "selection": lambda features: 0.5 + features / 64,
+    "guessing": lambda guessed: 0.0625 + guessed / 32,
     "stopping": lambda features: 0.125 + features / 256,
     "exchange": lambda submitted: 0.75 + 0.0625 * submitted,
 }
@@ -32,6 +34,7 @@ AXES = {
     "drafted": (0, 16),
     "sampled": (0, 1),
     "candidates": (1, 9),
+    "guessed": (1, 64),
     "submitted": (0, 8),
     "features": (0, 64),
 }

@@ -1,0 +1,133 @@
+"""Price guess traces by a latency profile, and choose how a model is to draft for itself.
+
+    seconds of a pass  = target(1 + drafted + guessed, l) + verdict(drafted) + guessing(guessed)
+    tokens per second  = Σ committed / Σ seconds,  beside plain decoding: 1 / (target(1, l) + chain_verification(0))
+
+all from the profile's fast quartiles; a verdict is that of tables chain_verification (no candidates), tree_verification
+(temperature 0) or verification_nss (rule ``match`` is ``nss``). Of every method the way of most tokens per second over all
+sampling settings is chosen. Metrics: DE, HR and AL of `predictors.rounds`, mean guessed (Dft) and candidate tokens (Ver) of a
+pass. Intervals by bootstrap over documents. Source: paper on progressive tree drafting, sections 4.1 and 4.2.
+
+Shape suffixes: P passes.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from predictors.latency.actions import undisturbed
+from predictors.latency.profile import LatencyProfile
+from predictors.training.bootstrap import DocumentBootstrap, interval
+from predictors.training.guess_table import GuessTable
+
+
+@dataclass(frozen=True)
+class GuesserCalibration:
+    """Section ``guesser``: bootstrap of the recorded intervals."""
+
+    bootstrap_replicates: int = 2000
+    seed: int = 0
+
+
+class GuessPrices:
+    """Seconds of passes on the profile's machine, without what its neighbours added."""
+
+    def __init__(self, profile: LatencyProfile) -> None:
+        self._profile = undisturbed(profile)
+
+    def passes(self, guessed_P: np.ndarray, drafted_P: np.ndarray, context_P: np.ndarray, sampled: bool) -> np.ndarray:
+        """Seconds of passes [P] behind ``context_P`` tokens."""
+        places = np.stack([guessed_P, drafted_P, context_P], axis=1)
+        unique, inverse = np.unique(places, axis=0, return_inverse=True)
+        seconds = [self._one(guessed, drafted, context, sampled) for guessed, drafted, context in unique.tolist()]
+        return np.asarray(seconds)[inverse.reshape(-1)]
+
+    def plain(self, context_P: np.ndarray, sampled: bool) -> np.ndarray:
+        """Seconds of plain decoding's rounds [P]."""
+        outside = self._profile.latency("chain_verification", drafted=0, sampled=int(sampled)).seconds
+        unique, inverse = np.unique(context_P, return_inverse=True)
+        seconds = [self._profile.latency("target", tokens=1, context=context).seconds + outside for context in unique]
+        return np.asarray(seconds)[inverse]
+
+    def _one(self, guessed: int, drafted: int, context: int, sampled: bool) -> float:
+        read = self._profile.latency
+        total = read("target", tokens=1 + drafted + guessed, context=context).seconds
+        total += read("guessing", guessed=guessed).seconds if guessed else 0.0
+        if drafted and sampled:
+            return total + read("verification_nss", drafted=drafted).seconds
+        kind = "tree_verification" if drafted else "chain_verification"
+        return total + read(kind, drafted=drafted, sampled=int(sampled)).seconds
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The chosen configuration ``way``, and the ``rows`` of all ways of its method, one per way and sampling setting."""
+
+    way: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+
+def choose(table: GuessTable, method: str, profile: LatencyProfile, config: GuesserCalibration) -> Chosen:
+    """The way of ``method`` that emits most tokens per second over all passes.
+
+    Raises
+    ------
+    ValueError
+        If the traces hold no way of ``method``, or the profile lacks a table.
+    """
+    places = [place for place, way in enumerate(table.manifest.ways) if way["method"] == method]
+    if not places:
+        known = ", ".join(sorted({way["method"] for way in table.manifest.ways}))
+        raise ValueError(
+            f"the traces hold no way of method {method!r}, only of {known}. Name one in traces.guesses.ways."
+        )
+    prices = GuessPrices(profile)
+    seconds_P = _priced(table, prices)
+    committed_P, way_P = table.column("committed"), table.column("way")
+    speeds = {place: committed_P[way_P == place].sum() / seconds_P[way_P == place].sum() for place in places}
+    rows = [
+        {"way": table.manifest.ways[place], **_row(table, place, number, seconds_P, prices, config)}
+        for place in places
+        for number in range(len(table.settings))
+    ]
+    return Chosen(dict(table.manifest.ways[max(speeds, key=speeds.__getitem__)]), rows)
+
+
+def _priced(table: GuessTable, prices: GuessPrices) -> np.ndarray:
+    """Seconds of every pass [P]."""
+    guessed_P, drafted_P, position_P = (table.column(name) for name in ("guessed", "drafted", "position"))
+    seconds_P = np.empty(len(table))
+    for number, made in enumerate(table.settings):
+        mask_P = table.setting_N == number
+        some = guessed_P[mask_P], drafted_P[mask_P], position_P[mask_P]
+        seconds_P[mask_P] = prices.passes(*some, sampled=not made.greedy)
+    return seconds_P
+
+
+def _row(
+    table: GuessTable,
+    place: int,
+    number: int,
+    seconds_P: np.ndarray,
+    prices: GuessPrices,
+    config: GuesserCalibration,
+) -> dict[str, Any]:
+    """One way under one sampling setting."""
+    mask_P = (table.column("way") == place) & (table.setting_N == number)
+    committed_P, drafted_P = table.column("committed")[mask_P], table.column("drafted")[mask_P]
+    made = table.settings[number]
+    plain_P = committed_P * prices.plain(table.column("position")[mask_P], sampled=not made.greedy)
+    bootstrap = DocumentBootstrap(table.column("document")[mask_P], config.bootstrap_replicates, config.seed)
+    speedup = interval(float(plain_P.sum() / seconds_P[mask_P].sum()), bootstrap.ratio(plain_P, seconds_P[mask_P]))
+    hits_P = drafted_P > 0
+    return {
+        "setting": f"T={made.temperature:g}",
+        "speedup": speedup,
+        "tokens_per_second": float(committed_P.sum() / seconds_P[mask_P].sum()),
+        "decoding_efficiency": float(committed_P.mean()),
+        "hit_rate": float(hits_P.mean()),
+        "accept_length": float(committed_P[hits_P].mean()) if hits_P.any() else None,
+        "guessed": float(table.column("guessed")[mask_P].mean()),
+        "candidates": float(drafted_P.mean()),
+    }
