@@ -50,6 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("selectors", type=Path, help="folder of the selectors' records")
     parser.add_argument("stopping", type=Path, help="folder of the stopping stage; its section is left out without it")
     parser.add_argument("stoppers", type=Path, help="folder of the stop models' records")
+    parser.add_argument(
+        "self_drafting", type=Path, help="folder of the self_drafting stage; its section is left out without it"
+    )
+    parser.add_argument("guessers", type=Path, help="folder of the records of how the target drafts for itself")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 
@@ -84,6 +88,7 @@ def run(args: argparse.Namespace) -> None:
         quality[name] = None if section is None else section.quality()
         timing[name] = None if section is None else section.timing()
     timing["latency"] = None if profile is None else LatencyReport(benchmark, profile).build()
+    timing["bars"] += [] if timing["self_drafting"] is None else timing["self_drafting"].pop("bars")
     timing["bars"] += [] if timing["latency"] is None else timing["latency"].pop("bars")
     timing["provenance"] = benchmark.origin
     timing["headline"] = headline(timing)
@@ -107,6 +112,8 @@ def _sections(args: argparse.Namespace, device: str, config: ReportConfig) -> di
     """The sections on measurements that may be missing, by name; ``None`` where one is."""
     from pipelines.reporting.selection_folder import read_selection
     from pipelines.reporting.selection_report import SelectionReport
+    from pipelines.reporting.self_drafting_folder import read_self_drafting
+    from pipelines.reporting.self_drafting_report import SelfDraftingReport
     from pipelines.reporting.stopping_folder import read_stopping
     from pipelines.reporting.stopping_report import StoppingReport
     from pipelines.reporting.verifier_folder import read_comparison
@@ -116,6 +123,7 @@ def _sections(args: argparse.Namespace, device: str, config: ReportConfig) -> di
         "verifiers": (VerifierReport, read_comparison(args.verifiers / device)),
         "selection": (SelectionReport, read_selection(args.selection / device, args.selectors)),
         "stopping": (StoppingReport, read_stopping(args.stopping / device, args.stoppers)),
+        "self_drafting": (SelfDraftingReport, read_self_drafting(args.self_drafting / device, args.guessers)),
     }
     return {
         name: None if results is None else report(results, config.bootstrap_replicates, config.seed)
@@ -130,6 +138,7 @@ def _left_out(args: argparse.Namespace, device: str, timing: dict[str, Any]) -> 
         "verifiers": (args.verifiers / device, "comparison of verification rules", "is left out"),
         "selection": (args.selection / device, "measurement of selectors", "is left out"),
         "stopping": (args.stopping / device, "measurement of stop rules", "is left out"),
+        "self_drafting": (args.self_drafting / device, "measurement of methods without a draft model", "is left out"),
         "latency": (args.latency, f"latency profile of {device}", "is left out"),
     }
     return [
@@ -175,6 +184,8 @@ def _figures(
         figures["stops"] = plots.draw(stop_gains, timing["stopping"])
         if quality["stopping"]["models"]:
             figures["places"] = plots.draw(calibration_by_place, quality["stopping"])
+    if quality["self_drafting"]:
+        figures |= _self_drafting_figures(timing["self_drafting"], quality["self_drafting"])
     if quality["selection"]:
         figures["selection"] = plots.draw(gains_by_rule, quality["selection"], timing["selection"])
         figures["choices"] = plots.draw(choices_by_slice, quality["selection"])
@@ -182,6 +193,18 @@ def _figures(
         figures["latency"] = plots.draw(latency_figure, profile)
         figures["prediction"] = plots.draw(prediction_figure, timing["latency"]["prediction"])
     return figures
+
+
+def _self_drafting_figures(timing: dict[str, Any], quality: dict[str, Any]) -> dict[str, Any]:
+    from pipelines.reporting import plots
+    from pipelines.reporting import self_drafting_plots as own
+
+    return {
+        "self_drafting": plots.draw(own.self_drafting_speeds, timing),
+        "self_drafting_slices": plots.draw(own.self_drafting_slices, timing),
+        "self_drafting_passes": plots.draw(own.self_drafting_passes, timing),
+        "guesses": plots.draw(own.guesses_and_efficiency, quality),
+    }
 
 
 def _size_in_words(pair_folder: Path) -> str:

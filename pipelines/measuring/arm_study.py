@@ -37,9 +37,11 @@ class ArmStudyConfig:
     max_minutes: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("validation_prompts", "test_prompts", "repeats", "max_new_tokens", "threads"):
+        for name in ("validation_prompts", "test_prompts", "repeats", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+        if self.max_new_tokens < 2:
+            raise ValueError(f"max_new_tokens must be >= 2, a prefill and a round, got {self.max_new_tokens}.")
         if not self.temperatures:
             raise ValueError("temperatures must name at least one.")
 

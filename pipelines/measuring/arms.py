@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel
@@ -79,13 +80,18 @@ def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:
     return decode
 
 
-def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max_new_tokens: int) -> Arm:
-    """Hugging Face ``generate``; with a ``draft``, assisted generation as it comes, without state from one prompt to the next."""
+def hugging_face_arm(
+    target: PreTrainedModel, draft: PreTrainedModel | None, max_new_tokens: int, lookup_tokens: int | None = None
+) -> Arm:
+    """Hugging Face ``generate``; with a ``draft``, assisted generation as it comes, without state from one prompt to the next;
+    with ``lookup_tokens``, prompt lookup of so many."""
 
     def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> Run:
         ids = torch.tensor([prompt], device=target.device)
         config = _generation_config(target, settings, max_new_tokens)
-        options = {} if draft is None else {"assistant_model": draft}
+        options: dict[str, Any] = {} if draft is None else {"assistant_model": draft}
+        if lookup_tokens is not None:
+            options["prompt_lookup_num_tokens"] = lookup_tokens
         before = None if draft is None else copy.deepcopy(draft.generation_config)
         torch.manual_seed(seed)
         try:

@@ -14,9 +14,9 @@ from pipelines.measuring.names import PLAIN
 from pipelines.outputs import replacing
 from predictors.rounds import PHASES, RoundRecord
 
-COUNTS = ("rounds", "drafted", "levels", "accepted", "emitted", "rolled_back", "trimmed", "segments", "bypassed")
+SUMMED = ("drafted", "guessed", "levels", "accepted", "emitted", "rolled_back")
+COUNTS = ("rounds", "tried", *SUMMED, "trimmed", "segments", "bypassed")  # tried: rounds with something to verify
 HISTOGRAMS = ("accepted_histogram", "uncut_histogram")  # rounds by accepted tokens: all, and those of the longest draft
-SUMMED = ("drafted", "levels", "accepted", "emitted", "rolled_back")
 BRANCH_COUNTS = ("submitted", "idle_levels", "branch_points", "tested_points", "hits")
 BRANCH_SECONDS = ("overlapped", "seconds_steady", "seconds_steady_wait")
 ROUND_LISTS = (
@@ -78,6 +78,7 @@ def measured(run: Run, seconds: float) -> dict[str, Any]:
     return row | {
         "rounds": len(rounds),
         **{name: sum(getattr(r, name) for r in rounds) for name in SUMMED},
+        "tried": sum(r.drafted > 0 for r in rounds),
         "trimmed": sum(r.trimmed for r in rounds),
         "segments": sum(r.ends_segment for r in rounds),
         "bypassed": sum(r.bypassed for r in rounds),

@@ -35,6 +35,15 @@ def numerics(origin: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} in {model['dtype']}" for name, model in origin["models"].items())
 
 
+def measured_on(origin: Mapping[str, Any]) -> str:
+    """Machine, numerics, commit and date of a measurement in words."""
+    changed = " with uncommitted changes" if origin.get("uncommitted_changes") else ""
+    return (
+        f"Measured on {origin['device']['slug']} ({numerics(origin)}, {origin['threads']} threads), commit "
+        f"`{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}."
+    )
+
+
 def source_hash(folders: Iterable[str]) -> str:
     """SHA-256 over the Python files of packages or modules of this repository; each must hold some."""
     digest = hashlib.sha256()

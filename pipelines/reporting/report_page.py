@@ -16,6 +16,7 @@ from pipelines.reporting.branch_folder import Timelines
 from pipelines.reporting.branch_page import branch_section
 from pipelines.reporting.headline import arm_name, headline, percent, times
 from pipelines.reporting.selection_report import sentences as selection_sentences
+from pipelines.reporting.self_drafting_report import sentences as self_drafting_sentences
 from pipelines.reporting.stopping_report import sentences as stopping_sentences
 from pipelines.reporting.timeline_plots import timeline_text
 from pipelines.reporting.verifier_report import sentence
@@ -74,6 +75,7 @@ def render(
         predictor_rows=_predictor_rows(quality["predictors"], exported),
         trees=_section(timing["selection"], quality["selection"], selection_sentences),
         stops=_section(timing["stopping"], quality["stopping"], stopping_sentences),
+        alone=_section(timing["self_drafting"], quality["self_drafting"], self_drafting_sentences),
         branches=branch_section(timing["branches"], quality["branches"], exact),
         timelines=timeline_text(timelines),
         image=lambda name, text=None: _image(images[name], text or name),

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pipelines.measuring.provenance import numerics
+from pipelines.measuring.provenance import measured_on
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.report import ReportConfig
 
@@ -59,13 +59,11 @@ def write_report(folder: Path, pair: str, report: Any) -> None:
 def introduction(timing: dict[str, Any], origin: dict[str, Any]) -> str:
     """What the numbers are and where they come from."""
     capped = " The time cap ended the study early." if timing["capped"] else ""
-    changed = " with uncommitted changes" if origin.get("uncommitted_changes") else ""
     return (
         f"{timing['prompts']} test prompts, interleaved and paired, all arms with one seed per prompt. α is the share of drafted "
         "levels that was accepted. Brackets are 95 % bootstrap intervals over documents; the best static chain was chosen on "
         "validation prompts. Trees are verified by `traversal`, chains by `block`. A fork with a model's name ends where every "
-        f"chain's predicted acceptance is below {timing['beta']:g}. Measured on {origin['device']['slug']} ({numerics(origin)}, "
-        f"{origin['threads']} threads), commit `{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}.{capped}"
+        f"chain's predicted acceptance is below {timing['beta']:g}. {measured_on(origin)}{capped}"
     )
 
 

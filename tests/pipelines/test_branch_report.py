@@ -69,6 +69,8 @@ def stage(inputs, output):
         "selection",
         "selectors",
         "stopping",
+        "self_drafting",
+        "guessers",
         "stoppers",
     )
     args = SimpleNamespace(pair="p", device=inputs / "device.json", pair_folder=inputs / "pair", output=output)

@@ -14,6 +14,7 @@ from tests.pipelines.hand_made_benchmark import PHASES, calibration, measurement
 from tests.pipelines.hand_made_comparison import write_comparison
 from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.hand_made_selection import write_selection
+from tests.pipelines.hand_made_self_drafting import write_self_drafting
 from tests.pipelines.hand_made_stopping import write_stopping
 
 
@@ -29,6 +30,7 @@ def inputs(tmp_path_factory):
     write_comparison(folder / "verifiers" / "toy-1c")
     write_selection(folder / "selection" / "toy-1c", folder / "selectors")
     write_stopping(folder / "stopping" / "toy-1c", folder / "stoppers")
+    write_self_drafting(folder / "self_drafting" / "toy-1c", folder / "guessers")
     write_json(folder / "latency" / "toy-1c.json", PROFILE)
     write_json(folder / "labels" / "hrad.json", {"classes": {"test": {"none": 9, "some": 13, "all": 7}}})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 200}}}}))
@@ -48,6 +50,8 @@ def stage(inputs, output):
         selection=inputs / "selection",
         selectors=inputs / "selectors",
         stopping=inputs / "stopping",
+        self_drafting=inputs / "self_drafting",
+        guessers=inputs / "guessers",
         stoppers=inputs / "stoppers",
         output=output,
         params=inputs / "params.yaml",
@@ -137,7 +141,7 @@ def test_page_is_well_formed_and_works_offline(folder, timing):
     page = Page()
     page.feed(text)
     assert not page.open
-    assert page.images == 15
+    assert page.images == 19
     assert all(link.startswith("data:image/png;base64,") for link in page.links)
     assert not re.search(r"https?://|url\(|@import", text)
     assert "&lt;b&gt;note" in text
@@ -147,6 +151,7 @@ def test_page_is_well_formed_and_works_offline(folder, timing):
     assert {path.stem for path in folder.glob("*.png")} == {
         *("speedup", "sweep", "slices", "accepted", "shares", "confusion", "reliability", "verifiers", "acceptance"),
         *("latency", "prediction", "selection", "choices", "stops", "places"),
+        *("self_drafting", "self_drafting_slices", "self_drafting_passes", "guesses"),
     }
 
 
@@ -199,6 +204,23 @@ def test_section_on_stop_rules(folder, timing, quality):
     assert [model["model"] for model in quality["stopping"]["models"]] == ["logistic", "early_stop-1"]
     assert "seconds" not in json.dumps(quality["stopping"]).replace("tokens_per_second", "")
     assert (folder / "stops.png").is_file() and (folder / "places.png").is_file()
+
+
+def test_section_on_self_drafting(folder, timing, quality):
+    text = (folder / "index.html").read_text()
+    assert (
+        "T=1, without a draft model: surely faster than plain decoding: progressive_tree, lookahead (progressive_tree 1.50x "
+        "(1.50 to 1.50), lookahead 1.20x (1.20 to 1.20), self_draft 0.80x (0.80 to 0.80), Hugging Face prompt lookup 1.00x"
+    ) in text
+    assert "the pair&#39;s best static chain (chain-4) reaches 2.00x" in text
+    arms = {arm["arm"]: arm for arm in timing["self_drafting"]["settings"][0]["arms"]}
+    assert "chain-2" not in arms and arms["progressive_tree"]["gain"]["value"] == pytest.approx(-0.25)
+    assert arms["progressive_tree"]["over"]["hf_prompt_lookup"]["value"] == pytest.approx(1.5)
+    assert arms["hf_prompt_lookup"]["over_hugging_face"]["value"] == pytest.approx(1.25)
+    assert arms["lookahead"]["upkeep"]["value"] == pytest.approx(0.05)
+    row = quality["self_drafting"]["counts"][0]
+    assert (row["decoding_efficiency"], row["hit_rate"], row["accept_length"]) == (1 + 39 / 20, 0.5, 4.9)
+    assert "<td>progressive_tree</td><td>2.95</td><td>0.50</td><td>4.90</td><td>5.0</td><td>4.0</td>" in text
 
 
 def test_section_on_selectors(folder, timing, quality):

@@ -1,0 +1,82 @@
+"""Stage of the studies: the grid of the paper on progressive tree drafting (children, depth, how guesses are drawn) in tables.
+
+Writes a folder named after the device: ``self_drafting.md``, ``self_drafting.json`` and a plot of what guesses cost and bring.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from pipelines.measuring.provenance import measured_on
+from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.report import ReportConfig
+
+HEADER = (
+    "| arm | DE | HR | AL | guessed a pass | candidates a pass | upkeep | speed-up over plain |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+
+
+def main() -> None:
+    """Read the measurement, write the report."""
+    from pipelines.reporting.self_drafting_folder import read_self_drafting
+    from pipelines.reporting.self_drafting_report import SelfDraftingReport
+
+    parser = argparse.ArgumentParser(prog="python -m pipelines.studies.self_drafting_report", description=__doc__)
+    add_pair_arguments(parser)
+    parser.add_argument("device", type=Path, help="JSON file of the device stage")
+    parser.add_argument("measured", type=Path, help="folder of the study's self_drafting stage")
+    parser.add_argument("guessers", type=Path, help="folder of the records of how the target drafts for itself")
+    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+    args = parser.parse_args()
+    config = load_parameters(ReportConfig, args.pair, "self_drafting_report", args.params)
+    device = json.loads(args.device.read_text())["slug"]
+    results = read_self_drafting(args.measured / device, args.guessers)
+    if results is None:
+        raise SystemExit(f"{args.measured / device} holds no finished measurement: run the self_drafting stage first.")
+    write_report(args.output / device, args.pair, SelfDraftingReport(results, config.bootstrap_replicates, config.seed))
+
+
+def write_report(folder: Path, pair: str, report: Any) -> None:
+    """All files of one device."""
+    from pipelines.outputs import write_json
+    from pipelines.reporting import plots
+    from pipelines.reporting.report_page import png
+    from pipelines.reporting.self_drafting_plots import grid_and_efficiency
+
+    quality, timing, origin = report.quality(), report.timing(), report.results.origin
+    capped = " The time cap ended the study early." if timing["capped"] else ""
+    text = [
+        f"# Drafting without a draft model on {pair}",
+        f"{timing['prompts']} test prompts, interleaved and paired, all arms with one seed per prompt. DE: tokens committed a "
+        "pass; HR: share of passes with candidates; AL: tokens committed in those. Brackets are 95 % bootstrap intervals over "
+        "documents. "
+        f"{measured_on(origin)}{capped}",
+        *(f"## {row['setting']}\n\n{table(row, quality)}" for row in timing["settings"]),
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "self_drafting.json", {"quality": quality, "timing": timing, "provenance": origin})
+    (folder / "self_drafting.png").write_bytes(png(plots.draw(grid_and_efficiency, timing, quality)))
+    (folder / "self_drafting.md").write_text("\n\n".join(text) + "\n")
+    print(folder / "self_drafting.md")
+
+
+def table(row: dict[str, Any], quality: dict[str, Any]) -> str:
+    """One sampling setting."""
+    counts = {count["arm"]: count for count in quality["counts"] if count["setting"] == row["setting"]}
+    lines = [HEADER]
+    for arm in row["arms"]:
+        count, speed = counts.get(arm["arm"]), arm["speedup"]
+        cells = ["–"] * 6
+        if count is not None:
+            length = "–" if count["accept_length"] is None else f"{count['accept_length']:.2f}"
+            cells = [f"{count['decoding_efficiency']:.2f}", f"{count['hit_rate']:.2f}", length]
+            cells += [f"{count['guessed']:.1f}", f"{count['candidates']:.1f}", f"{arm['upkeep']['value']:.1%}"]
+        speedup = f"{speed['value']:.2f} ({speed['low']:.2f}–{speed['high']:.2f})"
+        lines.append(f"| {arm['arm']} | {' | '.join(cells)} | {speedup} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
