@@ -195,7 +195,8 @@ def test_section_on_verification_rules(folder, timing, quality):
 
 def test_section_on_stop_rules(folder, timing, quality):
     text = (folder / "index.html").read_text()
-    assert "these surely pay: confidence-0.2 +4.0% (+4.0% to +4.0%), early_stop-1 +10.0% (+10.0% to +10.0%)" in text
+    over = "+4.0% (+4.0% to +4.0%) over chain-2"
+    assert f"these surely pay: confidence-0.2 {over} and {over}, early_stop-1 +10.0%" in text
     assert "A perfect stop rule, which knows what will be accepted, would bring, in replay: T=1 +30.0%" in text
     arms = {arm["arm"]: arm for arm in timing["stopping"]["settings"][0]["arms"]}
     assert "chain-4" not in arms, "chain-2 was faster on validation prompts"

@@ -40,6 +40,7 @@ PARAMETERS = {
         "gammas": [1, 3],
         "epsilons": [0.05],
         "forks": [[2, 1], [3, 2]],
+        "all_on_forks": True,
         "max_new_tokens": 12,
         "threads": 1,
     },
@@ -100,7 +101,8 @@ def test_the_papers_threshold_replaces_the_exported_rule(folder, pair):
 def test_every_arm_is_timed_on_every_prompt(folder):
     table = pd.read_parquet(folder / "stopping" / "toy-1c" / DECODING)
     test, validation = (table[table["split"] == split] for split in ("test", "validation"))
-    dynamic = {f"fork-3.2 {name}" for name in EARLY_STOPS}
+    others = ("confidence-0.05", "entropy", "roc", "ema", *(f"{name}, chains' rule" for name in STOPPERS))
+    dynamic = {f"fork-3.2 {name}" for name in (*EARLY_STOPS, *others)}
     asked = {f"{name}, asked anyway" for name in STOPPERS}  # of those that calibration left unasked
     assert set(test["drafter"]) - asked == COLUMNS | dynamic | {"autoregressive"}
     assert set(test[test["family"] == DYNAMIC]["drafter"]) == dynamic

@@ -2,7 +2,8 @@
 
     chains      every static length; confidence at every ε; entropy, roc, ema; every stop model, and where calibration leaves it
                 unasked also the model asked anyway
-    trees       static forks and k-configurations; dynamic forks, stopped by MCSD's models where every chain's chance is below β
+    trees       static forks and k-configurations; dynamic forks, stopped by MCSD's models where every chain's chance is below β,
+                and by every other rule
 
 All arms, interleaved and paired, with one seed per prompt, in several orders; on validation prompts only what has a setting to
 choose.
@@ -31,6 +32,7 @@ from pipelines.measuring.stopping.names import (
 )
 from pipelines.measuring.verifiers.timing import ArmName
 from pipelines.prompt_table import Prompt
+from predictors.bundle import read_bundle
 from predictors.controllers import EarlyStop
 from runtime import Decoder, ModelPair, build_decoder, load_decoder
 
@@ -41,7 +43,8 @@ CHAIN_VERIFIER, FORK_VERIFIER = "block", "traversal"
 class StoppingConfig(ArmStudyConfig):
     """Section ``stopping``: static chains of ``gammas``, confidence rules at ``epsilons``, static ``forks`` (width, depth) and
     ``configs`` (children per node, level by level), and ``dynamic`` forks (none: the last of ``forks``), stopped at threshold
-    ``beta``. Rules without a length of their own draft at most the longest of ``gammas``."""
+    ``beta``; ``all_on_forks``: also by every other rule, stop models by the rule that was best for chains. Rules without a length
+    of their own draft at most the longest of ``gammas``."""
 
     gammas: tuple[int, ...] = (2, 4, 6, 8, 12)
     epsilons: tuple[float, ...] = (0.1, 0.2, 0.3)
@@ -49,6 +52,7 @@ class StoppingConfig(ArmStudyConfig):
     configs: tuple[tuple[int, ...], ...] = ()
     dynamic: tuple[tuple[int, ...], ...] = ()
     beta: float = 0.4
+    all_on_forks: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,10 +98,21 @@ class StoppingStudy(ArmStudy):
             drafter = {"kind": "multi_candidate", "config": list(widths)}
             static = self._speculative(drafter, FORK_VERIFIER, {"kind": "fixed"})
             self._add(self.tuned, f"{CONFIG}-{'.'.join(map(str, widths))}", CONFIG, static)
-        for (width, depth), name in product(config.dynamic or config.forks[-1:], EARLY_STOPS):
-            if name in bundles:
-                paper = {"kind": "early_stop", "bundle": str(bundles[name]), "threshold": config.beta}
-                self._add(self.others, f"{FORK}-{width}.{depth} {name}", DYNAMIC, self._fork(width, depth, paper))
+        rules = self._rules_on_forks(bundles)
+        for (width, depth), name in product(config.dynamic or config.forks[-1:], rules):
+            self._add(self.others, f"{FORK}-{width}.{depth} {name}", DYNAMIC, self._fork(width, depth, rules[name]))
+
+    def _rules_on_forks(self, bundles: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
+        """Controllers that stop forks, by name: MCSD's models at the paper's threshold, and, if ``all_on_forks``, every rule."""
+        paper = {"kind": "early_stop", "threshold": self.config.beta}
+        found = {name: paper | {"bundle": str(bundles[name])} for name in EARLY_STOPS if name in bundles}
+        if self.config.all_on_forks:
+            found |= {f"{CONFIDENCE}-{e:g}": {"kind": "confidence", "epsilon": e} for e in self.config.epsilons[:1]}
+            found |= {kind: {"kind": kind} for kind in UNLEARNED}
+            for name, folder in bundles.items():
+                kind = read_bundle(folder).card["kind"]
+                found[f"{name}, chains' rule"] = {"kind": kind, "bundle": str(folder), "asked": True}
+        return found
 
     def _add(self, arms: dict[ArmName, Arm], name: str, family: str, decoder: Decoder) -> None:
         self.add(arms, name, family, FORK_VERIFIER if family in TREES else CHAIN_VERIFIER, self.arm(decoder))
