@@ -3,14 +3,10 @@
 Writes a folder named after the device: ``self_drafting.md``, ``self_drafting.json`` and a plot of what guesses cost and bring.
 """
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from pipelines.measuring.provenance import measured_on
-from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.report import ReportConfig
 
 HEADER = (
     "| arm | DE | HR | AL | guessed a pass | candidates a pass | upkeep | speed-up over plain |\n"
@@ -22,20 +18,11 @@ def main() -> None:
     """Read the measurement, write the report."""
     from pipelines.reporting.self_drafting_folder import read_self_drafting
     from pipelines.reporting.self_drafting_report import SelfDraftingReport
+    from pipelines.studies.measured import read_measured
 
-    parser = argparse.ArgumentParser(prog="python -m pipelines.studies.self_drafting_report", description=__doc__)
-    add_pair_arguments(parser)
-    parser.add_argument("device", type=Path, help="JSON file of the device stage")
-    parser.add_argument("measured", type=Path, help="folder of the study's self_drafting stage")
-    parser.add_argument("guessers", type=Path, help="folder of the records of how the target drafts for itself")
-    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
-    args = parser.parse_args()
-    config = load_parameters(ReportConfig, args.pair, "self_drafting_report", args.params)
-    device = json.loads(args.device.read_text())["slug"]
-    results = read_self_drafting(args.measured / device, args.guessers)
-    if results is None:
-        raise SystemExit(f"{args.measured / device} holds no finished measurement: run the self_drafting stage first.")
-    write_report(args.output / device, args.pair, SelfDraftingReport(results, config.bootstrap_replicates, config.seed))
+    study = read_measured("self_drafting", "self_drafting_report", __doc__, read_self_drafting)
+    report = SelfDraftingReport(study.results, study.config.bootstrap_replicates, study.config.seed)
+    write_report(study.folder, study.pair, report)
 
 
 def write_report(folder: Path, pair: str, report: Any) -> None:

@@ -3,14 +3,10 @@
 Writes a folder named after the device: ``stopping.md`` and ``stopping.json``.
 """
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from pipelines.measuring.provenance import measured_on
-from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.report import ReportConfig
 
 HEADER = (
     "| drafted | α | tokens per target pass | levels a round | speed-up over plain | gain over the best static chain |\n"
@@ -22,21 +18,11 @@ def main() -> None:
     """Read the measurement, write the report."""
     from pipelines.reporting.stopping_folder import read_stopping
     from pipelines.reporting.stopping_report import StoppingReport
+    from pipelines.studies.measured import read_measured
 
-    parser = argparse.ArgumentParser(prog="python -m pipelines.studies.stopping_report", description=__doc__)
-    add_pair_arguments(parser)
-    parser.add_argument("device", type=Path, help="JSON file of the device stage")
-    parser.add_argument("stopping", type=Path, help="folder of the study's stopping stage")
-    parser.add_argument("stoppers", type=Path, help="folder of the stop models' records")
-    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
-    args = parser.parse_args()
-    config = load_parameters(ReportConfig, args.pair, "stopping_report", args.params)
-    device = json.loads(args.device.read_text())["slug"]
-    results = read_stopping(args.stopping / device, args.stoppers)
-    if results is None:
-        raise SystemExit(f"{args.stopping / device} holds no finished measurement: run the stopping stage first.")
-    report = StoppingReport(results, config.bootstrap_replicates, config.seed)
-    write_report(args.output / device, args.pair, report)
+    study = read_measured("stopping", "stopping_report", __doc__, read_stopping)
+    report = StoppingReport(study.results, study.config.bootstrap_replicates, study.config.seed)
+    write_report(study.folder, study.pair, report)
 
 
 def write_report(folder: Path, pair: str, report: Any) -> None:

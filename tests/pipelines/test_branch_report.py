@@ -60,7 +60,7 @@ def inputs(tmp_path_factory):
 
 
 def stage(inputs, output):
-    names = (
+    names = [
         "benchmark",
         "calibration",
         "labels",
@@ -69,10 +69,9 @@ def stage(inputs, output):
         "selection",
         "selectors",
         "stopping",
-        "self_drafting",
-        "guessers",
         "stoppers",
-    )
+    ]
+    names += ["self_drafting", "guessers"]
     args = SimpleNamespace(pair="p", device=inputs / "device.json", pair_folder=inputs / "pair", output=output)
     report.run(SimpleNamespace(**vars(args), **{name: inputs / name for name in names}, params=inputs / "params.yaml"))
     return output / "toy-1c"

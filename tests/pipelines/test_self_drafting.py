@@ -16,6 +16,7 @@ from pipelines.outputs import write_json
 from pipelines.reporting.self_drafting_folder import SelfDraftingResults, read_self_drafting
 from pipelines.reporting.self_drafting_plots import self_drafting_passes, self_drafting_speeds
 from pipelines.reporting.self_drafting_report import SelfDraftingReport, sentences
+from pipelines.studies.self_drafting_report import write_report
 from predictors.bundle import read_bundle
 from predictors.contract import ContractError
 from predictors.latency import LatencyProfile
@@ -155,6 +156,18 @@ def test_the_report_reads_what_the_stages_left(folder):
         assert [axes.get_title() for axes in figure.axes] == ["T=0", "T=1"]
     json.dumps([quality, timing], allow_nan=False)
     assert read_self_drafting(folder / "nowhere", folder / "guessers") is None
+
+
+def test_the_study_has_every_arm_in_its_tables(folder, tmp_path):
+    results = read_self_drafting(folder / "self_drafting" / "toy-1c", folder / "guessers")
+    report = SelfDraftingReport(results, replicates=20, seed=0)
+    write_report(tmp_path / "toy-1c", "p", report)
+    text = (tmp_path / "toy-1c" / "self_drafting.md").read_text()
+    for arm in (*METHODS, "progressive_tree-paper", "autoregressive", PROMPT_LOOKUP):
+        assert text.count(f"| {arm} |") == 2
+    (count,) = [row for row in report.quality()["counts"] if (row["setting"], row["arm"]) == ("T=1", "lookahead")]
+    assert f"| lookahead | {count['decoding_efficiency']:.2f} | {count['hit_rate']:.2f} |" in text.split("## T=1")[1]
+    assert (tmp_path / "toy-1c" / "self_drafting.png").is_file() and "Measured on toy-1c" in text
 
 
 def test_a_model_alone_can_be_measured(folder, tmp_path):
