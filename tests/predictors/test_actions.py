@@ -66,8 +66,8 @@ def test_every_rule_has_its_own_price():
     tree, made = Action(2, 1, 1), Traffic(3, 0)
     khisti, traversal = (step_seconds(profile, rule, tree, made, 8) for rule in ("khisti", "traversal"))
     assert khisti - traversal == pytest.approx(50 - COSTS["tree_verification"](3, 1))
-    with pytest.raises(ValueError, match="no table 'verification_nss'"):
-        step_seconds(profile, "nss", tree, made, 8)
+    with pytest.raises(ValueError, match="no table 'verification_spectr'"):
+        step_seconds(profile, "spectr", tree, made, 8)
 
 
 def test_prices_between_and_beyond_contexts():
