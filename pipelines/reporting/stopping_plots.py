@@ -44,7 +44,8 @@ def calibration_by_place(quality: dict[str, Any]) -> Figure:
             alive.plot(places, bias["observed"], color="#333333", linewidth=2, label="observed")
         line = {"marker": "o", "markersize": 3, "linewidth": 1, "label": model["model"]}
         alive.plot(places, bias["predicted"], **line)
-        tokens = {int(place) + 1: row for place, row in model["tokens"].items() if place != "all"}
+        named = {int(place) + 1: row for place, row in model["tokens"].items() if place != "all"}
+        tokens = dict(sorted(named.items()))  # a record's keys are sorted as text
         for axes, name in ((calibrated, "ece"), (ranked, "auroc")):
             axes.plot(list(tokens), [np.nan if row[name] is None else row[name] for row in tokens.values()], **line)
     alive.set(ylabel="share of drafts alive", ylim=(0, 1))

@@ -4,6 +4,7 @@ import json
 import warnings
 from argparse import Namespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -124,7 +125,9 @@ def test_the_report_reads_what_the_stages_left(folder):
         assert arms[row["best"]["chain"]]["gain"] == {"value": 0.0, "low": 0.0, "high": 0.0}
         assert arms["autoregressive"]["speedup"]["value"] == 1 and arms["roc"]["gain_over_fork"] is None
     assert len(sentences(quality, timing)) == 3
-    alive, calibrated, _ = calibration_by_place(quality).axes
+    shuffled = [{**model, "tokens": dict(reversed(model["tokens"].items()))} for model in quality["models"]]
+    alive, calibrated, _ = calibration_by_place({"models": shuffled}).axes
+    assert all((np.diff(line.get_xdata()) > 0).all() for line in calibrated.lines)
     assert [line.get_label() for line in alive.lines] == ["observed", *STOPPERS]
     for line, model in zip(calibrated.lines, quality["models"], strict=True):
         for place, error in zip(line.get_xdata(), line.get_ydata(), strict=True):
