@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from pipelines import report
 from pipelines.measuring.names import TIMELINES, branch_arm
 from pipelines.outputs import write_json
 from pipelines.reporting.benchmark_folder import read_benchmark
@@ -17,6 +16,7 @@ from pipelines.reporting.branch_report import BranchReport
 from pipelines.reporting.branch_sentences import sentences
 from tests.pipelines.hand_made_benchmark import measurement_rows, write_benchmark
 from tests.pipelines.hand_made_branches import BRANCH_SPEED, branch_rows, write_branch_benchmark
+from tests.pipelines.report_stage import stage
 
 ARMS = [
     "pearl-4",
@@ -57,24 +57,6 @@ def inputs(tmp_path_factory):
     write_json(folder / "pair" / "pair.json", {"source": "builtin", "pair": "p"})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 50}}}}))
     return folder
-
-
-def stage(inputs, output):
-    names = [
-        "benchmark",
-        "calibration",
-        "labels",
-        "verifiers",
-        "latency",
-        "selection",
-        "selectors",
-        "stopping",
-        "stoppers",
-    ]
-    names += ["self_drafting", "guessers"]
-    args = SimpleNamespace(pair="p", device=inputs / "device.json", pair_folder=inputs / "pair", output=output)
-    report.run(SimpleNamespace(**vars(args), **{name: inputs / name for name in names}, params=inputs / "params.yaml"))
-    return output / "toy-1c"
 
 
 @pytest.fixture(scope="module")

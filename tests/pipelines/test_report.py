@@ -16,6 +16,7 @@ from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.hand_made_selection import write_selection
 from tests.pipelines.hand_made_self_drafting import write_self_drafting
 from tests.pipelines.hand_made_stopping import write_stopping
+from tests.pipelines.report_stage import stage
 
 
 @pytest.fixture(scope="module")
@@ -35,29 +36,6 @@ def inputs(tmp_path_factory):
     write_json(folder / "labels" / "hrad.json", {"classes": {"test": {"none": 9, "some": 13, "all": 7}}})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 200}}}}))
     return folder
-
-
-def stage(inputs, output):
-    args = SimpleNamespace(
-        pair="p",
-        device=inputs / "device.json",
-        benchmark=inputs / "benchmark",
-        calibration=inputs / "calibration",
-        pair_folder=inputs / "pair",
-        labels=inputs / "labels",
-        verifiers=inputs / "verifiers",
-        latency=inputs / "latency",
-        selection=inputs / "selection",
-        selectors=inputs / "selectors",
-        stopping=inputs / "stopping",
-        self_drafting=inputs / "self_drafting",
-        guessers=inputs / "guessers",
-        stoppers=inputs / "stoppers",
-        output=output,
-        params=inputs / "params.yaml",
-    )
-    report.run(args)
-    return output / "toy-1c"
 
 
 @pytest.fixture(scope="module")
