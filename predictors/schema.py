@@ -90,3 +90,32 @@ GUESS_COLUMNS = {
     "drafted": "int32",  # candidates
     "committed": "int32",  # accepted candidates and one more token, an end not cut
 }
+
+POSITION_TRACES_VERSION = 1
+
+# One row per place of a target trajectory, from its second token on (`predictors.replay.text`). "slots<…>" has γ_max entries:
+# the draft's law in front of the text's token, then those behind a token that was rejected there; "tops<…>" and "states<…>" hold as
+# many lists in a row, "candidates<…>" has an entry per number of candidates from 1 on.
+POSITION_COLUMNS = {
+    **PLACE_COLUMNS,
+    "place": "int32",  # the token's in the continuation
+    "position": "int32",  # committed tokens at a root in front of it
+    "token": "int32",  # the text's own
+    "probability": "float32",  # of that token under the draft's processed law
+    "unit_probability": "float32",  # and under its temperature-1 law
+    "ratio": "float64",  # draft over target probability, of the processed laws; infinite where the target's is 0
+    "overlap": "float32",  # Σ min(p, q) of the processed laws: expected acceptance of a drawn token
+    "rank": "int32",  # of the token among the draft's likeliest
+    "mass": "candidates<float32>",  # the target's law on the draft's k likeliest tokens
+    "hits": "candidates<float32>",  # P(one of k candidates drawn without replacement is accepted | the text)
+    "root": "root<float16>",  # the target's state in front of the round (`predictors.features.state_vector`)
+    "tokens": "slots<int32>",  # drawn beside the text: -1 where nothing could be rejected, and behind an end of sequence
+    "probabilities": "slots<float32>",
+    "unit_probabilities": "slots<float32>",
+    "confidence": "slots<float32>",  # max of the draft's temperature-1 law
+    "entropy": "slots<float32>",  # nats
+    "law_confidence": "slots<float32>",  # the same of the processed law
+    "law_entropy": "slots<float32>",
+    "tops": "tops<float32>",  # largest probabilities of the temperature-1 law, descending
+    "states": "states<float16>",  # the draft's state whose logits are the law
+}

@@ -89,6 +89,11 @@ class NextLaw:
     def law_entropy(self) -> Tensor:
         return _entropy(self.probs_V)
 
+    def likeliest(self, top: int) -> Tensor:
+        """The ``top`` largest probabilities [T] of the temperature-1 law in float32, descending; zeros where there are fewer."""
+        largest = self.unit_probs_V.topk(min(top, len(self.unit_probs_V))).values.float()
+        return torch.nn.functional.pad(largest, (0, top - len(largest)))
+
 
 @dataclass(frozen=True)
 class BothModels:

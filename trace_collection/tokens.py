@@ -18,7 +18,7 @@ import torch
 from predictors.contract import CaptureContract
 from predictors.sampling import SamplingSettings
 from predictors.schema import TOKEN_COLUMNS, TOKEN_TRACES_VERSION
-from predictors.stopping.features import StopSpec, draft_state, likeliest
+from predictors.stopping.features import StopSpec, draft_state
 from runtime import Decoder, ModelPair, Randomness, build_decoder
 from runtime.decoding.base import Evidence
 from trace_collection.collection import (
@@ -179,7 +179,7 @@ def _tokens(evidence: Evidence, accepted: int, gamma_max: int, spec: StopSpec) -
             "overlap": overlap,
             "acceptance": acceptance,
             "entropy": float(laws[place].entropy),
-            "top": likeliest(laws[place].unit_probs_V, spec.top).cpu().numpy(),
+            "top": laws[place].likeliest(spec.top).cpu().numpy(),
             "before": states[place].cpu().numpy(),
             "behind": states[place + 1].cpu().numpy(),
         }

@@ -21,6 +21,7 @@ class Session:
     """
 
     bypassed = False  # whether a learned controller stood aside this round
+    asked = 0  # questions to its model this round
 
     def plan(self, root: Root) -> int | None:
         """Most tokens to draft this round; ``None`` leaves it to the drafter's own cap."""
@@ -90,6 +91,10 @@ class Controller:
         """The controller for a machine of this latency ``profile``: one whose choices follow prices warns where they differ from
         those it was exported with by too much, or, with ``reprice``, takes them over."""
         return self
+
+    def question_seconds(self, profile: LatencyProfile) -> float:
+        """Seconds of one question to its model on a machine of this latency ``profile``; 0 where there is no model."""
+        return 0.0
 
     def start(self, settings: SamplingSettings) -> Session:
         raise NotImplementedError

@@ -62,7 +62,7 @@ class StopSession(Session):
         self.last = False  # the level about to be drawn is kept, and the last one
 
     def plan(self, root: Root) -> int | None:
-        self.score, self.last = 1.0, False
+        self.score, self.last, self.asked = 1.0, False, 0
         self.bypassed = self.uncalibrated or (self.asks and not self.controller.guard.reaches(root.position))
         return None if self.asks and not self.bypassed else self.setting.static_length
 
@@ -90,6 +90,7 @@ class StopSession(Session):
 
     def _read(self, laws: Sequence[NextLaw]) -> None:
         controller = self.controller
+        self.asked += 1
         chances_E, distance = controller.predict(laws)
         finite = all(map(math.isfinite, (*chances_E, distance)))
         self.bypassed = not controller.guard.trusts(finite, distance, controller.max_distance)
@@ -182,6 +183,9 @@ class EarlyStop(LearnedController):
     def outputs(self, features: Tensor) -> Tensor:
         """Calibrated probabilities of acceptance [B, 1] of raw features [B, F]."""
         return self.calibration.probabilities(self.network(features)).unsqueeze(1)
+
+    def question_seconds(self, profile: LatencyProfile) -> float:
+        return profile.latency("stopping", features=self.num_features).seconds
 
     def start(self, settings: SamplingSettings) -> StopSession:
         return StopSession(self, settings)

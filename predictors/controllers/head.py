@@ -21,6 +21,7 @@ from predictors.controllers.guard import Guard
 from predictors.controllers.learned import LearnedController
 from predictors.decision_rule import Thresholds
 from predictors.features import FeatureSpec, scalar_features, state_vector
+from predictors.latency.profile import LatencyProfile
 from predictors.network import ServedHead, build_network
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
@@ -38,6 +39,7 @@ class HeadSession(Session):
         self.bypassed = False
 
     def plan(self, root: Root) -> int | None:
+        self.asked = 0
         self.retains = root.previous is not None and not root.previous.ends_segment
         self.decision = self.controller.settled(self.retains)
         self.bypassed = self.uncalibrated or not self.controller.guard.reaches(root.position)
@@ -69,6 +71,7 @@ class HeadSession(Session):
 
     def _decide(self, root: Root, law: NextLaw | None) -> int | None:
         """The head's decision; ``None``, and the round is bypassed, where it cannot be trusted."""
+        self.asked += 1
         probabilities_L, distance = self.controller.predict(root, law)
         finite = bool(torch.isfinite(probabilities_L).all())
         self.bypassed = not self.controller.guard.trusts(finite, distance, self.controller.thresholds.max_distance)
@@ -118,6 +121,9 @@ class HeadController(LearnedController):
     def outputs(self, features: Tensor) -> Tensor:
         """Calibrated class probabilities [B, L] of raw features [B, S + C]."""
         return self.calibration.probabilities(self.network(features))
+
+    def question_seconds(self, profile: LatencyProfile) -> float:
+        return profile.latency("predictor", features=self.num_features).seconds
 
     def settled(self, retains: bool) -> int | None:
         """The decision that is the calibrated rule's whatever the head says, which is not asked then; ``None``: it depends."""

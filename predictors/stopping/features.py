@@ -6,7 +6,7 @@
 
 ``law`` and ``before`` are known before the token is drawn; ``behind`` sees the token, and is known with the next token's law.
 States are cast to float16 wherever they are used, so that a served vector equals a stored one bit for bit. Source: specification
-of drafting, sections 5.5 and 7.5. Shape suffixes: V vocabulary, T most likely tokens, K tapped layers, D hidden size, S = K·D.
+of drafting, sections 5.5 and 7.5. Shape suffixes: T most likely tokens, K tapped layers, D hidden size, S = K·D.
 """
 
 from dataclasses import dataclass
@@ -45,12 +45,6 @@ def draft_state(law: NextLaw) -> Tensor:
     return law.hidden_KD.reshape(-1).to(torch.float16)
 
 
-def likeliest(probs_V: Tensor, top: int) -> Tensor:
-    """The ``top`` largest probabilities [T] in float32, descending; zeros where the vocabulary is smaller."""
-    largest = probs_V.topk(min(top, len(probs_V))).values.float()
-    return torch.nn.functional.pad(largest, (0, top - len(largest)))
-
-
 def features_of(law: NextLaw, spec: StopSpec, inputs: str) -> Tensor:
     """Raw features [F] in float32 of a model of these ``inputs`` at a pass whose logits are ``law``."""
     return law_features(law, spec.top) if inputs == LAW else draft_state(law).float()
@@ -58,4 +52,4 @@ def features_of(law: NextLaw, spec: StopSpec, inputs: str) -> Tensor:
 
 def law_features(law: NextLaw, top: int) -> Tensor:
     """Features [T + 1] of the draft's temperature-1 law."""
-    return torch.cat([likeliest(law.unit_probs_V, top), law.entropy.float().reshape(1)])
+    return torch.cat([law.likeliest(top), law.entropy.float().reshape(1)])

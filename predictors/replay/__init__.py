@@ -1,0 +1,1 @@
+"""What a controller would do, and what that would take, on recorded texts: no model is run."""

@@ -1,0 +1,48 @@
+"""How many drafted tokens a verifier accepted, given the text that came out.
+
+Behind a committed prefix the target's own text y_1 y_2 … is known, drafts are not. Of a draft from laws q, verified losslessly
+against p, the accepted tokens are the text's, so their number N follows from ratios a_j = q_j(y_j) / p_j(y_j):
+
+    tokenwise    P(N >= n | y) = Π_{j<=n} min(1, a_j)
+    block        P(N >= n | y) = min_{m<=n} Π_{j<=m} a_j,  at most 1          (also hsd and traversal, which are block on chains)
+    nss          P(N >= n | y) = Π_{j<=n} q_j(y_j)                            (accepted where the target drew the same token)
+
+Neither depends on how many tokens were submitted, if where drafting stops is decided before the next token is drawn: a shorter
+draft accepts min(N, submitted). Derivation: P(x_1..n = y_1..n, N = n, next token = y_n+1) is q(y_1..n) times the verifier's
+stopping weight there (specification of verification, sections 2 and 3), divided by p(y_1..n+1). Proved by enumeration in
+tests/predictors/test_replay_acceptance.py. Shape suffix: G places behind the prefix.
+"""
+
+import numpy as np
+
+TOKENWISE = ("tokenwise", "naive_tree", "spectr", "specinfer", "khisti")
+BLOCK = ("block", "hsd", "traversal", "hsd_multi_draft")
+MATCHED = ("nss",)
+CHAIN_RULES = (*TOKENWISE, *BLOCK, *MATCHED)
+
+
+def reached(ratios_G: np.ndarray, probabilities_G: np.ndarray, verifier: str) -> np.ndarray:
+    """P(N >= n | text) for n = 1, 2, … [G].
+
+    Parameters
+    ----------
+    ratios_G
+        Draft over target probability of the text's tokens; infinite where the target's is 0.
+    probabilities_G
+        The draft's probabilities of them.
+    verifier
+        A rule for chains, of `CHAIN_RULES`.
+    """
+    if verifier in TOKENWISE:
+        return np.cumprod(np.minimum(ratios_G, 1.0))
+    if verifier in BLOCK:
+        with np.errstate(invalid="ignore"):  # 0 times infinity: nothing reaches there
+            return np.minimum.accumulate(np.minimum(np.nan_to_num(np.cumprod(ratios_G), nan=0.0), 1.0))
+    if verifier in MATCHED:
+        return np.cumprod(probabilities_G)
+    raise ValueError(f"verifier {verifier!r} cannot be replayed on chains. Known: {', '.join(CHAIN_RULES)}.")
+
+
+def accepted(reached_G: np.ndarray, uniform: float) -> int:
+    """N for a ``uniform`` number in [0, 1): the largest n with P(N >= n) > uniform."""
+    return int((reached_G > uniform).sum())

@@ -1,0 +1,82 @@
+"""The sequential loop on a recorded text: a controller's session decides, the text says what was accepted.
+
+The same hooks in the same order as `runtime.decoding.sequential` and `runtime.drafting.chain`, with `predictors.signals` that
+were recorded. Given the text, accepted counts and what was drafted beside it have exactly the law of decoding with a tokenwise
+verifier (tests/trace_collection/test_positions.py enumerates both). For block verification the counts are exact too, and the
+tokens behind a rejection are drawn as a tokenwise verifier would have rejected them, which only a controller's decisions there
+can tell.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from predictors.controllers.base import Session
+from predictors.replay.text import RecordedLaw, RecordedText, RecordedToken
+from predictors.rounds import RoundRecord
+
+Accepted = Callable[
+    [int], int
+]  # by the row where a round starts: drafted tokens that the verifier would accept, of any number
+
+
+@dataclass(frozen=True)
+class ReplayedRound:
+    """One round behind ``context`` cached tokens: ``submitted`` tokens, draft ``passes``, questions ``asked`` of a model, and
+    ``emitted`` tokens of which ``accepted`` were drafted."""
+
+    context: int
+    submitted: int
+    passes: int
+    asked: int
+    accepted: int
+    emitted: int
+
+
+def replayed(text: RecordedText, session: Session, depth: int, accepted: Accepted) -> Iterator[ReplayedRound]:
+    """The rounds behind the prefill in which ``session`` decides about chains of at most ``depth`` tokens.
+
+    Raises
+    ------
+    ValueError
+        If ``depth`` exceeds what was recorded.
+    """
+    if depth > text.slots:
+        raise ValueError(
+            f"chains of {depth} tokens cannot be replayed on texts recorded with gamma_max={text.slots}. Raise "
+            "traces.positions.gamma_max and collect again."
+        )
+    start, previous = 1, None
+    while start < text.length:
+        would = accepted(start)
+        submitted, passes = _drafted(text, session, start, depth, would, previous)
+        kept = min(would, submitted)
+        emitted = min(kept + 1, text.length - start)
+        previous = RoundRecord(drafted=submitted, accepted=kept, emitted=emitted, rolled_back=submitted - kept)
+        previous.bypassed = session.bypassed
+        session.end_round(previous)
+        yield ReplayedRound(text.prompt_tokens + start - 1, submitted, passes, session.asked, kept, emitted)
+        start += emitted
+
+
+def _drafted(
+    text: RecordedText,
+    session: Session,
+    start: int,
+    depth: int,
+    would: int,
+    previous: RoundRecord | None,
+) -> tuple[int, int]:
+    """Submitted tokens and draft passes of a round that would accept ``would`` tokens."""
+    root = text.root(start, depth, previous)
+    planned = session.plan(root)
+    cap = min(depth, text.cap(start), depth if planned is None else planned)
+    for place in range(cap):
+        on_path = place < would
+        row = start + min(place, would)
+        law = RecordedLaw(text, root, place, row, place - min(place, would))
+        if bool(session.stop_before(law)):
+            return place, place + 1
+        drawn = RecordedToken(law, on_path)
+        if bool(session.stop_after(drawn)) or int(drawn.token) in text.eos_tokens:
+            return place + 1, place + 1
+    return max(cap, 0), max(cap, 0)

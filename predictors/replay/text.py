@@ -1,0 +1,161 @@
+"""A recorded text: the target's own continuation of a prompt, and what the draft says at and beside every place of it.
+
+Row t (from 1) is where a round may start: behind t tokens y_0 … y_{t-1} of the continuation. Its slots are the draft's laws there
+and the tokens drawn from them: slot 0 in front of y_t, with a token x_t that was rejected there; slot i behind x_t and i - 1 free
+draws after it. A round that starts at row s and accepts n tokens saw slot 0 of rows s … s + n, then slots 1, 2, … of row s + n.
+No two rounds of one decode end at the same row, so what was drawn beside the text is drawn once and serves every policy. Source:
+`trace_collection.positions`.
+
+Shape suffixes: N rows, G slots (γ_max), T most likely tokens, K tapped layers, D hidden size, E embedding size, S state size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from predictors.rounds import RoundRecord
+from predictors.sampling import SamplingSettings
+from predictors.signals import DrawnToken, NextLaw, Root
+
+
+@dataclass(frozen=True)
+class RootStates:
+    """The target's states at every row: ``states_NS`` (`predictors.features.state_vector`) of ``layers``, each of
+    ``hidden_size`` numbers, and an embedding."""
+
+    states_NS: np.ndarray
+    layers: tuple[int, ...]
+    hidden_size: int
+
+    def at(self, row: int) -> tuple[Tensor, Tensor]:
+        """Hidden states [K, D] and embedding [E]."""
+        state_S = torch.from_numpy(self.states_NS[row - 1])
+        split = len(self.layers) * self.hidden_size
+        return state_S[:split].reshape(len(self.layers), self.hidden_size), state_S[split:]
+
+
+@dataclass(frozen=True)
+class RecordedText:
+    """One continuation of ``prompt_tokens`` tokens within a ``budget`` of new ones.
+
+    ``columns`` hold its rows from 1 on, as `predictors.schema.POSITION_COLUMNS` names them: numbers [N] and lists [N, G, …].
+    """
+
+    prompt_id: str
+    document: str
+    slice: str
+    settings: SamplingSettings
+    prompt_tokens: int
+    budget: int
+    columns: Mapping[str, np.ndarray]
+    eos_tokens: frozenset[int] = frozenset()
+    roots: RootStates | None = None
+
+    @property
+    def length(self) -> int:
+        """New tokens, the prefill's own among them."""
+        return len(self.columns["token"]) + 1
+
+    @property
+    def slots(self) -> int:
+        """Most tokens of a round that can be replayed."""
+        return int(self.columns["tokens"].shape[1])
+
+    def cap(self, start: int) -> int:
+        """Most tokens that the budget leaves to draft in a round that starts at row ``start``."""
+        return self.budget - start - 1
+
+    def root(self, start: int, depth: int, previous: RoundRecord | None) -> Root:
+        """What a controller sees of a round that starts at row ``start`` and may draft ``depth`` tokens."""
+        hidden_KD, embedding_E = (None, None) if self.roots is None else self.roots.at(start)
+        return Root(self.prompt_tokens + start, depth, self.settings, previous, hidden_KD, embedding_E)
+
+    def of_token(self, name: str, row: int) -> float:
+        """A number of the text's token at ``row``."""
+        return float(self.columns[name][row - 1])
+
+    def at_slot(self, name: str, row: int, slot: int) -> np.ndarray:
+        """What column ``name`` holds of a slot."""
+        return np.asarray(self.columns[name][row - 1, slot])
+
+
+def by_slot(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns as they are stored, with ``tops`` and ``states`` as a list per slot [N, G, …]."""
+    rows, slots = columns["tokens"].shape
+    return {
+        name: values.reshape(rows, slots, values.shape[1] // slots) if name in ("tops", "states") else values
+        for name, values in columns.items()
+    }
+
+
+class RecordedLaw(NextLaw):
+    """The draft's law at a slot: the numbers that were recorded of it, and no law."""
+
+    def __init__(self, text: RecordedText, root: Root, drafted: int, row: int, slot: int) -> None:
+        self.text, self.row, self.slot = text, row, slot
+        self.root, self.settings, self.drafted = root, text.settings, drafted
+
+    def _number(self, name: str) -> Tensor:
+        return torch.tensor(float(self.text.at_slot(name, self.row, self.slot)))
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        return self._number("confidence")
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        return self._number("entropy")
+
+    @cached_property
+    def law_confidence(self) -> Tensor:
+        return self._number("law_confidence")
+
+    @cached_property
+    def law_entropy(self) -> Tensor:
+        return self._number("law_entropy")
+
+    @cached_property
+    def hidden_KD(self) -> Tensor:  # type: ignore[override]
+        return torch.from_numpy(self.text.at_slot("states", self.row, self.slot)).unsqueeze(0)
+
+    def likeliest(self, top: int) -> Tensor:
+        recorded_T = self.text.at_slot("tops", self.row, self.slot)
+        if top > len(recorded_T):
+            raise ValueError(
+                f"this controller reads the {top} most likely tokens of a law, and {len(recorded_T)} were recorded. Raise "
+                "traces.positions.top and collect again."
+            )
+        return torch.from_numpy(recorded_T[:top])
+
+    @property
+    def unit_probs_V(self) -> Tensor:
+        raise ValueError("a recorded text holds no whole laws: this controller can be run, and not replayed.")
+
+
+class RecordedToken(DrawnToken):
+    """The token drawn at a slot: the text's own (``on_path``), or the one beside it."""
+
+    def __init__(self, law: RecordedLaw, on_path: bool) -> None:
+        self.law, self.drafted = law, law.drafted + 1
+        self._recorded, self._on_path = law, on_path
+        self.token = torch.tensor(int(self._number("token", "tokens")))
+
+    def _number(self, of_token: str, at_slot: str) -> float:
+        law = self._recorded
+        return (
+            law.text.of_token(of_token, law.row)
+            if self._on_path
+            else float(law.text.at_slot(at_slot, law.row, law.slot))
+        )
+
+    @cached_property
+    def probability(self) -> Tensor:
+        return torch.tensor(self._number("probability", "probabilities"))
+
+    @cached_property
+    def unit_probability(self) -> Tensor:
+        return torch.tensor(self._number("unit_probability", "unit_probabilities"))

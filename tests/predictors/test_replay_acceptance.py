@@ -1,0 +1,92 @@
+"""What a verifier accepted, given the text that came out: the closed forms against enumeration of the real decoder."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from predictors.replay.acceptance import CHAIN_RULES, accepted, reached
+from predictors.sampling import SamplingSettings
+from runtime import ModelPair, build_decoder
+from runtime.laws import processed_law
+from tests.toys import TableModel, enumerate_outcomes
+
+PROMPT = [0, 1]
+GAMMA = 3
+
+
+def joint_law(pair, verifier, settings):
+    """P(text, tokens accepted in the first round), by enumeration."""
+    config = {"method": "speculative", "drafter": {"kind": "chain", "gamma": GAMMA}, "verifier": verifier}
+    decoder = build_decoder(pair, config)
+    options = dict(max_new_tokens=GAMMA + 2, eos_token_id=(), **dataclasses.asdict(settings))
+    law = {}
+
+    def run(chance):
+        out = decoder.generate(PROMPT, randomness=chance, **options)
+        return (*out.tokens, out.rounds[1].accepted)
+
+    for outcome, probability in enumerate_outcomes(run):
+        law[outcome] = law.get(outcome, 0.0) + probability
+    return law
+
+
+def text_ratios(pair, text, settings):
+    """q/p and q of the tokens behind the first, at the text's own prefixes."""
+    ratios, chances = [], []
+    for place in range(1, len(text)):
+        context = [*PROMPT, *text[:place]]
+        q, p = (
+            float(processed_law(model.logits(context), settings)[text[place]]) for model in (pair.draft, pair.target)
+        )
+        ratios.append(q / p)
+        chances.append(q)
+    return np.array(ratios), np.array(chances)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("verifier", CHAIN_RULES)
+@pytest.mark.parametrize("settings", [SamplingSettings(1.0), SamplingSettings(0.7, top_k=2)], ids=str)
+def test_accepted_counts_given_the_text(verifier, settings, zeros):
+    pair = ModelPair(TableModel(3, seed=1, zeros=zeros), TableModel(3, seed=2, zeros=zeros))
+    law = joint_law(pair, verifier, settings)
+    texts = {}
+    for (*text, count), probability in law.items():
+        texts.setdefault(tuple(text), np.zeros(GAMMA + 1))[count] += probability
+    assert len(texts) > 20
+    for text, law_G in texts.items():
+        at_least_G = np.cumsum((law_G / law_G.sum())[::-1])[::-1][1:]
+        ratios, chances = text_ratios(pair, text, settings)
+        np.testing.assert_allclose(reached(ratios[:GAMMA], chances[:GAMMA], verifier), at_least_G, atol=1e-9)
+
+
+def test_the_other_rules_closed_form_is_wrong():
+    settings = SamplingSettings(1.0)
+    pair = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
+    texts = {}
+    for (*text, count), probability in joint_law(pair, "block", settings).items():
+        texts.setdefault(tuple(text), np.zeros(GAMMA + 1))[count] += probability
+    wrong = [
+        abs(
+            reached(*(one[:GAMMA] for one in text_ratios(pair, text, settings)), "tokenwise")[-1]
+            - law_G[-1] / law_G.sum()
+        )
+        for text, law_G in texts.items()
+    ]
+    assert max(wrong) > 0.05
+
+
+def test_impossible_for_the_target_and_the_draft():
+    """At temperature 0 ratios are 1, 0, or infinite where passes of other widths rounded a near-tie differently."""
+    assert reached(np.array([np.inf, 1.0, 0.0, np.inf]), np.ones(4), "block").tolist() == [1, 1, 0, 0]
+    assert reached(np.array([np.inf, 1.0, 0.0, np.inf]), np.ones(4), "tokenwise").tolist() == [1, 1, 0, 0]
+
+
+def test_a_uniform_number_draws_the_count():
+    reached_G = np.array([0.9, 0.5, 0.5, 0.1])
+    assert [accepted(reached_G, uniform) for uniform in (0.0, 0.1, 0.49, 0.5, 0.95)] == [4, 3, 3, 1, 0]
+
+
+def test_unknown_rule():
+    with pytest.raises(ValueError, match="'rrs_without_replacement' cannot be replayed"):
+        reached(np.ones(1), np.ones(1), "rrs_without_replacement")

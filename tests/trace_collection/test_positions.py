@@ -1,0 +1,139 @@
+"""Position traces and their replay: the law of a decode's rounds, its text among them, is the real decoder's."""
+
+import dataclasses
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from predictors.controllers import build_controller
+from predictors.replay.acceptance import reached
+from predictors.replay.chains import replayed
+from predictors.replay.text import RecordedText, by_slot
+from predictors.sampling import SamplingSettings
+from predictors.stopping.features import StopSpec
+from runtime import ModelPair, build_decoder
+from runtime.laws import processed_law
+from tests.toys import TableModel, enumerate_outcomes, total_variation
+from trace_collection.candidate_hits import candidate_hits
+from trace_collection.position_tracer import Extent, PositionTracer
+
+PROMPT = [0, 1]
+BUDGET = 4
+CONTROLLERS = [
+    {"kind": "fixed"},
+    {"kind": "fixed", "gamma": 1},
+    {"kind": "confidence", "epsilon": 0.6},
+    {"kind": "confidence", "epsilon": 0.6, "min_tokens": 0},
+    {"kind": "entropy", "threshold": 0.5},
+    {"kind": "roc", "threshold": 0.5, "min_pairs": 0},
+    {"kind": "ema", "tiers": [1, 2], "decay": 0.0},
+]
+
+
+def law_of(run):
+    law = {}
+    for outcome, probability in enumerate_outcomes(run):
+        law[outcome] = law.get(outcome, 0.0) + probability
+    return law
+
+
+class Uncoupled(PositionTracer):
+    """Beside the text goes any draft token, not one that was rejected: what the text says is ignored."""
+
+    def _beside(self, state, laws, target_NV, chance):
+        return super()._beside(state, laws, torch.zeros_like(target_NV), chance)
+
+
+def recorded(pair, text, settings, chance, kind=PositionTracer):
+    tracer = kind(pair, Extent(gamma_max=2, budget=BUDGET, candidates=1, layers=(), spec=StopSpec((), 0, 2)))
+    rows = tracer.trace(PROMPT, text, settings, chance)
+    columns = by_slot({name: np.array([row[name] for row in rows]) for name in rows[0]})
+    return RecordedText("p", "d", "s", settings, len(PROMPT), BUDGET, columns, pair.target.eos_tokens)
+
+
+def decoded_rounds(pair, controller, settings, verifier="tokenwise"):
+    drafter = {"kind": "chain", "gamma": 2}
+    config = {"method": "speculative", "drafter": drafter, "verifier": verifier, "controller": controller}
+    decoder = build_decoder(pair, config)
+
+    def run(chance):
+        out = decoder.generate(PROMPT, max_new_tokens=BUDGET, randomness=chance, **dataclasses.asdict(settings))
+        return (*out.tokens, *((one.drafted, one.accepted, one.emitted) for one in out.rounds[1:]))
+
+    return law_of(run)
+
+
+def replayed_rounds(pair, controller, settings, verifier="tokenwise", kind=PositionTracer):
+    plain = build_decoder(pair, {"method": "autoregressive"})
+    session = partial(build_controller(controller).start, settings)
+
+    def run(chance):
+        options = dict(max_new_tokens=BUDGET, randomness=chance, **dataclasses.asdict(settings))
+        tokens = plain.generate(PROMPT, **options).tokens
+        if len(tokens) < 2:
+            return (*tokens,)
+        text = recorded(pair, tokens, settings, chance, kind)
+
+        def accepted(start):
+            at = (text.columns[name][start - 1 :] for name in ("ratio", "probability"))
+            reached_G = np.concatenate([[1.0], reached(*at, verifier), [0.0]])
+            return int(chance.categorical(torch.from_numpy(-np.diff(reached_G))))
+
+        rounds = replayed(text, session(), 2, accepted)
+        return (*tokens, *((one.submitted, one.accepted, one.emitted) for one in rounds))
+
+    return law_of(run)
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS, ids=str)
+@pytest.mark.parametrize("settings", [SamplingSettings(1.0), SamplingSettings(0.7, top_k=2)], ids=str)
+def test_replayed_rounds_have_the_decoders_law(controller, settings):
+    pair = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
+    decoded, again = (law(pair, controller, settings) for law in (decoded_rounds, replayed_rounds))
+    assert len(decoded) > 20 and total_variation(decoded, again) < 1e-6  # recorded numbers are float32
+
+
+def test_replay_that_ignores_the_text_is_wrong():
+    """Confidence behind a rejected token is not what it is behind any draft token, and counts follow the verifier's own rule."""
+    settings, pair = SamplingSettings(1.0), ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
+    decoded = decoded_rounds(pair, {"kind": "confidence", "epsilon": 0.6}, settings)
+    for wrong in ({"kind": Uncoupled}, {"verifier": "nss"}):
+        assert (
+            total_variation(decoded, replayed_rounds(pair, {"kind": "confidence", "epsilon": 0.6}, settings, **wrong))
+            > 1e-3
+        )
+
+
+def test_block_replay_is_exact_where_no_decision_looks_behind_a_rejection():
+    settings, pair = SamplingSettings(1.0), ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
+    controller = {"kind": "ema", "tiers": [1, 2], "decay": 0.0}
+    decoded, again = (law(pair, controller, settings, "block") for law in (decoded_rounds, replayed_rounds))
+    assert total_variation(decoded, again) < 1e-6
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("settings", [SamplingSettings(1.0), SamplingSettings(0.8, top_k=3)], ids=str)
+def test_hits_of_candidates_drawn_without_replacement(count, settings):
+    """P(a candidate was accepted | the next token), of the real decoder and of the recorded numbers on average."""
+    pair = ModelPair(TableModel(4, seed=3), TableModel(4, seed=4))
+    drafter = {"kind": "multi_candidate", "config": [count]}
+    config = {"method": "speculative", "drafter": drafter, "verifier": "rrs_without_replacement"}
+    decoder = build_decoder(pair, config)
+
+    def run(chance):
+        out = decoder.generate(PROMPT, max_new_tokens=3, randomness=chance, **dataclasses.asdict(settings))
+        return (*out.tokens[:2], out.rounds[1].accepted)
+
+    decoded = law_of(run)
+    for first, second in {outcome[:2] for outcome in decoded}:
+        context = [*PROMPT, first]
+        target_1V, draft_1V = (
+            processed_law(model.logits(context), settings)[None] for model in (pair.target, pair.draft)
+        )
+        token = torch.tensor([second])
+        outcomes = enumerate_outcomes(partial(candidate_hits, target_1V, draft_1V, token, count))
+        hit = sum(float(hits_1C[0, -1]) * probability for hits_1C, probability in outcomes)
+        both = [decoded.get((first, second, accepted), 0.0) for accepted in (0, 1)]
+        assert hit == pytest.approx(both[1] / sum(both), abs=1e-6)
