@@ -40,6 +40,14 @@ class SamplingSettings:
         """Whether the processed law is the plain softmax of the logits at temperature 1."""
         return self.temperature == 1 and self.top_k == 0 and self.top_p == 1
 
+    @property
+    def name(self) -> str:
+        """Such as ``T=1, top-p 0.9``."""
+        parts = [f"T={self.temperature:g}"]
+        parts += [f"top-k {self.top_k}"] if self.top_k else []
+        parts += [f"top-p {self.top_p:g}"] if self.top_p < 1 else []
+        return ", ".join(parts)
+
     def distance(self, other: "SamplingSettings") -> tuple[float, float, int]:
         """How far the settings are apart: in temperature, then in top-p, then in top-k."""
         return (

@@ -12,8 +12,8 @@ def candidate_hits(target_NV: Tensor, draft_NV: Tensor, tokens_N: Tensor, count:
     """P(one of k candidates is accepted | the token that comes out) for k from 1 to ``count`` [N, count].
 
     Candidates are drawn from the draft's law without replacement and tried in turn: x is accepted with min(1, p/q), else p
-    becomes [p - q]_+ and q loses x, both normalised. Exact for the first candidate; behind it along one sequence of rejected candidates
-    drawn from [q - p]_+, weighted by how likely rejections were, whose mean is exact.
+    becomes [p - q]_+ and q loses x, both normalised. Exact for the first candidate; behind it along one sequence of rejected
+    candidates drawn from [q - p]_+, weighted by how likely the rejections were, whose mean is exact.
     """
     left_NV, draft_NV = (
         target_NV.double(),

@@ -16,7 +16,13 @@ import pyarrow.parquet as pq
 
 from predictors.schema import MANIFEST
 
-_SCALARS = {"string": pa.string(), "int32": pa.int32(), "float32": pa.float32(), "bool": pa.bool_()}
+_SCALARS = {
+    "string": pa.string(),
+    "int32": pa.int32(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "bool": pa.bool_(),
+}
 _ELEMENTS = {**_SCALARS, "float16": pa.float16()}
 
 

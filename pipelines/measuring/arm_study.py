@@ -14,7 +14,6 @@ from pipelines.measuring.arms import Arm, decoder_arm
 from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import TEST, VALIDATION
-from pipelines.measuring.verifiers.shapes import setting_name
 from pipelines.measuring.verifiers.timing import PLAIN_ARM, ArmName, decode_rows
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
@@ -94,6 +93,6 @@ class ArmStudy:
             for settings, repeat in product(self.shared.settings, range(self.shared.repeats)):
                 where = split, prompt, settings, self.shared.seed
                 measure = partial(decode_rows, arms, self.families, *where, self.blocks.bar, repeat)
-                key = f"{split}/{prompt.id}/{setting_name(settings)}/{repeat}"
+                key = f"{split}/{prompt.id}/{settings.name}/{repeat}"
                 rows += self.blocks.once(key, len(arms), measure)
         return rows

@@ -131,9 +131,7 @@ class EarlyStop(LearnedController):
         if config.threshold is not None:
             rule = StopRule(config.threshold, config.product, config.keeps)
             return controller.with_settings(replace(made, rule=rule) for made in controller.settings)
-        if config.asked:
-            return controller.with_settings(replace(made, rule=made.tried) for made in controller.settings)
-        return controller
+        return controller.asked_anyway() if config.asked else controller
 
     def with_settings(self, settings: Iterable[StopSetting]) -> Self:
         """The same model under other rules."""
@@ -141,6 +139,10 @@ class EarlyStop(LearnedController):
         changed.settings = tuple(settings)
         changed._tap()
         return changed
+
+    def asked_anyway(self) -> Self:
+        """The same model under the best rules that ask, whether they pay or not."""
+        return self.with_settings(replace(made, rule=made.tried) for made in self.settings)
 
     @property
     def asks(self) -> bool:

@@ -10,7 +10,7 @@ can tell.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from predictors.controllers.base import Session
+from predictors.controllers.base import Controller, Session
 from predictors.replay.text import RecordedLaw, RecordedText, RecordedToken
 from predictors.rounds import RoundRecord
 
@@ -32,20 +32,21 @@ class ReplayedRound:
     emitted: int
 
 
-def replayed(text: RecordedText, session: Session, depth: int, accepted: Accepted) -> Iterator[ReplayedRound]:
-    """The rounds behind the prefill in which ``session`` decides about chains of at most ``depth`` tokens.
+def replayed(text: RecordedText, controller: Controller, depth: int, accepted: Accepted) -> Iterator[ReplayedRound]:
+    """The rounds behind the prefill in which ``controller`` decides about chains of at most ``depth`` tokens.
 
     Raises
     ------
     ValueError
-        If ``depth`` exceeds what was recorded.
+        If ``depth`` or the layers that ``controller`` reads were not recorded.
     """
     if depth > text.slots:
         raise ValueError(
             f"chains of {depth} tokens cannot be replayed on texts recorded with gamma_max={text.slots}. Raise "
             "traces.positions.gamma_max and collect again."
         )
-    start, previous = 1, None
+    text.require_layers(controller.kind, controller.layers, controller.draft_layers)
+    session, start, previous = controller.start(text.settings), 1, None
     while start < text.length:
         would = accepted(start)
         submitted, passes = _drafted(text, session, start, depth, would, previous)

@@ -54,6 +54,7 @@ class RecordedText:
     columns: Mapping[str, np.ndarray]
     eos_tokens: frozenset[int] = frozenset()
     roots: RootStates | None = None
+    draft_layers: tuple[int, ...] = ()
 
     @property
     def length(self) -> int:
@@ -64,6 +65,19 @@ class RecordedText:
     def slots(self) -> int:
         """Most tokens of a round that can be replayed."""
         return int(self.columns["tokens"].shape[1])
+
+    def require_layers(self, kind: str, layers: tuple[int, ...], draft_layers: tuple[int, ...]) -> None:
+        """`ValueError` unless the hidden states that a controller of ``kind`` reads were recorded."""
+        recorded = () if self.roots is None else self.roots.layers
+        for model, wanted, known, key in (
+            ("target", layers, recorded, "layers"),
+            ("draft", draft_layers, self.draft_layers, "draft_layers"),
+        ):
+            if wanted and wanted != known:
+                raise ValueError(
+                    f"a {kind} controller reads hidden states {list(wanted)} of the {model}, and {list(known)} were recorded. "
+                    f"Set traces.positions.{key} to {len(wanted)} and collect again."
+                )
 
     def cap(self, start: int) -> int:
         """Most tokens that the budget leaves to draft in a round that starts at row ``start``."""

@@ -122,7 +122,7 @@ def _row(
     speedup = interval(float(plain_P.sum() / seconds_P[mask_P].sum()), bootstrap.ratio(plain_P, seconds_P[mask_P]))
     hits_P = drafted_P > 0
     return {
-        "setting": f"T={made.temperature:g}",
+        "setting": made.name,
         "speedup": speedup,
         "tokens_per_second": float(committed_P.sum() / seconds_P[mask_P].sum()),
         "decoding_efficiency": float(committed_P.mean()),

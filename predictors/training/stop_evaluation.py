@@ -99,9 +99,7 @@ def evaluate(test: StopStudy, chosen: Chosen, config: RuleCalibration) -> dict[s
     return {
         "tokens": _quality(test),
         "product_bias": _product_bias(test),
-        "parts": {
-            f"T={made.temperature:g}": _part(test, number, chosen, config) for number, made in enumerate(settings)
-        },
+        "parts": {made.name: _part(test, number, chosen, config) for number, made in enumerate(settings)},
         "documents": len(set(test.whole.document_R.tolist())),
         "rounds": len(test.whole.accepted_R),
     }

@@ -1,6 +1,6 @@
 """Shapes of the comparison: their names, and the rules that are compared on them."""
 
-from pipelines.measuring.verifiers.shapes import setting_name, shapes_of
+from pipelines.measuring.verifiers.shapes import shapes_of
 from predictors.sampling import SamplingSettings
 from runtime.verification import VERIFIERS
 from tests.pipelines.toy_bench import CHAIN, DISTINCT, SHAPES
@@ -26,5 +26,5 @@ def test_options_beyond_the_shape_are_part_of_its_name():
 
 
 def test_setting_names():
-    assert setting_name(SamplingSettings(0.2)) == "T=0.2"
-    assert setting_name(SamplingSettings(1.0, top_p=0.9)) == "T=1, top-p 0.9"
+    assert SamplingSettings(0.2).name == "T=0.2"
+    assert SamplingSettings(1.0, top_p=0.9).name == "T=1, top-p 0.9"

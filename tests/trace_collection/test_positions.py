@@ -9,11 +9,13 @@ import torch
 
 from predictors.controllers import build_controller
 from predictors.replay.acceptance import reached
+from predictors.replay.branches import Chances, replayed_branches
 from predictors.replay.chains import replayed
 from predictors.replay.text import RecordedText, by_slot
 from predictors.sampling import SamplingSettings
 from predictors.stopping.features import StopSpec
 from runtime import ModelPair, build_decoder
+from runtime.branching.config import BranchConfig
 from runtime.laws import processed_law
 from tests.toys import TableModel, enumerate_outcomes, total_variation
 from trace_collection.candidate_hits import candidate_hits
@@ -46,8 +48,8 @@ class Uncoupled(PositionTracer):
         return super()._beside(state, laws, torch.zeros_like(target_NV), chance)
 
 
-def recorded(pair, text, settings, chance, kind=PositionTracer):
-    tracer = kind(pair, Extent(gamma_max=2, budget=BUDGET, candidates=1, layers=(), spec=StopSpec((), 0, 2)))
+def recorded(pair, text, settings, chance, kind=PositionTracer, candidates=1):
+    tracer = kind(pair, Extent(gamma_max=2, budget=BUDGET, candidates=candidates, layers=(), spec=StopSpec((), 0, 2)))
     rows = tracer.trace(PROMPT, text, settings, chance)
     columns = by_slot({name: np.array([row[name] for row in rows]) for name in rows[0]})
     return RecordedText("p", "d", "s", settings, len(PROMPT), BUDGET, columns, pair.target.eos_tokens)
@@ -67,7 +69,7 @@ def decoded_rounds(pair, controller, settings, verifier="tokenwise"):
 
 def replayed_rounds(pair, controller, settings, verifier="tokenwise", kind=PositionTracer):
     plain = build_decoder(pair, {"method": "autoregressive"})
-    session = partial(build_controller(controller).start, settings)
+    chosen = build_controller(controller)
 
     def run(chance):
         options = dict(max_new_tokens=BUDGET, randomness=chance, **dataclasses.asdict(settings))
@@ -81,7 +83,7 @@ def replayed_rounds(pair, controller, settings, verifier="tokenwise", kind=Posit
             reached_G = np.concatenate([[1.0], reached(*at, verifier), [0.0]])
             return int(chance.categorical(torch.from_numpy(-np.diff(reached_G))))
 
-        rounds = replayed(text, session(), 2, accepted)
+        rounds = replayed(text, chosen, 2, accepted)
         return (*tokens, *((one.submitted, one.accepted, one.emitted) for one in rounds))
 
     return law_of(run)
@@ -137,3 +139,71 @@ def test_hits_of_candidates_drawn_without_replacement(count, settings):
         hit = sum(float(hits_1C[0, -1]) * probability for hits_1C, probability in outcomes)
         both = [decoded.get((first, second, accepted), 0.0) for accepted in (0, 1)]
         assert hit == pytest.approx(both[1] / sum(both), abs=1e-6)
+
+
+FIXED = {"kind": "fixed"}
+BRANCHING = [
+    {"gamma": 1, "k_max": 1, "draft_stage": "preverify", "controller": FIXED},
+    {"gamma": 1, "k_max": 2, "k_rule": "const", "draft_stage": "preverify", "controller": FIXED},
+    {"gamma": 1, "k_max": 1, "k_rule": "const", "controller": {"kind": "confidence", "epsilon": 0.6, "min_tokens": 0}},
+]
+
+
+def decoded_branch_rounds(pair, config, settings):
+    decoder = build_decoder(pair, {"method": "branch_parallel", "overlap": "none", "verifier": "tokenwise", **config})
+
+    def run(chance):
+        out = decoder.generate(PROMPT, max_new_tokens=BUDGET, randomness=chance, **dataclasses.asdict(settings))
+        counts = [
+            (one.submitted, one.idle_levels, one.levels, one.candidates, one.law_known, one.accepted, one.emitted)
+            for one in out.rounds[1:]
+        ]
+        return (*out.tokens, *counts)
+
+    return law_of(run)
+
+
+def replayed_branch_rounds(pair, config, settings, wrong=lambda probability: probability):
+    plain = build_decoder(pair, {"method": "autoregressive"})
+    options = dict(config)
+    controller = build_controller(options.pop("controller", {"kind": "confidence", "epsilon": 0.2}))
+
+    def run(chance):
+        asked = dict(max_new_tokens=BUDGET, randomness=chance, **dataclasses.asdict(settings))
+        tokens = plain.generate(PROMPT, **asked).tokens
+        text = recorded(pair, tokens, settings, chance, candidates=config["k_max"])
+
+        def would(start):
+            at = (text.columns[name][start - 1 :] for name in ("ratio", "probability"))
+            reached_G = np.concatenate([[1.0], reached(*at, "tokenwise"), [0.0]])
+            return int(chance.categorical(torch.from_numpy(-np.diff(reached_G))))
+
+        def hit(row, probability):
+            return bool(chance.categorical(torch.tensor([1 - wrong(probability), wrong(probability)])))
+
+        rounds = replayed_branches(text, controller, BranchConfig(**options), Chances(would, hit))
+        counts = [
+            (
+                *(one.made.submitted, one.made.idle_levels, one.made.levels, one.made.candidates, one.made.law_known),
+                *(one.accepted + one.hit, one.emitted),
+            )
+            for one in rounds
+        ]
+        return (*tokens, *counts)
+
+    return law_of(run)
+
+
+@pytest.mark.parametrize("config", BRANCHING, ids=str)
+def test_replayed_branch_rounds_have_the_decoders_law(config):
+    settings, pair = SamplingSettings(1.0), ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
+    decoded, again = (law(pair, config, settings) for law in (decoded_branch_rounds, replayed_branch_rounds))
+    assert len(decoded) > 20 and total_variation(decoded, again) < 1e-6
+    rounds = {count for outcome in decoded for count in outcome if isinstance(count, tuple)}
+    assert {accepted > submitted for submitted, *_, candidates, _, accepted, _ in rounds if candidates} == {True, False}
+
+
+def test_branch_replay_with_another_chance_of_hits_is_wrong():
+    settings, pair = SamplingSettings(1.0), ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
+    decoded = decoded_branch_rounds(pair, BRANCHING[0], settings)
+    assert total_variation(decoded, replayed_branch_rounds(pair, BRANCHING[0], settings, lambda chance: 0.5)) > 1e-2

@@ -19,7 +19,6 @@ from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import TEST
 from pipelines.measuring.seeds import seed_of
 from pipelines.measuring.selection.names import ACTION, DECODING, ROUNDS, SELECTOR, STATIC
-from pipelines.measuring.verifiers.shapes import setting_name
 from pipelines.measuring.verifiers.timing import PLAIN_ARM, ArmName, decode_rows
 from pipelines.prompt_table import Prompt
 from predictors.actions import Action
@@ -151,14 +150,14 @@ class SelectionStudy:
             for settings in self.settings:
                 timed = arms[settings] | (single if number < config.action_prompts else {})
                 measure = partial(decode_rows, timed, families, TEST, prompt, settings, config.seed, self.blocks.bar)
-                rows += self.blocks.once(f"decoding/{prompt.id}/{setting_name(settings)}", len(timed), measure)
+                rows += self.blocks.once(f"decoding/{prompt.id}/{settings.name}", len(timed), measure)
         return rows
 
     def _rounds(self) -> Rows:
         rows = Rows()
         for prompt in self.blocks.within(ROUNDS_SHARE, self.prompts[: self.config.checked_prompts]):
             for settings in self.settings:
-                key = f"rounds/{prompt.id}/{setting_name(settings)}"
+                key = f"rounds/{prompt.id}/{settings.name}"
                 rows += self.blocks.once(key, 1, partial(self._first_rounds, prompt, settings))
         return rows
 
@@ -171,7 +170,7 @@ class SelectionStudy:
         for index, context in self.labels.contexts(prompt, settings):
             for rule in config.checked_rules:
                 for action in config.checked_actions:
-                    key = f"{config.seed}/{prompt.id}/{setting_name(settings)}/{index}/{rule}/{action.name}"
+                    key = f"{config.seed}/{prompt.id}/{settings.name}/{index}/{rule}/{action.name}"
                     decoder, seeds = (
                         self._fixed(action, rule),
                         [f"{key}/{number}" for number in range(config.checked_rounds)],
@@ -180,7 +179,7 @@ class SelectionStudy:
                     emitted = [count for count in rounds if count is not None]
                     if not emitted:
                         continue
-                    place: dict[str, Any] = {"setting": setting_name(settings), "root": index, "rule": rule}
+                    place: dict[str, Any] = {"setting": settings.name, "root": index, "rule": rule}
                     who = {"prompt": prompt.id, "document": prompt.document, "action": action.name}
                     expected = self.labels.expected(prompt.id, settings, index, rule, action)
                     rows.append({**place, **who, "emitted": sum(emitted) / len(emitted), "expected": expected})

@@ -16,7 +16,7 @@ import torch
 
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.seeds import seed_of
-from pipelines.measuring.verifiers.shapes import Shape, setting_name
+from pipelines.measuring.verifiers.shapes import Shape
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
@@ -39,7 +39,7 @@ class Root:
         """Columns that say where the root lies."""
         prompt = self.prompt
         who = {"prompt": prompt.id, "document": prompt.document, "slice": prompt.slice}
-        return {"setting": setting_name(self.settings), **who, "root": self.index}
+        return {"setting": self.settings.name, **who, "root": self.index}
 
 
 class MatchedRoots:
@@ -57,7 +57,7 @@ class MatchedRoots:
 
     def roots(self, prompt: Prompt, settings: SamplingSettings) -> Iterator[Root]:
         """Roots of a prompt, as far as the text goes on and the deepest shape fits the context."""
-        key = f"{self.seed}/{prompt.id}/{setting_name(settings)}"
+        key = f"{self.seed}/{prompt.id}/{settings.name}"
         text = self._continuation(prompt.tokens, settings, seed_of(key))
         for index in range(self.per_prompt):
             length = index * self.spacing

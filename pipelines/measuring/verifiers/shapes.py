@@ -15,7 +15,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from predictors.config import parse_config
-from predictors.sampling import SamplingSettings
 from runtime.drafting import DRAFTERS, Drafter
 from runtime.verification import ALIASES, VERIFIERS
 
@@ -50,14 +49,6 @@ def shapes_of(entries: Iterable[Mapping[str, Any]]) -> tuple[Shape, ...]:
     if len(set(names)) < len(names):
         raise ValueError(f"drafters: {max(names, key=names.count)} is given twice; keep one of them.")
     return shapes
-
-
-def setting_name(settings: SamplingSettings) -> str:
-    """Such as ``T=1, top-p 0.9``."""
-    parts = [f"T={settings.temperature:g}"]
-    parts += [f"top-k {settings.top_k}"] if settings.top_k else []
-    parts += [f"top-p {settings.top_p:g}"] if settings.top_p < 1 else []
-    return ", ".join(parts)
 
 
 def compatible_verifiers(drafter: Drafter) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from pipelines.measuring.verifiers.acceptance import acceptance_rows
 from pipelines.measuring.verifiers.choices import choose
 from pipelines.measuring.verifiers.names import ACCEPTANCE, DECODING, ROOTS
 from pipelines.measuring.verifiers.roots import MatchedRoots, draw_trees, expected_rows
-from pipelines.measuring.verifiers.shapes import Shape, setting_name, shapes_of
+from pipelines.measuring.verifiers.shapes import Shape, shapes_of
 from pipelines.measuring.verifiers.timing import PLAIN_ARM, ArmName, decode_rows, decoder_of, decoders_of
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
@@ -85,7 +85,7 @@ class VerifierConfig:
         for name in ("drafters", "settings", "timed_settings"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must not be empty.")
-        others = [setting_name(settings) for settings in self.timed_settings if settings not in self.settings]
+        others = [settings.name for settings in self.timed_settings if settings not in self.settings]
         if others:
             raise ValueError(f"timed_settings {others} are not among settings; shapes are chosen there. Add them.")
         shapes_of(self.drafters)
@@ -126,7 +126,7 @@ class VerifierStudy:
         return {ROOTS: roots, ACCEPTANCE: acceptance, DECODING: decoding}, choices
 
     def _timed_arms(self, choices: list[dict[str, Any]], settings: SamplingSettings) -> list[ArmName]:
-        chosen = {(c["drafter"], c["verifier"]) for c in choices if c["setting"] == setting_name(settings)}
+        chosen = {(c["drafter"], c["verifier"]) for c in choices if c["setting"] == settings.name}
         always = {(s.name, verifier) for s in self.shapes if s.always_timed for verifier in s.verifiers}
         return [arm for arm in self.arms if arm in chosen | always | {PLAIN_ARM}]
 
@@ -179,7 +179,7 @@ class VerifierStudy:
         """``block`` as one step of the progress bar."""
 
         def shown(prompt: Prompt, settings: SamplingSettings) -> Rows:
-            self.blocks.bar.set_postfix_str(f"{part}, {setting_name(settings)}")
+            self.blocks.bar.set_postfix_str(f"{part}, {settings.name}")
             rows = block(prompt, settings)
             self.blocks.bar.update()
             return rows
@@ -198,7 +198,7 @@ class VerifierStudy:
         rows = []
         for prompt in self.blocks.within(SHARES[part], prompts):
             for one in settings:
-                key = f"{part}/{prompt.id}/{setting_name(one)}"
+                key = f"{part}/{prompt.id}/{one.name}"
                 rows += self.blocks.once(key, steps[one] if steps else 1, partial(block, prompt, one))
         return rows
 

@@ -10,7 +10,7 @@ from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.measurement_table import HISTOGRAMS, measured
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.seeds import seed_of
-from pipelines.measuring.verifiers.shapes import Shape, setting_name
+from pipelines.measuring.verifiers.shapes import Shape
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, build_decoder
@@ -45,7 +45,7 @@ def decode_rows(
 
     All draw with one seed, in every repeat: two that do the same emit the same.
     """
-    setting = setting_name(settings)
+    setting = settings.name
     key = f"{seed}/{split}/{prompt.id}/{setting}"
     rows = []
     for order, name in enumerate(random.Random(f"{key}/{repeat}").sample(list(arms), len(arms))):

@@ -1,0 +1,208 @@
+"""The branch-parallel loop on a recorded text (`runtime.decoding.branch_parallel`, posterior retention).
+
+A block is drafted from the round's own row, with the target idle or on the branch that survived the round before: either way its
+tokens are those of a chain from there, and how many are accepted follows from the text as for chains. Behind a block accepted
+whole, one of k candidates is the text's next token with probability
+
+    T > 0, rrs              h(k) of `trace_collection.candidate_hits`
+    T = 0, or match         1 if that token is among the draft's k likeliest, else 0
+
+and then the branch behind it is the next round's chain. Exact given the text, as chains are. Left out: that a branch ends early
+at an end-of-sequence token, which only its price could tell.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from predictors.controllers.base import Controller, Session
+from predictors.latency.branching import BranchRound
+from predictors.replay.chains import Accepted
+from predictors.replay.text import RecordedLaw, RecordedText, RecordedToken
+from predictors.rounds import RoundRecord
+from predictors.signals import Root
+
+MATCH, RRS = "match", "rrs"
+
+
+class BranchSettings(Protocol):
+    """What a replay needs of `runtime.branching.config.BranchConfig`."""
+
+    @property
+    def gamma(self) -> int: ...
+    @property
+    def draft_stage_gamma(self) -> int | None: ...
+    @property
+    def draft_stage(self) -> str: ...
+    @property
+    def branch_verifier(self) -> str: ...
+    @property
+    def retention(self) -> str: ...
+
+    def num_branches(self, confidence: float) -> int:
+        """Candidates at a branch point."""
+        ...
+
+
+@dataclass(frozen=True)
+class Chances:
+    """What chance decides on a text, by row: how many tokens of a chain from there ``would`` be accepted, and whether what has
+    some probability there is a ``hit``."""
+
+    would: Accepted
+    hit: Callable[[int, float], bool]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A round as `predictors.latency.branching` prices it, and what it brought."""
+
+    made: BranchRound
+    asked: int
+    accepted: int
+    emitted: int
+    hit: bool
+
+
+@dataclass(frozen=True)
+class _Block:
+    """``size`` pending tokens, ``idle`` of them drafted with the target idle; whether the law behind them is known, and whether
+    an end of sequence ``ended`` them."""
+
+    size: int
+    idle: int
+    law_known: bool
+    ended: bool
+
+
+def replayed_branches(
+    text: RecordedText, controller: Controller, config: BranchSettings, chances: Chances
+) -> Iterator[Replayed]:
+    """The rounds behind the prefill.
+
+    Raises
+    ------
+    ValueError
+        If ``config`` or the controller's layers go beyond what was recorded.
+    """
+    _require(text, config)
+    text.require_layers(controller.kind, controller.layers, controller.draft_layers)
+    session, start, previous = controller.start(text.settings), 1, None
+    grown = 0  # tokens behind the branch token that survived
+    while start < text.length:
+        if previous is not None:
+            session.end_round(previous)
+        root, would = text.root(start, config.gamma, previous), chances.would(start)
+        survived = previous is not None and not previous.ends_segment
+        block = _block(text, session, root, start, would, config, grown if survived else None)
+        reached = would >= block.size
+        count, grown = _branching(text, session, root, start, block, would, config)
+        point = start + block.size
+        hit = reached and count > 0 and point < text.length and _hits(text, point, count, config, chances)
+        accepted = min(would, block.size)
+        emitted = min(accepted + 1, text.length - start)
+        levels = block.idle + (1 + grown if count else 0)
+        made = BranchRound(
+            context=text.prompt_tokens + start - 1,
+            submitted=block.size,
+            idle_levels=block.idle,
+            levels=levels,
+            drafted=block.idle + count * (1 + grown if count else 0),
+            candidates=count,
+            continues=survived,
+            law_known=block.law_known and count > 0,
+            reached=reached,
+        )
+        previous = RoundRecord(
+            drafted=block.size,
+            accepted=accepted + hit,
+            emitted=emitted,
+            ends_segment=not hit,
+            bypassed=session.bypassed,
+        )
+        yield Replayed(made, session.asked, accepted, emitted, hit)
+        start += emitted
+
+
+def _block(
+    text: RecordedText,
+    session: Session,
+    root: Root,
+    start: int,
+    would: int,
+    config: BranchSettings,
+    available: int | None,
+) -> _Block:
+    """What the controller drafts with the target idle, or, of ``available`` tokens behind the branch token, retains."""
+    planned = session.plan(root)
+    cap = root.cap if planned is None else min(planned, root.cap)
+    left = text.budget - start - 1
+    if available is None:
+        if config.draft_stage != "idle":
+            return _Block(0, 0, False, False)
+        most = min(cap, config.draft_stage_gamma or config.gamma, left)
+    else:
+        most = min(available, left, cap)
+    size, stopped, ended = _walk(text, session, root, start, would, most)
+    if available is None:
+        return _Block(size, size, stopped, ended)
+    return _Block(size, 0, size < available, ended)
+
+
+def _walk(
+    text: RecordedText, session: Session, root: Root, start: int, would: int, most: int
+) -> tuple[int, bool, bool]:
+    """Tokens of a chain from row ``start``, at most ``most``; whether it stopped in front of one, or at an end of sequence."""
+    for place in range(most):
+        law = _law(text, root, start, would, place)
+        if bool(session.stop_before(law)):
+            return place, True, False
+        drawn = RecordedToken(law, on_path=place < would)
+        ended = int(drawn.token) in text.eos_tokens
+        if bool(session.stop_after(drawn)) or ended:
+            return place + 1, False, ended
+    return max(most, 0), False, False
+
+
+def _branching(
+    text: RecordedText, session: Session, root: Root, start: int, block: _Block, would: int, config: BranchSettings
+) -> tuple[int, int]:
+    """Candidates behind the block, and tokens behind each of them; no candidates where there are no branches."""
+    length = min(config.gamma, text.budget - start - block.size - 2)
+    if length < 1 or block.ended:
+        return 0, 0
+    law = _law(text, root, start, would, block.size)
+    wanted = session.branch_count(law)
+    return (config.num_branches(float(law.confidence)) if wanted is None else wanted), length
+
+
+def _law(text: RecordedText, root: Root, start: int, would: int, place: int) -> RecordedLaw:
+    """The draft's law behind ``place`` tokens of the chain from ``start``; of a longer way beside the text than was recorded, the
+    last one."""
+    row = start + min(place, would)
+    slot = min(place - min(place, would), text.slots - 1)
+    return RecordedLaw(text, root, place, row, slot)
+
+
+def _hits(text: RecordedText, row: int, count: int, config: BranchSettings, chances: Chances) -> bool:
+    """Whether the text's token at ``row`` is one of ``count`` candidates, and accepted."""
+    if text.settings.greedy or config.branch_verifier == MATCH:
+        return text.of_token("rank", row) < count
+    hits_C = text.columns["hits"][row - 1]
+    if count > len(hits_C):
+        raise ValueError(
+            f"{count} candidates cannot be replayed where {len(hits_C)} were recorded. Raise traces.positions.candidates."
+        )
+    return chances.hit(row, float(hits_C[count - 1]))
+
+
+def _require(text: RecordedText, config: BranchSettings) -> None:
+    if config.retention != "posterior":
+        raise ValueError(f"retention {config.retention!r} cannot be replayed: known is posterior.")
+    if not text.settings.greedy and config.branch_verifier not in (MATCH, RRS):
+        raise ValueError(f"branch_verifier {config.branch_verifier!r} cannot be replayed. Known: {MATCH}, {RRS}.")
+    if config.gamma > text.slots:
+        raise ValueError(
+            f"branches of {config.gamma} tokens cannot be replayed on texts recorded with gamma_max={text.slots}. Raise "
+            "traces.positions.gamma_max and collect again."
+        )

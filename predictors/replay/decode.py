@@ -1,0 +1,136 @@
+"""Whole decodes on recorded texts: which policy would have taken how long.
+
+All policies read one text with the same chance: what a verifier would accept from a row follows from the row's own uniform
+number, whoever starts a round there. So policies are compared on the same luck, and their differences are those of decisions.
+"""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from predictors.controllers.base import Controller
+from predictors.latency.branching import branch_parallel_prediction
+from predictors.latency.profile import LatencyProfile
+from predictors.replay.acceptance import accepted, reached
+from predictors.replay.branches import BranchSettings, Chances, replayed_branches
+from predictors.replay.chains import ReplayedRound, replayed
+from predictors.replay.oracle import clairvoyant
+from predictors.replay.prices import Prices
+from predictors.replay.text import RecordedText
+
+
+@dataclass(frozen=True)
+class ChainPolicy:
+    """``controller`` decides about chains of at most ``depth`` tokens that are verified by the rule ``verifier``."""
+
+    controller: Controller
+    depth: int
+    verifier: str = "block"
+
+
+@dataclass(frozen=True)
+class Decode:
+    """One text decoded: new ``tokens`` in ``seconds``, and sums over its ``rounds`` behind the prefill."""
+
+    tokens: int
+    seconds: float
+    rounds: int
+    submitted: int
+    passes: int
+    accepted: int
+    asked: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text with its luck: uniform numbers in [0, 1), by row for chains that start there and for candidates tried there."""
+
+    text: RecordedText
+    uniforms: np.ndarray
+    tried: np.ndarray
+
+    @staticmethod
+    def of(text: RecordedText, seed: int) -> "Reading":
+        """With uniform numbers that follow from ``seed`` and the prompt."""
+        generator = np.random.default_rng([seed, zlib.crc32(text.prompt_id.encode())])
+        return Reading(text, *generator.random((2, text.length)))
+
+    def chances(self, verifier: str) -> Chances:
+        """What chance decides of branch-parallel decoding whose blocks ``verifier`` verifies."""
+        return Chances(self.accepted(verifier).__getitem__, lambda row, chance: bool(self.tried[row] < chance))
+
+    def accepted(self, verifier: str) -> Sequence[int]:
+        """By row: the drafted tokens that ``verifier`` would accept of any number."""
+        if verifier not in self._accepted:
+            columns = self.text.columns
+            self._accepted[verifier] = [0] + [
+                accepted(reached(columns["ratio"][row - 1 :], columns["probability"][row - 1 :], verifier), uniform)
+                for row, uniform in enumerate(self.uniforms[1:], start=1)
+            ]
+        return self._accepted[verifier]
+
+    @cached_property
+    def _accepted(self) -> dict[str, list[int]]:
+        return {}
+
+
+class Clock:
+    """Times decodes by a latency ``profile``."""
+
+    def __init__(self, profile: LatencyProfile) -> None:
+        self.profile = profile
+        self._prices = {sampled: Prices(profile, sampled) for sampled in (False, True)}
+
+    def plain(self, text: RecordedText) -> Decode:
+        """The target alone: a round a token."""
+        contexts = range(text.prompt_tokens, text.prompt_tokens + text.length - 1)
+        rounds = [ReplayedRound(context, 0, 0, 0, 0, 1) for context in contexts]
+        return self._decode(text, rounds, 0.0, drafts=False)
+
+    def policy(self, reading: Reading, policy: ChainPolicy) -> Decode:
+        """What ``policy`` makes of the text."""
+        text, would = reading.text, reading.accepted(policy.verifier)
+        rounds = list(replayed(text, policy.controller, policy.depth, would.__getitem__))
+        return self._decode(text, rounds, policy.controller.question_seconds(self._prices[True].profile))
+
+    def branches(
+        self, reading: Reading, controller: Controller, config: BranchSettings, verifier: str, concurrent: bool
+    ) -> Decode:
+        """What branch-parallel decoding makes of the text, side by side on this machine (``concurrent``) or on the virtual
+        clock."""
+        text, sampled = reading.text, not reading.text.settings.greedy
+        rounds = list(replayed_branches(text, controller, config, reading.chances(verifier)))
+        quiet, question = self._prices[sampled].profile, controller.question_seconds(self._prices[sampled].profile)
+        made = [one.made for one in rounds]
+        predicted = branch_parallel_prediction(quiet, made, text.length, text.prompt_tokens, sampled, concurrent)
+        return Decode(
+            tokens=text.length,
+            seconds=predicted.seconds + question * sum(one.asked for one in rounds),
+            rounds=len(rounds),
+            submitted=sum(one.submitted for one in made),
+            passes=sum(one.levels for one in made),
+            accepted=sum(one.accepted + one.hit for one in rounds),
+            asked=sum(one.asked for one in rounds),
+        )
+
+    def oracle(self, reading: Reading, depth: int, verifier: str = "block") -> Decode:
+        """The fastest chains of at most ``depth`` tokens, by who knows what will be accepted."""
+        text, would = reading.text, reading.accepted(verifier)
+        rounds = clairvoyant(text, depth, would.__getitem__, self._prices[not text.settings.greedy])
+        return self._decode(text, rounds, 0.0)
+
+    def _decode(
+        self, text: RecordedText, rounds: Iterable[ReplayedRound], question: float, drafts: bool = True
+    ) -> Decode:
+        prices, rounds = self._prices[not text.settings.greedy], list(rounds)
+        return Decode(
+            tokens=text.length,
+            seconds=prices.prefill(text.prompt_tokens, drafts) + prices.rounds(rounds, question),
+            rounds=len(rounds),
+            **{
+                name: sum(getattr(one, name) for one in rounds) for name in ("submitted", "passes", "accepted", "asked")
+            },
+        )

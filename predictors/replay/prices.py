@@ -1,0 +1,48 @@
+"""What replayed rounds take on a machine, from its latency profile without its neighbours (`undisturbed`).
+
+    round    = Σ_{i<passes} draft(1, context + i) + target(1 + submitted, context) + drawing + verification + questions
+
+A rule that stops in front of a token has paid for that token's law. Prefills are the request's own. Left out: reading a law's
+numbers where no model is asked, and what a decode spends between its phases.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+
+from predictors.latency.actions import undisturbed
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.throughput import Shape, round_latency
+from predictors.replay.chains import ReplayedRound
+
+
+class Prices:
+    """Seconds on the machine of ``profile``; ``sampled``: at a temperature above 0."""
+
+    def __init__(self, profile: LatencyProfile, sampled: bool) -> None:
+        self.profile = undisturbed(profile)
+        self._sampled = sampled
+        self.chain = cache(self._chain)
+        self.law = cache(self._law)
+
+    def prefill(self, tokens: int, drafts: bool) -> float:
+        """Of a prompt of so many ``tokens``; ``drafts``: the draft's too."""
+        seconds = self.profile.latency("target_prefill", tokens=tokens).seconds
+        return seconds + self.profile.latency("draft_prefill", tokens=tokens).seconds * drafts
+
+    def rounds(self, rounds: Iterable[ReplayedRound], question: float = 0.0) -> float:
+        """Of rounds on chains, each ``question`` to a model included."""
+        return sum(
+            self.chain(one.submitted, one.context)
+            + sum(self.law(one.context + place) for place in range(one.submitted, one.passes))
+            + one.asked * question
+            for one in rounds
+        )
+
+    def _chain(self, submitted: int, context: int) -> float:
+        """Of a round of ``submitted`` tokens behind ``context`` cached ones."""
+        return round_latency(self.profile, Shape.chain(submitted), context, self._sampled).seconds
+
+    def _law(self, context: int) -> float:
+        """Of a draft pass and its law."""
+        drawn = self.profile.latency("chain_drawing", drafted=1, sampled=int(self._sampled)).seconds
+        return self.profile.latency("draft", rows=1, context=context).seconds + drawn

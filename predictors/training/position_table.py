@@ -1,0 +1,88 @@
+"""Position traces in memory (columns: `predictors.schema`), text by text. Shape suffixes: N rows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from predictors.contract import CaptureContract
+from predictors.replay.text import RecordedText, RootStates, by_slot
+from predictors.schema import PLACE_COLUMNS, POSITION_COLUMNS, POSITION_TRACES_VERSION
+from predictors.stopping.features import StopSpec
+from predictors.training.placed import PlacedTable
+from predictors.training.trace_table import Manifest, ShardedTable, list_column
+
+ROOT = "root"
+
+
+@dataclass(frozen=True)
+class PositionManifest(Manifest):
+    """Of position traces: how far they reach and which states they hold."""
+
+    gamma_max: int
+    candidates: int
+    max_new_tokens: int
+    eos_tokens: tuple[int, ...]
+    feature_layers: tuple[int, ...]
+    hidden_size: int
+    embedding_size: int
+    stop_spec: StopSpec
+
+    def sizes(self) -> dict[str, int]:
+        return {
+            ROOT: len(self.feature_layers) * self.hidden_size + self.embedding_size,
+            "tokens": self.gamma_max,
+            "tops": self.gamma_max * self.stop_spec.top,
+            "states": self.gamma_max * self.stop_spec.state_size,
+            "hits": self.candidates,
+        }
+
+    def capture_contract(self, where: str) -> CaptureContract:
+        return CaptureContract.from_json(self.contract, where)
+
+
+class PositionTraces(ShardedTable[PositionManifest]):
+    """Position traces: shards with the columns of `POSITION_COLUMNS`."""
+
+    columns = POSITION_COLUMNS
+    version = POSITION_TRACES_VERSION
+    kind = PositionManifest
+
+
+class PositionTable(PlacedTable[PositionManifest]):
+    """Places of texts of some splits, those of a text one after the other."""
+
+    hint = "Raise traces.positions.prompts."
+
+    @staticmethod
+    def read(folder: str | Path) -> "PositionTable":
+        """All places of a finished collection; errors as `ShardedTable`'s."""
+        traces = PositionTraces(folder)
+        return PositionTable(traces.manifest, pa.concat_tables(list(traces.shards())))
+
+    def texts(self) -> Iterator[RecordedText]:
+        """The recorded texts, in the table's order."""
+        manifest, text_N = self.manifest, np.cumsum(self.column("place") == 1)
+        columns = by_slot({name: self._values(name) for name in POSITION_COLUMNS if name not in PLACE_COLUMNS})
+        states_NS = columns.pop(ROOT)
+        names = {name: self.column(name) for name in ("prompt_id", "document", "slice")}
+        for number in range(1, int(text_N[-1]) + 1):
+            rows = slice(*np.searchsorted(text_N, (number, number + 1)))
+            first = rows.start
+            yield RecordedText(
+                **{name: str(values[first]) for name, values in names.items()},
+                settings=self.settings[self.setting_N[first]],
+                prompt_tokens=int(columns["position"][first]) - 1,
+                budget=manifest.max_new_tokens,
+                columns={name: values[rows] for name, values in columns.items()},
+                eos_tokens=frozenset(manifest.eos_tokens),
+                draft_layers=manifest.stop_spec.draft_layers,
+                roots=RootStates(states_NS[rows], manifest.feature_layers, manifest.hidden_size),
+            )
+
+    def _values(self, name: str) -> np.ndarray:
+        if "<" not in POSITION_COLUMNS[name]:
+            return self.column(name)
+        return np.array(list_column(self.table, name))  # tensors share it, and want it writable

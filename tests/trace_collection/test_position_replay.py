@@ -1,0 +1,179 @@
+"""Position traces of real models on disk: at temperature 0 every controller's replayed rounds are the real decoder's."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from predictors.bundle import read_bundle
+from predictors.controllers import build_controller, learned_controller
+from predictors.replay.acceptance import accepted, reached
+from predictors.replay.branches import Chances, replayed_branches
+from predictors.replay.chains import replayed
+from predictors.training.position_table import PositionTable
+from runtime import ModelPair, Randomness, build_decoder
+from runtime.decoding.sequential import SequentialDecoder
+from runtime.drafting.chain import ChainConfig
+from runtime.verification import VERIFIERS
+from tests.bundles import random_bundle, stop_bundle
+from tests.toys import tiny_llama
+from tests.trace_collection.collecting import contents, quiet, random_prompts
+from trace_collection.positions import PositionTraceConfig, collect_positions
+
+GAMMA = 5
+CONFIG = PositionTraceConfig(
+    gamma_max=GAMMA, candidates=4, prompts=(1, 3), max_new_tokens=24, layers=2, top=4, prompts_per_shard=2, threads=1
+)
+UNLEARNED = [
+    {"kind": "fixed"},
+    {"kind": "fixed", "gamma": 2},
+    {"kind": "confidence", "epsilon": 0.5},
+    {"kind": "entropy", "threshold": 0.3},
+    {"kind": "roc", "min_pairs": 1},
+    {"kind": "ema", "tiers": [1, 3, 5]},
+]
+STOPPERS = [("early_stop", "before"), ("early_stop", "law"), ("specdecpp", "behind"), ("logistic", "law")]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    draft = tiny_llama(seed=0)
+    for index, parameter in enumerate(draft.parameters()):  # near the target, so that it is sometimes right
+        parameter.data.add_(0.02 * parameter.data.std() * (index % 3))
+    return ModelPair(tiny_llama(seed=0, eos_token_id=7), draft)
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return random_prompts([9, 12, 15, 11, 10], ["train", "validation", "test", "test", "test"])
+
+
+@pytest.fixture(scope="module")
+def folder(pair, prompts, tmp_path_factory):
+    place = tmp_path_factory.mktemp("positions")
+    collect_positions(pair, prompts, CONFIG, place, quiet)
+    return place
+
+
+def controllers(pair, folder):
+    yield from map(build_controller, UNLEARNED)
+    for kind, features in (("hrad", "paper"), ("hrad", "extended"), ("length", "extended")):
+        name = folder / f"{kind}-{features}"
+        yield learned_controller(read_bundle(random_bundle(name, pair, features, gamma=3, kind=kind)))
+    for kind, inputs in STOPPERS:
+        name = folder / f"{kind}-{inputs}"
+        yield learned_controller(read_bundle(stop_bundle(name, pair, kind, inputs, change=reads_last_layer)))
+
+
+def reads_last_layer(card):
+    card["stop_spec"]["draft_layers"] = [2]
+
+
+def test_replay_is_the_decoder_at_temperature_0(pair, prompts, folder, tmp_path):
+    texts = [text for text in PositionTable.read(folder).texts() if text.settings.greedy]
+    assert [text.prompt_id for text in texts] == ["p1", "p2", "p3", "p4"]
+    assert any(text.length < 24 for text in texts), "no text ends before its budget"
+    lengths, asked = set(), 0
+    for controller in controllers(pair, tmp_path):
+        decoder = SequentialDecoder(pair, ChainConfig(GAMMA), VERIFIERS["block"], controller)
+        for text, prompt in zip(texts, prompts[1:], strict=True):
+            out = decoder.generate(prompt.tokens, max_new_tokens=24, randomness=Randomness(0))
+            reach = [
+                reached(text.columns["ratio"][row:], text.columns["probability"][row:], "block") for row in range(24)
+            ]
+            rounds = list(replayed(text, controller, GAMMA, lambda start, reach=reach: accepted(reach[start - 1], 0.5)))
+            expected = [(record.drafted, record.accepted, record.emitted) for record in out.rounds[1:]]
+            assert [(one.submitted, one.accepted, one.emitted) for one in rounds] == expected, controller.kind
+            lengths |= {one.submitted for one in rounds}
+            asked += sum(one.asked for one in rounds)
+    assert lengths == set(range(GAMMA + 1)) and asked > 100
+
+
+BRANCHING = [
+    {"gamma": 4, "k_max": 3},
+    {"gamma": 5, "k_max": 4, "k_rule": "const", "draft_stage_gamma": 2, "controller": {"kind": "fixed"}},
+    {"gamma": 4, "k_max": 1, "draft_stage": "preverify", "controller": {"kind": "fixed"}},
+    {"gamma": 4, "k_max": 2, "controller": {"kind": "roc", "min_pairs": 1}},
+]
+
+
+def test_branch_replay_is_the_decoder_at_temperature_0(pair, prompts, folder, tmp_path):
+    texts = [text for text in PositionTable.read(folder).texts() if text.settings.greedy]
+    bundle = random_bundle(tmp_path / "hrad", pair, "paper", gamma=3)
+    hits, seen = 0, set()
+    for config in (*BRANCHING, {"gamma": 4, "k_max": 2, "controller": {"kind": "hrad", "bundle": str(bundle)}}):
+        decoder = build_decoder(pair, {"method": "branch_parallel", "overlap": "none", **config})
+        for text, prompt in zip(texts, prompts[1:], strict=True):
+            out = decoder.generate(prompt.tokens, max_new_tokens=24, randomness=Randomness(0))
+            reach = [
+                reached(text.columns["ratio"][row:], text.columns["probability"][row:], "block") for row in range(24)
+            ]
+            chances = Chances(
+                lambda start, reach=reach: accepted(reach[start - 1], 0.5), lambda row, chance: chance > 0.5
+            )
+            rounds = list(replayed_branches(text, decoder.controller, decoder.config, chances))
+            expected = [
+                (one.submitted, one.idle_levels, one.candidates, one.law_known, one.accepted, one.emitted)
+                for one in out.rounds[1:]
+            ]
+            counts = [
+                (
+                    *(one.made.submitted, one.made.idle_levels, one.made.candidates, one.made.law_known),
+                    *(one.accepted + one.hit, one.emitted),
+                )
+                for one in rounds
+            ]
+            assert counts == expected, config
+            hits += sum(one.hit for one in rounds)
+            seen |= {one.made.submitted for one in rounds}
+    assert hits > 20 and len(seen) > 4
+
+
+def test_layers_that_were_not_recorded_are_refused(pair, folder, tmp_path):
+    text = next(PositionTable.read(folder).texts())
+    other = learned_controller(read_bundle(stop_bundle(tmp_path, pair)))
+    with pytest.raises(
+        ValueError, match=r"early_stop controller reads hidden states \[1\] of the draft, and \[2\] were"
+    ):
+        next(replayed(text, other, GAMMA, lambda start: 0))
+    with pytest.raises(ValueError, match="chains of 6 tokens cannot be replayed"):
+        next(replayed(text, build_controller({"kind": "fixed"}), 6, lambda start: 0))
+
+
+def test_an_interrupted_collection_ends_in_the_same_bytes(pair, prompts, folder, tmp_path):
+    work = iter(range(3))
+
+    def interrupted(items, total):
+        for item in items:
+            if next(work, None) is None:
+                raise KeyboardInterrupt
+            yield item
+
+    with pytest.raises(KeyboardInterrupt):
+        collect_positions(pair, prompts, CONFIG, tmp_path, interrupted)
+    assert collect_positions(pair, prompts, CONFIG, tmp_path, quiet)["kept"] == 1
+    assert contents(tmp_path) == contents(folder)
+
+
+def test_rows_describe_the_text(pair, prompts, folder):
+    table = PositionTable.read(folder)
+    for text in table.texts():
+        columns = text.columns
+        assert text.length == 24 or text.columns["token"][-1] == 7
+        assert (columns["hits"][:, 1:] >= columns["hits"][:, :-1]).all() and (columns["mass"] <= 1 + 1e-6).all()
+        first = np.minimum(columns["ratio"], 1.0)
+        if text.settings.greedy:
+            assert (columns["hits"][:, 0] == first).all() and (
+                columns["hits"] == (columns["rank"][:, None] < [1, 2, 3, 4])
+            ).all()
+        else:
+            np.testing.assert_allclose(columns["hits"][:, 0], first, rtol=1e-5)
+    assert len(list(table.rows("test").texts())) == 2 * 3
+
+
+def test_bad_parameters_are_named():
+    for name, value in (("gamma_max", 0), ("max_new_tokens", 2), ("prompts", (1,)), ("temperatures", ())):
+        with pytest.raises(ValueError, match=name):
+            dataclasses.replace(CONFIG, **{name: value})
+    with pytest.raises(ValueError, match="needs? a draft model"):
+        collect_positions(ModelPair(tiny_llama()), [], CONFIG, None, quiet)
