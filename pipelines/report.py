@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 if TYPE_CHECKING:
+    from pipelines.reporting.benchmark_folder import Benchmark
     from pipelines.reporting.branch_folder import Timelines
     from predictors.latency import LatencyProfile
 
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "self_drafting", type=Path, help="folder of the self_drafting stage; its section is left out without it"
     )
     parser.add_argument("guessers", type=Path, help="folder of the records of how the target drafts for itself")
+    parser.add_argument("replay", type=Path, help="folder of the replay stage; its section is left out without it")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 
@@ -84,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
     path = args.latency / f"{device}.json"
     profile = read_profile(path) if path.is_file() else None
     beside = BranchReport(branches, config.bootstrap_replicates, config.seed, profile)
-    for name, section in ({"branches": beside} | _sections(args, device, config)).items():
+    for name, section in ({"branches": beside} | _sections(args, device, config, benchmark)).items():
         quality[name] = None if section is None else section.quality()
         timing[name] = None if section is None else section.timing()
     timing["latency"] = None if profile is None else LatencyReport(benchmark, profile).build()
@@ -108,8 +110,10 @@ def run(args: argparse.Namespace) -> None:
         print(line)
 
 
-def _sections(args: argparse.Namespace, device: str, config: ReportConfig) -> dict[str, Any]:
+def _sections(args: argparse.Namespace, device: str, config: ReportConfig, benchmark: "Benchmark") -> dict[str, Any]:
     """The sections on measurements that may be missing, by name; ``None`` where one is."""
+    from pipelines.reporting.replay_folder import read_replay
+    from pipelines.reporting.replay_report import ReplayReport
     from pipelines.reporting.selection_folder import read_selection
     from pipelines.reporting.selection_report import SelectionReport
     from pipelines.reporting.self_drafting_folder import read_self_drafting
@@ -119,11 +123,14 @@ def _sections(args: argparse.Namespace, device: str, config: ReportConfig) -> di
     from pipelines.reporting.verifier_folder import read_comparison
     from pipelines.reporting.verifier_report import VerifierReport
 
+    stopping = read_stopping(args.stopping / device, args.stoppers)
+    measured = {"benchmark": benchmark.decodes} | ({} if stopping is None else {"stopping": stopping.decoding})
     found: dict[str, tuple[Any, Any]] = {
         "verifiers": (VerifierReport, read_comparison(args.verifiers / device)),
         "selection": (SelectionReport, read_selection(args.selection / device, args.selectors)),
-        "stopping": (StoppingReport, read_stopping(args.stopping / device, args.stoppers)),
+        "stopping": (StoppingReport, stopping),
         "self_drafting": (SelfDraftingReport, read_self_drafting(args.self_drafting / device, args.guessers)),
+        "replay": (ReplayReport, read_replay(args.replay / device, measured)),
     }
     return {
         name: None if results is None else report(results, config.bootstrap_replicates, config.seed)
@@ -139,6 +146,7 @@ def _left_out(args: argparse.Namespace, device: str, timing: dict[str, Any]) -> 
         "selection": (args.selection / device, "measurement of selectors", "is left out"),
         "stopping": (args.stopping / device, "measurement of stop rules", "is left out"),
         "self_drafting": (args.self_drafting / device, "measurement of methods without a draft model", "is left out"),
+        "replay": (args.replay / device, "replay", "is left out"),
         "latency": (args.latency, f"latency profile of {device}", "is left out"),
     }
     return [
@@ -156,6 +164,7 @@ def _figures(
     from pipelines.reporting.calibration_plots import confusion_figure, reliability_figure
     from pipelines.reporting.latency_plots import latency_figure
     from pipelines.reporting.prediction_plots import prediction_figure
+    from pipelines.reporting.replay_plots import replayed_gains
     from pipelines.reporting.report_page import exported_predictor
     from pipelines.reporting.selection_plots import choices_by_slice, gains_by_rule
     from pipelines.reporting.stopping_plots import calibration_by_place, stop_gains
@@ -186,6 +195,8 @@ def _figures(
             figures["places"] = plots.draw(calibration_by_place, quality["stopping"])
     if quality["self_drafting"]:
         figures |= _self_drafting_figures(timing["self_drafting"], quality["self_drafting"])
+    if timing["replay"]:
+        figures["replay"] = plots.draw(replayed_gains, timing["replay"])
     if quality["selection"]:
         figures["selection"] = plots.draw(gains_by_rule, quality["selection"], timing["selection"])
         figures["choices"] = plots.draw(choices_by_slice, quality["selection"])

@@ -55,6 +55,12 @@ class Benchmark:
         ].sort_index()
 
     @property
+    def decodes(self) -> pd.DataFrame:
+        """The items as studies of decodes name them: a row per ``split``, ``setting``, ``prompt`` and ``drafter``."""
+        rows = self.items.reset_index().rename(columns={"arm": "drafter"})
+        return rows.assign(split=TEST, setting=[f"T={temperature:g}" for temperature in rows["temperature"]])
+
+    @property
     def first_repeat(self) -> pd.DataFrame:
         """One run of each (arm, temperature, prompt): repeats draw the same text, so counts are taken once."""
         return self.runs[self.runs["repeat"] == self.runs["repeat"].min()]

@@ -3,6 +3,7 @@
     rate            Σ tokens / Σ seconds
     rate ratio      rate of an arm / rate of a baseline, both over the same resampled documents (the headline figure)
     rate difference rate of an arm - rate of a baseline, likewise (for shares, which may be 0)
+    share between   (rate of an arm - low rate) / (high rate - low rate), likewise
     median ratio    weighted median over prompts of each prompt's own rate ratio (robust against a few slow runs)
 
 Prompts of one document are not independent, so documents are what is drawn. Items are prompts (at a temperature), in one order
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from predictors.training.bootstrap import DocumentBootstrap, interval
+from predictors.training.bootstrap import LEVEL, DocumentBootstrap, interval
 
 Interval = dict[str, float | None]
 
@@ -66,6 +67,25 @@ class PairedBootstrap:
         with np.errstate(invalid="ignore", divide="ignore"):
             replicates = self._bootstrap.ratio(*arrays[:2]) - self._bootstrap.ratio(*arrays[2:])
         return interval(float(sums[0] / sums[1] - sums[2] / sums[3]), replicates[np.isfinite(replicates)])
+
+    def share_between(
+        self,
+        amount: ArrayLike,
+        cost: ArrayLike,
+        low_amount: ArrayLike,
+        low_cost: ArrayLike,
+        high_amount: ArrayLike,
+        high_cost: ArrayLike,
+    ) -> Interval:
+        """How far the rate of an arm has come from a low rate to a high one; undefined where they surely are not apart."""
+        arrays = [np.asarray(values, float) for values in (amount, cost, low_amount, low_cost, high_amount, high_cost)]
+        rates = [(arrays[place].sum() / arrays[place + 1].sum()) for place in (0, 2, 4)]
+        made, low, high = (self._bootstrap.ratio(arrays[place], arrays[place + 1]) for place in (0, 2, 4))
+        if (high <= low).mean() > (1 - LEVEL) / 2:
+            return {"value": None, "low": None, "high": None}
+        apart = high > low
+        value = float((rates[0] - rates[1]) / (rates[2] - rates[1]))
+        return interval(value, ((made - low)[apart] / (high - low)[apart]))
 
     def median(self, values: ArrayLike) -> Interval:
         """Median over items; a document drawn twice counts twice."""

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from pipelines import report
 
 PARTS = ("benchmark", "calibration", "labels", "verifiers", "latency", "selection", "selectors", "stopping", "stoppers")
-PARTS += ("self_drafting", "guessers")
+PARTS += ("self_drafting", "guessers", "replay")
 
 
 def stage(inputs: Path, output: Path) -> Path:

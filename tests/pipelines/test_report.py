@@ -13,6 +13,7 @@ from pipelines.reporting.headline import headline, percent, times, title, verdic
 from tests.pipelines.hand_made_benchmark import PHASES, calibration, measurement_rows, write_benchmark
 from tests.pipelines.hand_made_comparison import write_comparison
 from tests.pipelines.hand_made_profile import PROFILE
+from tests.pipelines.hand_made_replay import write_replay
 from tests.pipelines.hand_made_selection import write_selection
 from tests.pipelines.hand_made_self_drafting import write_self_drafting
 from tests.pipelines.hand_made_stopping import write_stopping
@@ -32,6 +33,7 @@ def inputs(tmp_path_factory):
     write_selection(folder / "selection" / "toy-1c", folder / "selectors")
     write_stopping(folder / "stopping" / "toy-1c", folder / "stoppers")
     write_self_drafting(folder / "self_drafting" / "toy-1c", folder / "guessers")
+    write_replay(folder / "replay" / "toy-1c")
     write_json(folder / "latency" / "toy-1c.json", PROFILE)
     write_json(folder / "labels" / "hrad.json", {"classes": {"test": {"none": 9, "some": 13, "all": 7}}})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 200}}}}))
@@ -119,7 +121,7 @@ def test_page_is_well_formed_and_works_offline(folder, timing):
     page = Page()
     page.feed(text)
     assert not page.open
-    assert page.images == 19
+    assert page.images == 20
     assert all(link.startswith("data:image/png;base64,") for link in page.links)
     assert not re.search(r"https?://|url\(|@import", text)
     assert "&lt;b&gt;note" in text
@@ -129,7 +131,7 @@ def test_page_is_well_formed_and_works_offline(folder, timing):
     assert {path.stem for path in folder.glob("*.png")} == {
         *("speedup", "sweep", "slices", "accepted", "shares", "confusion", "reliability", "verifiers", "acceptance"),
         *("latency", "prediction", "selection", "choices", "stops", "places"),
-        *("self_drafting", "self_drafting_slices", "self_drafting_passes", "guesses"),
+        *("self_drafting", "self_drafting_slices", "self_drafting_passes", "guesses", "replay"),
     }
 
 
@@ -197,6 +199,17 @@ def test_section_on_self_drafting(folder, timing, quality):
     assert arms["progressive_tree"]["over"]["hf_prompt_lookup"]["value"] == pytest.approx(1.5)
     assert arms["hf_prompt_lookup"]["over_hugging_face"]["value"] == pytest.approx(1.25)
     assert any(bar["name"] == "T=1: upkeep of lookahead, share of a step" and bar["met"] for bar in timing["bars"])
+
+
+def test_section_on_replay(folder, timing, quality):
+    text = (folder / "index.html").read_text()
+    assert text.index("What choosing well is worth") < text.index("<h2>The pair</h2>"), "the report's first table"
+    row = text.split("speed-up over plain decoding, step by step")[1].split("</table>")[0].split("<tr>")[2]
+    assert row.startswith("<td>all (6)</td><td>1.00x</td><td>1.60x (1.60–1.60)</td><td>1.68x (1.68–1.68)</td><td>2.00x")
+    assert "<td>+5 % (+5…+5)</td><td>+25 % (+25…+25)</td><td>+20 % (+20…+20)</td>" in row
+    assert "T=0: on 6 prompts of stage benchmark, replayed speed-ups are within" in text
+    assert timing["replay"]["settings"][0]["agreement"]["benchmark"]["prompts"] == 6
+    assert quality["replay"] == {"T=0": {"texts": 6, "documents": 3}}
 
 
 def test_section_on_selectors(folder, timing, quality):

@@ -1,0 +1,1 @@
+"""Controllers on recorded texts, priced by a latency profile: no model is run."""

@@ -1,0 +1,5 @@
+"""Names that the replay writes and its report reads. Families besides those of `pipelines.measuring.stopping.names`."""
+
+REPLAYED, POLICIES = "replay.parquet", "policies.json"
+BRANCHES, BRANCHES_WALL = "branches", "branches, side by side"  # families, on the virtual clock and on the wall's
+ORACLE = "oracle"  # arm and family: knows what will be accepted

@@ -1,0 +1,189 @@
+"""Every policy for chains on every recorded text: parameters and arms.
+
+    plain, chains of every length, confidence at every ε, entropy, roc, ema, branch-parallel presets, every bundle that decides
+    about chains or branches (stop models that calibration leaves unasked also asked anyway), and the oracle
+
+A bundle is replayed at the sampling settings that it is calibrated for. Seconds and counts of a text are means over ``repeats``
+of chance; at temperature 0 there is none.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipelines.measuring.branch_arms import STATIC
+from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.names import BRANCH_PRESETS, PLAIN, WALL, BranchArm
+from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE
+from pipelines.measuring.stopping.names import ASKED, CHAIN, CONFIDENCE, RULE, UNLEARNED
+from predictors.bundle import read_bundle
+from predictors.controllers import CONTROLLERS, Controller, EarlyStop, build_controller
+from predictors.latency.profile import LatencyProfile
+from predictors.replay.acceptance import CHAIN_RULES
+from predictors.replay.decode import ChainPolicy, Clock, Decode, Reading
+from predictors.replay.text import RecordedText
+from predictors.sampling import SamplingSettings
+from runtime.branching.config import BranchConfig
+from runtime.presets import expanded
+
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """Section ``replay``: static chains of ``gammas``, confidence rules at ``epsilons``, the ``verifier``, and how often chance
+    is drawn for a text. Rules without a length of their own draft at most the longest of ``gammas``. ``branch_gammas``: lengths
+    of static branch-parallel presets, with a shorter idle draft stage in front if two are given."""
+
+    gammas: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12)
+    epsilons: tuple[float, ...] = (0.1, 0.2, 0.3)
+    branch_gammas: tuple[tuple[int, ...], ...] = ((4,), (8,), (4, 8))
+    verifier: str = "block"
+    repeats: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.gammas or not self.epsilons:
+            raise ValueError("gammas and epsilons must name at least one each.")
+        if min(self.gammas) < 1 or self.repeats < 1:
+            raise ValueError(f"gammas and repeats must be >= 1, got {list(self.gammas)} and {self.repeats}.")
+        if self.verifier not in CHAIN_RULES:
+            raise ValueError(f"verifier {self.verifier!r} cannot be replayed. Known: {', '.join(CHAIN_RULES)}.")
+
+
+Play = Callable[[Reading], Decode]
+
+
+@dataclass(frozen=True)
+class ReplayArm:
+    """A named policy of a ``family``: what it makes of a text (``play``), at some sampling ``settings`` only (``None``: all).
+    ``served`` is how to build it: a ``decoder`` configuration or the name of a ``bundle``; ``None``: for comparison only."""
+
+    name: str
+    family: str
+    play: Play
+    settings: tuple[SamplingSettings, ...] | None = None
+    served: dict[str, Any] | None = None
+
+
+class ReplayStudy:
+    """``bundles``: folders of exported bundles by name; those that decide about something else than chains are left out."""
+
+    def __init__(self, config: ReplayConfig, profile: LatencyProfile, bundles: Mapping[str, Path]) -> None:
+        self.config, self.clock = config, Clock(profile)
+        self.arms = list(self._arms(bundles))
+
+    @property
+    def bundles(self) -> list[str]:
+        """Names of the bundles that are replayed."""
+        return [arm.served["bundle"] for arm in self.arms if arm.served is not None and "bundle" in arm.served]
+
+    def run(self, texts: Iterable[tuple[str, RecordedText]], total: int, progress: Progress) -> Rows:
+        """Rows of every arm on every text, each with its split."""
+        rows = Rows()
+        for split, text in progress(texts, total):
+            setting = text.settings.name
+            where = {"split": split, "setting": setting, "prompt": text.prompt_id, "document": text.document}
+            where |= {"slice": text.slice, "prompt_tokens": text.prompt_tokens}
+            rows += [where | made for made in self._decodes(text)]
+        return rows
+
+    def _decodes(self, text: RecordedText) -> Iterator[dict[str, Any]]:
+        repeats = 1 if text.settings.greedy else self.config.repeats
+        readings = [Reading.of(text, self.config.seed + repeat) for repeat in range(repeats)]
+        longest, verifier = max(self.config.gammas), self.config.verifier
+        yield _row(PLAIN, PLAIN, [self.clock.plain(text)])
+        yield _row(ORACLE, ORACLE, [self.clock.oracle(reading, longest, verifier) for reading in readings])
+        for arm in self.arms:
+            if arm.settings is None or text.settings in arm.settings:
+                yield _row(arm.name, arm.family, [arm.play(reading) for reading in readings])
+
+    def _arms(self, bundles: Mapping[str, Path]) -> Iterator[ReplayArm]:
+        config, longest = self.config, max(self.config.gammas)
+        for gamma in config.gammas:
+            yield self._configured(f"{CHAIN}-{gamma}", CHAIN, gamma, {"kind": "fixed"})
+        for epsilon in config.epsilons:
+            confident = {"kind": "confidence", "epsilon": epsilon}
+            yield self._configured(f"{CONFIDENCE}-{epsilon:g}", CONFIDENCE, longest, confident)
+        for kind in UNLEARNED:
+            yield self._configured(kind, RULE, longest, {"kind": kind})
+        for preset, lengths in product(STATIC, config.branch_gammas):
+            yield from self._preset(BranchArm(preset, lengths[-1], lengths[0] if len(lengths) > 1 else None))
+        for name, folder in bundles.items():
+            yield from self._exported(name, folder)
+
+    def _exported(self, name: str, folder: Path) -> Iterator[ReplayArm]:
+        """Arms of a bundle; none if it does not decide about chains."""
+        bundle = read_bundle(folder)
+        decoder = expanded(bundle.card["decoder"])
+        drafter = decoder.get("drafter") or {}
+        chains = decoder.get("method") == "speculative" and drafter.get("kind") == "chain"
+        if not chains and decoder.get("method") != "branch_parallel":
+            return
+        controller = CONTROLLERS[bundle.card["kind"]].from_bundle(bundle)
+        known = tuple(
+            SamplingSettings(temperature, int(top_k), top_p)
+            for temperature, top_k, top_p in bundle.contract.serving_range.settings
+        )
+        if not chains:
+            arm = BranchArm(name, int(decoder["gamma"]))
+            yield from self._branching(arm, decoder, controller, known, {"bundle": name})
+            return
+        depth = int(drafter["gamma"])
+        name = BranchArm(name, depth).name if name in BRANCH_PRESETS else name
+        yield ReplayArm(name, RULE, self._policy(controller, depth), known, {"bundle": folder.name})
+        if isinstance(controller, EarlyStop) and not controller.asks:
+            yield ReplayArm(f"{name}, {ASKED}", RULE, self._policy(controller.asked_anyway(), depth), known)
+
+    def _preset(self, arm: BranchArm) -> Iterator[ReplayArm]:
+        """A static preset."""
+        stage = {} if arm.draft_stage is None else {"draft_stage_gamma": arm.draft_stage}
+        given = {"preset": arm.preset, "gamma": arm.gamma, **stage}
+        decoder = expanded(given)
+        if arm.draft_stage is not None and decoder.get("draft_stage") == "preverify":
+            return  # it has no idle draft stage
+        yield from self._branching(arm, decoder, build_controller(decoder["controller"]), None, {"decoder": given})
+
+    def _branching(
+        self,
+        arm: BranchArm,
+        decoder: dict[str, Any],
+        controller: Controller,
+        settings: tuple[SamplingSettings, ...] | None,
+        served: dict[str, Any],
+    ) -> Iterator[ReplayArm]:
+        """On the virtual clock, and side by side where the latency profile knows how that goes."""
+        known = {field.name for field in fields(BranchConfig)}
+        config = BranchConfig(**{name: value for name, value in decoder.items() if name in known})
+        verifier = decoder.get("verifier", self.config.verifier)
+
+        def play(concurrent: bool) -> Play:
+            return lambda reading: self.clock.branches(reading, controller, config, verifier, concurrent)
+
+        yield ReplayArm(arm.name, BRANCHES, play(concurrent=False), settings)
+        if "exchange" in self.clock.profile.tables:
+            yield ReplayArm(arm.name + WALL, BRANCHES_WALL, play(concurrent=True), settings, served)
+
+    def _configured(self, name: str, family: str, gamma: int, controller: dict[str, Any]) -> ReplayArm:
+        """An arm that a configuration says in full."""
+        chain = {"kind": "chain", "gamma": gamma}
+        decoder = {
+            "method": "speculative",
+            "drafter": chain,
+            "verifier": self.config.verifier,
+            "controller": controller,
+        }
+        return ReplayArm(name, family, self._policy(build_controller(controller), gamma), None, {"decoder": decoder})
+
+    def _policy(self, controller: Controller, depth: int) -> Play:
+        policy = ChainPolicy(controller, depth, self.config.verifier)
+        return lambda reading: self.clock.policy(reading, policy)
+
+
+def _row(name: str, family: str, decodes: list[Decode]) -> dict[str, Any]:
+    means = {key: float(np.mean([asdict(one)[key] for one in decodes])) for key in asdict(decodes[0])}
+    return {"drafter": name, "family": family, **means}

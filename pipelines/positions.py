@@ -1,0 +1,38 @@
+"""Collect position traces: along texts of the target, what the draft says at every place and beside it.
+
+    python -m pipelines.positions --pair pystdlib data/pystdlib/pair data/pystdlib/prompts data/pystdlib/traces/positions
+
+From them any policy for chains can be replayed on any machine's latency profile (stage ``replay``). Parameters: section
+``traces.positions`` of the pair. Interrupt it whenever you like: finished shards are kept.
+"""
+
+import argparse
+import sys
+
+from pipelines.measuring.provenance import source_hash
+from pipelines.parameters import load_parameters
+from pipelines.traces import add_collection_arguments, open_collection, progress
+from trace_collection.positions import PositionTraceConfig, collect_positions
+
+SECTION = "traces.positions"
+FEATURES = "predictors/stopping"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_collection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    config = load_parameters(PositionTraceConfig, args.pair, SECTION, args.params)
+    pair, prompts, code = open_collection(args, config.threads, config.dtype)
+    code += source_hash((FEATURES,))
+    done = collect_positions(pair, prompts, config, args.out, progress, code)
+    print(
+        f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run, {done['rows']} places"
+    )
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["positions", *sys.argv[1:]])

@@ -1,0 +1,75 @@
+"""Stage ``replay``: what every policy for chains would make of recorded texts on this machine, without running a model.
+
+    python -m pipelines.replay --pair pystdlib data/pystdlib/traces/positions data/pystdlib/bundles data/pystdlib/replay
+        --device data/device.json --latency data/pystdlib/latency
+
+Seconds come from a latency profile: give ``--device`` another machine's to rank policies there from the same traces. Writes a
+folder named after the device: ``replay.parquet``, a row per text and policy, ``policies.json``, how each is built, and
+``provenance.json``.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pipelines.parameters import add_pair_arguments, load_parameters
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_pair_arguments(parser)
+    parser.add_argument("positions", type=Path, help="folder of position traces")
+    parser.add_argument(
+        "bundles", type=Path, help="folder of exported bundles: those that decide about chains are replayed"
+    )
+    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+    parser.add_argument("--device", type=Path, required=True, help="JSON file of the device stage")
+    parser.add_argument("--latency", type=Path, required=True, help="folder of the latency stage")
+
+
+def run(args: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from pipelines.measuring.decoding_table import write_table
+    from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
+    from pipelines.measuring.replay.names import POLICIES, REPLAYED
+    from pipelines.measuring.replay.study import ReplayConfig, ReplayStudy
+    from pipelines.measuring.replay.table import REPLAY_ROWS
+    from pipelines.outputs import write_json
+    from predictors.bundle import CARD, bundle_hash
+    from predictors.latency import read_profile
+    from predictors.training.position_table import PositionTable
+
+    config = load_parameters(ReplayConfig, args.pair, "replay", args.params)
+    device = json.loads(args.device.read_text())["slug"]
+    profile = read_profile(args.latency / f"{device}.json")
+    table = PositionTable.read(args.positions)
+    bundles = {card.parent.name: card.parent for card in sorted(args.bundles.glob(f"*/{CARD}"))}
+    texts = [(split, text) for split in (VALIDATION, TEST) for text in table.rows(split).texts()]
+
+    def progress(work: Iterable[Any], total: int) -> Iterable[Any]:
+        return tqdm(work, total=total, desc="replay", unit="text")
+
+    study = ReplayStudy(config, profile, bundles)
+    rows = study.run(texts, len(texts), progress)
+    folder = args.output / device
+    write_table(folder / REPLAYED, rows, REPLAY_ROWS)
+    write_json(folder / POLICIES, {arm.name: arm.served for arm in study.arms if arm.served is not None})
+    write_json(
+        folder / PROVENANCE,
+        {
+            "device": device,
+            "traces_sha256": table.manifest.content_hash,
+            "profile_hash": profile.profile_hash,
+            "bundles_sha256": {name: bundle_hash(bundles[name]) for name in study.bundles},
+        },
+    )
+    print(f"{folder}: {len(study.arms) + 2} policies on {len(texts)} texts")
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["replay", *sys.argv[1:]])

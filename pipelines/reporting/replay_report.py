@@ -1,0 +1,153 @@
+"""What choosing is worth, on recorded texts: plain decoding, the best static chain, the best rule, and who knows the outcome.
+
+    ours         the rule (confidence, unlearned or learned) of most tokens per second on validation texts
+    gap closed   (ours - best static) / (oracle - best static), in tokens per second
+    agreement    the same policies on the clock, on the prompts that both decoded: speed-ups over plain decoding, replayed over
+                 measured, and what choosing by replay would have cost: 1 - measured speed of its choice / the best measured
+
+Test texts; intervals by bootstrap over documents.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from pipelines.measuring.names import PLAIN
+from pipelines.measuring.replay.names import ORACLE
+from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, RULE
+from pipelines.reporting.decoding_arms import DecodingArms
+from pipelines.reporting.headline import times
+from pipelines.reporting.replay_folder import ReplayResults
+from pipelines.reporting.statistics import PairedBootstrap, less_one
+
+RULES = (CONFIDENCE, RULE)
+ALL = "all"  # texts, beside the slices
+
+
+class ReplayReport(DecodingArms):
+    """Builds the records of ``quality.json`` (what was read) and ``timing.json`` (what follows from the machine's latencies)."""
+
+    def __init__(self, results: ReplayResults, replicates: int, seed: int) -> None:
+        super().__init__(results.decoding, replicates, seed)
+        self.results = results
+
+    def quality(self) -> dict[str, Any]:
+        """Texts and documents by sampling setting."""
+        parts = {setting: self.rows(setting, PLAIN) for setting in self.settings}
+        return {
+            setting: {"texts": len(rows), "documents": int(rows["document"].nunique())}
+            for setting, rows in parts.items()
+        }
+
+    def timing(self) -> dict[str, Any]:
+        """By sampling setting: the ladder over all texts and in each slice, all policies, and how far the clock agrees."""
+        return {"settings": [self._setting(setting) for setting in self.settings]}
+
+    def _setting(self, setting: str) -> dict[str, Any]:
+        static, ours = self.fastest(setting, CHAIN), self._ours(setting)
+        shown = self.test[self.test["setting"] == setting][["family", "drafter"]].drop_duplicates()
+        return {
+            "setting": setting,
+            "texts": len(self.rows(setting, PLAIN)),
+            "static": static,
+            "ours": ours,
+            "ladder": {part: self._ladder(setting, static, ours, part) for part in (ALL, *self._slices(setting))},
+            "policies": [
+                {"family": family, "policy": arm, **self._worth(setting, arm, static)}
+                for family, arm in shown.itertuples(index=False)
+            ],
+            "agreement": {
+                study: made
+                for study, table in self.results.measured.items()
+                if (made := self._agreement(setting, table)) is not None
+            },
+        }
+
+    def _ours(self, setting: str) -> str:
+        """The rule that was fastest on validation texts."""
+        rows = self.validation[(self.validation["setting"] == setting) & self.validation["family"].isin(RULES)]
+        sums = rows.groupby("drafter", sort=False)[["tokens", "seconds"]].sum()
+        return str((sums["tokens"] / sums["seconds"]).idxmax())
+
+    def _slices(self, setting: str) -> list[str]:
+        return sorted(self.rows(setting, PLAIN)["slice"].unique())
+
+    def _ladder(self, setting: str, static: str, ours: str, part: str) -> dict[str, Any]:
+        """Speed-ups over plain decoding, step by step, and the share of the gap that rules close."""
+        plain, *steps = (self._part(setting, arm, part) for arm in (PLAIN, static, ours, ORACLE))
+        bootstrap = PairedBootstrap(list(plain["document"]), self.replicates, self.seed)
+        base, rule, perfect = ((rows["tokens"], rows["seconds"]) for rows in steps)
+        return {
+            "texts": len(plain),
+            **{
+                name: bootstrap.rate_ratio(rows["tokens"], rows["seconds"], plain["tokens"], plain["seconds"])
+                for name, rows in zip(("static", "ours", "oracle"), steps, strict=True)
+            },
+            "gain": less_one(bootstrap.rate_ratio(*rule, *base)),
+            "room": less_one(bootstrap.rate_ratio(*perfect, *base)),
+            "closed": bootstrap.share_between(*rule, *base, *perfect),
+        }
+
+    def _worth(self, setting: str, arm: str, static: str) -> dict[str, Any]:
+        rows, base, plain = (self.rows(setting, name) for name in (arm, static, PLAIN))
+        bootstrap = self.bootstrap(setting)
+        return {
+            "speedup": bootstrap.rate_ratio(rows["tokens"], rows["seconds"], plain["tokens"], plain["seconds"]),
+            "gain": less_one(bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"])),
+            "submitted_per_round": float(rows["submitted"].sum() / rows["rounds"].sum()),
+            "accepted_per_round": float(rows["accepted"].sum() / rows["rounds"].sum()),
+        }
+
+    def _part(self, setting: str, arm: str, part: str) -> pd.DataFrame:
+        rows = self.rows(setting, arm)
+        return rows if part == ALL else rows[rows["slice"] == part]
+
+    def _agreement(self, setting: str, table: pd.DataFrame) -> dict[str, Any] | None:
+        """Replayed against measured speed-ups of the policies in ``table``; ``None`` where it has none at this setting."""
+        measured = DecodingArms(table, self.replicates, self.seed).test
+        measured, replayed = (rows[rows["setting"] == setting] for rows in (measured, self.test))
+        prompts, arms = (set(measured[name]) & set(replayed[name]) for name in ("prompt", "drafter"))
+        if PLAIN not in arms or len(arms) < 2:
+            return None
+        speeds = [
+            _speedups(rows[rows["prompt"].isin(prompts) & rows["drafter"].isin(arms)]) for rows in (replayed, measured)
+        ]
+        shown = [str(arm) for arm in speeds[1].index if arm != PLAIN]
+        predicted, timed = ({arm: float(table[arm]) for arm in shown} for table in speeds)
+        choice, best = max(shown, key=predicted.__getitem__), max(shown, key=timed.__getitem__)
+        return {
+            "prompts": len(prompts),
+            "policies": [{"policy": arm, "replayed": predicted[arm], "measured": timed[arm]} for arm in shown],
+            "choice": choice,
+            "best": best,
+            "regret": 1 - timed[choice] / timed[best],
+            "largest_error": max(abs(predicted[arm] / timed[arm] - 1) for arm in shown),
+        }
+
+
+def _speedups(rows: pd.DataFrame) -> "pd.Series[float]":
+    """Tokens per second by arm, over those of plain decoding."""
+    sums = rows.groupby("drafter")[["tokens", "seconds"]].sum()
+    rates = sums["tokens"] / sums["seconds"]
+    return rates / rates[PLAIN]
+
+
+def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
+    """The ladder, by sampling setting."""
+    found = []
+    for row in timing["settings"]:
+        made = row["ladder"][ALL]
+        closed = made["closed"]
+        known = closed["value"] is not None
+        share = f" ({closed['value']:.0%} of the gap, {closed['low']:.0%} to {closed['high']:.0%})" if known else ""
+        found.append(
+            f"{row['setting']}, replayed: plain decoding, {row['static']} {times(made['static'])}, {row['ours']} "
+            f"{times(made['ours'])}{share}, and {times(made['oracle'])} for who knows what will be accepted."
+        )
+        for study, agreement in row["agreement"].items():
+            found.append(
+                f"{row['setting']}: on {agreement['prompts']} prompts of stage {study}, replayed speed-ups are within "
+                f"{agreement['largest_error']:.0%} of the clock's; replay would have chosen {agreement['choice']}, "
+                f"{agreement['regret']:.1%} slower than the fastest there ({agreement['best']})."
+            )
+    return found

@@ -1,0 +1,31 @@
+"""A replay written by hand: one sampling setting, two splits of four documents, policies of known speed."""
+
+from pipelines.measuring.decoding_table import write_table
+from pipelines.measuring.names import PLAIN, PROVENANCE
+from pipelines.measuring.replay.names import ORACLE, REPLAYED
+from pipelines.measuring.replay.table import COUNTS, REPLAY_ROWS
+from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, RULE
+from pipelines.outputs import write_json
+
+RATES = {
+    PLAIN: (PLAIN, 100.0),
+    "chain-1": (CHAIN, 150.0),
+    "chain-3": (CHAIN, 160.0),
+    "confidence-0.4": (CONFIDENCE, 164.0),
+    "entropy": (RULE, 168.0),
+    ORACLE: (ORACLE, 200.0),
+}
+
+
+def write_replay(folder) -> None:
+    """The stage's output."""
+    rows = []
+    for split in ("validation", "test"):
+        for number in range(6):
+            place = {"prompt": f"p{number}", "document": f"d{number // 2}", "slice": ("code", "prose")[number % 2]}
+            for name, (family, rate) in RATES.items():
+                seconds = 60 / rate * (1 + 0.2 * number)
+                row = {"split": split, "setting": "T=0", "drafter": name, "family": family, "prompt_tokens": 20}
+                rows.append({**place, **row, "tokens": 60.0, "seconds": seconds, **dict.fromkeys(COUNTS, 20.0)})
+    write_table(folder / REPLAYED, rows, REPLAY_ROWS)
+    write_json(folder / PROVENANCE, {"device": "toy-1c", "profile_hash": "none"})

@@ -1,0 +1,173 @@
+"""From a pair to replayed policies on tiny models: position traces, replay, report; and known speeds through the report."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from pipelines import positions, replay
+from pipelines.measuring.names import PLAIN
+from pipelines.measuring.replay.names import ORACLE, REPLAYED
+from pipelines.measuring.replay.study import ReplayConfig
+from pipelines.outputs import write_json
+from pipelines.reporting.replay_folder import read_replay
+from pipelines.reporting.replay_report import ReplayReport, sentences
+from predictors.replay.acceptance import reached
+from predictors.replay.decode import Clock, Reading
+from predictors.training.position_table import PositionTable
+from runtime import ModelPair, Randomness, build_decoder
+from tests.bundles import random_bundle, selector_bundle, stop_bundle
+from tests.pipelines.hand_made_replay import write_replay
+from tests.pipelines.toy_bench import toy_bench, toy_prompts
+from tests.predictors.affine_profile import PROFILE
+
+GAMMAS = [1, 2, 4]
+PARAMETERS = {
+    "traces": {
+        "positions": {
+            "gamma_max": 4,
+            "candidates": 6,
+            "prompts": [2, 4],
+            "max_new_tokens": 20,
+            "top": 4,
+            "layers": 2,
+            "threads": 1,
+        }
+    },
+    "replay": {"gammas": GAMMAS, "epsilons": [0.1], "branch_gammas": [[2], [1, 3]], "repeats": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder in which positions were traced and replayed, with bundles of all kinds."""
+    place = tmp_path_factory.mktemp("replay")
+    args = toy_bench(place, "unused", {})
+    (place / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
+    write_json(place / "latency" / "toy-1c.json", PROFILE.to_record())
+    pair = ModelPair.load(target=str(place / "pair" / "target"), draft=str(place / "pair" / "draft"))
+    random_bundle(place / "bundles" / "hrad", pair, gamma=3, temperatures=(0.0,))
+    stop_bundle(place / "bundles" / "early_stop-1", pair)
+    stop_bundle(place / "bundles" / "unasked", pair, change=unasked)
+    selector_bundle(place / "bundles" / "delayed_tree-nss", pair)
+    args.out = args.positions = place / "positions"
+    positions.run(args)
+    args.bundles, args.output, args.latency = place / "bundles", place / "replay", place / "latency"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        replay.run(args)
+    return place
+
+
+def unasked(card):
+    for setting in card["settings"]:
+        setting["rule"] = {"threshold": 0.0}
+
+
+@pytest.fixture(scope="module")
+def table(folder):
+    return pd.read_parquet(folder / "replay" / "toy-1c" / REPLAYED)
+
+
+def test_every_policy_for_chains_is_replayed_on_every_text(table):
+    chains = {f"chain-{gamma}" for gamma in GAMMAS}
+    others = {
+        PLAIN,
+        ORACLE,
+        "confidence-0.1",
+        "entropy",
+        "roc",
+        "ema",
+        "early_stop-1",
+        "unasked",
+        "unasked, asked anyway",
+    }
+    branching = {"pearl-2", "specbranch-no-hrad-2", "specbranch-no-hrad-1-3"}
+    branching |= {f"{name}-wall" for name in branching}
+    for setting, learned in (("T=0", {"hrad"}), ("T=1", set())):
+        rows = table[table["setting"] == setting]
+        assert set(rows["drafter"]) == chains | others | learned | branching
+        assert set(rows.groupby("drafter")["prompt"].nunique()) == {6}
+        assert (rows.groupby("prompt")["tokens"].nunique() == 1).all()
+
+
+def test_no_chain_is_faster_than_who_knows_the_outcome(table):
+    for _, rows in table[~table["family"].str.startswith("branches")].groupby(["setting", "prompt"]):
+        seconds = rows.set_index("drafter")["seconds"]
+        assert (seconds.drop(PLAIN) >= seconds[ORACLE] - 1e-9).all()
+
+
+def test_greedy_chains_take_what_their_rounds_cost(folder, table):
+    """Rounds of the real decoder, priced by hand."""
+    pair = ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
+    decoder = build_decoder(pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 4}})
+    for prompt in toy_prompts(4):
+        out = decoder.generate(prompt.tokens, max_new_tokens=20, randomness=Randomness(0))
+        cached, seconds = len(prompt.tokens), 0.5 * (12 + 5 * len(prompt.tokens) / 8)
+        for record in out.rounds[1:]:
+            drafting = sum(1.25 + (cached + place) / 64 for place in range(record.drafted))
+            target = 9 + 0.5 * (1 + record.drafted) + cached / 16
+            outside = 0.125 * record.drafted + 0.5 + 0.25 * record.drafted
+            seconds += 0.5 * (drafting + target + outside)
+            cached += record.emitted
+        row = table[(table["prompt"] == prompt.id) & (table["setting"] == "T=0") & (table["drafter"] == "chain-4")]
+        assert row["seconds"].item() == pytest.approx(seconds, rel=1e-6)
+        assert row["rounds"].item() == len(out.rounds) - 1
+
+
+def test_chance_is_shared_and_means_approach_the_law(folder):
+    """The share of rounds that accept a token approaches its probability, and all policies of a text share the same luck."""
+    texts = [text for text in PositionTable.read(folder / "positions").texts() if not text.settings.greedy]
+    columns = texts[0].columns
+    chance = reached(columns["ratio"], columns["probability"], "block")[0]
+    hits = [Reading.of(texts[0], seed).accepted("block")[1] >= 1 for seed in range(400)]
+    assert abs(np.mean(hits) - chance) < 4 * np.sqrt(chance * (1 - chance) / 400) + 1e-9
+    again = Reading.of(texts[0], 3)
+    assert list(again.accepted("block")) == list(Reading.of(texts[0], 3).accepted("block"))
+    assert Clock(PROFILE).plain(texts[0]).rounds == texts[0].length - 1
+
+
+def test_the_report_says_what_known_speeds_mean(tmp_path):
+    write_replay(tmp_path)
+    measured = pd.read_parquet(tmp_path / REPLAYED).assign(seconds=lambda rows: rows["seconds"] * 2)
+    slower = (measured["drafter"] == "chain-3") & (measured["split"] == "test")
+    measured.loc[slower, "seconds"] *= 160 / 140  # on the clock it reaches 140, and chain-1 150
+    results = read_replay(tmp_path, {"benchmark": measured[measured["family"].isin([PLAIN, "chain"])]})
+    report = ReplayReport(results, replicates=100, seed=0)
+    quality, timing = report.quality(), report.timing()
+    (row,) = timing["settings"]
+    assert (row["static"], row["ours"]) == ("chain-3", "entropy")
+    whole = row["ladder"]["all"]
+    assert whole["static"]["value"] == pytest.approx(1.6) and whole["oracle"]["value"] == pytest.approx(2.0)
+    assert whole["gain"]["value"] == pytest.approx(0.05) and whole["room"]["value"] == pytest.approx(0.25)
+    assert whole["closed"]["value"] == pytest.approx(0.2) and whole["closed"]["high"] == pytest.approx(0.2)
+    assert set(row["ladder"]) == {"all", "code", "prose"} and quality == {"T=0": {"texts": 6, "documents": 3}}
+    agreement = row["agreement"]["benchmark"]
+    assert (agreement["choice"], agreement["best"]) == ("chain-3", "chain-1")
+    assert agreement["regret"] == pytest.approx(1 - 140 / 150) and agreement["largest_error"] == pytest.approx(
+        160 / 140 - 1
+    )
+    first, second = sentences(quality, timing)
+    assert "chain-3 1.60x" in first and "20% of the gap" in first and "would have chosen chain-3, 6.7% slower" in second
+    assert read_replay(tmp_path / "nowhere", {}) is None
+
+
+def test_a_gap_that_is_not_surely_one_is_not_divided_by(tmp_path):
+    write_replay(tmp_path)
+    results = read_replay(tmp_path, {})
+    level = results.decoding["drafter"] == ORACLE
+    results.decoding.loc[level, "seconds"] *= 200 / 160
+    (row,) = ReplayReport(results, replicates=50, seed=0).timing()["settings"]
+    assert row["ladder"]["all"]["closed"] == {"value": None, "low": None, "high": None} and not row["agreement"]
+
+
+def test_bad_parameters_are_named():
+    for name, value, words in (
+        ("gammas", (), "gammas and epsilons"),
+        ("repeats", 0, "repeats must be >= 1"),
+        ("verifier", "spectr2", "'spectr2' cannot be replayed"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ReplayConfig(**{name: value})
