@@ -1,16 +1,12 @@
-"""Decoders from configurations and from exported bundles."""
+"""Decoders from configurations."""
 
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
-from predictors.bundle import read_bundle
 from predictors.config import parse_config
-from predictors.contract import require_same_identity
-from predictors.controllers import CONTROLLERS, Controller, build_controller
-from predictors.latency import read_profile
+from predictors.controllers import Controller, build_controller
 from runtime.branching.config import BranchConfig
 from runtime.decoding.base import Decoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
@@ -20,7 +16,7 @@ from runtime.decoding.target_roots import TargetRootsDecoder
 from runtime.drafting import DRAFTERS, Drafter
 from runtime.drafting.delayed_tree import DelayedTreeConfig
 from runtime.drafting.multi_candidate import MultiCandidateConfig
-from runtime.identity import pair_identity
+from runtime.identity import require_pair
 from runtime.pair import ModelPair
 from runtime.presets import expanded
 from runtime.self_drafting import GUESSERS
@@ -85,52 +81,11 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
     >>> len(decoder.generate([1, 2, 3], max_new_tokens=8, eos_token_id=[]).tokens)
     8
     """
-    return _built(pair, expanded(config), None, "decoder")
+    return built(pair, expanded(config), None, "decoder")
 
 
-def load_decoder(
-    bundle: str | Path,
-    pair: ModelPair,
-    changes: Mapping[str, Any] | None = None,
-    latency: str | Path | None = None,
-    reprice: bool = False,
-) -> Decoder:
-    """The decoder an exported bundle describes, after checking that the bundle was made for ``pair``.
-
-    Parameters
-    ----------
-    bundle
-        Folder of the bundle.
-    pair
-        The models.
-    changes
-        Keys that replace those of the bundle's own decoder configuration (``{"overlap": "none"}``); a ``preset`` replaces all.
-    latency
-        File of the pair's latency profile on this machine: a controller that follows prices warns if they are others here.
-    reprice
-        Let such a controller follow the prices of ``latency`` instead of those it was exported with.
-
-    Raises
-    ------
-    ContractError
-        If the bundle was made for another pair or other features: names the field, both values and the remedy.
-    """
-    loaded = read_bundle(bundle)
-    kind = loaded.card["kind"]
-    if kind not in CONTROLLERS:
-        raise ValueError(f"{bundle}: unknown controller kind {kind!r}. Update draftwright, or export the bundle again.")
-    given = dict(changes or {})
-    config = expanded(given if "preset" in given else loaded.card["decoder"] | given)
-    controller = CONTROLLERS[kind].from_bundle(loaded)
-    if latency is not None:
-        controller = controller.at_latency(read_profile(latency), reprice)
-    elif reprice:
-        raise ValueError("reprice=True needs the latency profile to take prices from: name its file as latency.")
-    return _built(pair, config, controller, f"{bundle}: card.json: decoder")
-
-
-def _built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
-    """``controller=None``: the configuration's."""
+def built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
+    """The decoder of an expanded configuration; ``controller=None``: the configuration's own. ``where`` names it in errors."""
     if config.get("method") == "branch_parallel":
         return _branch_parallel(pair, config, controller, where)
     if config.get("method") in GUESSERS:
@@ -178,7 +133,7 @@ def _single_model(pair: ModelPair, config: Mapping[str, Any], controller: Contro
         )
     decoder = SingleModelDecoder(pair, parse_config(GUESSERS[method], options, where))
     if controller is not None and controller.contract is not None:
-        _require_identity(controller, ModelPair(pair.target, tokenizer=pair.tokenizer))
+        require_pair(controller.contract.identity, pair, f"{controller.kind} controller")
     return decoder
 
 
@@ -259,21 +214,10 @@ def _check_contract(controller: Controller, pair: ModelPair) -> None:
     contract = controller.contract
     if contract is None:
         return
-    _require_identity(controller, pair)
+    require_pair(contract.identity, pair, f"{controller.kind} controller")
     dtype = str(getattr(pair.target, "dtype", "")).removeprefix("torch.")
     if dtype != contract.serving_range.dtype:
         warnings.warn(
             f"{controller.kind} was trained on {contract.serving_range.dtype} features and serves {dtype} ones.",
             stacklevel=4,
         )
-
-
-def _require_identity(controller: Controller, pair: ModelPair) -> None:
-    assert controller.contract is not None
-    identity = controller.contract.identity
-    require_same_identity(
-        identity,
-        pair_identity(pair, identity.layer_ids),
-        f"{controller.kind} controller",
-        "Load the pair it was trained for, or retrain it for this one (dvc repro).",
-    )

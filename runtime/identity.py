@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from predictors.contract import Identity, ModelIdentity
+from predictors.contract import Identity, ModelIdentity, require_same_identity
 from runtime.adapter import LanguageModel
 from runtime.causal_model import CausalLanguageModel
 from runtime.pair import ModelPair
@@ -30,6 +30,14 @@ def pair_identity(pair: ModelPair, layers: tuple[int, ...]) -> Identity:
         chat_template_hash=_chat_template_hash(pair.tokenizer),
         layer_ids=layers,
     )
+
+
+def require_pair(identity: Identity, pair: ModelPair, what: str) -> None:
+    """`ContractError` naming the first difference unless ``what`` was made for ``pair``; what was made without a draft model
+    takes the target alone."""
+    alone = ModelPair(pair.target, tokenizer=pair.tokenizer) if identity.draft is None else pair
+    remedy = "Load the pair it was made for, or make it for this one (dvc repro)."
+    require_same_identity(identity, pair_identity(alone, identity.layer_ids), what, remedy)
 
 
 def model_identity(model: LanguageModel) -> ModelIdentity:

@@ -104,7 +104,7 @@ def test_settings_alone_are_not_registered_nor_repriced(folder, pair, capsys, mo
 
 
 def test_a_bundle_belongs_to_its_model(folder):
-    with pytest.raises(ContractError, match=r"target\.weights was .* Load the pair it was trained for"):
+    with pytest.raises(ContractError, match=r"target\.weights was .* Load the pair it was made for"):
         load_decoder(folder / "bundles" / "lookahead", ModelPair(tiny_llama(32, seed=5)))
 
 

@@ -1,0 +1,3 @@
+"""Names that tuning writes and its report reads."""
+
+DECODING, CHOICES = "decoding.parquet", "choices.json"

@@ -1,0 +1,60 @@
+"""One decoder of several, by the request's sampling settings: what a tuned bundle serves.
+
+Every one of them is lossless, so a request at settings that none was tuned for is served by the nearest, in temperature first.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from predictors.controllers import build_controller
+from predictors.sampling import SamplingSettings
+from runtime.decoding.base import Decoder, Step
+from runtime.pair import ModelPair
+from runtime.request import Request
+
+
+class RoutedDecoder(Decoder):
+    """``routes``: a decoder for each of some sampling settings; at least one."""
+
+    def __init__(self, pair: ModelPair, routes: Sequence[tuple[SamplingSettings, Decoder]]) -> None:
+        super().__init__(pair, build_controller({"kind": "fixed"}), lossy=any(decoder.lossy for _, decoder in routes))
+        self.routes = list(routes)
+
+    def route(self, settings: SamplingSettings) -> Decoder:
+        """The decoder that serves ``settings``."""
+        return min(self.routes, key=lambda route: route[0].distance(settings))[1]
+
+    @property
+    def context_limit(self) -> int:
+        return min(decoder.context_limit for _, decoder in self.routes)
+
+    def start(self) -> None:
+        for _, decoder in self.routes:
+            decoder.start()
+
+    def close(self) -> None:
+        for _, decoder in self.routes:
+            decoder.close()
+
+    def stream(
+        self,
+        prompt_ids: Sequence[int] | Tensor,
+        max_new_tokens: int = 64,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        randomness: Any = None,
+        eos_token_id: int | Sequence[int] | Tensor | None = None,
+        observe: bool = False,
+        layers: Sequence[int] = (),
+        draft_layers: Sequence[int] = (),
+    ) -> Iterator[Step]:
+        """As the chosen decoder's."""
+        decoder = self.route(SamplingSettings(temperature, top_k, top_p))
+        sampling = (temperature, top_k, top_p, randomness)
+        return decoder.stream(prompt_ids, max_new_tokens, *sampling, eos_token_id, observe, layers, draft_layers)
+
+    def _steps(self, request: Request) -> Iterator[Step]:
+        return self.route(request.settings)._steps(request)

@@ -1,0 +1,121 @@
+"""Decoders from exported bundles.
+
+A bundle of kind ``auto`` names a decoder for each of several sampling settings, with the bundles of their controllers in folders
+below its own; each is loaded as if by itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from predictors.bundle import AUTO, Bundle, bundle_hash, read_bundle
+from predictors.config import parse_config
+from predictors.controllers import CONTROLLERS
+from predictors.latency import read_profile
+from predictors.sampling import SamplingSettings
+from runtime.build import build_decoder, built
+from runtime.decoding.base import Decoder
+from runtime.decoding.routed import RoutedDecoder
+from runtime.identity import require_pair
+from runtime.pair import ModelPair
+from runtime.presets import expanded
+
+
+@dataclass(frozen=True)
+class Route:
+    """A decoder for one sampling ``settings``: a configuration, or the ``bundle`` in a folder of that name, whose content hash is
+    ``sha256``."""
+
+    settings: SamplingSettings
+    decoder: dict | None = None
+    bundle: str | None = None
+    sha256: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.decoder is None) == (self.bundle is None):
+            raise ValueError("a route is either a decoder's configuration or the name of a bundle.")
+        if self.bundle is not None and Path(self.bundle).name != self.bundle:
+            raise ValueError(f"bundle {self.bundle!r} is no folder's name.")
+
+
+def load_decoder(
+    bundle: str | Path,
+    pair: ModelPair,
+    changes: Mapping[str, Any] | None = None,
+    latency: str | Path | None = None,
+    reprice: bool = False,
+) -> Decoder:
+    """The decoder an exported bundle describes, after checking that the bundle was made for ``pair``.
+
+    Parameters
+    ----------
+    bundle
+        Folder of the bundle.
+    pair
+        The models.
+    changes
+        Keys that replace those of the bundle's own decoder configuration (``{"overlap": "none"}``); a ``preset`` replaces all.
+    latency
+        File of the pair's latency profile on this machine: a controller that follows prices warns if they are others here.
+    reprice
+        Let such a controller follow the prices of ``latency`` instead of those it was exported with.
+
+    Raises
+    ------
+    ContractError
+        If the bundle was made for another pair or other features: names the field, both values and the remedy.
+    """
+    loaded = read_bundle(bundle)
+    kind = loaded.card["kind"]
+    if kind == AUTO:
+        return _routed(Path(bundle), loaded, pair, changes, latency, reprice)
+    if kind not in CONTROLLERS:
+        raise ValueError(f"{bundle}: unknown controller kind {kind!r}. Update draftwright, or export the bundle again.")
+    given = dict(changes or {})
+    config = expanded(given if "preset" in given else loaded.card["decoder"] | given)
+    controller = CONTROLLERS[kind].from_bundle(loaded)
+    if latency is not None:
+        controller = controller.at_latency(read_profile(latency), reprice)
+    elif reprice:
+        raise ValueError("reprice=True needs the latency profile to take prices from: name its file as latency.")
+    return built(pair, config, controller, f"{bundle}: card.json: decoder")
+
+
+def _routed(
+    folder: Path,
+    loaded: Bundle,
+    pair: ModelPair,
+    changes: Mapping[str, Any] | None,
+    latency: str | Path | None,
+    reprice: bool,
+) -> Decoder:
+    """The decoders of a bundle of kind ``auto``."""
+    if changes or reprice:
+        raise ValueError(
+            f"{folder} chooses a decoder for every sampling setting: changes and reprice would speak to all of them at once. "
+            "Load one of the bundles in it instead, or run draftwright tune on this machine."
+        )
+    require_pair(loaded.contract.identity, pair, f"bundle {folder}")
+    routes = [
+        parse_config(Route, route, f"{folder}: card.json: routes[{place}]")
+        for place, route in enumerate(loaded.card["routes"])
+    ]
+    if not routes:
+        raise ValueError(f"{folder}: card.json: routes is empty. Run draftwright tune again.")
+    return RoutedDecoder(pair, [(route.settings, _route(folder, route, pair, latency)) for route in routes])
+
+
+def _route(folder: Path, route: Route, pair: ModelPair, latency: str | Path | None) -> Decoder:
+    if route.decoder is not None:
+        return build_decoder(pair, route.decoder)
+    assert route.bundle is not None
+    place = folder / route.bundle
+    decoder = load_decoder(place, pair, latency=latency)
+    found = bundle_hash(place)
+    if found != route.sha256:
+        raise ValueError(
+            f"{place} is not the bundle that {folder} was made of: its content hash is {found[:12]}, not "
+            f"{(route.sha256 or 'unknown')[:12]}. Run draftwright tune again."
+        )
+    return decoder

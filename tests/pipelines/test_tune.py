@@ -1,0 +1,168 @@
+"""Tuning: candidates by replay, successive halving by the clock, and a bundle that decodes as its winners do."""
+
+import json
+import warnings
+
+import pandas as pd
+import pytest
+import yaml
+
+from pipelines import tune
+from pipelines.measuring.arms import Run
+from pipelines.measuring.blocks import Blocks
+from pipelines.measuring.measurement_log import MeasurementLog
+from pipelines.measuring.names import PLAIN
+from pipelines.measuring.replay.names import POLICIES
+from pipelines.measuring.tuning import halving as halving_module
+from pipelines.measuring.tuning.candidates import candidates, shortlist
+from pipelines.measuring.tuning.halving import Halving
+from pipelines.measuring.tuning.names import CHOICES, DECODING
+from pipelines.measuring.tuning.study import TuneConfig
+from pipelines.outputs import write_json
+from predictors.bundle import read_bundle
+from predictors.sampling import SamplingSettings
+from runtime import ModelPair, Randomness, load_decoder
+from tests.bundles import random_bundle
+from tests.pipelines.hand_made_replay import RATES, write_replay
+from tests.pipelines.toy_bench import toy_bench, toy_prompts
+
+GREEDY = SamplingSettings(0.0)
+
+
+def chain(gamma):
+    return {"decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}}}
+
+
+SERVED = {"chain-1": chain(1), "chain-3": chain(3), "entropy": chain(2), "hrad": {"bundle": "hrad"}}
+
+
+@pytest.fixture
+def replayed(tmp_path):
+    write_replay(tmp_path / "replay")
+    write_json(tmp_path / "replay" / POLICIES, SERVED)
+    way = {"method": "lookahead", "ngram": 3}
+    rows = [
+        {"way": way, "setting": "T=0", "speedup": {"value": 1.62}},
+        {"way": {**way, "ngram": 4}, "setting": "T=0", "speedup": {"value": 9.0}},
+        {"way": way, "setting": "T=1", "speedup": {"value": 8.0}},
+    ]
+    write_json(tmp_path / "guessers" / "lookahead.json", {"method": "lookahead", "chosen": way, "rows": rows})
+    return tmp_path
+
+
+def test_candidates_are_ranked_by_what_was_replayed(replayed):
+    found = candidates(replayed / "replay", replayed / "guessers", "T=0")
+    assert [one.name for one in found] == ["entropy", "lookahead", "chain-3", "chain-1", PLAIN]
+    assert found[0].predicted == pytest.approx(168 * 6 / (1 + 0.5) / 6, rel=0.5) and found[1].served == {
+        "bundle": "lookahead"
+    }
+    assert [one.name for one in shortlist(found, 2)] == ["entropy", "lookahead", "chain-3", PLAIN]
+    assert [one.name for one in found if one.static] == ["chain-3", "chain-1"]
+
+
+def test_what_was_not_replayed_is_refused(replayed, tmp_path):
+    with pytest.raises(ValueError, match=r"nothing was replayed at T=0\.6, only at T=0"):
+        candidates(replayed / "replay", replayed / "guessers", "T=0.6")
+    with pytest.raises(ValueError, match="holds no replay"):
+        candidates(tmp_path / "nowhere", replayed / "guessers", "T=0")
+
+
+@pytest.fixture
+def clockwork(monkeypatch, tmp_path):
+    """Arms of known speed; gives the halving of them and what was decoded."""
+    decoded = []
+
+    def halving(rates, **options):
+        def arm(name):
+            def decode(prompt, settings, seed):
+                decoded.append(name)
+                return Run([0] * 10, None)
+
+            return decode
+
+        arms = {(name, name): arm(name) for name in rates}
+        names = {id(decode): name for (name, _), decode in arms.items()}
+
+        def timed(one, prompt, settings, seed):
+            return one(prompt, settings, seed), 10 / rates[names[id(one)]]
+
+        monkeypatch.setattr("pipelines.measuring.verifiers.timing.timed", timed)
+        return Halving(arms, {}, "slow", GREEDY, 0, **options)
+
+    def blocks(minutes=None):
+        from tqdm import tqdm
+
+        return Blocks(MeasurementLog(tmp_path / "log.jsonl", "f"), tqdm(disable=True), minutes)
+
+    return halving, blocks, decoded
+
+
+def test_the_slower_half_goes_and_the_baseline_stays(clockwork):
+    halving, blocks, decoded = clockwork
+    rates = {"slow": 1.0, "a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0, "e": 1.5}
+    made = halving(rates, first=2)
+    assert made.run(toy_prompts(14), blocks(), "validation") == "a"
+    assert [(turn.prompts, set(turn.ranking)) for turn in made.turns] == [
+        (2, set(rates)),
+        (4, {"a", "b", "c", "slow"}),
+        (8, {"a", "b", "slow"}),
+    ]
+    assert decoded.count("a") == 14 == decoded.count("slow") and decoded.count("c") == 6 and decoded.count("e") == 2
+
+
+def test_it_ends_when_time_is_up(clockwork):
+    halving, blocks, decoded = clockwork
+    made = halving({"slow": 1.0, "a": 5.0}, first=2)
+    assert made.run(toy_prompts(8), blocks(minutes=0.0), "validation") == "a"
+    assert decoded.count("a") == 1 and len(made.turns) == 1
+
+
+def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch):
+    args = toy_bench(tmp_path, "unused", {})
+    section = {
+        "temperatures": [0.0],
+        "candidates": 3,
+        "first": 1,
+        "validation_prompts": 3,
+        "test_prompts": 2,
+        "threads": 1,
+    }
+    section |= {"max_new_tokens": 8}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"tune": section}}}))
+    pair = ModelPair.load(target=str(tmp_path / "pair" / "target"), draft=str(tmp_path / "pair" / "draft"))
+    random_bundle(tmp_path / "bundles" / "hrad", pair)
+    table = pd.read_parquet(tmp_path / "replay" / "replay.parquet")
+    table.loc[table["drafter"] == "entropy", "drafter"] = "hrad"
+    table.to_parquet(tmp_path / "replay" / "replay.parquet")
+    (tmp_path / "replay").rename(tmp_path / "toy-1c")
+    (tmp_path / "replay").mkdir()
+    (tmp_path / "toy-1c").rename(tmp_path / "replay" / "toy-1c")
+    (tmp_path / "guessers" / "lookahead.json").unlink()
+    args.data, args.bundles, args.bundle = tmp_path, tmp_path / "bundles", tmp_path / "bundles" / "auto"
+    args.replay, args.guessers, args.output = tmp_path / "replay", tmp_path / "guessers", tmp_path / "tuning"
+    monkeypatch.setattr(
+        halving_module.Halving, "ranking", lambda self, names: sorted(names, key=lambda name: name != "hrad")
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tune.run(args)
+    (choice,) = json.loads((tmp_path / "tuning" / "toy-1c" / CHOICES).read_text())
+    assert (choice["winner"], choice["static"]) == ("hrad", "chain-3")
+    timed = pd.read_parquet(tmp_path / "tuning" / "toy-1c" / DECODING)
+    assert set(timed[timed["split"] == "test"]["drafter"]) == {"hrad", "chain-3", PLAIN}
+    assert read_bundle(tmp_path / "bundles" / "auto").card["routes"][0]["bundle"] == "hrad"
+    for folder in ("auto", "hrad"):
+        decoder = load_decoder(tmp_path / "bundles" / folder, pair)
+        out = decoder.generate([1, 2, 3], max_new_tokens=12, randomness=Randomness(0))
+        expected = out.tokens if folder == "auto" else expected  # noqa: F821
+        assert out.tokens == expected
+
+
+def test_bad_parameters_are_named():
+    for name, value in (("candidates", 0), ("first", 0), ("test_prompts", 0), ("temperatures", ())):
+        with pytest.raises(ValueError, match=name):
+            TuneConfig(**{name: value})
+
+
+def test_rates_of_the_hand_made_replay_are_what_the_tests_think():
+    assert RATES["entropy"][1] > 162 > RATES["chain-3"][1]
