@@ -2,13 +2,16 @@
 
 import importlib.metadata
 import os
+import shutil
+import tempfile
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.outputs import replacing
 from pipelines.tracking import Tracking, new_client, require_reachable, tracking_uri
-from predictors.bundle import Bundle, bundle_hash, read_bundle
+from predictors.bundle import CARD, Bundle, bundle_hash, read_bundle
 from predictors.controllers import learned_controller
 
 BUNDLE_TAG = "bundle_sha256"
@@ -50,6 +53,49 @@ class Registry:
             version = self._new_version(name, pair, folder, bundle, digest)
         self.client.set_registered_model_alias(name, CHALLENGER, version)
         return Registration(name, version, is_new)
+
+    def version_at(self, name: str, alias: str) -> str:
+        """The version that ``alias`` of a registered model points to; `ValueError` naming the known ones."""
+        models = self.client.search_registered_models(f"name = '{name}'")
+        if not models:
+            raise ValueError(f"nothing is registered as {name}. Run draftwright register (or make repro) first.")
+        aliases = self.client.get_registered_model(name).aliases
+        if alias not in aliases:
+            raise ValueError(f"{name} has no alias {alias!r}. Known: {', '.join(sorted(aliases)) or 'none'}.")
+        return str(aliases[alias])
+
+    def fetch(self, name: str, version: str, folder: Path) -> str:
+        """Download the bundle of a version into ``folder``, whole or not at all; its content hash.
+
+        Raises
+        ------
+        ValueError
+            If the version does not exist, holds no bundle, or another one than it was tagged with.
+        """
+        from mlflow.artifacts import download_artifacts
+        from mlflow.exceptions import MlflowException
+
+        try:
+            tagged = self.client.get_model_version(name, version).tags.get(BUNDLE_TAG)
+        except MlflowException as error:
+            raise ValueError(f"{name} has no version {version} at {self.uri}.") from error
+        with tempfile.TemporaryDirectory() as place:
+            files = download_artifacts(
+                f"models:/{name}/{version}", dst_path=place, tracking_uri=self.uri, registry_uri=self.uri
+            )
+            found = sorted(Path(files).glob(f"artifacts/*/{CARD}"))
+            if len(found) != 1:
+                raise ValueError(f"{name} version {version} holds no bundle. Register it again (draftwright register).")
+            bundle = found[0].parent
+            sha256 = bundle_hash(bundle)
+            if sha256 != tagged:
+                raise ValueError(
+                    f"{name} version {version} was registered with content {(tagged or 'unknown')[:12]}, and what the registry "
+                    f"holds now is {sha256[:12]}: not fetched. Register the bundle again."
+                )
+            with replacing(folder) as partial:
+                shutil.copytree(bundle, partial)
+        return sha256
 
     def _version_of(self, name: str, digest: str) -> str | None:
         versions = self.client.search_model_versions(f"name = '{name}' and tags.{BUNDLE_TAG} = '{digest}'")

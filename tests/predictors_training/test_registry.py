@@ -119,3 +119,37 @@ def test_an_unreachable_registry_is_told(copied, monkeypatch):
         main(["register"])
     with pytest.raises(ValueError, match="cannot be reached"):
         Registry()
+
+
+def test_fetch_brings_what_was_registered(copied, capsys):
+    register(capsys)
+    main(["fetch", "models:/p-hrad@challenger", "served/hrad"])
+    assert "p-hrad version 1, content" in capsys.readouterr().out
+    assert bundle_hash("served/hrad") == bundle_hash("data/p/bundles/hrad")
+    main(["fetch", "models:/p-hrad/1", "served/hrad"])
+    assert not list(Path("served").glob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("models:/p-hrad@champion", "has no alias 'champion'. Known: challenger"),
+        ("models:/p-hrad/7", "p-hrad has no version 7"),
+        ("models:/q-hrad@champion", "nothing is registered as q-hrad"),
+        ("p-hrad", "names no registered model: say models:/NAME@ALIAS"),
+    ],
+)
+def test_fetch_says_what_is_missing(copied, capsys, model, words):
+    register(capsys)
+    with pytest.raises(SystemExit, match=words):
+        main(["fetch", model, "served/hrad"])
+    assert not Path("served/hrad").exists()
+
+
+def test_content_that_changed_in_the_registry_is_not_fetched(copied, capsys):
+    register(capsys)
+    client = new_client(f"sqlite:///{copied}/mlflow.db")
+    client.set_model_version_tag("p-hrad", "1", "bundle_sha256", "0" * 64)
+    with pytest.raises(SystemExit, match="registered with content 000000000000, and what the registry holds now is"):
+        main(["fetch", "models:/p-hrad/1", "served/hrad"])
+    assert not Path("served/hrad").exists()

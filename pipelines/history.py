@@ -1,0 +1,32 @@
+"""Every change of champion of a registered bundle, oldest first.
+
+draftwright history --pair pystdlib --predictor hrad
+"""
+
+import argparse
+import sys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pair", required=True, help="name of the pair")
+    parser.add_argument("--predictor", required=True, help="name of the bundle")
+
+
+def run(args: argparse.Namespace) -> None:
+    from pipelines.promotion.champions import Champions
+    from pipelines.registry import Registry
+
+    champions = Champions(Registry().client, f"{args.pair}-{args.predictor}")
+    events = champions.history()
+    for event in events:
+        forced = f", forced: {event.forced}" if event.forced else ""
+        changed = f"version {event.version} ({event.sha256[:12]}) {event.action}"
+        print(f"{event.number:4d}  {event.at}  {changed} by {event.by}{forced}")
+    if not events:
+        print(f"{champions.name} never had a champion")
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["history", *sys.argv[1:]])

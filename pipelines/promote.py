@@ -1,0 +1,150 @@
+"""Promote a registered bundle to champion, if the gate lets it pass.
+
+    draftwright promote --pair pystdlib --predictor hrad
+    draftwright promote --pair pystdlib --predictor hrad --force "outage of the old one"
+
+The version under alias ``challenger`` is timed beside the champion, or beside the best static chain where there is none, on test
+prompts (minutes; an interrupted trial goes on where it stopped). The gate's verdict is printed as JSON and kept as a tag of the
+version; a refusal ends with exit code 1 and changes nothing. ``--evidence`` judges an earlier trial's file again.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.places import add_place_arguments, fill_in
+
+if TYPE_CHECKING:
+    from pipelines.promotion.champions import Version
+    from pipelines.promotion.gate import Evidence
+    from pipelines.registry import Registry
+
+
+PLACES = {"pair_folder": "pair", "prompts": "prompts", "output": "promotion"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_pair_arguments(parser)
+    parser.add_argument("--predictor", required=True, help="name of the bundle (registered as PAIR-PREDICTOR)")
+    add_place_arguments(parser, PLACES)
+    parser.add_argument("--evidence", type=Path, help="judge this evidence instead of measuring it")
+    parser.add_argument("--force", metavar="REASON", help="promote even if the gate refuses; the reason is recorded")
+    parser.add_argument("--dry-run", action="store_true", help="measure and judge, change nothing")
+
+
+def run(args: argparse.Namespace) -> None:
+    from pipelines.outputs import write_json
+    from pipelines.promotion.champions import Champions
+    from pipelines.promotion.gate import Bounds, judge
+    from pipelines.registry import Registry
+
+    fill_in(args, PLACES)
+    bounds = load_parameters(Bounds, args.pair, "promotion", args.params)
+    registry = Registry()
+    champions = Champions(registry.client, f"{args.pair}-{args.predictor}")
+    champions.mend()
+    challenger, champion = champions.challenger(), champions.champion()
+    if challenger is None:
+        raise ValueError(f"{champions.name} has no challenger. Register a bundle first (draftwright register).")
+    if champion is not None and champion.sha256 == challenger.sha256:
+        print(f"{champions.name} version {champion.version} is the champion already")
+        return
+    if args.evidence is not None:
+        evidence = read_evidence(args.evidence)
+    else:
+        evidence = _measured(args, registry, champions.name, challenger, champion)
+    if evidence.bundle_sha256 != challenger.sha256:
+        raise ValueError(
+            f"the evidence is on content {evidence.bundle_sha256[:12]}, and the challenger, version {challenger.version}, is "
+            f"{challenger.sha256[:12]}. Measure again."
+        )
+    verdict = judge(evidence, bounds)
+    record = verdict.to_record() | {"bounds": asdict(bounds), "evidence": asdict(evidence)}
+    print(json.dumps(verdict.to_record(), indent=2))
+    place = args.output / f"{args.predictor}.json"
+    write_json(place, record)
+    if args.dry_run:
+        print(f"dry run: {'would pass' if verdict.passed else 'would be refused'}; nothing was changed ({place})")
+        return
+    if not verdict.passed and not args.force:
+        raise ValueError(f"{champions.name} version {challenger.version} is refused: {'; '.join(verdict.reasons)}")
+    over = None if champion is None else champion.sha256
+    if evidence.baseline != (over or "best static"):
+        raise ValueError(
+            f"the evidence compares with {evidence.baseline[:12]}, and the champion is another. Measure again."
+        )
+    event = champions.promote(challenger.version, over, verdict.to_record(), None if verdict.passed else args.force)
+    print(
+        f"{champions.name} version {event.version} is champion" + (f", forced: {event.forced}" if event.forced else "")
+    )
+
+
+def read_evidence(path: Path) -> "Evidence":
+    """Evidence as `write_evidence` left it, or as part of an earlier verdict's record."""
+    from pipelines.promotion.gate import Evidence
+
+    try:
+        record = json.loads(path.read_text())
+        record = record.get("evidence", record)
+        made = Evidence(**record)
+    except (OSError, json.JSONDecodeError, TypeError) as error:
+        raise ValueError(f"{path} holds no evidence ({error}). Leave --evidence out to measure it.") from error
+    return replace(made, documents=tuple(made.documents), trained_documents=tuple(made.trained_documents))
+
+
+def _measured(
+    args: argparse.Namespace, registry: "Registry", name: str, challenger: "Version", champion: "Version | None"
+) -> "Evidence":
+    """A trial of the challenger, fetched from the registry, as the champion is."""
+    import pandas as pd
+
+    from pipelines.measuring.bench import open_bench
+    from pipelines.measuring.exactness import load_float32
+    from pipelines.measuring.names import TEST, VALIDATION
+    from pipelines.promotion import trial
+    from pipelines.prompt_table import read_prompts
+
+    fetched = {trial.CHALLENGER: challenger} | ({} if champion is None else {trial.CHAMPION: champion})
+    bundles = {who: args.output / args.predictor / who for who in fetched}
+    for who, version in fetched.items():
+        registry.fetch(name, version.version, bundles[who])
+    settings = trial.settings_of(bundles[trial.CHALLENGER])
+    config = replace(
+        load_parameters(trial.TrialConfig, args.pair, "trial", args.params),
+        temperatures=tuple(made.temperature for made in settings),
+    )
+    prompts = {VALIDATION: config.validation_prompts, TEST: config.test_prompts}
+    hashes = {f"{who}_sha256": version.sha256 for who, version in fetched.items()}
+    bench = open_bench(args, config, prompts, **hashes)
+    study = trial.TrialStudy(bench.pair, config, bundles, bench.prompts, bench.log)
+    rows = study.run()
+    place = bench.location
+    exactness = trial.exact(
+        load_float32(place.target, place.draft, place.tokenizer),
+        bundles[trial.CHALLENGER],
+        [prompt.tokens for prompt in bench.prompts[TEST][: config.exactness_prompts]],
+        config.max_new_tokens,
+    )
+    learned = [prompt.document for split in ("train", VALIDATION) for prompt in read_prompts(args.prompts, split)]
+    bench.log.remove()
+    return trial.evidence_of(
+        args.pair,
+        args.predictor,
+        bundles[trial.CHALLENGER],
+        None if champion is None else champion.sha256,
+        pd.DataFrame(rows),
+        exactness,
+        learned,
+        config,
+        bench.origin(args.pair) | {"capped": study.capped},
+    )
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["promote", *sys.argv[1:]])

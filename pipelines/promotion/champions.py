@@ -1,0 +1,212 @@
+"""Champions in the MLflow registry: alias, history and lock of one registered model.
+
+    history   tags ``champion.000001``, ``champion.000002``, … of the registered model, one JSON event each, never rewritten; what
+              stands is a stack: a promotion puts a version on top, a rollback takes the top off
+    alias     ``champion`` points to the top; the history is the truth, an alias that an interrupted call left behind is mended
+    lock      MLflow has no check-and-set, but creating a registered model of a name that exists is refused by every backend: the
+              model ``<name>.lock`` is there while somebody changes the champion
+
+A promotion names the champion that its evidence was measured against, and is refused under the lock if another one stands there
+by then. So of two promotions at once one waits, and then fails loudly.
+"""
+
+import getpass
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pipelines.registry import BUNDLE_TAG, CHALLENGER
+
+CHAMPION = "champion"
+EVENT = "champion."
+PROMOTED, ROLLED_BACK = "promoted", "rolled back"
+VERDICT_TAG = "verdict"
+LOCK = ".lock"
+WAIT_SECONDS, POLL_SECONDS = 30.0, 0.2
+
+
+@dataclass(frozen=True)
+class Event:
+    """One change of the champion: ``version`` (its content ``sha256``) was ``action``; ``forced``: why the gate's refusal was
+    overridden."""
+
+    number: int
+    action: str
+    version: str
+    sha256: str
+    at: str
+    by: str
+    forced: str | None = None
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of the registered model, and the content hash of its bundle."""
+
+    version: str
+    sha256: str
+
+
+class Champions:
+    """Of registered model ``name`` at the server of ``client``."""
+
+    def __init__(self, client: Any, name: str) -> None:
+        self.client, self.name = client, name
+
+    @property
+    def exists(self) -> bool:
+        return bool(self.client.search_registered_models(f"name = '{self.name}'"))
+
+    def history(self) -> list[Event]:
+        """All events, oldest first; `ValueError` if nothing of this name is registered."""
+        if not self.exists:
+            raise ValueError(f"nothing is registered as {self.name}. Run draftwright register (or make repro) first.")
+        tags = self.client.get_registered_model(self.name).tags
+        return [Event(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(EVENT)]
+
+    def champion(self) -> Version | None:
+        """The version on top of the history's stack."""
+        standing = _stack(self.history())
+        return Version(standing[-1].version, standing[-1].sha256) if standing else None
+
+    def challenger(self) -> Version | None:
+        """The version under alias ``challenger``."""
+        return self._version(self._alias(CHALLENGER))
+
+    def promote(self, version: str, over: str | None, verdict: dict[str, Any], forced: str | None = None) -> Event:
+        """Make ``version`` the champion.
+
+        Parameters
+        ----------
+        version
+            Of the registered model.
+        over
+            Content hash of the champion that the evidence was measured against; ``None``: there was none.
+        verdict
+            The gate's record, kept as a tag of the version.
+        forced
+            Why a refusal is overridden; recorded.
+
+        Raises
+        ------
+        ValueError
+            If the verdict is a refusal and nothing forces it, if another champion stands there by now, or if ``version`` is it.
+        """
+        if not verdict["passed"] and not forced:
+            raise ValueError(f"{self.name} version {version} was refused by the gate, and nothing forces it.")
+        with self.lock():
+            standing = self.champion()
+            found = None if standing is None else standing.sha256
+            if found != over:
+                raise ValueError(
+                    f"the evidence on {self.name} version {version} was measured against {_shown(over)}, and by now "
+                    f"{_shown(found)} is the champion. Measure again."
+                )
+            made = self._version(version)
+            if made is None or made.sha256 == over:
+                what = "is the champion already" if made else "does not exist"
+                raise ValueError(f"{self.name} version {version} {what}: nothing was changed.")
+            self.client.set_model_version_tag(self.name, version, VERDICT_TAG, json.dumps(verdict, sort_keys=True))
+            return self._record(PROMOTED, made, forced)
+
+    def rollback(self) -> Event:
+        """Put back the champion before this one; `ValueError` if there is none."""
+        with self.lock():
+            standing = _stack(self.history())
+            if len(standing) < 2:
+                found = f"version {standing[0].version} is the only champion there was" if standing else "there is none"
+                raise ValueError(f"{self.name} has no earlier champion to go back to: {found}. Nothing was changed.")
+            return self._record(ROLLED_BACK, Version(standing[-1].version, standing[-1].sha256), None)
+
+    @contextmanager
+    def lock(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
+        """Hold the registered model's lock; `ValueError` naming the holder if it is not free in time."""
+        from mlflow.exceptions import MlflowException
+
+        name, deadline = f"{self.name}{LOCK}", time.monotonic() + seconds
+        while True:
+            try:
+                self.client.create_registered_model(name, tags={"holder": _who(), "since": _now()})
+                break
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+            if time.monotonic() > deadline:
+                raise ValueError(
+                    f"{self.name} is being changed by {self._holder(name)}. Wait for it; if it was killed, delete the registered "
+                    f"model {name}. Nothing was changed."
+                )
+            time.sleep(POLL_SECONDS)
+        try:
+            yield
+        finally:
+            self.client.delete_registered_model(name)
+
+    def mend(self) -> bool:
+        """Point the alias to what the history says; whether it pointed elsewhere."""
+        top = self.champion()
+        if self._alias(CHAMPION) == (top and top.version):
+            return False
+        if top is None:
+            self.client.delete_registered_model_alias(self.name, CHAMPION)
+        else:
+            self.client.set_registered_model_alias(self.name, CHAMPION, top.version)
+        return True
+
+    def _record(self, action: str, version: Version, forced: str | None) -> Event:
+        """Append an event, and let the alias follow."""
+        history = self.history()
+        event = Event(len(history) + 1, action, version.version, version.sha256, _now(), _who(), forced)
+        text = json.dumps(asdict(event), sort_keys=True)
+        self.client.set_registered_model_tag(self.name, f"{EVENT}{event.number:06d}", text)
+        self.mend()
+        return event
+
+    def _alias(self, alias: str) -> str | None:
+        version = self.client.get_registered_model(self.name).aliases.get(alias)
+        return None if version is None else str(version)
+
+    def _version(self, version: str | None) -> Version | None:
+        from mlflow.exceptions import MlflowException
+
+        if version is None:
+            return None
+        try:
+            found = self.client.get_model_version(self.name, version)
+        except MlflowException:
+            return None
+        return Version(str(found.version), found.tags.get(BUNDLE_TAG, ""))
+
+    def _holder(self, lock: str) -> str:
+        found = self.client.search_registered_models(f"name = '{lock}'")
+        tags = found[0].tags if found else {}
+        return f"{tags.get('holder', 'somebody')} since {tags.get('since', 'an unknown time')}"
+
+
+def _stack(history: list[Event]) -> list[Event]:
+    """The promotions that stand, the newest last."""
+    standing: list[Event] = []
+    for event in history:
+        if event.action == PROMOTED:
+            standing.append(event)
+        else:
+            standing.pop()
+    return standing
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _who() -> str:
+    return f"{getpass.getuser()}@{socket.gethostname()} (process {os.getpid()})"
+
+
+def _shown(sha256: str | None) -> str:
+    return f"champion {sha256[:12]}" if sha256 else "no champion"

@@ -1,0 +1,173 @@
+"""The promotion gate: a pure function from evidence to a verdict.
+
+A bundle passes only if
+
+    contract       it can be read, and was made for the pair that was measured
+    exactness      every exactness check of its decoder is green, and there is one
+    calibration    its calibration error is within the bound (settings alone have none)
+    gain           the lower end of the paired interval of its gain over the champion, or over the best static setting where there
+                   is no champion, is above the margin
+    slices         no slice is slower than that by more than the slice margin
+    untrained      no document of the evidence was trained on, and there are enough documents
+
+Every check says what it found and what it asked for, so that a refusal says why.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Interval = Mapping[str, float | None]
+BEST_STATIC = "best static"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a challenger.
+
+    Parameters
+    ----------
+    pair, predictor, bundle_sha256
+        Whose bundle, and which content.
+    baseline
+        What it was compared with: `BEST_STATIC`, or the champion's content hash.
+    problem
+        Why the bundle cannot be served; ``None``: it can.
+    exactness
+        Green or not, by name of the check.
+    calibration_error
+        Of its model on documents that were not trained on; ``None``: it has no model.
+    gain
+        Paired gain in tokens per second over the baseline, with its interval: keys ``value``, ``low`` and ``high``.
+    slices
+        The same in every slice, by name.
+    documents, trained_documents
+        Ids of the documents measured, and of those that training or calibration read.
+    origin
+        Where the numbers are from: device, commit, parameters. Recorded, never compared.
+    """
+
+    pair: str
+    predictor: str
+    bundle_sha256: str
+    baseline: str
+    problem: str | None
+    exactness: Mapping[str, bool]
+    calibration_error: float | None
+    gain: Interval
+    slices: Mapping[str, Interval]
+    documents: tuple[str, ...]
+    trained_documents: tuple[str, ...]
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Section ``promotion``: the least gain (its interval's lower end must lie above ``margin``), the most that a slice may lose,
+    the largest calibration error, and the fewest documents."""
+
+    margin: float = 0.0
+    slice_margin: float = 0.05
+    calibration_error: float = 0.08
+    min_documents: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("margin", "slice_margin", "calibration_error"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")
+        if self.min_documents < 1:
+            raise ValueError(f"min_documents must be >= 1, got {self.min_documents}.")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One condition: what it ``found`` and ``wanted``, in words."""
+
+    name: str
+    passed: bool
+    found: str
+    wanted: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a challenger may be promoted, by every check."""
+
+    passed: bool
+    checks: tuple[Check, ...]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Of a refusal: every check that failed."""
+        return [f"{check.name}: {check.found}, wanted {check.wanted}" for check in self.checks if not check.passed]
+
+    def to_record(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"passed": self.passed, "checks": [asdict(check) for check in self.checks]}
+
+
+def judge(evidence: Evidence, bounds: Bounds) -> Verdict:
+    """The gate's verdict. A number that is missing or not finite never passes."""
+    checks = (
+        Check("contract", evidence.problem is None, evidence.problem or "valid", "a bundle that serves this pair"),
+        _exactness(evidence),
+        _calibration(evidence, bounds),
+        _gain(evidence, bounds),
+        _slices(evidence, bounds),
+        _untrained(evidence, bounds),
+    )
+    return Verdict(all(check.passed for check in checks), checks)
+
+
+def _exactness(evidence: Evidence) -> Check:
+    red = sorted(name for name, green in evidence.exactness.items() if not green)
+    found = f"not green: {', '.join(red)}" if red else f"{len(evidence.exactness)} checks green"
+    return Check("exactness", bool(evidence.exactness) and not red, found, "at least one check, and all green")
+
+
+def _calibration(evidence: Evidence, bounds: Bounds) -> Check:
+    error = evidence.calibration_error
+    if error is None:
+        return Check("calibration", True, "no model to calibrate", f"at most {bounds.calibration_error:g}")
+    return Check(
+        "calibration", error <= bounds.calibration_error, f"error {error:.3f}", f"at most {bounds.calibration_error:g}"
+    )
+
+
+def _gain(evidence: Evidence, bounds: Bounds) -> Check:
+    over = BEST_STATIC if evidence.baseline == BEST_STATIC else f"champion {evidence.baseline[:12]}"
+    low = _number(evidence.gain.get("low"))
+    return Check(
+        "gain", low > bounds.margin, f"{_shown(evidence.gain)} over {over}", f"lower end above {bounds.margin:.1%}"
+    )
+
+
+def _slices(evidence: Evidence, bounds: Bounds) -> Check:
+    wanted = f"every slice known, and none slower by more than {bounds.slice_margin:.1%}"
+    values = {name: _number(gain.get("value")) for name, gain in evidence.slices.items()}
+    worse = [name for name, value in values.items() if not value >= -bounds.slice_margin]
+    found = "; ".join(f"{name} {_shown(evidence.slices[name])}" for name in worse or values)
+    return Check("slices", bool(values) and not worse, found or "no slice", wanted)
+
+
+def _untrained(evidence: Evidence, bounds: Bounds) -> Check:
+    documents = set(evidence.documents)
+    seen = sorted(documents & set(evidence.trained_documents))
+    wanted = f"at least {bounds.min_documents} documents, none of them trained on"
+    if seen:
+        named = ", ".join(seen[:3]) + (", …" if len(seen) > 3 else "")
+        return Check("untrained", False, f"{len(seen)} of {len(documents)} documents were trained on ({named})", wanted)
+    enough = len(documents) >= bounds.min_documents and bool(evidence.trained_documents)
+    found = f"{len(documents)} documents" + ("" if evidence.trained_documents else ", what was trained on is unknown")
+    return Check("untrained", enough, found, wanted)
+
+
+def _number(value: float | None) -> float:
+    return value if value is not None and math.isfinite(value) else -math.inf
+
+
+def _shown(gain: Interval) -> str:
+    numbers = [gain.get(name) for name in ("value", "low", "high")]
+    value, low, high = ("unknown" if number is None else f"{number:+.1%}" for number in numbers)
+    return f"{value} ({low} to {high})"

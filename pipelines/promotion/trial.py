@@ -1,0 +1,140 @@
+"""A challenger on trial: timed beside the champion, or the best static chain, on documents that nothing was trained on.
+
+Arms: the challenger, the champion if there is another one, plain decoding, and static chains, of which validation prompts choose
+one. Interleaved and paired by prompt, at the sampling settings that the challenger is calibrated for. Its greedy text is compared
+with Hugging Face's own in float32.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipelines.measuring.arm_study import ArmStudy, ArmStudyConfig
+from pipelines.measuring.arms import decoder_arm, hugging_face_arm
+from pipelines.measuring.exactness import GREEDY, first_difference
+from pipelines.measuring.measurement_log import MeasurementLog
+from pipelines.measuring.stopping.names import CHAIN
+from pipelines.promotion.gate import BEST_STATIC, Evidence
+from pipelines.prompt_table import Prompt
+from pipelines.reporting.decoding_arms import DecodingArms
+from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
+from predictors.bundle import bundle_hash, read_bundle
+from predictors.sampling import SamplingSettings
+from runtime import ModelPair, build_decoder, load_decoder
+
+CHALLENGER, CHAMPION = "challenger", "champion"
+VERIFIER = "block"
+
+
+@dataclass(frozen=True)
+class TrialConfig(ArmStudyConfig):
+    """Section ``trial``: static chains of ``gammas``; ``exactness_prompts`` greedy texts; bootstrap of the intervals. Sampling
+    settings are the challenger's own."""
+
+    gammas: tuple[int, ...] = (2, 4, 6, 8)
+    exactness_prompts: int = 2
+    bootstrap_replicates: int = 2000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.gammas:
+            raise ValueError("gammas must name at least one static chain.")
+        for name in ("exactness_prompts", "bootstrap_replicates"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+
+
+class TrialStudy(ArmStudy):
+    """``bundles``: folders of the ``challenger`` and, if there is one, the ``champion``."""
+
+    title = "trial"
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        config: TrialConfig,
+        bundles: Mapping[str, Path],
+        prompts: Mapping[str, list[Prompt]],
+        log: MeasurementLog,
+    ) -> None:
+        super().__init__(pair, config, prompts, log)
+        for gamma in config.gammas:
+            chain = {"method": "speculative", "drafter": {"kind": CHAIN, "gamma": gamma}, "verifier": VERIFIER}
+            self.add(self.tuned, f"{CHAIN}-{gamma}", CHAIN, VERIFIER, self.arm(build_decoder(pair, chain)))
+        for name, folder in bundles.items():
+            self.add(self.others, name, name, name, self.arm(load_decoder(folder, pair)))
+
+
+def settings_of(bundle: Path) -> tuple[SamplingSettings, ...]:
+    """The sampling settings that a bundle was captured at."""
+    rows = read_bundle(bundle).contract.serving_range.settings
+    return tuple(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in rows)
+
+
+def calibration_error(card: Mapping[str, Any]) -> float | None:
+    """Expected calibration error of a bundle's model on documents that were not trained on; ``None`` without such a model."""
+    quality = card.get("measured_quality", {})
+    for part in ("metrics", "tokens"):
+        if "ece" in quality.get(part, {}):
+            return float(quality[part]["ece"])
+    return None
+
+
+def exact(pair: ModelPair, bundle: Path, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> dict[str, bool]:
+    """By prompt: whether greedy text in float32 is Hugging Face's own (``pair`` in float32)."""
+    reference = hugging_face_arm(pair.target.model, None, max_new_tokens)  # type: ignore[attr-defined]
+    arm = decoder_arm(load_decoder(bundle, pair), max_new_tokens)
+    texts = [(arm(list(one), GREEDY, 0).tokens, reference(list(one), GREEDY, 0).tokens) for one in prompts]
+    return {
+        f"greedy text {number}, float32": first_difference(made, wanted) is None
+        for number, (made, wanted) in enumerate(texts, 1)
+    }
+
+
+def evidence_of(
+    pair: str,
+    predictor: str,
+    bundle: Path,
+    champion: str | None,
+    decoding: pd.DataFrame,
+    exactness: Mapping[str, bool],
+    trained: Iterable[str],
+    config: TrialConfig,
+    origin: Mapping[str, Any],
+) -> Evidence:
+    """What the trial's ``decoding`` says of ``bundle``, over the ``champion`` of that content hash or over the best static chain.
+
+    A bundle that cannot be read is evidence against itself.
+    """
+    arms = DecodingArms(decoding, config.bootstrap_replicates, config.seed)
+    rows, base = (
+        pd.concat([arms.rows(setting, _name(arms, setting, which)) for setting in arms.settings], ignore_index=True)
+        for which in (CHALLENGER, CHAMPION if champion else CHAIN)
+    )
+    slices = sorted(rows["slice"].unique())
+    return Evidence(
+        pair=pair,
+        predictor=predictor,
+        bundle_sha256=bundle_hash(bundle),
+        baseline=champion or BEST_STATIC,
+        problem=None,
+        exactness=dict(exactness),
+        calibration_error=calibration_error(read_bundle(bundle).card),
+        gain=_gain(rows, base, config),
+        slices={name: _gain(rows[rows["slice"] == name], base[base["slice"] == name], config) for name in slices},
+        documents=tuple(sorted(rows["document"].unique())),
+        trained_documents=tuple(sorted(set(trained))),
+        origin=dict(origin),
+    )
+
+
+def _name(arms: DecodingArms, setting: str, which: str) -> str:
+    return arms.fastest(setting, CHAIN) if which == CHAIN else which
+
+
+def _gain(rows: pd.DataFrame, base: pd.DataFrame, config: TrialConfig) -> Interval:
+    bootstrap = PairedBootstrap(list(rows["document"]), config.bootstrap_replicates, config.seed)
+    return less_one(bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"]))

@@ -1,0 +1,29 @@
+"""Put back the champion before the present one. Repeat it to go back further.
+
+draftwright rollback --pair pystdlib --predictor hrad
+"""
+
+import argparse
+import sys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pair", required=True, help="name of the pair")
+    parser.add_argument("--predictor", required=True, help="name of the bundle")
+
+
+def run(args: argparse.Namespace) -> None:
+    from pipelines.promotion.champions import Champions
+    from pipelines.registry import Registry
+
+    champions = Champions(Registry().client, f"{args.pair}-{args.predictor}")
+    event = champions.rollback()
+    standing = champions.champion()
+    assert standing is not None
+    print(f"{champions.name}: version {event.version} rolled back, version {standing.version} is champion again")
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["rollback", *sys.argv[1:]])

@@ -1,0 +1,43 @@
+"""Who is champion and who challenges, of every registered bundle of a pair.
+
+draftwright status --pair pystdlib
+"""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipelines.promotion.champions import Version
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pair", required=True, help="name of the pair")
+
+
+def run(args: argparse.Namespace) -> None:
+    from pipelines.promotion.champions import LOCK, Champions
+    from pipelines.registry import Registry
+
+    client = Registry().client
+    models = client.search_registered_models(f"name LIKE '{args.pair}-%'")
+    names = sorted(model.name for model in models if not model.name.endswith(LOCK))
+    if not names:
+        raise ValueError(f"nothing of pair {args.pair} is registered. Run draftwright register (or make repro) first.")
+    for name in names:
+        champions = Champions(client, name)
+        champion, challenger = champions.champion(), champions.challenger()
+        print(
+            f"{name}: champion {_shown(champion)}, challenger {_shown(challenger)}"
+            + (" (alias mended)" if champions.mend() else "")
+        )
+
+
+def _shown(version: "Version | None") -> str:
+    return "none" if version is None else f"version {version.version} ({version.sha256[:12]})"
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["status", *sys.argv[1:]])

@@ -1,0 +1,118 @@
+"""Champions in a registry: history, alias and lock, also where two processes promote at once or one dies half-way."""
+
+import json
+import multiprocessing
+
+import pytest
+
+from pipelines.promotion.champions import CHAMPION, EVENT, VERDICT_TAG, Champions
+from pipelines.registry import BUNDLE_TAG, CHALLENGER
+from pipelines.tracking import new_client
+
+NAME = "p-hrad"
+PASSED, REFUSED = {"passed": True, "checks": []}, {"passed": False, "checks": []}
+
+
+@pytest.fixture
+def uri(tmp_path):
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+@pytest.fixture
+def champions(uri):
+    """Three versions of contents a, b and c; the last is the challenger."""
+    client = new_client(uri)
+    client.create_registered_model(NAME)
+    for content in "abc":
+        client.create_model_version(NAME, f"file:///nowhere/{content}", tags={BUNDLE_TAG: content * 64})
+    client.set_registered_model_alias(NAME, CHALLENGER, "3")
+    return Champions(client, NAME)
+
+
+def alias(champions):
+    return champions.client.get_registered_model(NAME).aliases.get(CHAMPION)
+
+
+def test_promote_and_roll_back_twice(champions):
+    assert champions.champion() is None and champions.challenger().version == "3"
+    for version, over in (("1", None), ("2", "a" * 64), ("3", "b" * 64)):
+        champions.promote(version, over, PASSED)
+        assert str(alias(champions)) == version == champions.champion().version
+    assert champions.rollback().action == "rolled back" and str(alias(champions)) == "2"
+    assert champions.rollback() and str(alias(champions)) == "1"
+    with pytest.raises(ValueError, match="version 1 is the only champion there was"):
+        champions.rollback()
+    champions.promote("3", "a" * 64, PASSED)
+    assert [(event.action, event.version) for event in champions.history()] == [
+        *(("promoted", version) for version in "123"),
+        ("rolled back", "3"),
+        ("rolled back", "2"),
+        ("promoted", "3"),
+    ]
+    assert str(alias(champions)) == "3"
+    assert champions.rollback() and str(alias(champions)) == "1", (
+        "back to what stood before, not to what was rolled back"
+    )
+    assert json.loads(champions.client.get_model_version(NAME, "2").tags[VERDICT_TAG]) == PASSED
+
+
+def test_refusals(champions):
+    with pytest.raises(ValueError, match="refused by the gate"):
+        champions.promote("1", None, REFUSED)
+    forced = champions.promote("1", None, REFUSED, forced="an outage")
+    assert forced.forced == "an outage" and champions.history()[0].forced == "an outage"
+    with pytest.raises(ValueError, match="measured against no champion, and by now champion aaaaaaaaaaaa is"):
+        champions.promote("2", None, PASSED)
+    with pytest.raises(ValueError, match="measured against champion bbbbbbbbbbbb, and by now champion aaaaaaaaaaaa"):
+        champions.promote("3", "b" * 64, PASSED)
+    with pytest.raises(ValueError, match="is the champion already"):
+        champions.promote("1", "a" * 64, PASSED)
+    with pytest.raises(ValueError, match="version 9 does not exist"):
+        champions.promote("9", "a" * 64, PASSED)
+    assert len(champions.history()) == 1 and str(alias(champions)) == "1"
+    with pytest.raises(ValueError, match="nothing is registered as p-length"):
+        Champions(champions.client, "p-length").champion()
+
+
+def test_a_call_that_died_between_history_and_alias_is_mended(champions):
+    champions.promote("1", None, PASSED)
+    event = champions.history()[0].__dict__ | {"number": 2, "version": "2", "sha256": "b" * 64}
+    champions.client.set_registered_model_tag(NAME, f"{EVENT}000002", json.dumps(event))
+    assert champions.champion().version == "2" and str(alias(champions)) == "1"
+    assert champions.mend() and str(alias(champions)) == "2" and not champions.mend()
+
+
+def test_a_lock_that_is_held_names_its_holder(champions):
+    other = Champions(champions.client, NAME)
+    refused = pytest.raises(ValueError, match=r"is being changed by .*process \d+\) since 20")
+    with champions.lock(), refused, other.lock(seconds=0.3):
+        raise AssertionError("two hold the lock")
+    with other.lock(seconds=0.3):
+        pass
+
+
+def promote_in_process(uri, version, barrier, results):
+    champions = Champions(new_client(uri), NAME)
+    champions.champion()
+    barrier.wait(60)
+    try:
+        champions.promote(version, None, PASSED)
+        results.put((version, "promoted"))
+    except ValueError as error:
+        results.put((version, str(error)))
+
+
+def test_of_two_promotions_at_once_one_fails_loudly(champions, uri):
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(2), context.Queue()
+    workers = [context.Process(target=promote_in_process, args=(uri, version, barrier, results)) for version in "12"]
+    for worker in workers:
+        worker.start()
+    outcomes = dict(results.get(timeout=120) for _ in workers)
+    for worker in workers:
+        worker.join(60)
+    (winner,) = [version for version, outcome in outcomes.items() if outcome == "promoted"]
+    (loser,) = {"1", "2"} - {winner}
+    assert "by now champion" in outcomes[loser]
+    assert [event.version for event in champions.history()] == [winner] and str(alias(champions)) == winner
+    assert not champions.client.search_registered_models(f"name = '{NAME}.lock'")

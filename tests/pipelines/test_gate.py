@@ -1,0 +1,94 @@
+"""The promotion gate: what passes, and that every condition alone can refuse."""
+
+import dataclasses
+import json
+
+import pytest
+
+from pipelines.promotion.gate import BEST_STATIC, Bounds, Evidence, judge
+
+GOOD = Evidence(
+    pair="p",
+    predictor="hrad",
+    bundle_sha256="a" * 64,
+    baseline=BEST_STATIC,
+    problem=None,
+    exactness={"hrad": True},
+    calibration_error=0.03,
+    gain={"value": 0.06, "low": 0.02, "high": 0.1},
+    slices={"code": {"value": 0.07, "low": 0.0, "high": 0.12}, "prose": {"value": -0.01, "low": -0.06, "high": 0.04}},
+    documents=tuple(f"d{number}" for number in range(10)),
+    trained_documents=("t0", "t1"),
+)
+
+
+def change(**values):
+    return dataclasses.replace(GOOD, **values)
+
+
+def gain(low, value=0.05):
+    return {"value": value, "low": low, "high": 0.2}
+
+
+def failed(evidence, bounds=None):
+    verdict = judge(evidence, bounds or Bounds())
+    assert verdict.passed == (not verdict.reasons)
+    return [check.name for check in verdict.checks if not check.passed]
+
+
+def test_an_improvement_over_the_best_static_setting_or_the_champion_passes():
+    assert failed(GOOD) == [] and failed(change(baseline="b" * 64)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("contract", {"problem": "tokenizer hash differs"}),
+        ("exactness", {"exactness": {"hrad": True, "hrad at T=1": False}}),
+        ("exactness", {"exactness": {}}),
+        ("calibration", {"calibration_error": 0.2}),
+        ("calibration", {"calibration_error": float("nan")}),
+        ("gain", {"gain": gain(-0.01)}),
+        ("gain", {"gain": gain(0.0, 0.0)}),
+        ("gain", {"gain": gain(None, None)}),
+        ("gain", {"gain": gain(float("nan"))}),
+        ("slices", {"slices": {**GOOD.slices, "prose": {"value": -0.06, "low": -0.1, "high": 0.0}}}),
+        ("slices", {"slices": {**GOOD.slices, "prose": {"value": None, "low": None, "high": None}}}),
+        ("slices", {"slices": {}}),
+        ("untrained", {"documents": (*GOOD.documents, "t1")}),
+        ("untrained", {"documents": GOOD.documents[:7]}),
+        ("untrained", {"documents": GOOD.documents[:1] * 20}),
+        ("untrained", {"trained_documents": ()}),
+    ],
+)
+def test_every_condition_alone_refuses(name, values):
+    assert failed(change(**values)) == [name]
+
+
+def test_a_tie_is_no_improvement():
+    assert failed(change(gain={"value": 0.0, "low": 0.0, "high": 0.0})) == ["gain"]
+    assert failed(change(gain=gain(0.02)), Bounds(margin=0.02)) == ["gain"]
+
+
+def test_a_model_free_bundle_needs_no_calibration():
+    assert failed(change(calibration_error=None)) == []
+
+
+def test_a_refusal_says_why_in_numbers():
+    (reason,) = judge(change(gain=gain(-0.012), baseline="b" * 64), Bounds()).reasons
+    assert reason == "gain: +5.0% (-1.2% to +20.0%) over champion bbbbbbbbbbbb, wanted lower end above 0.0%"
+    (reason,) = judge(change(documents=(*GOOD.documents, "t0", "t1")), Bounds()).reasons
+    assert "2 of 12 documents were trained on (t0, t1)" in reason
+
+
+def test_the_verdict_is_json():
+    record = json.loads(json.dumps(judge(GOOD, Bounds()).to_record()))
+    assert record["passed"] and len(record["checks"]) == 6
+
+
+@pytest.mark.parametrize(
+    "values", [{"margin": -0.1}, {"slice_margin": float("nan")}, {"calibration_error": -1.0}, {"min_documents": 0}]
+)
+def test_bounds_make_sense(values):
+    with pytest.raises(ValueError, match=next(iter(values))):
+        Bounds(**values)

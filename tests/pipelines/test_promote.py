@@ -1,0 +1,159 @@
+"""The commands of release: promote, refuse, force, roll back, status and history, against a registry in one file."""
+
+import dataclasses
+import json
+
+import pandas as pd
+import pytest
+import yaml
+
+from pipelines import promote
+from pipelines.cli import main
+from pipelines.measuring.arms import Run
+from pipelines.measuring.measurement_log import MeasurementLog
+from pipelines.outputs import write_json
+from pipelines.promotion import trial
+from pipelines.promotion.gate import BEST_STATIC, Bounds, judge
+from pipelines.registry import BUNDLE_TAG, CHALLENGER
+from pipelines.tracking import new_client
+from predictors.bundle import bundle_hash
+from runtime import ModelPair
+from tests.bundles import random_bundle
+from tests.pipelines.test_gate import GOOD
+from tests.pipelines.toy_bench import toy_bench, toy_prompts
+
+NAME = "p-hrad"
+
+
+@pytest.fixture
+def released(tmp_path, monkeypatch):
+    """A workspace whose registry has contents a, b and c as versions; `evidence(content, …)` writes evidence on one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"promotion": {}}}}))
+    write_json(tmp_path / "data" / "device.json", {"slug": "toy-1c"})
+    client = new_client(f"sqlite:///{tmp_path}/mlflow.db")
+    client.create_registered_model(NAME)
+    for content in "abc":
+        client.create_model_version(NAME, f"file:///nowhere/{content}", tags={BUNDLE_TAG: content * 64})
+    return client
+
+
+def challenge(client, content, **changes):
+    """Make a version the challenger; the file of evidence on it."""
+    client.set_registered_model_alias(NAME, CHALLENGER, str("abc".index(content) + 1))
+    made = dataclasses.replace(GOOD, bundle_sha256=content * 64, **changes)
+    write_json(promote.Path("evidence.json"), dataclasses.asdict(made))
+    return "evidence.json"
+
+
+def command(capsys, *arguments):
+    capsys.readouterr()
+    main([*arguments, "--pair", "p", *([] if arguments[0] == "status" else ["--predictor", "hrad"])])
+    return capsys.readouterr().out
+
+
+def test_promote_refuse_force_and_roll_back(released, capsys):
+    out = command(capsys, "promote", "--evidence", challenge(released, "a"))
+    assert "p-hrad version 1 is champion" in out and json.loads(out[: out.rindex("}") + 1])["passed"]
+    assert "is the champion already" in command(capsys, "promote", "--evidence", challenge(released, "a"))
+
+    worse = {"baseline": "a" * 64, "gain": {"value": 0.01, "low": -0.02, "high": 0.04}}
+    with pytest.raises(
+        SystemExit, match=r"version 2 is refused: gain: \+1\.0% \(-2\.0% to \+4\.0%\) over champion aaaaaaaaaaaa"
+    ):
+        command(capsys, "promote", "--evidence", challenge(released, "b", **worse))
+    record = json.loads((promote.Path("data") / "p" / "promotion" / "hrad.json").read_text())
+    assert not record["passed"] and record["bounds"] == dataclasses.asdict(Bounds())
+    assert "champion version 1 (aaaaaaaaaaaa), challenger version 2 (bbbbbbbbbbbb)" in command(capsys, "status")
+
+    forced = command(capsys, "promote", "--force", "an outage", "--evidence", challenge(released, "b", **worse))
+    assert "version 2 is champion, forced: an outage" in forced
+    better = challenge(released, "c", baseline="b" * 64)
+    assert "dry run: would pass" in command(capsys, "promote", "--dry-run", "--evidence", better)
+    assert "version 3 is champion" in command(capsys, "promote", "--evidence", better)
+    assert "version 3 rolled back, version 2 is champion again" in command(capsys, "rollback")
+    assert "version 2 rolled back, version 1 is champion again" in command(capsys, "rollback")
+    with pytest.raises(SystemExit, match="has no earlier champion to go back to"):
+        command(capsys, "rollback")
+    lines = command(capsys, "history").splitlines()
+    assert [line.split()[2:4] for line in lines] == [
+        ["version", number] for number in "12332"
+    ] and "an outage" in lines[1]
+
+
+def test_evidence_must_be_on_the_challenger_and_over_the_champion(released, capsys):
+    file = challenge(released, "a")
+    released.set_registered_model_alias(NAME, CHALLENGER, "2")
+    with pytest.raises(SystemExit, match="on content aaaaaaaaaaaa, and the challenger, version 2, is bbbbbbbbbbbb"):
+        command(capsys, "promote", "--evidence", file)
+    command(capsys, "promote", "--evidence", challenge(released, "a"))
+    with pytest.raises(SystemExit, match="compares with best static, and the champion is another"):
+        command(capsys, "promote", "--evidence", challenge(released, "b"))
+    with pytest.raises(SystemExit, match="holds no evidence"):
+        command(capsys, "promote", "--evidence", "nowhere.json")
+    with pytest.raises(SystemExit, match="nothing of pair q is registered"):
+        main(["status", "--pair", "q"])
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory):
+    """A trial of one random controller beside another on a toy pair."""
+    folder = tmp_path_factory.mktemp("trial")
+    toy_bench(folder, "unused", {})
+    pair = ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
+    bundles = {
+        who: random_bundle(folder / who, pair, seed=seed, temperatures=(0.0,), change=measured)
+        for who, seed in ((trial.CHALLENGER, 0), (trial.CHAMPION, 1))
+    }
+    temperatures = tuple(made.temperature for made in trial.settings_of(bundles[trial.CHALLENGER]))
+    config = trial.TrialConfig(
+        validation_prompts=2,
+        test_prompts=4,
+        gammas=(1, 2),
+        temperatures=temperatures,
+        max_new_tokens=10,
+        repeats=1,
+        threads=1,
+    )
+    prompts = {split: toy_prompts(4, split) for split in ("validation", "test")}
+    study = trial.TrialStudy(pair, config, bundles, prompts, MeasurementLog(folder / "log.jsonl", "f"))
+    return pair, bundles, config, pd.DataFrame(study.run())
+
+
+def measured(card):
+    card["measured_quality"] = {"metrics": {"ece": 0.02}}
+
+
+def test_a_trial_is_evidence(tried):
+    pair, bundles, config, rows = tried
+    greedy = trial.exact(pair, bundles["challenger"], [[1, 2, 3], [4, 5]], 8)
+    assert greedy == {"greedy text 1, float32": True, "greedy text 2, float32": True}
+    champion = bundle_hash(bundles["champion"])
+    for over in (None, champion):
+        made = trial.evidence_of(
+            "p", "hrad", bundles["challenger"], over, rows, greedy, ["t"], config, {"device": "toy"}
+        )
+        assert made.baseline == (over or BEST_STATIC) and made.calibration_error == 0.02
+        assert set(made.slices) == {"code", "prose"} and len(made.documents) == 2
+        test = rows[rows["split"] == "test"]
+        sums = test.groupby("drafter")[["tokens", "seconds"]].sum()
+        rates = sums["tokens"] / sums["seconds"]
+        base = ["champion"] if over else ["chain-1", "chain-2"]
+        gains = [rates["challenger"] / rates[name] - 1 for name in base]
+        assert any(made.gain["value"] == pytest.approx(gain) for gain in gains)
+        bounds = Bounds(min_documents=2, slice_margin=9)
+        assert {check.name for check in judge(made, bounds).checks if not check.passed} <= {"gain"}
+
+
+def test_a_decoder_of_other_text_is_not_exact(tried, monkeypatch):
+    pair, bundles, _, _ = tried
+    wrong = lambda decoder, budget: lambda prompt, settings, seed: Run([0, 1, 2], None)  # noqa: E731
+    monkeypatch.setattr(trial, "decoder_arm", wrong)
+    assert trial.exact(pair, bundles["challenger"], [[1, 2, 3]], 8) == {"greedy text 1, float32": False}
+
+
+def test_bad_parameters_are_named():
+    for name, value in (("gammas", ()), ("exactness_prompts", 0), ("bootstrap_replicates", 0)):
+        with pytest.raises(ValueError, match=name):
+            trial.TrialConfig(**{name: value})
