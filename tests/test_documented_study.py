@@ -1,4 +1,4 @@
-"""The tables of docs/verification.md, docs/stopping.md and docs/self_drafting.md are those of the studies' own files in docs/studies."""
+"""The tables of the pages in docs are those of the studies' own files in docs/studies."""
 
 import json
 import re
