@@ -151,7 +151,10 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
         arms = [arm for arm in row["arms"] if arm["family"] == CALIBRATED]
         speeds = ", ".join(f"{arm['arm']} {_times(arm['speedup'])}" for arm in arms)
         lookup = next((arm for arm in row["arms"] if arm["arm"] == PROMPT_LOOKUP), None)
-        beside = f", Hugging Face prompt lookup {_times(lookup['speedup'])}" if lookup else ""
+        beside = ""
+        if lookup:
+            own = _times(lookup["over_hugging_face"])
+            beside = f", Hugging Face prompt lookup {_times(lookup['speedup'])}, which is {own} over its own generate"
         sure = [arm["arm"] for arm in arms if arm["speedup"]["low"] is not None and arm["speedup"]["low"] > 1]
         verdict = (
             f"surely faster than plain decoding: {', '.join(sure)}"
