@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from pipelines.promotion.champions import Champions
-    from pipelines.promotion.gate import Bounds, judge
+    from pipelines.promotion.gate import BEST_STATIC, Bounds, judge
     from pipelines.registry import Registry
 
     fill_in(args, PLACES)
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
     if not verdict.passed and not args.force:
         raise ValueError(f"{champions.name} version {challenger.version} is refused: {'; '.join(verdict.reasons)}")
     over = None if champion is None else champion.sha256
-    if evidence.baseline != (over or "best static"):
+    if evidence.baseline != (over or BEST_STATIC):
         raise ValueError(
             f"the evidence compares with {evidence.baseline[:12]}, and the champion is another. Measure again."
         )

@@ -8,7 +8,7 @@ then runs the winner of the request's setting:
 
     load_decoder("data/pystdlib/bundles/auto", pair)
 
-As a stage every input and output is named. An interrupted run goes on where it stopped.
+An interrupted run goes on where it stopped.
 """
 
 import argparse

@@ -150,14 +150,10 @@ class Champions:
 
     def mend(self) -> bool:
         """Point the alias to what the history says; whether it pointed elsewhere."""
-        top = self.champion()
-        if self._alias(CHAMPION) == (top and top.version):
+        if self._follows():
             return False
-        if top is None:
-            self.client.delete_registered_model_alias(self.name, CHAMPION)
-        else:
-            self.client.set_registered_model_alias(self.name, CHAMPION, top.version)
-        return True
+        with self.lock():  # somebody may be between history and alias right now
+            return self._follow()
 
     def _record(self, action: str, version: Version, forced: str | None) -> Event:
         """Append an event, and let the alias follow."""
@@ -165,8 +161,24 @@ class Champions:
         event = Event(len(history) + 1, action, version.version, version.sha256, _now(), _who(), forced)
         text = json.dumps(asdict(event), sort_keys=True)
         self.client.set_registered_model_tag(self.name, f"{EVENT}{event.number:06d}", text)
-        self.mend()
+        self._follow()
         return event
+
+    def _follows(self) -> bool:
+        """Whether the alias is where the history says."""
+        top = self.champion()
+        return self._alias(CHAMPION) == (None if top is None else top.version)
+
+    def _follow(self) -> bool:
+        """Under the lock: let the alias follow the history; whether it did not."""
+        if self._follows():
+            return False
+        top = self.champion()
+        if top is None:
+            self.client.delete_registered_model_alias(self.name, CHAMPION)
+        else:
+            self.client.set_registered_model_alias(self.name, CHAMPION, top.version)
+        return True
 
     def _alias(self, alias: str) -> str | None:
         version = self.client.get_registered_model(self.name).aliases.get(alias)

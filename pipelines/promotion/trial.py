@@ -107,7 +107,7 @@ def evidence_of(
 ) -> Evidence:
     """What the trial's ``decoding`` says of ``bundle``, over the ``champion`` of that content hash or over the best static chain.
 
-    A bundle that cannot be read is evidence against itself.
+    A bundle that does not serve the pair never gets here: loading it for the trial fails by name.
     """
     arms = DecodingArms(decoding, config.bootstrap_replicates, config.seed)
     rows, base = (

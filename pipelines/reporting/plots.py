@@ -1,5 +1,6 @@
 """Plots of the report, drawn from ``timing.json`` and ``quality.json``. Okabe-Ito colours, told apart without colour vision."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -9,6 +10,7 @@ from matplotlib.figure import Figure
 
 from pipelines.measuring.names import CHAIN, CONFIDENCE, HF_ASSISTED, HF_FORWARD, HF_PLAIN, HRAD, PLAIN
 from pipelines.reporting.headline import arm_name
+from pipelines.reporting.statistics import Interval
 from predictors.rounds import PHASES
 
 GREY, LIGHT_BLUE, BLUE, ORANGE, GREEN, RED, PURPLE = (
@@ -188,3 +190,22 @@ def _colour(arm: str, chosen: dict[str, str]) -> str:
     if arm.startswith(CONFIDENCE):
         return ORANGE if arm == chosen["confidence"] else "#f6d68a"
     return COLOURS.get(arm, GREY)
+
+
+def gain_whiskers(
+    panels: Sequence[tuple[str, Sequence[tuple[str, Interval, str]]]], label: str, row_inches: float
+) -> Figure:
+    """One panel for each (title, rows): a row is a name, its gain with its interval, and a colour; the first on top."""
+    rows = max(len(some) for _, some in panels)
+    figure = Figure(figsize=(5.4 * len(panels), 1.4 + row_inches * rows), layout="constrained")
+    for axes, (title, some) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for place, (_, gain, colour) in enumerate(some):
+            centre, low, high = (100 * (gain[name] or 0.0) for name in ("value", "low", "high"))
+            errors = [[max(0.0, centre - low)], [max(0.0, high - centre)]]
+            axes.errorbar(centre, place, xerr=errors, fmt="o", color=colour, markersize=4.5, capsize=2, linewidth=1)
+        axes.axvline(0, color="#333333", linewidth=1)
+        axes.set_yticks(range(len(some)), [name for name, _, _ in some])
+        axes.set_ylim(len(some) - 0.5, -0.5)
+        axes.set(xlabel=label, title=title)
+        axes.grid(axis="x", color="#e6e6e6")
+    return figure

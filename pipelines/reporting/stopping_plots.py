@@ -6,30 +6,21 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, RULE
-from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE
+from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE, gain_whiskers
 
 COLOURS = {CHAIN: GREY, CONFIDENCE: GREEN, RULE: BLUE, FORK: GREY, CONFIG: GREY, DYNAMIC: PURPLE}
 
 
 def stop_gains(timing: dict[str, Any]) -> Figure:
     """Gain of every rule over the best static chain, one panel per sampling setting."""
-    settings = timing["settings"]
-    rows = max(len(row["arms"]) for row in settings)
-    figure = Figure(figsize=(5.4 * len(settings), 1.4 + 0.32 * rows), layout="constrained")
-    panels = figure.subplots(1, len(settings), squeeze=False)[0]
-    for axes, row in zip(panels, settings, strict=True):
-        arms = [arm for arm in row["arms"] if arm["family"] in COLOURS]
-        for place, arm in enumerate(arms):
-            centre, low, high = (100 * arm["gain"][name] for name in ("value", "low", "high"))
-            errors = [[max(0.0, centre - low)], [max(0.0, high - centre)]]
-            colour = COLOURS[arm["family"]]
-            axes.errorbar(centre, place, xerr=errors, fmt="o", color=colour, markersize=4.5, capsize=2, linewidth=1)
-        axes.axvline(0, color="#333333", linewidth=1)
-        axes.set_yticks(range(len(arms)), [arm["arm"] for arm in arms])
-        axes.set_ylim(len(arms) - 0.5, -0.5)
-        axes.set(xlabel="gain over the best static chain, %", title=row["setting"])
-        axes.grid(axis="x", color="#e6e6e6")
-    return figure
+    panels = [
+        (
+            row["setting"],
+            [(arm["arm"], arm["gain"], COLOURS[arm["family"]]) for arm in row["arms"] if arm["family"] in COLOURS],
+        )
+        for row in timing["settings"]
+    ]
+    return gain_whiskers(panels, "gain over the best static chain, %", row_inches=0.32)
 
 
 def calibration_by_place(quality: dict[str, Any]) -> Figure:

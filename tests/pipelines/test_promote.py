@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 
-from pipelines import promote
 from pipelines.cli import main
 from pipelines.measuring.arms import Run
 from pipelines.measuring.measurement_log import MeasurementLog
@@ -43,7 +43,7 @@ def challenge(client, content, **changes):
     """Make a version the challenger; the file of evidence on it."""
     client.set_registered_model_alias(NAME, CHALLENGER, str("abc".index(content) + 1))
     made = dataclasses.replace(GOOD, bundle_sha256=content * 64, **changes)
-    write_json(promote.Path("evidence.json"), dataclasses.asdict(made))
+    write_json(Path("evidence.json"), dataclasses.asdict(made))
     return "evidence.json"
 
 
@@ -63,7 +63,7 @@ def test_promote_refuse_force_and_roll_back(released, capsys):
         SystemExit, match=r"version 2 is refused: gain: \+1\.0% \(-2\.0% to \+4\.0%\) over champion aaaaaaaaaaaa"
     ):
         command(capsys, "promote", "--evidence", challenge(released, "b", **worse))
-    record = json.loads((promote.Path("data") / "p" / "promotion" / "hrad.json").read_text())
+    record = json.loads((Path("data") / "p" / "promotion" / "hrad.json").read_text())
     assert not record["passed"] and record["bounds"] == dataclasses.asdict(Bounds())
     assert "champion version 1 (aaaaaaaaaaaa), challenger version 2 (bbbbbbbbbbbb)" in command(capsys, "status")
 
