@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from predictors.signals import NextLaw, Root
+
 PREVIOUS_SCALARS = ("previous_unknown", "previous_accepted_share", "previous_none", "previous_all")
 FIRST_LAW_SCALARS = ("first_confidence", "first_entropy")
 FEATURE_SETS = {"paper": (), "extended": PREVIOUS_SCALARS + FIRST_LAW_SCALARS}
@@ -56,6 +58,20 @@ class FeatureSpec:
 def state_vector(hidden_KD: Tensor, embedding_E: Tensor) -> Tensor:
     """The state [S] in float16, layers in ascending order, then the embedding."""
     return torch.cat([hidden_KD.reshape(-1), embedding_E]).to(torch.float16)
+
+
+def served_features(spec: FeatureSpec, root: Root, law: NextLaw | None) -> Tensor:
+    """The row [1, S + C] of a round as it is served: ``law`` is the draft's first, which the ``paper`` set does not read.
+
+    ``root`` must hold the target's hidden states and the newest token's embedding.
+    """
+    assert root.hidden_KD is not None and root.embedding_E is not None
+    state_S = state_vector(root.hidden_KD, root.embedding_E)
+    previous = root.previous
+    drafted, accepted = (-1, 0) if previous is None else (previous.submitted, previous.accepted_in_sequence)
+    confidence, entropy = (0.0, 0.0) if law is None else (float(law.confidence), float(law.entropy))
+    scalars = scalar_features(spec, drafted, accepted, confidence, entropy)
+    return torch.cat([state_S.float(), torch.tensor(scalars, device=state_S.device)]).unsqueeze(0)
 
 
 def assemble(

@@ -32,6 +32,7 @@ ROUND_TABLES = {  # two axes: columns by temperature
 SINGLE_TABLES = {
     "target_prefill": "target prefill",
     "draft_prefill": "draft prefill",
+    "reading": "a draft law's confidence (and entropy), read by the host",
     "predictor": "one decision of a small head",
     "exchange": "a round's messages to a draft process and back",
     "transfer": "handing over to another process, or from device to host",

@@ -20,7 +20,7 @@ from predictors.controllers.base import Session
 from predictors.controllers.guard import Guard
 from predictors.controllers.learned import LearnedController
 from predictors.decision_rule import Thresholds
-from predictors.features import FeatureSpec, scalar_features, state_vector
+from predictors.features import FeatureSpec, served_features
 from predictors.latency.profile import LatencyProfile
 from predictors.network import ServedHead, build_network
 from predictors.sampling import SamplingSettings
@@ -148,13 +148,7 @@ class HeadController(LearnedController):
 
     def features(self, root: Root, law: NextLaw | None) -> Tensor:
         """Raw features [1, S + C] of a round (`predictors.features`)."""
-        assert root.hidden_KD is not None and root.embedding_E is not None
-        state_S = state_vector(root.hidden_KD, root.embedding_E)
-        previous = root.previous
-        drafted, accepted = (-1, 0) if previous is None else (previous.submitted, previous.accepted_in_sequence)
-        confidence, entropy = (0.0, 0.0) if law is None else (float(law.confidence), float(law.entropy))
-        scalars = scalar_features(self.spec, drafted, accepted, confidence, entropy)
-        return torch.cat([state_S.float(), torch.tensor(scalars, device=state_S.device)]).unsqueeze(0)
+        return served_features(self.spec, root, law)
 
     def _static_setting(self) -> str:
         """How decoding goes on where the controller stands aside."""

@@ -49,7 +49,8 @@ AXES = {
     "beside_draft": ("rows", "context"),  # as `draft`, while the target passes without pause
     "beside_target": ("tokens", "context"),  # as `target`, while the draft steps without pause
     "exchange": ("submitted",),  # a round's messages, with a block of as many tokens and their laws
-    "predictor": ("features",),  # one decision of a small MLP
+    "reading": ("entropy",),  # a draft law's confidence by the host, and with 1 its entropy too
+    "predictor": ("features",),  # one decision of a small MLP, with all that it reads
     "guessing": ("guessed",),  # a model drafting for itself: a pass's candidates, and upkeep of so many guesses
     "stopping": ("features",),  # asking a stop model of so many numbers
     "selection": ("features",),  # choosing a delayed tree from so many numbers of hidden states, and both models' laws

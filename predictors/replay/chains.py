@@ -22,7 +22,8 @@ Accepted = Callable[
 @dataclass(frozen=True)
 class ReplayedRound:
     """One round behind ``context`` cached tokens: ``submitted`` tokens, draft ``passes``, questions ``asked`` of a model, and
-    ``emitted`` tokens of which ``accepted`` were drafted."""
+    ``emitted`` tokens of which ``accepted`` were drafted. Of laws about which no model was asked, the host read the confidence of
+    ``confidences`` and also the entropy of ``entropies``."""
 
     context: int
     submitted: int
@@ -30,6 +31,23 @@ class ReplayedRound:
     asked: int
     accepted: int
     emitted: int
+    confidences: int = 0
+    entropies: int = 0
+
+
+@dataclass
+class Drafted:
+    """What was drafted in a round: ``submitted`` tokens in ``passes``, and the laws read, as `ReplayedRound` has them."""
+
+    submitted: int = 0
+    passes: int = 0
+    confidences: int = 0
+    entropies: int = 0
+
+    def read(self, law: RecordedLaw) -> None:
+        """Count what the host read of ``law``."""
+        self.entropies += law.entropy_read
+        self.confidences += law.confidence_read and not law.entropy_read
 
 
 def replayed(text: RecordedText, controller: Controller, depth: int, accepted: Accepted) -> Iterator[ReplayedRound]:
@@ -49,13 +67,15 @@ def replayed(text: RecordedText, controller: Controller, depth: int, accepted: A
     session, start, previous = controller.start(text.settings), 1, None
     while start < text.length:
         would = accepted(start)
-        submitted, passes = _drafted(text, session, start, depth, would, previous)
+        drafted = _drafted(text, session, start, depth, would, previous)
+        submitted = drafted.submitted
         kept = min(would, submitted)
         emitted = min(kept + 1, text.length - start)
         previous = RoundRecord(drafted=submitted, accepted=kept, emitted=emitted, rolled_back=submitted - kept)
         previous.bypassed = session.bypassed
         session.end_round(previous)
-        yield ReplayedRound(text.prompt_tokens + start - 1, submitted, passes, session.asked, kept, emitted)
+        context, read = text.prompt_tokens + start - 1, (drafted.confidences, drafted.entropies)
+        yield ReplayedRound(context, submitted, drafted.passes, session.asked, kept, emitted, *read)
         start += emitted
 
 
@@ -66,18 +86,21 @@ def _drafted(
     depth: int,
     would: int,
     previous: RoundRecord | None,
-) -> tuple[int, int]:
-    """Submitted tokens and draft passes of a round that would accept ``would`` tokens."""
+) -> Drafted:
+    """What a round drafts that would accept ``would`` tokens."""
     root = text.root(start, depth, previous)
     planned = session.plan(root)
     cap = min(depth, text.cap(start), depth if planned is None else planned)
-    for place in range(cap):
-        on_path = place < would
-        row = start + min(place, would)
-        law = RecordedLaw(text, root, place, row, place - min(place, would))
-        if bool(session.stop_before(law)):
-            return place, place + 1
-        drawn = RecordedToken(law, on_path)
-        if bool(session.stop_after(drawn)) or int(drawn.token) in text.eos_tokens:
-            return place + 1, place + 1
-    return max(cap, 0), max(cap, 0)
+    drafted, stops = Drafted(), False
+    while drafted.submitted < cap and not stops:
+        place, asked = drafted.passes, session.asked
+        law = RecordedLaw(text, root, place, start + min(place, would), place - min(place, would))
+        drafted.passes += 1
+        stops = bool(session.stop_before(law))
+        if not stops:
+            drafted.submitted += 1
+            drawn = RecordedToken(law, on_path=place < would)
+            stops = bool(session.stop_after(drawn)) or int(drawn.token) in text.eos_tokens
+        if session.asked == asked:
+            drafted.read(law)
+    return drafted

@@ -1,9 +1,9 @@
 """What replayed rounds take on a machine, from its latency profile without its neighbours (`undisturbed`).
 
-    round    = Σ_{i<passes} draft(1, context + i) + target(1 + submitted, context) + drawing + verification + questions
+    round    = Σ_{i<passes} draft(1, context + i) + target(1 + submitted, context) + drawing + verification + readings + questions
 
-A rule that stops in front of a token has paid for that token's law. Prefills are the request's own. Left out: reading a law's
-numbers where no model is asked, and what a decode spends between its phases.
+A rule that stops in front of a token has paid for that token's law, and reading a law's numbers costs the host some time.
+Prefills are the request's own. Left out: what a request takes to begin, and what a decode spends between its phases.
 """
 
 from collections.abc import Iterable
@@ -23,6 +23,7 @@ class Prices:
         self._sampled = sampled
         self.chain = cache(self._chain)
         self.law = cache(self._law)
+        self._read = cache(lambda entropy: self.profile.latency("reading", entropy=entropy).seconds)
 
     def prefill(self, tokens: int, drafts: bool) -> float:
         """Of a prompt of so many ``tokens``; ``drafts``: the draft's too."""
@@ -34,9 +35,14 @@ class Prices:
         return sum(
             self.chain(one.submitted, one.context)
             + sum(self.law(one.context + place) for place in range(one.submitted, one.passes))
+            + self.reading(one.confidences, one.entropies)
             + one.asked * question
             for one in rounds
         )
+
+    def reading(self, confidences: int, entropies: int) -> float:
+        """Of the host reading laws: of so many the confidence, of so many the entropy too."""
+        return sum(count * self._read(entropy) for entropy, count in enumerate((confidences, entropies)) if count)
 
     def _chain(self, submitted: int, context: int) -> float:
         """Of a round of ``submitted`` tokens behind ``context`` cached ones."""

@@ -116,6 +116,16 @@ class RecordedLaw(NextLaw):
     def _number(self, name: str) -> Tensor:
         return torch.tensor(float(self.text.at_slot(name, self.row, self.slot)))
 
+    @property
+    def confidence_read(self) -> bool:
+        """Whether anybody has read how likely the likeliest token is."""
+        return not {"confidence", "law_confidence"}.isdisjoint(vars(self))
+
+    @property
+    def entropy_read(self) -> bool:
+        """Whether anybody has read an entropy."""
+        return not {"entropy", "law_entropy"}.isdisjoint(vars(self))
+
     @cached_property
     def confidence(self) -> Tensor:
         return self._number("confidence")

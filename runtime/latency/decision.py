@@ -1,7 +1,8 @@
 """Cells of what learned controllers compute.
 
-    predictor  features   one decision of H-RAD's head (`predictors.network`) on so many numbers; class and distance from the
-                          training rows are read by the host
+    reading    entropy    the confidence of a draft's law, read by the host; 1: and its entropy; behind a draft step
+    predictor  features   one decision of H-RAD's head (`predictors.network`) on so many numbers, the draft's first law among what
+                          they are made of; class and distance from the training rows are read by the host
     selection  features   one choice of a delayed-tree selector (`predictors.selection`) from hidden states of so many numbers (0:
                           none) and both models' laws over the vocabulary
     stopping   features   one question to a stop model (`predictors.stopping`): on a draft's law (few numbers) or on its state
@@ -18,7 +19,8 @@ import torch
 
 from predictors.actions import ActionSet
 from predictors.calibration import Calibration
-from predictors.network import HRADNetwork, squared_distance
+from predictors.features import FEATURE_SETS, FeatureSpec, served_features
+from predictors.network import HRADNetwork, ServedHead
 from predictors.sampling import SamplingSettings
 from predictors.selection.features import SelectionSpec, assembled, scalars_of, state_of
 from predictors.selection.network import SelectorNetwork, ServedSelector
@@ -33,22 +35,48 @@ from runtime.pair import ModelPair
 
 SAMPLED = SamplingSettings(0.6)
 TOP = 10  # probabilities that a stop model reads of a law
+TAPPED = 4  # hidden states of the target that a head reads, the embedding beside them
+LEAST_FEATURES = len(FEATURE_SETS["extended"]) + TAPPED + 1  # of a head, each state being one number
+
+
+class Laws:
+    """A draft's law over ``vocabulary_size`` tokens that nobody has read."""
+
+    def __init__(self, vocabulary_size: int, device: torch.device, generator: torch.Generator) -> None:
+        self._logits_V = torch.rand(vocabulary_size, generator=generator).to(device)
+        self._probs_V = processed_law(self._logits_V, SAMPLED)
+
+    def behind(self, root: Root, hidden_KD: torch.Tensor | None = None) -> NextLaw:
+        """The law behind ``root``, as if it had just come from the draft."""
+        return NextLaw(root, SAMPLED, 0, self._logits_V, self._probs_V, hidden_KD)
+
+    @torch.inference_mode()
+    def read(self, entropy: bool) -> tuple[float, ...]:
+        """Its confidence, and its ``entropy``."""
+        law = self.behind(Root(32, 1, SAMPLED, None))
+        return (float(law.confidence), float(law.entropy)) if entropy else (float(law.confidence),)
 
 
 class Decision:
-    """A head on ``num_features`` random numbers on ``device``."""
+    """A head over the extended features, ``num_features`` numbers in all, on ``device``."""
 
-    def __init__(self, num_features: int, device: torch.device, generator: torch.Generator) -> None:
-        self._network = HRADNetwork(num_features, 0, None).eval().to(device)
-        self._features = torch.randn(1, num_features, generator=generator).to(device)
-        self._calibration = Calibration()
+    def __init__(self, num_features: int, laws: Laws, device: torch.device, generator: torch.Generator) -> None:
+        scalars = len(FEATURE_SETS["extended"])
+        hidden = (num_features - scalars) // (TAPPED + 1)
+        embedding = num_features - scalars - TAPPED * hidden
+        self._spec = FeatureSpec("extended", tuple(range(TAPPED)), hidden, embedding, gamma=8)
+        self._served = ServedHead(HRADNetwork(self._spec.state_size, scalars, None).eval(), device)
+        self._hidden_KD = torch.randn(TAPPED, hidden, generator=generator).to(device)
+        self._embedding_E = torch.randn(embedding, generator=generator).to(device)
+        self._laws, self._calibration = laws, Calibration()
 
     @torch.inference_mode()
     def take(self) -> tuple[int, float]:
         """The likeliest class and the squared distance."""
-        reduced = self._network.reduction(self._features)
-        probabilities = self._calibration.probabilities(self._network.head(reduced))
-        return int(probabilities[0].argmax()), float(squared_distance(reduced)[0])
+        root = Root(32, 1, SAMPLED, None, self._hidden_KD, self._embedding_E)
+        logits, distance = self._served(served_features(self._spec, root, self._laws.behind(root)))
+        probabilities = self._calibration.probabilities(logits)
+        return int(probabilities[0].argmax()), float(distance)
 
 
 class Choice:
@@ -81,23 +109,19 @@ class Choice:
 class Question:
     """A stop model over ``inputs``, with MCSD's hidden sizes, of a draft whose hidden state has ``hidden`` numbers."""
 
-    def __init__(
-        self, inputs: str, hidden: int, vocabulary_size: int, device: torch.device, generator: torch.Generator
-    ) -> None:
+    def __init__(self, inputs: str, hidden: int, laws: Laws, device: torch.device, generator: torch.Generator) -> None:
         self._spec, self._inputs = StopSpec((1,), hidden, TOP), inputs
         self.features = self._spec.size(inputs)
         shape = NetworkShape(hidden_sizes=(64,) if inputs == LAW else (512, 128))
         self._network = StopNetwork(self.features, shape).eval().to(device)
         self._calibration = StopCalibration()
-        self._logits_V = torch.rand(vocabulary_size, generator=generator).to(device)
-        self._probs_V = processed_law(self._logits_V, SAMPLED)
+        self._laws = laws
         self._hidden_KD = torch.rand(1, hidden, generator=generator).to(device)
 
     @torch.inference_mode()
     def take(self) -> tuple[list[float], float]:
         """The chance, and the squared distance."""
-        root = Root(32, 1, SAMPLED, None)
-        law = NextLaw(root, SAMPLED, 0, self._logits_V, self._probs_V, self._hidden_KD)
+        law = self._laws.behind(Root(32, 1, SAMPLED, None), self._hidden_KD)
         features_F = features_of(law, self._spec, self._inputs)
         return served_chances(self._network, self._calibration, features_F.unsqueeze(0))
 
@@ -105,12 +129,16 @@ class Question:
 def question_cells(
     pair: ModelPair, device: torch.device, generator: torch.Generator, before: Callable[[], None]
 ) -> list[Cell]:
-    """Cells of the table ``stopping``: of a model that reads laws, and of one that reads the draft's last hidden state."""
+    """Cells of the tables ``reading`` and ``stopping``: of a model that reads laws, and of one that reads the draft's last
+    hidden state."""
     assert pair.draft is not None
-    vocabulary, hidden = pair.target.vocabulary_size, _hidden_size(pair.draft)
+    laws, hidden = Laws(pair.target.vocabulary_size, device, generator), _hidden_size(pair.draft)
     kinds = (LAW, BEFORE) if hidden > TOP + 1 else (LAW,)
-    questions = [Question(inputs, hidden, vocabulary, device, generator) for inputs in kinds]
-    return [Cell(("stopping",), {"features": one.features}, timed(one.take, device), before) for one in questions]
+    questions = [Question(inputs, hidden, laws, device, generator) for inputs in kinds]
+    return [
+        *(Cell(("reading",), {"entropy": too}, timed(partial(laws.read, bool(too)), device), before) for too in (0, 1)),
+        *(Cell(("stopping",), {"features": one.features}, timed(one.take, device), before) for one in questions),
+    ]
 
 
 def choice_cells(
@@ -137,10 +165,15 @@ def _hidden_size(model: LanguageModel) -> int:
 
 
 def decision_cells(
-    features: Sequence[int], device: torch.device, generator: torch.Generator, before: Callable[[], None]
+    features: Sequence[int],
+    vocabulary_size: int,
+    device: torch.device,
+    generator: torch.Generator,
+    before: Callable[[], None],
 ) -> list[Cell]:
-    """Cells of the table ``predictor``."""
+    """Cells of the table ``predictor``, over a draft's vocabulary of ``vocabulary_size``."""
+    laws = Laws(vocabulary_size, device, generator)
     return [
-        Cell(("predictor",), {"features": count}, timed(Decision(count, device, generator).take, device), before)
+        Cell(("predictor",), {"features": count}, timed(Decision(count, laws, device, generator).take, device), before)
         for count in features
     ]

@@ -10,7 +10,7 @@ import torch
 from runtime.latency.beside import open_beside
 from runtime.latency.branches import branch_cells
 from runtime.latency.cells import Cell
-from runtime.latency.decision import choice_cells, decision_cells, question_cells
+from runtime.latency.decision import LEAST_FEATURES, choice_cells, decision_cells, question_cells
 from runtime.latency.guessing import guessing_cells
 from runtime.latency.passes import CONTINUATION, CommittedState, begin_round, pass_cells, prefill_cells
 from runtime.latency.reference import reference_cells
@@ -69,8 +69,9 @@ class LatencyConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("contexts", "prefill_tokens", "tree_nodes", "branch_rows", "guessed", "features", "bytes"):
+        for name in ("contexts", "prefill_tokens", "tree_nodes", "branch_rows", "guessed", "bytes"):
             _require_ascending(name, getattr(self, name), 1)
+        _require_ascending("features", self.features, LEAST_FEATURES)
         for name, start in STARTS.items():
             _require_ascending(name, getattr(self, name), start)
             if getattr(self, name)[0] != start or len(getattr(self, name)) < 2:
@@ -131,7 +132,7 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
             *branch_cells(prepared, config.branch_rows, config.seed, evict),
             *beside,
             *guessing_cells(config.guessed, target, device, generator, evict),
-            *decision_cells(config.features, device, generator, evict),
+            *decision_cells(config.features, pair.target.vocabulary_size, device, generator, evict),
             *choice_cells(pair, device, generator, evict),
             *question_cells(
                 pair,

@@ -24,7 +24,7 @@ PARAMETERS = {
     "tree_rules": ["specinfer"],
     "tree_nodes": [3],
     "branch_rows": [1, 2],
-    "features": [4],
+    "features": [16],
     "bytes": [1, 100],
     "visits": 3,
     "warmup": 0,
@@ -55,7 +55,7 @@ def test_the_stage_writes_a_profile_of_this_device_and_prints_its_cost_ratios(ar
     assert other.read_text() == "kept"
     measured = read_profile(args.output / "toy-1c.json")
     assert measured.pair == "p"
-    assert len(measured.tables) == 19
+    assert len(measured.tables) == 20
     assert {table.calls for table in measured.tables.values()} == {6}  # 3 visits of 2 calls
     assert measured.tables["target"].axes == {"tokens": [1, 2, 5], "context": [4, 251]}
     assert measured.tables["target"].median.shape == (3, 2)
@@ -77,7 +77,7 @@ def test_empty_reference_grids_leave_their_tables_out(tmp_path, no_child):
     args = toy_bench(tmp_path, "latency", {**PARAMETERS, "reference_rows": [], "reference_tokens": []})
     profile.run(args)
     measured = read_profile(args.output / "toy-1c.json")
-    assert len(measured.tables) == 17
+    assert len(measured.tables) == 18
     assert not [name for name in measured.tables if "hugging_face" in name]
 
 

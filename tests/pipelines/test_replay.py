@@ -1,6 +1,7 @@
 """From a pair to replayed policies on tiny models: position traces, replay, report; and known speeds through the report."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,8 +15,12 @@ from pipelines.measuring.replay.study import ReplayConfig
 from pipelines.outputs import write_json
 from pipelines.reporting.replay_folder import read_replay
 from pipelines.reporting.replay_report import ReplayReport, sentences
+from predictors.bundle import read_bundle
+from predictors.controllers import CONTROLLERS, build_controller
 from predictors.replay.acceptance import reached
+from predictors.replay.chains import replayed
 from predictors.replay.decode import Clock, Reading
+from predictors.replay.prices import Prices
 from predictors.training.position_table import PositionTable
 from runtime import ModelPair, Randomness, build_decoder
 from tests.bundles import random_bundle, selector_bundle, stop_bundle
@@ -115,6 +120,30 @@ def test_greedy_chains_take_what_their_rounds_cost(folder, table):
         row = table[(table["prompt"] == prompt.id) & (table["setting"] == "T=0") & (table["drafter"] == "chain-4")]
         assert row["seconds"].item() == pytest.approx(seconds, rel=1e-6)
         assert row["rounds"].item() == len(out.rounds) - 1
+
+
+def test_a_law_that_is_read_is_paid_for(folder):
+    """Rules read the laws behind a token, a static length none, and a model that is asked pays for what it reads itself."""
+    text = next(text for text in PositionTable.read(folder / "positions").texts() if text.settings.greedy)
+    would = Reading.of(text, 0).accepted("block").__getitem__
+    model = CONTROLLERS["early_stop"].from_bundle(read_bundle(folder / "bundles" / "early_stop-1"))
+    prices = Prices(PROFILE, sampled=False)
+    for controller, confidence, entropy in (
+        (build_controller({"kind": "fixed"}), 0, 0),
+        (build_controller({"kind": "confidence", "epsilon": 0.1}), 1, 0),
+        (build_controller({"kind": "entropy"}), 0, 1),
+        (model, 0, 0),
+    ):
+        rounds = list(replayed(text, controller, 4, would))
+        asked = sum(one.asked for one in rounds)
+        laws = sum(max(0, one.passes - 1) for one in rounds)  # both rules draft one token whatever its law
+        assert sum(one.confidences for one in rounds) == confidence * laws
+        assert sum(one.entropies for one in rounds) == entropy * laws
+        assert (asked > 0) == (controller is model)
+        read = sum(prices.reading(one.confidences, one.entropies) for one in rounds)
+        assert read == pytest.approx(0.5 * laws * (0.125 * confidence + (0.125 + 0.0625) * entropy))
+        unread = [replace(one, confidences=0, entropies=0) for one in rounds]
+        assert prices.rounds(rounds) == pytest.approx(prices.rounds(unread) + read)
 
 
 def test_chance_is_shared_and_means_approach_the_law(folder):

@@ -21,6 +21,7 @@ COSTS = {
     "branch_verdict": lambda candidates, sampled: 0.375 + 0.25 * candidates * sampled,
     "beside_draft": lambda rows, context: 2 + 0.5 * rows + context / 32,
     "beside_target": lambda tokens, context: 12 + tokens + context / 8,
+    "reading": lambda entropy: 0.125 + 0.0625 * entropy,
     "predictor": lambda features: 0.25 + features / 128,
     "selection": lambda features: 0.5 + features / 64,
     "guessing": lambda guessed: 0.0625 + guessed / 32,
@@ -37,6 +38,7 @@ AXES = {
     "guessed": (1, 64),
     "submitted": (0, 8),
     "features": (0, 64),
+    "entropy": (0, 1),
 }
 
 

@@ -129,7 +129,7 @@ SMALL = LatencyConfig(
     tree_rules=("specinfer",),
     branch_rows=(1, 4),
     guessed=(2, 9),
-    features=(4, 8),
+    features=(16, 32),
     bytes=(1, 100),
 )
 
@@ -155,7 +155,8 @@ def test_all_tables_have_all_their_cells(no_child, compact):
         "branch_drawing": {"rows": [1, 4], **sampled},
         "branch_verdict": {"candidates": [1, 4], **sampled},
         "guessing": {"guessed": [2, 9]},
-        "predictor": {"features": [4, 8]},
+        "reading": {"entropy": [0, 1]},
+        "predictor": {"features": [16, 32]},
         "selection": {"features": [0, 96]},
         "stopping": {"features": [11, 32]},
         "transfer": {"bytes": [1, 100]},

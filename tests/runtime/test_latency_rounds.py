@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from predictors.rounds import RoundRecord
+from predictors.signals import Root
 from runtime import ModelPair
 from runtime.latency import rounds, transfer
-from runtime.latency.decision import Decision, decision_cells
+from runtime.latency.decision import SAMPLED, Decision, Laws, decision_cells
 from runtime.latency.rounds import Rounds, chain_decoder, round_cells, tree_decoder
 from runtime.latency.weightless import weightless_pair
 from tests.toys import tiny_llama
@@ -140,15 +141,25 @@ def test_a_pass_over_more_rows_than_prepared_is_noticed(weightless):
 
 
 def test_a_decision_runs_the_head_over_that_many_features():
-    decision = Decision(10, CPU, generator())
-    sizes = [layer.weight.shape for layer in decision._network.head if hasattr(layer, "weight")]
-    assert sizes == [(256, 10), (64, 256), (3, 64)]
-    assert not decision._network.training
+    laws = Laws(20, CPU, generator())
+    decision = Decision(23, laws, CPU, generator())
     likeliest, distance = decision.take()
     assert likeliest in (0, 1, 2)
-    assert distance == pytest.approx(float(decision._features.square().mean()))
-    (cell,) = decision_cells([10], CPU, generator(), lambda: None)
-    assert (cell.tables, cell.at, len(cell.measure())) == (("predictor",), {"features": 10}, 1)
+    law = laws.behind(Root(32, 1, SAMPLED, None))
+    scalars = torch.tensor([1.0, 0.0, 0.0, 0.0, float(law.confidence), float(law.entropy)])
+    states = torch.cat([decision._hidden_KD.reshape(-1), decision._embedding_E]).half().float()
+    assert len(states) + len(scalars) == 23
+    assert distance == pytest.approx(float(torch.cat([states, scalars]).square().mean()))
+    (cell,) = decision_cells([23], 20, CPU, generator(), lambda: None)
+    assert (cell.tables, cell.at, len(cell.measure())) == (("predictor",), {"features": 23}, 1)
+
+
+def test_a_law_is_read_afresh_each_time():
+    laws = Laws(20, CPU, generator())
+    law = laws.behind(Root(32, 1, SAMPLED, None))
+    assert laws.read(entropy=False) == (float(law.confidence),)
+    assert laws.read(entropy=True) == (float(law.confidence), float(law.entropy))
+    assert "confidence" not in vars(laws.behind(Root(32, 1, SAMPLED, None)))
 
 
 def test_the_transfers_child_ends_with_the_block():
