@@ -5,13 +5,14 @@
 
 The version under alias ``challenger`` is timed beside the champion, or beside the best static chain where there is none, on test
 prompts (minutes; an interrupted trial goes on where it stopped). The gate's verdict is printed as JSON and kept as a tag of the
-version; a refusal ends with exit code 1 and changes nothing. ``--evidence`` judges an earlier trial's file again.
+version; a refusal ends with exit code 1 and changes nothing. ``--evidence`` judges an earlier trial's file again, such as the one
+that stage ``trial`` left.
 """
 
 import argparse
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from pipelines.promotion.champions import Champions
-    from pipelines.promotion.gate import BEST_STATIC, Bounds, judge
+    from pipelines.promotion.gate import BEST_STATIC, Bounds, judge, judged
     from pipelines.registry import Registry
 
     fill_in(args, PLACES)
@@ -63,10 +64,9 @@ def run(args: argparse.Namespace) -> None:
             f"{challenger.sha256[:12]}. Measure again."
         )
     verdict = judge(evidence, bounds)
-    record = verdict.to_record() | {"bounds": asdict(bounds), "evidence": asdict(evidence)}
     print(json.dumps(verdict.to_record(), indent=2))
     place = args.output / f"{args.predictor}.json"
-    write_json(place, record)
+    write_json(place, judged(evidence, verdict, bounds))
     if args.dry_run:
         print(f"dry run: {'would pass' if verdict.passed else 'would be refused'}; nothing was changed ({place})")
         return
@@ -100,48 +100,14 @@ def _measured(
     args: argparse.Namespace, registry: "Registry", name: str, challenger: "Version", champion: "Version | None"
 ) -> "Evidence":
     """A trial of the challenger, fetched from the registry, as the champion is."""
-    import pandas as pd
-
-    from pipelines.measuring.bench import open_bench
-    from pipelines.measuring.exactness import load_float32
-    from pipelines.measuring.names import TEST, VALIDATION
     from pipelines.promotion import trial
-    from pipelines.prompt_table import read_prompts
+    from pipelines.trial import tried
 
     fetched = {trial.CHALLENGER: challenger} | ({} if champion is None else {trial.CHAMPION: champion})
     bundles = {who: args.output / args.predictor / who for who in fetched}
     for who, version in fetched.items():
         registry.fetch(name, version.version, bundles[who])
-    settings = trial.settings_of(bundles[trial.CHALLENGER])
-    config = replace(
-        load_parameters(trial.TrialConfig, args.pair, "trial", args.params),
-        temperatures=tuple(made.temperature for made in settings),
-    )
-    prompts = {VALIDATION: config.validation_prompts, TEST: config.test_prompts}
-    hashes = {f"{who}_sha256": version.sha256 for who, version in fetched.items()}
-    bench = open_bench(args, config, prompts, **hashes)
-    study = trial.TrialStudy(bench.pair, config, bundles, bench.prompts, bench.log)
-    rows = study.run()
-    place = bench.location
-    exactness = trial.exact(
-        load_float32(place.target, place.draft, place.tokenizer),
-        bundles[trial.CHALLENGER],
-        [prompt.tokens for prompt in bench.prompts[TEST][: config.exactness_prompts]],
-        config.max_new_tokens,
-    )
-    learned = [prompt.document for split in ("train", VALIDATION) for prompt in read_prompts(args.prompts, split)]
-    bench.log.remove()
-    return trial.evidence_of(
-        args.pair,
-        args.predictor,
-        bundles[trial.CHALLENGER],
-        None if champion is None else champion.sha256,
-        pd.DataFrame(rows),
-        exactness,
-        learned,
-        config,
-        bench.origin(args.pair) | {"capped": study.capped},
-    )
+    return tried(args, args.predictor, bundles)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("guessers", type=Path, help="folder of the records of how the target drafts for itself")
     parser.add_argument("replay", type=Path, help="folder of the replay stage; its section is left out without it")
+    parser.add_argument("tuning", type=Path, help="folder of the tune stage")
+    parser.add_argument("trials", type=Path, help="folder of the trial stage, one folder per bundle in it")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 
@@ -86,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
     path = args.latency / f"{device}.json"
     profile = read_profile(path) if path.is_file() else None
     beside = BranchReport(branches, config.bootstrap_replicates, config.seed, profile)
-    for name, section in ({"branches": beside} | _sections(args, device, config, benchmark)).items():
+    for name, section in ({"branches": beside} | _sections(args, device, config, branches.whole)).items():
         quality[name] = None if section is None else section.quality()
         timing[name] = None if section is None else section.timing()
     timing["latency"] = None if profile is None else LatencyReport(benchmark, profile).build()
@@ -112,6 +114,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _sections(args: argparse.Namespace, device: str, config: ReportConfig, benchmark: "Benchmark") -> dict[str, Any]:
     """The sections on measurements that may be missing, by name; ``None`` where one is."""
+    from pipelines.reporting.release_folder import read_release
+    from pipelines.reporting.release_report import ReleaseReport
     from pipelines.reporting.replay_folder import read_replay
     from pipelines.reporting.replay_report import ReplayReport
     from pipelines.reporting.selection_folder import read_selection
@@ -131,6 +135,7 @@ def _sections(args: argparse.Namespace, device: str, config: ReportConfig, bench
         "stopping": (StoppingReport, stopping),
         "self_drafting": (SelfDraftingReport, read_self_drafting(args.self_drafting / device, args.guessers)),
         "replay": (ReplayReport, read_replay(args.replay / device, measured)),
+        "release": (ReleaseReport, read_release(args.tuning, args.trials, device, benchmark.decodes)),
     }
     return {
         name: None if results is None else report(results, config.bootstrap_replicates, config.seed)
@@ -147,6 +152,7 @@ def _left_out(args: argparse.Namespace, device: str, timing: dict[str, Any]) -> 
         "stopping": (args.stopping / device, "measurement of stop rules", "is left out"),
         "self_drafting": (args.self_drafting / device, "measurement of methods without a draft model", "is left out"),
         "replay": (args.replay / device, "replay", "is left out"),
+        "release": (args.trials, "tuning or trial", "is left out"),
         "latency": (args.latency, f"latency profile of {device}", "is left out"),
     }
     return [

@@ -1,4 +1,4 @@
-"""Find the fastest exact decoder for a pair on this machine, and export it as bundle ``auto``.
+"""Stage ``tune``: find the fastest exact decoder for a pair on this machine, and export it as bundle ``auto``.
 
     draftwright tune --pair pystdlib
 
@@ -32,6 +32,7 @@ PLACES = {  # arguments and where they are below a pair's data folder
     "bundles": "bundles",
     "replay": "replay",
     "guessers": "guessers",
+    "selectors": "selectors",
     "output": "tuning",
     "bundle": "bundles/auto",
 }
@@ -54,7 +55,9 @@ def run(args: argparse.Namespace) -> None:
     config = load_parameters(TuneConfig, args.pair, "tune", args.params)
     fill_in(args, PLACES)
     device = json.loads(args.device.read_text())["slug"]
-    found = {made: candidates(args.replay / device, args.guessers, made.name) for made in config.settings}
+    found = {
+        made: candidates(args.replay / device, args.guessers, args.selectors, made.name) for made in config.settings
+    }
     hashes = {name: _sha256(args.bundles / name) for name in _bundles_of(found)}
     counts = {VALIDATION: config.validation_prompts, TEST: config.test_prompts}
     bench = open_bench(args, config, counts, **{f"{name}_sha256": value for name, value in hashes.items()})

@@ -13,12 +13,13 @@ Shape suffixes: B rows, K layers, D hidden size, E embedding size, S = K·D + E,
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from predictors.signals import NextLaw, Root
+if TYPE_CHECKING:  # labels and training read features and know nothing of decoding
+    from predictors.signals import NextLaw, Root
 
 PREVIOUS_SCALARS = ("previous_unknown", "previous_accepted_share", "previous_none", "previous_all")
 FIRST_LAW_SCALARS = ("first_confidence", "first_entropy")
@@ -60,7 +61,7 @@ def state_vector(hidden_KD: Tensor, embedding_E: Tensor) -> Tensor:
     return torch.cat([hidden_KD.reshape(-1), embedding_E]).to(torch.float16)
 
 
-def served_features(spec: FeatureSpec, root: Root, law: NextLaw | None) -> Tensor:
+def served_features(spec: FeatureSpec, root: "Root", law: "NextLaw | None") -> Tensor:
     """The row [1, S + C] of a round as it is served: ``law`` is the draft's first, which the ``paper`` set does not read.
 
     ``root`` must hold the target's hidden states and the newest token's embedding.

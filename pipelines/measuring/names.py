@@ -45,6 +45,11 @@ class BranchArm:
         return (self.gamma,) if self.draft_stage is None else (self.draft_stage, self.gamma)
 
     @property
+    def virtual(self) -> bool:
+        """Whether its times are those of a clock on which draft and target would have run at once."""
+        return not self.wall and self.preset != WITHOUT_BRANCHES
+
+    @property
     def family(self) -> str:
         """The arms among which lengths are chosen."""
         return f"{self.preset}{WALL if self.wall else ''}"
@@ -56,3 +61,9 @@ def branch_arm(name: str) -> BranchArm | None:
     if found is None:
         return None
     return BranchArm(found[1], int(found[3]), None if found[2] is None else int(found[2]), found[4] is not None)
+
+
+def on_virtual_clock(name: str) -> bool:
+    """Whether an arm's times are a virtual clock's."""
+    arm = branch_arm(name)
+    return arm is not None and arm.virtual

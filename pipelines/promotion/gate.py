@@ -120,6 +120,11 @@ def judge(evidence: Evidence, bounds: Bounds) -> Verdict:
     return Verdict(all(check.passed for check in checks), checks)
 
 
+def judged(evidence: Evidence, verdict: Verdict, bounds: Bounds) -> dict[str, Any]:
+    """A verdict with what it rests on, as JSON."""
+    return verdict.to_record() | {"bounds": asdict(bounds), "evidence": asdict(evidence)}
+
+
 def _exactness(evidence: Evidence) -> Check:
     red = sorted(name for name, green in evidence.exactness.items() if not green)
     found = f"not green: {', '.join(red)}" if red else f"{len(evidence.exactness)} checks green"

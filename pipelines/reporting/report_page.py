@@ -15,6 +15,7 @@ from pipelines.reporting.bars import bar_text, measured_text
 from pipelines.reporting.branch_folder import Timelines
 from pipelines.reporting.branch_page import branch_section
 from pipelines.reporting.headline import arm_name, headline, percent, times
+from pipelines.reporting.release_report import sentences as release_sentences
 from pipelines.reporting.replay_report import sentences as replay_sentences
 from pipelines.reporting.selection_report import sentences as selection_sentences
 from pipelines.reporting.self_drafting_report import sentences as self_drafting_sentences
@@ -77,6 +78,7 @@ def render(
         trees=_section(timing["selection"], quality["selection"], selection_sentences),
         stops=_section(timing["stopping"], quality["stopping"], stopping_sentences),
         replay=_section(timing["replay"], quality["replay"], replay_sentences),
+        release=_section(timing["release"], quality["release"], release_sentences),
         alone=_section(timing["self_drafting"], quality["self_drafting"], self_drafting_sentences),
         branches=branch_section(timing["branches"], quality["branches"], exact),
         timelines=timeline_text(timelines),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from pipelines import report
 
 PARTS = ("benchmark", "calibration", "labels", "verifiers", "latency", "selection", "selectors", "stopping", "stoppers")
-PARTS += ("self_drafting", "guessers", "replay")
+PARTS += ("self_drafting", "guessers", "replay", "tuning", "trials")
 
 
 def stage(inputs: Path, output: Path) -> Path:

@@ -175,11 +175,15 @@ def test_the_report_says_what_known_speeds_mean(tmp_path):
     assert set(row["ladder"]) == {"all", "code", "prose"} and quality == {"T=0": {"texts": 6, "documents": 3}}
     agreement = row["agreement"]["benchmark"]
     assert (agreement["choice"], agreement["best"]) == ("chain-3", "chain-1")
-    assert agreement["regret"] == pytest.approx(1 - 140 / 150) and agreement["largest_error"] == pytest.approx(
-        160 / 140 - 1
-    )
+    assert agreement["gain"]["value"] == pytest.approx(140 / 150 - 1)
+    assert agreement["largest_error"] == pytest.approx(160 / 140 - 1)
+    assert agreement["median_error"] == pytest.approx((160 / 140 - 1) / 2)
     first, second = sentences(quality, timing)
-    assert "chain-3 1.60x" in first and "20% of the gap" in first and "would have chosen chain-3, 6.7% slower" in second
+    assert (
+        "chain-3 1.60x" in first
+        and "20% of the gap" in first
+        and "would have chosen chain-3, −7 % (−7…−7) against the fastest there (chain-1)" in second
+    )
     assert read_replay(tmp_path / "nowhere", {}) is None
 
 

@@ -51,18 +51,31 @@ def replayed(tmp_path):
 
 
 def test_candidates_are_ranked_by_what_was_replayed(replayed):
-    found = candidates(replayed / "replay", replayed / "guessers", "T=0")
+    found = candidates(*(replayed / name for name in ("replay", "guessers", "selectors")), "T=0")
     assert [one.name for one in found] == ["entropy", "lookahead", "chain-3", "chain-1", PLAIN]
     assert found[0].predicted == pytest.approx(168 * 6 / 9) and found[1].served == {"bundle": "lookahead"}
     assert [one.name for one in shortlist(found, 2)] == ["entropy", "lookahead", "chain-3", PLAIN]
     assert [one.name for one in found if one.static] == ["chain-3", "chain-1"]
 
 
+def test_trees_are_worth_what_their_roots_say_beside_chains(replayed):
+    places = [replayed / name for name in ("replay", "guessers", "selectors")]
+    for rule, rate, static in (("block", 50.0, "chain-3"), ("nss", 40.0, "delayed-2.0.2")):
+        record = {"validation_tokens_per_second": rate, "static_actions": {"T=0": static}}
+        write_json(replayed / "selectors" / f"{rule}.json", record)
+    found = {one.name: one for one in candidates(*places, "T=0")}
+    assert found["delayed_tree-nss"].predicted == pytest.approx(found["chain-3"].predicted * 0.8)
+    assert found["delayed_tree-nss"].served == {"bundle": "delayed_tree-nss"}
+    unknown = {"validation_tokens_per_second": 50.0, "static_actions": {"T=0": "chain-99"}}
+    write_json(replayed / "selectors" / "block.json", unknown)
+    assert "delayed_tree-nss" not in {one.name for one in candidates(*places, "T=0")}
+
+
 def test_what_was_not_replayed_is_refused(replayed, tmp_path):
     with pytest.raises(ValueError, match=r"nothing was replayed at T=0\.6, only at T=0"):
-        candidates(replayed / "replay", replayed / "guessers", "T=0.6")
+        candidates(replayed / "replay", replayed / "guessers", replayed / "selectors", "T=0.6")
     with pytest.raises(ValueError, match="holds no replay"):
-        candidates(tmp_path / "nowhere", replayed / "guessers", "T=0")
+        candidates(tmp_path / "nowhere", replayed / "guessers", replayed / "selectors", "T=0")
 
 
 @pytest.fixture
@@ -138,6 +151,7 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch):
     (tmp_path / "guessers" / "lookahead.json").unlink()
     args.data, args.bundles, args.bundle = tmp_path, tmp_path / "bundles", tmp_path / "bundles" / "auto"
     args.replay, args.guessers, args.output = tmp_path / "replay", tmp_path / "guessers", tmp_path / "tuning"
+    args.selectors = tmp_path / "selectors"
     monkeypatch.setattr(
         halving_module.Halving, "ranking", lambda self, names: sorted(names, key=lambda name: name != "hrad")
     )

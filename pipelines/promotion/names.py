@@ -1,0 +1,3 @@
+"""Names that a trial writes and its report reads."""
+
+DECODING, VERDICT = "decoding.parquet", "verdict.json"

@@ -1,0 +1,110 @@
+"""What would be released: the fastest decoder found at every sampling setting, and the gate's verdict on bundles.
+
+    tuned      the winner of successive halving, scored on test prompts over the best static chain and over plain decoding
+    beside     the winner over the fastest configuration of stage ``benchmark``, on the prompts that both decoded; plain decoding,
+               which both timed, says how fast the machine was in each
+
+Intervals by bootstrap over documents.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from pipelines.measuring.names import PLAIN, on_virtual_clock
+from pipelines.reporting.decoding_arms import DecodingArms
+from pipelines.reporting.headline import percent, times
+from pipelines.reporting.release_folder import ReleaseResults
+from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
+
+
+class ReleaseReport:
+    """Builds the records of ``quality.json`` (which bundles were judged) and ``timing.json`` (all the rest)."""
+
+    def __init__(self, results: ReleaseResults, replicates: int, seed: int) -> None:
+        self.results = results
+        self.replicates, self.seed = replicates, seed
+
+    def quality(self) -> dict[str, Any]:
+        """Names of the bundles that were tried."""
+        return {"tried": list(self.results.verdicts)}
+
+    def timing(self) -> dict[str, Any]:
+        """What was tuned, by sampling setting, and the verdicts by bundle."""
+        return {
+            "tuned": [self._tuned(choice) for choice in self.results.choices],
+            "verdicts": [
+                {
+                    "bundle": name,
+                    "passed": record["passed"],
+                    "checks": record["checks"],
+                    "baseline": record["evidence"]["baseline"],
+                    "gain": record["evidence"]["gain"],
+                    "slices": record["evidence"]["slices"],
+                }
+                for name, record in self.results.verdicts.items()
+            ],
+        }
+
+    def _tuned(self, choice: dict[str, Any]) -> dict[str, Any]:
+        assert self.results.decoding is not None
+        arms, setting = DecodingArms(self.results.decoding, self.replicates, self.seed), choice["setting"]
+        winner, plain = (arms.rows(setting, arm) for arm in (choice["winner"], PLAIN))
+        static = None if choice["static"] is None else arms.rows(setting, choice["static"])
+        predicted = {one["name"]: one["predicted"] for one in choice["candidates"]}
+        return {
+            "setting": setting,
+            "winner": choice["winner"],
+            "static": choice["static"],
+            "prompts": len(winner),
+            "speedup": self._over(winner, plain),
+            "gain": None if static is None else less_one(self._over(winner, static)),
+            "candidates": len(predicted),
+            "turns": [{"prompts": turn["prompts"], "ranking": turn["ranking"]} for turn in choice["turns"]],
+            "predicted": predicted[choice["winner"]] / predicted[PLAIN],
+            "beside": self._beside(setting, winner, plain),
+        }
+
+    def _beside(self, setting: str, winner: pd.DataFrame, plain: pd.DataFrame) -> dict[str, Any] | None:
+        """The winner beside the fastest arm of the benchmark that is one request's real decoding; ``None`` without any."""
+        table = self.results.benchmark
+        table = table[(table["setting"] == setting) & table["prompt"].isin(winner["prompt"])]
+        table = table[~table["drafter"].map(on_virtual_clock)].sort_values("prompt")
+        if table.empty or PLAIN not in set(table["drafter"]):
+            return None
+        sums = table.groupby("drafter")[["tokens", "seconds"]].sum()
+        fastest = str((sums["tokens"] / sums["seconds"]).idxmax())
+        shared = set(table["prompt"])
+        winner, plain = (rows[rows["prompt"].isin(shared)] for rows in (winner, plain))
+        rows, base = (table[table["drafter"] == arm] for arm in (fastest, PLAIN))
+        machine = base["seconds"].sum() / base["tokens"].sum() * plain["tokens"].sum() / plain["seconds"].sum()
+        scaled = winner.assign(seconds=winner["seconds"] * machine)
+        return {"fastest": fastest, "prompts": len(shared), "gain": less_one(self._over(scaled, rows))}
+
+    def _over(self, rows: pd.DataFrame, base: pd.DataFrame) -> Interval:
+        bootstrap = PairedBootstrap(list(rows["document"]), self.replicates, self.seed)
+        return bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"])
+
+
+def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
+    """The winners, then the verdicts."""
+    found = []
+    for row in timing["tuned"]:
+        static = "" if row["gain"] is None else f", {percent(row['gain'])} over {row['static']}"
+        beside = row["beside"]
+        other = ""
+        if beside is not None:
+            other = f"; over the fastest of stage benchmark ({beside['fastest']}): {percent(beside['gain'])}"
+        found.append(
+            f"{row['setting']}: of {row['candidates']} candidates on the clock {row['winner']} was the fastest: "
+            f"{times(row['speedup'])} plain decoding{static}{other}."
+        )
+    for verdict in timing["verdicts"]:
+        failed = [check for check in verdict["checks"] if not check["passed"]]
+        why = "; ".join(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed)
+        found.append(
+            f"The gate would let {verdict['bundle']} pass."
+            if verdict["passed"]
+            else f"The gate would refuse {verdict['bundle']} ({why})."
+        )
+    return found
