@@ -2,18 +2,22 @@
 
 import dataclasses
 import json
+import warnings
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 
+from pipelines import trial as trial_stage
 from pipelines.cli import main
 from pipelines.measuring.arms import Run
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.outputs import write_json
+from pipelines.promote import read_evidence
 from pipelines.promotion import trial
 from pipelines.promotion.gate import BEST_STATIC, Bounds, judge
+from pipelines.promotion.names import DECODING, VERDICT
 from pipelines.registry import BUNDLE_TAG, CHALLENGER
 from pipelines.tracking import new_client
 from predictors.bundle import bundle_hash
@@ -144,6 +148,25 @@ def test_a_trial_is_evidence(tried):
         assert any(made.gain["value"] == pytest.approx(gain) for gain in gains)
         bounds = Bounds(min_documents=2, slice_margin=9)
         assert {check.name for check in judge(made, bounds).checks if not check.passed} <= {"gain"}
+
+
+def test_the_stage_leaves_evidence_that_promote_reads(tmp_path):
+    section = {"validation_prompts": 2, "test_prompts": 4, "gammas": [1, 2], "max_new_tokens": 8, "repeats": 1}
+    args = toy_bench(tmp_path, "trial", {**section, "exactness_prompts": 1, "threads": 1, "bootstrap_replicates": 50})
+    parameters = yaml.safe_load(args.params.read_text())
+    parameters["pairs"]["p"]["promotion"] = {"margin": 9.0, "slice_margin": 9.0, "min_documents": 2}
+    args.params.write_text(yaml.safe_dump(parameters))
+    pair = ModelPair.load(target=str(args.pair_folder / "target"), draft=str(args.pair_folder / "draft"))
+    args.bundle = random_bundle(tmp_path / "hrad", pair, temperatures=(0.0,), change=measured)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trial_stage.run(args)
+    record = json.loads((args.output / "toy-1c" / VERDICT).read_text())
+    assert [check["name"] for check in record["checks"] if not check["passed"]] == ["gain"]
+    evidence = read_evidence(args.output / "toy-1c" / VERDICT)
+    assert (evidence.predictor, evidence.bundle_sha256) == ("hrad", bundle_hash(args.bundle))
+    timed = pd.read_parquet(args.output / "toy-1c" / DECODING)
+    assert set(timed["drafter"]) == {"challenger", "chain-1", "chain-2", "autoregressive"}
 
 
 def test_a_decoder_of_other_text_is_not_exact(tried, monkeypatch):

@@ -13,6 +13,7 @@ from pipelines.reporting.headline import headline, percent, times, title, verdic
 from tests.pipelines.hand_made_benchmark import PHASES, calibration, measurement_rows, write_benchmark
 from tests.pipelines.hand_made_comparison import write_comparison
 from tests.pipelines.hand_made_profile import PROFILE
+from tests.pipelines.hand_made_release import write_release
 from tests.pipelines.hand_made_replay import write_replay
 from tests.pipelines.hand_made_selection import write_selection
 from tests.pipelines.hand_made_self_drafting import write_self_drafting
@@ -34,6 +35,8 @@ def inputs(tmp_path_factory):
     write_stopping(folder / "stopping" / "toy-1c", folder / "stoppers")
     write_self_drafting(folder / "self_drafting" / "toy-1c", folder / "guessers")
     write_replay(folder / "replay" / "toy-1c")
+    decoded = {(row["prompt"], row["document"]) for row in measurement_rows() if row["split"] == "test"}
+    write_release(folder / "tuning", folder / "trials", "toy-1c", sorted(decoded))
     write_json(folder / "latency" / "toy-1c.json", PROFILE)
     write_json(folder / "labels" / "hrad.json", {"classes": {"test": {"none": 9, "some": 13, "all": 7}}})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 200}}}}))
@@ -201,13 +204,31 @@ def test_section_on_self_drafting(folder, timing, quality):
     assert any(bar["name"] == "T=1: upkeep of lookahead, share of a step" and bar["met"] for bar in timing["bars"])
 
 
+def test_section_on_release(folder, timing, quality):
+    """What was tuned is 2.2 times plain decoding here; in the benchmark, at another pace, other arms are other multiples."""
+    (row,) = timing["release"]["tuned"]
+    assert (row["winner"], row["static"]) == ("ema", "chain-2")
+    assert row["speedup"]["value"] == pytest.approx(2.2) and row["gain"]["value"] == pytest.approx(0.1)
+    assert row["predicted"] == pytest.approx(2.2)
+    greedy = next(one for one in timing["temperatures"] if one["temperature"] == 0)
+    best = max(arm["speedup"]["value"] for name, arm in greedy["arms"].items() if name == row["beside"]["fastest"])
+    assert best == max(arm["speedup"]["value"] for arm in greedy["arms"].values() if arm["speedup"] is not None)
+    assert row["beside"]["gain"]["value"] == pytest.approx(2.2 / best - 1)
+    auto, hrad = timing["release"]["verdicts"]
+    assert auto["passed"] and not hrad["passed"] and quality["release"] == {"tried": ["auto", "hrad"]}
+    text = (folder / "index.html").read_text()
+    assert "T=0: of 3 candidates on the clock ema was the fastest: 2.20x" in text
+    assert "The gate would let auto pass." in text
+    assert "The gate would refuse hrad (gain: +1.0% (-2.0% to +4.0%) over best static" in text
+
+
 def test_section_on_replay(folder, timing, quality):
     text = (folder / "index.html").read_text()
     assert text.index("What choosing well is worth") < text.index("<h2>The pair</h2>"), "the report's first table"
     row = text.split("speed-up over plain decoding, step by step")[1].split("</table>")[0].split("<tr>")[2]
     assert row.startswith("<td>all (6)</td><td>1.00x</td><td>1.60x (1.60–1.60)</td><td>1.68x (1.68–1.68)</td><td>2.00x")
     assert "<td>+5 % (+5…+5)</td><td>+25 % (+25…+25)</td><td>+20 % (+20…+20)</td>" in row
-    assert "T=0: on 6 prompts of stage benchmark, replayed speed-ups are within" in text
+    assert "T=0: on 6 prompts of stage benchmark, replayed speed-ups are" in text
     assert timing["replay"]["settings"][0]["agreement"]["benchmark"]["prompts"] == 6
     assert quality["replay"] == {"T=0": {"texts": 6, "documents": 3}}
 
