@@ -1,10 +1,10 @@
-"""Print where the reports are and their headline sentences."""
+"""Print where the reports are, their headline sentences and what would be released."""
 
 import argparse
 import json
 from pathlib import Path
 
-from pipelines.report import PAGE, TIMING
+from pipelines.report import PAGE, QUALITY, TIMING
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,10 +12,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from pipelines.reporting.release_report import sentences
+
     pages = sorted(args.data.glob(f"*/reports/*/{PAGE}"))
     if not pages:
         raise ValueError(f"no report below {args.data}. Run dvc repro (or make repro) first.")
     for page in pages:
         print(page)
-        for sentence in json.loads((page.parent / TIMING).read_text())["headline"]:
+        timing, quality = (json.loads((page.parent / name).read_text()) for name in (TIMING, QUALITY))
+        released = [] if timing.get("release") is None else sentences(quality["release"], timing["release"])
+        for sentence in (*timing["headline"], *released):
             print(f"  {sentence}")

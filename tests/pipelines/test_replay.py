@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,7 @@ from runtime import ModelPair, Randomness, build_decoder
 from tests.bundles import random_bundle, selector_bundle, stop_bundle
 from tests.pipelines.hand_made_replay import write_replay
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
-from tests.predictors.affine_profile import PROFILE
+from tests.predictors.affine_profile import PROFILE, toy_profile
 
 GAMMAS = [1, 2, 4]
 PARAMETERS = {
@@ -120,6 +121,27 @@ def test_greedy_chains_take_what_their_rounds_cost(folder, table):
         row = table[(table["prompt"] == prompt.id) & (table["setting"] == "T=0") & (table["drafter"] == "chain-4")]
         assert row["seconds"].item() == pytest.approx(seconds, rel=1e-6)
         assert row["rounds"].item() == len(out.rounds) - 1
+
+
+def test_another_machine_ranks_the_same_texts_anew(folder):
+    """Where drafting is dear the shortest chain is the fastest, where it is free and wide passes cost no more, the longest."""
+    best, rounds = {}, {}
+    for machine, costs in (
+        ("dear", {"draft": lambda rows, context: 100 + rows + context}),
+        ("free", {"draft": lambda rows, context: rows / 1e6, "target": lambda tokens, context: 9 + context / 16}),
+    ):
+        quiet = {name: lambda drafted, sampled: 1e-6 for name in ("chain_drawing", "chain_verification")}
+        device = {"slug": machine, "cpu": "toy", "cores": 1, "gpus": [], "bfloat16_flags": []}
+        write_json(folder / "latency" / f"{machine}.json", toy_profile(**quiet, **costs).to_record())
+        write_json(folder / f"{machine}.json", device)
+        places = {name: folder / name for name in ("positions", "bundles", "latency")}
+        args = {"pair": "p", "params": folder / "params.yaml", "device": folder / f"{machine}.json"}
+        replay.run(SimpleNamespace(**args, **places, output=folder / "elsewhere"))
+        table = pd.read_parquet(folder / "elsewhere" / machine / REPLAYED)
+        chains = table[(table["family"] == "chain") & (table["setting"] == "T=1")]
+        best[machine] = chains.groupby("drafter")["seconds"].sum().idxmin()
+        rounds[machine] = list(chains["rounds"])
+    assert best == {"dear": "chain-1", "free": "chain-4"} and rounds["dear"] == rounds["free"]
 
 
 def test_a_law_that_is_read_is_paid_for(folder):

@@ -313,5 +313,6 @@ def test_reports_lists_pages_and_headlines(inputs, folder, timing, capsys):
     printed = capsys.readouterr().out
     assert str(folder / "index.html") in printed
     assert timing["headline"][0] in printed
+    assert "The gate would refuse hrad" in printed
     with pytest.raises(ValueError, match="no report below"):
         reports.run(SimpleNamespace(data=inputs / "pair"))
