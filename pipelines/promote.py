@@ -5,7 +5,7 @@
 
 The version under alias ``challenger`` is timed beside the champion, or beside the best static chain where there is none, on test
 prompts (minutes; an interrupted trial goes on where it stopped). The gate's verdict is printed as JSON and kept as a tag of the
-version; a refusal ends with exit code 1 and changes nothing. ``--evidence`` judges an earlier trial's file again.
+version; a refusal ends with exit code 1 and leaves the champion as it is. ``--evidence`` judges an earlier trial's file again.
 """
 
 import argparse
@@ -71,6 +71,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"dry run: {'would pass' if verdict.passed else 'would be refused'}; nothing was changed ({place})")
         return
     if not verdict.passed and not args.force:
+        champions.keep(challenger.version, verdict.to_record())
         raise ValueError(f"{champions.name} version {challenger.version} is refused: {'; '.join(verdict.reasons)}")
     over = None if champion is None else champion.sha256
     if evidence.baseline != (over or BEST_STATIC):
@@ -99,12 +100,13 @@ def read_evidence(path: Path) -> "Evidence":
 def _measured(
     args: argparse.Namespace, registry: "Registry", name: str, challenger: "Version", champion: "Version | None"
 ) -> "Evidence":
-    """A trial of the challenger, fetched from the registry, as the champion is."""
+    """A trial of the challenger, fetched from the registry, as the champion is, unless the challenger does not serve the pair."""
     import pandas as pd
 
     from pipelines.measuring.bench import open_bench
     from pipelines.measuring.exactness import load_float32
     from pipelines.measuring.names import TEST, VALIDATION
+    from pipelines.pair_folder import read_pair
     from pipelines.promotion import trial
     from pipelines.prompt_table import read_prompts
 
@@ -112,6 +114,12 @@ def _measured(
     bundles = {who: args.output / args.predictor / who for who in fetched}
     for who, version in fetched.items():
         registry.fetch(name, version.version, bundles[who])
+    found = read_pair(args.pair_folder)
+    pair = load_float32(found.target, found.draft, found.tokenizer)
+    problem = trial.problem_of(bundles[trial.CHALLENGER], pair)
+    if problem is not None:
+        over = None if champion is None else champion.sha256
+        return trial.unservable(args.pair, args.predictor, bundles[trial.CHALLENGER], over, problem)
     settings = trial.settings_of(bundles[trial.CHALLENGER])
     config = replace(
         load_parameters(trial.TrialConfig, args.pair, "trial", args.params),

@@ -13,6 +13,7 @@ from pipelines.measuring.arms import Run
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.outputs import write_json
 from pipelines.promotion import trial
+from pipelines.promotion.champions import VERDICT_TAG, Champions
 from pipelines.promotion.gate import BEST_STATIC, Bounds, judge
 from pipelines.registry import BUNDLE_TAG, CHALLENGER
 from pipelines.tracking import new_client
@@ -21,6 +22,7 @@ from runtime import ModelPair
 from tests.bundles import random_bundle
 from tests.pipelines.test_gate import GOOD
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
+from tests.toys import tiny_llama
 
 NAME = "p-hrad"
 
@@ -65,6 +67,7 @@ def test_promote_refuse_force_and_roll_back(released, capsys):
         command(capsys, "promote", "--evidence", challenge(released, "b", **worse))
     record = json.loads((Path("data") / "p" / "promotion" / "hrad.json").read_text())
     assert not record["passed"] and record["bounds"] == dataclasses.asdict(Bounds())
+    assert not json.loads(released.get_model_version(NAME, "2").tags[VERDICT_TAG])["passed"]
     assert "champion version 1 (aaaaaaaaaaaa), challenger version 2 (bbbbbbbbbbbb)" in command(capsys, "status")
 
     forced = command(capsys, "promote", "--force", "an outage", "--evidence", challenge(released, "b", **worse))
@@ -94,6 +97,35 @@ def test_evidence_must_be_on_the_challenger_and_over_the_champion(released, caps
         command(capsys, "promote", "--evidence", "nowhere.json")
     with pytest.raises(SystemExit, match="nothing of pair q is registered"):
         main(["status", "--pair", "q"])
+
+
+def of_a_newer_kind(card):
+    card["kind"] = "prophet"
+
+
+@pytest.mark.parametrize(
+    ("seed", "change", "problem"),
+    [(5, None, "does not belong here: target.weights"), (0, of_a_newer_kind, "unknown controller kind 'prophet'")],
+)
+def test_a_bundle_that_does_not_serve_the_pair_is_refused_by_contract(
+    tmp_path, monkeypatch, capsys, seed, change, problem
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    toy_bench(tmp_path / "data" / "p", "promotion", {}).params.rename("params.yaml")
+    Path("data/p/device.json").rename("data/device.json")
+    random_bundle(
+        Path("data/p/bundles/hrad"), ModelPair(tiny_llama(seed=seed), tiny_llama(seed=1, layers=1)), change=change
+    )
+    main(["register"])
+    with pytest.raises(SystemExit, match=f"version 1 is refused: contract: .*{problem}"):
+        command(capsys, "promote")
+    record = json.loads(Path("data/p/promotion/hrad.json").read_text())
+    assert problem in record["evidence"]["problem"] and not record["evidence"]["documents"]
+    champions = Champions(new_client(f"sqlite:///{tmp_path}/mlflow.db"), NAME)
+    kept = json.loads(champions.client.get_model_version(NAME, "1").tags[VERDICT_TAG])
+    assert not kept["passed"] and kept["checks"] == record["checks"] and not kept["checks"][0]["passed"]
+    assert champions.champion() is None and champions.history() == []
 
 
 @pytest.fixture(scope="module")
