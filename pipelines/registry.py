@@ -174,7 +174,7 @@ def _log_model(tracking: Tracking, run_id: str | None, folder: Path, bundle: Bun
             python_model=str(MODEL_CODE),
             artifacts={"bundle": str(folder)},
             code_paths=[str(Path(path)) for path in predictors.__path__],
-            signature=_signature(bundle) if is_learned(bundle) else None,
+            signature=_signature(bundle) if is_learned(bundle) else False,  # False: MLflow looks for none
             pip_requirements=[f"{name}=={_public_version(name)}" for name in REQUIREMENTS],
             model_id=model_id,
         )

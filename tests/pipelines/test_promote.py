@@ -1,4 +1,4 @@
-"""The commands of release: promote, refuse, force, roll back, status and history, against a registry in one file."""
+"""The commands of release: promote, refuse, force, roll back, status and history, against every kind of registry."""
 
 import dataclasses
 import json
@@ -28,16 +28,16 @@ NAME = "p-hrad"
 
 
 @pytest.fixture
-def released(tmp_path, monkeypatch):
-    """A workspace whose registry has contents a, b and c as versions; `evidence(content, …)` writes evidence on one."""
+def released(tmp_path, monkeypatch, tracking_uri):
+    """A workspace whose registry has contents a, b and c as versions; `challenge(client, content, …)` writes evidence on one."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"promotion": {}}}}))
     write_json(tmp_path / "data" / "device.json", {"slug": "toy-1c"})
-    client = new_client(f"sqlite:///{tmp_path}/mlflow.db")
+    client = new_client(tracking_uri)
     client.create_registered_model(NAME)
     for content in "abc":
-        client.create_model_version(NAME, f"file:///nowhere/{content}", tags={BUNDLE_TAG: content * 64})
+        client.create_model_version(NAME, f"s3://nowhere/{content}", tags={BUNDLE_TAG: content * 64})
     return client
 
 
