@@ -33,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--predictor", required=True, help="name of the bundle (registered as PAIR-PREDICTOR)")
     add_place_arguments(parser, PLACES)
     parser.add_argument("--evidence", type=Path, help="judge this evidence instead of measuring it")
-    parser.add_argument("--force", metavar="REASON", help="promote even if the gate refuses; the reason is recorded")
+    parser.add_argument(
+        "--force",
+        metavar="REASON",
+        help="promote even if the gate refuses, unless the bundle does not serve the pair; the reason is recorded",
+    )
     parser.add_argument("--dry-run", action="store_true", help="measure and judge, change nothing")
 
 
@@ -65,12 +69,13 @@ def run(args: argparse.Namespace) -> None:
         )
     verdict = judge(evidence, bounds)
     print(json.dumps(verdict.to_record(), indent=2))
-    place = args.output / f"{args.predictor}.json"
+    place = args.output / f"{args.predictor}-{challenger.version}.json"
     write_json(place, judged(evidence, verdict, bounds))
     if args.dry_run:
         print(f"dry run: {'would pass' if verdict.passed else 'would be refused'}; nothing was changed ({place})")
         return
-    if not verdict.passed and not args.force:
+    if evidence.problem is not None or (not verdict.passed and not args.force):
+        champions.keep(challenger.version, verdict.to_record())
         raise ValueError(f"{champions.name} version {challenger.version} is refused: {'; '.join(verdict.reasons)}")
     over = None if champion is None else champion.sha256
     if evidence.baseline != (over or BEST_STATIC):

@@ -11,17 +11,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.registry import CHALLENGER, Registry
-    from predictors.bundle import CARD, read_bundle
-    from predictors.controllers import is_learned
+    from predictors.bundle import CARD
 
     folders = sorted(card.parent for card in args.data.glob(f"*/bundles/*/{CARD}"))
     if not folders:
         raise ValueError(f"no bundle under {args.data}/*/bundles/. Run the export stage (dvc repro) first.")
     registry = Registry()
     for folder in folders:
-        if not is_learned(read_bundle(folder)):
-            print(f"{folder}: settings without a network, not registered")
-            continue
         made = registry.register(folder.parents[1].name, folder)
         state = "registered" if made.is_new else "already registered"
         print(f"{folder}: {state} as {made.name} version {made.version}, alias {CHALLENGER}")

@@ -1,10 +1,15 @@
-"""The MLflow model registry: one registered model per pair and predictor, one version per bundle content."""
+"""The MLflow model registry: one registered model per pair and bundle, one version per bundle content.
+
+A version of a bundle with a network leads back to the run that trained it. Settings alone have no run; bundle ``auto`` names the
+runs of the bundles in it as tags ``run.<bundle>``. The content hash of ``auto`` covers theirs, which its card holds.
+"""
 
 import importlib.metadata
 import os
 import shutil
 import tempfile
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +17,10 @@ from typing import Any
 from pipelines.outputs import replacing
 from pipelines.tracking import Tracking, new_client, require_reachable, tracking_uri
 from predictors.bundle import CARD, Bundle, bundle_hash, read_bundle
-from predictors.controllers import learned_controller
+from predictors.controllers import is_learned, learned_controller
 
 BUNDLE_TAG = "bundle_sha256"
+RUN_TAG = "run."  # and the name of a bundle in bundle ``auto``
 CHALLENGER = "challenger"
 REQUIREMENTS = ("mlflow", "torch", "safetensors", "numpy")
 MODEL_CODE = Path(__file__).with_name("registered_model.py")
@@ -43,9 +49,10 @@ class Registry:
         Raises
         ------
         ValueError
-            If the bundle is damaged or was edited.
+            If the bundle, or one in it, is damaged or was edited.
         """
         bundle = read_bundle(folder)
+        _require_nested(folder, bundle)
         name, digest = f"{pair}-{folder.name}", bundle_hash(folder)
         version = self._version_of(name, digest)
         is_new = version is None
@@ -93,6 +100,7 @@ class Registry:
                     f"{name} version {version} was registered with content {(tagged or 'unknown')[:12]}, and what the registry "
                     f"holds now is {sha256[:12]}: not fetched. Register the bundle again."
                 )
+            _require_nested(bundle, read_bundle(bundle))
             with replacing(folder) as partial:
                 shutil.copytree(bundle, partial)
         return sha256
@@ -103,43 +111,86 @@ class Registry:
 
     def _new_version(self, name: str, pair: str, folder: Path, bundle: Bundle, digest: str) -> str:
         tracking = Tracking(pair, self.uri)
-        run_id = tracking.run_of(bundle.card["lineage"]["head_sha256"], bundle.card["selection"]["predictor"])
-        tags = {BUNDLE_TAG: digest, "pair": pair, "predictor": bundle.card["selection"]["predictor"]}
+        predictor = bundle.card.get("selection", {}).get("predictor", folder.name)
+        head = _head(bundle)
+        run_id = None if head is None else tracking.run_of(head, predictor)
+        tags = {BUNDLE_TAG: digest, "pair": pair, "predictor": predictor} | _nested_runs(tracking, folder, bundle)
         if not self.client.search_registered_models(f"name = '{name}'"):
             self.client.create_registered_model(name)
-        model = _log_model(self.uri, run_id, folder, bundle)
+        model = _log_model(tracking, run_id, folder, bundle)
         made = self.client.create_model_version(
             name, model.model_uri, run_id, tags=tags, model_id=model.model_id
         )  # tagged at birth: an interrupted call leaves no version without its hash
         return str(made.version)
 
 
-def _log_model(uri: str, run_id: str, folder: Path, bundle: Bundle) -> Any:
-    """Log the bundle as a model from code, with an explicit signature and requirements (inferring them takes seconds)."""
+def _head(bundle: Bundle) -> str | None:
+    """Content hash of the bundle's network, by which its run is found; ``None``: it has no network that was trained."""
+    head: str | None = bundle.card.get("lineage", {}).get("head_sha256")
+    return head
+
+
+def _nested(bundle: Bundle) -> dict[str, str]:
+    """Content hashes of the bundles in folders below this one's, by folder."""
+    routes = bundle.card.get("routes", [])
+    return {route["bundle"]: route.get("sha256") or "unknown" for route in routes if route.get("bundle")}
+
+
+def _require_nested(folder: Path, bundle: Bundle) -> None:
+    """`ValueError` unless the bundles below ``folder`` are those that its card names."""
+    for name, sha256 in _nested(bundle).items():
+        read_bundle(folder / name)
+        found = bundle_hash(folder / name)
+        if found != sha256:
+            raise ValueError(
+                f"{folder / name} is not the bundle that {folder} was made of: its content hash is {found[:12]}, not "
+                f"{sha256[:12]}. Run draftwright tune again."
+            )
+
+
+def _nested_runs(tracking: Tracking, folder: Path, bundle: Bundle) -> dict[str, str]:
+    """As tags: the runs that trained the bundles below this one's, of those that the server knows."""
+    heads = {name: _head(read_bundle(folder / name)) for name in _nested(bundle)}
+    runs = {name: tracking.found_run(head) for name, head in heads.items() if head is not None}
+    return {f"{RUN_TAG}{name}": run_id for name, run_id in runs.items() if run_id is not None}
+
+
+def _log_model(tracking: Tracking, run_id: str | None, folder: Path, bundle: Bundle) -> Any:
+    """Log the bundle as a model from code, in its run if it has one. Requirements are explicit: inferring them takes seconds."""
     os.environ.setdefault("MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK", "true")
     import mlflow
+
+    import predictors
+
+    kind = bundle.card["kind"]
+    mlflow.set_tracking_uri(tracking.uri)
+    model_id = None
+    if run_id is None:  # its experiment is the pair's all the same
+        model_id = tracking.client.create_logged_model(tracking.experiment_id, name=kind).model_id
+    with warnings.catch_warnings(), mlflow.start_run(run_id=run_id) if run_id else nullcontext():
+        warnings.filterwarnings("ignore", message=".*input example was not provided")  # the signature is explicit
+        return mlflow.pyfunc.log_model(
+            name=kind,
+            python_model=str(MODEL_CODE),
+            artifacts={"bundle": str(folder)},
+            code_paths=[str(Path(path)) for path in predictors.__path__],
+            signature=_signature(bundle) if is_learned(bundle) else False,  # False: MLflow looks for none
+            pip_requirements=[f"{name}=={_public_version(name)}" for name in REQUIREMENTS],
+            model_id=model_id,
+        )
+
+
+def _signature(bundle: Bundle) -> Any:
+    """What the network of a learned controller takes and gives."""
     import numpy as np
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    import predictors
-
     controller = learned_controller(bundle)
-    signature = ModelSignature(
+    return ModelSignature(
         inputs=Schema([TensorSpec(np.dtype("float32"), (-1, controller.num_features))]),
         outputs=Schema([TensorSpec(np.dtype("float32"), (-1, controller.num_outputs))]),
     )
-    mlflow.set_tracking_uri(uri)
-    with warnings.catch_warnings(), mlflow.start_run(run_id=run_id):
-        warnings.filterwarnings("ignore", message=".*input example was not provided")  # the signature is explicit
-        return mlflow.pyfunc.log_model(
-            name=bundle.card["kind"],
-            python_model=str(MODEL_CODE),
-            artifacts={"bundle": str(folder)},
-            code_paths=[str(Path(path)) for path in predictors.__path__],
-            signature=signature,
-            pip_requirements=[f"{name}=={_public_version(name)}" for name in REQUIREMENTS],
-        )
 
 
 def _public_version(package: str) -> str:

@@ -100,13 +100,18 @@ class Tracking:
 
     def run_of(self, head_sha256: str, name: str) -> str:
         """The newest run that trained this head; a new one where the head came from a cache."""
+        found = self.found_run(head_sha256)
+        if found is not None:
+            return found
+        with self.new_run(name, {}, {HEAD_TAG: head_sha256, "restored_from_cache": "true"}) as run_id:
+            return run_id
+
+    def found_run(self, head_sha256: str) -> str | None:
+        """The newest run that trained this head, if this server knows it."""
         found = self.client.search_runs(
             [self.experiment_id], f"tags.{HEAD_TAG} = '{head_sha256}'", order_by=["start_time DESC"], max_results=1
         )
-        if found:
-            return str(found[0].info.run_id)
-        with self.new_run(name, {}, {HEAD_TAG: head_sha256, "restored_from_cache": "true"}) as run_id:
-            return run_id
+        return str(found[0].info.run_id) if found else None
 
     def lightning_logger(self, run_id: str) -> "Logger":
         """A logger for curves in that run; nothing of the model is logged by it."""

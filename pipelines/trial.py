@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> None:
 
 def tried(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path]) -> "Evidence":
     """What a trial of the ``challenger`` among ``bundles`` says of it, over the ``champion`` there or over the best static chain.
+    A bundle that does not serve the pair is not timed.
 
     Reads from ``args`` what `open_bench` does, and ``output``, below which decodes and provenance are written.
     """
@@ -54,6 +55,7 @@ def tried(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path])
     from pipelines.measuring.decoding_table import DECODES, write_table
     from pipelines.measuring.exactness import load_float32
     from pipelines.outputs import write_json
+    from pipelines.pair_folder import read_pair
     from pipelines.promotion import trial
     from pipelines.promotion.names import DECODING
     from pipelines.prompt_table import read_prompts
@@ -61,6 +63,12 @@ def tried(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path])
 
     challenger = bundles[trial.CHALLENGER]
     hashes = {f"{who}_sha256": bundle_hash(folder) for who, folder in bundles.items()}
+    champion = hashes.get(f"{trial.CHAMPION}_sha256")
+    place = read_pair(args.pair_folder)
+    precise = load_float32(place.target, place.draft, place.tokenizer)
+    problem = trial.problem_of(challenger, precise)
+    if problem is not None:
+        return trial.unservable(args.pair, predictor, challenger, champion, problem)
     config = replace(
         load_parameters(trial.TrialConfig, args.pair, "trial", args.params),
         temperatures=tuple(made.temperature for made in trial.settings_of(challenger)),
@@ -68,9 +76,8 @@ def tried(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path])
     bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts}, **hashes)
     study = trial.TrialStudy(bench.pair, config, bundles, bench.prompts, bench.log)
     rows = study.run()
-    place = bench.location
     exactness = trial.exact(
-        load_float32(place.target, place.draft, place.tokenizer),
+        precise,
         challenger,
         [prompt.tokens for prompt in bench.prompts[TEST][: config.exactness_prompts]],
         config.max_new_tokens,
@@ -80,7 +87,6 @@ def tried(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path])
     write_table(bench.folder / DECODING, rows, DECODES)
     write_json(bench.folder / PROVENANCE, origin)
     bench.log.remove()
-    champion = hashes.get(f"{trial.CHAMPION}_sha256")
     return trial.evidence_of(
         args.pair, predictor, challenger, champion, pd.DataFrame(rows), exactness, learned, config, origin
     )

@@ -1,11 +1,12 @@
-"""A small random bundle of a learned controller for a pair, without any training."""
+"""Small bundles for a pair: random learned controllers without any training, settings alone, and ``auto`` of them."""
 
 import dataclasses
+import shutil
 
 import torch
 
 from predictors.actions import Action
-from predictors.bundle import write_bundle
+from predictors.bundle import AUTO, bundle_hash, write_bundle
 from predictors.contract import CaptureContract, ServingRange
 from predictors.features import FeatureSpec
 from predictors.latency.actions import Prices, Traffic
@@ -56,6 +57,28 @@ def random_bundle(
     if change is not None:
         change(card)
     write_bundle(folder, card, network.state_dict())
+    return folder
+
+
+def settings_bundle(folder, pair, decoder):
+    """Write settings alone: a ``decoder`` configuration, made for ``pair``."""
+    contract = CaptureContract(pair_identity(pair, ()), _serving(pair, (0.0, 1.0)), provenance={})
+    write_bundle(folder, {"kind": "fixed", "contract": contract.to_json(), "decoder": decoder}, {})
+    return folder
+
+
+def auto_bundle(folder, pair, routes):
+    """Write a bundle of kind ``auto`` without any bundle in it."""
+    contract = CaptureContract(pair_identity(pair, ()), _serving(pair, (0.0, 1.0)), provenance={})
+    write_bundle(folder, {"kind": AUTO, "contract": contract.to_json(), "decoder": {}, "routes": routes}, {})
+    return folder
+
+
+def routed_bundle(folder, pair, bundle, decoder):
+    """Write a bundle of kind ``auto``: a copy of ``bundle`` for greedy requests, the ``decoder`` configuration for others."""
+    greedy = {"settings": {"temperature": 0.0}, "bundle": bundle.name, "sha256": bundle_hash(bundle)}
+    auto_bundle(folder, pair, [greedy, {"settings": {"temperature": 1.0}, "decoder": decoder}])
+    shutil.copytree(bundle, folder / bundle.name)
     return folder
 
 

@@ -112,8 +112,12 @@ class Champions:
             if made is None or made.sha256 == over:
                 what = "is the champion already" if made else "does not exist"
                 raise ValueError(f"{self.name} version {version} {what}: nothing was changed.")
-            self.client.set_model_version_tag(self.name, version, VERDICT_TAG, json.dumps(verdict, sort_keys=True))
+            self.keep(version, verdict)
             return self._record(PROMOTED, made, forced)
+
+    def keep(self, version: str, verdict: dict[str, Any]) -> None:
+        """Keep the gate's record, be it a refusal, as a tag of the version."""
+        self.client.set_model_version_tag(self.name, version, VERDICT_TAG, json.dumps(verdict, sort_keys=True))
 
     def rollback(self) -> Event:
         """Put back the champion before this one; `ValueError` if there is none."""

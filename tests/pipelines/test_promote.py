@@ -1,4 +1,4 @@
-"""The commands of release: promote, refuse, force, roll back, status and history, against a registry in one file."""
+"""The commands of release: promote, refuse, force, roll back, status and history, against every kind of registry."""
 
 import dataclasses
 import json
@@ -16,30 +16,32 @@ from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.outputs import write_json
 from pipelines.promote import read_evidence
 from pipelines.promotion import trial
+from pipelines.promotion.champions import VERDICT_TAG, Champions
 from pipelines.promotion.gate import BEST_STATIC, Bounds, judge
 from pipelines.promotion.names import DECODING, VERDICT
 from pipelines.registry import BUNDLE_TAG, CHALLENGER
 from pipelines.tracking import new_client
 from predictors.bundle import bundle_hash
 from runtime import ModelPair
-from tests.bundles import random_bundle
+from tests.bundles import auto_bundle, random_bundle, routed_bundle
 from tests.pipelines.test_gate import GOOD
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
+from tests.toys import tiny_llama
 
 NAME = "p-hrad"
 
 
 @pytest.fixture
-def released(tmp_path, monkeypatch):
-    """A workspace whose registry has contents a, b and c as versions; `evidence(content, …)` writes evidence on one."""
+def released(tmp_path, monkeypatch, tracking_uri):
+    """A workspace whose registry has contents a, b and c as versions; `challenge(client, content, …)` writes evidence on one."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"promotion": {}}}}))
     write_json(tmp_path / "data" / "device.json", {"slug": "toy-1c"})
-    client = new_client(f"sqlite:///{tmp_path}/mlflow.db")
+    client = new_client(tracking_uri)
     client.create_registered_model(NAME)
     for content in "abc":
-        client.create_model_version(NAME, f"file:///nowhere/{content}", tags={BUNDLE_TAG: content * 64})
+        client.create_model_version(NAME, f"s3://nowhere/{content}", tags={BUNDLE_TAG: content * 64})
     return client
 
 
@@ -67,8 +69,9 @@ def test_promote_refuse_force_and_roll_back(released, capsys):
         SystemExit, match=r"version 2 is refused: gain: \+1\.0% \(-2\.0% to \+4\.0%\) over champion aaaaaaaaaaaa"
     ):
         command(capsys, "promote", "--evidence", challenge(released, "b", **worse))
-    record = json.loads((Path("data") / "p" / "promotion" / "hrad.json").read_text())
+    record = json.loads((Path("data") / "p" / "promotion" / "hrad-2.json").read_text())
     assert not record["passed"] and record["bounds"] == dataclasses.asdict(Bounds())
+    assert not json.loads(released.get_model_version(NAME, "2").tags[VERDICT_TAG])["passed"]
     assert "champion version 1 (aaaaaaaaaaaa), challenger version 2 (bbbbbbbbbbbb)" in command(capsys, "status")
 
     forced = command(capsys, "promote", "--force", "an outage", "--evidence", challenge(released, "b", **worse))
@@ -98,6 +101,36 @@ def test_evidence_must_be_on_the_challenger_and_over_the_champion(released, caps
         command(capsys, "promote", "--evidence", "nowhere.json")
     with pytest.raises(SystemExit, match="nothing of pair q is registered"):
         main(["status", "--pair", "q"])
+
+
+def of_a_newer_kind(card):
+    card["kind"] = "prophet"
+
+
+@pytest.mark.parametrize(
+    ("seed", "change", "problem"),
+    [(5, None, "does not belong here: target.weights"), (0, of_a_newer_kind, "unknown controller kind 'prophet'")],
+)
+def test_a_bundle_that_does_not_serve_the_pair_is_refused_by_contract(
+    tmp_path, monkeypatch, capsys, seed, change, problem
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    toy_bench(tmp_path / "data" / "p", "promotion", {}).params.rename("params.yaml")
+    Path("data/p/device.json").rename("data/device.json")
+    random_bundle(
+        Path("data/p/bundles/hrad"), ModelPair(tiny_llama(seed=seed), tiny_llama(seed=1, layers=1)), change=change
+    )
+    main(["register"])
+    for forced in ([], ["--force", "an outage"]):
+        with pytest.raises(SystemExit, match=f"version 1 is refused: contract: .*{problem}"):
+            command(capsys, "promote", *forced)
+    record = json.loads(Path("data/p/promotion/hrad-1.json").read_text())
+    assert problem in record["evidence"]["problem"] and not record["evidence"]["documents"]
+    champions = Champions(new_client(f"sqlite:///{tmp_path}/mlflow.db"), NAME)
+    kept = json.loads(champions.client.get_model_version(NAME, "1").tags[VERDICT_TAG])
+    assert not kept["passed"] and kept["checks"] == record["checks"] and not kept["checks"][0]["passed"]
+    assert champions.champion() is None and champions.history() == []
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +181,15 @@ def test_a_trial_is_evidence(tried):
         assert any(made.gain["value"] == pytest.approx(gain) for gain in gains)
         bounds = Bounds(min_documents=2, slice_margin=9)
         assert {check.name for check in judge(made, bounds).checks if not check.passed} <= {"gain"}
+
+
+def test_auto_is_calibrated_as_badly_as_the_worst_of_its_bundles(tried, tmp_path):
+    pair, bundles, _, _ = tried
+    settings = {"method": "autoregressive"}
+    whole = routed_bundle(tmp_path / "auto", pair, bundles["challenger"], settings)
+    assert trial.calibration_error(whole) == 0.02 == trial.calibration_error(bundles["challenger"])
+    alone = auto_bundle(tmp_path / "alone", pair, [{"settings": {"temperature": 0.0}, "decoder": settings}])
+    assert trial.calibration_error(alone) is None
 
 
 def test_the_stage_leaves_evidence_that_promote_reads(tmp_path):

@@ -85,12 +85,14 @@ def test_bundles_decode_as_their_cards_say_with_and_without_a_draft(folder, pair
             )
 
 
-def test_settings_alone_are_not_registered_nor_repriced(folder, pair, capsys, monkeypatch, tmp_path):
+def test_settings_alone_are_registered_but_not_repriced(folder, pair, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     (tmp_path / "data" / "p").mkdir(parents=True)
     (tmp_path / "data" / "p" / "bundles").symlink_to(folder / "bundles")
     register.run(Namespace(data=tmp_path / "data"))
-    assert capsys.readouterr().out.count("settings without a network, not registered") == 3
+    out = capsys.readouterr().out
+    assert all(f"registered as p-{method} version 1, alias challenger" in out for method in METHODS)
     bundle, latency = folder / "bundles" / "lookahead", folder / "latency" / "toy-1c.json"
     with warnings.catch_warnings():
         warnings.simplefilter("error")

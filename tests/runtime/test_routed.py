@@ -4,13 +4,12 @@ import json
 
 import pytest
 
-from predictors.bundle import AUTO, bundle_hash, read_bundle, write_bundle
-from predictors.contract import CaptureContract, ContractError, ServingRange
+from predictors.bundle import read_bundle
+from predictors.contract import ContractError
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.routed import RoutedDecoder
-from runtime.identity import pair_identity
 from tests.ancestral import target_law
-from tests.bundles import random_bundle
+from tests.bundles import auto_bundle, random_bundle, routed_bundle
 from tests.toys import TableModel, output_law, tiny_llama, total_variation
 
 CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}}
@@ -23,22 +22,13 @@ def pair():
     return ModelPair(tiny_llama(seed=0), tiny_llama(seed=1))
 
 
-def auto_bundle(folder, pair, routes):
-    contract = CaptureContract(pair_identity(pair, ()), ServingRange("float32", ((0.0, 0.0, 1.0),), 1, 200), {})
-    write_bundle(folder, {"kind": AUTO, "contract": contract.to_json(), "decoder": {}, "routes": routes}, {})
-    return folder
-
-
 def at(temperature, **what):
     return {"settings": {"temperature": temperature}, **what}
 
 
 def with_controller(folder, pair):
     """Greedy requests by a learned controller, others by a chain."""
-    hash_ = bundle_hash(random_bundle(folder / "made", pair))
-    auto_bundle(folder / "auto", pair, [at(0.0, bundle="hrad", sha256=hash_), at(1.0, decoder=CHAIN)])
-    (folder / "made").rename(folder / "auto" / "hrad")
-    return folder / "auto"
+    return routed_bundle(folder / "auto", pair, random_bundle(folder / "hrad", pair), CHAIN)
 
 
 def test_requests_go_to_the_decoder_of_their_settings(pair, tmp_path):

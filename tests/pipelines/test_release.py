@@ -1,0 +1,161 @@
+"""A release from registration to rollback by the real commands, with real bundles, against every kind of registry."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.cli import main
+from pipelines.outputs import write_json
+from pipelines.promotion.champions import CHAMPION, Champions
+from pipelines.promotion.gate import BEST_STATIC
+from pipelines.registry import CHALLENGER
+from pipelines.tracking import new_client
+from predictors.bundle import bundle_hash
+from runtime import ModelPair, Randomness, load_decoder
+from tests.bundles import random_bundle, routed_bundle
+from tests.pipelines.test_gate import GOOD
+from tests.toys import tiny_llama
+
+NAME = "p-auto"
+CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}}
+WORSE = {"value": 0.01, "low": -0.02, "high": 0.04}
+ROOT = Path(__file__).parents[2]
+SECONDS = 120
+
+
+@pytest.fixture
+def pair():
+    return ModelPair(tiny_llama(seed=0), tiny_llama(seed=1))
+
+
+@pytest.fixture
+def champions(tmp_path, monkeypatch, tracking_uri):
+    """A workspace without any bundle, and the registry's champions of ``auto``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"promotion": {}}}}))
+    write_json(tmp_path / "data" / "device.json", {"slug": "toy-1c"})
+    return Champions(new_client(tracking_uri), NAME)
+
+
+def export(pair, number):
+    """Write the ``number``-th bundle ``auto``; its content hash."""
+    made = random_bundle(Path("made") / str(number) / "hrad", pair, seed=number)
+    return bundle_hash(routed_bundle(Path("data/p/bundles/auto"), pair, made, CHAIN))
+
+
+def evidence(content, over, **changes):
+    """The file of evidence on the bundle of that ``content``."""
+    made = dataclasses.replace(GOOD, predictor="auto", bundle_sha256=content, baseline=over, **changes)
+    write_json(Path(f"{content[:8]}.json"), dataclasses.asdict(made))
+    return f"{content[:8]}.json"
+
+
+def command(capsys, name, *arguments):
+    capsys.readouterr()
+    of = {"register": [], "status": ["--pair", "p"]}.get(name, ["--pair", "p", "--predictor", "auto"])
+    main([name, *of, *arguments])
+    return capsys.readouterr().out
+
+
+def promotion(evidence, output):
+    """A process that promotes by what the pipe ``evidence`` will say, from a workspace of its own."""
+    os.mkfifo(evidence)
+    command = [sys.executable, "-m", "pipelines", "promote", "--pair", "p", "--predictor", "auto"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with output.open("wb") as file:
+        return subprocess.Popen(
+            [*command, "--evidence", evidence, "--output", f"{evidence}-verdict"],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+
+
+def opened(pipe, process, output):
+    """The pipe for writing, as soon as the process waits for what it will say."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        assert process.poll() is None and time.monotonic() < deadline, output.read_text()
+        with suppress(OSError):  # nobody reads yet
+            return os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "w")
+        time.sleep(0.05)
+
+
+def text(folder, pair):
+    decoder = load_decoder(folder, pair)
+    return decoder.generate([1, 2, 3], max_new_tokens=12, temperature=1.0, randomness=Randomness(0)).tokens
+
+
+def test_a_release_from_registration_to_rollback(champions, pair, capsys):
+    first, second, third = contents = [export(pair, number) for number in (1, 2, 3)]
+    assert len(set(contents)) == 3
+    for number, content in enumerate(contents, 1):
+        export(pair, number)
+        assert f"registered as {NAME} version {number}, alias challenger" in command(capsys, "register")
+        assert f"already registered as {NAME} version {number}" in command(capsys, "register")
+        assert f"challenger version {number} ({content[:12]})" in command(capsys, "status")
+        if number == 1:
+            promoted = command(capsys, "promote", "--evidence", evidence(content, BEST_STATIC))
+            assert "version 1 is champion" in promoted
+        if number == 2:
+            file = evidence(content, first, gain=WORSE)
+            with pytest.raises(SystemExit, match="version 2 is refused: gain"):
+                command(capsys, "promote", "--evidence", file)
+            assert f"champion version 1 ({first[:12]})" in command(capsys, "status")
+            forced = command(capsys, "promote", "--evidence", file, "--force", "an outage")
+            assert "version 2 is champion, forced: an outage" in forced
+    assert "version 3 is champion" in command(capsys, "promote", "--evidence", evidence(third, second))
+    assert "version 3 rolled back, version 2 is champion again" in command(capsys, "rollback")
+    assert "version 2 rolled back, version 1 is champion again" in command(capsys, "rollback")
+    lines = [line.split() for line in command(capsys, "history").splitlines()]
+    assert [(line[3], line[5]) for line in lines] == [
+        *(("1", "promoted"), ("2", "promoted"), ("3", "promoted")),
+        *(("3", "rolled"), ("2", "rolled")),
+    ]
+
+    main(["fetch", f"models:/{NAME}@champion", "served"])
+    export(pair, 1)
+    assert bundle_hash("served") == first and text("served", pair) == text("data/p/bundles/auto", pair)
+
+
+def test_of_two_processes_that_promote_at_once_one_fails_loudly(champions, pair, capsys):
+    contents = {}
+    for number in (1, 2, 3):
+        contents[str(number)] = export(pair, number)
+        command(capsys, "register")
+    champions.client.set_registered_model_alias(NAME, CHALLENGER, "1")
+    command(capsys, "promote", "--evidence", evidence(contents["1"], BEST_STATIC))
+
+    outputs = {version: Path(f"{version}.txt") for version in "23"}
+    processes, pipes = {}, {}
+    try:
+        for version, output in outputs.items():
+            champions.client.set_registered_model_alias(NAME, CHALLENGER, version)
+            processes[version] = promotion(f"pipe-{version}", output)
+            pipes[version] = opened(f"pipe-{version}", processes[version], output)  # it knows champion and challenger
+        for version, pipe in pipes.items():
+            with pipe:
+                pipe.write(Path(evidence(contents[version], contents["1"])).read_text())
+        codes = {version: process.wait(SECONDS) for version, process in processes.items()}
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+    assert sorted(codes.values()) == [0, 1], [output.read_text() for output in outputs.values()]
+    winner, loser = sorted(codes, key=codes.__getitem__)
+    assert f"version {winner} is champion" in outputs[winner].read_text()
+    assert f"by now champion {contents[winner][:12]} is the champion. Measure again" in outputs[loser].read_text()
+    made = [(event.number, event.version, event.sha256) for event in champions.history()]
+    assert made == [(number, version, contents[version]) for number, version in enumerate(["1", winner], 1)]
+    assert str(champions.client.get_registered_model(NAME).aliases[CHAMPION]) == winner
+    assert not champions.client.search_registered_models(f"name = '{NAME}.lock'")
+    main(["fetch", f"models:/{NAME}@champion", "served"])
+    assert bundle_hash("served") == contents[winner]
