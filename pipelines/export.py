@@ -39,10 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("predictors", type=Path, help="folder of trained predictors")
     parser.add_argument("calibration", type=Path, help="folder of their calibration records")
     parser.add_argument("output", type=Path, help="bundle folder to write")
+    parser.add_argument(
+        "--positions", type=Path, help="folder of position traces, for the card's reference (draftwright drift)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.head_folder import read_head
+    from pipelines.reference import KEY, reference
     from predictors.bundle import write_bundle
 
     config = load_parameters(ExportConfig, args.pair, f"export.{args.bundle}", args.params)
@@ -64,7 +68,8 @@ def run(args: argparse.Namespace) -> None:
     card = build_card(
         heads[chosen], records[chosen], selection(chosen, values, records), _decoder(config, heads[chosen].spec.gamma)
     )
-    write_bundle(args.output, card, heads[chosen].network.state_dict())
+    tensors = heads[chosen].network.state_dict()
+    write_bundle(args.output, card | {KEY: reference(card, tensors, args.positions)}, tensors)
     print(f"{args.output}: {card['selection']['reason']}")
 
 

@@ -23,6 +23,7 @@ from predictors.decision_rule import Thresholds
 from predictors.features import FeatureSpec, served_features
 from predictors.latency.profile import LatencyProfile
 from predictors.network import ServedHead, build_network
+from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
 
@@ -37,9 +38,10 @@ class HeadSession(Session):
         self.retains = False  # decides on a branch that survived
         self.uncalibrated = not controller.guard.covers(settings)
         self.bypassed = False
+        self.forecasts: list[Forecast] = []
 
     def plan(self, root: Root) -> int | None:
-        self.asked = 0
+        self.asked, self.forecasts = 0, []
         self.retains = root.previous is not None and not root.previous.ends_segment
         self.decision = self.controller.settled(self.retains)
         self.bypassed = self.uncalibrated or not self.controller.guard.reaches(root.position)
@@ -74,6 +76,8 @@ class HeadSession(Session):
         self.asked += 1
         probabilities_L, distance = self.controller.predict(root, law)
         finite = bool(torch.isfinite(probabilities_L).all())
+        if finite:
+            self.forecasts.append(Forecast(0, 1 - float(probabilities_L[0]), distance))  # class 0: nothing is accepted
         self.bypassed = not self.controller.guard.trusts(finite, distance, self.controller.thresholds.max_distance)
         return None if self.bypassed else self.controller.decide(probabilities_L, self.retains)
 
