@@ -81,23 +81,21 @@ def run(args: argparse.Namespace) -> None:
 def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Records in the order of their writing, and how many lines are damaged."""
     rotated = [file for file in path.parent.glob(f"{path.name}.*") if file.suffix[1:].isdigit()]
-    files = [*sorted(rotated, key=lambda file: -int(file.suffix[1:])), path]
+    files = sorted(rotated, key=lambda file: -int(file.suffix[1:])) + ([path] if path.exists() or not rotated else [])
     records: list[dict[str, Any]] = []
     damaged = 0
     for line in (line for file in files for line in file.read_text(errors="replace").splitlines()):
         try:
-            record = json.loads(line)
-            records.append(record | {"statistics": _statistics(record)})
+            records.append(_record(json.loads(line)))
         except (json.JSONDecodeError, KeyError, TypeError):
             damaged += 1
     return records, damaged
 
 
-def _statistics(record: dict[str, Any]) -> dict[str, float]:
+def _record(line: dict[str, Any]) -> dict[str, Any]:
     from predictors.monitoring import statistics_of
 
-    record["bundle"], record["setting"], record["emitted"]
-    return statistics_of(record)
+    return {name: line[name] for name in ("bundle", "setting", "emitted")} | {"statistics": statistics_of(line)}
 
 
 def _samples(windows: dict[str, list[dict]], references: "dict[str, Reference]") -> "Samples":
