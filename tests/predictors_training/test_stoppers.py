@@ -239,6 +239,21 @@ pairs:
     features = TokenTable.read(folder).rows("test").features("before")[:50]
     chances = controller.outputs(features)[:, 0].detach()
     assert ((chances > 0) & (chances < 1)).all() and float(chances.std()) > 0.1
+    assert "exported without position traces" in read_bundle(bundle).card["reference"]["missing"]
+    with pytest.raises(SystemExit, match="nowhere.* is missing: collection did not finish"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        main(
+            [
+                "stopper",
+                *names,
+                str(folder),
+                str(record),
+                str(bundle),
+                *places,
+                "--positions",
+                str(tmp_path / "nowhere"),
+            ]
+        )
     with pytest.raises(SystemExit, match="section 'two' is missing. Sections there: one"):
         names[3] = "two"
         main(["stopper", *names, str(folder), str(record), str(bundle), *places])
