@@ -115,8 +115,7 @@ def _notes(bundle: Path, windows: dict[str, list[dict]], references: "dict[str, 
     for setting, records in windows.items():
         if setting not in references:
             notes.append(
-                f"{setting}: {len(records)} requests, and {bundle} has no reference there: {missing}. "
-                "Name it in traces.positions.temperatures and export the bundle again (dvc repro), or watch another bundle."
+                f"{setting}: {len(records)} requests, and {bundle} has no reference there: {missing.rstrip('.')}."
             )
         elif len(records) < LEAST:
             notes.append(f"{setting}: {len(records)} requests are too few; a comparison takes {LEAST}.")

@@ -25,11 +25,13 @@ from runtime.presets import expanded
 
 KEY = "reference"  # in the card
 SEED = 0
+OLD = "the bundle was exported before there were references. Export it again (dvc repro)"
+ELSEWHERE = "it has some where the bundle is calibrated and texts are recorded (traces.positions.temperatures)"
 
 
 def read_reference(card: Mapping[str, Any]) -> tuple[dict[str, Reference], str]:
     """References by sampling setting, and why there are no others."""
-    made = card.get(KEY, {"settings": {}, "missing": "the bundle was exported before there were references"})
+    made = card.get(KEY, {"settings": {}, "missing": OLD})
     where = f"card.json: {KEY}"
     references = {
         name: Reference(
@@ -37,13 +39,13 @@ def read_reference(card: Mapping[str, Any]) -> tuple[dict[str, Reference], str]:
         )
         for name, one in made["settings"].items()
     }
-    return references, made["missing"] or "nothing was recorded at other sampling settings"
+    return references, made["missing"] or ELSEWHERE
 
 
 def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], positions: Path | None) -> dict[str, Any]:
     """The card's entry of a bundle, by the position traces in ``positions``."""
     if positions is None:
-        return _missing("the bundle was exported without position traces: name their folder")
+        return _missing("the bundle was exported without position traces. Export it again with --positions")
     bundle, recorded = Bundle(dict(card), dict(tensors)), _texts(positions)
     try:
         controller = CONTROLLERS[card["kind"]].from_bundle(bundle)
@@ -118,7 +120,9 @@ def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading:
         return counts
     kind = drafter.pop("kind") if method == "speculative" else method
     if kind != "chain":
-        raise ValueError(f"{kind} cannot be replayed: position traces know chains and their branches only")
+        raise ValueError(
+            f"{kind} cannot be replayed, as position traces know chains and their branches only. Watch its tokens/s"
+        )
     chain = parse_config(ChainConfig, drafter, "decoder.drafter")
     counts = RequestCounts(text.budget, chain.depth)
     for one in replayed(text, controller, chain.depth, reading.accepted(verifier).__getitem__):

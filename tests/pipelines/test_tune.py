@@ -19,6 +19,7 @@ from pipelines.measuring.tuning.halving import Halving
 from pipelines.measuring.tuning.names import CHOICES, DECODING
 from pipelines.measuring.tuning.study import TuneConfig
 from pipelines.outputs import write_json
+from pipelines.reference import OLD
 from predictors.bundle import read_bundle
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, load_decoder
@@ -164,7 +165,7 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch):
     assert set(timed[timed["split"] == "test"]["drafter"]) == {"hrad", "chain-3", PLAIN}
     card = read_bundle(tmp_path / "bundles" / "auto").card
     assert card["routes"][0]["bundle"] == "hrad"
-    assert card["reference"] == {"settings": {}, "missing": "T=0: the bundle was exported before there were references"}
+    assert card["reference"] == {"settings": {}, "missing": f"T=0: {OLD}"}
     texts = [
         load_decoder(tmp_path / "bundles" / folder, pair).generate(
             [1, 2, 3], max_new_tokens=12, randomness=Randomness(0)
