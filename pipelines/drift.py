@@ -8,6 +8,7 @@ too, and compares the last requests of this bundle at every sampling setting wit
     accepted   accepted tokens a round
     residual   share of forecast tokens that were accepted, less the forecast one: calibration error
     distance   squared distance of the features from the training rows
+    feature i  the first of their standardised coordinates
 
 A stationary stream is flagged at the rate of --false-alarm, by all comparisons of a call together; a shift as large as the column
 'detects' says is missed in 10 of 100 calls. Exit codes: 0 no drift, 3 drift, 4 too few requests or no reference. Where the pair's

@@ -3,6 +3,7 @@
     accepted = accepted tokens / rounds
     residual = Σ (outcome - probability) / forecasts that came to a test            calibration error
     distance = Σ squared distance of the features from the training rows / questions
+    feature i = Σ their i-th standardised coordinate / questions                    a head's are principal components
 
 A forecast of `predictors.rounds` comes to a test where the round submitted a token at its place and accepted all before it; the
 outcome is whether it was accepted too. Rounds count that the request's budget left whole, so that short requests compare with
@@ -14,13 +15,15 @@ mean x̄_d):
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 from statistics import fmean, stdev
+from typing import Any
 
 from predictors.rounds import Forecast
 
-ACCEPTED, RESIDUAL, DISTANCE = STATISTICS = ("accepted", "residual", "distance")
+ACCEPTED, RESIDUAL, DISTANCE, FEATURE = "accepted", "residual", "distance", "feature"
 
 
 @dataclass
@@ -36,6 +39,7 @@ class RequestCounts:
     accepted: int = 0
     questions: int = 0
     distance: float = 0.0
+    sketch: tuple[float, ...] = ()
     tested: int = 0
     probability: float = 0.0
     outcomes: int = 0
@@ -49,26 +53,28 @@ class RequestCounts:
         self.submitted += submitted
         self.accepted += accepted
         passed = min(accepted, submitted)
-        for place, probability, distance in forecasts:
+        for place, probability, distance, sketch in forecasts:
             self.questions += 1
             self.distance += distance
+            self.sketch = tuple(map(add, self.sketch, sketch)) if self.sketch else sketch
             if place < submitted and place <= passed:
                 self.tested += 1
                 self.probability += probability
                 self.outcomes += place < passed
 
     def statistics(self) -> dict[str, float]:
-        """By name of `STATISTICS`, those of which the request says something."""
+        """By name, those of which the request says something."""
         return statistics_of(vars(self))
 
 
-def statistics_of(counts: dict[str, float]) -> dict[str, float]:
+def statistics_of(counts: Mapping[str, Any]) -> dict[str, float]:
     """Statistics of a request's ``counts``, as `RequestCounts` names them."""
     fractions = {
         ACCEPTED: (counts["accepted"], counts["rounds"]),
         RESIDUAL: (counts["outcomes"] - counts["probability"], counts["tested"]),
         DISTANCE: (counts["distance"], counts["questions"]),
     }
+    fractions |= {f"{FEATURE} {i}": (total, counts["questions"]) for i, total in enumerate(counts["sketch"])}
     known = {name: above / below for name, (above, below) in fractions.items() if below}
     return {name: value for name, value in known.items() if math.isfinite(value)}
 
@@ -108,11 +114,12 @@ class Reference:
     @staticmethod
     def of(counted: Sequence[RequestCounts], documents: Sequence[str]) -> "Reference":
         """Of one count per request, each with its document."""
-        found: dict[str, tuple[list[float], list[str]]] = {name: ([], []) for name in STATISTICS}
+        found: dict[str, tuple[list[float], list[str]]] = {}
         for counts, document in zip(counted, documents, strict=True):
             for name, value in counts.statistics().items():
-                found[name][0].append(value)
-                found[name][1].append(document)
+                values, of = found.setdefault(name, ([], []))
+                values.append(value)
+                of.append(document)
         levels = {name: Level.of(*some) for name, some in found.items()}
         known = {name: level for name, level in levels.items() if level is not None}
         return Reference(fmean(counts.emitted for counts in counted), known)

@@ -36,11 +36,13 @@ class Span:
 
 class Forecast(NamedTuple):
     """What a learned controller said when it was asked: if the target accepts the first ``place`` tokens of a round's chain, it
-    accepts the next one with this ``probability``. Its features lie at squared ``distance`` from the training rows."""
+    accepts the next one with this ``probability``. Its features lie at squared ``distance`` from the training rows; ``sketch``
+    holds the first of their standardised coordinates."""
 
     place: int
     probability: float
     distance: float
+    sketch: tuple[float, ...] = ()
 
 
 @dataclass

@@ -93,12 +93,12 @@ class StopSession(Session):
     def _read(self, laws: Sequence[NextLaw]) -> None:
         controller = self.controller
         self.asked += 1
-        chances_E, distance = controller.predict(laws)
+        chances_E, distance, sketch = controller.predict(laws)
         finite = all(map(math.isfinite, (*chances_E, distance)))
         self.bypassed = not controller.guard.trusts(finite, distance, controller.max_distance)
         best = max(chances_E)
         if finite:
-            self.forecasts.append(Forecast(laws[0].drafted - (controller.inputs == BEHIND), best, distance))
+            self.forecasts.append(Forecast(laws[0].drafted - (controller.inputs == BEHIND), best, distance, sketch))
         self.score = self.score * best if self.setting.rule.product else best
 
 
@@ -197,9 +197,9 @@ class EarlyStop(LearnedController):
         return StopSession(self, settings)
 
     @torch.inference_mode()
-    def predict(self, laws: Sequence[NextLaw]) -> tuple[list[float], float]:
-        """Probabilities of acceptance [E] at a level's nodes, and the largest squared distance of their features from the
-        training rows."""
+    def predict(self, laws: Sequence[NextLaw]) -> tuple[list[float], float, tuple[float, ...]]:
+        """Probabilities of acceptance [E] at a level's nodes, the largest squared distance of their features from the training
+        rows, and the first node's sketch."""
         features_EF = torch.stack([self.features(law) for law in laws])
         return served_chances(self.network.to(features_EF.device), self.calibration, features_EF)
 

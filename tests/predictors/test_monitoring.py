@@ -16,14 +16,16 @@ def counted(rounds, budget=100, depth=4):
 
 def test_rounds_by_hand():
     """Four rounds: a rejection, all accepted, a rejection in front of the last forecast, and nothing submitted."""
-    said = [Forecast(place, 0.25 * (place + 1), 2.0) for place in range(3)]
+    said = [Forecast(place, 0.25 * (place + 1), 2.0, (1.0, -place)) for place in range(3)]
     counts = counted([(2, 4, 1, said), (4, 3, 3, said), (1, 4, 0, said[2:]), (1, 0, 0, said[:1])])
     # tested: places 0 and 1 (accepted, then not), places 0, 1, 2 (all accepted), none, none
     assert (counts.tested, counts.outcomes) == (5, 1 + 3)
     assert counts.probability == pytest.approx((0.25 + 0.5) + (0.25 + 0.5 + 0.75))
     assert (counts.rounds, counts.submitted, counts.accepted, counts.emitted) == (4, 11, 4, 9)
     assert (counts.questions, counts.distance) == (8, 16.0)
-    assert counts.statistics() == pytest.approx({"accepted": 1.0, "residual": (4 - 2.25) / 5, "distance": 2.0})
+    features = {"feature 0": 1.0, "feature 1": -(3 + 3 + 2 + 0) / 8}
+    known = {"accepted": 1.0, "residual": (4 - 2.25) / 5, "distance": 2.0}
+    assert counts.statistics() == pytest.approx(known | features)
 
 
 def test_a_hit_at_the_branch_point_is_accepted_and_no_forecasts_outcome():

@@ -63,7 +63,7 @@ def test_the_bundle_predicts_what_the_network_did(copied, name, predictor):
         root = Root(10, 4, SamplingSettings(0.0), previous, hidden.view(len(LAYERS), HIDDEN), embedding)
         scalars = [torch.tensor(float(values[i, 0])) for values in (table.confidence_NG, table.entropy_NG)]
         law = SimpleNamespace(confidence=scalars[0], entropy=scalars[1])
-        probabilities, distance = controller.predict(root, law)
+        probabilities, distance, _ = controller.predict(root, law)
         torch.testing.assert_close(probabilities, expected[i], atol=1e-6, rtol=1e-5)
         assert distance < controller.thresholds.max_distance
 

@@ -169,9 +169,10 @@ def _served(chances, rule, inputs):
         inputs=inputs,
         setting=lambda settings: StopSetting(settings, rule, 2, rule),
         guard=SimpleNamespace(covers=lambda _: True, reaches=lambda _: True, trusts=lambda finite, *_: finite and True),
-        predict=lambda laws: (questions.append(laws), ([float(chances[laws[0].drafted - (inputs == "behind")])], 0.0))[
-            1
-        ],
+        predict=lambda laws: (
+            questions.append(laws),
+            ([float(chances[laws[0].drafted - (inputs == "behind")])], 0.0, ()),
+        )[1],
         max_distance=1e9,
     )
     settings = SamplingSettings(1.0)

@@ -9,6 +9,7 @@ import pytest
 from predictors.bundle import bundle_hash, read_bundle
 from predictors.controllers import learned_controller
 from predictors.monitoring import RequestCounts
+from predictors.network import SKETCH
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.monitor import Monitor
 from tests.bundles import random_bundle, stop_bundle
@@ -67,6 +68,9 @@ def test_a_record_is_what_the_rounds_were(pair, tmp_path, name, temperature):
     assert record["questions"] == len(said) > 3 and record["tested"] == len(tested) > 3
     assert record["outcomes"] == sum(one.accepted > said.place for one, said in tested)
     assert record["probability"] == pytest.approx(sum(said.probability for _, said in tested))
+    assert record["distance"] == pytest.approx(sum(forecast.distance for _, forecast in said))
+    coordinates = zip(*(forecast.sketch for _, forecast in said), strict=True)
+    assert record["sketch"] == pytest.approx([sum(values) for values in coordinates])
     assert 0 < record["outcomes"] < len(tested) or name != "before"
 
 
@@ -87,9 +91,10 @@ def test_a_head_forecasts_that_something_is_accepted(pair, tmp_path):
     decoder = load_decoder(folder, pair)
     for step in decoder.stream(PROMPT, max_new_tokens=20, randomness=Randomness(0), observe=True):
         if step.evidence is not None:
-            probabilities, distance = controller.predict(step.evidence.root, None)
-            ((place, probability, far),) = step.record.forecasts
-            assert (place, far) == (0, pytest.approx(distance))
+            probabilities, distance, sketch = controller.predict(step.evidence.root, None)
+            (said,) = step.record.forecasts
+            assert said[:1] + said[2:] == (0, distance, sketch) and len(sketch) == SKETCH
+            probability = said.probability
             assert probability == pytest.approx(1 - float(probabilities[0]), abs=1e-6)
             seen.append(probability)
     assert len(seen) > 3

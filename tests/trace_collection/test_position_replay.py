@@ -119,13 +119,14 @@ def test_requests_are_counted_alike_by_runtime_and_replay(pair, prompts, folder,
             decoder.generate(prompt.tokens, max_new_tokens=24, randomness=Randomness(0))
             record = json.loads(records.read_text().splitlines()[-1])
             counts = asdict(replayed_counts(loaded.card["decoder"], learned_controller(loaded), Reading.of(text, 0)))
+            assert record["sketch"] == pytest.approx(counts.pop("sketch"), rel=1e-3, abs=1e-3), bundle.name
             assert {name: record[name] for name in counts} == pytest.approx(counts, rel=1e-4), bundle.name
             tested, outcomes = tested + counts["tested"], outcomes + counts["outcomes"]
         made = reference(loaded.card, loaded.tensors, folder)["settings"]["T=0"]
         means = [statistics_of(json.loads(line)) for line in records.read_text().splitlines()]
         for name, level in made["levels"].items():
             values = [one[name] for one in means if name in one]
-            assert level["mean"] == pytest.approx(np.mean(values), rel=1e-4, abs=1e-6), (bundle.name, name)
+            assert level["mean"] == pytest.approx(np.mean(values), rel=1e-3, abs=1e-3), (bundle.name, name)
             assert (level["requests"], level["documents"]) == (len(values), len(values))
     assert tested > 100 and 0 < outcomes < tested
 
