@@ -66,7 +66,8 @@ def run(args: argparse.Namespace) -> None:
     notes = _notes(args.bundle, windows, references, missing)
     comparisons = compared(_samples(windows, references), args.false_alarm)
     print(_table(comparisons, windows, references))
-    print("\n".join([*notes, *(f"{count} lines {what} were left out" for what, count in ignored.items() if count)]))
+    for note in [*notes, *(f"{count} lines {what} were left out" for what, count in ignored.items() if count)]:
+        print(note)
     if args.json:
         found = [asdict(one) for one in comparisons]
         write_json(args.json, {"bundle": sha256, "comparisons": found, "notes": notes, "left_out": ignored})
