@@ -37,6 +37,7 @@ COMMANDS = {
     "trial": "stage: time an exported bundle, and let the gate judge it over the best static chain",
     "report": "stage: turn measurements into tables, plots and one HTML page",
     "tune": "stage: find the fastest exact decoder for a pair on this machine, and export it as bundle auto",
+    "drift": "compare served requests with what the bundle's card says of recorded ones; exit code 3 says drift",
     "register": "register exported bundles in the MLflow model registry (idempotent)",
     "promote": "promote a registered bundle to champion, if the gate lets it pass",
     "rollback": "put back the champion before the present one",

@@ -3,20 +3,11 @@
 import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelines.parameters import add_pair_arguments, load_parameters
-
-if TYPE_CHECKING:
-    from pipelines.head_folder import SavedHead
-
-
-KINDS = {
-    "classes": "hrad",
-    "length": "length",
-}  # controllers by what their head predicts (`predictors.training.target`)
 
 
 @dataclass(frozen=True)
@@ -39,10 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("predictors", type=Path, help="folder of trained predictors")
     parser.add_argument("calibration", type=Path, help="folder of their calibration records")
     parser.add_argument("output", type=Path, help="bundle folder to write")
+    parser.add_argument(
+        "--positions", type=Path, help="folder of position traces, for the card's reference (draftwright drift)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
+    from pipelines.head_card import build_card, selection
     from pipelines.head_folder import read_head
+    from pipelines.reference import KEY, reference
     from predictors.bundle import write_bundle
 
     config = load_parameters(ExportConfig, args.pair, f"export.{args.bundle}", args.params)
@@ -64,49 +60,9 @@ def run(args: argparse.Namespace) -> None:
     card = build_card(
         heads[chosen], records[chosen], selection(chosen, values, records), _decoder(config, heads[chosen].spec.gamma)
     )
-    write_bundle(args.output, card, heads[chosen].network.state_dict())
+    tensors = heads[chosen].network.state_dict()
+    write_bundle(args.output, card | {KEY: reference(card, tensors, args.positions)}, tensors)
     print(f"{args.output}: {card['selection']['reason']}")
-
-
-def build_card(
-    head: "SavedHead", record: dict[str, Any], selection: dict[str, Any], decoder: dict[str, Any]
-) -> dict[str, Any]:
-    """The bundle's card (`predictors.bundle`, `predictors.controllers.learned`): a function of file contents only, and of the
-    configuration of its ``decoder``."""
-    test = record["test"]
-    known = (
-        "accuracy",
-        "mean_absolute_error",
-        "macro_f1",
-        "macro_auc",
-        "macro_auc_interval",
-        "auc",
-        "nll",
-        "brier",
-        "ece",
-    )
-    quality = [name for name in known if name in test["metrics"]["head"]]
-    return {
-        "kind": KINDS[head.target.name],
-        "contract": head.contract.to_json(),
-        "feature_spec": asdict(head.spec),
-        "calibration": record["calibration"],
-        "thresholds": record["thresholds"],
-        "decoder": decoder,
-        "measured_quality": {
-            "split": "test",
-            "rows": record["rows"]["test"],
-            "documents": record["documents"]["test"],
-            "draft_cost": record["draft_cost"],
-            "metrics": {name: test["metrics"]["head"][name] for name in quality},
-            "decision": test["decision"],
-            "gain_over_best_static": test["gain_over_best_static"]["head"],
-        },
-        "selection": selection,
-        "lineage": {
-            name: record[name] for name in ("head_sha256", "labels_sha256", "traces_sha256", "contract_sha256")
-        },
-    }
 
 
 def _decoder(config: ExportConfig, gamma: int) -> dict[str, Any]:
@@ -126,21 +82,6 @@ def _read_calibration(path: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}: damaged ({error}). Run the calibrate stage again.") from error
     return record
-
-
-def selection(chosen: str, values: dict[str, float], records: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Why ``chosen`` was exported, for the card."""
-    others = ", ".join(f"{name} {value:.4f}" for name, value in values.items() if name != chosen)
-    return {
-        "predictor": chosen,
-        "feature_set": records[chosen]["feature_set"],
-        "criterion": "tokens per target-pass equivalent on validation rows",
-        "draft_cost": records[chosen]["draft_cost"],
-        "validation_values": values,
-        "best_static_value": records[chosen]["validation"]["decision"]["best_static"],
-        "reason": f"{chosen} decides best on validation rows: {values[chosen]:.4f} tokens per target-pass equivalent"
-        + (f" against {others}." if others else "."),
-    }
 
 
 if __name__ == "__main__":

@@ -32,6 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--latency", type=Path, help="this machine's latency profile: warn if --bundle was exported for other prices"
     )
     parser.add_argument("--reprice", action="store_true", help="let --bundle choose by the prices of --latency")
+    parser.add_argument(
+        "--monitor",
+        type=Path,
+        metavar="FILE",
+        help="append a line about the request, for draftwright drift; needs --bundle",
+    )
     parser.add_argument("--method", default=DEFAULT_METHOD, help="decoder configuration as JSON (default: %(default)s)")
     parser.add_argument("--prompt", default="-", help="text of the prompt; '-' reads standard input (default)")
     parser.add_argument("--max-new-tokens", type=int, default=64)
@@ -81,7 +87,9 @@ def _load_pair(args: argparse.Namespace) -> ModelPair:
 
 def _decoder(args: argparse.Namespace, pair: ModelPair) -> Decoder:
     if args.bundle:
-        return load_decoder(args.bundle, pair, latency=args.latency, reprice=args.reprice)
+        return load_decoder(args.bundle, pair, latency=args.latency, reprice=args.reprice, monitor=args.monitor)
+    if args.monitor:
+        raise ValueError("--monitor records what a bundle's card can be compared with: name its --bundle.")
     if args.latency or args.reprice:
         raise ValueError("--latency and --reprice say what prices an exported controller follows: name its --bundle.")
     return build_decoder(pair, _parse_method(args.method))

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.calibrate import calibrated_record, with_measured_costs
-    from pipelines.export import build_card, selection
+    from pipelines.head_card import build_card, selection
     from pipelines.head_folder import read_head, write_head
     from pipelines.outputs import file_sha256
     from predictors.bundle import write_bundle

@@ -31,12 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, help="bundle folder to write")
     parser.add_argument("--device", type=Path, required=True, help="JSON file of the device stage")
     parser.add_argument("--latency", type=Path, required=True, help="folder of the latency stage")
+    parser.add_argument(
+        "--positions", type=Path, help="folder of position traces, for the card's reference (draftwright drift)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     from safetensors.torch import save
 
     from pipelines.outputs import write_json
+    from pipelines.reference import KEY, reference
     from pipelines.tracking import HEAD_TAG, Tracking
     from predictors.bundle import write_bundle
     from predictors.latency import draft_cost, read_profile
@@ -77,7 +81,7 @@ def run(args: argparse.Namespace) -> None:
         "profile_hash": profile.profile_hash,
     }
     card = build_card(args.predictor, manifest, config, model, chosen, measured, lineage) | {"prices": prices}
-    write_bundle(args.bundle, card, tensors)
+    write_bundle(args.bundle, card | {KEY: reference(card, tensors, args.positions)}, tensors)
     learned = {"predictor": args.predictor, "history": model.history, "best_epoch": model.best_epoch}
     rules = {"settings": [asdict(made) for made in chosen.settings], "validation_gain": chosen.validation_gain}
     seconds = {"rounds": costs.rounds_SM.tolist(), "draft": costs.draft_S.tolist(), "question": costs.question}

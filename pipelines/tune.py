@@ -33,6 +33,7 @@ PLACES = {  # arguments and where they are below a pair's data folder
     "replay": "replay",
     "guessers": "guessers",
     "selectors": "selectors",
+    "positions": "traces/positions",
     "output": "tuning",
     "bundle": "bundles/auto",
 }
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     write_table(bench.folder / DECODING, study.rows, DECODES)
     write_json(bench.folder / CHOICES, [_record(one) for one in chosen])
     write_json(bench.folder / PROVENANCE, bench.origin(args.pair) | {"capped": study.capped})
-    _export(args.bundle, args.bundles, bench, chosen)
+    _export(args.bundle, args.bundles, args.positions, bench, chosen)
     bench.log.remove()
     for one in chosen:
         print(f"{one.settings.name}: {one.winner.name}")
@@ -95,9 +96,10 @@ def _record(tuned: "Tuned") -> dict[str, Any]:
     }
 
 
-def _export(folder: Path, bundles: Path, bench: "Bench", chosen: list["Tuned"]) -> None:
+def _export(folder: Path, bundles: Path, positions: Path, bench: "Bench", chosen: list["Tuned"]) -> None:
     """Write the bundle, with the bundles of its controllers in folders below it; whole or not at all."""
     from pipelines.outputs import replacing
+    from pipelines.reference import KEY, routed_reference
     from predictors.bundle import AUTO, write_bundle
     from predictors.contract import CaptureContract, ServingRange
     from runtime.identity import pair_identity
@@ -117,6 +119,7 @@ def _export(folder: Path, bundles: Path, bench: "Bench", chosen: list["Tuned"]) 
         "contract": contract.to_json(),
         "decoder": {},
         "routes": routes,
+        KEY: routed_reference(routes, bundles, positions),
         "selection": {
             "predictor": AUTO,
             "reason": "; ".join(f"{one.settings.name}: {one.winner.name}" for one in chosen),

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from predictors.features import FeatureSpec
 
 CLASSES = ("none", "some", "all")  # H-RAD's
+SKETCH = 4  # coordinates of reduced features that a forecast carries
 
 
 class Reduction(nn.Module):
@@ -96,18 +97,23 @@ class ServedHead:
         self._layers = [(layer.weight.detach().to(device), layer.bias.detach().to(device)) for layer in layers]
 
     def __call__(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Class logits [1, L] and the squared distance [1] of raw features [1, S + C]."""
+        """Class logits [1, L] of raw features [1, S + C], and where these lie (`whereabouts`)."""
         centred = features - self._mean
         reduced = centred / self._scale if self._folded is None else nn.functional.linear(centred, self._folded)
         values = reduced
         for weight, bias in self._layers[:-1]:
             values = nn.functional.linear(values, weight, bias).relu_()
-        return nn.functional.linear(values, *self._layers[-1]), squared_distance(reduced)
+        return nn.functional.linear(values, *self._layers[-1]), whereabouts(reduced)
 
 
 def squared_distance(reduced: Tensor) -> Tensor:
     """Mean squared standardised coordinate [B] of reduced features [B, R]: 1 on average over the training rows."""
     return reduced.square().mean(dim=1)
+
+
+def whereabouts(reduced: Tensor) -> Tensor:
+    """The squared distance of reduced features [B, R], then the first `SKETCH` of them [B, 1 + SKETCH]: one read by the host."""
+    return torch.cat([squared_distance(reduced).unsqueeze(1), reduced[:, :SKETCH]], dim=1)
 
 
 def build_network(spec: FeatureSpec, tensors: Mapping[str, Tensor], source: str) -> HRADNetwork:

@@ -17,6 +17,7 @@ Of a model that drafts for itself, where a pass may find nothing to verify (pape
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 PHASES = ("draft", "target", "verify", "controller", "wait")
 LANES = ("draft", "target")
@@ -33,6 +34,17 @@ class Span:
     end: float
 
 
+class Forecast(NamedTuple):
+    """What a learned controller said when it was asked: if the target accepts the first ``place`` tokens of a round's chain, it
+    accepts the next one with this ``probability``. Its features lie at squared ``distance`` from the training rows; ``sketch``
+    holds the first of their standardised coordinates."""
+
+    place: int
+    probability: float
+    distance: float
+    sketch: tuple[float, ...] = ()
+
+
 @dataclass
 class RoundRecord:
     """One round, host-side numbers only.
@@ -42,7 +54,8 @@ class RoundRecord:
     that the target tested (by default all), of which the first ``accepted`` passed - one more where a branch point's token was
     hit. ``candidates`` were tried there; ``law_known``: the draft's law there was known before, as drafting had stopped at it or
     a branch was cut. ``guessed`` tokens ran in the target's pass untested, for a model that drafts for itself to go on from.
-    ``bypassed``: a learned controller stood aside and a static setting drafted. ``seconds`` maps a phase of `PHASES` to
+    ``bypassed``: a learned controller stood aside and a static setting drafted. ``forecasts`` are those about the chain that was
+    submitted; of a tree there are none. ``seconds`` maps a phase of `PHASES` to
     wall-clock seconds. Where draft and target may work side by side, ``timeline`` shows both, and ``overlapped`` is what the
     round would have saved with both at once (0 where they really were).
     """
@@ -60,6 +73,7 @@ class RoundRecord:
     trimmed: int = 0
     ends_segment: bool = True
     bypassed: bool = False
+    forecasts: tuple[Forecast, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     timeline: list[Span] = field(default_factory=list)
     overlapped: float = 0.0

@@ -18,6 +18,7 @@ from runtime.build import build_decoder, built
 from runtime.decoding.base import Decoder
 from runtime.decoding.routed import RoutedDecoder
 from runtime.identity import require_pair
+from runtime.monitor import Monitor
 from runtime.pair import ModelPair
 from runtime.presets import expanded
 
@@ -45,6 +46,7 @@ def load_decoder(
     changes: Mapping[str, Any] | None = None,
     latency: str | Path | None = None,
     reprice: bool = False,
+    monitor: str | Path | None = None,
 ) -> Decoder:
     """The decoder an exported bundle describes, after checking that the bundle was made for ``pair``.
 
@@ -60,16 +62,41 @@ def load_decoder(
         File of the pair's latency profile on this machine: a controller that follows prices warns if they are others here.
     reprice
         Let such a controller follow the prices of ``latency`` instead of those it was exported with.
+    monitor
+        File to which a line about every request goes, for ``draftwright drift`` (`runtime.monitor`).
 
     Raises
     ------
     ContractError
         If the bundle was made for another pair or other features: names the field, both values and the remedy.
     """
+    decoder = _loaded(Path(bundle), pair, changes, latency, reprice)
+    if monitor is not None:
+        if changes:
+            raise ValueError(
+                f"monitor is for comparing what is served with what {bundle} describes, and changes {sorted(changes)} serve "
+                "something else. Leave one of the two out."
+            )
+        _watch(decoder, monitor, bundle_hash(bundle))
+    return decoder
+
+
+def _watch(decoder: Decoder, monitor: str | Path, sha256: str) -> None:
+    """Record every request of ``decoder``, each route under its own name."""
+    if not isinstance(decoder, RoutedDecoder):
+        decoder.monitor = Monitor(monitor, sha256)
+        return
+    for settings, route in decoder.routes:
+        route.monitor = Monitor(monitor, sha256, settings.name)
+
+
+def _loaded(
+    bundle: Path, pair: ModelPair, changes: Mapping[str, Any] | None, latency: str | Path | None, reprice: bool
+) -> Decoder:
     loaded = read_bundle(bundle)
     kind = loaded.card["kind"]
     if kind == AUTO:
-        return _routed(Path(bundle), loaded, pair, changes, latency, reprice)
+        return _routed(bundle, loaded, pair, changes, latency, reprice)
     if kind not in CONTROLLERS:
         raise ValueError(f"{bundle}: unknown controller kind {kind!r}. Update draftwright, or export the bundle again.")
     given = dict(changes or {})

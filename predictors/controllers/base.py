@@ -9,7 +9,7 @@ from predictors.actions import Action
 from predictors.bundle import Bundle
 from predictors.contract import CaptureContract
 from predictors.latency.profile import LatencyProfile
-from predictors.rounds import RoundRecord
+from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root, TreeRoot
 
@@ -22,6 +22,7 @@ class Session:
 
     bypassed = False  # whether a learned controller stood aside this round
     asked = 0  # questions to its model this round
+    forecasts: Sequence[Forecast] = ()  # its model's this round, about a chain
 
     def plan(self, root: Root) -> int | None:
         """Most tokens to draft this round; ``None`` leaves it to the drafter's own cap."""

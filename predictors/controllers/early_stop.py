@@ -29,6 +29,7 @@ from predictors.controllers.learned import BundleConfig, LearnedController
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import draft_cost
+from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 from predictors.stopping.features import BEHIND, INPUTS, LAW, StopSpec, features_of
@@ -60,9 +61,10 @@ class StopSession(Session):
         self.uncalibrated = self.asks and not controller.guard.covers(settings)
         self.score = 1.0
         self.last = False  # the level about to be drawn is kept, and the last one
+        self.forecasts: list[Forecast] = []
 
     def plan(self, root: Root) -> int | None:
-        self.score, self.last, self.asked = 1.0, False, 0
+        self.score, self.last, self.asked, self.forecasts = 1.0, False, 0, []
         self.bypassed = self.uncalibrated or (self.asks and not self.controller.guard.reaches(root.position))
         return None if self.asks and not self.bypassed else self.setting.static_length
 
@@ -91,10 +93,12 @@ class StopSession(Session):
     def _read(self, laws: Sequence[NextLaw]) -> None:
         controller = self.controller
         self.asked += 1
-        chances_E, distance = controller.predict(laws)
+        chances_E, distance, sketch = controller.predict(laws)
         finite = all(map(math.isfinite, (*chances_E, distance)))
         self.bypassed = not controller.guard.trusts(finite, distance, controller.max_distance)
         best = max(chances_E)
+        if finite:
+            self.forecasts.append(Forecast(laws[0].drafted - (controller.inputs == BEHIND), best, distance, sketch))
         self.score = self.score * best if self.setting.rule.product else best
 
 
@@ -193,9 +197,9 @@ class EarlyStop(LearnedController):
         return StopSession(self, settings)
 
     @torch.inference_mode()
-    def predict(self, laws: Sequence[NextLaw]) -> tuple[list[float], float]:
-        """Probabilities of acceptance [E] at a level's nodes, and the largest squared distance of their features from the
-        training rows."""
+    def predict(self, laws: Sequence[NextLaw]) -> tuple[list[float], float, tuple[float, ...]]:
+        """Probabilities of acceptance [E] at a level's nodes, the largest squared distance of their features from the training
+        rows, and the first node's sketch."""
         features_EF = torch.stack([self.features(law) for law in laws])
         return served_chances(self.network.to(features_EF.device), self.calibration, features_EF)
 

@@ -23,6 +23,7 @@ from predictors.decision_rule import Thresholds
 from predictors.features import FeatureSpec, served_features
 from predictors.latency.profile import LatencyProfile
 from predictors.network import ServedHead, build_network
+from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
 
@@ -37,9 +38,10 @@ class HeadSession(Session):
         self.retains = False  # decides on a branch that survived
         self.uncalibrated = not controller.guard.covers(settings)
         self.bypassed = False
+        self.forecasts: list[Forecast] = []
 
     def plan(self, root: Root) -> int | None:
-        self.asked = 0
+        self.asked, self.forecasts = 0, []
         self.retains = root.previous is not None and not root.previous.ends_segment
         self.decision = self.controller.settled(self.retains)
         self.bypassed = self.uncalibrated or not self.controller.guard.reaches(root.position)
@@ -72,8 +74,12 @@ class HeadSession(Session):
     def _decide(self, root: Root, law: NextLaw | None) -> int | None:
         """The head's decision; ``None``, and the round is bypassed, where it cannot be trusted."""
         self.asked += 1
-        probabilities_L, distance = self.controller.predict(root, law)
+        probabilities_L, distance, sketch = self.controller.predict(root, law)
         finite = bool(torch.isfinite(probabilities_L).all())
+        if finite:
+            self.forecasts.append(
+                Forecast(0, 1 - float(probabilities_L[0]), distance, sketch)
+            )  # class 0: nothing is accepted
         self.bypassed = not self.controller.guard.trusts(finite, distance, self.controller.thresholds.max_distance)
         return None if self.bypassed else self.controller.decide(probabilities_L, self.retains)
 
@@ -134,8 +140,8 @@ class HeadController(LearnedController):
         raise NotImplementedError
 
     @torch.inference_mode()
-    def predict(self, root: Root, law: NextLaw | None) -> tuple[Tensor, float]:
-        """Calibrated class probabilities [L] and the squared distance of the features from the training rows."""
+    def predict(self, root: Root, law: NextLaw | None) -> tuple[Tensor, float, tuple[float, ...]]:
+        """Calibrated class probabilities [L], the squared distance of the features from the training rows, and their sketch."""
         if root.hidden_KD is None or root.embedding_E is None:
             raise ValueError(
                 f"{self.kind} needs target hidden states, and this decoder taps none. Build it with build_decoder."
@@ -143,8 +149,9 @@ class HeadController(LearnedController):
         features = self.features(root, law)
         if features.device != self._device:
             self._served, self._device = ServedHead(self.network, features.device), features.device
-        logits, distance = self._served(features)
-        return self.calibration.probabilities(logits)[0], float(distance)
+        logits, place = self._served(features)
+        distance, *sketch = place[0].tolist()
+        return self.calibration.probabilities(logits)[0], distance, tuple(sketch)
 
     def features(self, root: Root, law: NextLaw | None) -> Tensor:
         """Raw features [1, S + C] of a round (`predictors.features`)."""

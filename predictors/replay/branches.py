@@ -19,7 +19,7 @@ from predictors.controllers.base import Controller, Session
 from predictors.latency.branching import BranchRound
 from predictors.replay.chains import Accepted
 from predictors.replay.text import RecordedLaw, RecordedText, RecordedToken
-from predictors.rounds import RoundRecord
+from predictors.rounds import Forecast, RoundRecord
 from predictors.signals import Root
 
 MATCH, RRS = "match", "rrs"
@@ -55,13 +55,14 @@ class Chances:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A round as `predictors.latency.branching` prices it, and what it brought."""
+    """A round as `predictors.latency.branching` prices it, what it brought, and what a model said of its block."""
 
     made: BranchRound
     asked: int
     accepted: int
     emitted: int
     hit: bool
+    forecasts: tuple[Forecast, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ def replayed_branches(
         root, would = text.root(start, config.gamma, previous), chances.would(start)
         survived = previous is not None and not previous.ends_segment
         block = _block(text, session, root, start, would, config, grown if survived else None)
+        said = tuple(session.forecasts)
         reached = would >= block.size
         count, grown = _branching(text, session, root, start, block, would, config)
         point = start + block.size
@@ -120,7 +122,7 @@ def replayed_branches(
             ends_segment=not hit,
             bypassed=session.bypassed,
         )
-        yield Replayed(made, session.asked, accepted, emitted, hit)
+        yield Replayed(made, session.asked, accepted, emitted, hit, said)
         start += emitted
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from predictors.controllers.base import Controller, Session
 from predictors.replay.text import RecordedLaw, RecordedText, RecordedToken
-from predictors.rounds import RoundRecord
+from predictors.rounds import Forecast, RoundRecord
 
 Accepted = Callable[
     [int], int
@@ -22,8 +22,8 @@ Accepted = Callable[
 @dataclass(frozen=True)
 class ReplayedRound:
     """One round behind ``context`` cached tokens: ``submitted`` tokens, draft ``passes``, questions ``asked`` of a model, and
-    ``emitted`` tokens of which ``accepted`` were drafted. Of laws about which no model was asked, the host read the confidence of
-    ``confidences`` and also the entropy of ``entropies``."""
+    ``emitted`` tokens of which ``accepted`` were drafted; ``forecasts`` are what a model said of them. Of laws about
+    which no model was asked, the host read the confidence of ``confidences`` and also the entropy of ``entropies``."""
 
     context: int
     submitted: int
@@ -33,6 +33,7 @@ class ReplayedRound:
     emitted: int
     confidences: int = 0
     entropies: int = 0
+    forecasts: tuple[Forecast, ...] = ()
 
 
 @dataclass
@@ -75,7 +76,8 @@ def replayed(text: RecordedText, controller: Controller, depth: int, accepted: A
         previous.bypassed = session.bypassed
         session.end_round(previous)
         context, read = text.prompt_tokens + start - 1, (drafted.confidences, drafted.entropies)
-        yield ReplayedRound(context, submitted, drafted.passes, session.asked, kept, emitted, *read)
+        said = tuple(session.forecasts)
+        yield ReplayedRound(context, submitted, drafted.passes, session.asked, kept, emitted, *read, said)
         start += emitted
 
 

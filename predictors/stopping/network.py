@@ -15,7 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from predictors.network import squared_distance
+from predictors.network import SKETCH, squared_distance
 from predictors.stopping.rule import StopCalibration
 
 MLP, RESIDUAL = SHAPES = ("mlp", "residual")
@@ -75,12 +75,14 @@ class StopNetwork(nn.Module):
 
 def served_chances(
     network: StopNetwork, calibration: StopCalibration, features_EF: Tensor
-) -> tuple[list[float], float]:
-    """Calibrated chances of raw rows, and the largest squared distance of them from the training rows: one read by the host."""
+) -> tuple[list[float], float, tuple[float, ...]]:
+    """Calibrated chances of raw rows, the largest squared distance of them from the training rows, and the first row's sketch
+    (`predictors.network.SKETCH`): one read by the host."""
     standard_EF = network.standard(features_EF)
     chances_E = calibration.probabilities(network.logits(standard_EF))
-    *chances, distance = torch.cat([chances_E, squared_distance(standard_EF).max().reshape(1)]).tolist()
-    return chances, distance
+    distance = squared_distance(standard_EF).max().reshape(1)
+    read, count = torch.cat([chances_E, distance, standard_EF[0, :SKETCH]]).tolist(), len(chances_E)
+    return read[:count], read[count], tuple(read[count + 1 :])
 
 
 def build_stop_network(

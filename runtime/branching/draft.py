@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from predictors.controllers import Controller
+from predictors.rounds import Forecast
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.branching.candidates import Candidates, draw_candidates
@@ -43,7 +44,8 @@ class Verdict:
 @dataclass(frozen=True)
 class Pending:
     """The block that the target verifies next: ``tokens`` [m] int64 and the laws [m, V] they were drawn from. ``levels`` were
-    drafted for it with the target idle, ``trimmed`` ones dropped from the branch that survived; ``laws`` only for observers."""
+    drafted for it with the target idle, ``trimmed`` ones dropped from the branch that survived; ``laws`` only for observers;
+    ``forecasts`` are the controller's."""
 
     tokens: Tensor
     draft_probs: Tensor
@@ -52,6 +54,7 @@ class Pending:
     bypassed: bool
     laws: list[NextLaw]
     stretches: list[Stretch]
+    forecasts: tuple[Forecast, ...] = ()
 
     @cached_property
     def tree(self) -> TokenTree:
@@ -150,7 +153,8 @@ class BranchDraft(ChainDraft):
         probs = torch.stack([law.probs_V for law in laws]) if laws else NO_LAWS
         observed = laws if self._observe else []
         self._clock.lap("draft")
-        return Pending(block, probs, drafted, trimmed, self._session.bypassed, observed, self._clock.stretches())
+        stretches, said = self._clock.stretches(), tuple(self._session.forecasts)
+        return Pending(block, probs, drafted, trimmed, self._session.bypassed, observed, stretches, said)
 
     @torch.inference_mode()
     def branch(self) -> Branches:

@@ -13,6 +13,7 @@ from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
 from runtime.custom_generate import decode_for_generate
+from runtime.monitor import Monitor
 from runtime.pair import ModelPair
 from runtime.randomness import Randomness
 from runtime.request import Request, checked_prompt
@@ -54,7 +55,12 @@ class Generation:
 
 
 class Decoder(ABC):
-    """Decodes one request at a time. Subclasses implement one way of interleaving draft and target (`_steps`)."""
+    """Decodes one request at a time. Subclasses implement one way of interleaving draft and target (`_steps`).
+
+    ``monitor``, if set, writes a record of every request (`runtime.monitor`).
+    """
+
+    monitor: Monitor | None = None
 
     def __init__(self, pair: ModelPair, controller: Controller, lossy: bool = False) -> None:
         self.pair = pair
@@ -70,6 +76,11 @@ class Decoder(ABC):
 
     def close(self) -> None:  # noqa: B027 (most have nothing to end)
         """End what the decoder runs beside this process, if anything; a later request starts it again."""
+
+    @property
+    def depth(self) -> int:
+        """Most tokens that a round submits in a row."""
+        return 0
 
     @property
     def context_limit(self) -> int:
@@ -141,7 +152,8 @@ class Decoder(ABC):
             draft_layers=self._taps("draft_layers", self.controller.draft_layers, tuple(draft_layers)),
             views=self.controller.reads_views,
         )
-        return self._steps(request)
+        steps = self._steps(request)
+        return steps if self.monitor is None else self.monitor.watched(steps, request, self.depth)
 
     def __call__(
         self,

@@ -45,6 +45,10 @@ class BranchParallelDecoder(Decoder):
         self.host = DraftHost(pair, config, controller)
 
     @property
+    def depth(self) -> int:
+        return self.config.gamma
+
+    @property
     def context_limit(self) -> int:
         assert self.pair.draft is not None
         return min(self.pair.target.context_limit, self.pair.draft.context_limit)
@@ -76,7 +80,7 @@ class BranchRun(Run):
     """One request in flight."""
 
     def __init__(self, decoder: BranchParallelDecoder, request: Request) -> None:
-        super().__init__(decoder.pair, request, decoder.config.gamma)
+        super().__init__(decoder.pair, request, decoder.depth)
         self.verifier = decoder.verifier
         self.jobs = DraftJobs(decoder.host, request, stream(request.randomness, "draft"), self.clock)
         self.text = list(request.prompt)  # committed tokens
@@ -154,6 +158,7 @@ class BranchRun(Run):
             trimmed=pending.trimmed,
             ends_segment=not hit,
             bypassed=pending.bypassed,
+            forecasts=pending.forecasts,
         )
         self.clock.lap("verify")
         self.jobs.end_round(record)

@@ -45,6 +45,10 @@ class SequentialDecoder(Decoder):
         self.verifier = verifier
 
     @property
+    def depth(self) -> int:
+        return 0 if self.drafter is None else self.drafter.depth
+
+    @property
     def context_limit(self) -> int:
         limit = self.pair.target.context_limit
         return limit if self.drafter is None or self.pair.draft is None else min(limit, self.pair.draft.context_limit)
@@ -61,7 +65,7 @@ class SequentialRun(Run):
 
     def __init__(self, decoder: SequentialDecoder, request: Request) -> None:
         pair, drafter = decoder.pair, decoder.drafter
-        super().__init__(pair, request, 0 if drafter is None else drafter.depth)
+        super().__init__(pair, request, decoder.depth)
         self.draws = decoder.lossy or not request.settings.greedy  # a verdict is drawn, not read off
         self.verify = partial(decoder.verifier, lossy=decoder.lossy)
         self.session = decoder.controller.start(request.settings)
@@ -132,6 +136,7 @@ class SequentialRun(Run):
         """Emit ``tokens``, record the round and let the controller learn from it."""
         record = RoundRecord(drafted=drafted, levels=levels, accepted=accepted, rolled_back=levels - accepted)
         record.bypassed = self.session.bypassed
+        record.forecasts = tuple(self.session.forecasts) if drafted == levels else ()
         tokens, record = self._emit(record, tokens)
         self.session.end_round(record)
         self.previous = record

@@ -74,9 +74,9 @@ class Decision:
     def take(self) -> tuple[int, float]:
         """The likeliest class and the squared distance."""
         root = Root(32, 1, SAMPLED, None, self._hidden_KD, self._embedding_E)
-        logits, distance = self._served(served_features(self._spec, root, self._laws.behind(root)))
+        logits, place = self._served(served_features(self._spec, root, self._laws.behind(root)))
         probabilities = self._calibration.probabilities(logits)
-        return int(probabilities[0].argmax()), float(distance)
+        return int(probabilities[0].argmax()), place[0].tolist()[0]
 
 
 class Choice:
@@ -119,8 +119,8 @@ class Question:
         self._hidden_KD = torch.rand(1, hidden, generator=generator).to(device)
 
     @torch.inference_mode()
-    def take(self) -> tuple[list[float], float]:
-        """The chance, and the squared distance."""
+    def take(self) -> tuple[list[float], float, tuple[float, ...]]:
+        """The chance, the squared distance and the features' sketch."""
         law = self._laws.behind(Root(32, 1, SAMPLED, None), self._hidden_KD)
         features_F = features_of(law, self._spec, self._inputs)
         return served_chances(self._network, self._calibration, features_F.unsqueeze(0))

@@ -69,7 +69,9 @@ def test_bundle(models, tmp_path, capsys):
     pair = ModelPair.load(models / "target", models / "draft", dtype="float32", device="cpu")
     bundle = random_bundle(tmp_path / "hrad", pair)
     plain = as_json(capsys, arguments(models, "--method", '{"method": "autoregressive"}'))
-    assert as_json(capsys, arguments(models, "--bundle", str(bundle)))["tokens"] == plain["tokens"]
+    monitored = arguments(models, "--bundle", str(bundle), "--monitor", str(tmp_path / "records"))
+    assert as_json(capsys, monitored)["tokens"] == plain["tokens"]
+    assert json.loads((tmp_path / "records").read_text())["emitted"] == 12
 
 
 def test_text_streams_to_standard_output(models, capsys):
@@ -94,6 +96,7 @@ def test_pair_folder(models, tmp_path, capsys):
         (["--method", '{"method": "magic"}'], "unknown method 'magic'"),
         (["--prompt", ""], "the prompt is empty"),
         (["--max-new-tokens", "9999"], "do not fit the pair's context of 256"),
+        (["--monitor", "records"], "can be compared with: name its --bundle"),
         (["--bundle", "nowhere"], "nowhere is not a controller bundle"),
     ],
 )

@@ -19,6 +19,7 @@ from pipelines.measuring.tuning.halving import Halving
 from pipelines.measuring.tuning.names import CHOICES, DECODING
 from pipelines.measuring.tuning.study import TuneConfig
 from pipelines.outputs import write_json
+from pipelines.reference import OLD
 from predictors.bundle import read_bundle
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, load_decoder
@@ -151,7 +152,7 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch):
     (tmp_path / "guessers" / "lookahead.json").unlink()
     args.data, args.bundles, args.bundle = tmp_path, tmp_path / "bundles", tmp_path / "bundles" / "auto"
     args.replay, args.guessers, args.output = tmp_path / "replay", tmp_path / "guessers", tmp_path / "tuning"
-    args.selectors = tmp_path / "selectors"
+    args.selectors, args.positions = tmp_path / "selectors", tmp_path / "positions"
     monkeypatch.setattr(
         halving_module.Halving, "ranking", lambda self, names: sorted(names, key=lambda name: name != "hrad")
     )
@@ -162,7 +163,9 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch):
     assert (choice["winner"], choice["static"]) == ("hrad", "chain-3")
     timed = pd.read_parquet(tmp_path / "tuning" / "toy-1c" / DECODING)
     assert set(timed[timed["split"] == "test"]["drafter"]) == {"hrad", "chain-3", PLAIN}
-    assert read_bundle(tmp_path / "bundles" / "auto").card["routes"][0]["bundle"] == "hrad"
+    card = read_bundle(tmp_path / "bundles" / "auto").card
+    assert card["routes"][0]["bundle"] == "hrad"
+    assert card["reference"] == {"settings": {}, "missing": f"T=0: {OLD}"}
     texts = [
         load_decoder(tmp_path / "bundles" / folder, pair).generate(
             [1, 2, 3], max_new_tokens=12, randomness=Randomness(0)

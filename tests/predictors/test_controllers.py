@@ -127,8 +127,8 @@ def test_a_learned_controller_decides_alike_in_another_process(controller_of, ki
     for seed in range(5):
         start = root(seed=seed)
         first = law([0.6, 0.4], drafted=0, place=start)
-        (probabilities, distance), (others, other) = made.predict(start, first), sent.predict(start, first)
-        assert torch.equal(probabilities, others) and distance == other
+        (probabilities, *place), (others, *other) = made.predict(start, first), sent.predict(start, first)
+        assert torch.equal(probabilities, others) and place == other
 
 
 @pytest.mark.parametrize("kind", ["hrad", "length"])
@@ -236,7 +236,7 @@ def test_another_soft_threshold_makes_another_hrad(controller_of):
     changed = made.with_epsilon(0.9)
     stops = []
     for controller in (made, changed):
-        controller.predict = lambda start, law: (torch.tensor([0.0, 1.0, 0.0]), 0.0)
+        controller.predict = lambda start, law: (torch.tensor([0.0, 1.0, 0.0]), 0.0, ())
         session, start = controller.start(SETTINGS), root(seed=0)
         session.plan(start)
         stops.append(bool(session.stop_before(law([0.6, 0.4], drafted=1, place=start))))

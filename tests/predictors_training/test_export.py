@@ -63,7 +63,7 @@ def test_the_bundle_predicts_what_the_network_did(copied, name, predictor):
         root = Root(10, 4, SamplingSettings(0.0), previous, hidden.view(len(LAYERS), HIDDEN), embedding)
         scalars = [torch.tensor(float(values[i, 0])) for values in (table.confidence_NG, table.entropy_NG)]
         law = SimpleNamespace(confidence=scalars[0], entropy=scalars[1])
-        probabilities, distance = controller.predict(root, law)
+        probabilities, distance, _ = controller.predict(root, law)
         torch.testing.assert_close(probabilities, expected[i], atol=1e-6, rtol=1e-5)
         assert distance < controller.thresholds.max_distance
 
@@ -84,6 +84,14 @@ def test_the_length_bundle_holds_its_rule_and_what_it_is_worth(finished):
     assert quality["metrics"]["mean_absolute_error"] == head["mean_absolute_error"]
     assert list(quality["metrics"]["auc"]) == ["0", "1", "2", "3", "4"]
     assert "mean_absolute_error" not in read_bundle(finished / BUNDLE).card["measured_quality"]["metrics"]
+
+
+def test_the_card_has_the_reference_that_positions_give(copied):
+    made = read_bundle(BUNDLE).card["reference"]
+    assert made["settings"] == {} and "exported without position traces" in made["missing"]
+    places = "--bundle", "hrad", "data/p/predictors", "data/p/calibration", BUNDLE
+    with pytest.raises(SystemExit, match="nowhere.* is missing: collection did not finish"):
+        stage("export", *places, "--positions", "data/p/nowhere")
 
 
 def test_a_bundle_holds_one_kind_of_controller(copied):

@@ -169,9 +169,10 @@ def _served(chances, rule, inputs):
         inputs=inputs,
         setting=lambda settings: StopSetting(settings, rule, 2, rule),
         guard=SimpleNamespace(covers=lambda _: True, reaches=lambda _: True, trusts=lambda finite, *_: finite and True),
-        predict=lambda laws: (questions.append(laws), ([float(chances[laws[0].drafted - (inputs == "behind")])], 0.0))[
-            1
-        ],
+        predict=lambda laws: (
+            questions.append(laws),
+            ([float(chances[laws[0].drafted - (inputs == "behind")])], 0.0, ()),
+        )[1],
         max_distance=1e9,
     )
     settings = SamplingSettings(1.0)
@@ -239,6 +240,21 @@ pairs:
     features = TokenTable.read(folder).rows("test").features("before")[:50]
     chances = controller.outputs(features)[:, 0].detach()
     assert ((chances > 0) & (chances < 1)).all() and float(chances.std()) > 0.1
+    assert "exported without position traces" in read_bundle(bundle).card["reference"]["missing"]
+    with pytest.raises(SystemExit, match="nowhere.* is missing: collection did not finish"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        main(
+            [
+                "stopper",
+                *names,
+                str(folder),
+                str(record),
+                str(bundle),
+                *places,
+                "--positions",
+                str(tmp_path / "nowhere"),
+            ]
+        )
     with pytest.raises(SystemExit, match="section 'two' is missing. Sections there: one"):
         names[3] = "two"
         main(["stopper", *names, str(folder), str(record), str(bundle), *places])

@@ -76,9 +76,9 @@ def balanced_bundle(tmp_path, pair, kind="early_stop", threshold=None, **options
     predict = probe.controller.predict
 
     def recorded(laws):
-        chances, distance = predict(laws)
+        chances, *place = predict(laws)
         scores.extend(chances)
-        return chances, distance
+        return chances, *place
 
     probe.controller.predict = recorded
     lengths(probe)
@@ -111,9 +111,9 @@ def test_the_best_chain_of_a_fork_speaks_for_its_level(tiny_pair, tmp_path):
     rule, predict, levels = decoder.controller.settings[-1].rule, decoder.controller.predict, []
 
     def recorded(laws):
-        chances, distance = predict(laws)
+        chances, *place = predict(laws)
         levels.append((laws[0].drafted, chances))
-        return chances, distance
+        return chances, *place
 
     decoder.controller.predict = recorded
     steps = list(decoder.stream([1, 2], 40, 1.0, randomness=Randomness(1), observe=True))[1:-3]

@@ -31,9 +31,9 @@ def recorded_decisions(decoder):
     decisions, predict = [], decoder.controller.predict
 
     def recorded(root, law):
-        probabilities, distance = predict(root, law)
+        probabilities, *place = predict(root, law)
         decisions.append(int(probabilities.argmax()))
-        return probabilities, distance
+        return probabilities, *place
 
     decoder.controller.predict = recorded
     return decisions
@@ -127,7 +127,7 @@ def test_output_law_with_the_signal_driven_through_its_values(pair, tmp_path, fe
 
     def predict(root, law):
         decision = root.position + (0 if law is None else int(law.confidence > 0.6))
-        return torch.nn.functional.one_hot(torch.tensor(decision % 3), 3).double(), 0.0
+        return torch.nn.functional.one_hot(torch.tensor(decision % 3), 3).double(), 0.0, ()
 
     controller.predict = predict
     controller.layers = ()
@@ -213,7 +213,7 @@ def test_served_features_are_the_contracts(pair, tmp_path, monkeypatch, temperat
 
     def some(root, law):
         predict(root, law)
-        return torch.tensor([0.0, 1.0, 0.0]), 0.0
+        return torch.tensor([0.0, 1.0, 0.0]), 0.0, ()
 
     decoder.controller.predict = some
     features = decoder.controller.features
@@ -245,7 +245,7 @@ def test_epsilon_is_used(pair, tmp_path):
     for epsilon in (0.02, 0.5):
         rule = {"epsilon": epsilon}
         decoder = load_decoder(random_bundle(tmp_path / f"b{epsilon}", pair, gamma=5, rule=rule), pair)
-        decoder.controller.predict = lambda root, law: (torch.tensor([0.0, 1.0, 0.0]), 0.0)
+        decoder.controller.predict = lambda root, law: (torch.tensor([0.0, 1.0, 0.0]), 0.0, ())
         controller = {"kind": "confidence", "epsilon": epsilon}
         config = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 5}, "controller": controller}
         runs = [

@@ -94,7 +94,7 @@ def scripted(controller, predict):
     num_classes = controller.num_classes
 
     def one_hot(root, law):
-        return torch.nn.functional.one_hot(torch.tensor(predict(root, law)), num_classes).double(), 0.0
+        return torch.nn.functional.one_hot(torch.tensor(predict(root, law)), num_classes).double(), 0.0, ()
 
     controller.predict, controller.layers = one_hot, ()
     return controller
@@ -206,7 +206,7 @@ def test_the_rule_is_the_bundles(pair, tmp_path, features):
     for choice in ("argmax", "expectation"):
         rule = {"choice": choice, "draft_cost": 0.1}
         decoder = load_decoder(bundle(tmp_path / choice, pair, features, gamma=3, rule=rule), pair)
-        decoder.controller.predict = lambda root, law: (torch.tensor([0.5, 0.0, 0.0, 0.5]), 0.0)
+        decoder.controller.predict = lambda root, law: (torch.tensor([0.5, 0.0, 0.0, 0.5]), 0.0, ())
         out = decoder.generate([1, 2, 3], max_new_tokens=30)
         drafted[choice] = {record.drafted for record in out.rounds[1:6]}  # none that the budget cuts
     assert drafted == {"argmax": {0}, "expectation": {3}}

@@ -1,21 +1,26 @@
 """Position traces of real models on disk: at temperature 0 every controller's replayed rounds are the real decoder's."""
 
 import dataclasses
+import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
+from pipelines.reference import reference, replayed_counts, routed_reference
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
+from predictors.monitoring import statistics_of
 from predictors.replay.acceptance import accepted, reached
 from predictors.replay.branches import Chances, replayed_branches
 from predictors.replay.chains import replayed
+from predictors.replay.decode import Reading
 from predictors.training.position_table import PositionTable
-from runtime import ModelPair, Randomness, build_decoder
+from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig
 from runtime.verification import VERIFIERS
-from tests.bundles import random_bundle, stop_bundle
+from tests.bundles import random_bundle, selector_bundle, stop_bundle
 from tests.toys import tiny_llama
 from tests.trace_collection.collecting import contents, quiet, random_prompts
 from trace_collection.positions import PositionTraceConfig, collect_positions
@@ -87,6 +92,75 @@ def test_replay_is_the_decoder_at_temperature_0(pair, prompts, folder, tmp_path)
             lengths |= {one.submitted for one in rounds}
             asked += sum(one.asked for one in rounds)
     assert lengths == set(range(GAMMA + 1)) and asked > 100
+
+
+def branch_bundle(folder, pair):
+    decoder = {"method": "branch_parallel", "gamma": 4, "k_max": 2, "overlap": "none"}
+    return random_bundle(folder, pair, "paper", gamma=3, change=lambda card: card.update(decoder=decoder))
+
+
+def monitored(folder, pair):
+    """Bundles of all kinds that position traces can replay."""
+    yield random_bundle(folder / "hrad", pair, gamma=3)
+    yield random_bundle(folder / "length", pair, "paper", gamma=3, kind="length")
+    yield branch_bundle(folder / "branches", pair)
+    for kind, inputs in STOPPERS:
+        yield stop_bundle(folder / f"{kind}-{inputs}", pair, kind, inputs, change=reads_last_layer)
+
+
+def test_requests_are_counted_alike_by_runtime_and_replay(pair, prompts, folder, tmp_path):
+    """At temperature 0 a record of the real decoder is what the replay counts, so the reference is of what is served."""
+    texts = [text for text in PositionTable.read(folder).texts() if text.settings.greedy]
+    tested = outcomes = 0
+    for bundle in monitored(tmp_path, pair):
+        records, loaded = tmp_path / f"{bundle.name}.jsonl", read_bundle(bundle)
+        decoder = load_decoder(bundle, pair, monitor=records)
+        for text, prompt in zip(texts, prompts[1:], strict=True):
+            decoder.generate(prompt.tokens, max_new_tokens=24, randomness=Randomness(0))
+            record = json.loads(records.read_text().splitlines()[-1])
+            counts = asdict(replayed_counts(loaded.card["decoder"], learned_controller(loaded), Reading.of(text, 0)))
+            assert record["sketch"] == pytest.approx(counts.pop("sketch"), rel=1e-3, abs=1e-3), bundle.name
+            assert {name: record[name] for name in counts} == pytest.approx(counts, rel=1e-4), bundle.name
+            tested, outcomes = tested + counts["tested"], outcomes + counts["outcomes"]
+        made = reference(loaded.card, loaded.tensors, folder)["settings"]["T=0"]
+        means = [statistics_of(json.loads(line)) for line in records.read_text().splitlines()]
+        for name, level in made["levels"].items():
+            values = [one[name] for one in means if name in one]
+            assert level["mean"] == pytest.approx(np.mean(values), rel=1e-3, abs=1e-3), (bundle.name, name)
+            assert (level["requests"], level["documents"]) == (len(values), len(values))
+    assert tested > 100 and 0 < outcomes < tested
+
+
+def test_what_cannot_be_replayed_has_no_reference(pair, folder, tmp_path):
+    tree = read_bundle(selector_bundle(tmp_path / "tree", pair))
+    made = reference(tree.card, tree.tensors, folder)
+    assert (
+        made["settings"] == {} and "delayed_tree cannot be replayed, as position traces know chains" in made["missing"]
+    )
+    chain = read_bundle(random_bundle(tmp_path / "long", pair, gamma=6))
+    assert "chains of 6 tokens cannot be replayed" in reference(chain.card, chain.tensors, folder)["missing"]
+    assert "without position traces" in reference(chain.card, chain.tensors, None)["missing"]
+    with pytest.raises(ValueError, match="did not finish"):
+        reference(chain.card, chain.tensors, tmp_path)
+
+
+def test_routes_have_the_reference_of_what_they_name(pair, folder, tmp_path):
+    bundle = read_bundle(random_bundle(tmp_path / "hrad", pair, gamma=3))
+    made = reference(bundle.card, bundle.tensors, folder)
+    exported = tmp_path / "exported" / "hrad"
+    random_bundle(exported, pair, gamma=3, change=lambda card: card.update(reference=made))
+    chain = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}}
+    routes = [
+        {"settings": {"temperature": 0.0}, "bundle": "hrad"},
+        {"settings": {"temperature": 1.0}, "decoder": chain},
+    ]
+    routed = routed_reference(routes, exported.parent, folder)
+    assert routed["settings"]["T=0"] == made["settings"]["T=0"] != made["settings"]["T=1"]
+    assert set(routed["settings"]["T=1"]["levels"]) == {"accepted"} and routed["missing"] is None
+    random_bundle(exported, pair, gamma=3)
+    routes[1]["decoder"] = {"method": "lookahead"}
+    missing = routed_reference(routes, exported.parent, folder)["missing"]
+    assert missing.startswith("T=0: the bundle was exported before") and "T=1: lookahead cannot be replayed" in missing
 
 
 BRANCHING = [

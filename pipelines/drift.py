@@ -1,0 +1,146 @@
+"""Compare what a bundle serves with what its card says of recorded texts: acceptance, calibration error and features.
+
+    draftwright drift --bundle data/pystdlib/bundles/hrad --records requests.jsonl
+
+Reads the records that `load_decoder(bundle, pair, monitor=FILE)` and `draftwright generate --monitor FILE` write, rotated files
+too, and compares the last requests of this bundle at every sampling setting with the card's reference:
+
+    accepted   accepted tokens a round
+    residual   share of forecast tokens that were accepted, less the forecast one: calibration error
+    distance   squared distance of the features from the training rows
+    feature i  the first of their standardised coordinates
+
+A stationary stream is flagged at the rate of --false-alarm, by all comparisons of a call together; a shift as large as the column
+'detects' says is missed in 10 of 100 calls. Exit codes: 0 no drift, 3 drift, 4 too few requests or no reference. Where the pair's
+prompts come from a file that holds recent ones, this retrains on them:
+
+    draftwright drift --bundle DIR --records FILE || [ $? -ne 3 ] || (dvc repro -f prompts@PAIR && dvc repro)
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipelines.drift_comparison import Comparison, Samples
+    from predictors.monitoring import Reference
+
+DRIFT, UNKNOWN = 3, 4  # exit codes
+LEAST = 16  # requests that a comparison takes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bundle", type=Path, required=True, help="folder of the bundle that served")
+    parser.add_argument("--records", type=Path, required=True, help="file that the monitor wrote")
+    parser.add_argument(
+        "--window", type=int, default=64, help="most recent requests at a sampling setting (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--false-alarm", type=float, default=0.01, help="rate of alarms in a stationary stream (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the comparisons")
+
+
+def run(args: argparse.Namespace) -> None:
+    from pipelines.drift_comparison import compared
+    from pipelines.outputs import write_json
+    from pipelines.reference import read_reference
+    from predictors.bundle import bundle_hash, read_bundle
+
+    if args.window < LEAST or not 0 < args.false_alarm < 1:
+        raise ValueError(
+            f"--window must be >= {LEAST} and --false-alarm lie between 0 and 1, got {args.window} and {args.false_alarm}."
+        )
+    references, missing = read_reference(read_bundle(args.bundle).card)
+    records, damaged = read_records(args.records)
+    sha256 = bundle_hash(args.bundle)
+    ours = [record for record in records if record["bundle"] == sha256]
+    ignored = {"of other bundles": len(records) - len(ours), "damaged": damaged}
+    windows = {
+        setting: [record for record in ours if record["setting"] == setting][-args.window :]
+        for setting in sorted({record["setting"] for record in ours})
+    }
+    notes = _notes(args.bundle, windows, references, missing)
+    comparisons = compared(_samples(windows, references), args.false_alarm)
+    print(_table(comparisons, windows, references))
+    for note in [*notes, *(f"{count} lines {what} were left out" for what, count in ignored.items() if count)]:
+        print(note)
+    if args.json:
+        found = [asdict(one) for one in comparisons]
+        write_json(args.json, {"bundle": sha256, "comparisons": found, "notes": notes, "left_out": ignored})
+    drifted = [one for one in comparisons if one.drifted]
+    if not comparisons:
+        sys.exit(UNKNOWN)
+    if drifted:
+        print("drift: " + ", ".join(f"{one.statistic} at {one.setting}" for one in drifted))
+        sys.exit(DRIFT)
+    print("no drift")
+
+
+def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Records in the order of their writing, and how many lines are damaged."""
+    rotated = [file for file in path.parent.glob(f"{path.name}.*") if file.suffix[1:].isdigit()]
+    files = sorted(rotated, key=lambda file: -int(file.suffix[1:])) + ([path] if path.exists() or not rotated else [])
+    records: list[dict[str, Any]] = []
+    damaged = 0
+    for line in (line for file in files for line in file.read_text(errors="replace").splitlines()):
+        try:
+            records.append(_record(json.loads(line)))
+        except (json.JSONDecodeError, KeyError, TypeError):
+            damaged += 1
+    return records, damaged
+
+
+def _record(line: dict[str, Any]) -> dict[str, Any]:
+    from predictors.monitoring import statistics_of
+
+    return {name: line[name] for name in ("bundle", "setting", "emitted")} | {"statistics": statistics_of(line)}
+
+
+def _samples(windows: dict[str, list[dict]], references: "dict[str, Reference]") -> "Samples":
+    """What there are references and requests enough for."""
+    samples = {}
+    for setting, records in windows.items():
+        for name, level in references[setting].levels.items() if setting in references else ():
+            values = [record["statistics"][name] for record in records if name in record["statistics"]]
+            if len(values) >= LEAST:
+                samples[setting, name] = level, values
+    return samples
+
+
+def _notes(bundle: Path, windows: dict[str, list[dict]], references: "dict[str, Reference]", missing: str) -> list[str]:
+    """Why settings are not compared."""
+    notes = [] if windows else [f"there are no records of {bundle}: was another content of it served?"]
+    for setting, records in windows.items():
+        if setting not in references:
+            notes.append(
+                f"{setting}: {len(records)} requests, and {bundle} has no reference there: {missing.rstrip('.')}."
+            )
+        elif len(records) < LEAST:
+            notes.append(f"{setting}: {len(records)} requests are too few; a comparison takes {LEAST}.")
+    return notes
+
+
+def _table(comparisons: "list[Comparison]", windows: dict[str, list[dict]], references: "dict[str, Reference]") -> str:
+    lines = [
+        f"{setting}: {len(windows[setting])} requests of {mean:.0f} tokens, the reference's had {references[setting].tokens:.0f}"
+        for setting in dict.fromkeys(one.setting for one in comparisons)
+        for mean in [sum(record["emitted"] for record in windows[setting]) / len(windows[setting])]
+    ]
+    if comparisons:
+        lines += ["", f"{'setting':14}{'statistic':10}{'reference':>10}{'observed':>10}{'t':>8}{'detects':>9}  verdict"]
+    lines += [
+        f"{one.setting:14}{one.statistic:10}{one.reference:10.3f}{one.observed:10.3f}{one.t:8.2f}{one.detectable:9.3f}  "
+        + ("DRIFT" if one.drifted else "steady")
+        for one in comparisons
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["drift", *sys.argv[1:]])

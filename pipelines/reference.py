@@ -1,0 +1,138 @@
+"""What requests of a bundle look like on recorded texts, for its card: the reference of `draftwright drift`.
+
+The real controller decides and the text says what was accepted (`predictors.replay`), counted as the runtime counts requests
+(`predictors.monitoring`). Texts are those of validation and test documents, each with one draw of chance.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from predictors.bundle import Bundle, read_bundle
+from predictors.config import parse_config
+from predictors.controllers import CONTROLLERS, Controller, build_controller
+from predictors.monitoring import Level, Reference, RequestCounts
+from predictors.replay.branches import replayed_branches
+from predictors.replay.chains import replayed
+from predictors.replay.decode import Reading
+from predictors.replay.text import RecordedText
+from predictors.sampling import SamplingSettings
+from predictors.training.position_table import PositionTable
+from runtime.branching.config import BranchConfig
+from runtime.drafting.chain import ChainConfig
+from runtime.presets import expanded
+
+KEY = "reference"  # in the card
+SEED = 0
+OLD = "the bundle was exported before there were references. Export it again (dvc repro)"
+ELSEWHERE = "it has some where the bundle is calibrated and texts are recorded (traces.positions.temperatures)"
+
+
+def read_reference(card: Mapping[str, Any]) -> tuple[dict[str, Reference], str]:
+    """References by sampling setting, and why there are no others."""
+    made = card.get(KEY, {"settings": {}, "missing": OLD})
+    where = f"card.json: {KEY}"
+    references = {
+        name: Reference(
+            one["tokens"], {key: parse_config(Level, level, f"{where}: {key}") for key, level in one["levels"].items()}
+        )
+        for name, one in made["settings"].items()
+    }
+    return references, made["missing"] or ELSEWHERE
+
+
+def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], positions: Path | None) -> dict[str, Any]:
+    """The card's entry of a bundle, by the position traces in ``positions``."""
+    if positions is None:
+        return _missing("the bundle was exported without position traces. Export it again with --positions")
+    bundle, recorded = Bundle(dict(card), dict(tensors)), _texts(positions)
+    try:
+        controller = CONTROLLERS[card["kind"]].from_bundle(bundle)
+        known = [SamplingSettings(t, int(k), p) for t, k, p in bundle.contract.serving_range.settings]
+        texts = [text for text in recorded if text.settings in known]
+        return _entry(_references(expanded(card["decoder"]), controller, texts))
+    except ValueError as error:  # a decoder or a controller beyond what was recorded
+        return _missing(str(error))
+
+
+def routed_reference(routes: Iterable[Mapping[str, Any]], bundles: Path, positions: Path) -> dict[str, Any]:
+    """The entry of a bundle whose ``routes`` name a decoder for each of some sampling settings: a bundle's own reference, or one
+    made for a configuration."""
+    references: dict[str, Reference] = {}
+    missing = []
+    for route in routes:
+        settings = parse_config(SamplingSettings, route["settings"], "routes")
+        try:
+            references |= _of_route(route, settings, bundles, positions)
+        except ValueError as error:
+            missing.append(f"{settings.name}: {error}")
+    return _entry(references) | {"missing": "; ".join(missing) or None}
+
+
+def _of_route(
+    route: Mapping[str, Any], settings: SamplingSettings, bundles: Path, positions: Path
+) -> dict[str, Reference]:
+    if "bundle" in route:
+        found, missing = read_reference(read_bundle(bundles / route["bundle"]).card)
+        if settings.name not in found:
+            raise ValueError(missing)
+        return {settings.name: found[settings.name]}
+    decoder = expanded(route["decoder"])
+    texts = [text for text in _texts(positions) if text.settings == settings]
+    return _references(decoder, build_controller(decoder.get("controller") or {"kind": "fixed"}), texts)
+
+
+def _texts(positions: Path) -> list[RecordedText]:
+    table = PositionTable.read(positions)
+    return [text for split in ("validation", "test") for text in table.rows(split).texts()]
+
+
+def _references(
+    decoder: Mapping[str, Any], controller: Controller, texts: Iterable[RecordedText]
+) -> dict[str, Reference]:
+    """By sampling setting, what ``controller`` makes of ``texts`` in a ``decoder`` of that configuration."""
+    if decoder.get("epsilon") is not None:
+        controller = controller.with_epsilon(decoder["epsilon"])
+    counted: dict[str, list[tuple[RequestCounts, str]]] = {}
+    for text in texts:
+        made = replayed_counts(decoder, controller, Reading.of(text, SEED))
+        counted.setdefault(text.settings.name, []).append((made, text.document))
+    return {name: Reference.of(*map(list, zip(*some, strict=True))) for name, some in counted.items()}
+
+
+def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading: Reading) -> RequestCounts:
+    """What the runtime would have counted, had the text come out of this request.
+
+    Raises
+    ------
+    ValueError
+        If the decoder or the controller goes beyond what was recorded.
+    """
+    method, drafter = decoder.get("method"), {"kind": "chain", **(decoder.get("drafter") or {})}
+    text, verifier = reading.text, decoder.get("verifier", "block")
+    if method == "branch_parallel":
+        known = {field.name for field in fields(BranchConfig)}
+        config = BranchConfig(**{name: value for name, value in decoder.items() if name in known})
+        counts = RequestCounts(text.budget, config.gamma)
+        for ahead in replayed_branches(text, controller, config, reading.chances(verifier)):
+            counts.add(ahead.emitted, ahead.made.submitted, ahead.accepted + ahead.hit, ahead.forecasts)
+        return counts
+    kind = drafter.pop("kind") if method == "speculative" else method
+    if kind != "chain":
+        raise ValueError(
+            f"{kind} cannot be replayed, as position traces know chains and their branches only. Watch its tokens/s"
+        )
+    chain = parse_config(ChainConfig, drafter, "decoder.drafter")
+    counts = RequestCounts(text.budget, chain.depth)
+    for one in replayed(text, controller, chain.depth, reading.accepted(verifier).__getitem__):
+        counts.add(one.emitted, one.submitted, one.accepted, one.forecasts)
+    return counts
+
+
+def _entry(references: Mapping[str, Reference]) -> dict[str, Any]:
+    return {"settings": {name: asdict(one) for name, one in references.items()}, "missing": None}
+
+
+def _missing(reason: str) -> dict[str, Any]:
+    return {"settings": {}, "missing": reason}
