@@ -14,7 +14,7 @@ from functools import partial
 
 from pipelines.studies.enough.fits import Fit
 from pipelines.studies.enough.heads import HeadLearner
-from pipelines.studies.enough.learners import StudyConfig, open_learners, parser, write_fits
+from pipelines.studies.enough.learners import StudyConfig, open_learners, parser, run_fits
 from pipelines.studies.enough.selectors import SelectorLearner
 from pipelines.studies.enough.stop_models import StopLearner
 from pipelines.studies.enough.subsets import training_documents
@@ -39,7 +39,7 @@ def main() -> None:
         )
         for fit in made
     ]
-    write_fits(args, fits, learners, asdict(config))
+    run_fits(args, fits, learners, asdict(config))
 
 
 def of_head(learner: HeadLearner, seed: int) -> list[Fit]:

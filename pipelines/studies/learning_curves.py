@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pipelines.studies.enough.fits import Fit
-from pipelines.studies.enough.learners import StudyConfig, open_learners, parser, write_fits
+from pipelines.studies.enough.learners import StudyConfig, open_learners, parser, run_fits
 from pipelines.studies.enough.subsets import kept_rows, training_documents
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def main() -> None:
     fits = [
         fit for seed in range(config.seeds) for learner in learners.all for fit in curve(learner, config.shares, seed)
     ]
-    write_fits(args, fits, learners, asdict(config))
+    run_fits(args, fits, learners, asdict(config))
 
 
 def curve(learner: "Learner", shares: Sequence[float], seed: int) -> list[Fit]:

@@ -17,12 +17,13 @@ from tqdm import tqdm
 from pipelines.calibrate import with_measured_costs
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.provenance import provenance, source_hash
-from pipelines.outputs import file_sha256, replacing, write_json
+from pipelines.outputs import file_sha256
 from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters
 from pipelines.studies.enough.fits import Fit, Replicates, Sampled, measured
 from pipelines.studies.enough.heads import HeadLearner
 from pipelines.studies.enough.selectors import SelectorLearner
 from pipelines.studies.enough.stop_models import StopLearner
+from pipelines.studies.enough.study_folder import write_fits
 from predictors.latency import read_profile
 from predictors.training.calibrate import CalibrateConfig
 from predictors.training.fit import TrainConfig
@@ -33,7 +34,7 @@ from predictors.training.selector_fit import SelectorConfig
 from predictors.training.stop_fit import StopTrainConfig
 from predictors.training.token_table import TokenTable
 
-FITS, PROVENANCE, LOG = "fits.parquet", "provenance.json", "fits.jsonl"
+LOG = "fits.jsonl"
 CODE = ("predictors", "pipelines/studies/enough", "pipelines/calibrate.py")
 
 
@@ -123,18 +124,12 @@ def open_learners(args: argparse.Namespace, config: StudyConfig) -> Learners:
     )
 
 
-def write_fits(args: argparse.Namespace, fits: Sequence[Fit], learners: Learners, parameters: dict[str, Any]) -> None:
+def run_fits(args: argparse.Namespace, fits: Sequence[Fit], learners: Learners, parameters: dict[str, Any]) -> None:
     """Measure all ``fits`` with a progress bar and write their rows; an interrupted run goes on where it stopped."""
-    import pandas as pd
-
     device = json.loads(args.device.read_text())
     folder = args.output / device["slug"]
     log = MeasurementLog(folder / LOG, learners.fingerprint)
     rows = measured(tqdm(fits, desc="train", unit="model"), log)
-    with replacing(folder / FITS) as partial:
-        pd.DataFrame(rows).to_parquet(partial)
-    write_json(
-        folder / PROVENANCE, provenance(device) | {"parameters": parameters, "fingerprint": learners.fingerprint}
-    )
+    write_fits(folder, rows, provenance(device) | {"parameters": parameters, "fingerprint": learners.fingerprint})
     log.remove()
-    print(f"{folder / FITS}: {len(fits)} models")
+    print(f"{folder}: {len(fits)} models")
