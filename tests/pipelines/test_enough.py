@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from pipelines.studies import enough_report, layers, learning_curves
-from pipelines.studies.enough.fits import BRIER, MACRO_AUC, Fit, Replicates, Sampled, measured
+from pipelines.studies.enough.fits import ASKED, BRIER, GAIN, MACRO_AUC, Fit, Replicates, Sampled, measured
 from pipelines.studies.enough.heads import HeadLearner, with_layers
 from pipelines.studies.enough.recommendation import Seeds, cheapest, enough, loss
 from pipelines.studies.enough.subsets import kept_rows, training_documents
@@ -172,6 +173,17 @@ def test_a_head_measures_what_its_features_tell(table):
     areas = {name: learner.measure(documents, 0, variants[name])[MACRO_AUC] for name in ("embedding", "layer 2")}
     assert areas["layer 2"].value > areas["embedding"].value + 0.05, "the signal lies in the first layer's columns"
     assert len(areas["layer 2"].replicates) == 30
+
+
+def test_a_rule_that_may_stay_silent_is_told_from_one_that_asks(table):
+    """Where a decision costs more than drafting, calibration leaves the head unasked, and only the asking rule pays for it."""
+    config = TrainConfig("extended", reduced_size=4, **{**FAST, "hidden_sizes": (16, 8)})
+    calibration = CalibrateConfig(**{**PARAMETERS["calibrate"], "epsilons": (0.0, 0.5), "probabilities": (0.5,)})
+    learner = HeadLearner("extended", table, config, calibration, Costs(0.2, decision=5.0), Replicates(10, 0))
+    made = learner.measure(training_documents(table.document, table.split, 1.0, 0), 0)
+    assert made[GAIN].value > -0.05 and made[ASKED].value < -0.5
+    free = replace(learner, costs=Costs(0.2)).measure(training_documents(table.document, table.split, 1.0, 0), 0)
+    assert free[ASKED].value == pytest.approx(free[GAIN].value, abs=0.05) and free[GAIN].value > made[GAIN].value
 
 
 def test_finished_fits_are_not_trained_again(tmp_path):

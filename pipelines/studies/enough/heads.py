@@ -3,7 +3,7 @@
     macro AUC, ECE   of the calibrated classes on test rows
     gain             tokens per target-pass equivalent over the static length that is best on all training and validation rows,
                      by the calibrated rule, which may leave the head unasked
-    gain when asked  the same by the head's argmax
+    gain when asked  of H-RAD's heads the same by the best rule that asks the head in every round
 
 A head that reads fewer layers is charged the same decision as one that reads all.
 """
@@ -16,12 +16,13 @@ import numpy as np
 
 from pipelines.studies.enough.fits import ASKED, ECE, GAIN, MACRO_AUC, Replicates, Sampled
 from pipelines.studies.enough.subsets import kept_rows
+from predictors.training.bootstrap import DocumentBootstrap
 from predictors.training.calibrate import CalibrateConfig, calibrate
 from predictors.training.decision import Costs
 from predictors.training.fit import TrainConfig, fit
 from predictors.training.label_table import LabelTable
 from predictors.training.metrics import expected_calibration_error, macro_auc
-from predictors.training.policies import Staged, choose_policies
+from predictors.training.policies import Policies, Staged, choose_policies
 from predictors.training.target import Target
 
 SCALAR_BYTES, STATE_BYTES = 4, 2  # float32 and float16, as traces store them
@@ -57,27 +58,33 @@ class HeadLearner:
         """Train on these ``documents``; ``table``: the rows with other features than the learner's own."""
         table = self.table if table is None else table
         table = table.take(np.flatnonzero(kept_rows(table.document, table.split, documents)))
+        policies = self._policies(table, seed)
+        test, head = table.rows("test"), policies.predictors["head"]
+        probabilities = head.predict(test)
+        target = Target(self.config.target, table.metadata.gamma)
+        labels, bootstrap = target.labels(test).numpy(), self.replicates.of(test.document)
+        metrics = {
+            MACRO_AUC: Sampled.by_weights(lambda weights: macro_auc(probabilities, labels, weights), bootstrap),
+            ECE: Sampled.by_weights(lambda weights: _calibration_error(probabilities, labels, weights), bootstrap),
+            GAIN: _gain(policies, test, bootstrap),
+        }
+        if target.ordered:  # whose rules always ask
+            return metrics
+        asking = [rule for rule in self.calibration.rules if rule.reads_head]
+        validation = table.rows("validation")
+        chosen = choose_policies({"head": head}, validation, validation, asking, self.calibration.epsilons, self.costs)
+        return metrics | {ASKED: _gain(replace(policies, rules=chosen.rules), test, bootstrap)}
+
+    def _policies(self, table: LabelTable, seed: int) -> Policies:
+        """Of a trained and calibrated head, beside the static length of all traces."""
         config = replace(self.config, seed=self.config.seed + seed)
         size = table.metadata.feature_spec(config.feature_set).state_size
         if config.reduced_size is not None and config.reduced_size > size:
             config = replace(config, reduced_size=None)
         head, once = fit(table, config), replace(self.calibration, bootstrap_replicates=1)
         shares = head.training_shares, head.natural_shares
-        made = calibrate(head.network, head.spec, *shares, table, once, self.costs, config.target)
-        test = table.rows("test")
-        probabilities = made.policies.predictors["head"].predict(test)
-        labels = Target(config.target, head.spec.gamma).labels(test).numpy()
-        bootstrap = self.replicates.of(test.document)
-        policies = replace(made.policies, static_gamma=self.static)
-        values, drawn = policies.values(test), policies.resampled(test, bootstrap)
-        return {
-            MACRO_AUC: Sampled.by_weights(lambda weights: macro_auc(probabilities, labels, weights), bootstrap),
-            ECE: Sampled.by_weights(lambda weights: _calibration_error(probabilities, labels, weights), bootstrap),
-            **{
-                name: Sampled(values[policy] / values["best_static"] - 1, drawn[policy] / drawn["best_static"] - 1)
-                for name, policy in ((GAIN, "head"), (ASKED, "head_argmax"))
-            },
-        }
+        made = calibrate(head.network, head.spec, *shares, table, once, self.costs, config.target).policies
+        return replace(made, predictors={"head": made.predictors["head"]}, static_gamma=self.static)
 
     def variants(self) -> dict[str, LabelTable]:
         """Tables with fewer features by name, ending in the whole one: no states but the newest token's embedding, every layer
@@ -112,6 +119,11 @@ def with_layers(table: LabelTable, layers: Sequence[int], embedding: bool = True
     size = known.embedding_size if embedding else 0
     metadata = replace(known, layers=tuple(layers), embedding_size=size)
     return replace(table, metadata=metadata, state_NS=table.state_NS[:, kept])
+
+
+def _gain(policies: Policies, test: LabelTable, bootstrap: DocumentBootstrap) -> Sampled:
+    values, drawn = policies.values(test), policies.resampled(test, bootstrap)
+    return Sampled(values["head"] / values["best_static"] - 1, drawn["head"] / drawn["best_static"] - 1)
 
 
 def _calibration_error(probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> float:
