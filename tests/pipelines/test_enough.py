@@ -3,12 +3,14 @@
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
+from pipelines.parameters import load_parameters
 from pipelines.studies import enough_report, layers, learning_curves
 from pipelines.studies.enough.fits import ASKED, BRIER, GAIN, MACRO_AUC, Fit, Replicates, Sampled, measured
 from pipelines.studies.enough.heads import HeadLearner, with_layers
@@ -19,11 +21,16 @@ from pipelines.studies.enough.tables import verdict
 from predictors.training.calibrate import CalibrateConfig
 from predictors.training.decision import Costs
 from predictors.training.fit import TrainConfig
+from predictors.training.labels import LabelConfig
 from tests.predictors.affine_profile import PROFILE
 from tests.predictors_training.synthetic import EMBEDDING, FAST, HIDDEN, LAYERS, PARAMETERS, make_labels
 from tests.predictors_training.synthetic_roots import write_roots
 from tests.predictors_training.synthetic_tokens import write_tokens
+from trace_collection.collect import TraceConfig
+from trace_collection.roots import RootTraceConfig
+from trace_collection.tokens import TokenTraceConfig
 
+ROOT = Path(__file__).parents[2]
 SHARES, SEEDS, DRAWS = (0.25, 0.5, 1.0), 3, 200
 STOPPER = {"kind": "early_stop", "network": {"hidden_sizes": [8]}, "epochs": 3}
 MAIN = PARAMETERS | {
@@ -208,6 +215,24 @@ def test_shares_ascend_to_all():
         learning_curves.LearningCurveConfig((), (), (), shares=(0.5, 0.25, 1.0))
     with pytest.raises(ValueError, match="shares must ascend"):
         learning_curves.LearningCurveConfig((), (), (), shares=(0.5,))
+
+
+@pytest.mark.parametrize(
+    ("section", "kind", "sizes"),
+    [
+        ("traces.rounds", TraceConfig, ("every",)),
+        ("traces.tokens", TokenTraceConfig, ("every",)),
+        ("traces.roots", RootTraceConfig, ("prompts", "draws")),
+        ("labels", LabelConfig, ()),
+    ],
+)
+def test_the_study_collects_more_of_the_same(section, kind, sizes):
+    main, study = (
+        load_parameters(kind, "pystdlib", section, ROOT / path / "params.yaml") for path in ("", "pipelines/studies")
+    )
+    kept = {name: getattr(main, name) for name in (*sizes, *(("max_gigabytes",) if sizes else ()))}
+    assert replace(study, **kept) == main
+    assert all((getattr(study, name) < value) == (name == "every") for name, value in kept.items() if name in sizes)
 
 
 def run(module, monkeypatch, *arguments):
