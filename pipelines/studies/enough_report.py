@@ -87,7 +87,7 @@ def sections(pair: str, summary: dict[str, Any]) -> list[str]:
         "Enough is the least share at which, and at all larger ones, no metric is surely worse than with all: the interval of "
         "what is lost, over documents and seeds, reaches 0. " + trained_on(curves),
         "## How many\n\n" + recommended_sizes(summary),
-        "## Which features\n\nOf the features that are not surely worse than all, those of fewest bytes. "
+        "## Which features\n\nOf the sets of features that are not surely worse than all, that of fewest bytes. "
         + trained_on(layers),
         recommended_features(summary),
         *(f"## {name} by share\n\n{curve_table(curve)}" for name, curve in summary["curves"].items()),

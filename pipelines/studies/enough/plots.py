@@ -1,4 +1,4 @@
-"""Plots of what is enough: learning curves, and metrics beside the bytes of a row."""
+"""Plots of what is enough: learning curves, and what every set of features knows."""
 
 import math
 from collections.abc import Mapping
@@ -8,16 +8,18 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pipelines.reporting.plots import BLUE, GREY, RED
+from pipelines.studies.enough.fits import ASKED, AUROC, MACRO_AUC
 
 COLUMNS = 3
+DRAWN = (MACRO_AUC, AUROC, ASKED)
 
 
 def curves(summary: Mapping[str, Any]) -> Figure:
-    """Each controller's first metric over training rows, 95 % over documents in light and seeds in dark; a line at what is
+    """What each controller knows over training rows, 95 % over documents in light and seeds in dark; a line at what is
     enough, a dashed one at what the main pipeline collects."""
     figure, panels = _panels(len(summary["curves"]))
     for axes, (name, curve) in zip(panels, summary["curves"].items(), strict=False):
-        points, metric = curve["points"], next(iter(curve["points"][0]["metrics"]))
+        points, metric = curve["points"], drawn(curve["points"][0]["metrics"])
         rows = np.array([point["rows"] for point in points])
         band = {
             key: [point["metrics"][metric][key] for point in points]
@@ -29,28 +31,34 @@ def curves(summary: Mapping[str, Any]) -> Figure:
         axes.axvline(rows[curve["enough"]], color=RED, linewidth=1.2)
         axes.axvline(rows[-1] * summary["present"][name], color=GREY, linewidth=1.2, linestyle="--")
         axes.set(xscale="log", title=name, ylabel=metric)
+        axes.set_xticks(rows, [f"{count:,}" for count in rows], fontsize=8)
+        axes.minorticks_off()
         axes.grid(color="#e6e6e6")
     figure.supxlabel("training rows; red: enough; dashed: collected by default", fontsize=10)
     return figure
 
 
 def features(summary: Mapping[str, Any]) -> Figure:
-    """Each controller's first metric beside the bytes of a row; red: the cheapest that is not surely worse than all."""
+    """What each controller knows with every set of features; red: the fewest bytes of a row not surely worse than all."""
     figure, panels = _panels(len(summary["layers"]))
     for axes, (name, study) in zip(panels, summary["layers"].items(), strict=False):
-        points, metric = study["points"], next(iter(study["points"][0]["metrics"]))
+        points, metric = study["points"], drawn(study["points"][0]["metrics"])
         for place, point in enumerate(points):
             made, colour = point["metrics"][metric], RED if place == study["cheapest"] else BLUE
-            errors = [[max(0, made["value"] - made["least"])], [max(0, made["most"] - made["value"])]]
-            axes.errorbar(point["bytes"], made["value"], yerr=errors, fmt="o", color=colour, markersize=4, capsize=2)
-            axes.annotate(
-                point["variant"], (point["bytes"], made["value"]), fontsize=6, xytext=(4, 3), textcoords="offset points"
-            )
-        axes.set(xscale="log", title=name, ylabel=metric)
-        axes.margins(x=0.25)
-        axes.grid(color="#e6e6e6")
-    figure.supxlabel("bytes of a row's features; whiskers: seeds; red: cheapest not surely worse than all", fontsize=10)
+            for low, high, width in (("low", "high", 1), ("least", "most", 4)):
+                axes.hlines(place, made[low], made[high], color=colour, linewidth=width, alpha=0.6)
+            axes.plot(made["value"], place, "o", color=colour, markersize=5)
+        axes.set_yticks(range(len(points)), [f"{point['variant']}, {point['bytes']} B" for point in points], fontsize=8)
+        axes.set_ylim(len(points) - 0.5, -0.5)
+        axes.set(title=name, xlabel=metric)
+        axes.grid(axis="x", color="#e6e6e6")
+    figure.supxlabel("thin: documents; thick: seeds; red: fewest bytes of a row not surely worse than all", fontsize=10)
     return figure
+
+
+def drawn(metrics: Mapping[str, Any]) -> str:
+    """The metric that is drawn of several."""
+    return next(metric for metric in DRAWN if metric in metrics)
 
 
 def _panels(count: int) -> tuple[Figure, list[Any]]:
