@@ -27,7 +27,7 @@ repro: setup  ## The whole pipeline on every pair of params.yaml, then the repor
 	$(BIN)/draftwright register
 	$(BIN)/draftwright reports
 
-studies: setup  ## The full grids of docs/, for the pairs in pipelines/studies/params.yaml; an hour a pair on 2 cores
+studies: setup  ## The full grids of docs/, for the pairs in pipelines/studies/params.yaml; under two hours a pair on 2 cores
 	PATH="$(CURDIR)/$(BIN):$$PATH" dvc repro pipelines/studies/dvc.yaml
 
 check: setup  ## Format, lint, types, import contracts

@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
@@ -17,6 +17,11 @@ def load_parameters(cls: type[Config], pair: str, section: str, path: Path = PAR
 
     ``section`` may be dotted (``train.extended``).
     """
+    return parse_config(cls, read_section(pair, section, path), f"{path}: pairs.{pair}.{section}")
+
+
+def read_section(pair: str, section: str, path: Path = PARAMETERS) -> Any:
+    """``pairs.<pair>.<section>`` of ``params.yaml`` as it stands there."""
     try:
         document = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
@@ -33,7 +38,7 @@ def load_parameters(cls: type[Config], pair: str, section: str, path: Path = PAR
         if key not in values:
             raise ValueError(f"{where}: section {key!r} is missing. Sections there: {', '.join(values)}.")
         values, where = values[key], f"{where}.{key}"
-    return parse_config(cls, values, where)
+    return values
 
 
 def add_pair_arguments(parser: argparse.ArgumentParser) -> None:

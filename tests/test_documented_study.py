@@ -106,6 +106,34 @@ def test_drafting_without_a_draft_model_is_the_studys():
     assert record["provenance"]["commit"][:12] in study and record["provenance"]["date"] in study
 
 
+def test_how_many_traces_are_enough_is_the_studys():
+    page, study = (DOCS / "enough.md").read_text(), (DOCS / "studies/enough.md").read_text()
+    record = json.loads((DOCS / "studies/enough.json").read_text())
+    assert set(table_lines(page)) <= set(table_lines(study))
+    sizes = {row[0]: row for row in rows(page, "| controller | enough |")[1:]}
+    assert set(sizes) == set(record["curves"])
+    for name, curve in record["curves"].items():
+        point = curve["points"][curve["enough"]]
+        expected = [f"{100 * point['share']:.4g}%", str(point["documents"]), str(point["rows"])]
+        assert sizes[name][1:4] == expected and sizes[name][6] == f"{record['present'][name]:.1%}"
+        lost = next(point["losses"] for point in curve["points"] if point["share"] == 0.5)
+        assert all(
+            f"{lost[metric]['value']:.3f}" in page
+            for metric in lost
+            if metric.endswith("AUC") and name != "early_stop-2"
+        )
+    features = {row[0]: row for row in rows(page, "| controller | reads all |")[1:]}
+    for name, layers in record["layers"].items():
+        point = layers["points"][layers["cheapest"]]
+        assert features[name][3:5] == [point["variant"], str(point["bytes"])]
+    for origin in record["provenance"].values():
+        assert origin["commit"][:12] in study and origin["date"] in study
+
+
+def test_parameters_point_to_the_page_that_judges_them():
+    assert "docs/enough.md" in (DOCS.parent / "params.yaml").read_text()
+
+
 def test_several_roots_are_marked_lossy():
     record = json.loads((DOCS / "studies/target_roots.json").read_text())
     assert {row["arm"]: row["lossy"] for row in record["arms"]} == {

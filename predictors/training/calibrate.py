@@ -97,10 +97,11 @@ class CalibrateConfig:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Calibration and thresholds of a head, and the record of what it is worth."""
+    """Calibration and thresholds of a head, the ``policies`` it is measured among, and the record of what it is worth."""
 
     calibration: Calibration
     thresholds: HRADThresholds | LengthThresholds
+    policies: Policies
     record: dict[str, Any]
 
 
@@ -162,7 +163,7 @@ def calibrate(
         },
         "test": _measured(policies, predictors | {"head_uncalibrated": uncalibrated}, test, target, config),
     }
-    return Calibrated(calibration, thresholds, record)
+    return Calibrated(calibration, thresholds, policies, record)
 
 
 def _measured(

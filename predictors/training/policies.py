@@ -64,14 +64,19 @@ class Policies:
         replay = replay_of(table, self.costs)
         return {name: replay.value(play) for name, play in self.plays(table).items()}
 
-    def measure(self, table: LabelTable, bootstrap: DocumentBootstrap) -> dict[str, Any]:
-        """Values and gains over the best static γ with intervals over documents; ``length_accuracy`` is the share of rows in
-        which a policy submits exactly the tokens that are accepted (SpecBranch, Fig. 3c); it and the counts per round are
-        plain means over rows, whatever share a stage has in decoding. Replicates without a row of a stage say nothing of it."""
+    def resampled(self, table: LabelTable, bootstrap: DocumentBootstrap) -> dict[str, np.ndarray]:
+        """Every policy's value in the replicates; those without a row of a stage say nothing of it and are left out."""
         replay, plays = replay_of(table, self.costs), self.plays(table)
         rows = bootstrap.sums(np.stack([~table.survived, table.survived], axis=1).astype(float))
         told = ((rows > 0) | ~np.array([(~table.survived).any(), table.survived.any()])).all(axis=1)
-        replicates = {name: worth(bootstrap.sums(replay.tally(play))[told]) for name, play in plays.items()}
+        return {name: worth(bootstrap.sums(replay.tally(play))[told]) for name, play in plays.items()}
+
+    def measure(self, table: LabelTable, bootstrap: DocumentBootstrap) -> dict[str, Any]:
+        """Values and gains over the best static γ with intervals over documents; ``length_accuracy`` is the share of rows in
+        which a policy submits exactly the tokens that are accepted (SpecBranch, Fig. 3c); it and the counts per round are
+        plain means over rows, whatever share a stage has in decoding."""
+        replay, plays = replay_of(table, self.costs), self.plays(table)
+        replicates = self.resampled(table, bootstrap)
         decision = {
             name: interval(replay.value(play), replicates[name])
             | {"submitted_per_round": float(play.submitted.mean()), "passes_per_round": float(play.passes.mean())}
