@@ -28,7 +28,7 @@ COMMANDS = {
     "selector": "stage: train, calibrate and export the delayed-tree selector of one verification rule",
     "stopper": "stage: train, calibrate and export one model that stops drafting",
     "guesser": "stage: choose and export how the target drafts for itself by one method",
-    "replay": "stage: what every policy for chains would make of recorded texts on this machine",
+    "replay": "stage: what every policy for chains and branches would make of recorded texts on this machine",
     "benchmark": "stage: time every decoder on held-out prompts, interleaved and paired",
     "verifiers": "stage: compare the verification rules on the same trees and prompts",
     "selection": "stage: time the delayed-tree selectors beside the best static trees",

@@ -2,8 +2,8 @@
 
     python -m pipelines.positions --pair pystdlib data/pystdlib/pair data/pystdlib/prompts data/pystdlib/traces/positions
 
-From them any policy for chains can be replayed on any machine's latency profile (stage ``replay``). Parameters: section
-``traces.positions`` of the pair. Interrupt it whenever you like: finished shards are kept.
+From them any policy for chains and branches can be replayed on any machine's latency profile (stage ``replay``). Parameters:
+section ``traces.positions`` of the pair. Interrupt it whenever you like: finished shards are kept.
 """
 
 import argparse

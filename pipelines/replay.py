@@ -1,4 +1,4 @@
-"""Stage ``replay``: what every policy for chains would make of recorded texts on this machine, without running a model.
+"""Stage ``replay``: what every policy for chains and branches would make of recorded texts on this machine; no model is run.
 
     python -m pipelines.replay --pair pystdlib data/pystdlib/traces/positions data/pystdlib/bundles data/pystdlib/replay
         --device data/device.json --latency data/pystdlib/latency
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
     parser.add_argument("positions", type=Path, help="folder of position traces")
     parser.add_argument(
-        "bundles", type=Path, help="folder of exported bundles: those that decide about chains are replayed"
+        "bundles", type=Path, help="folder of exported bundles: those that decide about chains or branches are replayed"
     )
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
     parser.add_argument("--device", type=Path, required=True, help="JSON file of the device stage")

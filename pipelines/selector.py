@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> None:
         for one in made
     }
     learned = {"candidate": best.name, "candidates": tried, "validation_tokens_per_second": best.validation_rate}
+    learned |= {"validation": best.validation_rates}
     learned |= {"history": best.trained.history, "best_epoch": best.trained.best_epoch, "lineage": lineage}
     write_json(args.record, best.measured | learned | {"profile_hash": best.labelling.prices.profile_hash})
     print(
@@ -87,7 +88,8 @@ def predictor_name(rule: str) -> str:
 
 @dataclass(frozen=True)
 class Trained:
-    """A candidate with its rule, what it is worth on test roots, and on validation roots its gain over static and its rate."""
+    """A candidate with its rule, what it is worth on test roots, and on validation roots its gain over static and its rate, also
+    by sampling setting beside the static choice's."""
 
     name: str
     labelling: "Labelling"
@@ -98,6 +100,7 @@ class Trained:
     head_sha256: str
     validation_gain: float
     validation_rate: float
+    validation_rates: dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,12 @@ class Training:
 
         from pipelines.tracking import HEAD_TAG
         from predictors.selection.network import ServedSelector
-        from predictors.training.selector_evaluation import at_places, calibrated_rule, evaluate_selector
+        from predictors.training.selector_evaluation import (
+            at_places,
+            calibrated_rule,
+            evaluate_selector,
+            rates_by_setting,
+        )
         from predictors.training.selector_fit import fit_selector
         from predictors.training.selector_objective import SCORED
         from predictors.training.selector_rows import Labelling
@@ -140,7 +148,8 @@ class Training:
             tracking.tag(run_id, **{HEAD_TAG: head_sha256})
             tracking.log(run_id, _tracked(measured) | {"validation_gain": gain}, {})
         rate = at_places(validation, validation.static_N, 0.0).throughput * (1 + gain)
-        return Trained(candidate.name, labelling, trained, rule, measured, tensors, head_sha256, gain, rate)
+        rates = rates_by_setting(served, validation, rule)
+        return Trained(candidate.name, labelling, trained, rule, measured, tensors, head_sha256, gain, rate, rates)
 
 
 def build_card(contract: dict[str, Any], best: Trained, name: str, lineage: dict[str, str]) -> dict[str, Any]:

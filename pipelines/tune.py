@@ -3,8 +3,8 @@
     draftwright tune --pair pystdlib
 
 For every sampling setting: all policies are ranked by replay and by the latency profile, the best few timed on validation prompts
-by successive halving, and the winner scored on test prompts beside the best static chain and plain decoding. ``load_decoder``
-then runs the winner of the request's setting:
+by successive halving, and the winner scored on test prompts beside the fastest static chain on the clock and plain decoding.
+``load_decoder`` then runs the winner of the request's setting:
 
     load_decoder("data/pystdlib/bundles/auto", pair)
 
@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> None:
         made: candidates(args.replay / device, args.guessers, args.selectors, made.name) for made in config.settings
     }
     hashes = {name: _sha256(args.bundles / name) for name in _bundles_of(found)}
+    _require_replayed(hashes, args.replay / device)
     counts = {VALIDATION: config.validation_prompts, TEST: config.test_prompts}
     bench = open_bench(args, config, counts, **{f"{name}_sha256": value for name, value in hashes.items()})
     study = TuneStudy(bench.pair, config, found, args.bundles, bench.prompts, bench.log)
@@ -79,9 +80,25 @@ def _bundles_of(found: dict[Any, list[Any]]) -> list[str]:
     return sorted({one.served["bundle"] for some in found.values() for one in some if "bundle" in one.served})
 
 
-def _sha256(folder: Path) -> str:
-    from predictors.bundle import bundle_hash
+def _require_replayed(hashes: dict[str, str], replay: Path) -> None:
+    """`ValueError` if bundles have changed since they were replayed."""
+    from pipelines.measuring.names import PROVENANCE
 
+    replayed = json.loads((replay / PROVENANCE).read_text()).get("bundles_sha256", {})
+    changed = [name for name, sha256 in hashes.items() if replayed.get(name, sha256) != sha256]
+    if changed:
+        raise ValueError(
+            f"{', '.join(changed)}: other content than was replayed. Run the replay stage (dvc repro) again."
+        )
+
+
+def _sha256(folder: Path) -> str:
+    from predictors.bundle import CARD, bundle_hash
+
+    if not (folder / CARD).is_file():
+        raise ValueError(
+            f"{folder} holds no bundle, and it is a candidate. Run the stage that exports it (dvc repro) again."
+        )
     return bundle_hash(folder)
 
 

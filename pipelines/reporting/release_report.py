@@ -1,6 +1,7 @@
 """What would be released: the fastest decoder found at every sampling setting, and the gate's verdict on bundles.
 
-    tuned      the winner of successive halving, scored on test prompts over the best static chain and over plain decoding
+    tuned      the winner of successive halving, scored on test prompts over the static chain that was fastest on validation
+               prompts, unless it is that chain, and over plain decoding
     beside     the winner over the fastest configuration of stage ``benchmark``, on the prompts that both decoded; plain decoding,
                which both timed, says how fast the machine was in each
 
@@ -50,7 +51,8 @@ class ReleaseReport:
         assert self.results.decoding is not None
         arms, setting = DecodingArms(self.results.decoding, self.replicates, self.seed), choice["setting"]
         winner, plain = (arms.rows(setting, arm) for arm in (choice["winner"], PLAIN))
-        static = None if choice["static"] is None else arms.rows(setting, choice["static"])
+        others = choice["static"] not in (None, choice["winner"])
+        static = arms.rows(setting, choice["static"]) if others else None
         predicted = {one["name"]: one["predicted"] for one in choice["candidates"]}
         return {
             "setting": setting,
@@ -90,7 +92,8 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
     """The winners, then the verdicts."""
     found = []
     for row in timing["tuned"]:
-        static = "" if row["gain"] is None else f", {percent(row['gain'])} over {row['static']}"
+        itself = ", itself a static chain" if row["winner"] == row["static"] else ""
+        static = itself if row["gain"] is None else f", {percent(row['gain'])} over {row['static']}"
         beside = row["beside"]
         other = ""
         if beside is not None:

@@ -8,16 +8,16 @@ whole, one of k candidates is the text's next token with probability
     T = 0, or match         1 if that token is among the draft's k likeliest, else 0
 
 and then the branch behind it is the next round's chain. Exact given the text, as chains are. Left out: that a branch ends early
-at an end-of-sequence token, which only its price could tell.
+at an end-of-sequence token, which only its price could tell, and what is read of laws while the target is at work.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from predictors.controllers.base import Controller, Session
 from predictors.latency.branching import BranchRound
-from predictors.replay.chains import Accepted
+from predictors.replay.chains import Accepted, Readings
 from predictors.replay.text import RecordedLaw, RecordedText, RecordedToken
 from predictors.rounds import Forecast, RoundRecord
 from predictors.signals import Root
@@ -55,7 +55,8 @@ class Chances:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A round as `predictors.latency.branching` prices it, what it brought, and what a model said of its block."""
+    """A round as `predictors.latency.branching` prices it, what it brought, what a model said of its block, and what the host
+    read of laws while the target was idle."""
 
     made: BranchRound
     asked: int
@@ -63,17 +64,19 @@ class Replayed:
     emitted: int
     hit: bool
     forecasts: tuple[Forecast, ...] = ()
+    readings: Readings = field(default_factory=Readings)
 
 
 @dataclass(frozen=True)
 class _Block:
-    """``size`` pending tokens, ``idle`` of them drafted with the target idle; whether the law behind them is known, and whether
-    an end of sequence ``ended`` them."""
+    """``size`` pending tokens, ``idle`` of them drafted with the target idle; whether the law behind them is known, whether an
+    end of sequence ``ended`` them, and the ``readings`` of idle ones."""
 
     size: int
     idle: int
     law_known: bool
     ended: bool
+    readings: Readings = field(default_factory=Readings)
 
 
 def replayed_branches(
@@ -122,7 +125,7 @@ def replayed_branches(
             ends_segment=not hit,
             bypassed=session.bypassed,
         )
-        yield Replayed(made, session.asked, accepted, emitted, hit, said)
+        yield Replayed(made, session.asked, accepted, emitted, hit, said, block.readings)
         start += emitted
 
 
@@ -145,23 +148,28 @@ def _block(
         most = min(cap, config.draft_stage_gamma or config.gamma, left)
     else:
         most = min(available, left, cap)
-    size, stopped, ended = _walk(text, session, root, start, would, most)
+    readings = Readings()
+    size, stopped, ended = _walk(text, session, root, start, would, most, readings)
     if available is None:
-        return _Block(size, size, stopped, ended)
+        return _Block(size, size, stopped, ended, readings)
     return _Block(size, 0, size < available, ended)
 
 
 def _walk(
-    text: RecordedText, session: Session, root: Root, start: int, would: int, most: int
+    text: RecordedText, session: Session, root: Root, start: int, would: int, most: int, readings: Readings
 ) -> tuple[int, bool, bool]:
     """Tokens of a chain from row ``start``, at most ``most``; whether it stopped in front of one, or at an end of sequence."""
     for place in range(most):
-        law = _law(text, root, start, would, place)
-        if bool(session.stop_before(law)):
-            return place, True, False
+        law, asked = _law(text, root, start, would, place), session.asked
+        before = bool(session.stop_before(law))
         drawn = RecordedToken(law, on_path=place < would)
+        behind = not before and bool(session.stop_after(drawn))
+        if session.asked == asked:
+            readings.read(law)
+        if before:
+            return place, True, False
         ended = int(drawn.token) in text.eos_tokens
-        if bool(session.stop_after(drawn)) or ended:
+        if behind or ended:
             return place + 1, False, ended
     return max(most, 0), False, False
 

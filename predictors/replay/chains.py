@@ -37,11 +37,9 @@ class ReplayedRound:
 
 
 @dataclass
-class Drafted:
-    """What was drafted in a round: ``submitted`` tokens in ``passes``, and the laws read, as `ReplayedRound` has them."""
+class Readings:
+    """Laws that the host read without asking a model, as `ReplayedRound` counts them."""
 
-    submitted: int = 0
-    passes: int = 0
     confidences: int = 0
     entropies: int = 0
 
@@ -49,6 +47,14 @@ class Drafted:
         """Count what the host read of ``law``."""
         self.entropies += law.entropy_read
         self.confidences += law.confidence_read and not law.entropy_read
+
+
+@dataclass
+class Drafted(Readings):
+    """What was drafted in a round: ``submitted`` tokens in ``passes``, and the laws read."""
+
+    submitted: int = 0
+    passes: int = 0
 
 
 def replayed(text: RecordedText, controller: Controller, depth: int, accepted: Accepted) -> Iterator[ReplayedRound]:

@@ -94,7 +94,8 @@ class Clock:
         """What ``policy`` makes of the text."""
         text, would = reading.text, reading.accepted(policy.verifier)
         rounds = list(replayed(text, policy.controller, policy.depth, would.__getitem__))
-        return self._decode(text, rounds, policy.controller.question_seconds(self._prices[True].profile))
+        prices = self._prices[not text.settings.greedy]
+        return self._decode(text, rounds, policy.controller.question_seconds(prices.profile))
 
     def branches(
         self, reading: Reading, controller: Controller, config: BranchSettings, verifier: str, concurrent: bool
@@ -103,12 +104,14 @@ class Clock:
         clock."""
         text, sampled = reading.text, not reading.text.settings.greedy
         rounds = list(replayed_branches(text, controller, config, reading.chances(verifier)))
-        quiet, question = self._prices[sampled].profile, controller.question_seconds(self._prices[sampled].profile)
+        prices = self._prices[sampled]
+        quiet, question = prices.profile, controller.question_seconds(prices.profile)
+        read = sum(prices.reading(one.readings.confidences, one.readings.entropies) for one in rounds)
         made = [one.made for one in rounds]
         predicted = branch_parallel_prediction(quiet, made, text.length, text.prompt_tokens, sampled, concurrent)
         return Decode(
             tokens=text.length,
-            seconds=predicted.seconds + question * sum(one.asked for one in rounds),
+            seconds=predicted.seconds + read + question * sum(one.asked for one in rounds),
             rounds=len(rounds),
             submitted=sum(one.submitted for one in made),
             passes=sum(one.levels for one in made),

@@ -84,6 +84,19 @@ def chosen(rows: SelectorRows, tokens_NA: np.ndarray, distance_N: np.ndarray, ru
     return at_places(rows, np.where(distance_N <= rule.max_distance, places_N, rows.static_N), rows.decision)
 
 
+def rates_by_setting(selector: ServedSelector, rows: SelectorRows, rule: SelectionRule) -> dict[str, dict[str, float]]:
+    """Tokens per second of the ``static`` choice and of the ``selector`` at every sampling setting."""
+    outcomes = {"static": at_places(rows, rows.static_N, 0.0), "selector": chosen(rows, *served(selector, rows), rule)}
+    masks = {
+        _setting_name(setting): rows.table.setting_N == number for number, setting in enumerate(rows.table.settings)
+    }
+    return {
+        setting: {name: float(one.tokens[mask].sum() / one.seconds[mask].sum()) for name, one in outcomes.items()}
+        for setting, mask in masks.items()
+        if mask.any()
+    }
+
+
 def at_places(rows: SelectorRows, places_N: np.ndarray, decision: float) -> Outcome:
     """The actions at ``places_N``, labelled by all draws, and ``decision`` seconds each."""
     return Outcome(_at(rows.efficiency_NA, places_N), _at(rows.spent_NA, places_N) + decision, places_N)

@@ -64,7 +64,7 @@ def folder(tmp_path_factory):
         args.out = args.tokens = place / "tokens"
         tokens.run(args)
         for name in STOPPERS:
-            args.predictor, args.latency = name, place / "latency"
+            args.predictor, args.latency, args.positions = name, place / "latency", None
             args.record, args.bundle = place / "stoppers" / f"{name}.json", place / "bundles" / name
             stopper.run(args)
         args.bundles, args.output = place / "bundles", place / "stopping"

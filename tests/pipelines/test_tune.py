@@ -20,7 +20,7 @@ from pipelines.measuring.tuning.names import CHOICES, DECODING
 from pipelines.measuring.tuning.study import TuneConfig
 from pipelines.outputs import write_json
 from pipelines.reference import OLD
-from predictors.bundle import read_bundle
+from predictors.bundle import bundle_hash, read_bundle
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import random_bundle
@@ -55,19 +55,33 @@ def test_candidates_are_ranked_by_what_was_replayed(replayed):
     found = candidates(*(replayed / name for name in ("replay", "guessers", "selectors")), "T=0")
     assert [one.name for one in found] == ["entropy", "lookahead", "chain-3", "chain-1", PLAIN]
     assert found[0].predicted == pytest.approx(168 * 6 / 9) and found[1].served == {"bundle": "lookahead"}
-    assert [one.name for one in shortlist(found, 2)] == ["entropy", "lookahead", "chain-3", PLAIN]
+    assert [one.name for one in shortlist(found, 2)] == ["entropy", "lookahead", "chain-3", "chain-1", PLAIN]
     assert [one.name for one in found if one.static] == ["chain-3", "chain-1"]
+
+
+def test_one_policy_by_several_names_is_one_candidate(replayed):
+    """A rule whose model is left unasked is the chain it falls back to, and takes no place of another candidate."""
+    table = pd.read_parquet(replayed / "replay" / "replay.parquet")
+    alike = table[table["drafter"] == "chain-3"].assign(drafter="hrad", family="rule")
+    pd.concat([alike, table]).to_parquet(replayed / "replay" / "replay.parquet")
+    places = [replayed / name for name in ("replay", "guessers", "selectors")]
+    names = [one.name for one in candidates(*places, "T=0")]
+    assert names == ["entropy", "lookahead", "chain-3", "chain-1", PLAIN]
+    other = alike.assign(seconds=alike["seconds"] * 1.001)
+    pd.concat([other, table]).to_parquet(replayed / "replay" / "replay.parquet")
+    assert [one.name for one in candidates(*places, "T=0")][2:4] == ["chain-3", "hrad"]
 
 
 def test_trees_are_worth_what_their_roots_say_beside_chains(replayed):
     places = [replayed / name for name in ("replay", "guessers", "selectors")]
-    for rule, rate, static in (("block", 50.0, "chain-3"), ("nss", 40.0, "delayed-2.0.2")):
-        record = {"validation_tokens_per_second": rate, "static_actions": {"T=0": static}}
+    for rule, static, selector, action in (("block", 50.0, 60.0, "chain-3"), ("nss", 30.0, 40.0, "delayed-2.0.2")):
+        rates = {"T=0": {"static": static, "selector": selector}, "T=1": {"static": 1.0, "selector": 9.0}}
+        record = {"validation": rates, "static_actions": {"T=0": action}}
         write_json(replayed / "selectors" / f"{rule}.json", record)
     found = {one.name: one for one in candidates(*places, "T=0")}
-    assert found["delayed_tree-nss"].predicted == pytest.approx(found["chain-3"].predicted * 0.8)
+    assert found["delayed_tree-nss"].predicted == pytest.approx(found["chain-3"].predicted * 40 / 50)
     assert found["delayed_tree-nss"].served == {"bundle": "delayed_tree-nss"}
-    unknown = {"validation_tokens_per_second": 50.0, "static_actions": {"T=0": "chain-99"}}
+    unknown = {"validation": rates, "static_actions": {"T=0": "chain-99"}}
     write_json(replayed / "selectors" / "block.json", unknown)
     assert "delayed_tree-nss" not in {one.name for one in candidates(*places, "T=0")}
 
@@ -99,7 +113,7 @@ def clockwork(monkeypatch, tmp_path):
             return one(prompt, settings, seed), 10 / rates[names[id(one)]]
 
         monkeypatch.setattr("pipelines.measuring.verifiers.timing.timed", timed)
-        return Halving(arms, {}, "slow", GREEDY, 0, **options)
+        return Halving(arms, {}, ("slow", "slowest"), GREEDY, 0, **options)
 
     def blocks(minutes=None):
         from tqdm import tqdm
@@ -111,20 +125,20 @@ def clockwork(monkeypatch, tmp_path):
 
 def test_the_slower_half_goes_and_the_baseline_stays(clockwork):
     halving, blocks, decoded = clockwork
-    rates = {"slow": 1.0, "a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0, "e": 1.5}
+    rates = {"slow": 1.0, "slowest": 0.5, "a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0}
     made = halving(rates, first=2)
     assert made.run(toy_prompts(14), blocks(), "validation") == "a"
     assert [(turn.prompts, set(turn.ranking)) for turn in made.turns] == [
         (2, set(rates)),
-        (4, {"a", "b", "c", "slow"}),
-        (8, {"a", "b", "slow"}),
+        (4, {"a", "b", "c", "slow", "slowest"}),
+        (8, {"a", "b", "slow", "slowest"}),
     ]
-    assert decoded.count("a") == 14 == decoded.count("slow") and decoded.count("c") == 6 and decoded.count("e") == 2
+    assert decoded.count("a") == 14 == decoded.count("slow") and decoded.count("c") == 6 and decoded.count("d") == 2
 
 
 def test_it_ends_when_time_is_up(clockwork):
     halving, blocks, decoded = clockwork
-    made = halving({"slow": 1.0, "a": 5.0}, first=2)
+    made = halving({"slow": 1.0, "slowest": 0.5, "a": 5.0}, first=2)
     assert made.run(toy_prompts(8), blocks(minutes=0.0), "validation") == "a"
     assert decoded.count("a") == 1 and len(made.turns) == 1
 
@@ -156,13 +170,18 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch):
     monkeypatch.setattr(
         halving_module.Halving, "ranking", lambda self, names: sorted(names, key=lambda name: name != "hrad")
     )
+    provenance = tmp_path / "replay" / "toy-1c" / "provenance.json"
+    write_json(provenance, {"bundles_sha256": {"hrad": "another"}})
+    with pytest.raises(ValueError, match="hrad: other content than was replayed"):
+        tune.run(args)
+    write_json(provenance, {"bundles_sha256": {"hrad": bundle_hash(tmp_path / "bundles" / "hrad")}})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tune.run(args)
     (choice,) = json.loads((tmp_path / "tuning" / "toy-1c" / CHOICES).read_text())
-    assert (choice["winner"], choice["static"]) == ("hrad", "chain-3")
+    assert choice["winner"] == "hrad" and choice["static"] in ("chain-1", "chain-3")
     timed = pd.read_parquet(tmp_path / "tuning" / "toy-1c" / DECODING)
-    assert set(timed[timed["split"] == "test"]["drafter"]) == {"hrad", "chain-3", PLAIN}
+    assert set(timed[timed["split"] == "test"]["drafter"]) == {"hrad", choice["static"], PLAIN}
     card = read_bundle(tmp_path / "bundles" / "auto").card
     assert card["routes"][0]["bundle"] == "hrad"
     assert card["reference"] == {"settings": {}, "missing": f"T=0: {OLD}"}

@@ -19,6 +19,7 @@ from predictors.training.selector_evaluation import (
     chosen,
     evaluate_selector,
     oracle_places,
+    rates_by_setting,
     served,
     split_oracle,
 )
@@ -150,6 +151,9 @@ def test_training_finds_a_planted_signal(labelling, parts, trained):
     assert part["selector"]["tokens_per_second"]["value"] > part["static"]["tokens_per_second"]["value"]
     assert record["trusted"] > 0.9
     assert set(record["parts"]) == {"all", "T=0.6", "T=1"}
+    for setting, rates in rates_by_setting(served_selector, parts["test"], rule).items():
+        for name, rate in rates.items():
+            assert rate == pytest.approx(record["parts"][setting][name]["tokens_per_second"]["value"])
     shares = [sum(uses.values()) for uses in record["uses"].values()]
     assert set(record["uses"]) == {"code", "prose"} and shares == pytest.approx([1.0, 1.0])
 

@@ -1,4 +1,4 @@
-"""Every policy for chains on every recorded text: parameters and arms.
+"""Every policy for chains and branches on every recorded text: parameters and arms.
 
     plain, chains of every length, confidence at every ε, entropy, roc, ema, branch-parallel presets, every bundle that decides
     about chains or branches (stop models that calibration leaves unasked also asked anyway), and the oracle
@@ -117,7 +117,7 @@ class ReplayStudy:
             yield from self._exported(name, folder)
 
     def _exported(self, name: str, folder: Path) -> Iterator[ReplayArm]:
-        """Arms of a bundle; none if it does not decide about chains."""
+        """Arms of a bundle; none if it decides about neither chains nor branches."""
         bundle = read_bundle(folder)
         decoder = expanded(bundle.card["decoder"])
         drafter = decoder.get("drafter") or {}

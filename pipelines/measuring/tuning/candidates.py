@@ -1,12 +1,13 @@
 """What a pair could be decoded with, and how fast each is predicted to be on this machine.
 
     chains   every policy that was replayed (`pipelines.measuring.replay`): tokens per second on validation texts
-    trees    every exported delayed-tree selector: tokens per second on validation roots, over those of the selector of ``block``,
-             which has chains alone, times what its best static chain was replayed at
+    trees    every exported delayed-tree selector: tokens per second on validation roots, over those of rule ``block``'s best
+             static chain there, times what that chain was replayed at
     alone    how the target drafts for itself: the exported way of each method, by the latency profile on validation prompts, as a
              multiple of plain decoding
 
-Only validation is read; test prompts are for scoring what was chosen.
+Policies that decide alike on every text, such as a rule whose model is left unasked and the chain it falls back to, are one
+candidate, the plainest of them. Only validation is read; test prompts are for scoring what was chosen.
 """
 
 import json
@@ -23,6 +24,8 @@ from pipelines.measuring.selection.names import BUNDLE as TREE
 from pipelines.measuring.stopping.names import CHAIN
 
 BLOCK = "block"  # the rule of chains
+DECISIONS = ("rounds", "submitted", "passes", "seconds")  # of a text: alike where decisions are
+STATICS = 2  # static chains that are always timed: replay may have them in the wrong order
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,15 @@ def candidates(replay: Path, guessers: Path, selectors: Path, setting: str) -> l
         raise ValueError(
             f"nothing was replayed at {setting}, only at {known}. Name it in traces.positions.temperatures."
         )
-    found = []
+    made: dict[tuple[tuple[float, ...], ...], Candidate] = {}
     for name, part in rows.groupby("drafter"):
         rate = float(part["tokens"].sum() / part["seconds"].sum())
         if name in served or name == PLAIN:
             how = served.get(name, {"decoder": {"method": PLAIN}})
-            found.append(Candidate(str(name), how, rate, bool((part["family"] == CHAIN).all())))
+            one = Candidate(str(name), how, rate, bool((part["family"] == CHAIN).all()))
+            decisions = tuple(part.sort_values("prompt")[list(DECISIONS)].itertuples(index=False, name=None))
+            made[decisions] = max(made.get(decisions, one), one, key=_plainness)
+    found = list(made.values())
     plain = next(one for one in found if one.name == PLAIN)
     alone = _alone(guessers, setting, plain.predicted)
     trees = _trees(selectors, setting, {one.name: one.predicted for one in found})
@@ -70,11 +76,19 @@ def candidates(replay: Path, guessers: Path, selectors: Path, setting: str) -> l
 
 
 def shortlist(found: list[Candidate], count: int) -> list[Candidate]:
-    """The ``count`` fastest of ``found``, and the fastest static chain and plain decoding if they are not among them."""
+    """The ``count`` fastest of ``found``, and the `STATICS` fastest static chains and plain decoding if not among them."""
     chosen = found[:count]
-    static = next((one for one in found if one.static), None)
     plain = next(one for one in found if one.name == PLAIN)
-    return chosen + [one for one in (static, plain) if one is not None and one not in chosen]
+    return chosen + [one for one in (*statics(found), plain) if one not in chosen]
+
+
+def statics(found: list[Candidate]) -> list[Candidate]:
+    """The `STATICS` fastest static chains of ``found``, which stay in while others are dropped."""
+    return [one for one in found if one.static][:STATICS]
+
+
+def _plainness(candidate: Candidate) -> tuple[bool, bool]:
+    return candidate.static, "decoder" in candidate.served
 
 
 def _trees(folder: Path, setting: str, replayed: Mapping[str, float]) -> Iterator[Candidate]:
@@ -84,7 +98,7 @@ def _trees(folder: Path, setting: str, replayed: Mapping[str, float]) -> Iterato
     chain = replayed.get(chains["static_actions"].get(setting, ""))
     if chain is not None:
         for rule, record in records.items():
-            share = record["validation_tokens_per_second"] / chains["validation_tokens_per_second"]
+            share = record["validation"][setting]["selector"] / chains["validation"][setting]["static"]
             yield Candidate(f"{TREE}{rule}", {"bundle": f"{TREE}{rule}"}, chain * share)
 
 

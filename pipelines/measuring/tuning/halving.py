@@ -1,8 +1,8 @@
 """Successive halving: few prompts for many candidates, more prompts for the better half, until one is left.
 
 Every candidate still in is decoded on every prompt of a turn, interleaved and in an order of its own, all with one seed per
-prompt; the turn's slower half goes, by tokens per second over all prompts so far. The baseline is never dropped: what is chosen
-is scored beside it. Source: Jamieson and Talwalkar 2016.
+prompt; the turn's slower half goes, by tokens per second over all prompts so far. Baselines are never dropped: what is chosen is
+scored beside the fastest of them. Source: Jamieson and Talwalkar 2016.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,12 +27,12 @@ class Turn:
 
 @dataclass
 class Halving:
-    """``arms`` by (name, verifier), of which ``baseline`` stays in; ``first`` prompts in the first turn, twice as many in each
+    """``arms`` by (name, verifier), of which ``baselines`` stay in; ``first`` prompts in the first turn, twice as many in each
     further one."""
 
     arms: Mapping[ArmName, Arm]
     families: Mapping[str, str]
-    baseline: str
+    baselines: tuple[str, ...]
     settings: SamplingSettings
     seed: int
     first: int = 3
@@ -66,7 +66,7 @@ class Halving:
 
     def _kept(self, ranking: Sequence[str]) -> list[str]:
         kept = list(ranking[: max(1, len(ranking) // 2)])
-        return kept if self.baseline in kept else [*kept, self.baseline]
+        return [*kept, *(name for name in self.baselines if name not in kept)]
 
     def _parts(self, prompts: Sequence[Prompt]) -> Iterator[Sequence[Prompt]]:
         """Prompts by turn, twice as many each time; the last turn takes what is left of them."""

@@ -1,7 +1,7 @@
 """The best candidates of every sampling setting, timed by successive halving on validation prompts; the winner also on test ones.
 
-On test prompts the winner, the best static chain and plain decoding are decoded, interleaved and paired, ``repeats`` times: that
-scores what was chosen.
+On test prompts the winner, the static chain that was fastest on validation prompts and plain decoding are decoded, interleaved
+and paired, ``repeats`` times: that scores what was chosen.
 """
 
 import math
@@ -18,7 +18,7 @@ from pipelines.measuring.arms import Arm, decoder_arm
 from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import PLAIN, TEST, VALIDATION
-from pipelines.measuring.tuning.candidates import Candidate, shortlist
+from pipelines.measuring.tuning.candidates import Candidate, shortlist, statics
 from pipelines.measuring.tuning.halving import Halving, Turn
 from pipelines.measuring.verifiers.timing import ArmName, decode_rows
 from pipelines.prompt_table import Prompt
@@ -107,13 +107,14 @@ class TuneStudy:
         arms = {(one.name, one.name): self._arm(one) for one in some}
         for arm in arms.values():
             arm(self.prompts[VALIDATION][0].tokens, settings, self.config.seed)
-        static = next((one for one in some if one.static), None)
-        baseline = PLAIN if static is None else static.name
-        halving = Halving(arms, {}, baseline, settings, self.config.seed, self.config.first)
+        fixed = [one.name for one in statics(some)] or [PLAIN]
+        halving = Halving(arms, {}, tuple(fixed), settings, self.config.seed, self.config.first)
         name = halving.run(self.prompts[VALIDATION][: self.config.validation_prompts], blocks, VALIDATION)
         self.rows += halving.rows
         self.capped = self.capped or blocks.capped
         winner = next(one for one in some if one.name == name)
+        fastest = halving.ranking(fixed)[0]
+        static = next((one for one in some if one.static and one.name == fastest), None)
         return Tuned(settings, winner, static, tuple(some), tuple(halving.turns))
 
     def _scored(self, tuned: Tuned, prompt: Prompt, repeat: int, blocks: Blocks) -> Rows:
