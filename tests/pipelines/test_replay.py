@@ -19,11 +19,13 @@ from pipelines.reporting.replay_report import ReplayReport, sentences
 from predictors.bundle import read_bundle
 from predictors.controllers import CONTROLLERS, build_controller
 from predictors.replay.acceptance import reached
+from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import replayed
 from predictors.replay.decode import Clock, Reading
 from predictors.replay.prices import Prices
 from predictors.training.position_table import PositionTable
 from runtime import ModelPair, Randomness, build_decoder
+from runtime.branching.config import BranchConfig
 from tests.bundles import random_bundle, selector_bundle, stop_bundle
 from tests.pipelines.hand_made_replay import write_replay
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
@@ -166,6 +168,19 @@ def test_a_law_that_is_read_is_paid_for(folder):
         assert read == pytest.approx(0.5 * laws * (0.125 * confidence + (0.125 + 0.0625) * entropy))
         unread = [replace(one, confidences=0, entropies=0) for one in rounds]
         assert prices.rounds(rounds) == pytest.approx(prices.rounds(unread) + read)
+
+
+def test_branches_pay_for_what_they_read_while_the_target_is_idle(folder):
+    text = next(text for text in PositionTable.read(folder / "positions").texts() if text.settings.greedy)
+    reading, config = Reading.of(text, 0), BranchConfig(gamma=2, draft_stage_gamma=2)
+    controller = build_controller({"kind": "confidence", "epsilon": 0.1})
+    rounds = list(replayed_branches(text, controller, config, reading.chances("block")))
+    read = sum(one.readings.confidences for one in rounds)
+    idle = sum(one.made.idle_levels > 0 for one in rounds)
+    assert 0 < read <= idle, "the law behind the first token of an idle stage is read, and no other"
+    free = toy_profile(reading=lambda entropy: 1e-12)
+    paid, unpaid = (Clock(profile).branches(reading, controller, config, "block", False) for profile in (PROFILE, free))
+    assert paid.seconds - unpaid.seconds == pytest.approx(0.5 * 0.125 * read)
 
 
 def test_chance_is_shared_and_means_approach_the_law(folder):
