@@ -1,6 +1,7 @@
 """Cells of what learned controllers compute.
 
-    reading    entropy    the confidence of a draft's law, read by the host; 1: and its entropy; behind a draft step
+    reading    entropy    the confidence of a draft's law, read by the host; 1: and its entropy; behind such a reading and a draft
+                          step, as most of a round's are
     predictor  features   one decision of H-RAD's head (`predictors.network`) on so many numbers, the draft's first law among what
                           they are made of; class and distance from the training rows are read by the host
     selection  features   one choice of a delayed-tree selector (`predictors.selection`) from hidden states of so many numbers (0:
@@ -127,16 +128,30 @@ class Question:
 
 
 def question_cells(
-    pair: ModelPair, device: torch.device, generator: torch.Generator, before: Callable[[], None]
+    pair: ModelPair,
+    device: torch.device,
+    generator: torch.Generator,
+    before: Callable[[], None],
+    step: Callable[[], None],
 ) -> list[Cell]:
     """Cells of the tables ``reading`` and ``stopping``: of a model that reads laws, and of one that reads the draft's last
-    hidden state."""
+    hidden state. ``before`` begins a round up to its first draft step, ``step`` is a further one."""
     assert pair.draft is not None
     laws, hidden = Laws(pair.target.vocabulary_size, device, generator), _hidden_size(pair.draft)
     kinds = (LAW, BEFORE) if hidden > TOP + 1 else (LAW,)
     questions = [Question(inputs, hidden, laws, device, generator) for inputs in kinds]
+    readings = [partial(laws.read, bool(too)) for too in (0, 1)]
+
+    def after(reading: Callable[[], object]) -> None:
+        before()
+        reading()
+        step()
+
     return [
-        *(Cell(("reading",), {"entropy": too}, timed(partial(laws.read, bool(too)), device), before) for too in (0, 1)),
+        *(
+            Cell(("reading",), {"entropy": too}, timed(reading, device), partial(after, reading))
+            for too, reading in enumerate(readings)
+        ),
         *(Cell(("stopping",), {"features": one.features}, timed(one.take, device), before) for one in questions),
     ]
 

@@ -119,6 +119,7 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
     most_nodes = max(*config.drafted, *config.tree_nodes, *config.branch_rows)
     prepared = weightless_pair(pair, max(LEAST_PREPARED_ROWS, 2 * most_nodes), generator)
     evict = partial(CommittedState(target, contexts[0], 1, generator).chain, 1)
+    started = [CommittedState(model, contexts[0], 1, generator) for model in (target, draft)]
     submitted = config.drafted[0], config.drafted[-1]
     at_once = config.beside_tokens, config.beside_rows, contexts, submitted, config.seed, evict
     with open_transfer(device, max(config.bytes)) as hand_over, open_beside(pair, *at_once) as beside:
@@ -134,12 +135,7 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
             *guessing_cells(config.guessed, target, device, generator, evict),
             *decision_cells(config.features, pair.target.vocabulary_size, device, generator, evict),
             *choice_cells(pair, device, generator, evict),
-            *question_cells(
-                pair,
-                device,
-                generator,
-                partial(begin_round, *(CommittedState(model, contexts[0], 1, generator) for model in (target, draft))),
-            ),
+            *question_cells(pair, device, generator, partial(begin_round, *started), partial(started[1].level, 1)),
             *transfer_cells(hand_over, config.bytes),
         ]
         yield cells, notes + more_notes
