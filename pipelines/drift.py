@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from predictors.monitoring import Reference
 
 DRIFT, UNKNOWN = 3, 4  # exit codes
+KEPT = {"bundle": str, "setting": str, "emitted": int}  # of a record, with their types
 LEAST = 16  # requests that a comparison takes
 
 
@@ -63,8 +64,9 @@ def run(args: argparse.Namespace) -> None:
         setting: [record for record in ours if record["setting"] == setting][-args.window :]
         for setting in sorted({record["setting"] for record in ours})
     }
-    notes = _notes(args.bundle, windows, references, missing)
-    comparisons = compared(_samples(windows, references), args.false_alarm)
+    samples = _samples(windows, references)
+    comparisons = compared(samples, args.false_alarm)
+    notes = _notes(args.bundle, windows, references, missing, {setting for setting, _ in samples})
     print(_table(comparisons, windows, references))
     for note in [*notes, *(f"{count} lines {what} were left out" for what, count in ignored.items() if count)]:
         print(note)
@@ -83,36 +85,50 @@ def run(args: argparse.Namespace) -> None:
 def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Records in the order of their writing, and how many lines are damaged."""
     rotated = [file for file in path.parent.glob(f"{path.name}.*") if file.suffix[1:].isdigit()]
-    files = sorted(rotated, key=lambda file: -int(file.suffix[1:])) + ([path] if path.exists() or not rotated else [])
+    files = sorted(rotated, key=lambda file: -int(file.suffix[1:])) + [path] * path.is_file()
+    if not files:
+        raise ValueError(
+            f"{path}: no monitor wrote there. Name a file, and serve with load_decoder(bundle, pair, monitor={str(path)!r}) or "
+            f"draftwright generate --monitor {path}."
+        )
     records: list[dict[str, Any]] = []
     damaged = 0
     for line in (line for file in files for line in file.read_text(errors="replace").splitlines()):
         try:
             records.append(_record(json.loads(line)))
-        except (json.JSONDecodeError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):  # no JSON, or none that a monitor writes
             damaged += 1
     return records, damaged
 
 
 def _record(line: dict[str, Any]) -> dict[str, Any]:
-    from predictors.monitoring import statistics_of
+    from predictors.monitoring import fractions_of
 
-    return {name: line[name] for name in ("bundle", "setting", "emitted")} | {"statistics": statistics_of(line)}
+    kept = {name: line[name] for name in KEPT}
+    for name, kind in KEPT.items():
+        if type(kept[name]) is not kind:
+            raise TypeError(f"{name} is {kept[name]!r}")
+    return kept | {"fractions": fractions_of(line)}
 
 
 def _samples(windows: dict[str, list[dict]], references: "dict[str, Reference]") -> "Samples":
     """What there are references and requests enough for."""
+    from predictors.monitoring import Level
+
     samples = {}
     for setting, records in windows.items():
         for name, level in references[setting].levels.items() if setting in references else ():
-            values = [record["statistics"][name] for record in records if name in record["statistics"]]
-            if len(values) >= LEAST:
-                samples[setting, name] = level, values
+            fractions = [record["fractions"][name] for record in records if name in record["fractions"]]
+            served = Level.of(fractions, range(len(fractions)))
+            if served is not None and served.requests >= LEAST:
+                samples[setting, name] = level, served
     return samples
 
 
-def _notes(bundle: Path, windows: dict[str, list[dict]], references: "dict[str, Reference]", missing: str) -> list[str]:
-    """Why settings are not compared."""
+def _notes(
+    bundle: Path, windows: dict[str, list[dict]], references: "dict[str, Reference]", missing: str, known: set[str]
+) -> list[str]:
+    """Why settings are not compared, but those ``known``."""
     notes = [] if windows else [f"there are no records of {bundle}: was another content of it served?"]
     for setting, records in windows.items():
         if setting not in references:
@@ -121,6 +137,11 @@ def _notes(bundle: Path, windows: dict[str, list[dict]], references: "dict[str, 
             )
         elif len(records) < LEAST:
             notes.append(f"{setting}: {len(records)} requests are too few; a comparison takes {LEAST}.")
+        elif setting not in known:
+            notes.append(
+                f"{setting}: {len(records)} requests say too little; a comparison takes {LEAST} with a whole round, and not all "
+                "rounds in one."
+            )
     return notes
 
 

@@ -1,7 +1,8 @@
 """What requests of a bundle look like on recorded texts, for its card: the reference of `draftwright drift`.
 
 The real controller decides and the text says what was accepted (`predictors.replay`), counted as the runtime counts requests
-(`predictors.monitoring`). Texts are those of validation and test documents, each with one draw of chance.
+(`predictors.monitoring`). Texts are those of test documents, each with one draw of chance: weights are fitted on the training
+ones, and temperatures, thresholds and how far features may lie on the validation ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -84,8 +85,7 @@ def _of_route(
 
 
 def _texts(positions: Path) -> list[RecordedText]:
-    table = PositionTable.read(positions)
-    return [text for split in ("validation", "test") for text in table.rows(split).texts()]
+    return list(PositionTable.read(positions).rows("test").texts())
 
 
 def _references(
