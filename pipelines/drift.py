@@ -94,6 +94,8 @@ def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
     records: list[dict[str, Any]] = []
     damaged = 0
     for line in (line for file in files for line in file.read_text(errors="replace").splitlines()):
+        if not line.strip():  # two processes began a line of their own behind one that was cut off
+            continue
         try:
             records.append(_record(json.loads(line)))
         except (ValueError, KeyError, TypeError, OverflowError):  # no JSON, or none that a monitor writes

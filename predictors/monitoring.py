@@ -10,7 +10,7 @@ outcome is whether it was accepted too. Rounds count that the request's budget l
 
 Over requests i each statistic is r = Σ a_i / Σ b_i, a and b as above and below its fraction bar, and never a mean of a_i / b_i: a
 budget of tokens ends a request sooner after lucky rounds, so that a_i / b_i depends on the budget where, by Wald's identity,
-E Σ a / E Σ b does not, up to what requests that differ gain at its edge. Requests of one document are alike, so r's error is the
+E Σ a / E Σ b does not, but for the budget's edge where requests differ. Requests of one document are alike, so r's error is the
 jackknife's that leaves out one of D documents at a time (B = Σ b), and its degrees of freedom are those of as many documents of
 equal weight:
 
@@ -80,7 +80,11 @@ def fractions_of(counts: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
         DISTANCE: (counts["distance"], counts["questions"]),
     }
     fractions |= {f"{FEATURE} {i}": (total, counts["questions"]) for i, total in enumerate(counts["sketch"])}
-    return {name: (above, below) for name, (above, below) in fractions.items() if below > 0 and math.isfinite(above)}
+    return {
+        name: (above, below)
+        for name, (above, below) in fractions.items()
+        if below > 0 and math.isfinite(above) and math.isfinite(below)
+    }
 
 
 @dataclass(frozen=True)

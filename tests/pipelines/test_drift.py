@@ -106,8 +106,8 @@ def test_rotated_files_come_first(bundle, tmp_path):
 
 
 def damaged(bundle):
-    """Lines that no monitor wrote."""
-    yield from ('{"bundle": "cut o', "3", "[]", '{"bundle": "x"}', "1" * 5000)
+    """Lines that no monitor wrote, and an empty one, which is none."""
+    yield from ("", '{"bundle": "cut o', "3", "[]", '{"bundle": "x"}', "1" * 5000)
     (line,) = served(bundle, 1)
     good = json.loads(line)
     for name, value in (("setting", ["T=0"]), ("setting", None), ("bundle", {}), ("emitted", "40"), ("sketch", 3)):
