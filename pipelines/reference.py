@@ -47,7 +47,7 @@ def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], positions: Pa
     """The card's entry of a bundle, by the position traces in ``positions``."""
     if positions is None:
         return _missing("the bundle was exported without position traces. Export it again with --positions")
-    bundle, recorded = Bundle(dict(card), dict(tensors)), _texts(positions)
+    bundle, recorded = Bundle(dict(card), dict(tensors)), recorded_texts(positions)
     try:
         controller = CONTROLLERS[card["kind"]].from_bundle(bundle)
         known = [SamplingSettings(t, int(k), p) for t, k, p in bundle.contract.serving_range.settings]
@@ -80,11 +80,12 @@ def _of_route(
             raise ValueError(missing)
         return {settings.name: found[settings.name]}
     decoder = expanded(route["decoder"])
-    texts = [text for text in _texts(positions) if text.settings == settings]
+    texts = [text for text in recorded_texts(positions) if text.settings == settings]
     return _references(decoder, build_controller(decoder.get("controller") or {"kind": "fixed"}), texts)
 
 
-def _texts(positions: Path) -> list[RecordedText]:
+def recorded_texts(positions: Path) -> list[RecordedText]:
+    """Those of test documents; `ValueError` where the traces in ``positions`` cannot be read or have none."""
     return list(PositionTable.read(positions).rows("test").texts())
 
 
