@@ -1,11 +1,14 @@
 """``draftwright drift``: what it reads, says and exits with."""
 
 import json
+import subprocess
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import pipelines.drift
 from pipelines.cli import main
 from pipelines.drift import DRIFT, UNKNOWN
 from predictors.bundle import bundle_hash
@@ -143,6 +146,18 @@ def test_what_cannot_be_compared_ends_in_4(bundle, pair, tmp_path, capsys):
     assert "no reference there: the bundle was exported before there were references" in capsys.readouterr().out
     assert drift(bundle, tmp_path) == UNKNOWN
     assert "was another content of it served?" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("drifts", "retrains", "ends"), [(0, 0, 0), (DRIFT, 0, 0), (DRIFT, 5, 5), (UNKNOWN, 0, 1), (1, 0, 1)]
+)
+def test_the_retraining_line_hides_no_failure(drifts, retrains, ends):
+    (line,) = [line.strip() for line in pipelines.drift.__doc__.splitlines() if "case $?" in line]
+    assert line.split("; ", 1)[1] in (Path(__file__).parents[2] / "README.md").read_text()
+    tools = f"draftwright() {{ return {drifts}; }}\ndvc() {{ echo $*; return {retrains}; }}\n"
+    done = subprocess.run(["sh", "-c", tools + line], capture_output=True, text=True, check=False)
+    retrained = ["repro -f prompts@PAIR", "repro"][: 1 if retrains else 2]
+    assert done.returncode == ends and done.stdout.splitlines() == (retrained if drifts == DRIFT else [])
 
 
 def test_mistakes_are_named(bundle, tmp_path):
