@@ -13,8 +13,9 @@ tune make it by replaying the same controller on texts of test documents, on whi
 
 Each is a sum over requests by a sum over requests, which does not depend on their budgets as a mean of requests' own ratios does.
 A stationary stream is flagged at the rate of --false-alarm, by all comparisons of a call together; a shift as large as the column
-'detects' says is missed in 10 of 100 calls. Texts themselves may begin otherwise than they go on, so requests much shorter or
-longer than the reference's may be flagged for that: the table says how long both are.
+'detects' says is missed in 10 of 100 calls (5 to 16 in simulation, by statistic, direction and budget). Texts themselves may
+begin otherwise than they go on, so requests much shorter or longer than the reference's may be flagged for that: the table says
+how long both are.
 
 Delayed trees and decoding without a draft model cannot be replayed, and of a rule without a model only acceptance is known. On
 the built-in pair in replay, a reference made of one half of 97 documents (180 texts of 48 tokens a setting, all slices) and
