@@ -1,7 +1,8 @@
 """What requests of a bundle look like on recorded texts, for its card: the reference of `draftwright drift`.
 
 The real controller decides and the text says what was accepted (`predictors.replay`), counted as the runtime counts requests
-(`predictors.monitoring`). Texts are those of validation and test documents, each with one draw of chance.
+(`predictors.monitoring`). Texts are those of test documents, each with one draw of chance: weights are fitted on the training
+ones, and temperatures, thresholds and how far features may lie on the validation ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,7 +47,7 @@ def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], positions: Pa
     """The card's entry of a bundle, by the position traces in ``positions``."""
     if positions is None:
         return _missing("the bundle was exported without position traces. Export it again with --positions")
-    bundle, recorded = Bundle(dict(card), dict(tensors)), _texts(positions)
+    bundle, recorded = Bundle(dict(card), dict(tensors)), recorded_texts(positions)
     try:
         controller = CONTROLLERS[card["kind"]].from_bundle(bundle)
         known = [SamplingSettings(t, int(k), p) for t, k, p in bundle.contract.serving_range.settings]
@@ -79,13 +80,13 @@ def _of_route(
             raise ValueError(missing)
         return {settings.name: found[settings.name]}
     decoder = expanded(route["decoder"])
-    texts = [text for text in _texts(positions) if text.settings == settings]
+    texts = [text for text in recorded_texts(positions) if text.settings == settings]
     return _references(decoder, build_controller(decoder.get("controller") or {"kind": "fixed"}), texts)
 
 
-def _texts(positions: Path) -> list[RecordedText]:
-    table = PositionTable.read(positions)
-    return [text for split in ("validation", "test") for text in table.rows(split).texts()]
+def recorded_texts(positions: Path) -> list[RecordedText]:
+    """Those of test documents; `ValueError` where the traces in ``positions`` cannot be read or have none."""
+    return list(PositionTable.read(positions).rows("test").texts())
 
 
 def _references(

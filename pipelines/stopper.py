@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     from safetensors.torch import save
 
     from pipelines.outputs import write_json
-    from pipelines.reference import KEY, reference
+    from pipelines.reference import KEY, recorded_texts, reference
     from pipelines.tracking import HEAD_TAG, Tracking
     from predictors.bundle import write_bundle
     from predictors.latency import draft_cost, read_profile
@@ -55,6 +55,8 @@ def run(args: argparse.Namespace) -> None:
     calibration = load_parameters(RuleCalibration, args.pair, "stopper.calibrate", args.params)
     device = json.loads(args.device.read_text())["slug"]
     profile = read_profile(args.latency / f"{device}.json")
+    if args.positions is not None:
+        recorded_texts(args.positions)  # traces that cannot be read are to end the stage before training
     table = TokenTable.read(args.tokens)
     manifest = table.manifest
     train, validation, test = (table.rows(split) for split in ("train", "validation", "test"))

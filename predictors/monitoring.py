@@ -6,19 +6,23 @@
     feature i = Σ their i-th standardised coordinate / questions                    a head's are principal components
 
 A forecast of `predictors.rounds` comes to a test where the round submitted a token at its place and accepted all before it; the
-outcome is whether it was accepted too. Rounds count that the request's budget left whole, so that short requests compare with
-long ones. Requests of one document are alike, so the error of a mean over n requests is taken over D documents (n_d requests of
-mean x̄_d):
+outcome is whether it was accepted too. Rounds count that the request's budget left whole, which is known before they begin.
 
-    error² = Σ_d (n_d (x̄_d - x̄))² / n² · D / (D - 1)
+Over requests i each statistic is r = Σ a_i / Σ b_i, a and b as above and below its fraction bar, and never a mean of a_i / b_i: a
+budget of tokens ends a request sooner after lucky rounds, so that a_i / b_i depends on the budget where, by Wald's identity,
+E Σ a / E Σ b does not, but for the budget's edge where requests differ. Requests of one document are alike, so r's error is the
+jackknife's that leaves out one of D documents at a time (B = Σ b), and its degrees of freedom are those of as many documents of
+equal weight:
+
+    e_d = Σ_{i in d} (a_i - r b_i)        error² = (D - 1) / D · Σ_d (e_d / (B - b_d))²        freedom = (Σ b_d²)² / Σ b_d⁴ - 1
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from predictors.rounds import Forecast
@@ -62,45 +66,55 @@ class RequestCounts:
                 self.probability += probability
                 self.outcomes += place < passed
 
-    def statistics(self) -> dict[str, float]:
-        """By name, those of which the request says something."""
-        return statistics_of(vars(self))
+    def fractions(self) -> dict[str, tuple[float, float]]:
+        """`fractions_of` the request."""
+        return fractions_of(vars(self))
 
 
-def statistics_of(counts: Mapping[str, Any]) -> dict[str, float]:
-    """Statistics of a request's ``counts``, as `RequestCounts` names them."""
+def fractions_of(counts: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """What is above and below the fraction bar of every statistic that a request's ``counts``, as `RequestCounts` names them,
+    say something of."""
     fractions = {
         ACCEPTED: (counts["accepted"], counts["rounds"]),
         RESIDUAL: (counts["outcomes"] - counts["probability"], counts["tested"]),
         DISTANCE: (counts["distance"], counts["questions"]),
     }
     fractions |= {f"{FEATURE} {i}": (total, counts["questions"]) for i, total in enumerate(counts["sketch"])}
-    known = {name: above / below for name, (above, below) in fractions.items() if below}
-    return {name: value for name, value in known.items() if math.isfinite(value)}
+    return {
+        name: (above, below)
+        for name, (above, below) in fractions.items()
+        if below > 0 and math.isfinite(above) and math.isfinite(below)
+    }
 
 
 @dataclass(frozen=True)
 class Level:
-    """A statistic over ``requests`` of some ``documents``: its mean, the standard ``deviation`` between requests, and the mean's
-    standard ``error``."""
+    """A statistic over ``requests``: its ratio of sums (``mean``), that one's standard ``error``, and the error's degrees of
+    ``freedom``."""
 
     mean: float
-    deviation: float
     error: float
+    freedom: float
     requests: int
-    documents: int
 
     @staticmethod
-    def of(values: Sequence[float], documents: Sequence[str]) -> "Level | None":
-        """Of one value per request; ``None`` for less than two documents."""
-        mean, sums = fmean(values) if values else 0.0, defaultdict[str, float](float)
-        for value, document in zip(values, documents, strict=True):
-            sums[document] += value - mean
-        count = len(sums)
-        if count < 2:
+    def of(fractions: Sequence[tuple[float, float]], documents: Sequence[Hashable]) -> "Level | None":
+        """Of one fraction per request; ``None`` where they have less than one degree of freedom, as those of one document."""
+        below: dict[Hashable, float] = defaultdict(float)
+        for (_, one), document in zip(fractions, documents, strict=True):
+            below[document] += one
+        squares = [one**2 for one in below.values()]
+        freedom = sum(squares) ** 2 / sum(one**2 for one in squares) - 1 if squares else 0.0
+        if freedom < 1 - 1e-9:
             return None
-        error = math.sqrt(sum(one**2 for one in sums.values()) * count / (count - 1)) / len(values)
-        return Level(mean, stdev(values), error, len(values), count)
+        total = sum(below.values())
+        mean = sum(above for above, _ in fractions) / total
+        residuals: dict[Hashable, float] = defaultdict(float)
+        for (above, one), document in zip(fractions, documents, strict=True):
+            residuals[document] += above - mean * one
+        changes = (residual / (total - below[document]) for document, residual in residuals.items())
+        error = math.sqrt(sum(change**2 for change in changes) * (len(below) - 1) / len(below))
+        return Level(mean, error, freedom, len(fractions))
 
 
 @dataclass(frozen=True)
@@ -114,11 +128,11 @@ class Reference:
     @staticmethod
     def of(counted: Sequence[RequestCounts], documents: Sequence[str]) -> "Reference":
         """Of one count per request, each with its document."""
-        found: dict[str, tuple[list[float], list[str]]] = {}
+        found: dict[str, tuple[list[tuple[float, float]], list[str]]] = {}
         for counts, document in zip(counted, documents, strict=True):
-            for name, value in counts.statistics().items():
-                values, of = found.setdefault(name, ([], []))
-                values.append(value)
+            for name, fraction in counts.fractions().items():
+                fractions, of = found.setdefault(name, ([], []))
+                fractions.append(fraction)
                 of.append(document)
         levels = {name: Level.of(*some) for name, some in found.items()}
         known = {name: level for name, level in levels.items() if level is not None}

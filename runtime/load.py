@@ -70,13 +70,14 @@ def load_decoder(
     ContractError
         If the bundle was made for another pair or other features: names the field, both values and the remedy.
     """
+    if monitor is not None and (changes or reprice):
+        other = f"changes {sorted(changes)} serve" if changes else "reprice=True serves"
+        raise ValueError(
+            f"monitor is for comparing what is served with what {bundle} describes, and {other} something else. Leave one of "
+            "the two out."
+        )
     decoder = _loaded(Path(bundle), pair, changes, latency, reprice)
     if monitor is not None:
-        if changes:
-            raise ValueError(
-                f"monitor is for comparing what is served with what {bundle} describes, and changes {sorted(changes)} serve "
-                "something else. Leave one of the two out."
-            )
         _watch(decoder, monitor, bundle_hash(bundle))
     return decoder
 

@@ -1,16 +1,17 @@
 """One JSON line per request, for `draftwright drift`: what was drafted, accepted and forecast, no token of any text.
 
 Counting takes 1 to 5 microseconds a round, and writing a line some 50 microseconds a request. Lines of several processes may
-go to one file: each is one appending write. Beyond ``max_bytes`` the file is renamed to ``….1``, the earlier ones move on, and
-at most ``keep`` of them stay. A request never fails for its record: what cannot be written is lost, with one warning.
+go to one file: each is one appending write, and begins a line of its own behind one that was cut off. Beyond ``max_bytes`` the
+file is renamed to ``….1``, the earlier ones move on, and at most ``keep`` of them stay. A request never fails for its record:
+what cannot be written is lost, with one warning.
 """
 
 import json
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -38,31 +39,37 @@ class Monitor:
         self.max_bytes, self.keep = max_bytes, keep
         self._warned = False
 
-    def watched(self, steps: Iterable["Step"], request: Request, depth: int) -> Iterator["Step"]:
-        """``steps`` as they come; then the request's record, also of one that was given up."""
+    def watched(self, steps: Generator["Step", None, None], request: Request, depth: int) -> Iterator["Step"]:
+        """``steps`` as they come; then the request's record, also of one that was given up, whose ``steps`` are closed."""
         counts, prefilled = RequestCounts(request.max_new_tokens, depth), False
         try:
-            for step in steps:
-                record = step.record
-                if prefilled:
-                    counts.add(record.emitted, record.submitted, record.accepted, record.forecasts)
-                prefilled = True
-                yield step
+            with closing(steps):
+                for step in steps:
+                    record = step.record
+                    if prefilled:
+                        counts.add(record.emitted, record.submitted, record.accepted, record.forecasts)
+                    prefilled = True
+                    yield step
         finally:
             if prefilled:
                 self._write(request, counts)
 
     def _write(self, request: Request, counts: RequestCounts) -> None:
         where = {"time": round(time.time(), 3), "bundle": self.bundle, "route": self.route}
-        asked = {"setting": request.settings.name, "prompt_tokens": len(request.prompt)}
-        line = json.dumps(where | asked | asdict(counts)) + "\n"
         try:
+            asked = {"setting": request.settings.name, "prompt_tokens": len(request.prompt)}
+            line = json.dumps(where | asked | asdict(counts)) + "\n"
             if _appended(self.path, line.encode()) > self.max_bytes:
                 self._rotate()
-        except OSError as error:
-            if not self._warned:
-                self._warned = True
-                warnings.warn(f"requests are decoded, but not recorded: {error}.", stacklevel=2)
+        except Exception as error:  # whatever it is, the request is worth more than its record
+            self._warn(f"requests are decoded, but not recorded: {error}.")
+
+    def _warn(self, message: str) -> None:
+        """Once, and never as an error, even where warnings are made errors."""
+        if not self._warned:
+            self._warned = True
+            with suppress(Warning):
+                warnings.warn(message, stacklevel=2)
 
     def _rotate(self) -> None:
         """Make room, unless another process does or did."""
@@ -76,10 +83,14 @@ class Monitor:
 
 
 def _appended(path: Path, line: bytes) -> int:
-    """Append in a single write; returns the file's size."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    """Append in a single write, behind a line that was cut off on a new one; returns the file's size."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        os.write(descriptor, line)
+        if os.fstat(descriptor).st_size:
+            os.lseek(descriptor, -1, os.SEEK_END)
+            line = line if os.read(descriptor, 1) == b"\n" else b"\n" + line
+        if os.write(descriptor, line) < len(line):
+            raise OSError(f"{path} took a part of a line only; is the disk full?")
         return os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)

@@ -1,7 +1,7 @@
 """What every decoder shares: a checked request, the stream of steps and its collection into a generation."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,7 @@ class Decoder(ABC):
         self.lossy = lossy
 
     @abstractmethod
-    def _steps(self, request: Request) -> Iterator[Step]:
+    def _steps(self, request: Request) -> Generator[Step, None, None]:
         """The decoding loop."""
 
     def start(self) -> None:  # noqa: B027 (most have nothing to start)

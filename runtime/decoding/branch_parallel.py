@@ -8,7 +8,7 @@ One exchange per round: the verdict goes out, the next block and then the branch
 side. Source: specification of drafting, section 3.4. Shape suffixes: R rows of the pass, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import torch
 from torch import Tensor
@@ -61,7 +61,7 @@ class BranchParallelDecoder(Decoder):
         """End the draft process, if there is one."""
         self.host.close()
 
-    def _steps(self, request: Request) -> Iterator[Step]:
+    def _steps(self, request: Request) -> Generator[Step, None, None]:
         if request.observe and self.host.overlap == "processes":
             raise ValueError(
                 "a draft in its own process keeps its laws there, so rounds show no evidence. Observe with overlap 'none'."

@@ -3,7 +3,7 @@
 Every one of them is lossless, so a request at settings that none was tuned for is served by the nearest, in temperature first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -56,5 +56,5 @@ class RoutedDecoder(Decoder):
         sampling = (temperature, top_k, top_p, randomness)
         return decoder.stream(prompt_ids, max_new_tokens, *sampling, eos_token_id, observe, layers, draft_layers)
 
-    def _steps(self, request: Request) -> Iterator[Step]:
+    def _steps(self, request: Request) -> Generator[Step, None, None]:
         return self.route(request.settings)._steps(request)

@@ -6,7 +6,7 @@ cached: a target pass runs over it and the tree, row 0 being its own.
 Shape suffixes: V vocabulary, M rows of a pass (N nodes + 1).
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from functools import partial
 
 import torch
@@ -53,7 +53,7 @@ class SequentialDecoder(Decoder):
         limit = self.pair.target.context_limit
         return limit if self.drafter is None or self.pair.draft is None else min(limit, self.pair.draft.context_limit)
 
-    def _steps(self, request: Request) -> Iterator[Step]:
+    def _steps(self, request: Request) -> Generator[Step, None, None]:
         yield from self._open(request).steps()
 
     def _open(self, request: Request) -> "SequentialRun":

@@ -7,7 +7,7 @@
 Candidates are a function of earlier passes. Shape suffixes: M rows of a pass, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ class SingleModelDecoder(Decoder):
         super().__init__(pair, build_controller({"kind": "fixed"}))
         self.guesser = guesser
 
-    def _steps(self, request: Request) -> Iterator[Step]:
+    def _steps(self, request: Request) -> Generator[Step, None, None]:
         if request.draft_layers:
             raise ValueError(
                 f"draft_layers {request.draft_layers}: the target drafts for itself, and no draft model is there to tap."

@@ -1,20 +1,24 @@
 """``draftwright drift``: what it reads, says and exits with."""
 
 import json
+import subprocess
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import pipelines.drift
 from pipelines.cli import main
 from pipelines.drift import DRIFT, UNKNOWN
 from predictors.bundle import bundle_hash
-from predictors.monitoring import Level, Reference, RequestCounts
+from predictors.monitoring import Level, Reference, RequestCounts, fractions_of
 from runtime import ModelPair
 from tests.bundles import random_bundle
 from tests.toys import tiny_llama
 
-LEVELS = {"accepted": Level(2.0, 0.5, 0.06, 72, 60), "residual": Level(0.01, 0.1, 0.012, 72, 60)}
+DEVIATIONS = {"accepted": 0.5, "residual": 0.1}
+LEVELS = {"accepted": Level(2.0, 0.06, 59.0, 72), "residual": Level(0.01, 0.012, 59.0, 72)}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,14 @@ def served(bundle, count, accepted=2.0, setting="T=0", residual=0.01, seed=0):
     for rate in accepted + random.normal(scale=0.5, size=count):
         outcomes = random.binomial(10, 0.6)
         probability = outcomes - 10 * (residual + random.normal(scale=0.1))
-        rounds = {"rounds": 10, "accepted": 10 * rate, "tested": 10, "outcomes": outcomes, "probability": probability}
+        number = int(random.integers(6, 15))
+        rounds = {
+            "rounds": number,
+            "accepted": number * rate,
+            "tested": 10,
+            "outcomes": outcomes,
+            "probability": probability,
+        }
         made = asdict(RequestCounts(48, 3, 40)) | rounds
         yield json.dumps({"bundle": bundle_hash(bundle), "setting": setting, "route": None} | made)
 
@@ -52,8 +63,15 @@ def drift(bundle, tmp_path, *more):
     return 0
 
 
+def ratio(lines, name):
+    """Of sums over the last 64."""
+    fractions = [fractions_of(json.loads(line))[name] for line in lines[-64:]]
+    return sum(above for above, _ in fractions) / sum(below for _, below in fractions)
+
+
 def test_a_stationary_stream_ends_in_0(bundle, tmp_path, capsys):
-    write(tmp_path, served(bundle, 80))
+    last = list(served(bundle, 80))
+    write(tmp_path, last)
     assert drift(bundle, tmp_path, "--json", str(tmp_path / "out.json")) == 0
     said = capsys.readouterr().out
     assert "T=0: 64 requests of 40 tokens, the reference's had 48" in said and said.endswith("no drift\n")
@@ -63,7 +81,8 @@ def test_a_stationary_stream_ends_in_0(bundle, tmp_path, capsys):
     for one in found["comparisons"]:
         level = LEVELS[one["statistic"]]
         assert (one["reference"], one["requests"], one["drifted"]) == (level.mean, 64, False)
-        error = np.sqrt(level.error**2 + level.deviation**2 / 64)
+        assert one["observed"] == pytest.approx(ratio(last, one["statistic"]))
+        error = np.sqrt(level.error**2 + DEVIATIONS[one["statistic"]] ** 2 / 64)
         assert one["t"] == pytest.approx((one["observed"] - level.mean) / error, rel=0.25)
         assert one["detectable"] == pytest.approx((2.86 + 1.29) * error, rel=0.2)
 
@@ -89,12 +108,23 @@ def test_rotated_files_come_first(bundle, tmp_path):
     assert drift(bundle, tmp_path, "--window", "32") == DRIFT
 
 
+def damaged(bundle):
+    """Lines that no monitor wrote, and an empty one, which is none."""
+    yield from ("", '{"bundle": "cut o', "3", "[]", '{"bundle": "x"}', "1" * 5000)
+    (line,) = served(bundle, 1)
+    good = json.loads(line)
+    for name, value in (("setting", ["T=0"]), ("setting", None), ("bundle", {}), ("emitted", "40"), ("sketch", 3)):
+        yield json.dumps(good | {name: value})
+    yield json.dumps(good | {"rounds": "ten"})
+    yield json.dumps(good | {"accepted": 10**400})
+
+
 def test_what_is_not_this_bundles_is_left_out(bundle, tmp_path, capsys):
     others = [line.replace(bundle_hash(bundle), "0" * 64) for line in served(bundle, 64, 9.0)]
-    write(tmp_path, served(bundle, 64), others, ['{"bundle": "cut o', "3", '{"bundle": "x"}'])
+    write(tmp_path, served(bundle, 64), others, damaged(bundle))
     assert drift(bundle, tmp_path) == 0
     said = capsys.readouterr().out
-    assert "64 lines of other bundles were left out" in said and "3 lines damaged were left out" in said
+    assert "64 lines of other bundles were left out" in said and "12 lines damaged were left out" in said
 
 
 def test_what_cannot_be_compared_ends_in_4(bundle, pair, tmp_path, capsys):
@@ -103,6 +133,13 @@ def test_what_cannot_be_compared_ends_in_4(bundle, pair, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "T=0: 15 requests are too few; a comparison takes 16" in said
     assert "T=0.6: 40 requests, and" in said and "traces.positions.temperatures" in said
+    write(tmp_path, [line.replace('"rounds": ', '"rounds": 0, "was": ') for line in served(bundle, 20)])
+    assert drift(bundle, tmp_path) == 0, "forecasts are compared without rounds"
+    capsys.readouterr()
+    nothing = {"rounds": 0, "tested": 0}
+    write(tmp_path, [json.dumps(json.loads(line) | nothing) for line in served(bundle, 20)])
+    assert drift(bundle, tmp_path) == UNKNOWN
+    assert "T=0: 20 requests say too little; a comparison takes 16 with a whole round" in capsys.readouterr().out
     old = random_bundle(tmp_path / "old", pair)
     write(tmp_path, served(old, 64))
     assert drift(old, tmp_path) == UNKNOWN
@@ -111,8 +148,22 @@ def test_what_cannot_be_compared_ends_in_4(bundle, pair, tmp_path, capsys):
     assert "was another content of it served?" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("drifts", "retrains", "ends"), [(0, 0, 0), (DRIFT, 0, 0), (DRIFT, 5, 5), (UNKNOWN, 0, 1), (1, 0, 1)]
+)
+def test_the_retraining_line_hides_no_failure(drifts, retrains, ends):
+    (line,) = [line.strip() for line in pipelines.drift.__doc__.splitlines() if "case $?" in line]
+    assert line.split("; ", 1)[1] in (Path(__file__).parents[2] / "README.md").read_text()
+    tools = f"draftwright() {{ return {drifts}; }}\ndvc() {{ echo $*; return {retrains}; }}\n"
+    done = subprocess.run(["sh", "-c", tools + line], capture_output=True, text=True, check=False)
+    retrained = ["repro -f prompts@PAIR", "repro"][: 1 if retrains else 2]
+    assert done.returncode == ends and done.stdout.splitlines() == (retrained if drifts == DRIFT else [])
+
+
 def test_mistakes_are_named(bundle, tmp_path):
-    assert "No such file" in drift(bundle, tmp_path)
+    for missing in (tmp_path / "nowhere" / "records", tmp_path):
+        said = drift(bundle, tmp_path, "--records", str(missing))
+        assert f"{missing}: no monitor wrote there" in said and f"generate --monitor {missing}" in said
     write(tmp_path, [])
     assert "--window must be >= 16" in drift(bundle, tmp_path, "--window", "8")
     assert "between 0 and 1" in drift(bundle, tmp_path, "--false-alarm", "0")

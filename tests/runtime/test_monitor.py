@@ -2,7 +2,9 @@
 
 import json
 import multiprocessing
+import os
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +12,7 @@ from predictors.bundle import bundle_hash, read_bundle
 from predictors.controllers import learned_controller
 from predictors.monitoring import RequestCounts
 from predictors.network import SKETCH
+from predictors.rounds import RoundRecord
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.monitor import Monitor
 from tests.bundles import random_bundle, stop_bundle
@@ -143,8 +146,59 @@ def test_what_cannot_be_written_is_lost_with_one_warning(pair, tmp_path):
         assert decoder.generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens == expected
 
 
-def test_changes_are_refused(pair, tmp_path):
+def test_nothing_about_a_record_fails_a_request(pair, tmp_path):
+    """Neither a warning that is made an error nor a record that is no JSON."""
     folder = random_bundle(tmp_path / "b", pair)
+    expected = load_decoder(folder, pair).generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens
+    for place, name in (("nowhere/records", "x"), ("records", {1, 2}), ("records", "x")):
+        decoder = load_decoder(folder, pair, monitor=tmp_path / place)
+        decoder.monitor.bundle = name
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert decoder.generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens == expected
+    assert len(lines(tmp_path / "records")) == 1
+
+
+def steps_of(ends):
+    """A prefill and a round; says when it is closed."""
+    try:
+        for _ in range(2):
+            yield SimpleNamespace(record=RoundRecord(drafted=1, accepted=1, emitted=2))
+    finally:
+        ends.append("closed")
+
+
+def test_a_request_that_is_given_up_closes_what_decodes(tmp_path):
+    ends = []
+    steps = steps_of(ends)
+    watched = Monitor(tmp_path / "records", "none").watched(steps, Asked(), 2)
+    next(watched)
+    watched.close()
+    assert ends == ["closed"] and len(lines(tmp_path / "records")) == 1
+    watched = Monitor(tmp_path / "records", "none").watched(held := steps_of(ends), Asked(), 2)
+    next(watched)
+    with pytest.raises(KeyError):
+        watched.throw(KeyError("of the consumer"))
+    assert ends == ["closed"] * 2 and next(held, None) is None and len(lines(tmp_path / "records")) == 2
+
+
+def test_a_line_that_is_cut_off_damages_no_other(tmp_path, monkeypatch):
+    path, real = tmp_path / "records", os.write
+    write(Monitor(path, "first"), 1)
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda descriptor, line: real(descriptor, line[:40]))
+        with pytest.warns(UserWarning, match="took a part of a line only"):
+            write(Monitor(path, "cut"), 1)
+    write(Monitor(path, "last"), 2)
+    first, cut, *last = path.read_text().splitlines()
+    assert len(cut) == 40 and json.loads(first)["bundle"] == "first"
+    assert [(json.loads(line)["bundle"], json.loads(line)["emitted"]) for line in last] == [("last", 0), ("last", 1)]
+
+
+def test_what_serves_something_else_is_refused(pair, tmp_path):
+    folder = random_bundle(tmp_path / "b", pair)
+    with pytest.raises(ValueError, match="reprice=True serves something else"):
+        load_decoder(folder, pair, latency=tmp_path / "profile.json", reprice=True, monitor=tmp_path / "records")
     with pytest.raises(ValueError, match=r"changes \['verifier'\] serve something else"):
         load_decoder(folder, pair, {"verifier": "nss"}, monitor=tmp_path / "records")
     with pytest.raises(ValueError, match="max_bytes and keep"):
@@ -175,8 +229,6 @@ def test_files_rotate_and_the_oldest_goes(tmp_path):
 
 
 def test_a_lock_that_nobody_holds_any_more_is_broken(tmp_path):
-    import os
-
     path, lock = tmp_path / "records", tmp_path / "records.lock"
     lock.touch()
     write(Monitor(path, "none", max_bytes=500), 20)
