@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from pipelines.registry import BUNDLE_TAG, CHALLENGER
 from pipelines.tracking import new_client
 from predictors.bundle import bundle_hash
 from runtime import ModelPair
-from tests.bundles import auto_bundle, random_bundle, routed_bundle
+from tests.bundles import auto_bundle, random_bundle, routed_bundle, settings_bundle
 from tests.pipelines.test_gate import GOOD
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.toys import tiny_llama
@@ -190,6 +191,48 @@ def test_auto_is_calibrated_as_badly_as_the_worst_of_its_bundles(tried, tmp_path
     assert trial.calibration_error(whole) == 0.02 == trial.calibration_error(bundles["challenger"])
     alone = auto_bundle(tmp_path / "alone", pair, [{"settings": {"temperature": 0.0}, "decoder": settings}])
     assert trial.calibration_error(alone) is None
+
+
+LOSSY = {"method": "speculative", "verifier": "hsd_as_published", "lossy": True}
+IN_TURN = {"method": "branch_parallel", "overlap": "none"}
+OVERLAP_AUTO = {"method": "branch_parallel", "overlap": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("decoder", "problem"),
+    [
+        (LOSSY, "is lossy: its output need not follow the target's law. Export it without lossy"),
+        (IN_TURN, "drafts and verifies in turn .*a virtual clock's.* Export it with overlap 'auto'"),
+        (OVERLAP_AUTO, ".*a virtual clock's.* Its overlap 'auto' finds a single core here"),
+    ],
+)
+def test_what_is_lossy_or_on_a_virtual_clock_is_not_tried(tried, tmp_path, monkeypatch, decoder, problem):
+    pair, bundles, _, _ = tried
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0}, raising=False)
+    alone = settings_bundle(tmp_path / "alone", pair, decoder)
+    assert re.search("its decoder " + problem, trial.problem_of(alone, pair))
+    routed = routed_bundle(tmp_path / "auto", pair, bundles["challenger"], decoder)
+    assert re.search(r"route 2 \(T=1\) " + problem, trial.problem_of(routed, pair))
+    assert trial.problem_of(bundles["challenger"], pair) is None
+
+
+def test_every_route_must_be_exact(tried, tmp_path, monkeypatch):
+    """The greedy route is right; the route for temperature 1 says something else."""
+    pair, bundles, _, _ = tried
+    routed = routed_bundle(tmp_path / "auto", pair, bundles["challenger"], {"method": "autoregressive"})
+    assert trial.exact(pair, routed, [[1, 2, 3]], 8) == {
+        "route 1 (T=0), greedy text 1, float32": True,
+        "route 2 (T=1), greedy text 1, float32": True,
+    }
+    arm_of = trial.decoder_arm
+
+    def broken(decoder, budget):
+        right = arm_of(decoder, budget)
+        learned = decoder.controller.kind == "hrad"
+        return right if learned else lambda prompt, settings, seed: Run([0, 1, 2], None)
+
+    monkeypatch.setattr(trial, "decoder_arm", broken)
+    assert not trial.exact(pair, routed, [[1, 2, 3]], 8)["route 2 (T=1), greedy text 1, float32"]
 
 
 def test_the_stage_leaves_evidence_that_promote_reads(tmp_path):
