@@ -71,7 +71,7 @@ def tried(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path])
         return trial.unservable(args.pair, predictor, challenger, champion, problem)
     config = replace(
         load_parameters(trial.TrialConfig, args.pair, "trial", args.params),
-        temperatures=tuple(made.temperature for made in trial.settings_of(challenger)),
+        sampling=trial.settings_of(*bundles.values()),
     )
     bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts}, **hashes)
     study = trial.TrialStudy(bench.pair, config, bundles, bench.prompts, bench.log)

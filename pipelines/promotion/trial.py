@@ -1,8 +1,8 @@
 """A challenger on trial: timed beside the champion, or the best static chain, on documents that nothing was trained on.
 
 Arms: the challenger, the champion if there is another one, plain decoding, and static chains, of which validation prompts choose
-one. Interleaved and paired by prompt, at the sampling settings that the challenger is calibrated for. Its greedy text is compared
-with Hugging Face's own in float32.
+one. Interleaved and paired by prompt, at every sampling setting that challenger or champion was captured at. The
+challenger's greedy text is compared with Hugging Face's own in float32.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from pipelines.measuring.arms import decoder_arm, hugging_face_arm
 from pipelines.measuring.exactness import GREEDY, first_difference
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.stopping.names import CHAIN
-from pipelines.promotion.gate import BEST_STATIC, Evidence
+from pipelines.promotion.gate import BEST_STATIC, IN_HINDSIGHT, Evidence
 from pipelines.prompt_table import Prompt
 from pipelines.reporting.decoding_arms import DecodingArms
 from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
@@ -33,10 +33,12 @@ VERIFIER = "block"
 
 @dataclass(frozen=True)
 class TrialConfig(ArmStudyConfig):
-    """Section ``trial``: static chains of ``gammas``; ``exactness_prompts`` greedy texts; bootstrap of the intervals. Sampling
-    settings are the challenger's own."""
+    """Section ``trial``: static chains of ``gammas``; ``exactness_prompts`` greedy texts; bootstrap of the intervals.
+    ``sampling`` (instead of ``temperatures``) is what the bundles were captured at (`settings_of`)."""
 
-    gammas: tuple[int, ...] = (2, 4, 6, 8)
+    validation_prompts: int = 9
+    gammas: tuple[int, ...] = (4, 6, 8, 10, 12)
+    sampling: tuple[SamplingSettings, ...] = ()
     exactness_prompts: int = 2
     bootstrap_replicates: int = 2000
 
@@ -47,6 +49,10 @@ class TrialConfig(ArmStudyConfig):
         for name in ("exactness_prompts", "bootstrap_replicates"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+
+    @property
+    def settings(self) -> list[SamplingSettings]:
+        return list(self.sampling) or super().settings
 
 
 class TrialStudy(ArmStudy):
@@ -70,10 +76,10 @@ class TrialStudy(ArmStudy):
             self.add(self.others, name, name, name, self.arm(load_decoder(folder, pair)))
 
 
-def settings_of(bundle: Path) -> tuple[SamplingSettings, ...]:
-    """The sampling settings that a bundle was captured at."""
-    rows = read_bundle(bundle).contract.serving_range.settings
-    return tuple(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in rows)
+def settings_of(*bundles: Path) -> tuple[SamplingSettings, ...]:
+    """The sampling settings that any of ``bundles`` was captured at."""
+    rows = [row for bundle in bundles for row in read_bundle(bundle).contract.serving_range.settings]
+    return tuple(dict.fromkeys(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in rows))
 
 
 def problem_of(bundle: Path, pair: ModelPair) -> str | None:
@@ -174,11 +180,10 @@ def evidence_of(
     A bundle that does not serve the pair never gets here: it is `unservable`.
     """
     arms = DecodingArms(decoding, config.bootstrap_replicates, config.seed)
-    rows, base = (
-        pd.concat([arms.rows(setting, _name(arms, setting, which)) for setting in arms.settings], ignore_index=True)
-        for which in (CHALLENGER, CHAMPION if champion else CHAIN)
-    )
-    slices = sorted(rows["slice"].unique())
+    chosen = {setting: arms.fastest(setting, CHAIN) for setting in arms.settings}
+    fastest = {setting: arms.fastest(setting, CHAIN, in_hindsight=True) for setting in arms.settings}
+    base = _rows(arms, dict.fromkeys(arms.settings, CHAMPION) if champion else chosen)
+    rows, hindsight = _rows(arms, dict.fromkeys(arms.settings, CHALLENGER)), _rows(arms, fastest)
     return Evidence(
         pair=pair,
         predictor=predictor,
@@ -188,17 +193,33 @@ def evidence_of(
         exactness=dict(exactness),
         calibration_error=calibration_error(bundle),
         gain=_gain(rows, base, config),
-        slices={name: _gain(rows[rows["slice"] == name], base[base["slice"] == name], config) for name in slices},
+        slices=_gains(rows, base, config),
         documents=tuple(sorted(rows["document"].unique())),
         trained_documents=tuple(sorted(set(trained))),
-        origin=dict(origin),
+        origin={
+            **origin,
+            "static": {"chosen": chosen, IN_HINDSIGHT: fastest, "gains": _gains(rows, hindsight, config)},
+        },
+        hindsight=_gain(rows, hindsight, config),
     )
 
 
-def _name(arms: DecodingArms, setting: str, which: str) -> str:
-    return arms.fastest(setting, CHAIN) if which == CHAIN else which
+def _rows(arms: DecodingArms, names: Mapping[str, str]) -> pd.DataFrame:
+    """Test prompts at every sampling setting, of the arm that ``names`` has for it."""
+    return pd.concat([arms.rows(setting, name) for setting, name in names.items()], ignore_index=True)
+
+
+def _gains(rows: pd.DataFrame, base: pd.DataFrame, config: TrialConfig) -> dict[str, Interval]:
+    """At every sampling setting, and in every slice at it."""
+    found = {}
+    for setting, place in rows.groupby("setting").indices.items():
+        found[str(setting)] = _gain(rows.iloc[place], base.iloc[place], config)
+        for name, part in rows.iloc[place].groupby("slice").groups.items():
+            found[f"{setting} {name}"] = _gain(rows.loc[part], base.loc[part], config)
+    return found
 
 
 def _gain(rows: pd.DataFrame, base: pd.DataFrame, config: TrialConfig) -> Interval:
+    assert list(rows["prompt"]) == list(base["prompt"]), "arms are paired by prompt"
     bootstrap = PairedBootstrap(list(rows["document"]), config.bootstrap_replicates, config.seed)
     return less_one(bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"]))

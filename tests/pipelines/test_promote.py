@@ -141,15 +141,14 @@ def tried(tmp_path_factory):
     toy_bench(folder, "unused", {})
     pair = ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
     bundles = {
-        who: random_bundle(folder / who, pair, seed=seed, temperatures=(0.0,), change=measured)
-        for who, seed in ((trial.CHALLENGER, 0), (trial.CHAMPION, 1))
+        who: random_bundle(folder / who, pair, seed=seed, temperatures=temperatures, change=measured)
+        for who, seed, temperatures in ((trial.CHALLENGER, 0, (0.0,)), (trial.CHAMPION, 1, (0.0, 1.0)))
     }
-    temperatures = tuple(made.temperature for made in trial.settings_of(bundles[trial.CHALLENGER]))
     config = trial.TrialConfig(
         validation_prompts=2,
         test_prompts=4,
         gammas=(1, 2),
-        temperatures=temperatures,
+        sampling=trial.settings_of(*bundles.values()),
         max_new_tokens=10,
         repeats=1,
         threads=1,
@@ -168,20 +167,68 @@ def test_a_trial_is_evidence(tried):
     greedy = trial.exact(pair, bundles["challenger"], [[1, 2, 3], [4, 5]], 8)
     assert greedy == {"greedy text 1, float32": True, "greedy text 2, float32": True}
     champion = bundle_hash(bundles["champion"])
+    validation, test = (rows[rows["split"] == split] for split in ("validation", "test"))
+    chosen, fastest = ({one: fastest_chain(part, one) for one in ("T=0", "T=1")} for part in (validation, test))
     for over in (None, champion):
         made = trial.evidence_of(
             "p", "hrad", bundles["challenger"], over, rows, greedy, ["t"], config, {"device": "toy"}
         )
         assert made.baseline == (over or BEST_STATIC) and made.calibration_error == 0.02
-        assert set(made.slices) == {"code", "prose"} and len(made.documents) == 2
-        test = rows[rows["split"] == "test"]
-        sums = test.groupby("drafter")[["tokens", "seconds"]].sum()
-        rates = sums["tokens"] / sums["seconds"]
-        base = ["champion"] if over else ["chain-1", "chain-2"]
-        gains = [rates["challenger"] / rates[name] - 1 for name in base]
-        assert any(made.gain["value"] == pytest.approx(gain) for gain in gains)
-        bounds = Bounds(min_documents=2, slice_margin=9)
-        assert {check.name for check in judge(made, bounds).checks if not check.passed} <= {"gain"}
+        assert set(made.slices) == {
+            f"{setting}{name}" for setting in ("T=0", "T=1") for name in ("", " code", " prose")
+        }
+        assert len(made.documents) == 2 and made.origin["static"]["chosen"] == chosen
+        base = dict.fromkeys(chosen, "champion") if over else chosen
+        assert made.gain["value"] == pytest.approx(gain_over(test, base))
+        assert made.hindsight["value"] == pytest.approx(gain_over(test, fastest))
+        assert made.slices["T=1"]["value"] == pytest.approx(gain_over(test, {"T=1": base["T=1"]}))
+        prose = gain_over(test[test["slice"] == "prose"], {"T=0": base["T=0"]})
+        assert made.slices["T=0 prose"]["value"] == pytest.approx(prose)
+        verdict = judge(made, Bounds(min_documents=2, slice_margin=9))
+        sure = made.gain["low"] > 0 and (over is not None or made.hindsight["value"] >= 0)
+        assert [check.name for check in verdict.checks if not check.passed] == ([] if sure else ["gain"])
+
+
+def fastest_chain(rows, setting):
+    sums = (
+        rows[(rows["family"] == "chain") & (rows["setting"] == setting)].groupby("drafter")[["tokens", "seconds"]].sum()
+    )
+    return (sums["tokens"] / sums["seconds"]).idxmax()
+
+
+def gain_over(rows, base):
+    """Of the challenger, over the arm that ``base`` names for every setting."""
+    arms = [rows[(rows["setting"] == setting) & (rows["drafter"] == name)] for setting, name in base.items()]
+    arms = [pd.concat(arms), rows[rows["setting"].isin(list(base)) & (rows["drafter"] == "challenger")]]
+    slow, fast = (arm["tokens"].sum() / arm["seconds"].sum() for arm in arms)
+    return fast / slow - 1
+
+
+def test_the_static_chain_is_chosen_on_validation_prompts_and_judged_in_hindsight_too(tried):
+    """Chain-1 is the fastest on validation prompts and chain-2 on test prompts, at temperature 1 alone."""
+    _, bundles, config, rows = tried
+    rates = {("validation", "chain-1"): 60, ("test", "chain-2"): 60, ("test", "challenger"): 55}
+    told = rows[rows["setting"] == "T=1"].assign(tokens=50, seconds=1.0)
+    told["tokens"] = [rates.get(place, 50) for place in zip(told["split"], told["drafter"], strict=True)]
+    made = trial.evidence_of("p", "hrad", bundles["challenger"], None, told, {"one": True}, ["t"], config, {})
+    assert made.gain["value"] == made.slices["T=1"]["value"] == pytest.approx(55 / 50 - 1)
+    assert made.hindsight["value"] == pytest.approx(55 / 60 - 1) and made.origin["static"]["chosen"] == {
+        "T=1": "chain-1"
+    }
+    assert [check.name for check in judge(made, Bounds(min_documents=2)).checks if not check.passed] == ["gain"]
+
+
+def test_settings_are_those_of_challenger_and_champion_with_their_filters(tried, tmp_path):
+    pair, bundles, config, rows = tried
+    assert [made.name for made in config.settings] == ["T=0", "T=1"] == sorted(rows["setting"].unique())
+
+    def filtered(card):
+        card["contract"]["serving_range"]["settings"] = [[0.0, 0.0, 1.0], [1.0, 20.0, 0.9]]
+
+    other = random_bundle(tmp_path / "other", pair, change=filtered)
+    settings = trial.settings_of(bundles["champion"], other)
+    assert [made.name for made in settings] == ["T=0", "T=1", "T=1, top-k 20, top-p 0.9"]
+    assert trial.TrialConfig(sampling=settings).settings == list(settings)
 
 
 def test_auto_is_calibrated_as_badly_as_the_worst_of_its_bundles(tried, tmp_path):
