@@ -19,7 +19,7 @@ from pipelines.tracking import Tracking, new_client, require_reachable, tracking
 from predictors.bundle import CARD, Bundle, bundle_hash, read_bundle
 from predictors.controllers import is_learned, learned_controller
 
-BUNDLE_TAG = "bundle_sha256"
+BUNDLE_TAG, PAIR_TAG = "bundle_sha256", "pair"
 RUN_TAG = "run."  # and the name of a bundle in bundle ``auto``
 CHALLENGER = "challenger"
 REQUIREMENTS = ("mlflow", "torch", "safetensors", "numpy")
@@ -116,7 +116,7 @@ class Registry:
         predictor = bundle.card.get("selection", {}).get("predictor", folder.name)
         head = _head(bundle)
         run_id = None if head is None else tracking.run_of(head, predictor)
-        tags = {BUNDLE_TAG: digest, "pair": pair, "predictor": predictor} | _nested_runs(tracking, folder, bundle)
+        tags = {BUNDLE_TAG: digest, PAIR_TAG: pair, "predictor": predictor} | _nested_runs(tracking, folder, bundle)
         if found_model(self.client, name) is None:
             self.client.create_registered_model(name)
         model = _log_model(tracking, run_id, folder, bundle)

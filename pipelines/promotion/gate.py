@@ -7,7 +7,7 @@ A bundle passes only if
     calibration    its calibration error is within the bound (settings alone have none)
     gain           the lower end of the paired interval of its gain over the champion is above the margin; where there is none, of
                    that over the static chain that validation prompts choose, and it does not lose to the static chain that was
-                   fastest in hindsight, which no choice beats
+                   fastest in hindsight, which no choice beats. No trial that ran out of time is a gain
     slices         no sampling setting, and no slice at one, is slower than the baseline by more than the slice margin
     untrained      no document of the evidence was trained on, and there are enough documents
 
@@ -47,7 +47,7 @@ class Evidence:
     documents, trained_documents
         Ids of the documents measured, and of those that training or calibration read.
     origin
-        Where the numbers are from: device, commit, parameters. Recorded, never compared.
+        Where the numbers are from: device, commit, parameters; ``capped``: time ran out before all prompts were decoded.
     hindsight
         Gain over the static chain that was fastest on the measured documents, setting by setting; ``None``: not measured.
     """
@@ -146,8 +146,11 @@ def _calibration(evidence: Evidence, bounds: Bounds) -> Check:
 
 
 def _gain(evidence: Evidence, bounds: Bounds) -> Check:
-    sure = _number(evidence.gain.get("low")) > bounds.margin
+    capped = bool(evidence.origin.get("capped"))
+    sure = _number(evidence.gain.get("low")) > bounds.margin and not capped
     found, wanted = _shown(evidence.gain), f"lower end above {bounds.margin:.1%}"
+    if capped:
+        found, wanted = f"out of time (max_minutes) with {found}", f"a trial of all prompts, {wanted}"
     if evidence.baseline != BEST_STATIC:
         return Check("gain", sure, f"{found} over champion {evidence.baseline[:12]}", wanted)
     hindsight = evidence.hindsight or {}

@@ -59,6 +59,7 @@ def test_an_improvement_over_the_best_static_setting_or_the_champion_passes():
         ("gain", {"hindsight": gain(-0.05, -0.01)}),
         ("gain", {"hindsight": gain(None, None)}),
         ("gain", {"hindsight": None}),
+        ("gain", {"origin": {"capped": True}}),
         ("slices", {"slices": {**GOOD.slices, "T=1": {"value": -0.06, "low": -0.1, "high": 0.0}}}),
         ("slices", {"slices": {**GOOD.slices, "T=0 prose": {"value": None, "low": None, "high": None}}}),
         ("slices", {"slices": {}}),
@@ -93,6 +94,8 @@ def test_a_refusal_says_why_in_numbers():
         "gain: +6.0% (+2.0% to +10.0%) over best static, -1.0% (-5.0% to +20.0%) over the static chain that was fastest in "
         "hindsight, wanted lower end above 0.0%, and over the static chain that was fastest in hindsight not below 0"
     )
+    (reason,) = judge(change(origin={"capped": True}, baseline="b" * 64), Bounds()).reasons
+    assert "out of time (max_minutes) with +6.0%" in reason and "wanted a trial of all prompts" in reason
     (reason,) = judge(change(documents=(*GOOD.documents, "t0", "t1")), Bounds()).reasons
     assert "2 of 12 documents were trained on (t0, t1)" in reason
 

@@ -5,6 +5,7 @@ import json
 import re
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -17,10 +18,10 @@ from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.outputs import write_json
 from pipelines.promote import read_evidence
 from pipelines.promotion import trial
-from pipelines.promotion.champions import VERDICT_TAG, Champions
+from pipelines.promotion.champions import CHAMPION, VERDICT_TAG, Champions, names_of
 from pipelines.promotion.gate import BEST_STATIC, Bounds, judge
 from pipelines.promotion.names import DECODING, VERDICT
-from pipelines.registry import BUNDLE_TAG, CHALLENGER
+from pipelines.registry import BUNDLE_TAG, CHALLENGER, PAIR_TAG
 from pipelines.tracking import new_client
 from predictors.bundle import bundle_hash
 from runtime import ModelPair
@@ -42,7 +43,7 @@ def released(tmp_path, monkeypatch, tracking_uri):
     client = new_client(tracking_uri)
     client.create_registered_model(NAME)
     for content in "abc":
-        client.create_model_version(NAME, f"s3://nowhere/{content}", tags={BUNDLE_TAG: content * 64})
+        client.create_model_version(NAME, f"s3://nowhere/{content}", tags={BUNDLE_TAG: content * 64, PAIR_TAG: "p"})
     return client
 
 
@@ -70,10 +71,18 @@ def test_promote_refuse_force_and_roll_back(released, capsys):
         SystemExit, match=r"version 2 is refused: gain: \+1\.0% \(-2\.0% to \+4\.0%\) over champion aaaaaaaaaaaa"
     ):
         command(capsys, "promote", "--evidence", challenge(released, "b", **worse))
-    record = json.loads((Path("data") / "p" / "promotion" / "hrad-2.json").read_text())
+    record = json.loads((Path("data") / "p" / "promotion" / "hrad-2" / VERDICT).read_text())
     assert not record["passed"] and record["bounds"] == dataclasses.asdict(Bounds())
     assert not json.loads(released.get_model_version(NAME, "2").tags[VERDICT_TAG])["passed"]
     assert "champion version 1 (aaaaaaaaaaaa), challenger version 2 (bbbbbbbbbbbb)" in command(capsys, "status")
+
+    again = challenge(released, "b", **worse)
+    with pytest.raises(SystemExit, match=r"dry run: would be refused: gain: \+1\.0%.*; nothing was changed") as refusal:
+        command(capsys, "promote", "--dry-run", "--evidence", again)
+    assert isinstance(refusal.value.code, str), "exit code 1"
+    assert "look number 2 at version 2; before: 1 refused, 0 passed" in capsys.readouterr().out
+    assert "would pass, forced" in command(capsys, "promote", "--dry-run", "--force", "an outage", "--evidence", again)
+    assert len(Champions(released, NAME).verdicts("2")) == 1
 
     forced = command(capsys, "promote", "--force", "an outage", "--evidence", challenge(released, "b", **worse))
     assert "version 2 is champion, forced: an outage" in forced
@@ -96,12 +105,44 @@ def test_evidence_must_be_on_the_challenger_and_over_the_champion(released, caps
     with pytest.raises(SystemExit, match="on content aaaaaaaaaaaa, and the challenger, version 2, is bbbbbbbbbbbb"):
         command(capsys, "promote", "--evidence", file)
     command(capsys, "promote", "--evidence", challenge(released, "a"))
-    with pytest.raises(SystemExit, match="compares with best static, and the champion is another"):
-        command(capsys, "promote", "--evidence", challenge(released, "b"))
+    for options in ([], ["--dry-run"], ["--force", "an outage"]):
+        with pytest.raises(SystemExit, match="compares with best static, and the champion is another"):
+            command(capsys, "promote", *options, "--evidence", challenge(released, "b"))
+    assert Champions(released, NAME).verdicts("2") == [] and not Path("data/p/promotion/hrad-2").exists()
     with pytest.raises(SystemExit, match="holds no evidence"):
         command(capsys, "promote", "--evidence", "nowhere.json")
     with pytest.raises(SystemExit, match="nothing of pair q is registered"):
         main(["status", "--pair", "q"])
+
+
+def test_status_is_of_one_pair_and_changes_nothing(released, capsys):
+    for name, pair in (("p-big-hrad", "p-big"), ("p-lookahead", "p")):
+        released.create_registered_model(name)
+        released.create_model_version(name, "s3://nowhere/d", tags={BUNDLE_TAG: "d" * 64, PAIR_TAG: pair})
+    command(capsys, "promote", "--evidence", challenge(released, "a"))
+    released.set_registered_model_alias(NAME, CHAMPION, "3")
+    said = command(capsys, "status").splitlines()
+    assert [line.split(":")[0] for line in said] == [NAME, "p-lookahead"]
+    assert "champion version 1 (aaaaaaaaaaaa)" in said[0] and "the alias is behind" in said[0]
+    assert str(released.get_registered_model(NAME).aliases[CHAMPION]) == "3"
+    with Champions(released, NAME).lock():
+        assert command(capsys, "status").splitlines() == said
+
+
+def test_models_of_a_pair_are_found_page_by_page():
+    class Page(list):
+        token = None
+
+    def version(number):
+        return SimpleNamespace(name=f"p-{number}", tags={PAIR_TAG: "p" if number % 2 else "q"})
+
+    def search(filter_string, page_token):
+        start = int(page_token or 0)
+        page = Page(version(number) for number in range(start, start + 2))
+        page.token = str(start + 2) if start < 4 else None
+        return page
+
+    assert names_of(SimpleNamespace(search_model_versions=search), "p") == ["p-1", "p-3", "p-5"]
 
 
 def of_a_newer_kind(card):
@@ -126,7 +167,7 @@ def test_a_bundle_that_does_not_serve_the_pair_is_refused_by_contract(
     for forced in ([], ["--force", "an outage"]):
         with pytest.raises(SystemExit, match=f"version 1 is refused: contract: .*{problem}"):
             command(capsys, "promote", *forced)
-    record = json.loads(Path("data/p/promotion/hrad-1.json").read_text())
+    record = json.loads(Path("data/p/promotion/hrad-1/verdict.json").read_text())
     assert problem in record["evidence"]["problem"] and not record["evidence"]["documents"]
     champions = Champions(new_client(f"sqlite:///{tmp_path}/mlflow.db"), NAME)
     kept = json.loads(champions.client.get_model_version(NAME, "1").tags[VERDICT_TAG])
