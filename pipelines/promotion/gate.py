@@ -4,7 +4,7 @@ A bundle passes only if
 
     contract       it can be read, and was made for the pair that was measured
     exactness      every exactness check of its decoder is green, and there is one
-    calibration    its calibration error is within the bound (settings alone have none)
+    calibration    its calibration error is within the bound, or there is a stated reason why it has none (settings alone)
     gain           the lower end of the paired interval of its gain over the champion is above the margin; where there is none, of
                    that over the static chain that validation prompts choose, and it does not lose to the static chain that was
                    fastest in hindsight, which no choice beats. No trial that ran out of time is a gain
@@ -39,7 +39,7 @@ class Evidence:
     exactness
         Green or not, by name of the check.
     calibration_error
-        Of its model on documents that were not trained on; ``None``: it has no model.
+        Of its model on documents that were not trained on; ``None``: unknown, which is only good with an ``exemption``.
     gain
         Paired gain in tokens per second over the baseline, with its interval: keys ``value``, ``low`` and ``high``.
     slices
@@ -50,6 +50,8 @@ class Evidence:
         Where the numbers are from: device, commit, parameters; ``capped``: time ran out before all prompts were decoded.
     hindsight
         Gain over the static chain that was fastest on the measured documents, setting by setting; ``None``: not measured.
+    exemption
+        Why there is no calibration error to know; ``None``: there must be one.
     """
 
     pair: str
@@ -65,6 +67,7 @@ class Evidence:
     trained_documents: tuple[str, ...]
     origin: Mapping[str, Any] = field(default_factory=dict)
     hindsight: Interval | None = None
+    exemption: str | None = None
 
 
 @dataclass(frozen=True)
@@ -137,12 +140,10 @@ def _exactness(evidence: Evidence) -> Check:
 
 
 def _calibration(evidence: Evidence, bounds: Bounds) -> Check:
-    error = evidence.calibration_error
+    error, wanted = evidence.calibration_error, f"at most {bounds.calibration_error:g}"
     if error is None:
-        return Check("calibration", True, "no model to calibrate", f"at most {bounds.calibration_error:g}")
-    return Check(
-        "calibration", error <= bounds.calibration_error, f"error {error:.3f}", f"at most {bounds.calibration_error:g}"
-    )
+        return Check("calibration", evidence.exemption is not None, evidence.exemption or "unknown", wanted)
+    return Check("calibration", error <= bounds.calibration_error, f"error {error:.3f}", wanted)
 
 
 def _gain(evidence: Evidence, bounds: Bounds) -> Check:

@@ -22,6 +22,7 @@ from pipelines.prompt_table import Prompt
 from pipelines.reporting.decoding_arms import DecodingArms
 from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
 from predictors.bundle import bundle_hash, read_bundle
+from predictors.controllers import DelayedTree, is_learned
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, build_decoder, load_decoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
@@ -136,16 +137,37 @@ def unservable(pair: str, predictor: str, bundle: Path, champion: str | None, pr
     )
 
 
-def calibration_error(bundle: Path) -> float | None:
-    """Expected calibration error of a bundle's model on documents that were not trained on, of several the largest; ``None``
-    without such a model."""
-    card = read_bundle(bundle).card
-    errors = [
-        calibration_error(bundle / name) for name in {route.get("bundle") for route in card.get("routes", [])} - {None}
-    ]
-    quality = card.get("measured_quality", {})
-    errors += [float(quality[part]["ece"]) for part in ("metrics", "tokens") if "ece" in quality.get(part, {})]
-    return max((error for error in errors if error is not None), default=None)
+@dataclass(frozen=True)
+class Calibration:
+    """Expected calibration ``error`` of a bundle's model on documents that were not trained on; ``None``: unknown, or, with an
+    ``exemption``, there is none to know."""
+
+    error: float | None
+    exemption: str | None = None
+
+
+def calibration_of(folder: Path) -> Calibration:
+    """The calibration of a bundle; of one with several in it, the worst: an unknown one before any number."""
+    bundle = read_bundle(folder)
+    nested = {route.get("bundle") for route in bundle.card.get("routes", [])} - {None}
+    if nested:
+        return _worst([calibration_of(folder / name) for name in sorted(nested)])
+    if bundle.card["kind"] == DelayedTree.kind:
+        return Calibration(None, "a delayed-tree selector ranks trees and forecasts no probabilities")
+    if not is_learned(bundle):
+        return Calibration(None, "no model to calibrate")
+    quality = bundle.card.get("measured_quality", {})
+    errors = [quality.get(part, {}).get("ece") for part in ("metrics", "tokens")]
+    return Calibration(max((float(error) for error in errors if error is not None), default=None))
+
+
+def _worst(found: Sequence[Calibration]) -> Calibration:
+    if any(one.error is None and one.exemption is None for one in found):
+        return Calibration(None)
+    errors = [one.error for one in found if one.error is not None]
+    if errors:
+        return Calibration(max(errors))
+    return Calibration(None, "; ".join(dict.fromkeys(str(one.exemption) for one in found)))
 
 
 def exact(pair: ModelPair, bundle: Path, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> dict[str, bool]:
@@ -183,6 +205,7 @@ def evidence_of(
     chosen = {setting: arms.fastest(setting, CHAIN) for setting in arms.settings}
     fastest = {setting: arms.fastest(setting, CHAIN, in_hindsight=True) for setting in arms.settings}
     base = _rows(arms, dict.fromkeys(arms.settings, CHAMPION) if champion else chosen)
+    calibration = calibration_of(bundle)
     rows, hindsight = _rows(arms, dict.fromkeys(arms.settings, CHALLENGER)), _rows(arms, fastest)
     return Evidence(
         pair=pair,
@@ -191,16 +214,18 @@ def evidence_of(
         baseline=champion or BEST_STATIC,
         problem=None,
         exactness=dict(exactness),
-        calibration_error=calibration_error(bundle),
+        calibration_error=calibration.error,
         gain=_gain(rows, base, config),
         slices=_gains(rows, base, config),
         documents=tuple(sorted(rows["document"].unique())),
         trained_documents=tuple(sorted(set(trained))),
         origin={
             **origin,
+            "lineage": read_bundle(bundle).card.get("lineage"),
             "static": {"chosen": chosen, IN_HINDSIGHT: fastest, "gains": _gains(rows, hindsight, config)},
         },
         hindsight=_gain(rows, hindsight, config),
+        exemption=calibration.exemption,
     )
 
 

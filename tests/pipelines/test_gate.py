@@ -52,6 +52,7 @@ def test_an_improvement_over_the_best_static_setting_or_the_champion_passes():
         ("exactness", {"exactness": {}}),
         ("calibration", {"calibration_error": 0.2}),
         ("calibration", {"calibration_error": float("nan")}),
+        ("calibration", {"calibration_error": None}),
         ("gain", {"gain": gain(-0.01)}),
         ("gain", {"gain": gain(0.0, 0.0)}),
         ("gain", {"gain": gain(None, None)}),
@@ -82,8 +83,10 @@ def test_a_tie_is_no_improvement():
     assert failed(change(gain=gain(0.02)), Bounds(margin=0.02)) == ["gain"]
 
 
-def test_a_model_free_bundle_needs_no_calibration():
-    assert failed(change(calibration_error=None)) == []
+def test_a_model_free_bundle_needs_no_calibration_and_says_so():
+    free = change(calibration_error=None, exemption="no model to calibrate")
+    assert failed(free) == [] and judge(free, Bounds()).checks[2].found == "no model to calibrate"
+    assert failed(change(calibration_error=0.2, exemption="no model to calibrate")) == ["calibration"]
 
 
 def test_a_refusal_says_why_in_numbers():

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from pipelines.registry import BUNDLE_TAG, CHALLENGER, PAIR_TAG
 from pipelines.tracking import new_client
 from predictors.bundle import bundle_hash
 from runtime import ModelPair
-from tests.bundles import auto_bundle, random_bundle, routed_bundle, settings_bundle
+from tests.bundles import auto_bundle, random_bundle, routed_bundle, selector_bundle, settings_bundle, stop_bundle
 from tests.pipelines.test_gate import GOOD
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.toys import tiny_llama
@@ -276,9 +277,35 @@ def test_auto_is_calibrated_as_badly_as_the_worst_of_its_bundles(tried, tmp_path
     pair, bundles, _, _ = tried
     settings = {"method": "autoregressive"}
     whole = routed_bundle(tmp_path / "auto", pair, bundles["challenger"], settings)
-    assert trial.calibration_error(whole) == 0.02 == trial.calibration_error(bundles["challenger"])
+    assert trial.calibration_of(whole) == trial.calibration_of(bundles["challenger"]) == trial.Calibration(0.02)
     alone = auto_bundle(tmp_path / "alone", pair, [{"settings": {"temperature": 0.0}, "decoder": settings}])
-    assert trial.calibration_error(alone) is None
+    assert trial.calibration_of(alone) == trial.Calibration(None, "no model to calibrate")
+
+
+def unmeasured(card):
+    card["measured_quality"] = {"tokens": {"ece": None}}
+
+
+def test_a_model_of_unknown_calibration_is_not_exempt(tried, tmp_path):
+    pair, bundles, _, _ = tried
+    for name, change in (("hrad", unmeasured), ("other", None)):
+        assert trial.calibration_of(random_bundle(tmp_path / name, pair, change=change)) == trial.Calibration(None)
+    assert trial.calibration_of(stop_bundle(tmp_path / "stop", pair, change=unmeasured)) == trial.Calibration(None)
+    selector = selector_bundle(tmp_path / "selector", pair)
+    assert "forecasts no probabilities" in trial.calibration_of(selector).exemption
+
+    def routed(place, *names):
+        return auto_bundle(tmp_path / place, pair, [{"settings": {}, "bundle": name} for name in names])
+
+    for place, names, wanted in (
+        ("a", ("hrad", "good"), trial.Calibration(None)),
+        ("b", ("selector", "good"), trial.Calibration(0.02)),
+        ("c", ("selector",), trial.calibration_of(selector)),
+    ):
+        whole = routed(place, *names)
+        for name in names:
+            shutil.copytree(bundles["challenger"] if name == "good" else tmp_path / name, whole / name)
+        assert trial.calibration_of(whole) == wanted
 
 
 LOSSY = {"method": "speculative", "verifier": "hsd_as_published", "lossy": True}
