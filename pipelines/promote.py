@@ -12,7 +12,6 @@ that stage ``trial`` left.
 import argparse
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,14 +106,15 @@ def _seen(earlier: list[dict[str, Any]]) -> str:
 def read_evidence(path: Path) -> "Evidence":
     """Evidence by itself, or as part of an earlier verdict's record (`judged`)."""
     from pipelines.promotion.gate import Evidence
+    from predictors.config import parse_config
 
     try:
         record = json.loads(path.read_text())
-        record = record.get("evidence", record)
-        made = Evidence(**record)
-    except (OSError, json.JSONDecodeError, TypeError) as error:
+        return parse_config(
+            Evidence, record.get("evidence", record) if isinstance(record, dict) else record, "evidence"
+        )
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path} holds no evidence ({error}). Leave --evidence out to measure it.") from error
-    return replace(made, documents=tuple(made.documents), trained_documents=tuple(made.trained_documents))
 
 
 def _measured(

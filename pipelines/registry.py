@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.outputs import replacing
-from pipelines.tracking import Tracking, new_client, require_reachable, tracking_uri
+from pipelines.tracking import Tracking, new_client, require_reachable, tracking_uri, without_password
 from predictors.bundle import CARD, Bundle, bundle_hash, read_bundle
 from predictors.controllers import is_learned, learned_controller
 
@@ -87,7 +87,7 @@ class Registry:
         try:
             tagged = self.client.get_model_version(name, version).tags.get(BUNDLE_TAG)
         except MlflowException as error:
-            raise ValueError(f"{name} has no version {version} at {self.uri}.") from error
+            raise ValueError(f"{name} has no version {version} at {without_password(self.uri)}.") from error
         with tempfile.TemporaryDirectory() as place:
             files = download_artifacts(
                 f"models:/{name}/{version}", dst_path=place, tracking_uri=self.uri, registry_uri=self.uri

@@ -59,8 +59,12 @@ def tried(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path])
     from pipelines.promotion import trial
     from pipelines.promotion.names import DECODING
     from pipelines.prompt_table import read_prompts
-    from predictors.bundle import bundle_hash
+    from predictors.bundle import CARD, TENSORS, bundle_hash
 
+    for folder in bundles.values():
+        missing = [name for name in (CARD, TENSORS) if not (folder / name).is_file()]
+        if missing:
+            raise ValueError(f"{folder} is no bundle, it lacks {' and '.join(missing)}. Export it first (dvc repro).")
     challenger = bundles[trial.CHALLENGER]
     hashes = {f"{who}_sha256": bundle_hash(folder) for who, folder in bundles.items()}
     champion = hashes.get(f"{trial.CHAMPION}_sha256")

@@ -69,6 +69,15 @@ class Evidence:
     hindsight: Interval | None = None
     exemption: str | None = None
 
+    def __post_init__(self) -> None:
+        for name, gain in {"gain": self.gain, "hindsight": self.hindsight or {}, **self.slices}.items():
+            values = list(gain.values()) if isinstance(gain, Mapping) else [gain]
+            if not isinstance(gain, Mapping) or not all(value is None or _is_number(value) for value in values):
+                raise ValueError(f"{name} must be an interval of numbers, got {gain!r}.")
+        for name, green in self.exactness.items():
+            if not isinstance(green, bool):
+                raise ValueError(f"exactness check {name!r} must be true or false, got {green!r}.")
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -178,6 +187,10 @@ def _untrained(evidence: Evidence, bounds: Bounds) -> Check:
     enough = len(documents) >= bounds.min_documents and bool(evidence.trained_documents)
     found = f"{len(documents)} documents" + ("" if evidence.trained_documents else ", what was trained on is unknown")
     return Check("untrained", enough, found, wanted)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _number(value: float | None) -> float:

@@ -146,6 +146,40 @@ def test_models_of_a_pair_are_found_page_by_page():
     assert names_of(SimpleNamespace(search_model_versions=search), "p") == ["p-1", "p-3", "p-5"]
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"[]", "expected a mapping"),
+        (b"\xff\x00", "decode"),
+        ({"gain": None}, "gain: expected Mapping, got None"),
+        ({"gain": {"low": "much"}}, "gain must be an interval of numbers"),
+        ({"slices": {"T=0": None}}, "T=0 must be an interval of numbers, got None"),
+        ({"exactness": {"hrad": "false"}}, "exactness check 'hrad' must be true or false"),
+        ({"verdict": 1}, "unknown key 'verdict'"),
+    ],
+)
+def test_what_is_no_evidence_is_named(tmp_path, content, problem):
+    file = tmp_path / "evidence.json"
+    file.write_bytes(content if isinstance(content, bytes) else json.dumps(dataclasses.asdict(GOOD) | content).encode())
+    with pytest.raises(ValueError, match=f"(?s)evidence.json holds no evidence.*{problem}.*Leave --evidence out"):
+        read_evidence(file)
+
+
+def test_evidence_is_read_as_it_was_written(tmp_path):
+    write_json(tmp_path / "evidence.json", dataclasses.asdict(GOOD))
+    assert read_evidence(tmp_path / "evidence.json") == GOOD
+
+
+def test_a_trial_of_no_bundle_says_so(tmp_path):
+    args = toy_bench(tmp_path, "trial", {})
+    args.bundle = tmp_path / "nowhere"
+    parameters = yaml.safe_load(args.params.read_text())
+    parameters["pairs"]["p"]["promotion"] = {}
+    args.params.write_text(yaml.safe_dump(parameters))
+    with pytest.raises(ValueError, match="nowhere is no bundle, it lacks card.json and controller.safetensors"):
+        trial_stage.run(args)
+
+
 def of_a_newer_kind(card):
     card["kind"] = "prophet"
 
