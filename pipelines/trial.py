@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipelines.device_file import read_device
 from pipelines.measuring.bench import add_bench_arguments, open_bench
 from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
 from pipelines.parameters import load_parameters
@@ -27,17 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    import json
-
     from pipelines.outputs import write_json
     from pipelines.promotion.gate import Bounds, judge, judged
     from pipelines.promotion.names import VERDICT
     from pipelines.promotion.trial import CHALLENGER
 
+    path = args.output / read_device(args.device)["slug"] / VERDICT
     bounds = load_parameters(Bounds, args.pair, "promotion", args.params)
     evidence = tried(args, args.bundle.name, {CHALLENGER: args.bundle})
     verdict = judge(evidence, bounds)
-    path = args.output / json.loads(args.device.read_text())["slug"] / VERDICT
     write_json(path, judged(evidence, verdict, bounds))
     print(f"{path}: {args.bundle.name} " + ("would pass" if verdict.passed else "would be refused"))
     for reason in verdict.reasons:
