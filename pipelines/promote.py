@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from pipelines.promotion.champions import Champions
-    from pipelines.promotion.gate import BEST_STATIC, Bounds, judge, judged
-    from pipelines.promotion.names import VERDICT
+    from pipelines.promotion.gate import Bounds, judge, judged
+    from pipelines.promotion.names import BEST_STATIC, VERDICT
     from pipelines.registry import Registry
 
     fill_in(args, PLACES)

@@ -19,8 +19,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pipelines.promotion.names import BEST_STATIC
+
 Interval = Mapping[str, float | None]
-BEST_STATIC = "best static"
 IN_HINDSIGHT = "the static chain that was fastest in hindsight"
 
 

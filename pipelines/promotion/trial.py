@@ -17,7 +17,8 @@ from pipelines.measuring.arms import decoder_arm, hugging_face_arm
 from pipelines.measuring.exactness import GREEDY, first_difference
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.stopping.names import CHAIN
-from pipelines.promotion.gate import BEST_STATIC, IN_HINDSIGHT, Evidence
+from pipelines.promotion.gate import Evidence
+from pipelines.promotion.names import BEST_STATIC
 from pipelines.prompt_table import Prompt
 from pipelines.reporting.decoding_arms import DecodingArms
 from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
@@ -222,7 +223,7 @@ def evidence_of(
         origin={
             **origin,
             "lineage": read_bundle(bundle).card.get("lineage"),
-            "static": {"chosen": chosen, IN_HINDSIGHT: fastest, "gains": _gains(rows, hindsight, config)},
+            "static": {"chosen": chosen, "fastest": fastest, "hindsight": _gains(rows, hindsight, config)},
         },
         hindsight=_gain(rows, hindsight, config),
         exemption=calibration.exemption,

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from pipelines.measuring.names import PLAIN, on_virtual_clock
+from pipelines.promotion.names import BEST_STATIC
 from pipelines.reporting.decoding_arms import DecodingArms
 from pipelines.reporting.headline import percent, times
 from pipelines.reporting.release_folder import ReleaseResults
@@ -41,10 +42,29 @@ class ReleaseReport:
                     "baseline": record["evidence"]["baseline"],
                     "gain": record["evidence"]["gain"],
                     "slices": record["evidence"]["slices"],
+                    "static": self._static(record["evidence"]),
                 }
                 for name, record in self.results.verdicts.items()
             ],
         }
+
+    @staticmethod
+    def _static(evidence: dict[str, Any]) -> list[dict[str, Any]]:
+        """By sampling setting: the static chain that validation prompts chose, the one that was fastest on test prompts, and the
+        gain over either; nothing where a champion was the baseline."""
+        static = evidence["origin"].get("static")
+        if static is None or evidence["baseline"] != BEST_STATIC:
+            return []
+        return [
+            {
+                "setting": setting,
+                "chosen": chosen,
+                "gain": evidence["slices"][setting],
+                "fastest": static["fastest"][setting],
+                "hindsight": static["hindsight"][setting],
+            }
+            for setting, chosen in static["chosen"].items()
+        ]
 
     def _tuned(self, choice: dict[str, Any]) -> dict[str, Any]:
         assert self.results.decoding is not None

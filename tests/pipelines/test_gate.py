@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from pipelines.promotion.gate import BEST_STATIC, Bounds, Evidence, judge
+from pipelines.promotion.gate import Bounds, Evidence, judge
+from pipelines.promotion.names import BEST_STATIC
 
 GOOD = Evidence(
     pair="p",

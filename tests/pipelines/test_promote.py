@@ -20,8 +20,8 @@ from pipelines.outputs import write_json
 from pipelines.promote import read_evidence
 from pipelines.promotion import trial
 from pipelines.promotion.champions import CHAMPION, VERDICT_TAG, Champions, names_of
-from pipelines.promotion.gate import BEST_STATIC, Bounds, judge
-from pipelines.promotion.names import DECODING, VERDICT
+from pipelines.promotion.gate import Bounds, judge
+from pipelines.promotion.names import BEST_STATIC, DECODING, VERDICT
 from pipelines.registry import BUNDLE_TAG, CHALLENGER, PAIR_TAG
 from pipelines.tracking import new_client
 from predictors.bundle import bundle_hash

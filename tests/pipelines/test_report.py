@@ -219,6 +219,10 @@ def test_section_on_release(folder, timing, quality):
     text = (folder / "index.html").read_text()
     assert "T=0: of 3 candidates on the clock ema was the fastest: 2.20x" in text
     assert "The gate would let auto pass." in text
+    assert (
+        "T=0: +6 % (+2…+10) over chain-4, which validation prompts chose; +1 % (−3…+5) over chain-6, the fastest static chain in "
+        "hindsight." in text
+    )
     assert "The gate would refuse hrad (gain: +1.0% (-2.0% to +4.0%) over best static" in text
 
 
