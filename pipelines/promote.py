@@ -5,8 +5,8 @@
 
 The version under alias ``challenger`` is timed beside the champion, or beside the best static chain where there is none, on test
 prompts (minutes; an interrupted trial goes on where it stopped). The gate's verdict is printed as JSON and kept as a tag of the
-version; a refusal ends with exit code 1 and changes nothing. ``--evidence`` judges an earlier trial's file again, such as the one
-that stage ``trial`` left.
+version, each look under its own number; a refusal ends with exit code 1 and changes nothing else. ``--evidence`` judges an
+earlier trial's file again, such as the one that stage ``trial`` left.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         metavar="REASON",
-        help="promote even if the gate refuses, unless the bundle does not serve the pair; the reason is recorded",
+        help="promote even if the gate refuses, unless the bundle cannot be tried; the reason is recorded",
     )
     parser.add_argument("--dry-run", action="store_true", help="measure and judge, change nothing")
     parser.add_argument("--break-lock", action="store_true", help="of a promotion or rollback that was killed")

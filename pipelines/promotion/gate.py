@@ -2,8 +2,8 @@
 
 A bundle passes only if
 
-    contract       it can be read, and was made for the pair that was measured
-    exactness      every exactness check of its decoder is green, and there is one
+    contract       it can be read, was made for the pair that was measured, keeps the target's law, and runs on the wall's clock
+    exactness      every exactness check of each of its decoders is green, and there is one
     calibration    its calibration error is within the bound, or there is a stated reason why it has none (settings alone)
     gain           the lower end of the paired interval of its gain over the champion is above the margin; where there is none, of
                    that over the static chain that validation prompts choose, and it does not lose to the static chain that was
@@ -36,7 +36,7 @@ class Evidence:
     baseline
         What it was compared with: `BEST_STATIC`, or the champion's content hash.
     problem
-        Why the bundle cannot be served; ``None``: it can.
+        Why the bundle cannot be tried; ``None``: it can.
     exactness
         Green or not, by name of the check.
     calibration_error
@@ -128,7 +128,12 @@ class Verdict:
 def judge(evidence: Evidence, bounds: Bounds) -> Verdict:
     """The gate's verdict. A number that is missing or not finite never passes."""
     checks = (
-        Check("contract", evidence.problem is None, evidence.problem or "valid", "a bundle that serves this pair"),
+        Check(
+            "contract",
+            evidence.problem is None,
+            evidence.problem or "valid",
+            "a lossless bundle that serves this pair in real time",
+        ),
         _exactness(evidence),
         _calibration(evidence, bounds),
         _gain(evidence, bounds),

@@ -203,9 +203,11 @@ def test_a_bundle_that_does_not_serve_the_pair_is_refused_by_contract(
         with pytest.raises(SystemExit, match=f"version 1 is refused: contract: .*{problem}"):
             command(capsys, "promote", *forced)
     record = json.loads(Path("data/p/promotion/hrad-1/verdict.json").read_text())
+    assert Path("data/p/promotion/hrad-1/challenger/card.json").is_file(), "a folder for every predictor and version"
     assert problem in record["evidence"]["problem"] and not record["evidence"]["documents"]
     champions = Champions(new_client(f"sqlite:///{tmp_path}/mlflow.db"), NAME)
     kept = json.loads(champions.client.get_model_version(NAME, "1").tags[VERDICT_TAG])
+    assert len(champions.verdicts("1")) == 2, "the forced one, too"
     assert not kept["passed"] and kept["checks"] == record["checks"] and not kept["checks"][0]["passed"]
     assert champions.champion() is None and champions.history() == []
 
