@@ -344,6 +344,32 @@ def test_a_model_of_unknown_calibration_is_not_exempt(tried, tmp_path):
         assert trial.calibration_of(whole) == wanted
 
 
+def test_a_trial_beside_a_champion_is_at_the_settings_of_both(tmp_path):
+    section = {
+        "validation_prompts": 1,
+        "test_prompts": 2,
+        "gammas": [1],
+        "max_new_tokens": 4,
+        "repeats": 1,
+        "threads": 1,
+    }
+    args = toy_bench(tmp_path, "trial", {**section, "exactness_prompts": 1, "bootstrap_replicates": 20})
+    pair = ModelPair.load(target=str(args.pair_folder / "target"), draft=str(args.pair_folder / "draft"))
+
+    def filtered(card):
+        card["contract"]["serving_range"]["settings"] = [[0.6, 20.0, 0.9]]
+
+    bundles = {
+        trial.CHALLENGER: random_bundle(tmp_path / "new", pair, temperatures=(0.0,)),
+        trial.CHAMPION: random_bundle(tmp_path / "old", pair, seed=1, change=filtered),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        evidence = trial_stage.tried(args, "hrad", bundles)
+    assert evidence.baseline == bundle_hash(bundles[trial.CHAMPION])
+    assert {"T=0", "T=0.6, top-k 20, top-p 0.9", "T=0.6, top-k 20, top-p 0.9 prose"} <= set(evidence.slices)
+
+
 LOSSY = {"method": "speculative", "verifier": "hsd_as_published", "lossy": True}
 IN_TURN = {"method": "branch_parallel", "overlap": "none"}
 OVERLAP_AUTO = {"method": "branch_parallel", "overlap": "auto"}
