@@ -1,12 +1,12 @@
 """Stage ``calibrate``: calibrate a trained predictor on validation rows and measure it on held-out documents."""
 
 import argparse
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def with_measured_costs(
         return config, Costs(config.draft_cost)
     if args.device is None or args.latency is None:
         raise ValueError("calibrate.draft_cost is not set: give --device and --latency to take it from the profile.")
-    device = json.loads(args.device.read_text())["slug"]
+    device = read_device(args.device)["slug"]
     meaning = table.metadata
     served = meaning.capture_contract("label table: contract").serving_range
     context = (served.min_context + served.max_context) / 2

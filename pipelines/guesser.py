@@ -8,11 +8,11 @@ All ways of the method that were traced are priced by the latency profile; the f
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
+from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
     from predictors.training.guess_table import GuessTable
 
     config = load_parameters(GuesserCalibration, args.pair, "guesser", args.params)
-    device = json.loads(args.device.read_text())["slug"]
+    device = read_device(args.device)["slug"]
     profile = read_profile(args.latency / f"{device}.json")
     table = GuessTable.read(args.guesses)
     chosen = choose(table, args.method, profile, config)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.outputs import replacing
-from pipelines.tracking import Tracking, new_client, require_reachable, tracking_uri
+from pipelines.tracking import Tracking, new_client, require_reachable, tracking_uri, without_password
 from predictors.bundle import CARD, Bundle, bundle_hash, read_bundle
 from predictors.controllers import is_learned, learned_controller
 
-BUNDLE_TAG = "bundle_sha256"
+BUNDLE_TAG, PAIR_TAG = "bundle_sha256", "pair"
 RUN_TAG = "run."  # and the name of a bundle in bundle ``auto``
 CHALLENGER = "challenger"
 REQUIREMENTS = ("mlflow", "torch", "safetensors", "numpy")
@@ -63,10 +63,10 @@ class Registry:
 
     def version_at(self, name: str, alias: str) -> str:
         """The version that ``alias`` of a registered model points to; `ValueError` naming the known ones."""
-        models = self.client.search_registered_models(f"name = '{name}'")
-        if not models:
+        model = found_model(self.client, name)
+        if model is None:
             raise ValueError(f"nothing is registered as {name}. Run draftwright register (or make repro) first.")
-        aliases = self.client.get_registered_model(name).aliases
+        aliases = model.aliases
         if alias not in aliases:
             raise ValueError(f"{name} has no alias {alias!r}. Known: {', '.join(sorted(aliases)) or 'none'}.")
         return str(aliases[alias])
@@ -77,15 +77,17 @@ class Registry:
         Raises
         ------
         ValueError
-            If the version does not exist, holds no bundle, or another one than it was tagged with.
+            If the version does not exist, holds no bundle, or another one than it was tagged with; if ``folder`` holds something
+            else than a bundle, which is all that may be replaced.
         """
         from mlflow.artifacts import download_artifacts
         from mlflow.exceptions import MlflowException
 
+        _require_replaceable(folder)
         try:
             tagged = self.client.get_model_version(name, version).tags.get(BUNDLE_TAG)
         except MlflowException as error:
-            raise ValueError(f"{name} has no version {version} at {self.uri}.") from error
+            raise ValueError(f"{name} has no version {version} at {without_password(self.uri)}.") from error
         with tempfile.TemporaryDirectory() as place:
             files = download_artifacts(
                 f"models:/{name}/{version}", dst_path=place, tracking_uri=self.uri, registry_uri=self.uri
@@ -114,14 +116,34 @@ class Registry:
         predictor = bundle.card.get("selection", {}).get("predictor", folder.name)
         head = _head(bundle)
         run_id = None if head is None else tracking.run_of(head, predictor)
-        tags = {BUNDLE_TAG: digest, "pair": pair, "predictor": predictor} | _nested_runs(tracking, folder, bundle)
-        if not self.client.search_registered_models(f"name = '{name}'"):
+        tags = {BUNDLE_TAG: digest, PAIR_TAG: pair, "predictor": predictor} | _nested_runs(tracking, folder, bundle)
+        if found_model(self.client, name) is None:
             self.client.create_registered_model(name)
         model = _log_model(tracking, run_id, folder, bundle)
         made = self.client.create_model_version(
             name, model.model_uri, run_id, tags=tags, model_id=model.model_id
         )  # tagged at birth: an interrupted call leaves no version without its hash
         return str(made.version)
+
+
+def found_model(client: Any, name: str) -> Any:
+    """The registered model of that name; ``None`` without one."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+
+
+def _require_replaceable(folder: Path) -> None:
+    """`ValueError` if ``folder`` holds what no earlier fetch or export left there."""
+    if folder.is_dir() and (not any(folder.iterdir()) or (folder / CARD).is_file()):
+        return
+    if folder.exists():
+        raise ValueError(f"{folder} holds no bundle, and would be replaced. Name a new folder, or empty this one.")
 
 
 def _head(bundle: Bundle) -> str | None:

@@ -9,12 +9,12 @@ folder named after the device: ``replay.parquet``, a row per text and policy, ``
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     from predictors.training.position_table import PositionTable
 
     config = load_parameters(ReplayConfig, args.pair, "replay", args.params)
-    device = json.loads(args.device.read_text())["slug"]
+    device = read_device(args.device)["slug"]
     profile = read_profile(args.latency / f"{device}.json")
     table = PositionTable.read(args.positions)
     bundles = {card.parent.name: card.parent for card in sorted(args.bundles.glob(f"*/{CARD}"))}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
     from predictors.latency import read_profile
 
     config = load_parameters(ReportConfig, args.pair, "report", args.params)
-    device = json.loads(args.device.read_text())["slug"]
+    device = read_device(args.device)["slug"]
     branches = BranchBenchmark(read_benchmark(args.benchmark / device))
     benchmark = branches.others
     timelines = branches.drawn(read_timelines(args.benchmark / device))

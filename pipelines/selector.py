@@ -9,12 +9,12 @@ bundle, and a record of what the selector is worth on held-out documents beside 
 
 import argparse
 import hashlib
-import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
 
     config = load_parameters(SelectorConfig, args.pair, "selector.train", args.params)
     calibration = load_parameters(RuleCalibration, args.pair, "selector.calibrate", args.params)
-    device = json.loads(args.device.read_text())["slug"]
+    device = read_device(args.device)["slug"]
     profile = read_profile(args.latency / f"{device}.json")
     table = RootTable.read(args.roots)
     tags = {

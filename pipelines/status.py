@@ -16,21 +16,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.promotion.champions import LOCK, Champions
+    from pipelines.promotion.champions import Champions, names_of
     from pipelines.registry import Registry
 
     client = Registry().client
-    models = client.search_registered_models(f"name LIKE '{args.pair}-%'")
-    names = sorted(model.name for model in models if not model.name.endswith(LOCK))
+    names = names_of(client, args.pair)
     if not names:
         raise ValueError(f"nothing of pair {args.pair} is registered. Run draftwright register (or make repro) first.")
     for name in names:
         champions = Champions(client, name)
         champion, challenger = champions.champion(), champions.challenger()
-        print(
-            f"{name}: champion {_shown(champion)}, challenger {_shown(challenger)}"
-            + (" (alias mended)" if champions.mend() else "")
-        )
+        behind = "" if champions.follows() else " (the alias is behind: the next promotion or rollback mends it)"
+        print(f"{name}: champion {_shown(champion)}, challenger {_shown(challenger)}{behind}")
 
 
 def _shown(version: "Version | None") -> str:

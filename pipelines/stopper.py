@@ -9,12 +9,12 @@ documents and what its rule is worth there beside the best static length, the co
 
 import argparse
 import hashlib
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
 
     config = load_parameters(StopTrainConfig, args.pair, f"stopper.train.{args.predictor}", args.params)
     calibration = load_parameters(RuleCalibration, args.pair, "stopper.calibrate", args.params)
-    device = json.loads(args.device.read_text())["slug"]
+    device = read_device(args.device)["slug"]
     profile = read_profile(args.latency / f"{device}.json")
     if args.positions is not None:
         recorded_texts(args.positions)  # traces that cannot be read are to end the stage before training

@@ -6,6 +6,7 @@ Run ids never enter a stage's outputs (they would re-run everything downstream);
 import http.client
 import logging
 import os
+import re
 import socket
 import urllib.error
 import urllib.request
@@ -38,6 +39,7 @@ def require_reachable(uri: str) -> None:
         Naming the URI and what to do.
     """
     parts = urlsplit(uri)
+    shown = without_password(uri)
     scheme = parts.scheme.split("+")[0]
     try:
         if scheme in ("http", "https"):
@@ -46,14 +48,18 @@ def require_reachable(uri: str) -> None:
             socket.create_connection((parts.hostname, parts.port or PORTS[scheme]), timeout=PROBE_SECONDS).close()
         elif scheme not in ("sqlite", *PORTS):
             raise ValueError(
-                f"MLFLOW_TRACKING_URI {uri!r} is no tracking server: use http(s)://, sqlite:/// or a database URI."
+                f"MLFLOW_TRACKING_URI {shown!r} is no tracking server: use http(s)://, sqlite:/// or a database URI."
             )
     except (OSError, http.client.HTTPException) as error:
-        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # without a password
         raise ValueError(
             f"the MLflow tracking server at {shown} cannot be reached ({getattr(error, 'reason', error)}). Start it, or "
             f"unset MLFLOW_TRACKING_URI to track in {DEFAULT_URI}. Nothing was changed; earlier results are kept."
         ) from error
+
+
+def without_password(uri: str) -> str:
+    """``uri`` as it may be shown."""
+    return re.sub("//[^/]*@", "//", uri)
 
 
 def _probe_http(uri: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipelines.device_file import read_device
 from pipelines.measuring.bench import add_bench_arguments, open_bench
 from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
 from pipelines.parameters import load_parameters
@@ -27,17 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    import json
-
     from pipelines.outputs import write_json
     from pipelines.promotion.gate import Bounds, judge, judged
     from pipelines.promotion.names import VERDICT
     from pipelines.promotion.trial import CHALLENGER
 
+    path = args.output / read_device(args.device)["slug"] / VERDICT
     bounds = load_parameters(Bounds, args.pair, "promotion", args.params)
     evidence = tried(args, args.bundle.name, {CHALLENGER: args.bundle})
     verdict = judge(evidence, bounds)
-    path = args.output / json.loads(args.device.read_text())["slug"] / VERDICT
     write_json(path, judged(evidence, verdict, bounds))
     print(f"{path}: {args.bundle.name} " + ("would pass" if verdict.passed else "would be refused"))
     for reason in verdict.reasons:
@@ -59,8 +58,12 @@ def tried(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path])
     from pipelines.promotion import trial
     from pipelines.promotion.names import DECODING
     from pipelines.prompt_table import read_prompts
-    from predictors.bundle import bundle_hash
+    from predictors.bundle import CARD, TENSORS, bundle_hash
 
+    for folder in bundles.values():
+        missing = [name for name in (CARD, TENSORS) if not (folder / name).is_file()]
+        if missing:
+            raise ValueError(f"{folder} is no bundle, it lacks {' and '.join(missing)}. Export it first (dvc repro).")
     challenger = bundles[trial.CHALLENGER]
     hashes = {f"{who}_sha256": bundle_hash(folder) for who, folder in bundles.items()}
     champion = hashes.get(f"{trial.CHAMPION}_sha256")
@@ -71,7 +74,7 @@ def tried(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path])
         return trial.unservable(args.pair, predictor, challenger, champion, problem)
     config = replace(
         load_parameters(trial.TrialConfig, args.pair, "trial", args.params),
-        temperatures=tuple(made.temperature for made in trial.settings_of(challenger)),
+        sampling=trial.settings_of(*bundles.values()),
     )
     bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts}, **hashes)
     study = trial.TrialStudy(bench.pair, config, bundles, bench.prompts, bench.log)

@@ -14,10 +14,11 @@ STAGES = {
     for name, stage in yaml.safe_load(file.read_text())["stages"].items()
 }
 PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")
-# Plumbing that decides nothing: the command line, parameter files, atomic outputs, tracking.
+# Plumbing that decides nothing: the command line, parameter and device files, atomic outputs, tracking.
 PLUMBING = {
     "pipelines",
     "pipelines.cli",
+    "pipelines.device_file",
     "pipelines.parameters",
     "pipelines.outputs",
     "pipelines.tracking",

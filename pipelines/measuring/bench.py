@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def open_bench(args: argparse.Namespace, config: BenchConfig, counts: Mapping[st
     from runtime import ModelPair
 
     torch.set_num_threads(config.threads)
-    device = json.loads(args.device.read_text())
+    device = read_device(args.device)
     prompts = {split: read_prompts(args.prompts, split, count) for split, count in counts.items()}
     for split, some in prompts.items():
         if not some:

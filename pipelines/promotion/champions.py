@@ -4,7 +4,10 @@
               stands is a stack: a promotion puts a version on top, a rollback takes the top off
     alias     ``champion`` points to the top; the history is the truth, an alias that an interrupted call left behind is mended
     lock      MLflow has no check-and-set, but creating a registered model of a name that exists is refused by every backend: the
-              model ``<name>.lock`` is there while somebody changes the champion
+              model ``<name>.lock`` is there while somebody changes the champion. One whose holder was killed is broken on request
+              only, since nobody here can know that; it is recorded as tag ``lock_broken.000001``, …, and a holder that lives on
+              writes nothing more
+    verdicts  tags ``verdict.000001``, … of a version, one for every look that the gate took at it, and the last as ``verdict``
 
 A promotion names the champion that its evidence was measured against, and is refused under the lock if another one stands there
 by then. So of two promotions at once one waits, and then fails loudly.
@@ -15,19 +18,21 @@ import json
 import os
 import socket
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pipelines.registry import BUNDLE_TAG, CHALLENGER
+from pipelines.registry import BUNDLE_TAG, CHALLENGER, PAIR_TAG, found_model
 
 CHAMPION = "champion"
 EVENT = "champion."
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
 VERDICT_TAG = "verdict"
 LOCK = ".lock"
+BROKEN = "lock_broken."
 WAIT_SECONDS, POLL_SECONDS = 30.0, 0.2
 
 
@@ -56,18 +61,17 @@ class Version:
 class Champions:
     """Of registered model ``name`` at the server of ``client``."""
 
-    def __init__(self, client: Any, name: str) -> None:
+    def __init__(self, client: Any, name: str, break_lock: bool = False) -> None:
         self.client, self.name = client, name
-
-    @property
-    def exists(self) -> bool:
-        return bool(self.client.search_registered_models(f"name = '{self.name}'"))
+        self.break_lock = break_lock
+        self._key = uuid.uuid4().hex  # by which a lock is known as this object's own
 
     def history(self) -> list[Event]:
         """All events, oldest first; `ValueError` if nothing of this name is registered."""
-        if not self.exists:
+        model = found_model(self.client, self.name)
+        if model is None:
             raise ValueError(f"nothing is registered as {self.name}. Run draftwright register (or make repro) first.")
-        tags = self.client.get_registered_model(self.name).tags
+        tags = model.tags
         return [Event(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(EVENT)]
 
     def champion(self) -> Version | None:
@@ -112,12 +116,23 @@ class Champions:
             if made is None or made.sha256 == over:
                 what = "is the champion already" if made else "does not exist"
                 raise ValueError(f"{self.name} version {version} {what}: nothing was changed.")
-            self.keep(version, verdict)
+            self._keep(version, verdict)
             return self._record(PROMOTED, made, forced)
 
     def keep(self, version: str, verdict: dict[str, Any]) -> None:
         """Keep the gate's record, be it a refusal, as a tag of the version."""
-        self.client.set_model_version_tag(self.name, version, VERDICT_TAG, json.dumps(verdict, sort_keys=True))
+        with self.lock():
+            self._keep(version, verdict)
+
+    def verdicts(self, version: str) -> list[dict[str, Any]]:
+        """The gate's records that were kept on a version, oldest first."""
+        tags = self.client.get_model_version(self.name, version).tags
+        return [json.loads(tags[key]) for key in sorted(tags) if key.startswith(f"{VERDICT_TAG}.")]
+
+    def _keep(self, version: str, verdict: dict[str, Any]) -> None:
+        number, text = len(self.verdicts(version)) + 1, json.dumps(verdict, sort_keys=True)
+        for key in (f"{VERDICT_TAG}.{number:06d}", VERDICT_TAG):
+            self.client.set_model_version_tag(self.name, version, key, text)
 
     def rollback(self) -> Event:
         """Put back the champion before this one; `ValueError` if there is none."""
@@ -130,37 +145,61 @@ class Champions:
 
     @contextmanager
     def lock(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
-        """Hold the registered model's lock; `ValueError` naming the holder if it is not free in time."""
+        """Hold the registered model's lock. One that is not free in time is broken if this object was told to break it.
+
+        Raises
+        ------
+        ValueError
+            Naming the holder, if the lock is not free in time.
+        """
         from mlflow.exceptions import MlflowException
 
         name, deadline = f"{self.name}{LOCK}", time.monotonic() + seconds
         while True:
             try:
-                self.client.create_registered_model(name, tags={"holder": _who(), "since": _now()})
+                self.client.create_registered_model(name, tags={"holder": _who(), "since": _now(), "key": self._key})
                 break
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
             if time.monotonic() > deadline:
-                raise ValueError(
-                    f"{self.name} is being changed by {self._holder(name)}. Wait for it; if it was killed, delete the registered "
-                    f"model {name}. Nothing was changed."
-                )
+                if not self.break_lock:
+                    raise ValueError(
+                        f"{self.name} is being changed by {self._holder()}. Wait for it; if it was killed, say --break-lock. "
+                        "Nothing was changed."
+                    )
+                self._break()
             time.sleep(POLL_SECONDS)
         try:
             yield
         finally:
-            self.client.delete_registered_model(name)
+            if self._holds():
+                self.client.delete_registered_model(name)
+
+    def _break(self) -> None:
+        """Take the lock from whoever has it, once, and record it."""
+        self.break_lock = False
+        number = 1 + sum(tag.startswith(BROKEN) for tag in self.client.get_registered_model(self.name).tags)
+        text = f"of {self._holder()}, broken {_now()} by {_who()}"
+        self.client.set_registered_model_tag(self.name, f"{BROKEN}{number:06d}", text)
+        if found_model(self.client, f"{self.name}{LOCK}") is not None:
+            self.client.delete_registered_model(f"{self.name}{LOCK}")
+
+    def _holds(self) -> bool:
+        lock = found_model(self.client, f"{self.name}{LOCK}")
+        return lock is not None and lock.tags.get("key") == self._key
 
     def mend(self) -> bool:
         """Point the alias to what the history says; whether it pointed elsewhere."""
-        if self._follows():
+        if self.follows():
             return False
         with self.lock():  # somebody may be between history and alias right now
             return self._follow()
 
     def _record(self, action: str, version: Version, forced: str | None) -> Event:
         """Append an event, and let the alias follow."""
+        if not self._holds():
+            raise ValueError(f"the lock of {self.name} was broken meanwhile. The champion was not changed; try again.")
         history = self.history()
         event = Event(len(history) + 1, action, version.version, version.sha256, _now(), _who(), forced)
         text = json.dumps(asdict(event), sort_keys=True)
@@ -168,14 +207,14 @@ class Champions:
         self._follow()
         return event
 
-    def _follows(self) -> bool:
+    def follows(self) -> bool:
         """Whether the alias is where the history says."""
         top = self.champion()
         return self._alias(CHAMPION) == (None if top is None else top.version)
 
     def _follow(self) -> bool:
         """Under the lock: let the alias follow the history; whether it did not."""
-        if self._follows():
+        if self.follows():
             return False
         top = self.champion()
         if top is None:
@@ -199,10 +238,21 @@ class Champions:
             return None
         return Version(str(found.version), found.tags.get(BUNDLE_TAG, ""))
 
-    def _holder(self, lock: str) -> str:
-        found = self.client.search_registered_models(f"name = '{lock}'")
-        tags = found[0].tags if found else {}
+    def _holder(self) -> str:
+        lock = found_model(self.client, f"{self.name}{LOCK}")
+        tags = {} if lock is None else lock.tags
         return f"{tags.get('holder', 'somebody')} since {tags.get('since', 'an unknown time')}"
+
+
+def names_of(client: Any, pair: str) -> list[str]:
+    """Names of the registered models whose versions are tagged with ``pair``."""
+    found, token = set(), None
+    while True:
+        page = client.search_model_versions("", page_token=token)
+        found |= {version.name for version in page if version.tags.get(PAIR_TAG) == pair}
+        token = page.token
+        if not token:
+            return sorted(found)
 
 
 def _stack(history: list[Event]) -> list[Event]:

@@ -22,9 +22,10 @@ class DecodingArms:
         """Names of the sampling settings."""
         return sorted(self.test["setting"].unique())
 
-    def fastest(self, setting: str, family: str) -> str:
-        """The family's arm of most tokens per second on validation prompts."""
-        rows = self.validation[(self.validation["setting"] == setting) & (self.validation["family"] == family)]
+    def fastest(self, setting: str, family: str, in_hindsight: bool = False) -> str:
+        """The family's arm of most tokens per second on validation prompts; ``in_hindsight``: on test prompts."""
+        rows = self.test if in_hindsight else self.validation
+        rows = rows[(rows["setting"] == setting) & (rows["family"] == family)]
         sums = rows.groupby("drafter", sort=False)[["tokens", "seconds"]].sum()
         return str((sums["tokens"] / sums["seconds"]).idxmax())
 

@@ -4,11 +4,11 @@ Writes a folder named after the device: ``enough.md``, ``enough.json``, ``enough
 """
 
 import argparse
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.device_file import read_device
 from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters, read_section
 
 
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
     args = parser.parse_args()
     config = load_parameters(EnoughReportConfig, args.pair, "enough_report", args.params)
-    device = json.loads(args.device.read_text())["slug"]
+    device = read_device(args.device)["slug"]
     fits: dict[str, pd.DataFrame] = {}
     origins: dict[str, Any] = {}
     for name, folder in (("learning_curves", args.learning_curves), ("layers", args.layers)):

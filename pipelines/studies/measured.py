@@ -1,12 +1,12 @@
 """What the studies' reports begin with: their arguments, and a finished measurement of this device."""
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.report import ReportConfig
 
@@ -31,7 +31,7 @@ def read_measured(stage: str, section: str, description: str | None, read: Calla
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
     args = parser.parse_args()
     config = load_parameters(ReportConfig, args.pair, section, args.params)
-    device = json.loads(args.device.read_text())["slug"]
+    device = read_device(args.device)["slug"]
     results = read(args.measured / device, args.records)
     if results is None:
         raise SystemExit(f"{args.measured / device} holds no finished measurement: run the {stage} stage first.")

@@ -11,12 +11,12 @@ Written as JSON and as a Markdown table; every row of a lossy arm says so.
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
     args = parser.parse_args()
     config = load_parameters(TargetRootsConfig, args.pair, "target_roots", args.params)
-    device = json.loads(args.device.read_text())
+    device = read_device(args.device)
     place = read_pair(args.pair_folder)
     torch.set_num_threads(config.threads)
     pair = ModelPair.load(place.target, place.draft, tokenizer=place.tokenizer)

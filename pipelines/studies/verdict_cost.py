@@ -8,7 +8,6 @@ with quartiles over the repeats are written, as JSON and as a Markdown table.
 
 import argparse
 import dataclasses
-import json
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+
+from pipelines.device_file import read_device
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import replacing, write_json
 
     torch.set_num_threads(args.threads)
-    device = json.loads(args.device.read_text())
+    device = read_device(args.device)
     rows = []
     for name, widths in tqdm(SHAPES.items(), desc="verdict cost", unit="tree"):
         rows += measure(name, widths, args.vocabulary, args.repeats, torch.device(args.on))

@@ -4,10 +4,10 @@ Writes a folder named after the device: ``verifiers.md``, ``verifiers.json`` and
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
+from pipelines.device_file import read_device
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.provenance import numerics
 from pipelines.parameters import add_pair_arguments, load_parameters
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
     args = parser.parse_args()
     config = load_parameters(ReportConfig, args.pair, "verifiers_report", args.params)
-    device = json.loads(args.device.read_text())["slug"]
+    device = read_device(args.device)["slug"]
     comparison = read_comparison(args.comparison / device)
     if comparison is None:
         raise SystemExit(f"{args.comparison / device} holds no finished comparison: run the verifiers stage first.")

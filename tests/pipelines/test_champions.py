@@ -5,7 +5,7 @@ import multiprocessing
 
 import pytest
 
-from pipelines.promotion.champions import CHAMPION, EVENT, VERDICT_TAG, Champions
+from pipelines.promotion.champions import BROKEN, CHAMPION, EVENT, VERDICT_TAG, Champions
 from pipelines.registry import BUNDLE_TAG, CHALLENGER
 from pipelines.tracking import new_client
 
@@ -84,6 +84,37 @@ def test_a_lock_that_is_held_names_its_holder(champions):
         raise AssertionError("two hold the lock")
     with other.lock(seconds=0.3):
         pass
+
+
+def test_a_lock_is_broken_on_request_and_its_holder_writes_nothing_more(champions):
+    champions.promote("1", None, PASSED)
+    other = Champions(champions.client, NAME, break_lock=True)
+    with pytest.raises(ValueError, match="was broken meanwhile"), champions.lock(), other.lock(seconds=0.3):
+        champions._record("promoted", champions.challenger(), None)
+    with pytest.raises(ValueError, match="say --break-lock"), champions.lock(), champions.lock(seconds=0.3):
+        raise AssertionError("it is not broken without being asked to")
+    with champions.lock(), pytest.raises(ValueError, match="say --break-lock"), other.lock(seconds=0.3):
+        raise AssertionError("one request breaks one lock")
+    assert [event.version for event in champions.history()] == ["1"]
+    (broken,) = [tag for tag in champions.client.get_registered_model(NAME).tags.items() if tag[0].startswith(BROKEN)]
+    assert " broken 20" in broken[1] and not champions.client.search_registered_models(f"name = '{NAME}.lock'")
+
+
+def test_a_holder_does_not_release_what_another_holds_by_now(champions):
+    other = Champions(champions.client, NAME, break_lock=True)
+    first = champions.lock()
+    first.__enter__()
+    with other.lock(seconds=0.3):
+        first.__exit__(None, None, None)
+        assert champions.client.search_registered_models(f"name = '{NAME}.lock'"), "the other's"
+
+
+def test_every_verdict_is_kept(champions):
+    for record in (REFUSED, REFUSED):
+        champions.keep("1", record)
+    champions.promote("1", None, PASSED)
+    assert champions.verdicts("1") == [REFUSED, REFUSED, PASSED] and champions.verdicts("2") == []
+    assert json.loads(champions.client.get_model_version(NAME, "1").tags[VERDICT_TAG]) == PASSED
 
 
 def promote_in_process(uri, version, barrier, results):

@@ -8,6 +8,10 @@ import pytest
 
 from pipelines import device
 from pipelines.cli import main
+from pipelines.device_file import read_device
+from pipelines.measuring.bench import open_bench
+from pipelines.promotion.trial import TrialConfig
+from tests.pipelines.toy_bench import toy_bench
 
 
 def test_two_runs_write_the_same_bytes(tmp_path):
@@ -41,6 +45,34 @@ def test_neither_torch_nor_much_time_is_needed(tmp_path):
 )
 def test_slugs(cpu, gpus, expected):
     assert device.slug(cpu, 2, False, gpus) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "cannot be read"),
+        ("{", "cannot be read"),
+        ("{}", "its slug is None"),
+        ("[]", "its slug is None"),
+        ('{"slug": ""}', "its slug is ''"),
+        ('{"slug": "../elsewhere"}', "its slug is"),
+    ],
+)
+def test_a_file_that_describes_no_machine_is_named_with_the_remedy(tmp_path, content, problem):
+    path = tmp_path / "device.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(
+        ValueError, match=rf"device.json .*{problem}.*Describe this machine again: draftwright device /"
+    ):
+        read_device(path)
+
+
+def test_a_stage_that_measures_reads_it_so(tmp_path):
+    args = toy_bench(tmp_path, "trial", {})
+    args.device.write_text("{}")
+    with pytest.raises(ValueError, match="device.json describes no machine"):
+        open_bench(args, TrialConfig(), {})
 
 
 def test_gpus_are_read_from_nvidia_smi(tmp_path, monkeypatch):

@@ -94,6 +94,27 @@ def test_what_is_fetched_decodes_as_what_was_exported(bundles, pair, capsys, nam
     assert texts(f"served/{name}", pair) == texts(bundles / name, pair)
 
 
+def test_fetch_replaces_a_bundle_or_nothing(bundles, capsys):
+    register(capsys)
+    Path("served/lookahead").mkdir(parents=True)
+    for name in ("lookahead", "self_draft"):
+        main(["fetch", f"models:/p-{name}@challenger", "served/lookahead"])
+    assert bundle_hash("served/lookahead") == bundle_hash(bundles / "self_draft")
+    Path("notes").mkdir()
+    Path("notes/thesis.txt").write_text("years of work")
+    for place in ("notes", "notes/thesis.txt"):
+        with pytest.raises(SystemExit, match=f"{place} holds no bundle, and would be replaced. Name a new folder"):
+            main(["fetch", "models:/p-lookahead@challenger", place])
+    assert Path("notes/thesis.txt").read_text() == "years of work"
+
+
+def test_a_name_that_is_not_registered_is_said_so_whatever_is_in_it(bundles, capsys):
+    register(capsys)
+    for name in ("p'lookahead", "q"):
+        with pytest.raises(SystemExit, match=f"nothing is registered as {name}"):
+            main(["fetch", f"models:/{name}@challenger", "served"])
+
+
 def test_auto_of_another_controller_is_another_version(bundles, pair, capsys):
     register(capsys)
     shutil.rmtree(bundles / "auto")

@@ -14,7 +14,7 @@ import yaml
 from pipelines.cli import main
 from pipelines.outputs import write_json
 from pipelines.promotion.champions import CHAMPION, Champions
-from pipelines.promotion.gate import BEST_STATIC
+from pipelines.promotion.names import BEST_STATIC
 from pipelines.registry import CHALLENGER
 from pipelines.tracking import new_client
 from predictors.bundle import bundle_hash

@@ -106,6 +106,10 @@ def test_an_unreachable_database_server_is_told_without_its_password():
     with pytest.raises(ValueError, match=r"postgresql://127\.0\.0\.1:9/mlflow cannot be reached") as caught:
         require_reachable("postgresql://user:secret@127.0.0.1:9/mlflow")
     assert "secret" not in str(caught.value)
+    for password in ("secret", "se#secret", "se?secret"):
+        with pytest.raises(ValueError, match=r"oracle://127\.0\.0\.1/mlflow' is no tracking server") as caught:
+            require_reachable(f"oracle://user:{password}@127.0.0.1/mlflow")
+        assert "secret" not in str(caught.value)
 
 
 def test_a_failed_training_keeps_the_earlier_head_and_marks_its_run(labelled, monkeypatch):

@@ -15,6 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from pipelines.calibrate import with_measured_costs
+from pipelines.device_file import read_device
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.provenance import provenance, source_hash
 from pipelines.outputs import file_sha256
@@ -106,7 +107,7 @@ def open_learners(args: argparse.Namespace, config: StudyConfig) -> Learners:
     chain = load_parameters(CalibrateConfig, args.pair, "calibrate.chain", args.main)
     calibration, costs = with_measured_costs(chain, args, labels)
     rule_calibration = load_parameters(RuleCalibration, args.pair, "selector.calibrate", args.main)
-    profile = read_profile(args.latency / f"{json.loads(args.device.read_text())['slug']}.json")
+    profile = read_profile(args.latency / f"{read_device(args.device)['slug']}.json")
     selecting = load_parameters(SelectorConfig, args.pair, "selector.train", args.main)
     taught = {name: load_parameters(TrainConfig, args.pair, f"train.{name}", args.main) for name in config.heads}
     stopping = {
@@ -126,7 +127,7 @@ def open_learners(args: argparse.Namespace, config: StudyConfig) -> Learners:
 
 def run_fits(args: argparse.Namespace, fits: Sequence[Fit], learners: Learners, parameters: dict[str, Any]) -> None:
     """Measure all ``fits`` with a progress bar and write their rows; an interrupted run goes on where it stopped."""
-    device = json.loads(args.device.read_text())
+    device = read_device(args.device)
     folder = args.output / device["slug"]
     log = MeasurementLog(folder / LOG, learners.fingerprint)
     rows = measured(tqdm(fits, desc="train", unit="model"), log)
