@@ -72,6 +72,9 @@ def tried(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path])
     problem = trial.problem_of(challenger, precise)
     if problem is not None:
         return trial.unservable(args.pair, predictor, challenger, champion, problem)
+    old = None if champion is None else trial.problem_of(bundles[trial.CHAMPION], precise)
+    if old is not None:
+        raise ValueError(f"the champion cannot be timed ({old}). Roll it back first (draftwright rollback).")
     config = replace(
         load_parameters(trial.TrialConfig, args.pair, "trial", args.params),
         sampling=trial.settings_of(*bundles.values()),

@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from pipelines.device_file import read_device
     from pipelines.measuring.bench import open_bench
     from pipelines.measuring.decoding_table import DECODES, write_table
     from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
 
     config = load_parameters(TuneConfig, args.pair, "tune", args.params)
     fill_in(args, PLACES)
-    device = json.loads(args.device.read_text())["slug"]
+    device = read_device(args.device)["slug"]
     found = {
         made: candidates(args.replay / device, args.guessers, args.selectors, made.name) for made in config.settings
     }

@@ -368,6 +368,9 @@ def test_a_trial_beside_a_champion_is_at_the_settings_of_both(tmp_path):
         evidence = trial_stage.tried(args, "hrad", bundles)
     assert evidence.baseline == bundle_hash(bundles[trial.CHAMPION])
     assert {"T=0", "T=0.6, top-k 20, top-p 0.9", "T=0.6, top-k 20, top-p 0.9 prose"} <= set(evidence.slices)
+    bundles[trial.CHAMPION] = settings_bundle(tmp_path / "lossy", pair, LOSSY)
+    with pytest.raises(ValueError, match=r"the champion cannot be timed \(.*is lossy.*Roll it back first"):
+        trial_stage.tried(args, "hrad", bundles)
 
 
 LOSSY = {"method": "speculative", "verifier": "hsd_as_published", "lossy": True}
