@@ -83,7 +83,8 @@ class Monitor:
 
 
 def _appended(path: Path, line: bytes) -> int:
-    """Append in a single write, behind a line that was cut off on a new one; returns the file's size."""
+    """Append in a single write, behind a line that was cut off on a new one; returns the file's size. A line that another
+    process is just writing may look cut off: an empty line follows it, which readers pass over."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         if os.fstat(descriptor).st_size:

@@ -32,7 +32,7 @@ def pair():
 
 
 def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().splitlines() if line]
 
 
 def branching(card):
