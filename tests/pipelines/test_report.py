@@ -4,15 +4,12 @@ import re
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 import yaml
 
 from pipelines import report, reports
 from pipelines.outputs import write_json
 from pipelines.reporting.headline import headline, percent, times, title, verdict
-from pipelines.reporting.release_folder import ReleaseResults
-from pipelines.reporting.release_report import ReleaseReport
 from tests.pipelines.hand_made_benchmark import PHASES, calibration, measurement_rows, write_benchmark
 from tests.pipelines.hand_made_comparison import write_comparison
 from tests.pipelines.hand_made_profile import PROFILE
@@ -228,24 +225,6 @@ def test_section_on_release(folder, timing, quality):
         "hindsight." in text
     )
     assert "The gate would refuse hrad (gain: +1.0% (-2.0% to +4.0%) over best static" in text
-
-
-def test_the_fastest_of_many_is_chosen_on_other_documents():
-    """Two arms, each lucky on a document of its own: by hindsight either is as fast as the winner, elsewhere neither is."""
-    seconds = {("lucky", "a"): 1.0, ("lucky", "b"): 4.0, ("other", "a"): 4.0, ("other", "b"): 1.0}
-    seconds |= {(arm, document): 10.0 for arm in ("autoregressive",) for document in "ab"}
-    where = {"setting": "T=0", "split": "test", "slice": "code", "tokens": 20}
-    table = pd.DataFrame(
-        [
-            {**where, "drafter": arm, "document": document, "prompt": document, "seconds": spent}
-            for (arm, document), spent in seconds.items()
-        ]
-    )
-    plain = table[table["drafter"] == "autoregressive"]
-    winner = plain.assign(drafter="winner", seconds=2.5)
-    report = ReleaseReport(ReleaseResults([], None, {}, table), replicates=50, seed=0)
-    beside = report._beside("T=0", winner, plain)
-    assert beside["fastest"] == ["lucky", "other"] and beside["gain"]["value"] == pytest.approx(4 / 2.5 - 1)
 
 
 def test_section_on_replay(folder, timing, quality):
