@@ -1,7 +1,8 @@
 """An executor in a thread of the same process: on CUDA devices the thread works on a stream of its own.
 
 Events alone order the streams, so the host waits for no device: a call begins on the draft's stream after what the caller had
-queued when it submitted it, and what the caller queues after `result` begins after the call.
+queued when it submitted it, on every device that it hands tensors of, and what the caller queues after `result` begins after the
+call. Where the draft has a device of its own, copies to the target's run on the draft's device, on the caller's stream there.
 """
 
 from collections import deque
@@ -72,16 +73,20 @@ class _DraftStream:
         self._device = device
         self._stream = torch.cuda.Stream(device, priority=-1)
 
-    def hand_over(self, arguments: Any) -> torch.cuda.Event:
-        """Keep ``arguments`` until the draft's stream has read them; returns when the caller's stream has written them."""
+    def hand_over(self, arguments: Any) -> list[torch.cuda.Event]:
+        """Keep ``arguments`` until the draft's stream has read them; returns when the caller's streams have written them."""
+        devices = {self._device}
         for tensor in _tensors(arguments):
-            tensor.record_stream(self._stream)
-        return torch.cuda.current_stream(self._device).record_event()
+            devices.add(tensor.device)
+            if tensor.device == self._device:
+                tensor.record_stream(self._stream)
+        return [torch.cuda.current_stream(device).record_event() for device in devices]
 
-    def run(self, call: Any, arguments: Any, ready: torch.cuda.Event) -> tuple[Any, torch.cuda.Event]:
+    def run(self, call: Any, arguments: Any, ready: list[torch.cuda.Event]) -> tuple[Any, torch.cuda.Event]:
         """In the thread: the reply, or what the call raised, and when the draft's stream is done with it."""
         with torch.cuda.stream(self._stream):
-            self._stream.wait_event(ready)
+            for written in ready:
+                self._stream.wait_event(written)
             try:
                 outcome: Any = _timed(call, arguments)
             except (

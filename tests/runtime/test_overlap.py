@@ -167,7 +167,7 @@ def test_streams_wait_for_each_others_events(monkeypatch):
     executor.close()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_streams_order_the_work_of_a_real_device():
     executor = Beside(Toy(), "cuda")
     for number in range(1, 9):

@@ -1,0 +1,87 @@
+"""Programs over fixed memory: recorded once, then run at a single launch (CUDA graphs).
+
+A program is a function without arguments. It reads tensors that its owner fills before each run and gives the tensors it writes.
+It must be repeatable: nothing that it looks at on the host may change, and to run it twice is as good as once. Its results hold
+until another program of the same recorder runs, so whoever keeps them copies them.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+T = TypeVar("T")
+Program = Callable[[], T]
+
+WARM_UPS = 2  # runs before a recording: libraries load their kernels and choose among them
+MOST_PROGRAMS = 64  # of one kind that are kept; a sampling setting that nobody asks for any more gives way
+
+
+class Recorder(Protocol):
+    """How programs of one model are run again. Programs of one recorder run one after the other."""
+
+    def record(self, function: Program[T]) -> Program[T]:
+        """Run ``function`` and return what runs it again over the same memory."""
+        ...
+
+
+class Unrecorded:
+    """Runs a program by calling its function: on CPUs, where a launch costs nothing."""
+
+    def record(self, function: Program[T]) -> Program[T]:
+        return function
+
+
+ONE_AT_A_TIME = Lock()  # the other model may record in another thread
+
+
+class CudaGraphs:
+    """Records programs as CUDA graphs, whose memory they share."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, function: Program[T]) -> Program[T]:
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        graph = torch.cuda.CUDAGraph()
+        with ONE_AT_A_TIME, torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                function()
+            # another thread may be at work meanwhile: only this one's calls belong to the graph
+            with torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"):
+                results = function()
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+
+        def run() -> T:
+            graph.replay()
+            return results
+
+        return run
+
+
+def recorder_for(device: torch.device) -> Recorder:
+    """CUDA graphs on a CUDA device, plain calls elsewhere."""
+    return CudaGraphs(device) if device.type == "cuda" else Unrecorded()
+
+
+class Programs:
+    """Programs of one ``recorder`` by key; the one that was not asked for the longest gives way to a new one beyond
+    `MOST_PROGRAMS`."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._known: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def get(self, key: Hashable, build: Callable[[Recorder], T]) -> T:
+        """What ``key`` names, built if it is not there."""
+        if key not in self._known:
+            self._known[key] = build(self.recorder)
+            if len(self._known) > MOST_PROGRAMS:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        found: T = self._known[key]
+        return found

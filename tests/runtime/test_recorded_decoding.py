@@ -1,0 +1,91 @@
+"""Decoding over recorded passes, draws and verdicts gives the text of plain calls, and reads the device once a round."""
+
+import pytest
+
+from runtime import ModelPair, Randomness, build_decoder
+from runtime.recorder import Programs
+from tests.runtime.recording import Marked, OnDevice, Traced
+from tests.toys import tiny_llama
+
+CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}
+METHODS = {
+    "plain": {"method": "autoregressive"},
+    "block": {**CHAIN, "verifier": "block"},
+    "tokenwise": {**CHAIN, "verifier": "tokenwise"},
+    "traversal": {**CHAIN, "verifier": "traversal"},
+    "entropy": {**CHAIN, "verifier": "block", "controller": {"kind": "entropy"}},
+    "confidence": {**CHAIN, "verifier": "block", "controller": {"kind": "confidence", "epsilon": 0.3}},
+    "never_stops": {**CHAIN, "verifier": "block", "controller": {"kind": "confidence", "epsilon": 0.0}},
+    "roc": {**CHAIN, "verifier": "block", "controller": {"kind": "roc"}},
+    "ema": {**CHAIN, "verifier": "block", "controller": {"kind": "ema"}},
+    "delayed_tree": {
+        "method": "speculative",
+        "drafter": {"kind": "delayed_tree", "k": 2, "l1": 1, "l2": 2},
+        "verifier": "traversal",
+    },
+    "fork": {"method": "speculative", "drafter": {"kind": "fork", "width": 2, "depth": 2}, "verifier": "nss"},
+    "progressive_tree": {"method": "progressive_tree"},
+    "lookahead": {"method": "lookahead", "ngram": 3, "window": 3},
+}
+BRANCHES = {
+    "specbranch": {"preset": "specbranch-no-hrad", "gamma": 3, "k_max": 2},
+    "prior": {
+        "method": "branch_parallel",
+        "gamma": 3,
+        "k_max": 2,
+        "retention": "prior",
+        "controller": {"kind": "confidence"},
+    },
+    "hybrid": {"method": "branch_parallel", "gamma": 2, "k_max": 2, "branch_verifier": "hybrid"},
+    "pearl": {"preset": "pearl", "gamma": 3},
+}
+PROMPT = [3, 5, 1, 8]
+
+
+@pytest.fixture(scope="module")
+def models():
+    return [tiny_llama(seed=seed).double() for seed in (0, 1)]
+
+
+def pair(models, forward, recorder=Traced):
+    pair = ModelPair(*models, forward=forward)
+    if forward == "recorded":
+        for model in (pair.target, pair.draft):
+            model.programs = Programs(recorder())
+    return pair
+
+
+def text(models, forward, config, **options):
+    decoder = build_decoder(pair(models, forward), config)
+    out = decoder.generate(PROMPT, max_new_tokens=24, randomness=Randomness(7), eos_token_id=[], **options)
+    return out.tokens, [(record.drafted, record.accepted, record.emitted) for record in out.rounds]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", METHODS)
+def test_the_text_is_that_of_plain_calls(models, name, temperature):
+    plain, recorded = (text(models, path, METHODS[name], temperature=temperature) for path in ("compact", "recorded"))
+    assert plain == recorded
+
+
+@pytest.mark.parametrize("overlap", ["none", "streams"])
+@pytest.mark.parametrize("name", BRANCHES)
+def test_branches_too(models, name, overlap):
+    config = BRANCHES[name] | {"overlap": overlap}
+    plain, recorded = (text(models, path, config) for path in ("compact", "recorded"))
+    assert plain == recorded
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("name", "reads"), [("plain", 1), ("block", 1), ("tokenwise", 1), ("ema", 1), ("never_stops", 3)]
+)
+def test_the_host_reads_once_a_round(models, name, reads, temperature):
+    """Once more for every decision that a rule takes from a law (here from the second token on)."""
+    recorded = pair(models, "recorded", Marked)
+    decoder = build_decoder(recorded, METHODS[name])
+    counts = []
+    for _ in decoder.stream(PROMPT, max_new_tokens=24, temperature=temperature, randomness=Randomness(7)):
+        counts.append(OnDevice.reads)
+        OnDevice.reads = 0
+    assert max(counts[1:]) == reads  # the prefill also looks whether the logits are finite
