@@ -66,18 +66,25 @@ class ModelPair:
         dtype: str | torch.dtype = "auto",
         tokenizer: str | Path | None = None,
         forward: ForwardPath = "auto",
+        device_map: Any = None,
+        draft_device: str | None = None,
     ) -> "ModelPair":
         """Load from local folders or hub ids.
 
         ``device='auto'`` takes the first CUDA device if there is one; ``dtype='auto'`` takes, for each model, the faster of
         bfloat16 and float32, timed here on CPUs (`runtime.dtype_choice`), and bfloat16 on accelerators that have it.
         ``tokenizer`` defaults to the target's own and stands in for a draft folder that has none.
+
+        With several devices, ``device_map`` (``"auto"``, or a mapping of modules to devices) spreads the target over them and
+        ``draft_device`` is the draft's own; ``device`` by default. A spread target runs by Hugging Face's own forward and needs
+        the package accelerate. `runtime.pipelined_draft` lets the draft work on whichever half of the target is idle.
         """
         place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
         number = None if dtype == "auto" else _parse_dtype(dtype)
+        own = place if draft_device is None else torch.device(draft_device)
         models = [
-            None if path is None else _load_model(path, place, number, rows)
-            for path, rows in ((target, TARGET_ROWS), (draft, DRAFT_ROWS))
+            None if path is None else _load_model(path, at, number, rows, spread)
+            for path, at, rows, spread in ((target, place, TARGET_ROWS, device_map), (draft, own, DRAFT_ROWS, None))
         ]
         shared = _load_tokenizer(tokenizer or target)
         draft_tokenizer = None if draft is None else _load_tokenizer(draft) or (shared if tokenizer else None)
@@ -98,16 +105,16 @@ def _parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def _load_model(
-    path: str | Path, device: torch.device, dtype: torch.dtype | None, rows: Sequence[int]
+    path: str | Path, device: torch.device, dtype: torch.dtype | None, rows: Sequence[int], device_map: Any = None
 ) -> PreTrainedModel:
-    """``dtype=None``: the fastest for passes over ``rows`` nodes."""
+    """``dtype=None``: the fastest for passes over ``rows`` nodes. A ``device_map`` spreads the model over several devices."""
     try:
         if dtype is None:
             dtype = fastest_dtype(AutoConfig.from_pretrained(path).get_text_config(), device, rows)
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, device_map=device_map)
     except OSError as error:
         raise ValueError(f"cannot load a model from {path}: {str(error).splitlines()[0]}") from error
-    return model.to(device)
+    return model if device_map is not None else model.to(device)
 
 
 def _load_tokenizer(path: str | Path) -> Any:
