@@ -2,14 +2,16 @@
 
 Trains the pair on the device first (a minute or two; kept in --pair for the next time), then measures part by part and writes
 OUTPUT/<device>.json after each: what a part has found survives whatever comes later, and a part that fails says why and leaves
-the others alone. Parts that would begin after --minutes are left out and named. Draw the report with
+the others alone. Parts that would begin after --minutes are left out and named; --parts measures them later. Draw the report with
 `python -m pipelines.gpu.report`.
 """
 
 import argparse
+import json
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -32,8 +34,7 @@ from pipelines.outputs import write_json
 from pipelines.parameters import PARAMETERS, load_parameters
 from runtime.dtypes import native_dtype
 
-RATIOS = (4, 8, 12, 20)
-MAIN_RATIO = 10
+RATIOS = (10, 4, 20)
 Part = Callable[[], Result]
 
 
@@ -55,12 +56,13 @@ def main(arguments: list[str] | None = None) -> int:
     kept = trained(args.pair, builtin, device, args.prompts, args.prompt_tokens, grown=not args.tiny)
     dtype = native_dtype(device)
     bench = Bench(device, dtype, kept, measured_ceilings(device, dtype), args.prompts, args.new_tokens)
+    origin = provenance(described) | {"dtype": str(dtype).removeprefix("torch.")}
     results: Result = {
-        "provenance": provenance(described) | {"dtype": str(dtype).removeprefix("torch.")},
+        "provenance": origin,
         "settings": {"prompts": args.prompts, "prompt_tokens": args.prompt_tokens, "new_tokens": args.new_tokens},
         "training": training_facts(args.pair),
         "ceilings": bench.ceilings.facts(),
-        "parts": {},
+        "parts": _earlier(path, origin),
         "failed": {},
         "left_out": [],
         "seconds": {"setup": perf_counter() - started},
@@ -96,14 +98,26 @@ def _parts(bench: Bench, tiny: bool) -> dict[str, Part]:
     def draft(ratio: float) -> Sized:
         return draft_shape(main_shape, ratio, width, least)
 
-    parts: dict[str, Part] = {f"plain/{name}": lambda name=name: plain(bench, SHAPES[name]) for name in shapes}  # type: ignore[misc]
-    parts["agreement"] = lambda: agreement(bench, small, small)
-    parts["methods"] = lambda: methods(bench, main_shape, draft(MAIN_RATIO))
-    for ratio in RATIOS[:1] if tiny else RATIOS:
-        parts[f"sweep/{ratio}"] = lambda ratio=ratio: cost_sweep(bench, main_shape, draft(ratio))  # type: ignore[misc]
-    parts["picture"] = lambda: picture(bench, main_shape, draft(MAIN_RATIO))
-    parts["growth"] = lambda: growth(bench, main_shape, draft(MAIN_RATIO))
-    return parts
+    usual, *others = RATIOS[:1] if tiny else RATIOS
+    return {
+        f"plain/{shapes[0]}": partial(plain, bench, main_shape),
+        "agreement": partial(agreement, bench, small, small),
+        f"sweep/{usual}": partial(cost_sweep, bench, main_shape, draft(usual)),
+        "methods": partial(methods, bench, main_shape, draft(usual)),
+        "picture": partial(picture, bench, main_shape, draft(usual)),
+        **{f"sweep/{ratio}": partial(cost_sweep, bench, main_shape, draft(ratio)) for ratio in others},
+        "growth": partial(growth, bench, main_shape, draft(usual)),
+        **{f"plain/{name}": partial(plain, bench, SHAPES[name]) for name in shapes[1:]},
+    }
+
+
+def _earlier(path: Path, origin: Result) -> Result:
+    """Parts that an earlier run of the same commit has left."""
+    if not path.is_file():
+        return {}
+    known = json.loads(path.read_text())
+    same = not origin["uncommitted_changes"] and known["provenance"]["commit"] == origin["commit"]
+    return dict(known["parts"]) if same else {}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -113,10 +127,14 @@ def _parser() -> argparse.ArgumentParser:
         "--pair", type=Path, default=Path("data/gpu/pair"), help="the trained pair (default: %(default)s)"
     )
     parser.add_argument("--params", type=Path, default=PARAMETERS, help="parameter file (default: %(default)s)")
-    parser.add_argument("--parts", nargs="+", help="only these: plain, agreement, methods, sweep, picture, growth")
-    parser.add_argument("--prompts", type=int, default=6, help="per part and arm (default: %(default)s)")
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        help="only these: plain, agreement, sweep, methods, picture, growth; others that this commit measured are kept",
+    )
+    parser.add_argument("--prompts", type=int, default=4, help="per part and arm (default: %(default)s)")
     parser.add_argument("--prompt-tokens", type=int, default=128, help="tokens of a prompt (default: %(default)s)")
-    parser.add_argument("--new-tokens", type=int, default=96, help="tokens decoded behind it (default: %(default)s)")
+    parser.add_argument("--new-tokens", type=int, default=64, help="tokens decoded behind it (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=8.5, help="begin no part after so many (default: %(default)s)")
     parser.add_argument(
         "--tiny", action="store_true", help="small shapes and the small pair: tries the command on any machine"

@@ -63,13 +63,14 @@ class Bench:
 
         return decode
 
-    def race(self, arms: Mapping[str, Arm], warm_ups: int = 1) -> list[Result]:
-        """Rows of all arms: every prompt is decoded by all of them, one after the other, in an order that turns."""
+    def race(self, arms: Mapping[str, Arm], temperatures: Sequence[float] | None = None) -> list[Result]:
+        """Rows of all arms: every prompt is decoded by all of them, one after the other, in an order that turns; the first one
+        twice, as the first time records programs."""
         rows = []
         names = list(arms)
-        for temperature in self.temperatures:
+        for temperature in self.temperatures if temperatures is None else temperatures:
             settings = SamplingSettings(temperature)
-            for number in range(-warm_ups, self.prompts):
+            for number in range(-1, self.prompts):
                 prompt = self.trained.prompts[max(number, 0)]
                 for name in (*names[number % len(names) :], *names[: number % len(names)]):
                     run, seconds = self._timed(arms[name], prompt, settings, number)

@@ -43,14 +43,15 @@ def branches(preset: str, gamma: int, overlap: str) -> dict[str, Any]:
 
 
 def methods(bench: Bench, target: Sized, draft: Sized) -> Result:
-    """Rows of all arms, their speeds, and joules per token of four of them."""
+    """Rows of all arms, their speeds, and joules per token of four of them. Hugging Face decodes at temperature 0 only."""
     with bench.pair(target, draft) as pair:
         configs = {PLAIN: {"method": "autoregressive"}} | {f"chain-{gamma}": chain(gamma) for gamma in CHAINS} | METHODS
         for preset in (PEARL, WITHOUT_HRAD):
             configs |= {f"{preset}-{gamma}": branches(preset, gamma, bench.overlap) for gamma in BRANCHES}
         decoders = {name: build_decoder(pair, config) for name, config in configs.items()}
-        arms = {name: bench.arm(decoder) for name, decoder in decoders.items()} | hugging_face_arms(bench, pair)
-        rows = bench.race(arms)
+        arms = {name: bench.arm(decoder) for name, decoder in decoders.items()}
+        greedy, *sampled = bench.temperatures
+        rows = bench.race(arms | hugging_face_arms(bench, pair), [greedy]) + bench.race(arms, sampled)
         found = speeds(rows, PLAIN)
         return {"speeds": found, "energy": _energy(bench, decoders, found), "rows": rows}
 

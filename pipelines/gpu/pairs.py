@@ -16,7 +16,7 @@ from pipelines.gpu.shapes import Sized
 from runtime import ModelPair
 
 TARGET, DRAFT = Shape(512, 8, 8, 1408), Shape(256, 2, 4, 704)
-STEPS = {"target": 3000, "draft": 2000}
+STEPS = {"target": 1500, "draft": 1000}
 BATCH = 16
 LONGEST_CONTEXT = 8192
 

@@ -171,13 +171,17 @@ def _methods_table(part: Result) -> str:
     for arm in dict.fromkeys(row["arm"] for row in part["speeds"]):
         cells = []
         for temperature in temperatures:
-            row = next(row for row in part["speeds"] if row["arm"] == arm and row["temperature"] == temperature)
-            of = row["of_plain"]
-            cells.append(f"{row['tokens_per_second']:.1f} | {of['value']:.2f}x ({of['low']:.2f} to {of['high']:.2f})")
+            some = [row for row in part["speeds"] if row["arm"] == arm and row["temperature"] == temperature]
+            cells += [_speed(row) for row in some] or [" | "]
         joules = energy.get(arm)
         name = "**plain**" if arm == PLAIN else arm
         lines.append(f"| {name} | {' | '.join(cells)} | {'' if joules is None else f'{joules:.2f}'} |")
     return "\n".join(lines)
+
+
+def _speed(row: Result) -> str:
+    of = row["of_plain"]
+    return f"{row['tokens_per_second']:.1f} | {of['value']:.2f}x ({of['low']:.2f} to {of['high']:.2f})"
 
 
 def _sweep_table(sweeps: list[Result]) -> str:

@@ -109,7 +109,7 @@ BUILTIN = {
 
 def test_a_whole_run_measures_every_part(measured):
     results = json.loads(measured.read_text())
-    assert set(results["parts"]) == {"plain/tiny", "agreement", "methods", "sweep/4", "picture", "growth"}
+    assert set(results["parts"]) == {"plain/tiny", "agreement", "methods", "sweep/10", "picture", "growth"}
     assert not results["failed"] and not results["left_out"]
     assert sum(results["parts"]["agreement"]["float32_parted"].values()) == 0
     plain = results["parts"]["plain/tiny"]
