@@ -142,7 +142,7 @@ def key(tree):
         ({"kind": "multi_candidate", "config": [3]}, lambda draft: distinct_trees(draft, [3])),
         (TOP_K, lambda draft: [(deterministic_tree(draft, [2, 2]), 1.0)]),
     ],
-    ids=str,
+    ids=lambda value: "" if callable(value) else str(value),
 )
 def test_trees_follow_their_law(config, trees):
     draft = TableModel(3, seed=2, zeros=config["kind"] != "multi_candidate" or config["config"] == [3])
