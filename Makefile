@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 export DVC_NO_ANALYTICS = 1
 export MLFLOW_DISABLE_TELEMETRY = true
 export MLFLOW_ALLOW_PICKLE_DESERIALIZATION = false
+# As many workers as cores; a file's tests stay together, as they share what is slow to make.
+WORKERS := -n auto --dist loadfile
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
 .DEFAULT_GOAL := help
@@ -37,16 +39,16 @@ check: setup  ## Format, lint, types, import contracts
 	$(BIN)/lint-imports
 
 test: check test-runtime  ## All checks: make check, the tests; the runtime's own run without the training libraries
-	$(TEST_ENV) $(BIN)/python -m pytest --ignore=tests/runtime
+	$(TEST_ENV) $(BIN)/python -m pytest $(WORKERS) --ignore=tests/runtime
 
 .venv-runtime/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-runtime
 	.venv-runtime/bin/pip install --quiet --progress-bar off -c constraints.txt torch==2.13.0
-	.venv-runtime/bin/pip install --quiet --progress-bar off -c constraints.txt -e '.[runtime]' pytest pytest-timeout
+	.venv-runtime/bin/pip install --quiet --progress-bar off -c constraints.txt -e '.[runtime]' pytest pytest-timeout pytest-xdist
 	touch $@
 
 test-runtime: .venv-runtime/.ready  ## The runtime's tests in an environment with the runtime extra only
-	$(TEST_ENV) .venv-runtime/bin/python -m pytest tests/runtime
+	$(TEST_ENV) .venv-runtime/bin/python -m pytest $(WORKERS) tests/runtime
 
 format: setup  ## Format the code and mend what the linter can
 	$(BIN)/ruff format .
