@@ -1,11 +1,10 @@
 """Recorded passes, draws and verdicts equal plain calls; a stand-in for CUDA graphs freezes what the host said."""
 
 import gc
+from random import Random
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from predictors.sampling import SamplingSettings
 from runtime import Randomness
@@ -19,6 +18,7 @@ from runtime.verification import VERIFIERS, draw_verdict
 from runtime.verification.recorded import RecordedVerdicts
 from tests.runtime.recording import Traced
 from tests.runtime.test_compact import CONFIGS, random_model
+from tests.runtime.walks import walk
 from tests.toys import Forking
 
 TOLERANCE = 1e-5
@@ -83,25 +83,9 @@ def test_prompts_longer_than_any_recorded_pass_and_rows_that_grow():
     assert_same(states, [1, 2, 3], parents=[-1, -1, 0])
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.data())
-def test_random_walks_equal_plain_ones(data):
-    states = both("llama")
-    assert_same(states, data.draw(st.lists(st.integers(0, 63), min_size=1, max_size=9)), last=1)
-    keep(states, range(states[1]._scratch.total))
-    for _ in range(data.draw(st.integers(1, 5))):
-        parents = []
-        for _ in range(data.draw(st.integers(1, 3))):
-            first = len(parents)
-            new = [data.draw(st.integers(-1, first + place - 1)) for place in range(data.draw(st.integers(1, 9)))]
-            assert_same(states, data.draw(st.lists(st.integers(0, 63), min_size=len(new), max_size=len(new))), new)
-            parents += new
-        node, path = data.draw(st.integers(-1, len(parents) - 1)), []
-        while node >= 0:
-            path, node = [node, *path], parents[node]
-        keep(states, path, pending=data.draw(st.integers(0, len(path))))
-        left = states[1]._scratch.total - states[1]._scratch.committed
-        keep(states, range(left))
+@pytest.mark.parametrize("seed", range(6))
+def test_random_walks_equal_plain_ones(seed):
+    walk(both("llama"), Random(seed), vocabulary=64)
 
 
 def test_a_shape_is_recorded_once_and_memory_serves_the_next_request():
