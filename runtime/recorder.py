@@ -8,23 +8,16 @@ until another program of the same recorder runs, so whoever keeps them copies th
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
+from predictors.recording import Program, Recorder
+
 T = TypeVar("T")
-Program = Callable[[], T]
 
 WARM_UPS = 2  # runs before a recording: libraries load their kernels and choose among them
 MOST_PROGRAMS = 64  # of one kind that are kept; a sampling setting that nobody asks for any more gives way
-
-
-class Recorder(Protocol):
-    """How programs of one model are run again. Programs of one recorder run one after the other."""
-
-    def record(self, function: Program[T]) -> Program[T]:
-        """Run ``function`` and return what runs it again over the same memory."""
-        ...
 
 
 class Unrecorded:

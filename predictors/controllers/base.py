@@ -9,6 +9,7 @@ from predictors.actions import Action
 from predictors.bundle import Bundle
 from predictors.contract import CaptureContract
 from predictors.latency.profile import LatencyProfile
+from predictors.recording import Recorder
 from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root, TreeRoot
@@ -96,6 +97,9 @@ class Controller:
     def question_seconds(self, profile: LatencyProfile) -> float:
         """Seconds of one question to its model on a machine of this latency ``profile``; 0 where there is no model."""
         return 0.0
+
+    def record_with(self, recorder: Recorder) -> None:
+        """Ask its model, if it has one, by programs of ``recorder``."""
 
     def start(self, settings: SamplingSettings) -> Session:
         raise NotImplementedError

@@ -44,6 +44,9 @@ class BranchParallelDecoder(Decoder):
         super().__init__(pair, controller)
         self.config = config
         self.verifier = verifier
+        programs = programs_of(pair.draft) if pair.draft is not None else None
+        if programs is not None:
+            controller.record_with(programs.recorder)  # it is asked where the draft works
         self.host = DraftHost(pair, config, controller)
 
     @property

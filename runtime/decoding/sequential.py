@@ -45,6 +45,9 @@ class SequentialDecoder(Decoder):
             require_compatible(drafter, verifier, lossy)
         self.drafter = drafter
         self.verifier = verifier
+        programs = programs_of(pair.target)
+        if programs is not None:
+            controller.record_with(programs.recorder)
 
     @property
     def depth(self) -> int:

@@ -20,6 +20,9 @@ class OnDevice(torch.Tensor):
     def item(self):
         return _read(self).item()
 
+    def cpu(self):
+        return _read(self)
+
     def __bool__(self):
         return bool(_read(self))
 
@@ -39,9 +42,9 @@ def _read(tensor):
 
 
 class Traced:
-    """Traces a program once and runs the trace. What the program looked at on the host is frozen in it, a program that looks at
-    a tensor's value is refused, results lie at fixed places, and a run spoils the results of programs that were recorded later,
-    whose memory it may use."""
+    """Traces a program once and runs the trace. What the program looked at on the host is frozen in it; a program that looks at
+    a tensor's value or makes one of host numbers is refused. Results lie at fixed places, and a run spoils the results of programs
+    that were recorded later, whose memory it may use."""
 
     def __init__(self):
         self._results = []
@@ -57,6 +60,8 @@ class Traced:
 
         with ONE_AT_A_TIME:
             trace = make_fx(flat)()
+        made = [node for node in trace.graph.nodes if "lift_fresh" in str(node.target)]
+        assert not made, f"a program made tensors of host numbers, which a graph cannot copy to the device: {made}"
         results = [value.clone() for value in trace()]
         number = len(self._results)
         self._results.append(results)

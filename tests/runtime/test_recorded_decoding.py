@@ -2,8 +2,9 @@
 
 import pytest
 
-from runtime import ModelPair, Randomness, build_decoder
+from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.recorder import Programs
+from tests.bundles import random_bundle
 from tests.runtime.recording import Marked, OnDevice, Traced
 from tests.toys import tiny_llama
 
@@ -84,8 +85,34 @@ def test_the_host_reads_once_a_round(models, name, reads, temperature):
     """Once more for every decision that a rule takes from a law (here from the second token on)."""
     recorded = pair(models, "recorded", Marked)
     decoder = build_decoder(recorded, METHODS[name])
+    assert max(reads_of(decoder, temperature)) == reads
+
+
+def reads_of(decoder, temperature):
+    """How often the host reads in each round; the prefill also looks whether the logits are finite."""
     counts = []
     for _ in decoder.stream(PROMPT, max_new_tokens=24, temperature=temperature, randomness=Randomness(7)):
         counts.append(OnDevice.reads)
         OnDevice.reads = 0
-    assert max(counts[1:]) == reads  # the prefill also looks whether the logits are finite
+    return counts[1:]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("feature_set", ["paper", "extended"])
+def test_a_head_is_asked_by_a_program(models, tmp_path, feature_set, temperature):
+    folder = random_bundle(tmp_path / "b", pair(models, "compact"), feature_set, gamma=3)
+
+    def decoded(path):
+        decoder = load_decoder(folder, pair(models, path))
+        out = decoder.generate(PROMPT, max_new_tokens=24, temperature=temperature, randomness=Randomness(7))
+        return out.tokens, [record.drafted for record in out.rounds]
+
+    plain = decoded("compact")
+    assert len(set(plain[1])) > 1, "the head decides something"
+    assert decoded("recorded") == plain
+
+
+def test_a_question_before_drafting_is_one_more_read(models, tmp_path):
+    recorded = pair(models, "recorded", Marked)
+    decoder = load_decoder(random_bundle(tmp_path / "b", recorded, "paper", gamma=3), recorded)
+    assert max(reads_of(decoder, temperature=1.0)) == 1 + 1 + 2  # the verdict, the head, ε on two laws
