@@ -26,6 +26,8 @@ ForwardPath = Literal["auto", "compact", "recorded", "hugging_face"]
 class CausalLanguageModel:
     """A Hugging Face causal language model, wrapped, in its own dtype and on its own device.
 
+    Requests may take turns; where passes are recorded they come from one thread.
+
     Parameters
     ----------
     model
@@ -34,6 +36,8 @@ class CausalLanguageModel:
         ``auto``: the compact forward where it computes this model, recorded on a CUDA device; ``compact``, ``recorded``: insist
         on it, as plain calls or as recorded passes over memory that is kept from request to request; ``hugging_face``: the
         model's own.
+    priority
+        Of recorded work on a CUDA device that does several things at once; the lower the number, the higher.
 
     Raises
     ------
@@ -41,7 +45,7 @@ class CausalLanguageModel:
         If the model's attention cannot take trees, or the compact forward is asked for and does not compute it (with the reason).
     """
 
-    def __init__(self, model: PreTrainedModel, forward: ForwardPath = "auto") -> None:
+    def __init__(self, model: PreTrainedModel, forward: ForwardPath = "auto", priority: int = 0) -> None:
         if forward not in get_args(ForwardPath):
             raise ValueError(f"forward {forward!r} is unknown; use {', '.join(get_args(ForwardPath))}.")
         config = model.config.get_text_config()
@@ -54,10 +58,9 @@ class CausalLanguageModel:
         self._weights: CompactWeights | None = None
         self.not_compact: str | None = None  # why the compact forward does not compute this model
         self._slots: list[Slot] = []  # that no request holds
+        self._priority = priority
         self.programs: Programs | None = None  # where passes are recorded: other work over this model's output
-        records = forward == "recorded" or (forward == "auto" and self.device.type == "cuda")
-        if self._compact() is not None and records:
-            self.programs = Programs(recorder_for(self.device))
+        self._compact()
 
     @property
     def device(self) -> torch.device:
@@ -99,11 +102,18 @@ class CausalLanguageModel:
         if self._weights is None or not self._weights.is_current(self.model):
             try:
                 self._weights, self.not_compact = CompactWeights.of(self.model), None
+                self._start_recording()
             except NotCompactError as error:
                 if self._wanted in ("compact", "recorded"):
                     raise
                 self._weights, self.not_compact = None, str(error)
         return self._weights
+
+    def _start_recording(self) -> None:
+        """Forget what was recorded over other weights, perhaps on another device."""
+        self._slots.clear()
+        if self._wanted == "recorded" or (self._wanted == "auto" and self.device.type == "cuda"):
+            self.programs = Programs(recorder_for(self.device, self._priority))
 
     @torch.inference_mode()
     def _recorded(self, weights: CompactWeights, capacity: int, layers: tuple[int, ...]) -> RecordedState:
@@ -113,6 +123,7 @@ class CausalLanguageModel:
         if fitting:
             slot = fitting[0]
             self._slots.remove(slot)
+            slot.memory.clear()
         else:
             self._slots.clear()  # too small, or of weights that were replaced
             slot = Slot(weights, capacity, self.programs.recorder)

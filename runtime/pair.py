@@ -12,6 +12,8 @@ from runtime.causal_model import CausalLanguageModel, ForwardPath
 from runtime.dtype_choice import DRAFT_ROWS, TARGET_ROWS, fastest_dtype
 from runtime.vocabulary import require_shared_vocabulary
 
+DRAFT_PRIORITY = -1  # beside the target a draft's many small steps go first
+
 
 class ModelPair:
     """Two causal language models over one vocabulary.
@@ -47,7 +49,9 @@ class ModelPair:
         forward: ForwardPath = "auto",
     ) -> None:
         self.target = _adapt(target, forward)
-        self.draft = None if draft is None else _adapt(draft, forward)
+        if draft is self.target and isinstance(draft, CausalLanguageModel):
+            draft = draft.model  # what is recorded for one is not the other's
+        self.draft = None if draft is None else _adapt(draft, forward, DRAFT_PRIORITY)
         self.tokenizer = tokenizer
         if self.draft is not None:
             require_shared_vocabulary(
@@ -91,8 +95,8 @@ class ModelPair:
         return cls(models[0], models[1], tokenizer=shared, draft_tokenizer=draft_tokenizer, forward=forward)
 
 
-def _adapt(model: Any, forward: ForwardPath) -> LanguageModel:
-    return CausalLanguageModel(model, forward) if isinstance(model, PreTrainedModel) else model
+def _adapt(model: Any, forward: ForwardPath, priority: int = 0) -> LanguageModel:
+    return CausalLanguageModel(model, forward, priority) if isinstance(model, PreTrainedModel) else model
 
 
 def _parse_dtype(dtype: str | torch.dtype) -> torch.dtype:

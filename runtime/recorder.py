@@ -31,23 +31,34 @@ ONE_AT_A_TIME = Lock()  # the other model may record in another thread
 
 
 class CudaGraphs:
-    """Records programs as CUDA graphs, whose memory they share."""
+    """Records programs as CUDA graphs. They share memory, so all are captured on one stream, whose ``priority`` their kernels
+    keep; what the matrix library sets aside for itself lies in that memory too, or a graph would hold a pointer into memory that
+    others may get."""
 
-    def __init__(self, device: torch.device) -> None:
+    made = 0  # by all recorders: recording takes far longer than running, and a run that recorded is not worth timing
+
+    def __init__(self, device: torch.device, priority: int = 0) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device, priority=priority)
 
     def record(self, function: Program[T]) -> Program[T]:
-        stream = torch.cuda.Stream(self._device)
-        stream.wait_stream(torch.cuda.current_stream(self._device))
+        current = torch.cuda.current_stream(self._device)
         graph = torch.cuda.CUDAGraph()
-        with ONE_AT_A_TIME, torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                function()
+        with ONE_AT_A_TIME:
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                for _ in range(WARM_UPS):
+                    function()
             # another thread may be at work meanwhile: only this one's calls belong to the graph
-            with torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"):
-                results = function()
-        torch.cuda.current_stream(self._device).wait_stream(stream)
+            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+                torch._C._cuda_clearCublasWorkspaces()
+                try:
+                    results = function()
+                finally:
+                    torch._C._cuda_clearCublasWorkspaces()
+            current.wait_stream(self._stream)
+            CudaGraphs.made += 1
 
         def run() -> T:
             graph.replay()
@@ -56,9 +67,9 @@ class CudaGraphs:
         return run
 
 
-def recorder_for(device: torch.device) -> Recorder:
+def recorder_for(device: torch.device, priority: int = 0) -> Recorder:
     """CUDA graphs on a CUDA device, plain calls elsewhere."""
-    return CudaGraphs(device) if device.type == "cuda" else Unrecorded()
+    return CudaGraphs(device, priority) if device.type == "cuda" else Unrecorded()
 
 
 class Programs:

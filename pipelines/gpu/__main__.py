@@ -20,10 +20,10 @@ import torch
 from pipelines.builtin.builtin_pair import BuiltinParameters
 from pipelines.device import describe_device
 from pipelines.gpu.agreement import agreement
-from pipelines.gpu.bench import Bench, Result
+from pipelines.gpu.bench import Bench, Result, release
 from pipelines.gpu.ceilings import measured_ceilings
 from pipelines.gpu.growth import growth
-from pipelines.gpu.methods import methods
+from pipelines.gpu.methods import hugging_face, methods
 from pipelines.gpu.pairs import trained, training_facts
 from pipelines.gpu.picture import picture
 from pipelines.gpu.plain import plain
@@ -81,6 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
             results["failed"][name] = f"{type(error).__name__}: {error}"
             traceback.print_exc()
         results["seconds"][name] = perf_counter() - began
+        release(device)
         write_json(path, results)
     write_json(path, results)
     print(f"{path}: {len(results['parts'])} parts, failed: {list(results['failed'])}, left out: {results['left_out']}")
@@ -104,10 +105,17 @@ def _parts(bench: Bench, tiny: bool) -> dict[str, Part]:
         "agreement": partial(agreement, bench, small, small),
         f"sweep/{usual}": partial(cost_sweep, bench, main_shape, draft(usual)),
         "methods": partial(methods, bench, main_shape, draft(usual)),
+        "hugging_face": partial(hugging_face, bench, main_shape, draft(usual), compiled=False),
         "picture": partial(picture, bench, main_shape, draft(usual)),
         **{f"sweep/{ratio}": partial(cost_sweep, bench, main_shape, draft(ratio)) for ratio in others},
         "growth": partial(growth, bench, main_shape, draft(usual)),
         **{f"plain/{name}": partial(plain, bench, SHAPES[name]) for name in shapes[1:]},
+        # last, as compiling takes long and handles the matrix library's memory as if nothing else ran
+        **(
+            {}
+            if tiny
+            else {"hugging_face/compiled": partial(hugging_face, bench, main_shape, draft(usual), compiled=True)}
+        ),
     }
 
 
@@ -130,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--parts",
         nargs="+",
-        help="only these: plain, agreement, sweep, methods, picture, growth; others that this commit measured are kept",
+        help="only these: plain, agreement, sweep, methods, hugging_face, picture, growth; others of this commit are kept",
     )
     parser.add_argument("--prompts", type=int, default=4, help="per part and arm (default: %(default)s)")
     parser.add_argument("--prompt-tokens", type=int, default=128, help="tokens of a prompt (default: %(default)s)")

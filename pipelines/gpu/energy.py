@@ -1,42 +1,44 @@
-"""Joules of a stretch of work: the board's power, as ``nvidia-smi`` reads it ten times a second, over the stretch."""
+"""Joules of a stretch of work: the board's own counter of energy, read through NVIDIA's management library."""
 
-import shutil
-import subprocess
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from statistics import mean
-from time import perf_counter
+from dataclasses import dataclass
 
-READ = ("--query-gpu=power.draw", "--format=csv,noheader,nounits", "--id=0", "-lms", "100")
+import torch
+
+LIBRARY = "libnvidia-ml.so.1"
 
 
 @dataclass
 class Energy:
-    """``watts`` as read, and the ``seconds`` of the stretch; no joules where nothing could be read."""
+    """``joules`` of the stretch; ``None`` where the board does not count, or there is none."""
 
-    watts: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def joules(self) -> float | None:
-        return mean(self.watts) * self.seconds if self.watts else None
+    joules: float | None = None
 
 
 @contextmanager
-def measured_energy() -> Iterator[Energy]:
-    """Read the first GPU's power within the block; blocks of a second and more have enough readings."""
+def measured_energy(device: torch.device) -> Iterator[Energy]:
+    """Read the counter of ``device`` before and behind the block."""
     energy = Energy()
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        yield energy
-        return
-    reader = subprocess.Popen([command, *READ], stdout=subprocess.PIPE, text=True)
-    start = perf_counter()
+    before = _millijoules(device)
+    yield energy
+    after = _millijoules(device)
+    if before is not None and after is not None:
+        energy.joules = (after - before) / 1000
+
+
+def _millijoules(device: torch.device) -> int | None:
+    """The counter since the driver was loaded."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
     try:
-        yield energy
-    finally:
-        energy.seconds = perf_counter() - start
-        reader.terminate()
-        lines, _ = reader.communicate()
-        energy.watts = [float(line) for line in lines.split() if line.replace(".", "", 1).isdigit()]
+        library = ctypes.CDLL(LIBRARY)
+    except OSError:
+        return None
+    handle, count = ctypes.c_void_p(), ctypes.c_ulonglong()
+    name = f"GPU-{torch.cuda.get_device_properties(device).uuid}".encode()
+    failed = library.nvmlInit_v2() or library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle))
+    failed = failed or library.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(count))
+    return None if failed else count.value

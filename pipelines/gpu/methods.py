@@ -29,7 +29,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "progressive_tree": {"method": "progressive_tree"},
 }
 CHAINS, BRANCHES = (2, 4, 6, 8), (4, 8)
-ENERGY_SECONDS = 2.5
+WARM_SECONDS, ENERGY_SECONDS = 1.0, 4.0
 
 
 def chain(gamma: int) -> dict[str, Any]:
@@ -43,21 +43,28 @@ def branches(preset: str, gamma: int, overlap: str) -> dict[str, Any]:
 
 
 def methods(bench: Bench, target: Sized, draft: Sized) -> Result:
-    """Rows of all arms, their speeds, and joules per token of four of them. Hugging Face decodes at temperature 0 only."""
+    """Rows of all our arms, their speeds, and joules per token of four of them."""
     with bench.pair(target, draft) as pair:
         configs = {PLAIN: {"method": "autoregressive"}} | {f"chain-{gamma}": chain(gamma) for gamma in CHAINS} | METHODS
         for preset in (PEARL, WITHOUT_HRAD):
             configs |= {f"{preset}-{gamma}": branches(preset, gamma, bench.overlap) for gamma in BRANCHES}
         decoders = {name: build_decoder(pair, config) for name, config in configs.items()}
         arms = {name: bench.arm(decoder) for name, decoder in decoders.items()}
-        greedy, *sampled = bench.temperatures
-        rows = bench.race(arms | hugging_face_arms(bench, pair), [greedy]) + bench.race(arms, sampled)
+        rows = bench.race(arms)
         found = speeds(rows, PLAIN)
         return {"speeds": found, "energy": _energy(bench, decoders, found), "rows": rows}
 
 
-def hugging_face_arms(bench: Bench, pair: ModelPair) -> dict[str, Arm]:
-    """``generate`` as it comes, over a static cache that it compiles (on CUDA devices), and with the draft as assistant."""
+def hugging_face(bench: Bench, target: Sized, draft: Sized, compiled: bool) -> Result:
+    """Rows and speeds of Hugging Face's ``generate`` beside our plain decoding at temperature 0."""
+    with bench.pair(target, draft) as pair:
+        ours = {PLAIN: bench.arm(build_decoder(pair, {"method": "autoregressive"}))}
+        rows = bench.race(ours | _hugging_face_arms(bench, pair, compiled), bench.temperatures[:1])
+        return {"speeds": speeds(rows, PLAIN), "rows": rows}
+
+
+def _hugging_face_arms(bench: Bench, pair: ModelPair, compiled: bool) -> dict[str, Arm]:
+    """``generate`` over a static cache that it compiles, or as it comes and with the draft as assistant."""
     assert isinstance(pair.target, CausalLanguageModel) and isinstance(pair.draft, CausalLanguageModel)
     target, draft = pair.target.model, pair.draft.model
 
@@ -80,8 +87,9 @@ def hugging_face_arms(bench: Bench, pair: ModelPair) -> dict[str, Arm]:
 
         return decode
 
-    arms = {HF_PLAIN: arm(), HF_ASSISTED: arm(assistant=draft)}
-    return arms | ({HF_COMPILED: arm(cache="static")} if bench.device.type == "cuda" else {})
+    if compiled:
+        return {HF_COMPILED: arm(cache="static")}
+    return {HF_PLAIN: arm(), HF_ASSISTED: arm(assistant=draft)}
 
 
 def _energy(bench: Bench, decoders: Mapping[str, Decoder], found: list[Result]) -> list[Result]:
@@ -93,7 +101,8 @@ def _energy(bench: Bench, decoders: Mapping[str, Decoder], found: list[Result]) 
     for name in (PLAIN, *fastest):
         decode = bench.arm(decoders[name])
         work = partial(decode, bench.trained.prompts[0], SamplingSettings(0.0), 0)
-        with measured_energy() as energy:
+        repeated(work, WARM_SECONDS)
+        with measured_energy(bench.device) as energy:
             tokens = repeated(work, ENERGY_SECONDS)
         joules = energy.joules
         measured.append({"arm": name, "joules_per_token": None if joules is None else joules / tokens})

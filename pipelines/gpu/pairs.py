@@ -44,9 +44,8 @@ def inflated(small: LlamaForCausalLM, to: Sized, device: torch.device, dtype: to
     small.cpu()
     for parameter in big.parameters():
         parameter.data = parameter.data.to(dtype)  # one after the other: never both in full
-    big.config.max_position_embeddings = (
-        LONGEST_CONTEXT  # beyond the training's it costs what it would cost, and says nothing
-    )
+    big.config.max_position_embeddings = LONGEST_CONTEXT  # beyond the training's, text is nonsense at its right cost
+    big.config.eos_token_id = big.generation_config.eos_token_id = None  # every arm decodes all its tokens
     return big.eval()
 
 

@@ -59,6 +59,8 @@ def sections(results: Result, path: Path) -> Iterator[str]:
     yield _plain_table(parts)
     if "methods" in parts:
         yield _methods_table(parts["methods"])
+    if any(name.startswith("hugging_face") for name in parts):
+        yield _hugging_face_table(parts)
     sweeps = _sweeps(results)
     if sweeps:
         yield "## What the latency model promises, what was reached, and what the device could do at most"
@@ -171,11 +173,23 @@ def _methods_table(part: Result) -> str:
     for arm in dict.fromkeys(row["arm"] for row in part["speeds"]):
         cells = []
         for temperature in temperatures:
-            some = [row for row in part["speeds"] if row["arm"] == arm and row["temperature"] == temperature]
-            cells += [_speed(row) for row in some] or [" | "]
+            row = next(row for row in part["speeds"] if row["arm"] == arm and row["temperature"] == temperature)
+            cells.append(_speed(row))
         joules = energy.get(arm)
         name = "**plain**" if arm == PLAIN else arm
         lines.append(f"| {name} | {' | '.join(cells)} | {'' if joules is None else f'{joules:.2f}'} |")
+    return "\n".join(lines)
+
+
+def _hugging_face_table(parts: Result) -> str:
+    lines = [
+        "## Hugging Face on the same weights, T = 0",
+        "",
+        "| arm | tokens/s | of our plain decoding |",
+        "|---|---|---|",
+    ]
+    found = [row for name, part in parts.items() if name.startswith("hugging_face") for row in part["speeds"]]
+    lines += [f"| {row['arm']} | {_speed(row)} |" for row in found if row["arm"] != PLAIN]
     return "\n".join(lines)
 
 

@@ -29,6 +29,11 @@ class Memory:
         for cache in chain.from_iterable(self.caches):
             cache[:, :, first : first + len(rows)] = cache[:, :, moved]
 
+    def clear(self) -> None:
+        """Zeros everywhere: what an earlier request left need not be finite."""
+        for cache in chain.from_iterable(self.caches):
+            cache.zero_()
+
     def copy_rows(self, other: "Memory", first: int, last: int) -> None:
         """Rows ``first`` to ``last`` (not included) of ``other``, which may be on another device."""
         for own, theirs in zip(chain.from_iterable(self.caches), chain.from_iterable(other.caches), strict=True):

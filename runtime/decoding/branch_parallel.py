@@ -135,7 +135,8 @@ class BranchRun(Run):
             accepted, token = greedy_verdict(tree, logits_RV)
             return accepted, token, logits_RV[accepted]
         if self.recorded is not None:
-            return self.recorded.draw(tree, logits_RV)
+            accepted, token, law_V = self.recorded.draw(tree, logits_RV)
+            return accepted, token, law_V.clone()
         target_probs_RV = processed_law(logits_RV, self.request.settings)
         if not tree.num_nodes:
             return 0, -1, target_probs_RV[0]

@@ -23,7 +23,7 @@ from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import stream
 from runtime.request import Request
-from runtime.tree import EMPTY_TREE, TokenTree
+from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree
 from runtime.verification import VERIFIERS, Verifier, draw_verdict
 from runtime.verification.greedy import greedy_verdict
 from runtime.verification.recorded import RecordedVerdicts, verdicts_for
@@ -74,7 +74,8 @@ class SequentialRun(Run):
         self.draws = decoder.lossy or not request.settings.greedy  # a verdict is drawn, not read off
         self.verify = partial(decoder.verifier, lossy=decoder.lossy)
         self.recorded: RecordedVerdicts | None = None
-        if decoder.verifier.chains_only and not (request.views or request.observe):
+        drawn = drafter is None or drafter.laws == {DraftLaw.IID}
+        if decoder.verifier.chains_only and drawn and not (request.views or request.observe):
             programs, settings = programs_of(pair.target), request.settings
             self.recorded = verdicts_for(decoder.verifier.name, self.verify, settings, self.chance, programs)
         self.session = decoder.controller.start(request.settings)

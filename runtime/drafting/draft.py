@@ -60,8 +60,8 @@ class Draft(ABC):
         self._settings = draft_settings(draft_temperature, request.settings)
         self._eos_tokens = request.eos_tokens
         self._randomness = randomness
-        self._sampler = sampler_for(self._settings, randomness, programs_of(model))
         self._state = model.open(request.max_length, request.draft_layers)
+        self._sampler = sampler_for(self._settings, randomness, programs_of(model))
         self._views = Views() if request.views else None
         self._scratch: dict[int, int] = {}  # fed nodes of the tree, by their place in the model's scratch
         self._uncached: list[int] = []

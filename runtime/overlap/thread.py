@@ -28,12 +28,13 @@ class Beside:
     device
         Where it computes. On a CUDA device arguments and values hold their tensors in tuples, lists, mappings and dataclasses:
         only those are kept from being reused by one stream while the other still reads them.
+    stream
+        The stream to work on, from `draft_stream`; one of its own by default.
     """
 
-    def __init__(self, service: Any, device: torch.device | str) -> None:
+    def __init__(self, service: Any, device: torch.device | str, stream: "DraftStream | None" = None) -> None:
         self._service = service
-        place = torch.device(device)
-        self._stream = _DraftStream(place) if place.type == "cuda" else None
+        self._stream = stream or draft_stream(torch.device(device))
         self._pool: ThreadPoolExecutor | None = None
         self._calls: deque[Future[Any]] = deque()
 
@@ -59,14 +60,21 @@ class Beside:
         self._calls.clear()
 
     def close(self) -> None:
-        """As `Executor.close`; waits for a call that is running."""
+        """As `Executor.close`; waits for a call that is running, and the caller's stream for what it has queued."""
         self.forget()
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+            if self._stream is not None:
+                self._stream.finish()
 
 
-class _DraftStream:
+def draft_stream(device: torch.device) -> "DraftStream | None":
+    """A stream for the draft's work on ``device``; none where there are no streams."""
+    return DraftStream(device) if device.type == "cuda" else None
+
+
+class DraftStream:
     """The draft's high-priority stream, and what passes between it and the caller's."""
 
     def __init__(self, device: torch.device) -> None:
@@ -94,6 +102,10 @@ class _DraftStream:
             ) as error:  # the service's own: the caller's stream must wait for the call's work all the same
                 outcome = error
             return outcome, self._stream.record_event()
+
+    def finish(self) -> None:
+        """What the caller queues from now on begins after all that was queued here."""
+        torch.cuda.current_stream(self._device).wait_event(self._stream.record_event())
 
     def take_over(self, outcome: Any, done: torch.cuda.Event) -> Reply:
         stream = torch.cuda.current_stream(self._device)

@@ -109,13 +109,28 @@ BUILTIN = {
 
 def test_a_whole_run_measures_every_part(measured):
     results = json.loads(measured.read_text())
-    assert set(results["parts"]) == {"plain/tiny", "agreement", "methods", "sweep/10", "picture", "growth"}
+    assert set(results["parts"]) == {
+        "plain/tiny",
+        "agreement",
+        "methods",
+        "hugging_face",
+        "sweep/10",
+        "picture",
+        "growth",
+    }
     assert not results["failed"] and not results["left_out"]
     assert sum(results["parts"]["agreement"]["float32_parted"].values()) == 0
     plain = results["parts"]["plain/tiny"]
     assert plain["bound_seconds"] > 0 and plain["pass_seconds"] > 0 and plain["token_seconds"] > 0
     arms = {row["arm"] for row in results["parts"]["methods"]["speeds"]}
-    assert {"autoregressive", "chain-4", "pearl-4", "specbranch-no-hrad-8", "hf_generate", "hf_assisted"} <= arms
+    assert {"autoregressive", "chain-4", "pearl-4", "specbranch-no-hrad-8"} <= arms
+    assert {row["arm"] for row in results["parts"]["hugging_face"]["speeds"]} == {
+        "autoregressive",
+        "hf_generate",
+        "hf_assisted",
+    }
+    lengths = {row["tokens"] for name in ("methods", "hugging_face") for row in results["parts"][name]["rows"]}
+    assert lengths == {10}, "no arm stops early"
 
 
 def test_its_report_is_drawn_and_names_every_aim(measured, capsys):

@@ -43,8 +43,8 @@ def _read(tensor):
 
 class Traced:
     """Traces a program once and runs the trace. What the program looked at on the host is frozen in it; a program that looks at
-    a tensor's value or makes one of host numbers is refused. Results lie at fixed places, and a run spoils the results of programs
-    that were recorded later, whose memory it may use."""
+    a tensor's value or makes one of host numbers is refused. Results lie at fixed places, and a run spoils the results of
+    programs that were recorded later, whose memory it may use."""
 
     def __init__(self):
         self._results = []

@@ -186,3 +186,20 @@ def test_programs_that_nobody_asks_for_give_way():
     programs.get(0, lambda recorder: built.append("again"))
     programs.get(1, lambda recorder: built.append("again"))
     assert built[-1] == "again" and built.count("again") == 1
+
+
+def test_a_request_that_was_not_finite_leaves_nothing_behind():
+    model = traced(random_model(CONFIGS["llama"]))
+    expected = model.open(16).forward([1, 2, 3]).logits
+    gc.collect()
+    state = model.open(16)
+    with torch.inference_mode():
+        for keys, values in state._memory.caches:
+            keys.fill_(torch.inf)
+            values.fill_(torch.nan)
+    memory = state._memory
+    del state
+    gc.collect()
+    again = model.open(16)
+    assert again._memory is memory
+    torch.testing.assert_close(again.forward([1, 2, 3]).logits, expected)

@@ -1,8 +1,11 @@
 """Decoding over recorded passes, draws and verdicts gives the text of plain calls, and reads the device once a round."""
 
+import gc
+
 import pytest
 
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from runtime.causal_model import CausalLanguageModel
 from runtime.recorder import Programs
 from tests.bundles import random_bundle
 from tests.runtime.recording import Marked, OnDevice, Traced
@@ -25,6 +28,11 @@ METHODS = {
         "verifier": "traversal",
     },
     "fork": {"method": "speculative", "drafter": {"kind": "fork", "width": 2, "depth": 2}, "verifier": "nss"},
+    "likeliest_chain": {
+        "method": "speculative",
+        "drafter": {"kind": "multi_candidate", "config": [1, 1, 1], "candidates": "top_k"},
+        "verifier": "block",
+    },
     "progressive_tree": {"method": "progressive_tree"},
     "lookahead": {"method": "lookahead", "ngram": 3, "window": 3},
 }
@@ -114,5 +122,29 @@ def test_a_head_is_asked_by_a_program(models, tmp_path, feature_set, temperature
 
 def test_a_question_before_drafting_is_one_more_read(models, tmp_path):
     recorded = pair(models, "recorded", Marked)
-    decoder = load_decoder(random_bundle(tmp_path / "b", recorded, "paper", gamma=3), recorded)
+    decoder = load_decoder(random_bundle(tmp_path / "b", recorded, "paper", gamma=3, rule={"epsilon": 0.0}), recorded)
     assert max(reads_of(decoder, temperature=1.0)) == 1 + 1 + 2  # the verdict, the head, ε on two laws
+
+
+@pytest.mark.parametrize("overlap", ["none", "streams"])
+def test_a_request_that_is_over_holds_no_memory(models, overlap):
+    """Three decoders of one pair take turns with one memory a model."""
+    recorded = pair(models, "recorded")
+    decoders = [build_decoder(recorded, BRANCHES["specbranch"] | {"overlap": overlap}) for _ in range(3)]
+    for decoder in decoders:
+        decoder.generate(PROMPT, max_new_tokens=8, randomness=Randomness(7))
+        gc.collect()
+    assert [len(model._slots) for model in (recorded.target, recorded.draft)] == [1, 1]
+
+
+def test_a_model_may_be_its_own_draft(models):
+    wrapped = CausalLanguageModel(models[0], "recorded")
+    wrapped.programs = Programs(Traced())
+    both = ModelPair(wrapped, wrapped)
+    assert both.draft is not both.target and both.draft.model is both.target.model
+    config = BRANCHES["specbranch"] | {"overlap": "none"}
+    texts = [
+        build_decoder(made, config).generate(PROMPT, max_new_tokens=24, randomness=Randomness(7)).tokens
+        for made in (ModelPair(models[0], models[0], forward="compact"), both)
+    ]
+    assert texts[0] == texts[1]
