@@ -3,7 +3,7 @@
     weights    every parameter and buffer once, however many modules share it
     cache      keys and values of every layer for the rows of one request, with its rotary tables
     workspace  the widest work at once: the prompt's activations in one layer (prefills are not recorded), or the logits and laws
-               of a round; and what the matrix library sets aside for itself on each stream
+               of a round; and what the matrix library sets aside for itself, for recorded work and for prefills
 
 Source: the shapes in `runtime.compact`; the matrix library's share on Hopper as PyTorch documents ``CUBLAS_WORKSPACE_CONFIG``.
 """
@@ -17,7 +17,7 @@ from runtime.causal_model import SCRATCH_ROOM, CausalLanguageModel
 from runtime.compact.recorded import rounded_rows
 from runtime.pair import ModelPair
 
-LIBRARY = 32 << 20  # bytes of the matrix library's workspace on a stream
+LIBRARY = 2 * (32 << 20)  # bytes of the matrix library's workspaces
 LAW_COPIES = 6  # of a round's laws at most: logits, laws, the draft's, what a rule computes from both
 ROUND_ROWS = 16  # of a round's laws
 

@@ -11,7 +11,7 @@ from runtime import ModelPair, Randomness, build_decoder
 from runtime.causal_model import CausalLanguageModel
 from runtime.latency.cells import seconds_of, synchronise
 from runtime.latency.passes import CommittedState
-from runtime.memory import planned_memory
+from runtime.memory import planned_memory, table
 
 PASSES = 30
 
@@ -23,7 +23,9 @@ def plain(bench: Bench, target: Sized) -> Result:
         if bench.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         prompt_tokens = len(bench.trained.prompts[0])
-        planned = planned_memory(pair, prompt_tokens, bench.new_tokens)["target"]
+        plan = planned_memory(pair, prompt_tokens, bench.new_tokens)
+        print(table(plan), flush=True)
+        planned = plan["target"]
         token = _token_seconds(bench, pair)
         peak = torch.cuda.max_memory_allocated() if bench.device.type == "cuda" else None
         context = prompt_tokens + bench.new_tokens // 2
