@@ -61,7 +61,8 @@ class CudaGraphs:
             CudaGraphs.made += 1
 
         def run() -> T:
-            graph.replay()
+            with torch.cuda.device(self._device):  # the draft's may be another than the caller's
+                graph.replay()
             return results
 
         return run
