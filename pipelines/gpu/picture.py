@@ -1,6 +1,8 @@
 """Part ``picture``: what the device did in a few rounds of branch-parallel decoding by stream, and how far jobs overlap."""
 
 import json
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -53,7 +55,22 @@ def picture(bench: Bench, target: Sized, draft: Sized) -> Result:
                 torch.cuda.synchronize()
                 found["rounds_seconds"] = perf_counter() - start
             found["work"] = _work(seen)
+            found |= shares(found["work"])
         return found
+
+
+def shares(work: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Of the time from the first to the last of ``work`` [stream, start, end]: the shares in which no stream worked, and several."""
+    if not work:
+        return {}
+    changes = sorted([(start, 1) for _, start, _ in work] + [(end, -1) for _, _, end in work])
+    active, idle, overlap = 0, 0.0, 0.0
+    for (before, change), (after, _) in pairwise(changes):
+        active += change
+        idle += (after - before) * (active == 0)
+        overlap += (after - before) * (active > 1)
+    whole = changes[-1][0] - changes[0][0]
+    return {"idle_share": idle / whole, "overlap_share": overlap / whole}
 
 
 def _jobs(record: RoundRecord) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from pipelines.gpu import report
 from pipelines.gpu.bench import speeds
 from pipelines.gpu.ceilings import Ceilings, pass_bytes, pass_operations
 from pipelines.gpu.pairs import inflated
+from pipelines.gpu.picture import shares
 from pipelines.gpu.shapes import DRAFT_WIDTH, SHAPES, Sized, draft_shape
 from pipelines.gpu.sweep import floor_seconds
 from runtime import ModelPair
@@ -67,6 +68,12 @@ def test_speeds_are_paired_with_plain_decoding():
     base, fast = speeds(rows, "a")
     assert base["of_plain"]["value"] == 1 and base["tokens_per_second"] == 5
     assert fast["of_plain"] == {"value": 2.0, "low": 2.0, "high": 2.0}
+
+
+def test_idle_and_overlap_shares_of_streams():
+    work = [[7, 0.0, 4.0], [9, 1.0, 3.0], [7, 6.0, 8.0], [9, 7.0, 10.0]]
+    assert shares(work) == pytest.approx({"idle_share": 0.2, "overlap_share": 0.3})
+    assert shares([]) == {}
 
 
 def test_inflation_to_another_number_format_keeps_the_function():
