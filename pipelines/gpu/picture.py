@@ -60,7 +60,7 @@ def picture(bench: Bench, target: Sized, draft: Sized) -> Result:
 
 
 def shares(work: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Of the time from the first to the last of ``work`` [stream, start, end]: the shares in which no stream worked, and several."""
+    """Of the time from the first to the last ``work`` [stream, start, end]: when no stream worked, and when several did."""
     if not work:
         return {}
     changes = sorted([(start, 1) for _, start, _ in work] + [(end, -1) for _, _, end in work])

@@ -68,10 +68,9 @@ def sections(results: Result, path: Path) -> Iterator[str]:
             yield _plotted(path, f"prediction-t{temperature:g}", plots.against_prediction, sweeps, temperature)
         yield _sweep_table(sweeps)
     if parts.get("picture", {}).get("work"):
-        yield (
-            f"## A few rounds of branch-parallel decoding\n\nThe device was idle for {parts['picture']['idle_share']:.1%} of them, and "
-            f"worked on several streams for {parts['picture']['overlap_share']:.1%}."
-        )
+        idle, overlap = (parts["picture"][name] for name in ("idle_share", "overlap_share"))
+        yield "## A few rounds of branch-parallel decoding"
+        yield f"The device was idle for {idle:.1%} of them, and worked on several streams for {overlap:.1%}."
         yield _plotted(path, "streams", plots.device_work, parts["picture"])
     if "growth" in parts:
         yield _plotted(path, "growth", plots.cost_growth, parts["growth"])
