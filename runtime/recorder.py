@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from predictors.recording import Program, Recorder
+from predictors.controllers.base import Program, Recorder
 
 T = TypeVar("T")
 

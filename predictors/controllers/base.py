@@ -1,7 +1,7 @@
 """The controller interface: decisions of one request, taken from types that expose only what they may depend on."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -9,10 +9,20 @@ from predictors.actions import Action
 from predictors.bundle import Bundle
 from predictors.contract import CaptureContract
 from predictors.latency.profile import LatencyProfile
-from predictors.recording import Recorder
 from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root, TreeRoot
+
+T = TypeVar("T")
+Program = Callable[[], T]
+
+
+class Recorder(Protocol):
+    """How a controller's model may be served on a device: by programs over fixed memory (`runtime.recorder`)."""
+
+    def record(self, function: Program[T]) -> Program[T]:
+        """Run ``function`` and return what runs it again over the same memory. Programs of one recorder run one by one."""
+        ...
 
 
 class Session:

@@ -16,14 +16,13 @@ from torch import Tensor
 from predictors.bundle import REMEDY, Bundle
 from predictors.calibration import Calibration
 from predictors.config import parse_config
-from predictors.controllers.base import Session
+from predictors.controllers.base import Program, Recorder, Session
 from predictors.controllers.guard import Guard
 from predictors.controllers.learned import LearnedController
 from predictors.decision_rule import Thresholds
 from predictors.features import FeatureSpec, served_features
 from predictors.latency.profile import LatencyProfile
 from predictors.network import ServedHead, build_network
-from predictors.recording import Program, Recorder
 from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
