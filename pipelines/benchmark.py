@@ -147,7 +147,7 @@ def _forward_agreement(bench: Bench, config: "MeasurementConfig") -> dict[str, d
     return {
         name: forward_agreement(model, tokens)
         for name, model in (("target", pair.target), ("draft", pair.draft))
-        if isinstance(model, CausalLanguageModel) and model.forward == "compact"
+        if isinstance(model, CausalLanguageModel) and model.forward != "hugging_face"
     }
 
 

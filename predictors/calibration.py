@@ -22,6 +22,7 @@ class Calibration:
         if self.temperature <= 0:
             raise ValueError(f"temperature must be > 0, got {self.temperature}.")
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Calibrated probabilities [B, L] of logits [B, L]."""
-        return torch.softmax(logits / self.temperature + logits.new_tensor(self.bias), dim=-1)
+    def probabilities(self, logits: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Calibrated probabilities [B, L] of logits [B, L]; ``bias`` [L]: its own, on the logits' device already."""
+        bias = logits.new_tensor(self.bias) if bias is None else bias
+        return torch.softmax(logits / self.temperature + bias, dim=-1)

@@ -14,6 +14,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from runtime.recorder import Programs
+
 
 @dataclass(frozen=True)
 class Forward:
@@ -57,3 +59,8 @@ class LanguageModel(Protocol):
     def embedding(self, token: int) -> Tensor:
         """Input embedding [E] of a token."""
         ...
+
+
+def programs_of(model: LanguageModel) -> Programs | None:
+    """Where work over the model's output is recorded, if its passes are (`runtime.recorder`)."""
+    return getattr(model, "programs", None)

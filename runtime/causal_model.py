@@ -1,6 +1,7 @@
 """A Hugging Face causal language model behind the adapter: the compact forward where it applies, else Hugging Face's own."""
 
 import sys
+import weakref
 from typing import Any, Literal, get_args
 
 import torch
@@ -9,33 +10,42 @@ from transformers import PreTrainedModel
 
 from runtime.adapter import ModelState
 from runtime.compact.applicable import NotCompactError
+from runtime.compact.memory import Memory
+from runtime.compact.recorded import RecordedState, Slot
 from runtime.compact.state import CompactState
 from runtime.compact.weights import CompactWeights
 from runtime.hugging_face.state import HuggingFaceState
 from runtime.hugging_face.taps import require_layers
+from runtime.recorder import Programs, recorder_for
 
 SCRATCH_ROOM = 128  # rows a fresh state holds beyond the request's own length; lookahead's default feeds 120
 
-ForwardPath = Literal["auto", "compact", "hugging_face"]
+ForwardPath = Literal["auto", "compact", "recorded", "hugging_face"]
 
 
 class CausalLanguageModel:
     """A Hugging Face causal language model, wrapped, in its own dtype and on its own device.
+
+    Requests may take turns; where passes are recorded they come from one thread.
 
     Parameters
     ----------
     model
         The model.
     forward
-        ``auto``: the compact forward where it computes this model; ``compact``: insist on it; ``hugging_face``: the model's own.
+        ``auto``: the compact forward where it computes this model, recorded on a CUDA device; ``compact``, ``recorded``: insist
+        on it, as plain calls or as recorded passes over memory that is kept from request to request; ``hugging_face``: the
+        model's own.
+    priority
+        Of recorded work on a CUDA device that does several things at once; the lower the number, the higher.
 
     Raises
     ------
     ValueError
-        If the model's attention cannot take trees, or ``compact`` does not compute it (with the reason).
+        If the model's attention cannot take trees, or the compact forward is asked for and does not compute it (with the reason).
     """
 
-    def __init__(self, model: PreTrainedModel, forward: ForwardPath = "auto") -> None:
+    def __init__(self, model: PreTrainedModel, forward: ForwardPath = "auto", priority: int = 0) -> None:
         if forward not in get_args(ForwardPath):
             raise ValueError(f"forward {forward!r} is unknown; use {', '.join(get_args(ForwardPath))}.")
         config = model.config.get_text_config()
@@ -47,6 +57,9 @@ class CausalLanguageModel:
         self._wanted: ForwardPath = forward
         self._weights: CompactWeights | None = None
         self.not_compact: str | None = None  # why the compact forward does not compute this model
+        self._slots: list[Slot] = []  # that no request holds
+        self._priority = priority
+        self.programs: Programs | None = None  # where passes are recorded: other work over this model's output
         self._compact()
 
     @property
@@ -59,8 +72,10 @@ class CausalLanguageModel:
 
     @property
     def forward(self) -> str:
-        """The forward in use: ``compact`` or ``hugging_face``."""
-        return "hugging_face" if self._compact() is None else "compact"
+        """The forward in use: ``compact``, ``recorded`` or ``hugging_face``."""
+        if self._compact() is None:
+            return "hugging_face"
+        return "compact" if self.programs is None else "recorded"
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
         require_layers(self.model, layers)
@@ -68,7 +83,9 @@ class CausalLanguageModel:
         weights = self._compact()
         if weights is None:
             return HuggingFaceState(self.model, capacity, layers)
-        return CompactState(weights, capacity, layers)
+        if self.programs is None:
+            return CompactState(Memory(weights, capacity), layers)
+        return self._recorded(weights, capacity, layers)
 
     @property
     def eos_tokens(self) -> frozenset[int]:
@@ -85,11 +102,34 @@ class CausalLanguageModel:
         if self._weights is None or not self._weights.is_current(self.model):
             try:
                 self._weights, self.not_compact = CompactWeights.of(self.model), None
+                self._start_recording()
             except NotCompactError as error:
-                if self._wanted == "compact":
+                if self._wanted in ("compact", "recorded"):
                     raise
                 self._weights, self.not_compact = None, str(error)
         return self._weights
+
+    def _start_recording(self) -> None:
+        """Forget what was recorded over other weights, perhaps on another device."""
+        self._slots.clear()
+        if self._wanted == "recorded" or (self._wanted == "auto" and self.device.type == "cuda"):
+            self.programs = Programs(recorder_for(self.device, self._priority))
+
+    @torch.inference_mode()
+    def _recorded(self, weights: CompactWeights, capacity: int, layers: tuple[int, ...]) -> RecordedState:
+        """A state over memory that an earlier request left, if it is large enough."""
+        assert self.programs is not None
+        fitting = [slot for slot in self._slots if slot.memory.weights is weights and slot.memory.capacity >= capacity]
+        if fitting:
+            slot = fitting[0]
+            self._slots.remove(slot)
+            slot.memory.clear()
+        else:
+            self._slots.clear()  # too small, or of weights that were replaced
+            slot = Slot(weights, capacity, self.programs.recorder)
+        state = RecordedState(slot, layers)
+        weakref.finalize(state, self._slots.append, slot)
+        return state
 
     @torch.inference_mode()
     def embedding(self, token: int) -> Tensor:

@@ -1,12 +1,18 @@
 """Where a round's time goes, measured in laps: the time since the last lap belongs to the phase that ends it."""
 
+from collections.abc import Sequence
 from time import perf_counter
+from typing import ClassVar
+
+import torch
 
 Stretch = tuple[str, float, float]  # a phase, when it began and when it ended, by `time.perf_counter`
 
 
 class PhaseClock:
-    """Seconds by phase of the current round."""
+    """Seconds by phase of the current round. On an accelerator a phase ends when its work is queued, unless laps wait for it."""
+
+    waits_for: ClassVar[Sequence[torch.device]] = ()  # CUDA devices, where single phases are measured
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -20,6 +26,8 @@ class PhaseClock:
 
     def lap(self, phase: str) -> None:
         """End a stretch of work of ``phase``."""
+        for device in self.waits_for:
+            torch.cuda.synchronize(device)
         now = perf_counter()
         self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
         if self._stretches and self._stretches[-1][0] == phase and self._stretches[-1][2] == self._last:

@@ -34,5 +34,5 @@ def _keep_top_k(logits: Tensor, top_k: int) -> Tensor:
 def _keep_top_p(logits: Tensor, top_p: float) -> Tensor:
     ascending, order = logits.sort(dim=-1)
     drop = torch.softmax(ascending, dim=-1).cumsum(dim=-1) <= 1 - top_p
-    drop[..., -1] = False
+    drop[..., -1:].fill_(False)
     return logits.masked_fill(drop.scatter(-1, order, drop), -torch.inf)

@@ -38,6 +38,15 @@ class Spawning(Protocol):
     def spawn(self) -> Chance: ...
 
 
+@runtime_checkable
+class Uniform(Chance, Protocol):
+    """A source that gives the uniform numbers behind its draws, for what is drawn later by `inverted`."""
+
+    def fill(self, uniform: Tensor) -> None:
+        """Fill a float64 tensor [..., 1], one number for each draw."""
+        ...
+
+
 class Randomness:
     """Seeded chance, resident on the device of the weights it is given.
 
@@ -62,16 +71,17 @@ class Randomness:
         self._spawned = 0
 
     def categorical(self, weights: Tensor) -> Tensor:
-        generator = self._generators.get(weights.device)
+        uniform = torch.empty((*weights.shape[:-1], 1), dtype=torch.float64, device=weights.device)
+        self.fill(uniform)
+        return inverted(weights, uniform)
+
+    def fill(self, uniform: Tensor) -> None:
+        """As `Uniform.fill`: the numbers that `categorical` would draw with."""
+        generator = self._generators.get(uniform.device)
         if generator is None:
-            generator = torch.Generator(weights.device).manual_seed(self.seed)
-            self._generators[weights.device] = generator
-        cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
-        shape = (*weights.shape[:-1], 1)
-        uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device=weights.device)
-        reached = cumulative > uniform * (BELOW_ONE * cumulative[..., -1:])
-        reached &= weights > 0
-        return reached.view(torch.uint8).argmax(dim=-1)
+            generator = torch.Generator(uniform.device).manual_seed(self.seed)
+            self._generators[uniform.device] = generator
+        uniform.uniform_(generator=generator)
 
     def stream(self, purpose: str) -> "Randomness":
         """An independent source keyed by seed and purpose (two overlap modes draw the same, whatever their order)."""
@@ -87,6 +97,14 @@ class Randomness:
     def _keyed(self, purpose: str) -> "Randomness":
         key = hashlib.sha256(f"{self.seed}/{purpose}".encode()).digest()
         return Randomness(int.from_bytes(key[:8], "little") >> 1)
+
+
+def inverted(weights: Tensor, uniform: Tensor) -> Tensor:
+    """The draws [...] that ``uniform`` numbers [..., 1] make of ``weights`` [..., V]."""
+    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
+    reached = cumulative > uniform * (BELOW_ONE * cumulative[..., -1:])
+    reached &= weights > 0
+    return reached.view(torch.uint8).argmax(dim=-1)
 
 
 def stream(randomness: Any, purpose: str) -> Chance:

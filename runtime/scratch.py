@@ -48,9 +48,13 @@ class Scratch:
             return None
         if self.is_chain:
             return torch.ones(count, self.total, dtype=torch.bool, device=device).tril_(self.total - count)
-        self._topology.append(self._parents[self._topology.num_nodes :])
         committed = torch.ones(count, self.committed, dtype=torch.bool)
-        return torch.cat([committed, self._topology.rows(count)], dim=1).to(device)
+        return torch.cat([committed, self.topology(count)], dim=1).to(device)
+
+    def topology(self, count: int) -> Tensor:
+        """Which scratch nodes the last ``count`` see [count, scratch nodes], on the host: their ancestors and themselves."""
+        self._topology.append(self._parents[self._topology.num_nodes :])
+        return self._topology.rows(count)
 
     def keep(self, path: Sequence[int], pending: int = 0) -> None:
         """Commit the nodes of ``path``, which leads down from the committed end, but for its last ``pending`` ones, which stay;

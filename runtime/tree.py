@@ -55,7 +55,7 @@ class TokenTree:
         elif len(self.draft_probs) != len(self.tokens) + 1:
             raise ValueError(f"draft_probs has {len(self.draft_probs)} rows, expected N + 1 = {len(self.tokens) + 1}.")
         if self.draws is None:
-            object.__setattr__(self, "draws", torch.arange(len(self.tokens), device=self.tokens.device))
+            object.__setattr__(self, "draws", torch.arange(len(self.tokens), device=self.parents.device))
 
     @property
     def num_nodes(self) -> int:
@@ -77,6 +77,18 @@ class TokenTree:
         """Tokens on the host."""
         tokens: list[int] = self.tokens.tolist()
         return tokens
+
+    def behind(self, newest: int) -> Tensor:
+        """The ``newest`` token and the tree's [N + 1], where the tree's are."""
+        return torch.cat([self.tokens.new_full((1,), newest), self.tokens])
+
+    def read_with(self, numbers: Tensor) -> list[int]:
+        """int64 ``numbers`` [n] on the host. Where the tokens still have to be read from a device, they come along."""
+        if "token_list" in vars(self) or not self.num_nodes:
+            return numbers.tolist()
+        read: list[int] = torch.cat([numbers, self.tokens.to(numbers.device)]).tolist()
+        vars(self)["token_list"] = read[len(numbers) :]
+        return read[: len(numbers)]
 
     @cached_property
     def child_lists(self) -> list[list[int]]:
@@ -118,7 +130,9 @@ class TokenTree:
     @cached_property
     def is_chain(self) -> bool:
         """Whether node i hangs under node i - 1 and every node was drawn once."""
-        return self.child_lists == [*([node] for node in range(self.num_nodes)), []]
+        assert self.draws is not None
+        nodes = range(self.num_nodes)
+        return self.parent_list == [node - 1 for node in nodes] and sorted(self.draws.tolist()) == list(nodes)
 
     def below(self, node: int) -> tuple["TokenTree", list[int]]:
         """The tree under ``node`` as if it were the root, and the nodes it is made of."""

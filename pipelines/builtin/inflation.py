@@ -125,11 +125,10 @@ def _inflated_config(
 
 
 def _fill(big: LlamaForCausalLM, small: LlamaForCausalLM, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(big.device).manual_seed(seed)
     for parameter in big.parameters():
         if parameter.ndim == 2:
-            noise = torch.randn(parameter.shape, generator=generator) * big.config.initializer_range
-            parameter.copy_(noise)
+            parameter.normal_(0, big.config.initializer_range, generator=generator)
     ds, db = small.config.hidden_size, big.config.hidden_size
     extra = big.config.num_hidden_layers - small.config.num_hidden_layers
     for layer in big.model.layers[:extra]:

@@ -58,7 +58,7 @@ def build_decoders(
 
     longest = max(gammas)
     decoders = {PLAIN: build_decoder(pair, {"method": "autoregressive"})}
-    if isinstance(pair.target, CausalLanguageModel) and pair.target.forward == "compact":
+    if isinstance(pair.target, CausalLanguageModel) and pair.target.forward != "hugging_face":
         general = ModelPair(pair.target.model, forward="hugging_face")
         decoders[HF_FORWARD] = build_decoder(general, {"method": "autoregressive"})
     decoders |= {f"{CHAIN}{gamma}": speculative(gamma, kind="fixed") for gamma in gammas}

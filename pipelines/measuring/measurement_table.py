@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from pipelines.measuring.arms import Run
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import PLAIN
+from pipelines.measuring.names import PLAIN, ROUND_LISTS
 from pipelines.outputs import replacing
 from predictors.rounds import PHASES, RoundRecord
 
@@ -19,17 +19,6 @@ COUNTS = ("rounds", "tried", *SUMMED, "trimmed", "segments", "bypassed")  # trie
 HISTOGRAMS = ("accepted_histogram", "uncut_histogram")  # rounds by accepted tokens: all, and those of the longest draft
 BRANCH_COUNTS = ("submitted", "idle_levels", "branch_points", "tested_points", "hits")
 BRANCH_SECONDS = ("overlapped", "seconds_steady", "seconds_steady_wait")
-ROUND_LISTS = (
-    "submitted",
-    "idle_levels",
-    "levels",
-    "drafted",
-    "candidates",
-    "law_known",
-    "accepted",
-    "ends_segment",
-    "emitted",
-)
 MEASUREMENT_SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("pair", "arm", "split", "slice", "document", "prompt")),

@@ -13,6 +13,17 @@ WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
 VALIDATION, TEST, REPLAY = "validation", "test", "replay"
 MEASUREMENTS, REPLAYS, TIMELINES = "measurements.parquet", "replay.parquet", "timelines.json"
 FINDINGS, PROVENANCE = "findings.json", "provenance.json"
+ROUND_LISTS = (
+    "submitted",
+    "idle_levels",
+    "levels",
+    "drafted",
+    "candidates",
+    "law_known",
+    "accepted",
+    "ends_segment",
+    "emitted",
+)  # of rounds, each as a table's column
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The controller interface: decisions of one request, taken from types that expose only what they may depend on."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -12,6 +12,17 @@ from predictors.latency.profile import LatencyProfile
 from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root, TreeRoot
+
+T = TypeVar("T")
+Program = Callable[[], T]
+
+
+class Recorder(Protocol):
+    """How a controller's model may be served on a device: by programs over fixed memory (`runtime.recorder`)."""
+
+    def record(self, function: Program[T]) -> Program[T]:
+        """Run ``function`` and return what runs it again over the same memory. Programs of one recorder run one by one."""
+        ...
 
 
 class Session:
@@ -96,6 +107,9 @@ class Controller:
     def question_seconds(self, profile: LatencyProfile) -> float:
         """Seconds of one question to its model on a machine of this latency ``profile``; 0 where there is no model."""
         return 0.0
+
+    def record_with(self, recorder: Recorder) -> None:
+        """Ask its model, if it has one, by programs of ``recorder``."""
 
     def start(self, settings: SamplingSettings) -> Session:
         raise NotImplementedError

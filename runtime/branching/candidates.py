@@ -10,11 +10,13 @@ All leave z ~ p whatever the draws. The order of draws is kept, nothing drawn is
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from predictors.signals import NextLaw
+from runtime.device import on_device
 from runtime.drafting.multi_candidate import most_likely, without_replacement
 from runtime.randomness import Chance
 from runtime.tree import DraftLaw, TokenTree
@@ -30,10 +32,15 @@ class Candidates:
     draft_V: Tensor
     kind: str
 
+    @cached_property
+    def token_list(self) -> list[int]:
+        """Tokens on the host."""
+        tokens: list[int] = self.tokens.tolist()
+        return tokens
+
     def place(self, token: int) -> int | None:
         """Which candidate ``token`` is; ``None`` if it is none."""
-        tokens: list[int] = self.tokens.tolist()
-        return tokens.index(token) if token in tokens else None
+        return self.token_list.index(token) if token in self.token_list else None
 
     def verdict_law(self, target_V: Tensor) -> OutcomeLaw:
         """Law of the verdict under the target's law [V]: row 0 is a miss, whose token ``residual(0)`` gives, row i + 1 a hit of
@@ -60,9 +67,11 @@ def draw_candidates(kind: str, law: NextLaw, count: int, randomness: Chance) -> 
         tokens = without_replacement(law.probs_V.unsqueeze(0), count, randomness)[0]
     else:
         tokens = most_likely(law.probs_V.log().unsqueeze(0), count - 1)[0] if count > 1 else []
-        rest_V = _without(law.probs_V, torch.tensor(tokens, dtype=torch.int64, device=law.probs_V.device))
+        rest_V = _without(law.probs_V, on_device(tokens, law.probs_V.device))
         tokens += [int(randomness.categorical(rest_V))] if bool(rest_V.any()) else []
-    return Candidates(torch.tensor(tokens, dtype=torch.int64), law.probs_V, kind)
+    candidates = Candidates(on_device(tokens, law.probs_V.device), law.probs_V, kind)
+    vars(candidates)["token_list"] = tokens  # known before they go to a device
+    return candidates
 
 
 def draw_at_branch_point(candidates: Candidates, target_V: Tensor, randomness: Chance) -> tuple[int, int | None]:
@@ -70,7 +79,7 @@ def draw_at_branch_point(candidates: Candidates, target_V: Tensor, randomness: C
     law = candidates.verdict_law(target_V)
     row = int(randomness.categorical(law.stop))
     if row:
-        return int(candidates.tokens[row - 1]), row - 1
+        return candidates.token_list[row - 1], row - 1
     return int(randomness.categorical(law.residual(0))), None
 
 

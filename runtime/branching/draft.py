@@ -26,7 +26,6 @@ from runtime.branching.config import BranchConfig
 from runtime.clock import PhaseClock, Stretch
 from runtime.drafting.chain import Chain, ChainDraft
 from runtime.drafting.views import Row
-from runtime.laws import processed_law
 from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
@@ -86,9 +85,11 @@ NO_TOKENS, NO_LAWS = torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
 
 @dataclass
 class Branch:
-    """A candidate's node, then those drafted behind it; ``rows[j]`` and the law ``probs[j]`` are those behind node j."""
+    """A candidate's node, then those drafted behind it, with their ``drawn`` tokens (0-d; ``tokens`` as far as the host has read
+    them); ``rows[j]`` and the law ``probs[j]`` are those behind node j."""
 
     nodes: list[int]
+    drawn: list[Tensor]
     tokens: list[int]
     rows: list[Row] = field(default_factory=list)
     probs: list[Tensor] = field(default_factory=list)
@@ -163,7 +164,7 @@ class BranchDraft(ChainDraft):
         tokens = self._pending.tokens
         self._branches, self._num_nodes = [], len(tokens)
         length = min(self._config.gamma, self._remaining - len(tokens) - 2)
-        if length < 1 or (tokens and int(tokens[-1]) in self._eos_tokens):
+        if length < 1 or (tokens and self._sampler.reads and int(tokens[-1]) in self._eos_tokens):
             return NO_BRANCHES
         known = self._pending.next_law is not None
         law = self._branch_point()
@@ -175,13 +176,14 @@ class BranchDraft(ChainDraft):
             return NO_BRANCHES
         candidates = draw_candidates(self._kind, law, count, self._randomness)
         parent = self._num_nodes - 1
-        for token in candidates.tokens.tolist():
-            self._branches.append(Branch([self._new_node()], [token]))
+        for drawn, token in zip(candidates.tokens, candidates.token_list, strict=True):
+            self._branches.append(Branch([self._new_node()], [drawn], [token]))
         if self._config.retention == "prior":
             length = min(length, self._cap)
         self._clock.lap("draft")
         levels = 1 + self._grow(length, parent)
-        drafted = sum(len(branch.tokens) for branch in self._branches)
+        self._read_tokens()
+        drafted = sum(len(branch.drawn) for branch in self._branches)
         self._clock.lap("draft")
         return Branches(candidates, levels, drafted, known, self._clock.stretches())
 
@@ -197,35 +199,45 @@ class BranchDraft(ChainDraft):
         growing = list(self._branches)
         deepest = 0
         for depth in range(length):
-            growing = [branch for branch in growing if branch.tokens[-1] not in self._eos_tokens]
+            if self._sampler.reads or not depth:
+                self._read_tokens()
+                growing = [branch for branch in growing if branch.tokens[-1] not in self._eos_tokens]
             if not growing:
                 break
             parents = [branch.nodes[-2] if depth else parent for branch in growing]
-            newest = torch.tensor([branch.tokens[-1] for branch in growing])
+            newest = torch.stack([branch.drawn[-1] for branch in growing])
             rows = self._feed([branch.nodes[-1] for branch in growing], newest, parents)
-            probs_AV = processed_law(torch.stack([logits_V for logits_V, _ in rows]), self._settings)
+            probs_AV = self._sampler.law(torch.stack([logits_V for logits_V, _ in rows]))
             for branch, row, probs_V in zip(growing, rows, probs_AV, strict=True):
                 branch.rows.append(row)
                 branch.probs.append(probs_V)
             if self._config.retention == "prior":
-                growing = [branch for branch in growing if not self._stops_before(branch, depth)]
-                if not growing:
+                going = [branch for branch in growing if not self._stops_before(branch, depth)]
+                if not going:
                     break
+                if len(going) < len(growing):
+                    growing, probs_AV = going, torch.stack([branch.probs[-1] for branch in going])
             deepest = depth + 1
-            growing = self._draw_level(growing, depth)
+            growing = self._draw_level(growing, probs_AV, depth)
         return deepest
 
-    def _draw_level(self, growing: Sequence[Branch], depth: int) -> list[Branch]:
-        """One more token on each branch; those that go on."""
-        probs_AV = torch.stack([branch.probs[-1] for branch in growing])
-        drawn = probs_AV.argmax(dim=-1) if self._settings.greedy else self._randomness.categorical(probs_AV)
+    def _draw_level(self, growing: Sequence[Branch], probs_AV: Tensor, depth: int) -> list[Branch]:
+        """One more token on each branch, from its law; those that go on."""
         going = []
-        for branch, token in zip(growing, drawn.tolist(), strict=True):
+        for branch, token in zip(growing, self._sampler.token(probs_AV), strict=True):
             branch.nodes.append(self._new_node())
-            branch.tokens.append(token)
+            branch.drawn.append(token)
             if self._config.retention == "posterior" or not self._stops_after(branch, depth):
                 going.append(branch)
         return going
+
+    def _read_tokens(self) -> None:
+        """Read on the host, all at once, what was drawn since the last time."""
+        unread = [(branch, token) for branch in self._branches for token in branch.drawn[len(branch.tokens) :]]
+        if unread:
+            tokens = torch.stack([token for _, token in unread]).tolist()
+            for (branch, _), token in zip(unread, tokens, strict=True):
+                branch.tokens.append(token)
 
     def _stops_before(self, branch: Branch, depth: int) -> bool:
         assert self._root is not None
@@ -233,7 +245,7 @@ class BranchDraft(ChainDraft):
 
     def _stops_after(self, branch: Branch, depth: int) -> bool:
         assert self._root is not None
-        drawn = DrawnToken(self._branch_law(branch, depth, self._root), torch.tensor(branch.tokens[-1]))
+        drawn = DrawnToken(self._branch_law(branch, depth, self._root), branch.drawn[-1])
         return bool(self._session.stop_after(drawn))
 
     def _branch_law(self, branch: Branch, depth: int, root: Root) -> NextLaw:
@@ -254,7 +266,7 @@ class BranchDraft(ChainDraft):
             law = self._branch_law(branch, len(pending.tokens), root)
             if self._config.retention == "posterior" and bool(self._session.stop_before(law)):
                 break
-            token = torch.tensor(branch.tokens[1 + len(pending.tokens)])
+            token = branch.drawn[1 + len(pending.tokens)]
             pending.laws.append(law)
             pending.tokens.append(token)
             if self._config.retention == "posterior" and bool(self._session.stop_after(DrawnToken(law, token))):
@@ -277,7 +289,8 @@ class BranchDraft(ChainDraft):
 
     def _drop_branches(self, verdict: Verdict) -> None:
         """Commit the accepted pending tokens; drop the others and all branches."""
-        accepted = [int(token) for token in self._pending.tokens[: verdict.accepted]]
+        tokens = self._pending.tokens[: verdict.accepted]
+        accepted = torch.stack(tokens).tolist() if tokens else []
         self.commit(range(verdict.accepted), accepted, [verdict.newest])
 
     def _new_node(self) -> int:

@@ -14,7 +14,7 @@ from runtime.branching.service import DraftService
 from runtime.overlap.executor import Executor
 from runtime.overlap.in_turn import InTurn
 from runtime.overlap.process import DraftProcess
-from runtime.overlap.thread import Beside
+from runtime.overlap.thread import Beside, draft_stream
 from runtime.overlap.threads import default_threads
 from runtime.pair import ModelPair
 
@@ -34,6 +34,7 @@ class DraftHost:
         self.overlap = _resolve(config.overlap, {self._device.type, _device_type(pair.target)})
         target, draft = default_threads(torch.get_num_threads())
         self._target_threads = config.target_threads or target
+        self._stream = draft_stream(self._device)  # one for all requests: what a stream has freed no other gets
         self._process: DraftProcess | None = None
         if self.overlap == "processes":
             if self._device.type != "cpu":
@@ -55,7 +56,7 @@ class DraftHost:
             self._process.forget()
             return self._process
         service = DraftService(*self._service)
-        return InTurn(service) if self.virtual else Beside(service, self._device)
+        return InTurn(service) if self.virtual else Beside(service, self._device, self._stream)
 
     def start(self) -> None:
         """Start the draft process before a request does."""
@@ -82,6 +83,8 @@ class DraftHost:
             executor.close()
         elif self._owner is owner:
             self._process.forget()
+        if self._owner is owner:
+            self._owner = None  # with it goes the memory that its draft held
 
     def close(self) -> None:
         """End the draft process."""

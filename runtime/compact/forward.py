@@ -8,7 +8,7 @@ rows, H query heads, K key heads, D head dimension, C hidden size, I inputs and 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -39,9 +39,12 @@ def forward(
 ) -> tuple[Tensor, list[Tensor]]:
     """Logits [last, V] of the last rows and hidden states [N, C] of layers ``taps``, numbered as Hugging Face's.
 
-    ``caches`` are those of the layers; the nodes' rows are written.
+    ``caches`` are those of the layers; the nodes' rows are written. Ids that the vocabulary lacks read its last row.
     """
-    x_NC = F.embedding(call.tokens_N, weights.embedding)
+    groups = weights.heads // weights.key_heads
+    if groups > 1 and call.mask_NT is not None:
+        call = replace(call, mask_NT=call.mask_NT.repeat(groups, 1))
+    x_NC = F.embedding(call.tokens_N.clamp(max=len(weights.embedding) - 1), weights.embedding)
     states = []
     for number, (layer, cache) in enumerate(zip(weights.layers, caches, strict=True)):
         if number in taps:
@@ -89,13 +92,13 @@ def _rotated(heads: Tensor, call: Pass) -> Tensor:
 
 
 def _mixed(queries: Tensor, keys: Tensor, values: Tensor, call: Pass, scale: float) -> Tensor:
-    """Attention [N, H D]. The query heads of a key head become more rows of one product, so that keys are never repeated."""
+    """Attention [N, H D]. The query heads of a key head become more rows of one product, so that keys are never repeated; the
+    mask has a row for each of them."""
     heads, num_nodes = queries.shape[1:3]
     groups, mask = heads // keys.shape[1], call.mask_NT
     causal = mask is None and num_nodes > 1
     if groups > 1 and not causal:
         queries = queries.reshape(1, keys.shape[1], groups * num_nodes, -1)
-        mask = None if mask is None else mask.repeat(groups, 1)
     mixed = F.scaled_dot_product_attention(
         queries, keys, values, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=groups > 1 and causal
     )

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
+from runtime.adapter import programs_of
 from runtime.branching.candidates import draw_at_branch_point
 from runtime.branching.config import BranchConfig
 from runtime.branching.draft import Branches, Pending, Verdict
@@ -29,6 +30,7 @@ from runtime.request import Request
 from runtime.tree import TokenTree
 from runtime.verification import Verifier
 from runtime.verification.greedy import greedy_verdict
+from runtime.verification.recorded import verdicts_for
 
 
 class BranchParallelDecoder(Decoder):
@@ -42,6 +44,9 @@ class BranchParallelDecoder(Decoder):
         super().__init__(pair, controller)
         self.config = config
         self.verifier = verifier
+        programs = programs_of(pair.draft) if pair.draft is not None else None
+        if programs is not None:
+            controller.record_with(programs.recorder)  # it is asked where the draft works
         self.host = DraftHost(pair, config, controller)
 
     @property
@@ -82,6 +87,10 @@ class BranchRun(Run):
     def __init__(self, decoder: BranchParallelDecoder, request: Request) -> None:
         super().__init__(decoder.pair, request, decoder.depth)
         self.verifier = decoder.verifier
+        self.recorded = None
+        if decoder.verifier.chains_only:
+            programs, settings = programs_of(decoder.pair.target), request.settings
+            self.recorded = verdicts_for(decoder.verifier.name, decoder.verifier, settings, self.chance, programs)
         self.jobs = DraftJobs(decoder.host, request, stream(request.randomness, "draft"), self.clock)
         self.text = list(request.prompt)  # committed tokens
         self.verdict = Verdict(0, -1)
@@ -101,7 +110,7 @@ class BranchRun(Run):
         self.clock.resume()
         root = self._root()
         pending = self.jobs.advance(self.verdict, root, self.remaining, self.text)
-        out = self.target.forward([self.newest, *pending.tree.token_list])
+        out = self.target.forward(pending.tree.behind(self.newest))
         self.clock.lap("target")
         accepted, token, law_V = self._verify(pending.tree, out.logits)
         self.clock.lap("verify")
@@ -125,6 +134,9 @@ class BranchRun(Run):
         if self.request.settings.greedy:
             accepted, token = greedy_verdict(tree, logits_RV)
             return accepted, token, logits_RV[accepted]
+        if self.recorded is not None:
+            accepted, token, law_V = self.recorded.draw(tree, logits_RV)
+            return accepted, token, law_V.clone()
         target_probs_RV = processed_law(logits_RV, self.request.settings)
         if not tree.num_nodes:
             return 0, -1, target_probs_RV[0]

@@ -54,7 +54,7 @@ class Run(ABC):
         self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[-1]
         self.clock.lap("target")
         law = processed_law(out.logits[-1], self.request.settings)
-        if not bool(torch.isfinite(law).all()):
+        if not bool((out.logits[-1] < torch.inf).all() & torch.isfinite(law).all()):  # -inf: an impossible token
             raise ValueError(
                 "the target's logits are not finite after the prompt; check the model's weights and dtype."
             )

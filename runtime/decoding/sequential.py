@@ -15,6 +15,7 @@ from torch import Tensor
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
 from predictors.signals import NextLaw, Root
+from runtime.adapter import programs_of
 from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.decoding.run import Run
 from runtime.drafting.draft import Draft, Drafter
@@ -22,9 +23,10 @@ from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import stream
 from runtime.request import Request
-from runtime.tree import EMPTY_TREE, TokenTree
+from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree
 from runtime.verification import VERIFIERS, Verifier, draw_verdict
 from runtime.verification.greedy import greedy_verdict
+from runtime.verification.recorded import RecordedVerdicts, verdicts_for
 
 
 class SequentialDecoder(Decoder):
@@ -43,6 +45,9 @@ class SequentialDecoder(Decoder):
             require_compatible(drafter, verifier, lossy)
         self.drafter = drafter
         self.verifier = verifier
+        programs = programs_of(pair.target)
+        if programs is not None:
+            controller.record_with(programs.recorder)
 
     @property
     def depth(self) -> int:
@@ -68,6 +73,11 @@ class SequentialRun(Run):
         super().__init__(pair, request, decoder.depth)
         self.draws = decoder.lossy or not request.settings.greedy  # a verdict is drawn, not read off
         self.verify = partial(decoder.verifier, lossy=decoder.lossy)
+        self.recorded: RecordedVerdicts | None = None
+        drawn = drafter is None or drafter.laws == {DraftLaw.IID}
+        if decoder.verifier.chains_only and drawn and not (request.views or request.observe):
+            programs, settings = programs_of(pair.target), request.settings
+            self.recorded = verdicts_for(decoder.verifier.name, self.verify, settings, self.chance, programs)
         self.session = decoder.controller.start(request.settings)
         self.draft: Draft | None = None
         if drafter is not None:
@@ -90,7 +100,7 @@ class SequentialRun(Run):
         self.clock.resume()
         root = self._root()
         tree, draft_laws = self._draft(root)
-        out = self.target.forward([self.newest, *tree.token_list], [-1, *(parent + 1 for parent in tree.parent_list)])
+        out = self.target.forward(tree.behind(self.newest), [-1, *(parent + 1 for parent in tree.parent_list)])
         self.clock.lap("target")
         probs_MV = self._target_laws(out.logits)
         row, token = self._verdict(tree, out.logits, probs_MV)
@@ -111,13 +121,17 @@ class SequentialRun(Run):
 
     def _target_laws(self, logits: Tensor) -> Tensor | None:
         """The target's laws [M, V] at the tree's rows, unless nobody reads them: they are computed once a round."""
-        read = self.draws or self.request.views or self.request.observe
+        read = (self.draws and self.recorded is None) or self.request.views or self.request.observe
         return processed_law(logits, self.request.settings) if read else None
 
     def _verdict(self, tree: TokenTree, logits: Tensor, probs_MV: Tensor | None) -> tuple[int, int]:
         """The row where the accepted path ends, and the token after it."""
-        if not self.draws or probs_MV is None:
+        if not self.draws:
             return greedy_verdict(tree, logits)
+        if probs_MV is None:
+            assert self.recorded is not None
+            row, token, _ = self.recorded.draw(tree, logits)
+            return row, token
         return draw_verdict(self.verify(tree, probs_MV), self.chance)
 
     def _draft(self, root: Root) -> tuple[TokenTree, list[NextLaw]]:

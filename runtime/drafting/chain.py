@@ -68,7 +68,8 @@ class ChainDraft(Draft):
     """Draws a chain; at temperature 0 its laws are one-hot."""
 
     def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> tuple[TokenTree, list[NextLaw]]:
-        """Draw up to ``cap`` tokens; ends early where the session says so and after an end-of-sequence token."""
+        """Draw up to ``cap`` tokens; ends early where the session says so, and after an end-of-sequence token if looking at one
+        waits for no device (what follows it is verified and cut from the output)."""
         chain = self._draw_chain(root, cap, session, clock)
         tree = chain.tree()
         clock.lap("draft")
@@ -84,10 +85,10 @@ class ChainDraft(Draft):
             if stop:
                 chain.next_law = law
                 break
-            token = law.probs_V.argmax() if self._settings.greedy else self._randomness.categorical(law.probs_V)
+            token = self._sampler.token(law.probs_V)
             chain.tokens.append(token)
             chain.laws.append(law)
-            ended = int(token) in self._eos_tokens
+            ended = self._sampler.reads and int(token) in self._eos_tokens
             clock.lap("draft")
             stop = bool(session.stop_after(DrawnToken(law, token)))
             clock.lap("controller")

@@ -14,8 +14,9 @@ from torch import Tensor
 from predictors.controllers import Session
 from predictors.sampling import SamplingSettings
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
-from runtime.adapter import Forward, LanguageModel
+from runtime.adapter import Forward, LanguageModel, programs_of
 from runtime.clock import PhaseClock
+from runtime.drafting.sampler import sampler_for
 from runtime.drafting.views import Row, Views, rows_of
 from runtime.laws import processed_law
 from runtime.randomness import Chance
@@ -60,6 +61,7 @@ class Draft(ABC):
         self._eos_tokens = request.eos_tokens
         self._randomness = randomness
         self._state = model.open(request.max_length, request.draft_layers)
+        self._sampler = sampler_for(self._settings, randomness, programs_of(model))
         self._views = Views() if request.views else None
         self._scratch: dict[int, int] = {}  # fed nodes of the tree, by their place in the model's scratch
         self._uncached: list[int] = []
@@ -122,7 +124,7 @@ class Draft(ABC):
 
     def _law(self, root: Root, depth: int, row: Row) -> NextLaw:
         logits_V, hidden_KD = row
-        return NextLaw(root, self._settings, depth, logits_V, processed_law(logits_V, self._settings), hidden_KD)
+        return NextLaw(root, self._settings, depth, logits_V, self._sampler.law(logits_V), hidden_KD)
 
 
 def draft_settings(temperature: float | None, target: SamplingSettings) -> SamplingSettings:

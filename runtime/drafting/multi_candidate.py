@@ -17,6 +17,7 @@ from predictors.controllers import Session
 from predictors.signals import NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
+from runtime.device import on_device
 from runtime.drafting.draft import require_temperature
 from runtime.drafting.levels import ROOT, Growth, LevelDraft, stacked
 from runtime.randomness import Chance
@@ -166,7 +167,7 @@ def without_replacement(probs_EV: Tensor, width: int, randomness: Chance) -> lis
         rows = [row for row, support in enumerate(supports) if support > turn]
         if not rows:
             break
-        at = torch.tensor(rows, device=probs_EV.device)
+        at = on_device(rows, probs_EV.device)
         tokens = randomness.categorical(left_EV[at])
         left_EV[at, tokens] = 0
         for row, token in zip(rows, tokens.tolist(), strict=True):

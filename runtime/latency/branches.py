@@ -19,7 +19,7 @@ from torch import Tensor
 
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
-from runtime.adapter import Forward, LanguageModel, ModelState
+from runtime.adapter import Forward, LanguageModel, ModelState, programs_of
 from runtime.branching.candidates import draw_at_branch_point, draw_candidates
 from runtime.branching.config import BranchConfig
 from runtime.build import build_decoder
@@ -40,6 +40,7 @@ class StampedModel:
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
         self.device = device_of(model)
+        self.programs = programs_of(model)
         self.stamps: list[float] = []
         self.vocabulary_size, self.context_limit = model.vocabulary_size, model.context_limit
         self.eos_tokens: frozenset[int] = frozenset()

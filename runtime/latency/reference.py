@@ -70,4 +70,4 @@ def reference_cells(
 
 
 def _is_compact(model: LanguageModel) -> TypeGuard[CausalLanguageModel]:
-    return isinstance(model, CausalLanguageModel) and model.forward == "compact"
+    return isinstance(model, CausalLanguageModel) and model.forward != "hugging_face"

@@ -13,12 +13,14 @@ pass of the target comes before each call, untimed. The devices of both models a
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
 import torch
 
 from runtime.build import build_decoder
+from runtime.clock import PhaseClock
 from runtime.decoding.base import Decoder, Step
 from runtime.latency.cells import Cell, synchronise
 from runtime.latency.sample import device_of
@@ -44,7 +46,8 @@ class Rounds:
         while True:
             synchronise(*self._devices)
             start = perf_counter()
-            record = next(self._steps).record
+            with laps_waiting_for(self._devices):
+                record = next(self._steps).record
             synchronise(*self._devices)
             seconds = perf_counter() - start
             if record.drafted == self._drafted:
@@ -54,6 +57,16 @@ class Rounds:
     def measure_rest(self) -> tuple[float]:
         """Seconds of the next round outside drawing."""
         return self.measure()[1:]
+
+
+@contextmanager
+def laps_waiting_for(devices: Sequence[torch.device]) -> Iterator[None]:
+    """Clocks' laps wait for the accelerators among ``devices`` within the block: phases hold their own work."""
+    PhaseClock.waits_for = [device for device in devices if device.type == "cuda"]
+    try:
+        yield
+    finally:
+        PhaseClock.waits_for = ()
 
 
 def round_cells(

@@ -14,21 +14,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from runtime.adapter import Forward
+from runtime.adapter import Forward, LanguageModel, programs_of
 from runtime.latency.sample import sample_logits
 from runtime.pair import ModelPair
+from runtime.recorder import Programs
 
 NOISE = 0.5
 
 
 class WeightlessModel:
-    """A `LanguageModel` that hands out the rows of ``logits_RV``, over and over."""
+    """A `LanguageModel` that hands out the rows of ``logits_RV``, over and over; work over them is recorded in ``programs``."""
 
     context_limit = sys.maxsize
     eos_tokens: frozenset[int] = frozenset()
 
-    def __init__(self, logits_RV: Tensor) -> None:
+    def __init__(self, logits_RV: Tensor, programs: Programs | None = None) -> None:
         self.logits_RV = logits_RV
+        self.programs = programs
         self.vocabulary_size: int = logits_RV.shape[1]
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> "WeightlessState":
@@ -61,13 +63,14 @@ class WeightlessState:
 def weightless_pair(pair: ModelPair, num_rows: int, generator: torch.Generator) -> ModelPair:
     """A pair over the vocabularies of ``pair`` with ``num_rows`` prepared rows each: as many as any pass asks for, or more."""
     assert pair.draft is not None
-    likes = [sample_logits(model) for model in (pair.target, pair.draft)]
+    models = (pair.target, pair.draft)
+    likes = [sample_logits(model) for model in models]
     shared_V = torch.randn(max(like.shape[-1] for like in likes), generator=generator)
 
-    def prepared(like: Tensor) -> WeightlessModel:
+    def prepared(model: LanguageModel, like: Tensor) -> WeightlessModel:
         size = like.shape[-1]
         noise_RV = NOISE * torch.randn(num_rows, size, generator=generator)
-        return WeightlessModel((shared_V[:size] + noise_RV).to(like))
+        return WeightlessModel((shared_V[:size] + noise_RV).to(like), programs_of(model))
 
-    target, draft = map(prepared, likes)
+    target, draft = map(prepared, models, likes)
     return ModelPair(target, draft, tokenizer=pair.tokenizer, draft_tokenizer=pair.tokenizer)

@@ -1,7 +1,8 @@
 """An executor in a thread of the same process: on CUDA devices the thread works on a stream of its own.
 
 Events alone order the streams, so the host waits for no device: a call begins on the draft's stream after what the caller had
-queued when it submitted it, and what the caller queues after `result` begins after the call.
+queued when it submitted it, on every device that it hands tensors of, and what the caller queues after `result` begins after the
+call. Where the draft has a device of its own, copies to the target's run on the draft's device, on the caller's stream there.
 """
 
 from collections import deque
@@ -27,12 +28,13 @@ class Beside:
     device
         Where it computes. On a CUDA device arguments and values hold their tensors in tuples, lists, mappings and dataclasses:
         only those are kept from being reused by one stream while the other still reads them.
+    stream
+        The stream to work on, from `draft_stream`; one of its own by default.
     """
 
-    def __init__(self, service: Any, device: torch.device | str) -> None:
+    def __init__(self, service: Any, device: torch.device | str, stream: "DraftStream | None" = None) -> None:
         self._service = service
-        place = torch.device(device)
-        self._stream = _DraftStream(place) if place.type == "cuda" else None
+        self._stream = stream or draft_stream(torch.device(device))
         self._pool: ThreadPoolExecutor | None = None
         self._calls: deque[Future[Any]] = deque()
 
@@ -58,30 +60,41 @@ class Beside:
         self._calls.clear()
 
     def close(self) -> None:
-        """As `Executor.close`; waits for a call that is running."""
+        """As `Executor.close`; waits for a call that is running, and the caller's stream for what it has queued."""
         self.forget()
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+            if self._stream is not None:
+                self._stream.finish()
 
 
-class _DraftStream:
+def draft_stream(device: torch.device) -> "DraftStream | None":
+    """A stream for the draft's work on ``device``; none where there are no streams."""
+    return DraftStream(device) if device.type == "cuda" else None
+
+
+class DraftStream:
     """The draft's high-priority stream, and what passes between it and the caller's."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device, priority=-1)
 
-    def hand_over(self, arguments: Any) -> torch.cuda.Event:
-        """Keep ``arguments`` until the draft's stream has read them; returns when the caller's stream has written them."""
+    def hand_over(self, arguments: Any) -> list[torch.cuda.Event]:
+        """Keep ``arguments`` until the draft's stream has read them; returns when the caller's streams have written them."""
+        devices = {self._device}
         for tensor in _tensors(arguments):
-            tensor.record_stream(self._stream)
-        return torch.cuda.current_stream(self._device).record_event()
+            devices.add(tensor.device)
+            if tensor.device == self._device:
+                tensor.record_stream(self._stream)
+        return [torch.cuda.current_stream(device).record_event() for device in devices]
 
-    def run(self, call: Any, arguments: Any, ready: torch.cuda.Event) -> tuple[Any, torch.cuda.Event]:
+    def run(self, call: Any, arguments: Any, ready: list[torch.cuda.Event]) -> tuple[Any, torch.cuda.Event]:
         """In the thread: the reply, or what the call raised, and when the draft's stream is done with it."""
         with torch.cuda.stream(self._stream):
-            self._stream.wait_event(ready)
+            for written in ready:
+                self._stream.wait_event(written)
             try:
                 outcome: Any = _timed(call, arguments)
             except (
@@ -89,6 +102,10 @@ class _DraftStream:
             ) as error:  # the service's own: the caller's stream must wait for the call's work all the same
                 outcome = error
             return outcome, self._stream.record_event()
+
+    def finish(self) -> None:
+        """What the caller queues from now on begins after all that was queued here."""
+        torch.cuda.current_stream(self._device).wait_event(self._stream.record_event())
 
     def take_over(self, outcome: Any, done: torch.cuda.Event) -> Reply:
         stream = torch.cuda.current_stream(self._device)

@@ -82,7 +82,7 @@ def block_tests(target_GV: Tensor, draft_GV: Tensor, log_ratio_G: Tensor) -> tup
     mass_G = excess_mass(target_GV, draft_GV, prefix_G1[:-1], torch.ones_like(log_ratio_G))
     total_G = mass_G - torch.expm1(log_prefix_G1[:-1])
     test_G = torch.where(total_G > 0, mass_G / total_G, 1.0)
-    test_G[0] = 1.0
+    test_G[:1].fill_(1.0)
     return prefix_G1, mass_G, torch.cat([test_G, prefix_G1[-1:]])
 
 

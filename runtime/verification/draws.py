@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from runtime.device import on_device
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification.outcome import at_row, normalised_or
 
@@ -34,12 +35,11 @@ class Draws:
         counts = torch.tensor([len(nodes) for nodes in self.lists]).unsqueeze(1)
         padded = [[*nodes, *(nodes or [0])[:1] * (self.width - len(nodes))] for nodes in self.lists]
         firsts = [[node not in nodes[:j] for j, node in enumerate(nodes)] for nodes in padded]
-        self.present_RK = (torch.arange(self.width) < counts).to(device)
-        self.first_RK = (
-            torch.tensor(firsts, dtype=torch.bool).reshape(self.present_RK.shape).to(device) & self.present_RK
-        )
-        self.nodes_RK = torch.tensor(padded, dtype=torch.int64).reshape(self.present_RK.shape).to(device)
-        self.tokens = tokens.to(device)
+        present_RK = torch.arange(self.width) < counts
+        first_RK = torch.tensor(firsts, dtype=torch.bool).reshape(present_RK.shape) & present_RK
+        nodes_RK = torch.tensor(padded, dtype=torch.int64).reshape(present_RK.shape)
+        self.present_RK, self.first_RK = on_device(present_RK, device), on_device(first_RK, device)
+        self.nodes_RK, self.tokens = on_device(nodes_RK, device), on_device(tokens, device)
         self.tokens_RK = self.tokens[self.nodes_RK] if len(tokens) else self.nodes_RK
 
     @staticmethod
@@ -107,4 +107,4 @@ def take(tensor: Tensor, rows: Sequence[int]) -> Tensor:
     """Rows of a tensor; a view where they are consecutive."""
     if len(rows) == rows[-1] - rows[0] + 1:
         return tensor[rows[0] : rows[-1] + 1]
-    return tensor[torch.tensor(rows, device=tensor.device)]
+    return tensor[on_device(rows, tensor.device)]

@@ -13,7 +13,7 @@ from runtime.tree import TokenTree
 
 def greedy_verdict(tree: TokenTree, logits: Tensor) -> tuple[int, int]:
     """The row where the accepted path ends, and the token emitted after it, of target logits [N + 1, V]: one host read."""
-    return greedy_path(tree, logits.argmax(dim=-1).tolist())
+    return greedy_path(tree, tree.read_with(logits.argmax(dim=-1)))
 
 
 def greedy_path(tree: TokenTree, best: Sequence[int]) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from runtime.device import on_device
 from runtime.verification.draws import Draws, take
 from runtime.verification.outcome import at_row, excess_mass
 
@@ -46,7 +47,7 @@ def residual_chain(draws: Draws, rows: list[int], scale_R: Tensor) -> ResidualCh
         alive = [place for place, row in enumerate(rows) if len(draws.lists[row]) > j]
         if not alive:
             break
-        at = slice(None) if len(alive) == len(rows) else torch.tensor(alive, device=scale_R.device)
+        at = slice(None) if len(alive) == len(rows) else on_device(alive, scale_R.device)
         target_V, draft_V, token = take(target_RV, alive), take(draft_RV, alive), tokens_RK[at, j : j + 1]
         if j and draws.without_replacement:
             target_V, draft_V, left_R = _off_earlier(target_V, draft_V, tokens_RK[at, :j])

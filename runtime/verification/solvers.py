@@ -12,6 +12,7 @@ R rows, K draws, V vocabulary.
 import torch
 from torch import Tensor
 
+from runtime.device import on_device
 from runtime.tree import DraftLaw
 from runtime.verification.draws import Draws, take
 from runtime.verification.outcome import at_row, excess_mass
@@ -33,7 +34,7 @@ def naive(draws: Draws) -> Solution:
     solution = empty_solution(draws)
     rows = draws.rows()
     if rows:
-        at = torch.tensor(rows, device=solution.miss_R.device)
+        at = on_device(rows, solution.miss_R.device)
         target_RV, draft_RV = take(draws.target_RV, rows), take(draws.draft_RV, rows)
         target_RK, draft_RK = draws.target_at_RK[at], draws.draft_at_RK[at]
         one_R = solution.miss_R[at]
@@ -58,7 +59,7 @@ def recursive_rejection(draws: Draws) -> Solution:
     draft_scale_R = torch.zeros_like(solution.miss_R)
     rows = draws.rows()
     if rows:
-        at = torch.tensor(rows, device=draft_scale_R.device)
+        at = on_device(rows, draft_scale_R.device)
         chain = residual_chain(draws, rows, solution.miss_R[at])
         draft_scale_R[at] = chain.draft_scale_R
         rejected_RK = (1 - chain.accept_RK).cumprod(1)

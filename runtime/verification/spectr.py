@@ -10,6 +10,7 @@ right one falls with ρ. Source: specification of verification, section 4. Shape
 import torch
 from torch import Tensor
 
+from runtime.device import on_device
 from runtime.verification.draws import Draws, take
 from runtime.verification.outcome import at_row, excess_mass
 from runtime.verification.solvers import empty_solution
@@ -25,7 +26,7 @@ def spectr(draws: Draws) -> Solution:
     rho_R = torch.ones_like(share_R)
     rows = draws.rows(at_least=2)
     if rows:
-        at = torch.tensor(rows, device=rho_R.device)
+        at = on_device(rows, rho_R.device)
         rho_R[at], share_R[at], solution.at_draws_RK[at] = _thinned(draws, rows, draws.present_RK[at].sum(1).double())
     target_RK, draft_RK = draws.target_at_RK, draws.draft_at_RK
     accept_RK = (target_RK / (rho_R.unsqueeze(1) * draft_RK)).nan_to_num(0.0, posinf=0.0).clamp(max=1)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from runtime.device import on_device
 from runtime.tree import TokenTree
 from runtime.verification.draws import Draws
 from runtime.verification.outcome import OutcomeLaw, at_row, normalised, normalised_or
@@ -73,8 +74,8 @@ def _reach(tree: TokenTree, draws: Draws, step_RK: Tensor) -> Tensor:
     branching_R.index_add_(0, draws.nodes_RK.flatten() + 1, step_RK.flatten())
     reach_R = torch.zeros_like(branching_R)
     reach_R[0] = 1.0
-    parents_R = torch.tensor([0, *(parent + 1 for parent in tree.parent_list)], device=reach_R.device)
+    parents_R = on_device([0, *(parent + 1 for parent in tree.parent_list)], reach_R.device)
     for level in tree.rows_by_depth[1:]:
-        at = torch.tensor(level, device=reach_R.device)
+        at = on_device(level, reach_R.device)
         reach_R[at] = reach_R[parents_R[at]] * branching_R[at]
     return reach_R

@@ -14,6 +14,7 @@ verification, sections 0.1 and 6. Shape suffixes: R rows (the root, then the nod
 import torch
 from torch import Tensor
 
+from runtime.device import on_device
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification.draws import Draws, take
 from runtime.verification.outcome import OutcomeLaw, at_row, first_success, normalised, normalised_or
@@ -34,7 +35,7 @@ def traversal(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
         rows = draws.rows(among=level)
         left_R[level] = entry_R[level]
         if rows:
-            at = torch.tensor(rows, device=entry_R.device)
+            at = on_device(rows, entry_R.device)
             chain = residual_chain(draws, rows, entry_R[at])
             left_R[at], draft_scale_R[at] = chain.weight_R, chain.draft_scale_R
             entry_RK = torch.where(take(draws.first_RK, rows), chain.accept_RK, 0.0)
@@ -55,7 +56,7 @@ def _stop(tree: TokenTree, weight_R: Tensor) -> Tensor:
         order.append(row)
         pending += [node + 1 for node in dict.fromkeys(tree.child_lists[row])]
     order.reverse()
-    at = torch.tensor(order, device=weight_R.device)
+    at = on_device(order, weight_R.device)
     coins = weight_R[at]
     coins[-1] = 1.0
     stop_R = torch.zeros_like(weight_R)

@@ -195,11 +195,12 @@ class FakeCudaTensor(Tensor):
     """A tensor that says it is on a CUDA device and logs which stream keeps it."""
 
     is_cuda = True
+    device = torch.device("cuda")
 
     @staticmethod
-    def of(stream_log: list[str]) -> "FakeCudaTensor":
+    def of(stream_log: list[str], device: str = "cuda") -> "FakeCudaTensor":
         tensor = Tensor._make_subclass(FakeCudaTensor, torch.zeros(1))
-        tensor.stream_log = stream_log
+        tensor.stream_log, tensor.device = stream_log, torch.device(device)
         return tensor
 
     def record_stream(self, stream: FakeStream) -> None:

@@ -167,7 +167,25 @@ def test_streams_wait_for_each_others_events(monkeypatch):
     executor.close()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_streams_wait_for_what_another_device_hands_over(monkeypatch):
+    streams = FakeStreams()
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: streams.stream(f"draft on {device}"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: streams.stream(f"caller on {device}"))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    executor = Beside(Toy(), "cuda:1")
+    executor.submit("count")
+    executor.result()
+    assert "caller on cuda:0 records" not in streams.log
+    streams.log.clear()
+    value(executor, "echo", FakeCudaTensor.of(streams.log, "cuda:0"))
+    written = {"caller on cuda:0 records", "caller on cuda:1 records"}
+    assert set(streams.log[:2]) == written and "kept for draft on cuda:1" not in streams.log
+    waits = {f"draft on cuda:1 waits for caller on cuda:{number}'s event" for number in (0, 1)}
+    assert waits <= set(streams.log[streams.log.index("on draft on cuda:1") :])
+    executor.close()
+
+
+@pytest.mark.gpu
 def test_streams_order_the_work_of_a_real_device():
     executor = Beside(Toy(), "cuda")
     for number in range(1, 9):

@@ -1,0 +1,94 @@
+"""Pairs of any size on the device at hand, with the function of one pair trained there in minutes."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from pipelines.builtin.builtin_pair import BuiltinParameters, ModelParameters, token_stream, train_builtin_pair
+from pipelines.builtin.corpus import BuiltinCorpus
+from pipelines.builtin.inflation import inflate
+from pipelines.builtin.language_model import Shape
+from pipelines.gpu.shapes import Sized
+from runtime import ModelPair
+
+TARGET, DRAFT = Shape(512, 8, 8, 1408), Shape(256, 2, 4, 704)
+STEPS = {"target": 1500, "draft": 1000}
+BATCH = 16
+LONGEST_CONTEXT = 8192
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The trained models in float32 on the host, and held-out prompts [P] of token ids with the documents that they are from."""
+
+    target: LlamaForCausalLM
+    draft: LlamaForCausalLM
+    prompts: list[list[int]]
+    documents: list[str]
+
+    def pair(self, target: Sized, draft: Sized | None, device: torch.device, dtype: torch.dtype) -> ModelPair:
+        """Both functions in the given shapes, over recorded passes."""
+        small = None if draft is None else inflated(self.draft, draft, device, dtype)
+        return ModelPair(inflated(self.target, target, device, dtype), small, forward="recorded")
+
+
+def inflated(small: LlamaForCausalLM, to: Sized, device: torch.device, dtype: torch.dtype) -> LlamaForCausalLM:
+    """``small`` inflated on ``device``, then rounded to ``dtype``; norms, whose factor is not exact in every shape, too."""
+    shape = dataclasses.asdict(to.shape)
+    shape["ff"] = shape.pop("feed_forward")
+    big = inflate(small.to(device), vocab=to.vocabulary, **shape)
+    small.cpu()
+    for parameter in big.parameters():
+        parameter.data = parameter.data.to(dtype)  # one after the other: never both in full
+    big.config.max_position_embeddings = LONGEST_CONTEXT  # beyond the training's, text is nonsense at its right cost
+    big.config.eos_token_id = big.generation_config.eos_token_id = None  # every arm decodes all its tokens
+    return big.eval()
+
+
+def trained(
+    folder: Path, builtin: BuiltinParameters, device: torch.device, count: int, prompt_tokens: int, grown: bool = True
+) -> Trained:
+    """The pair in ``folder``, trained there first if it is not there: larger and longer than ``builtin`` says, unless not
+    ``grown``; with ``count`` prompts of held-out documents, from every slice in turn."""
+    if grown:
+        builtin = _larger(builtin)
+    if not (folder / "draft" / "training.json").is_file():
+        train_builtin_pair(builtin, folder, device)
+    target, draft = (
+        LlamaForCausalLM.from_pretrained(folder / name, dtype=torch.float32) for name in ("small", "draft")
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+    prompts, documents = [], []
+    by_slice: dict[str, list[tuple[str, list[int]]]] = {}
+    for document in BuiltinCorpus.load(builtin.held_out).test:
+        tokens = token_stream([document], tokenizer).tolist()
+        if len(tokens) > 2 * prompt_tokens:
+            by_slice.setdefault(document.slice, []).append((document.id, tokens[:prompt_tokens]))
+    slices = [by_slice[name] for name in sorted(by_slice)]
+    for turn in range(count):
+        some = slices[turn % len(slices)]
+        name, tokens = some[(turn // len(slices)) % len(some)]
+        prompts.append(tokens)
+        documents.append(name)
+    return Trained(target.eval(), draft.eval(), prompts, documents)
+
+
+def training_facts(folder: Path) -> dict[str, object]:
+    """What the two models were trained with, and their held-out losses."""
+    return {name: json.loads((folder / name / "training.json").read_text()) for name in ("small", "draft")}
+
+
+def _larger(builtin: BuiltinParameters) -> BuiltinParameters:
+    def grow(model: ModelParameters, shape: Shape, steps: int) -> ModelParameters:
+        training = dataclasses.replace(model.training, steps=steps, batch=BATCH, max_minutes=None)
+        return ModelParameters(shape, training)
+
+    return dataclasses.replace(
+        builtin,
+        target=grow(builtin.target, TARGET, STEPS["target"]),
+        draft=grow(builtin.draft, DRAFT, STEPS["draft"]),
+    )

@@ -1,0 +1,104 @@
+"""From a draft's logits to its law and a token drawn from it: plain calls, or programs recorded once per shape.
+
+Shape suffixes: ... any rows, V vocabulary.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from predictors.sampling import SamplingSettings
+from runtime.laws import processed_law
+from runtime.randomness import Chance, Uniform, inverted
+from runtime.recorder import Programs, Recorder
+
+
+class Sampler(Protocol):
+    """Asked for a law, then, if at all, for a token of it."""
+
+    reads: bool  # whether tokens may be looked at on the host while a round is drafted, as that waits for no device
+
+    def law(self, logits: Tensor) -> Tensor:
+        """Processed laws [..., V] of logits [..., V]."""
+        ...
+
+    def token(self, probs: Tensor) -> Tensor:
+        """A token [...] of each row of laws ``probs`` [..., V]."""
+        ...
+
+
+class PlainSampler:
+    """Calls one operation after the other."""
+
+    reads = True
+
+    def __init__(self, settings: SamplingSettings, chance: Chance) -> None:
+        self._settings = settings
+        self._chance = chance
+
+    def law(self, logits: Tensor) -> Tensor:
+        return processed_law(logits, self._settings)
+
+    def token(self, probs: Tensor) -> Tensor:
+        return probs.argmax(dim=-1) if self._settings.greedy else self._chance.categorical(probs)
+
+
+class RecordedSampler:
+    """Runs recorded programs: a token's reads the law that was computed last. Same ``chance``, same tokens as `PlainSampler`."""
+
+    reads = False
+
+    def __init__(self, settings: SamplingSettings, chance: Uniform, programs: Programs) -> None:
+        self._settings = settings
+        self._chance = chance
+        self._programs = programs
+        self._plain = PlainSampler(settings, chance)
+        self._last: tuple[Tensor, SamplingProgram] | None = None
+
+    def law(self, logits: Tensor) -> Tensor:
+        key = ("sample", self._settings, logits.shape, logits.dtype)
+        program = self._programs.get(key, lambda recorder: SamplingProgram(recorder, logits, self._settings))
+        probs = program.law(logits)
+        self._last = probs, program
+        return probs
+
+    def token(self, probs: Tensor) -> Tensor:
+        if self._last is None or self._last[0] is not probs:
+            return self._plain.token(probs)
+        return self._last[1].token(self._chance)
+
+
+class SamplingProgram:
+    """One shape of logits under one setting: the law of what was filled in last, and a token of that law."""
+
+    def __init__(self, recorder: Recorder, logits: Tensor, settings: SamplingSettings) -> None:
+        self._settings = settings
+        self._logits = torch.zeros_like(logits)
+        self._uniform = torch.zeros((*logits.shape[:-1], 1), dtype=torch.float64, device=logits.device)
+        self._run_law = recorder.record(self._law)
+        self._probs = self._run_law()
+        self._run_token = recorder.record(self._token)
+
+    def law(self, logits: Tensor) -> Tensor:
+        self._logits.copy_(logits)
+        self._probs = self._run_law()
+        return self._probs.clone()
+
+    def token(self, chance: Uniform) -> Tensor:
+        if not self._settings.greedy:
+            chance.fill(self._uniform)
+        return self._run_token().clone()
+
+    def _law(self) -> Tensor:
+        return processed_law(self._logits, self._settings)
+
+    def _token(self) -> Tensor:
+        return self._probs.argmax(dim=-1) if self._settings.greedy else inverted(self._probs, self._uniform)
+
+
+def sampler_for(settings: SamplingSettings, chance: Chance, programs: Programs | None) -> Sampler:
+    """Recorded where the model's passes are and ``chance`` allows it, else plain."""
+    if programs is None or not isinstance(chance, Uniform):
+        return PlainSampler(settings, chance)
+    return RecordedSampler(settings, chance, programs)

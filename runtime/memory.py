@@ -1,0 +1,79 @@
+"""Bytes that decoding holds on its device: weights, cache and workspace, known before a request is opened.
+
+    weights    every parameter and buffer once, however many modules share it
+    cache      keys and values of every layer for the rows of one request, with its rotary tables
+    workspace  the widest work at once: the prompt's activations in one layer (prefills are not recorded), or the logits and laws
+               of a round; and what the matrix library sets aside for itself, for recorded work and for prefills
+
+Source: the shapes in `runtime.compact`; the matrix library's share on Hopper as PyTorch documents ``CUBLAS_WORKSPACE_CONFIG``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from runtime.causal_model import SCRATCH_ROOM, CausalLanguageModel
+from runtime.compact.recorded import rounded_rows
+from runtime.pair import ModelPair
+
+LIBRARY = 2 * (32 << 20)  # bytes of the matrix library's workspaces
+LAW_COPIES = 6  # of a round's laws at most: logits, laws, the draft's, what a rule computes from both
+ROUND_ROWS = 16  # of a round's laws
+
+
+@dataclass(frozen=True)
+class ModelMemory:
+    """Bytes of one model's share."""
+
+    weights: int
+    cache: int
+    workspace: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.workspace
+
+
+def planned_memory(pair: ModelPair, prompt_tokens: int, max_new_tokens: int) -> dict[str, ModelMemory]:
+    """What a request of these lengths holds, by model (``target``, and ``draft`` if there is one).
+
+    Raises
+    ------
+    ValueError
+        If a model is no wrapped Hugging Face model.
+    """
+    models = {"target": pair.target} | ({} if pair.draft is None else {"draft": pair.draft})
+    return {name: _planned(name, model, prompt_tokens, max_new_tokens) for name, model in models.items()}
+
+
+def table(planned: Mapping[str, ModelMemory]) -> str:
+    """The plan as lines to print, in GiB."""
+    lines = [f"{'':8}{'weights':>10}{'cache':>10}{'workspace':>11}{'total':>10}   GiB"]
+    rows = [(name, share) for name, share in planned.items()]
+    everything = ModelMemory(*(sum(getattr(s, part) for _, s in rows) for part in ("weights", "cache", "workspace")))
+    for name, share in [*rows, ("together", everything)]:
+        numbers = [value / 2**30 for value in (share.weights, share.cache, share.workspace, share.total)]
+        lines.append(f"{name:8}{numbers[0]:10.3f}{numbers[1]:10.3f}{numbers[2]:11.3f}{numbers[3]:10.3f}")
+    return "\n".join(lines)
+
+
+def _planned(name: str, model: object, prompt_tokens: int, max_new_tokens: int) -> ModelMemory:
+    if not isinstance(model, CausalLanguageModel):
+        raise ValueError(f"the {name} is a {type(model).__name__}, whose memory is not known here.")
+    config = model.model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    number = model.dtype.itemsize
+    rows = rounded_rows(prompt_tokens + max_new_tokens + SCRATCH_ROOM)
+    cache = rows * head_dim * number * (2 * heads * config.num_hidden_layers + 2)
+    widest = 3 * config.intermediate_size + 2 * config.hidden_size + heads * head_dim
+    law = torch.promote_types(model.dtype, torch.float32).itemsize
+    laws = ROUND_ROWS * LAW_COPIES * config.vocab_size * law
+    return ModelMemory(_weights(model), cache, max(prompt_tokens * widest * number, laws) + LIBRARY)
+
+
+def _weights(model: CausalLanguageModel) -> int:
+    tensors = [*model.model.parameters(), *model.model.buffers()]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(storages.values())

@@ -1,0 +1,83 @@
+"""Verdicts on chains as recorded programs: laws, the rule and both draws at one launch, and one read by the host.
+
+A rule on chains looks at nothing but tensors of fixed shape; rules on trees take the topology apart on the host, and each tree
+has another one. Shape suffixes: M rows (the root and the chain's tokens), V vocabulary.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from predictors.sampling import SamplingSettings
+from runtime.laws import processed_law
+from runtime.randomness import Chance, Uniform, inverted
+from runtime.recorder import Programs, Recorder
+from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
+from runtime.verification.outcome import OutcomeLaw
+
+Rule = Callable[[TokenTree, Tensor], OutcomeLaw]
+
+
+class RecordedVerdicts:
+    """Draws the verdicts of one request by ``rule``, which ``name`` stands for."""
+
+    def __init__(self, name: str, rule: Rule, settings: SamplingSettings, chance: Uniform, programs: Programs) -> None:
+        self._name = name
+        self._rule = rule
+        self._settings = settings
+        self._chance = chance
+        self._programs = programs
+
+    def draw(self, tree: TokenTree, logits_MV: Tensor) -> tuple[int, int, Tensor]:
+        """As `draw_verdict`, of the chain ``tree`` and the target's logits, and the law [V] of the token, which holds until the
+        next verdict. The tree's tokens are read along."""
+        draft_MV = tree.draft_probs
+        key = ("verdict", self._name, self._settings, logits_MV.shape, logits_MV.dtype, draft_MV is None)
+        program = self._programs.get(
+            key, lambda recorder: VerdictProgram(recorder, self._rule, self._settings, logits_MV, draft_MV)
+        )
+        verdict, law_V = program(tree, logits_MV, self._chance)
+        row, token = tree.read_with(verdict)
+        return row, token, law_V
+
+
+class VerdictProgram:
+    """One length of chain under one setting."""
+
+    def __init__(
+        self, recorder: Recorder, rule: Rule, settings: SamplingSettings, logits_MV: Tensor, draft_MV: Tensor | None
+    ) -> None:
+        self._rule = rule
+        self._settings = settings
+        self._logits_MV = torch.zeros_like(logits_MV)
+        self._draft_MV = None if draft_MV is None else torch.ones_like(draft_MV, device=logits_MV.device)
+        self._tokens = torch.zeros(len(logits_MV) - 1, dtype=torch.int64, device=logits_MV.device)
+        self._uniform = torch.zeros(2, 1, dtype=torch.float64, device=logits_MV.device)
+        self._run = recorder.record(self._verdict)
+
+    def __call__(self, tree: TokenTree, logits_MV: Tensor, chance: Uniform) -> tuple[Tensor, Tensor]:
+        """Row and token [2] of the verdict, and the law [V] of the token."""
+        self._logits_MV.copy_(logits_MV)
+        if self._draft_MV is not None and tree.draft_probs is not None:
+            self._tokens.copy_(tree.tokens)
+            self._draft_MV.copy_(tree.draft_probs)
+        for uniform in self._uniform:  # one after the other, as two draws would
+            chance.fill(uniform)
+        return self._run()
+
+    def _verdict(self) -> tuple[Tensor, Tensor]:
+        tree = EMPTY_TREE if self._draft_MV is None else chain_tree(self._tokens, self._draft_MV)
+        law = self._rule(tree, processed_law(self._logits_MV, self._settings))
+        row = inverted(law.stop, self._uniform[0])
+        law_V = law.residual(row)
+        return torch.stack([row, inverted(law_V, self._uniform[1])]), law_V
+
+
+def verdicts_for(
+    name: str, rule: Rule, settings: SamplingSettings, chance: Chance, programs: Programs | None
+) -> RecordedVerdicts | None:
+    """``None`` where the target's passes are not recorded, or ``chance`` does not allow it."""
+    if programs is None or not isinstance(chance, Uniform):
+        return None
+    return RecordedVerdicts(name, rule, settings, chance, programs)

@@ -1,0 +1,85 @@
+"""Recorders for CPUs that do what CUDA graphs do: one keeps operations over fixed memory, one shows when the host reads."""
+
+import threading
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+ONE_AT_A_TIME = threading.Lock()  # tracing patches what all threads use
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that stands for one on a device, as does all that is computed from it; counts how often the host waits for one."""
+
+    reads = 0
+
+    def tolist(self):
+        return _read(self).tolist()
+
+    def item(self):
+        return _read(self).item()
+
+    def cpu(self):
+        return _read(self)
+
+    def __bool__(self):
+        return bool(_read(self))
+
+    def __int__(self):
+        return int(_read(self))
+
+    def __float__(self):
+        return float(_read(self))
+
+    def __index__(self):
+        return int(_read(self))
+
+
+def _read(tensor):
+    OnDevice.reads += 1
+    return tensor.as_subclass(torch.Tensor)
+
+
+class Traced:
+    """Traces a program once and runs the trace. What the program looked at on the host is frozen in it; a program that looks at
+    a tensor's value or makes one of host numbers is refused. Results lie at fixed places, and a run spoils the results of
+    programs that were recorded later, whose memory it may use."""
+
+    def __init__(self):
+        self._results = []
+        self.runs = 0
+
+    def record(self, function):
+        layout = None
+
+        def flat():
+            nonlocal layout
+            values, layout = tree_flatten(function())
+            return values
+
+        with ONE_AT_A_TIME:
+            trace = make_fx(flat)()
+        made = [node for node in trace.graph.nodes if "lift_fresh" in str(node.target)]
+        assert not made, f"a program made tensors of host numbers, which a graph cannot copy to the device: {made}"
+        results = [value.clone() for value in trace()]
+        number = len(self._results)
+        self._results.append(results)
+
+        def run():
+            self.runs += 1
+            for later in self._results[number + 1 :]:
+                for value in later:
+                    value.fill_(torch.nan if value.is_floating_point() else -1)
+            for result, value in zip(results, trace(), strict=True):
+                result.copy_(value)
+            return tree_unflatten(results, layout)
+
+        return run
+
+
+class Marked:
+    """Runs programs as they are; their results are `OnDevice`."""
+
+    def record(self, function):
+        return lambda: tree_map(lambda value: value.as_subclass(OnDevice), function())

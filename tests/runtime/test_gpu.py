@@ -1,0 +1,100 @@
+"""What only a CUDA device can show: graphs, streams, waits and memory."""
+
+import warnings
+
+import pytest
+import torch
+
+from runtime import ModelPair, Randomness, build_decoder
+from runtime.causal_model import CausalLanguageModel
+from runtime.memory import planned_memory
+from tests.runtime.test_compact import CONFIGS, random_model
+from tests.runtime.test_recorded_decoding import BRANCHES, METHODS, PROMPT
+from tests.toys import tiny_llama
+
+pytestmark = pytest.mark.gpu
+TOLERANCE = 1e-4  # of float32 sums in another order
+
+
+@pytest.fixture(scope="module")
+def models():
+    return [tiny_llama(seed=seed).cuda() for seed in (0, 1)]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_graphs_equal_plain_calls(name):
+    model = random_model(CONFIGS[name]).cuda()
+    layers = (0, 1, 3)
+    states = [CausalLanguageModel(model, path).open(64, layers) for path in ("recorded", "compact")]
+    for tokens, parents, path in (
+        ([5, 9, 11], None, [0, 1, 2]),
+        ([2], None, [0]),
+        ([4, 5, 6], [-1, -1, 1], [1, 2]),
+        ([2], None, [0]),
+        (list(range(60)), None, list(range(60))),
+        ([1, 2, 3, 4], [-1, 0, 0, 2], [0, 2, 3]),
+    ):
+        graph, plain = (state.forward(tokens, parents) for state in states)
+        torch.testing.assert_close(graph.logits, plain.logits, atol=TOLERANCE, rtol=TOLERANCE)
+        torch.testing.assert_close(graph.hidden_NKD, plain.hidden_NKD, atol=TOLERANCE, rtol=TOLERANCE)
+        for state in states:
+            state.keep(path)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", METHODS)
+def test_texts_equal_those_of_plain_calls(models, name, temperature):
+    def text(path):
+        decoder = build_decoder(ModelPair(*models, forward=path), METHODS[name])
+        options = {"temperature": temperature, "randomness": Randomness(7), "eos_token_id": []}
+        return decoder.generate(PROMPT, max_new_tokens=24, **options).tokens
+
+    assert text("recorded") == text("compact")
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_branches_on_a_stream_of_their_own_leave_the_text_alone(models, name):
+    pair = ModelPair(*models)
+    plain = build_decoder(pair, METHODS["plain"]).generate(PROMPT, max_new_tokens=48, eos_token_id=[]).tokens
+    for overlap in ("none", "streams"):
+        decoder = build_decoder(pair, BRANCHES[name] | {"overlap": overlap})
+        assert decoder.generate(PROMPT, max_new_tokens=48, eos_token_id=[]).tokens == plain
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["plain", "block", "tokenwise", "ema"])
+def test_the_host_waits_once_a_round(models, name, temperature):
+    decoder = build_decoder(ModelPair(*models), METHODS[name])
+
+    def waits():
+        steps = decoder.stream(
+            PROMPT, max_new_tokens=40, temperature=temperature, randomness=Randomness(1), eos_token_id=[]
+        )
+        next(steps)
+        counts = []
+        for _ in range(5):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                next(steps)
+            counts.append(sum("synchroniz" in str(warning.message) for warning in caught))
+        return counts
+
+    waits()  # records all programs
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        assert waits() == [1] * 5
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_memory_is_what_was_planned():
+    with torch.device("cuda"):
+        model = tiny_llama(vocabulary_size=32000, hidden=2048, layers=8, max_position_embeddings=4096).bfloat16()
+    pair = ModelPair(model)
+    decoder = build_decoder(pair, METHODS["plain"])
+    prompt = list(range(100, 612))
+    planned = planned_memory(pair, len(prompt), 64)["target"]
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    decoder.generate(prompt, max_new_tokens=64, eos_token_id=[])
+    assert abs(torch.cuda.max_memory_allocated() / planned.total - 1) < 0.05

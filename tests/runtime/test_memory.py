@@ -1,0 +1,41 @@
+"""What a request holds, against what it really holds."""
+
+from itertools import chain
+
+import pytest
+
+from runtime import ModelPair
+from runtime.memory import LIBRARY, planned_memory, table
+from tests.toys import TableModel, tiny_llama
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_and_cache_are_those_of_a_request(tied):
+    models = [tiny_llama(64, seed=seed, layers=3, tie_word_embeddings=tied) for seed in (0, 1)]
+    pair = ModelPair(*models, forward="recorded")
+    planned = planned_memory(pair, prompt_tokens=40, max_new_tokens=100)
+    for name, model in (("target", pair.target), ("draft", pair.draft)):
+        parameters = 4 * sum(parameter.numel() for parameter in model.model.parameters())  # a shared one counts once
+        buffers = 4 * sum(buffer.numel() for buffer in model.model.buffers())
+        assert planned[name].weights == parameters + buffers
+        memory = model.open(140)._memory
+        held = sum(part.nbytes for part in (*chain.from_iterable(memory.caches), memory.cos, memory.sin))
+        assert planned[name].cache == held
+
+
+def test_workspace_grows_with_the_prompt_and_the_vocabulary():
+    def workspace(vocabulary, prompt):
+        return planned_memory(ModelPair(tiny_llama(vocabulary)), prompt, 8)["target"].workspace - LIBRARY
+
+    assert workspace(64, 2000) == 10 * workspace(64, 200) > workspace(64, 1)
+    assert workspace(640, 1) == 10 * workspace(64, 1)
+
+
+def test_the_plan_prints_both_models_and_their_sum():
+    lines = table(planned_memory(ModelPair(tiny_llama(), tiny_llama()), 100, 28)).splitlines()
+    assert [line.split()[0] for line in lines] == ["weights", "target", "draft", "together"]
+
+
+def test_models_of_unknown_memory_are_refused():
+    with pytest.raises(ValueError, match="target is a TableModel"):
+        planned_memory(ModelPair(TableModel(5, seed=0)), 8, 8)

@@ -1,0 +1,150 @@
+"""Decoding over recorded passes, draws and verdicts gives the text of plain calls, and reads the device once a round."""
+
+import gc
+
+import pytest
+
+from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from runtime.causal_model import CausalLanguageModel
+from runtime.recorder import Programs
+from tests.bundles import random_bundle
+from tests.runtime.recording import Marked, OnDevice, Traced
+from tests.toys import tiny_llama
+
+CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}
+METHODS = {
+    "plain": {"method": "autoregressive"},
+    "block": {**CHAIN, "verifier": "block"},
+    "tokenwise": {**CHAIN, "verifier": "tokenwise"},
+    "traversal": {**CHAIN, "verifier": "traversal"},
+    "entropy": {**CHAIN, "verifier": "block", "controller": {"kind": "entropy"}},
+    "confidence": {**CHAIN, "verifier": "block", "controller": {"kind": "confidence", "epsilon": 0.3}},
+    "never_stops": {**CHAIN, "verifier": "block", "controller": {"kind": "confidence", "epsilon": 0.0}},
+    "roc": {**CHAIN, "verifier": "block", "controller": {"kind": "roc"}},
+    "ema": {**CHAIN, "verifier": "block", "controller": {"kind": "ema"}},
+    "delayed_tree": {
+        "method": "speculative",
+        "drafter": {"kind": "delayed_tree", "k": 2, "l1": 1, "l2": 2},
+        "verifier": "traversal",
+    },
+    "fork": {"method": "speculative", "drafter": {"kind": "fork", "width": 2, "depth": 2}, "verifier": "nss"},
+    "likeliest_chain": {
+        "method": "speculative",
+        "drafter": {"kind": "multi_candidate", "config": [1, 1, 1], "candidates": "top_k"},
+        "verifier": "block",
+    },
+    "progressive_tree": {"method": "progressive_tree"},
+    "lookahead": {"method": "lookahead", "ngram": 3, "window": 3},
+}
+BRANCHES = {
+    "specbranch": {"preset": "specbranch-no-hrad", "gamma": 3, "k_max": 2},
+    "prior": {
+        "method": "branch_parallel",
+        "gamma": 3,
+        "k_max": 2,
+        "retention": "prior",
+        "controller": {"kind": "confidence"},
+    },
+    "hybrid": {"method": "branch_parallel", "gamma": 2, "k_max": 2, "branch_verifier": "hybrid"},
+    "pearl": {"preset": "pearl", "gamma": 3},
+}
+PROMPT = [3, 5, 1, 8]
+
+
+@pytest.fixture(scope="module")
+def models():
+    return [tiny_llama(seed=seed).double() for seed in (0, 1)]
+
+
+def pair(models, forward, recorder=Traced):
+    pair = ModelPair(*models, forward=forward)
+    if forward == "recorded":
+        for model in (pair.target, pair.draft):
+            model.programs = Programs(recorder())
+    return pair
+
+
+def text(models, forward, config, **options):
+    decoder = build_decoder(pair(models, forward), config)
+    out = decoder.generate(PROMPT, max_new_tokens=24, randomness=Randomness(7), eos_token_id=[], **options)
+    return out.tokens, [(record.drafted, record.accepted, record.emitted) for record in out.rounds]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", METHODS)
+def test_the_text_is_that_of_plain_calls(models, name, temperature):
+    plain, recorded = (text(models, path, METHODS[name], temperature=temperature) for path in ("compact", "recorded"))
+    assert plain == recorded
+
+
+@pytest.mark.parametrize("overlap", ["none", "streams"])
+@pytest.mark.parametrize("name", BRANCHES)
+def test_branches_too(models, name, overlap):
+    config = BRANCHES[name] | {"overlap": overlap}
+    plain, recorded = (text(models, path, config) for path in ("compact", "recorded"))
+    assert plain == recorded
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("name", "reads"), [("plain", 1), ("block", 1), ("tokenwise", 1), ("ema", 1), ("never_stops", 3)]
+)
+def test_the_host_reads_once_a_round(models, name, reads, temperature):
+    """Once more for every decision that a rule takes from a law (here from the second token on)."""
+    recorded = pair(models, "recorded", Marked)
+    decoder = build_decoder(recorded, METHODS[name])
+    assert max(reads_of(decoder, temperature)) == reads
+
+
+def reads_of(decoder, temperature):
+    """How often the host reads in each round; the prefill also looks whether the logits are finite."""
+    counts = []
+    for _ in decoder.stream(PROMPT, max_new_tokens=24, temperature=temperature, randomness=Randomness(7)):
+        counts.append(OnDevice.reads)
+        OnDevice.reads = 0
+    return counts[1:]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("feature_set", ["paper", "extended"])
+def test_a_head_is_asked_by_a_program(models, tmp_path, feature_set, temperature):
+    folder = random_bundle(tmp_path / "b", pair(models, "compact"), feature_set, gamma=3)
+
+    def decoded(path):
+        decoder = load_decoder(folder, pair(models, path))
+        out = decoder.generate(PROMPT, max_new_tokens=24, temperature=temperature, randomness=Randomness(7))
+        return out.tokens, [record.drafted for record in out.rounds]
+
+    plain = decoded("compact")
+    assert len(set(plain[1])) > 1, "the head decides something"
+    assert decoded("recorded") == plain
+
+
+def test_a_question_before_drafting_is_one_more_read(models, tmp_path):
+    recorded = pair(models, "recorded", Marked)
+    decoder = load_decoder(random_bundle(tmp_path / "b", recorded, "paper", gamma=3, rule={"epsilon": 0.0}), recorded)
+    assert max(reads_of(decoder, temperature=1.0)) == 1 + 1 + 2  # the verdict, the head, ε on two laws
+
+
+@pytest.mark.parametrize("overlap", ["none", "streams"])
+def test_a_request_that_is_over_holds_no_memory(models, overlap):
+    """Three decoders of one pair take turns with one memory a model."""
+    recorded = pair(models, "recorded")
+    decoders = [build_decoder(recorded, BRANCHES["specbranch"] | {"overlap": overlap}) for _ in range(3)]
+    for decoder in decoders:
+        decoder.generate(PROMPT, max_new_tokens=8, randomness=Randomness(7))
+        gc.collect()
+    assert [len(model._slots) for model in (recorded.target, recorded.draft)] == [1, 1]
+
+
+def test_a_model_may_be_its_own_draft(models):
+    wrapped = CausalLanguageModel(models[0], "recorded")
+    wrapped.programs = Programs(Traced())
+    both = ModelPair(wrapped, wrapped)
+    assert both.draft is not both.target and both.draft.model is both.target.model
+    config = BRANCHES["specbranch"] | {"overlap": "none"}
+    texts = [
+        build_decoder(made, config).generate(PROMPT, max_new_tokens=24, randomness=Randomness(7)).tokens
+        for made in (ModelPair(models[0], models[0], forward="compact"), both)
+    ]
+    assert texts[0] == texts[1]

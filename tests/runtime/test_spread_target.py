@@ -1,0 +1,60 @@
+"""A target spread over several devices, its layers hooked by accelerate: here all devices are the CPU."""
+
+import copy
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from runtime import ModelPair, Randomness, build_decoder
+from tests.toys import tiny_llama
+
+accelerate = pytest.importorskip("accelerate")
+MAP = {
+    "model.embed_tokens": "cpu",
+    "model.layers.0": "cpu",
+    "model.layers.1": "cpu",
+    "model.norm": "cpu",
+    "lm_head": "cpu",
+}
+MAP |= {"model.rotary_emb": "cpu"}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"},
+        {"method": "speculative", "drafter": {"kind": "delayed_tree"}, "verifier": "traversal"},
+        {"preset": "pearl", "gamma": 3, "overlap": "streams"},
+    ],
+    ids=lambda config: config.get("preset", "") or config["verifier"],
+)
+def test_a_spread_target_decodes_the_same_text(config, temperature):
+    whole, draft = (tiny_llama(seed=seed).double() for seed in (0, 1))
+    spread = accelerate.dispatch_model(copy.deepcopy(whole), device_map=MAP, main_device="cpu", force_hooks=True)
+    pair = ModelPair(spread, draft)
+    assert pair.target.forward == "hugging_face" and "forward" in pair.target.not_compact
+    texts = [
+        build_decoder(made, config)
+        .generate([3, 1, 4], max_new_tokens=24, temperature=temperature, randomness=Randomness(5))
+        .tokens
+        for made in (ModelPair(whole, draft), pair)
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_load_spreads_the_target_and_places_the_draft(tmp_path, monkeypatch):
+    asked = []
+    load = AutoModelForCausalLM.from_pretrained
+
+    def noted(path, **options):
+        asked.append((path.name, options["device_map"]))
+        return load(path, **options)
+
+    monkeypatch.setattr("runtime.pair.AutoModelForCausalLM.from_pretrained", noted)
+    for name in ("target", "draft"):
+        tiny_llama().save_pretrained(tmp_path / name)
+    folders = tmp_path / "target", tmp_path / "draft"
+    pair = ModelPair.load(*folders, device_map={"": "cpu"}, draft_device="meta", dtype="float32")
+    assert asked == [("target", {"": "cpu"}), ("draft", None)]
+    assert pair.target.device.type == "cpu" and pair.draft.device.type == "meta"
