@@ -1,6 +1,8 @@
 """The GPU benchmark end to end on small shapes, and its arithmetic."""
 
 import json
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -175,3 +177,22 @@ def test_builtin_parameters_of_the_test_are_whole():
     from predictors.config import parse_config
 
     parse_config(BuiltinParameters, BUILTIN, "test")
+
+
+def test_measuring_needs_the_runtimes_packages_only():
+    code = "import sys, pipelines.gpu.__main__; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert "torch" in loaded
+    assert not loaded & {
+        "pandas",
+        "pyarrow",
+        "sklearn",
+        "scipy",
+        "matplotlib",
+        "lightning",
+        "mlflow",
+        "dvc",
+        "datasets",
+    }
