@@ -70,20 +70,20 @@ class RecordedSampler:
 
 
 class SamplingProgram:
-    """One shape of logits under one setting: the law of what was filled in last, and a token of that law."""
+    """One shape of logits under one setting: the law of what was filled in last, and a token of that law. The law has memory of
+    its own, as other programs (a controller's model) may run before its token is drawn."""
 
     def __init__(self, recorder: Recorder, logits: Tensor, settings: SamplingSettings) -> None:
         self._settings = settings
         self._logits = torch.zeros_like(logits)
         self._uniform = torch.zeros((*logits.shape[:-1], 1), dtype=torch.float64, device=logits.device)
+        self._probs = processed_law(self._logits, settings)
         self._run_law = recorder.record(self._law)
-        self._probs = self._run_law()
         self._run_token = recorder.record(self._token)
 
     def law(self, logits: Tensor) -> Tensor:
         self._logits.copy_(logits)
-        self._probs = self._run_law()
-        return self._probs.clone()
+        return self._run_law().clone()
 
     def token(self, chance: Uniform) -> Tensor:
         if not self._settings.greedy:
@@ -91,7 +91,7 @@ class SamplingProgram:
         return self._run_token().clone()
 
     def _law(self) -> Tensor:
-        return processed_law(self._logits, self._settings)
+        return self._probs.copy_(processed_law(self._logits, self._settings))
 
     def _token(self) -> Tensor:
         return self._probs.argmax(dim=-1) if self._settings.greedy else inverted(self._probs, self._uniform)

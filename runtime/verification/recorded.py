@@ -20,7 +20,8 @@ Rule = Callable[[TokenTree, Tensor], OutcomeLaw]
 
 
 class RecordedVerdicts:
-    """Draws the verdicts of one request by ``rule``, which ``name`` stands for."""
+    """Draws the verdicts of one request by ``rule``, which ``name`` stands for: two numbers of ``chance`` each, as `draw_verdict`
+    does."""
 
     def __init__(self, name: str, rule: Rule, settings: SamplingSettings, chance: Uniform, programs: Programs) -> None:
         self._name = name

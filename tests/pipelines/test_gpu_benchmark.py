@@ -1,6 +1,8 @@
 """The GPU benchmark end to end on small shapes, and its arithmetic."""
 
 import json
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -9,14 +11,17 @@ import torch
 from pipelines.builtin.builtin_pair import BuiltinParameters
 from pipelines.builtin.inflation import InflatedShape
 from pipelines.gpu import __main__ as command
-from pipelines.gpu import report
-from pipelines.gpu.bench import speeds
+from pipelines.gpu import ceilings, picture, report
+from pipelines.gpu.bench import Bench, _row, speeds
 from pipelines.gpu.ceilings import Ceilings, pass_bytes, pass_operations
 from pipelines.gpu.pairs import inflated
-from pipelines.gpu.picture import shares
 from pipelines.gpu.shapes import DRAFT_WIDTH, SHAPES, Sized, draft_shape
 from pipelines.gpu.sweep import floor_seconds
+from pipelines.measuring.arms import Run
+from predictors.rounds import RoundRecord, Span
+from predictors.sampling import SamplingSettings
 from runtime import ModelPair
+from runtime.recorder import CudaGraphs
 from tests.toys import tiny_llama
 
 
@@ -45,19 +50,61 @@ def test_bytes_and_operations_of_a_pass():
 
 
 def test_floors_of_branch_stages_take_the_longer_job():
-    models = [
-        tiny_llama(
-            10, hidden=4, layers=1, intermediate_size=8, num_attention_heads=1, num_key_value_heads=1, head_dim=4
-        )
-        for _ in range(2)
-    ]
-    ceilings = SimpleNamespace(pass_seconds=lambda model, tokens, context: 5.0 if model is models[0] else 2.0)
+    small = {"intermediate_size": 8, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 4}
+    models = [tiny_llama(10, hidden=4, layers=1, **small) for _ in range(2)]
+
+    def seconds(model, tokens, context):
+        return (5 if model is models[0] else 2) * tokens + context / 100
+
     pair = ModelPair(*models)
-    rounds = {"round_submitted": [2, 2], "round_levels": [4, 2], "round_idle_levels": [1, 0], "round_emitted": [1, 3]}
+    rounds = {"round_submitted": [2, 1], "round_levels": [4, 9], "round_idle_levels": [1, 0], "round_emitted": [1, 3]}
     beside = {"arm": "pearl-4", "prompt_tokens": 7, **rounds}
-    assert floor_seconds(ceilings, pair, beside) == 1 * 2 + max(5, 3 * 2) + 0 + max(5, 2 * 2)
+    first = 2.07 + max(15.07, 3 * 2.07)
+    assert floor_seconds(SimpleNamespace(pass_seconds=seconds), pair, beside) == pytest.approx(first + 9 * 2.08)
     chain = beside | {"arm": "chain-4"}
-    assert floor_seconds(ceilings, pair, chain) == (4 * 2 + 5) + (2 * 2 + 5)
+    whole = (4 * 2.07 + 15.07) + (9 * 2.08 + 10.08)
+    assert floor_seconds(SimpleNamespace(pass_seconds=seconds), pair, chain) == pytest.approx(whole)
+
+
+def test_a_copy_counts_what_it_reads_and_what_it_writes(monkeypatch):
+    monkeypatch.setattr(ceilings, "_median", lambda work, device: 1.0)
+    assert ceilings._copied(100, torch.device("cpu"), torch.bfloat16) == 400
+
+
+@pytest.mark.parametrize(("recordings", "runs", "left"), [([0], 1, 0), ([2, 1, 0], 3, 0), ([1] * 9, 4, 1)])
+def test_runs_that_record_are_run_again(monkeypatch, recordings, runs, left):
+    monkeypatch.setattr(CudaGraphs, "made", 0)
+    asked = iter(recordings)
+    ran = []
+
+    def arm(prompt, settings, seed):
+        ran.append(seed)
+        CudaGraphs.made += next(asked)
+        return Run([1, 2], None)
+
+    bench = Bench(torch.device("cpu"), torch.float32, None, None, prompts=1, new_tokens=2)
+    row = bench._timed(arm, [1], SamplingSettings(0.0), 4)
+    assert (len(ran), row["recorded"], set(ran)) == (runs, left, {5})
+
+
+def test_an_arm_that_stops_early_is_noticed():
+    bench = Bench(torch.device("cpu"), torch.float32, None, None, prompts=1, new_tokens=3)
+    with pytest.raises(AssertionError, match="gave 2 tokens, not 3"):
+        bench._timed(lambda *_: Run([1, 2], None), [1], SamplingSettings(0.0), 0)
+
+
+def test_a_virtual_clock_counts_both_jobs_once():
+    rounds = [RoundRecord(), RoundRecord(drafted=2, overlapped=0.25)]
+    row = _row(Run([1, 2], rounds), 1.0, SamplingSettings(0.0), 5)
+    assert row["seconds"] == 0.75 and row["virtual"] and row["round_drafted"] == [2]
+
+
+def test_a_branch_stage_and_its_jobs_are_read_off_the_timeline():
+    spans = [("draft", "draft", 0, 2), ("target", "wait", 0, 2), ("target", "target", 2, 4), ("target", "verify", 4, 5)]
+    spans += [("draft", "draft", 2, 5.5), ("draft", "controller", 5.5, 6), ("target", "wait", 5, 6)]
+    record = RoundRecord(timeline=[Span(*span) for span in spans])
+    assert picture._jobs(record) == (3, 4)
+    assert picture._stage(record) == 4
 
 
 def test_speeds_are_paired_with_plain_decoding():
@@ -72,8 +119,8 @@ def test_speeds_are_paired_with_plain_decoding():
 
 def test_idle_and_overlap_shares_of_streams():
     work = [[7, 0.0, 4.0], [9, 1.0, 3.0], [7, 6.0, 8.0], [9, 7.0, 10.0]]
-    assert shares(work) == pytest.approx({"idle_share": 0.2, "overlap_share": 0.3})
-    assert shares([]) == {}
+    assert picture.shares(work) == pytest.approx({"idle_share": 0.2, "overlap_share": 0.3})
+    assert picture.shares([]) == {}
 
 
 def test_inflation_to_another_number_format_keeps_the_function():
@@ -145,8 +192,8 @@ def test_its_report_is_drawn_and_names_every_aim(measured, capsys):
     page = measured.with_suffix(".md").read_text()
     for words in ("75 % of the bandwidth bound", "latency model's prediction", "1.1 times the longer", "near-tie"):
         assert words in page
-    for picture in measured.parent.glob("*.png"):
-        assert f"({picture.name})" in page
+    for plot in measured.parent.glob("*.png"):
+        assert f"({plot.name})" in page
 
 
 def test_a_part_that_fails_leaves_the_others(measured, tmp_path, monkeypatch, capsys):
@@ -175,3 +222,15 @@ def test_builtin_parameters_of_the_test_are_whole():
     from predictors.config import parse_config
 
     parse_config(BuiltinParameters, BUILTIN, "test")
+
+
+def test_measuring_needs_the_runtimes_packages_only():
+    code = "import sys, pipelines.gpu.__main__; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert "torch" in loaded
+    assert not loaded & TRAINING  # transformers looks for scipy by itself
+
+
+TRAINING = {"pandas", "pyarrow", "sklearn", "matplotlib", "lightning", "mlflow", "dvc", "datasets"}

@@ -5,9 +5,10 @@ import warnings
 import pytest
 import torch
 
-from runtime import ModelPair, Randomness, build_decoder
+from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.causal_model import CausalLanguageModel
 from runtime.memory import planned_memory
+from tests.bundles import random_bundle
 from tests.runtime.test_compact import CONFIGS, random_model
 from tests.runtime.test_recorded_decoding import BRANCHES, METHODS, PROMPT
 from tests.toys import tiny_llama
@@ -85,6 +86,18 @@ def test_the_host_waits_once_a_round(models, name, temperature):
         assert waits() == [1] * 5
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("feature_set", ["paper", "extended"])
+def test_heads_decide_as_by_plain_calls(models, tmp_path, feature_set):
+    folder = random_bundle(tmp_path / "b", ModelPair(*models), feature_set, gamma=3)
+
+    def decoded(path):
+        decoder = load_decoder(folder, ModelPair(*models, forward=path))
+        out = decoder.generate(PROMPT, max_new_tokens=24, temperature=0.0, eos_token_id=[])
+        return out.tokens, [record.drafted for record in out.rounds]
+
+    assert decoded("recorded") == decoded("compact")
 
 
 def test_memory_is_what_was_planned():

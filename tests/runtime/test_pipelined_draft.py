@@ -63,6 +63,13 @@ def test_rows_that_stayed_behind_would_be_noticed(models, monkeypatch):
     assert not torch.allclose(*outs, atol=1e-2)
 
 
+def test_a_hand_over_makes_room(models):
+    states = PipelinedDraft(copies(models[1]), steps=1).open(8), CausalLanguageModel(models[1], "compact").open(8)
+    for tokens in ([place % 30 for place in range(300)], [1]):
+        outs = [state.forward(tokens, last=1).logits for state in states]
+        torch.testing.assert_close(*outs, atol=1e-5, rtol=1e-5)
+
+
 def test_copies_that_differ_are_refused(models):
     with pytest.raises(ValueError, match="must be one model"):
         PipelinedDraft((models[1], tiny_llama(seed=1, layers=3).double()), steps=2)

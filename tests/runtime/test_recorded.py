@@ -203,3 +203,50 @@ def test_a_request_that_was_not_finite_leaves_nothing_behind():
     again = model.open(16)
     assert again._memory is memory
     torch.testing.assert_close(again.forward([1, 2, 3]).logits, expected)
+
+
+def test_memory_that_grew_serves_the_next_request_and_other_layers():
+    model = random_model(CONFIGS["llama"])
+    over_programs, plain = traced(model), CausalLanguageModel(model, "compact")
+    chunk = [(11 * place) % 60 for place in range(100)]
+    for layers in ((), (1,), (0, 3), ()):
+        states = [some.open(16, layers) for some in (over_programs, plain)]
+        for token in (1, 2):
+            assert_same(states, [token])
+        assert_same(states, [3, 4])
+        keep(states, range(4))
+        for _ in range(4):
+            assert_same(states, chunk)
+            keep(states, range(len(chunk)))
+        del states
+        gc.collect()
+
+
+def test_a_request_over_weights_that_were_replaced_keeps_its_memory_to_itself():
+    model = traced(random_model(CONFIGS["llama"]))
+    held, idle = model.open(16), model.open(16)
+    del idle
+    gc.collect()
+    before = held.forward([1, 2]).logits
+    with torch.no_grad():
+        model.model.lm_head.weight = torch.nn.Parameter(2 * model.model.lm_head.weight)
+    torch.testing.assert_close(model.open(16).forward([1, 2]).logits, 2 * before)
+    del held
+    gc.collect()
+    for state in [model.open(16), model.open(16)]:
+        torch.testing.assert_close(state.forward([1, 2]).logits, 2 * before)
+
+
+def test_memory_that_serves_nobody_any_more_is_given_back():
+    model = traced(random_model(CONFIGS["llama"]))
+    model.open(16)
+    gc.collect()
+    assert len(model._slots) == 1
+    longer = model.open(2000)
+    assert not model._slots, "too small"
+    del longer
+    gc.collect()
+    assert len(model._slots) == 1
+    with torch.no_grad():
+        model.model.lm_head.weight = torch.nn.Parameter(2 * model.model.lm_head.weight)
+    assert model.forward == "recorded" and not model._slots, "of other weights"

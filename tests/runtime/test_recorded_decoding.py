@@ -148,3 +148,31 @@ def test_a_model_may_be_its_own_draft(models):
         for made in (ModelPair(models[0], models[0], forward="compact"), both)
     ]
     assert texts[0] == texts[1]
+
+
+def test_a_pair_serves_rules_and_settings_in_turn(models):
+    plain, shared = pair(models, "compact"), pair(models, "recorded")
+    for options in ({"temperature": 1.0}, {"temperature": 0.6}, {"temperature": 1.0, "top_k": 4}):
+        for name in ("block", "tokenwise"):
+            texts = [
+                build_decoder(some, METHODS[name])
+                .generate(PROMPT, max_new_tokens=24, randomness=Randomness(7), eos_token_id=[], **options)
+                .tokens
+                for some in (plain, shared)
+            ]
+            assert texts[0] == texts[1], (name, options)
+
+
+@pytest.mark.parametrize("feature_set", ["paper", "extended"])
+def test_a_heads_calibration_is_in_its_program(models, tmp_path, feature_set):
+    def biased(card):
+        card["calibration"] = {"temperature": 2.0, "bias": [3.0, -2.0, 1.0]}
+
+    folder = random_bundle(tmp_path / "b", pair(models, "compact"), feature_set, gamma=3, change=biased)
+
+    def forecasts(path):
+        out = load_decoder(folder, pair(models, path)).generate(PROMPT, max_new_tokens=24, randomness=Randomness(7))
+        return [record.forecasts for record in out.rounds]
+
+    plain = forecasts("compact")
+    assert any(plain) and plain == forecasts("recorded")
