@@ -44,8 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu" and not args.tiny:
         print(
-            "there is no CUDA device here, and on a CPU these shapes take hours. Run this on the GPU, or with --tiny to try the "
-            "command.",
+            "there is no CUDA device here, and on a CPU these shapes take hours. Run this on the GPU, or try the command with "
+            "--tiny --pair data/pystdlib/pair after make repro.",
             file=sys.stderr,
         )
         return 2
