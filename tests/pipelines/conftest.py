@@ -15,6 +15,7 @@ from pipelines.builtin.language_model import Shape, new_model
 from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.pair import run
 from pipelines.tracking import new_client
+from tests.pipelines.report_stage import stage, write_inputs
 from tests.servers import mlflow_server, postgresql, postgresql_programs
 
 SERVER_LOG = pytest.StashKey[Path]()
@@ -137,3 +138,25 @@ def save_model(tokenizer, tmp_path_factory):
         return folder
 
     return save
+
+
+@pytest.fixture(scope="session")
+def report_inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    write_inputs(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def report_folder(report_inputs):
+    return stage(report_inputs, report_inputs / "data" / "p" / "reports")
+
+
+@pytest.fixture(scope="session")
+def report_timing(report_folder):
+    return json.loads((report_folder / "timing.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def report_quality(report_folder):
+    return json.loads((report_folder / "quality.json").read_text())
