@@ -1,4 +1,4 @@
-"""Measure one GPU: `python -m pipelines.gpu docs/gpu` (needs torch, transformers, numpy and safetensors; under ten minutes).
+"""Measure one GPU: `python -m pipelines.gpu docs/gpu` (needs torch, transformers, numpy and safetensors).
 
 Trains the pair on the device first (a minute or two; kept in --pair for the next time), then measures part by part and writes
 OUTPUT/<device>.json after each: what a part has found survives whatever comes later, and a part that fails says why and leaves
