@@ -67,12 +67,17 @@ def served_features(spec: FeatureSpec, root: "Root", law: "NextLaw | None") -> T
     ``root`` must hold the target's hidden states and the newest token's embedding.
     """
     assert root.hidden_KD is not None and root.embedding_E is not None
-    state_S = state_vector(root.hidden_KD, root.embedding_E)
+    state_S = state_vector(root.hidden_KD, root.embedding_E).float()
     previous = root.previous
     drafted, accepted = (-1, 0) if previous is None else (previous.submitted, previous.accepted_in_sequence)
-    confidence, entropy = (0.0, 0.0) if law is None else (float(law.confidence), float(law.entropy))
+    confidence, entropy = (0.0, 0.0) if law is None else (law.confidence, law.entropy)
     scalars = scalar_features(spec, drafted, accepted, confidence, entropy)
-    return torch.cat([state_S.float(), torch.tensor(scalars, device=state_S.device)]).unsqueeze(0)
+    return torch.cat([state_S, *(_one(scalar, state_S) for scalar in scalars)]).unsqueeze(0)
+
+
+def _one(scalar: float | Tensor, like: Tensor) -> Tensor:
+    """``scalar`` as a tensor [1] beside ``like``, which a device need not wait for."""
+    return scalar.to(like).reshape(1) if isinstance(scalar, Tensor) else like.new_full((1,), scalar)
 
 
 def assemble(

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from predictors.calibration import Calibration
 from predictors.features import FeatureSpec
 
 CLASSES = ("none", "some", "all")  # H-RAD's
@@ -104,6 +105,13 @@ class ServedHead:
         for weight, bias in self._layers[:-1]:
             values = nn.functional.linear(values, weight, bias).relu_()
         return nn.functional.linear(values, *self._layers[-1]), whereabouts(reduced)
+
+    def row(self, features: Tensor, calibration: Calibration, bias: Tensor) -> Tensor:
+        """Probabilities [L] of raw features [1, S + C], then where these lie: one read by the host. ``bias`` [L] is the
+        ``calibration``'s, on the network's device."""
+        logits, place = self(features)
+        probabilities = calibration.probabilities(logits, bias)
+        return torch.cat([probabilities, place.to(probabilities.dtype)], dim=1)[0]
 
 
 def squared_distance(reduced: Tensor) -> Tensor:

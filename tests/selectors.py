@@ -53,4 +53,4 @@ def balance(decoder, settings):
     controller.expected = recorded
     law_of(decoder, 3, settings)
     del controller.expected
-    controller._served._layers[-1][1].sub_(torch.tensor(np.mean(logs, axis=0), dtype=torch.float32))
+    controller.network.head[-1].bias.data.sub_(torch.tensor(np.mean(logs, axis=0), dtype=torch.float32))

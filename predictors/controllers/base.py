@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from predictors.actions import Action
@@ -23,6 +24,26 @@ class Recorder(Protocol):
     def record(self, function: Program[T]) -> Program[T]:
         """Run ``function`` and return what runs it again over the same memory. Programs of one recorder run one by one."""
         ...
+
+
+class Rerun:
+    """A function of one tensor that is asked over and over: plain calls, or, with a ``recorder``, one of its programs for every
+    shape, whose result holds until another program runs."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], recorder: Recorder | None = None) -> None:
+        self._function = function
+        self._recorder = recorder
+        self._recorded: dict[torch.Size, tuple[Tensor, Program[Tensor]]] = {}  # a program, and the tensor that it reads
+
+    def __call__(self, given: Tensor) -> Tensor:
+        if self._recorder is None:
+            return self._function(given)
+        if given.shape not in self._recorded:
+            read = given.clone()
+            self._recorded[given.shape] = read, self._recorder.record(lambda: self._function(read))
+        read, run = self._recorded[given.shape]
+        read.copy_(given)
+        return run()
 
 
 class Session:

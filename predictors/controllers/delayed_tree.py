@@ -11,6 +11,7 @@ Where choosing does not pay at all, calibration leaves it unasked.
 
 import copy
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -79,8 +80,6 @@ class DelayedTree(LearnedController):
         if self.rule.asks:
             self.layers, self.draft_layers = self.spec.layers, self.spec.draft_layers
         self.network = build_selector(self.spec, bundle.tensors, bundle.source)
-        self._device = torch.device("cpu")
-        self._served = ServedSelector(self.network, self._device)
         self.guard = Guard(self.kind, self.contract, "the best static tree")
 
     @property
@@ -108,10 +107,11 @@ class DelayedTree(LearnedController):
         """Expected tokens [A] and seconds [A] of a step at ``root`` by action, and the squared distance of its features from the
         training rows."""
         features = assembled(state_of(root) if self.layers else None, scalars_of(root))
-        if features.device != self._device:
-            self._served, self._device = ServedSelector(self.network, features.device), features.device
-        logs_A, distance = self._served(features)
-        return logs_A.double().exp().cpu().numpy(), self.prices.at(root.root.position), float(distance)
+        *logs_A, distance = self.said(features).tolist()
+        return np.exp(logs_A), self.prices.at(root.root.position), distance
+
+    def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:
+        return ServedSelector(self.network, device).row
 
     def at_latency(self, profile: LatencyProfile, reprice: bool) -> "DelayedTree":
         measured = prices(profile, str(self.verifier), self.actions, self.traffic, self.spec.state_size)

@@ -14,8 +14,9 @@ Shape suffixes: E nodes of a level, F features.
 import copy
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -200,8 +201,11 @@ class EarlyStop(LearnedController):
     def predict(self, laws: Sequence[NextLaw]) -> tuple[list[float], float, tuple[float, ...]]:
         """Probabilities of acceptance [E] at a level's nodes, the largest squared distance of their features from the training
         rows, and the first node's sketch."""
-        features_EF = torch.stack([self.features(law) for law in laws])
-        return served_chances(self.network.to(features_EF.device), self.calibration, features_EF)
+        said, count = self.said(torch.stack([self.features(law) for law in laws])).tolist(), len(laws)
+        return said[:count], said[count], tuple(said[count + 1 :])
+
+    def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:
+        return partial(served_chances, copy.deepcopy(self.network).to(device), self.calibration)
 
     def features(self, law: NextLaw) -> Tensor:
         """Raw features [F] in float32."""

@@ -8,6 +8,7 @@ rows or returns NaN, the round is decoded at the best static γ, with one warnin
 Shape suffixes: L classes of the head, S state size.
 """
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from predictors.bundle import REMEDY, Bundle
 from predictors.calibration import Calibration
 from predictors.config import parse_config
-from predictors.controllers.base import Program, Recorder, Session
+from predictors.controllers.base import Session
 from predictors.controllers.guard import Guard
 from predictors.controllers.learned import LearnedController
 from predictors.decision_rule import Thresholds
@@ -107,10 +108,6 @@ class HeadController(LearnedController):
                     f"{where}: {self.kind} at gamma={self.gamma} has {self.num_classes} classes, but {what} has {count}. "
                     f"{REMEDY}"
                 )
-        self._device = torch.device("cpu")
-        self._served = ServedHead(self.network, self._device)
-        self._recorder: Recorder | None = None
-        self._recorded: tuple[Tensor, Program[Tensor]] | None = None  # a program, and the features that it reads
         self.guard = Guard(self.kind, self.contract, self._static_setting())
 
     @property
@@ -148,30 +145,13 @@ class HeadController(LearnedController):
             raise ValueError(
                 f"{self.kind} needs target hidden states, and this decoder taps none. Build it with build_decoder."
             )
-        features = self.features(root, law)
-        if features.device != self._device:
-            self._served, self._device = ServedHead(self.network, features.device), features.device
-            self._recorded = None
-        said = (self._said(features) if self._recorder is None else self._rerun(features, self._recorder)).cpu()
+        said = self.said(self.features(root, law))
         distance, *sketch = said[self.num_classes :].tolist()
         return said[: self.num_classes], distance, tuple(sketch)
 
-    def record_with(self, recorder: Recorder) -> None:
-        self._recorder, self._recorded = recorder, None
-
-    def _said(self, features: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Probabilities, squared distance and sketch in one row, which the host reads at once."""
-        logits, place = self._served(features)
-        probabilities = self.calibration.probabilities(logits, bias)
-        return torch.cat([probabilities, place.to(probabilities.dtype)], dim=1)[0]
-
-    def _rerun(self, features: Tensor, recorder: Recorder) -> Tensor:
-        if self._recorded is None:
-            read, bias = features.clone(), features.new_tensor(self.calibration.bias)
-            self._recorded = read, recorder.record(lambda: self._said(read, bias))
-        read, run = self._recorded
-        read.copy_(features)
-        return run()
+    def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:
+        served, bias = ServedHead(self.network, device), torch.tensor(self.calibration.bias, device=device)
+        return lambda features: served.row(features, self.calibration, bias)
 
     def features(self, root: Root, law: NextLaw | None) -> Tensor:
         """Raw features [1, S + C] of a round (`predictors.features`)."""

@@ -1,14 +1,15 @@
 """What learned controllers share: they are made of an exported bundle, and a row of features has outputs without any decoding."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from predictors.bundle import Bundle, read_bundle
 from predictors.config import parse_config
-from predictors.controllers.base import Controller
+from predictors.controllers.base import Controller, Recorder, Rerun
 
 Learned = TypeVar("Learned", bound="LearnedController")
 
@@ -29,7 +30,23 @@ class BundleConfig:
 class LearnedController(Controller):
     """The controller of an exported bundle (`predictors.bundle`)."""
 
+    _recorder: Recorder | None = None
+    _asked: tuple[torch.device, Rerun] | None = None  # where its network was asked the last time
+
     def __init__(self, bundle: Bundle) -> None:
+        raise NotImplementedError
+
+    def record_with(self, recorder: Recorder) -> None:
+        self._recorder, self._asked = recorder, None
+
+    def said(self, features: Tensor) -> Tensor:
+        """What the network says of raw ``features``, on the host: one read, wherever they are."""
+        if self._asked is None or self._asked[0] != features.device:
+            self._asked = features.device, Rerun(self.serve(features.device), self._recorder)
+        return self._asked[1](features).cpu()
+
+    def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:
+        """The network on ``device`` as a function of raw features, all that is read of it in one row."""
         raise NotImplementedError
 
     @property

@@ -83,16 +83,16 @@ def state_of(root: TreeRoot) -> Tensor:
 
 
 def scalars_of(root: TreeRoot) -> Tensor:
-    """The scalars [C] in float32, in the order of `SCALARS`."""
+    """The scalars [C] in float32, in the order of `SCALARS`, where the draft's law is: nothing is read by the host."""
     settings = root.root.settings
     laws_3V = torch.stack([root.models.target_probs_V, root.models.draft_probs_V, root.law.probs_V]).float()
     expected_33 = laws_3V @ laws_3V.clamp(min=FLOOR).log().T  # [i, j]: the log of law j under law i
-    distance = (laws_3V[0] - laws_3V[1]).abs().sum()
-    (own, cross, _), (back, draft_own, _), (_, _, root_own) = expected_33.tolist()
-    known = [root.root.position, settings.temperature, settings.top_p]
-    return torch.tensor([-own, -draft_own, own - cross, draft_own - back, float(distance), -root_own, *known])
+    own_3, crossed_2 = expected_33.diagonal(), expected_33[:2, :2].flip(1).diagonal()
+    distance_1 = (laws_3V[:1] - laws_3V[1:2]).abs().sum(1)
+    known = [laws_3V.new_full((1,), value) for value in (root.root.position, settings.temperature, settings.top_p)]
+    return torch.cat([-own_3[:2], own_3[:2] - crossed_2, distance_1, -own_3[2:], *known])
 
 
 def assembled(states: Tensor | None, scalars: Tensor) -> Tensor:
     """Features [..., S + C] in float32 of states [..., S], if they are read, and scalars [..., C]."""
-    return scalars if states is None else torch.cat([states.float(), scalars.to(states.device)], dim=-1)
+    return scalars if states is None else torch.cat([states.float(), scalars], dim=-1)

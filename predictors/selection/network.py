@@ -104,6 +104,11 @@ class ServedSelector:
         distance = squared_distance(((reduced - self._centre) / self._spread).unsqueeze(0))[0]
         return torch.addmv(bias, weight, values), distance
 
+    def row(self, features: Tensor) -> Tensor:
+        """g [A], then the squared distance, of raw features: one read by the host."""
+        logs_A, distance = self(features)
+        return torch.cat([logs_A, distance.reshape(1)])
+
     def _reduced(self, features: Tensor) -> Tensor:
         if self._num_blocks:
             return torch.addmv(self._shift, self._joint, features)

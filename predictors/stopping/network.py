@@ -73,16 +73,13 @@ class StopNetwork(nn.Module):
         return logits
 
 
-def served_chances(
-    network: StopNetwork, calibration: StopCalibration, features_EF: Tensor
-) -> tuple[list[float], float, tuple[float, ...]]:
-    """Calibrated chances of raw rows, the largest squared distance of them from the training rows, and the first row's sketch
-    (`predictors.network.SKETCH`): one read by the host."""
+def served_chances(network: StopNetwork, calibration: StopCalibration, features_EF: Tensor) -> Tensor:
+    """Calibrated chances [E] of raw rows, the largest squared distance of them from the training rows, and the first row's sketch
+    (`predictors.network.SKETCH`), one behind the other: one read by the host."""
     standard_EF = network.standard(features_EF)
     chances_E = calibration.probabilities(network.logits(standard_EF))
     distance = squared_distance(standard_EF).max().reshape(1)
-    read, count = torch.cat([chances_E, distance, standard_EF[0, :SKETCH]]).tolist(), len(chances_E)
-    return read[:count], read[count], tuple(read[count + 1 :])
+    return torch.cat([chances_E, distance, standard_EF[0, :SKETCH]])
 
 
 def build_stop_network(

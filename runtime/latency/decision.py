@@ -17,9 +17,11 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from predictors.actions import ActionSet
 from predictors.calibration import Calibration
+from predictors.controllers.base import Rerun
 from predictors.features import FEATURE_SETS, FeatureSpec, served_features
 from predictors.network import HRADNetwork, ServedHead
 from predictors.sampling import SamplingSettings
@@ -33,6 +35,7 @@ from runtime.adapter import LanguageModel
 from runtime.latency.cells import Cell, timed
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
+from runtime.recorder import recorder_for
 
 SAMPLED = SamplingSettings(0.6)
 TOP = 10  # probabilities that a stop model reads of a law
@@ -47,7 +50,7 @@ class Laws:
         self._logits_V = torch.rand(vocabulary_size, generator=generator).to(device)
         self._probs_V = processed_law(self._logits_V, SAMPLED)
 
-    def behind(self, root: Root, hidden_KD: torch.Tensor | None = None) -> NextLaw:
+    def behind(self, root: Root, hidden_KD: Tensor | None = None) -> NextLaw:
         """The law behind ``root``, as if it had just come from the draft."""
         return NextLaw(root, SAMPLED, 0, self._logits_V, self._probs_V, hidden_KD)
 
@@ -66,18 +69,22 @@ class Decision:
         hidden = (num_features - scalars) // (TAPPED + 1)
         embedding = num_features - scalars - TAPPED * hidden
         self._spec = FeatureSpec("extended", tuple(range(TAPPED)), hidden, embedding, gamma=8)
-        self._served = ServedHead(HRADNetwork(self._spec.state_size, scalars, None).eval(), device)
+        served, calibration = (
+            ServedHead(HRADNetwork(self._spec.state_size, scalars, None).eval(), device),
+            Calibration(),
+        )
+        self._bias = torch.tensor(calibration.bias, device=device)
+        self._rerun = Rerun(lambda features: served.row(features, calibration, self._bias), recorder_for(device))
         self._hidden_KD = torch.randn(TAPPED, hidden, generator=generator).to(device)
         self._embedding_E = torch.randn(embedding, generator=generator).to(device)
-        self._laws, self._calibration = laws, Calibration()
+        self._laws = laws
 
     @torch.inference_mode()
     def take(self) -> tuple[int, float]:
         """The likeliest class and the squared distance."""
         root = Root(32, 1, SAMPLED, None, self._hidden_KD, self._embedding_E)
-        logits, place = self._served(served_features(self._spec, root, self._laws.behind(root)))
-        probabilities = self._calibration.probabilities(logits)
-        return int(probabilities[0].argmax()), place[0].tolist()[0]
+        said = self._rerun(served_features(self._spec, root, self._laws.behind(root))).cpu()
+        return int(said[: len(self._bias)].argmax()), said[len(self._bias) :].tolist()[0]
 
 
 class Choice:
@@ -89,7 +96,8 @@ class Choice:
     ) -> None:
         layers = (1,) if hidden[0] else ()
         self._spec = SelectionSpec(layers, layers, *hidden, ActionSet().actions)
-        self._served = ServedSelector(SelectorNetwork(self._spec).eval(), device)
+        served = ServedSelector(SelectorNetwork(self._spec).eval(), device)
+        self._rerun = Rerun(served.row, recorder_for(device))
         random = partial(torch.rand, generator=generator)
         self._logits_2V = random(2, vocabulary_size).to(device)
         self._target_V = random(vocabulary_size).softmax(0).to(device)
@@ -103,8 +111,9 @@ class Choice:
         root = Root(32, 1, SAMPLED, None, self._states[0])
         models = BothModels(self._target_V, laws_2V[0], self._states[1])
         seen = TreeRoot(NextLaw(root, SAMPLED, 0, self._logits_2V[1], laws_2V[1]), lambda: models)
-        logs_A, distance = self._served(assembled(state_of(seen) if self._spec.layers else None, scalars_of(seen)))
-        return int((logs_A.double().exp().cpu().numpy() - self._seconds_A).argmax()), float(distance)
+        features = assembled(state_of(seen) if self._spec.layers else None, scalars_of(seen))
+        *logs_A, distance = self._rerun(features).tolist()
+        return int((np.exp(logs_A) - self._seconds_A).argmax()), distance
 
 
 class Question:
@@ -114,17 +123,16 @@ class Question:
         self._spec, self._inputs = StopSpec((1,), hidden, TOP), inputs
         self.features = self._spec.size(inputs)
         shape = NetworkShape(hidden_sizes=(64,) if inputs == LAW else (512, 128))
-        self._network = StopNetwork(self.features, shape).eval().to(device)
-        self._calibration = StopCalibration()
+        network = StopNetwork(self.features, shape).eval().to(device)
+        self._rerun = Rerun(partial(served_chances, network, StopCalibration()), recorder_for(device))
         self._laws = laws
         self._hidden_KD = torch.rand(1, hidden, generator=generator).to(device)
 
     @torch.inference_mode()
-    def take(self) -> tuple[list[float], float, tuple[float, ...]]:
+    def take(self) -> list[float]:
         """The chance, the squared distance and the features' sketch."""
         law = self._laws.behind(Root(32, 1, SAMPLED, None), self._hidden_KD)
-        features_F = features_of(law, self._spec, self._inputs)
-        return served_chances(self._network, self._calibration, features_F.unsqueeze(0))
+        return self._rerun(features_of(law, self._spec, self._inputs).unsqueeze(0)).tolist()
 
 
 def question_cells(

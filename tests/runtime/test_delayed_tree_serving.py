@@ -95,7 +95,7 @@ def test_prices_enter_the_choice(pair, tmp_path):
 
     flat = {"sharp": 0.0}
     decoder = load_decoder(selector_bundle(tmp_path / "b", pair, ACTIONS[:2], change=dearer, margin=-9.0, **flat), pair)
-    decoder.controller._served._layers[-1][1].copy_(torch.tensor([0.0, 0.5]))
+    decoder.controller.network.head[-1].bias.data.copy_(torch.tensor([0.0, 0.5]))
     names = chosen_trees(decoder)
     decoder.generate([1, 2, 3], max_new_tokens=40, temperature=1.0, randomness=Randomness(0))
     assert names[0] == "chain-2" and set(names[1:]) == {"chain-1"}
@@ -121,7 +121,7 @@ def test_a_selector_that_cannot_be_trusted_stands_aside(tiny_pair, tmp_path, fau
 
     decoder = load_decoder(selector_bundle(tmp_path / "b", tiny_pair, ACTIONS[:3], change=distrust), tiny_pair)
     if fault == "nan":
-        decoder.controller._served._layers[-1][1].fill_(float("nan"))
+        decoder.controller.network.head[-1].bias.data.fill_(float("nan"))
     settings = SamplingSettings(1.0)
     with pytest.warns(UserWarning, match=reason):
         law = law_of(decoder, 3, settings)

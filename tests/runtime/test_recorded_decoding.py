@@ -4,10 +4,9 @@ import gc
 
 import pytest
 
-from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from runtime import ModelPair, Randomness, build_decoder
 from runtime.causal_model import CausalLanguageModel
 from runtime.recorder import Programs
-from tests.bundles import random_bundle
 from tests.runtime.recording import Marked, OnDevice, Traced
 from tests.toys import tiny_llama
 
@@ -105,27 +104,6 @@ def reads_of(decoder, temperature):
     return counts[1:]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("feature_set", ["paper", "extended"])
-def test_a_head_is_asked_by_a_program(models, tmp_path, feature_set, temperature):
-    folder = random_bundle(tmp_path / "b", pair(models, "compact"), feature_set, gamma=3)
-
-    def decoded(path):
-        decoder = load_decoder(folder, pair(models, path))
-        out = decoder.generate(PROMPT, max_new_tokens=24, temperature=temperature, randomness=Randomness(7))
-        return out.tokens, [record.drafted for record in out.rounds]
-
-    plain = decoded("compact")
-    assert len(set(plain[1])) > 1, "the head decides something"
-    assert decoded("recorded") == plain
-
-
-def test_a_question_before_drafting_is_one_more_read(models, tmp_path):
-    recorded = pair(models, "recorded", Marked)
-    decoder = load_decoder(random_bundle(tmp_path / "b", recorded, "paper", gamma=3, rule={"epsilon": 0.0}), recorded)
-    assert max(reads_of(decoder, temperature=1.0)) == 1 + 1 + 2  # the verdict, the head, ε on two laws
-
-
 @pytest.mark.parametrize("overlap", ["none", "streams"])
 def test_a_request_that_is_over_holds_no_memory(models, overlap):
     """Three decoders of one pair take turns with one memory a model."""
@@ -161,18 +139,3 @@ def test_a_pair_serves_rules_and_settings_in_turn(models):
                 for some in (plain, shared)
             ]
             assert texts[0] == texts[1], (name, options)
-
-
-@pytest.mark.parametrize("feature_set", ["paper", "extended"])
-def test_a_heads_calibration_is_in_its_program(models, tmp_path, feature_set):
-    def biased(card):
-        card["calibration"] = {"temperature": 2.0, "bias": [3.0, -2.0, 1.0]}
-
-    folder = random_bundle(tmp_path / "b", pair(models, "compact"), feature_set, gamma=3, change=biased)
-
-    def forecasts(path):
-        out = load_decoder(folder, pair(models, path)).generate(PROMPT, max_new_tokens=24, randomness=Randomness(7))
-        return [record.forecasts for record in out.rounds]
-
-    plain = forecasts("compact")
-    assert any(plain) and plain == forecasts("recorded")
