@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from predictors.signals import NextLaw
-from runtime.device import on_device
-from runtime.drafting.multi_candidate import most_likely, without_replacement
+from runtime.drafting.distinct import most_likely, read_rows
+from runtime.drafting.sampler import Sampler
 from runtime.randomness import Chance
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import VERIFIERS
@@ -26,17 +26,25 @@ from runtime.verification.outcome import OutcomeLaw, normalised, normalised_or
 
 @dataclass(frozen=True)
 class Candidates:
-    """``tokens`` [K] int64 in the order of their draws, all distinct; ``draft_V`` [V], the law they come from."""
+    """``tokens`` [K] int64 in the order of their draws, all distinct; ``draft_V`` [V], the law they come from. Where the host
+    has read none of it yet, the first ``number`` (0-d) of them are meant."""
 
     tokens: Tensor
     draft_V: Tensor
     kind: str
+    number: Tensor | None = None
 
     @cached_property
     def token_list(self) -> list[int]:
         """Tokens on the host."""
         tokens: list[int] = self.tokens.tolist()
         return tokens
+
+    def read(self, tokens: list[int]) -> "Candidates":
+        """The same, now that the host has read their ``number`` and knows these ``tokens``."""
+        known = Candidates(self.tokens[: len(tokens)], self.draft_V, self.kind)
+        vars(known)["token_list"] = tokens
+        return known
 
     def place(self, token: int) -> int | None:
         """Which candidate ``token`` is; ``None`` if it is none."""
@@ -59,19 +67,14 @@ class Candidates:
         return VERIFIERS["rrs_without_replacement"](tree, target_V.expand(count + 1, -1))
 
 
-def draw_candidates(kind: str, law: NextLaw, count: int, randomness: Chance) -> Candidates:
-    """``count`` tokens for a branch point of ``law``, fewer where fewer are possible."""
+def draw_candidates(kind: str, law: NextLaw, count: int, sampler: Sampler) -> Candidates:
+    """``count`` tokens for a branch point of ``law``, fewer where fewer are possible; unread if ``sampler`` does not read."""
     if kind == "match":
-        tokens = most_likely(law.logits_V.unsqueeze(0), count)[0]
-    elif kind == "rrs":
-        tokens = without_replacement(law.probs_V.unsqueeze(0), count, randomness)[0]
+        row = most_likely(law.logits_V.unsqueeze(0), count)[0]
     else:
-        tokens = most_likely(law.probs_V.log().unsqueeze(0), count - 1)[0] if count > 1 else []
-        rest_V = _without(law.probs_V, on_device(tokens, law.probs_V.device))
-        tokens += [int(randomness.categorical(rest_V))] if bool(rest_V.any()) else []
-    candidates = Candidates(on_device(tokens, law.probs_V.device), law.probs_V, kind)
-    vars(candidates)["token_list"] = tokens  # known before they go to a device
-    return candidates
+        row = sampler.distinct(law.probs_V.unsqueeze(0), count, count - 1 if kind == "hybrid" else 0)[0]
+    drawn = Candidates(row[:-1], law.probs_V, kind, row[-1])
+    return drawn.read(read_rows(row.unsqueeze(0))[0]) if sampler.reads else drawn
 
 
 def draw_at_branch_point(candidates: Candidates, target_V: Tensor, randomness: Chance) -> tuple[int, int | None]:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from runtime.drafting.draft import require_temperature
 
 K_RULES: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil}
@@ -82,8 +84,8 @@ class BranchConfig:
             )
         require_temperature(self.draft_temperature)
 
-    def num_branches(self, confidence: float) -> int:
-        """Branches at a point whose law has maximum ``confidence``."""
+    def num_branches(self, confidence: float | Tensor) -> int:
+        """Branches at a point whose law has maximum ``confidence``, which is read if they depend on it."""
         if self.k_rule == "const":
             return self.k_max
-        return max(1, K_RULES[self.k_rule](self.k_max * (1 - confidence)))
+        return max(1, K_RULES[self.k_rule](self.k_max * (1 - float(confidence))))

@@ -12,74 +12,22 @@ vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from predictors.controllers import Controller
-from predictors.rounds import Forecast
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.branching.candidates import Candidates, draw_candidates
 from runtime.branching.config import BranchConfig
+from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
 from runtime.clock import PhaseClock, Stretch
 from runtime.drafting.chain import Chain, ChainDraft
 from runtime.drafting.views import Row
 from runtime.randomness import Chance
 from runtime.request import Request
-from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """What became of a round: ``accepted`` pending tokens, the ``newest`` token behind them, and the branch that it is in."""
-
-    accepted: int
-    newest: int
-    branch: int | None = None
-
-
-@dataclass(frozen=True)
-class Pending:
-    """The block that the target verifies next: ``tokens`` [m] int64 and the laws [m, V] they were drawn from. ``levels`` were
-    drafted for it with the target idle, ``trimmed`` ones dropped from the branch that survived; ``laws`` only for observers;
-    ``forecasts`` are the controller's."""
-
-    tokens: Tensor
-    draft_probs: Tensor
-    levels: int
-    trimmed: int
-    bypassed: bool
-    laws: list[NextLaw]
-    stretches: list[Stretch]
-    forecasts: tuple[Forecast, ...] = ()
-
-    @cached_property
-    def tree(self) -> TokenTree:
-        """The block as a tree to verify."""
-        if not len(self.tokens):
-            return EMPTY_TREE
-        return chain_tree(self.tokens, torch.cat([self.draft_probs, torch.zeros_like(self.draft_probs[:1])]))
-
-
-@dataclass(frozen=True)
-class Branches:
-    """What was drafted beside the target: ``candidates`` at the branch point (``None``: there is none), ``levels`` of draft steps
-    and ``drafted`` tokens. ``law_known``: the law at the branch point was there before."""
-
-    candidates: Candidates | None = None
-    levels: int = 0
-    drafted: int = 0
-    law_known: bool = False
-    stretches: list[Stretch] = field(default_factory=list)
-
-    @property
-    def num_candidates(self) -> int:
-        return 0 if self.candidates is None else len(self.candidates.tokens)
-
-
-NO_BRANCHES = Branches()
 NO_TOKENS, NO_LAWS = torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
 
 
@@ -169,20 +117,20 @@ class BranchDraft(ChainDraft):
         known = self._pending.next_law is not None
         law = self._branch_point()
         wanted = self._session.branch_count(law)
-        count = self._config.num_branches(float(law.confidence)) if wanted is None else wanted
+        count = self._config.num_branches(law.confidence) if wanted is None else wanted
         if count < 0:
             raise ValueError(f"a controller's branch_count must be >= 0 or None, got {count}.")
         if count == 0:
             return NO_BRANCHES
-        candidates = draw_candidates(self._kind, law, count, self._randomness)
+        candidates = draw_candidates(self._kind, law, count, self._sampler)
         parent = self._num_nodes - 1
-        for drawn, token in zip(candidates.tokens, candidates.token_list, strict=True):
-            self._branches.append(Branch([self._new_node()], [drawn], [token]))
+        for drawn in candidates.tokens:
+            self._branches.append(Branch([self._new_node()], [drawn], []))
         if self._config.retention == "prior":
             length = min(length, self._cap)
         self._clock.lap("draft")
         levels = 1 + self._grow(length, parent)
-        self._read_tokens()
+        candidates = self._read(candidates)
         drafted = sum(len(branch.drawn) for branch in self._branches)
         self._clock.lap("draft")
         return Branches(candidates, levels, drafted, known, self._clock.stretches())
@@ -199,7 +147,7 @@ class BranchDraft(ChainDraft):
         growing = list(self._branches)
         deepest = 0
         for depth in range(length):
-            if self._sampler.reads or not depth:
+            if self._sampler.reads:
                 self._read_tokens()
                 growing = [branch for branch in growing if branch.tokens[-1] not in self._eos_tokens]
             if not growing:
@@ -231,13 +179,24 @@ class BranchDraft(ChainDraft):
                 going.append(branch)
         return going
 
-    def _read_tokens(self) -> None:
-        """Read on the host, all at once, what was drawn since the last time."""
+    def _read_tokens(self, along: Sequence[Tensor] = ()) -> list[int]:
+        """Read on the host, all at once, what was drawn since the last time, and what is read ``along`` (0-d)."""
         unread = [(branch, token) for branch in self._branches for token in branch.drawn[len(branch.tokens) :]]
-        if unread:
-            tokens = torch.stack([token for _, token in unread]).tolist()
-            for (branch, _), token in zip(unread, tokens, strict=True):
-                branch.tokens.append(token)
+        if not unread and not along:
+            return []
+        numbers: list[int] = torch.stack([*along, *(token for _, token in unread)]).tolist()
+        for (branch, _), token in zip(unread, numbers[len(along) :], strict=True):
+            branch.tokens.append(token)
+        return numbers[: len(along)]
+
+    def _read(self, candidates: Candidates) -> Candidates:
+        """Read all tokens, and drop branches of candidates that do not exist."""
+        if candidates.number is None:
+            self._read_tokens()
+            return candidates
+        (number,) = self._read_tokens([candidates.number])
+        self._branches = self._branches[:number]
+        return candidates.read([branch.tokens[0] for branch in self._branches])
 
     def _stops_before(self, branch: Branch, depth: int) -> bool:
         assert self._root is not None
@@ -289,9 +248,7 @@ class BranchDraft(ChainDraft):
 
     def _drop_branches(self, verdict: Verdict) -> None:
         """Commit the accepted pending tokens; drop the others and all branches."""
-        tokens = self._pending.tokens[: verdict.accepted]
-        accepted = torch.stack(tokens).tolist() if tokens else []
-        self.commit(range(verdict.accepted), accepted, [verdict.newest])
+        self.commit(range(len(verdict.accepted)), verdict.accepted, [verdict.newest])
 
     def _new_node(self) -> int:
         self._num_nodes += 1

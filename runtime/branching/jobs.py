@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from predictors.rounds import RoundRecord
 from predictors.signals import Root
-from runtime.branching.draft import NO_BRANCHES, Branches, Pending, Verdict
+from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
 from runtime.branching.host import DraftHost
 from runtime.branching.timeline import Timeline
 from runtime.clock import PhaseClock, Stretch
@@ -63,7 +63,7 @@ class DraftJobs:
             try:
                 if self._dead:
                     self._restart(text[:-1])
-                    verdict, root = Verdict(0, text[-1]), _without_branch(root)
+                    verdict, root = Verdict((), text[-1]), _without_branch(root)
                 self._executor.submit("advance", verdict, root, remaining)
                 self._executor.submit("branch")
                 pending: Pending = self._executor.result().value

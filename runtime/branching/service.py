@@ -4,7 +4,8 @@ from predictors.controllers import Controller
 from predictors.signals import Root
 from runtime.adapter import LanguageModel
 from runtime.branching.config import BranchConfig
-from runtime.branching.draft import BranchDraft, Branches, Pending, Verdict
+from runtime.branching.draft import BranchDraft
+from runtime.branching.exchange import Branches, Pending, Verdict
 from runtime.clock import Stretch
 from runtime.request import Request
 

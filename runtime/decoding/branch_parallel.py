@@ -18,7 +18,7 @@ from predictors.rounds import RoundRecord
 from runtime.adapter import programs_of
 from runtime.branching.candidates import draw_at_branch_point
 from runtime.branching.config import BranchConfig
-from runtime.branching.draft import Branches, Pending, Verdict
+from runtime.branching.exchange import Branches, Pending, Verdict
 from runtime.branching.host import DraftHost
 from runtime.branching.jobs import DraftJobs
 from runtime.decoding.base import Decoder, Evidence, Step
@@ -93,7 +93,7 @@ class BranchRun(Run):
             self.recorded = verdicts_for(decoder.verifier.name, decoder.verifier, settings, self.chance, programs)
         self.jobs = DraftJobs(decoder.host, request, stream(request.randomness, "draft"), self.clock)
         self.text = list(request.prompt)  # committed tokens
-        self.verdict = Verdict(0, -1)
+        self.verdict = Verdict((), -1)
 
     def _begin_draft_prefill(self) -> None:
         self.jobs.open()
@@ -101,7 +101,7 @@ class BranchRun(Run):
     def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
         self.jobs.opened()
         self.jobs.end_round(record)
-        self.verdict = Verdict(0, self.newest)
+        self.verdict = Verdict((), self.newest)
         self.text += emitted
 
     @torch.inference_mode()
@@ -118,7 +118,7 @@ class BranchRun(Run):
         branch = None
         if accepted == pending.tree.num_nodes:
             token, branch = self._at_branch_point(branches, token, law_V)
-        self.verdict = Verdict(accepted, token, branch)
+        self.verdict = Verdict(pending.tree.token_list[:accepted], token, branch)
         self.target.keep(range(1 + accepted))
         self.newest = token
         self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[accepted]
@@ -156,7 +156,7 @@ class BranchRun(Run):
 
     def _end(self, pending: Pending, branches: Branches) -> tuple[list[int], RoundRecord]:
         """Emit the round's tokens and record it."""
-        accepted, submitted = self.verdict.accepted, len(pending.tokens)
+        accepted, submitted = len(self.verdict.accepted), len(pending.tokens)
         hit = self.verdict.branch is not None
         record = RoundRecord(
             drafted=pending.levels + branches.drafted,
@@ -175,6 +175,6 @@ class BranchRun(Run):
         self.clock.lap("verify")
         self.jobs.end_round(record)
         self.previous = record
-        tokens, record = self._emit(record, [*pending.tree.token_list[:accepted], self.newest])
+        tokens, record = self._emit(record, [*self.verdict.accepted, self.newest])
         self.text += tokens
         return tokens, record

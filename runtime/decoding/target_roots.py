@@ -12,7 +12,8 @@ from torch import Tensor
 from predictors.controllers import Controller
 from runtime.decoding.base import Step
 from runtime.decoding.sequential import SequentialDecoder, SequentialRun
-from runtime.drafting.multi_candidate import MultiCandidateConfig, MultiCandidateDraft, most_likely, without_replacement
+from runtime.drafting.distinct import most_likely, read_rows, without_replacement
+from runtime.drafting.multi_candidate import MultiCandidateConfig, MultiCandidateDraft
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.request import Request
@@ -97,5 +98,5 @@ class TargetRootsRun(SequentialRun):
     def _draw_roots(self, law_V: Tensor, logits_V: Tensor) -> list[int]:
         """Distinct draws from the next token's law; at temperature 0, where it is one-hot, the most likely tokens."""
         if self.request.settings.greedy:
-            return most_likely(logits_V.unsqueeze(0), self.num_roots)[0]
+            return read_rows(most_likely(logits_V.unsqueeze(0), self.num_roots))[0]
         return without_replacement(law_V.unsqueeze(0), self.num_roots, self.chance)[0]

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from predictors.controllers import Session
 from predictors.signals import NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
-from runtime.device import on_device
+from runtime.drafting.distinct import most_likely, read_rows
 from runtime.drafting.draft import require_temperature
 from runtime.drafting.levels import ROOT, Growth, LevelDraft, stacked
 from runtime.randomness import Chance
@@ -147,29 +146,5 @@ class MultiCandidateDraft(LevelDraft):
 
     def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
         if self.law is DraftLaw.DETERMINISTIC:
-            return most_likely(torch.stack([law.logits_V for law in laws]), self._widths[depth])
-        return without_replacement(stacked(laws), self._widths[depth], self._randomness)
-
-
-def most_likely(logits_EV: Tensor, width: int) -> list[list[int]]:
-    """The ``width`` most likely tokens of each row, fewer where fewer are possible."""
-    best = logits_EV.topk(min(width, logits_EV.shape[1]))
-    possible = best.values > -torch.inf
-    return [row[: int(count)] for row, count in zip(best.indices.tolist(), possible.sum(1).tolist(), strict=True)]
-
-
-def without_replacement(probs_EV: Tensor, width: int, randomness: Chance) -> list[list[int]]:
-    """Sequential draws of each row without the tokens drawn before, fewer where fewer are possible."""
-    supports: list[int] = (probs_EV > 0).sum(1).tolist()
-    left_EV = probs_EV.clone()
-    drawn: list[list[int]] = [[] for _ in supports]
-    for turn in range(width):
-        rows = [row for row, support in enumerate(supports) if support > turn]
-        if not rows:
-            break
-        at = on_device(rows, probs_EV.device)
-        tokens = randomness.categorical(left_EV[at])
-        left_EV[at, tokens] = 0
-        for row, token in zip(rows, tokens.tolist(), strict=True):
-            drawn[row].append(token)
-    return drawn
+            return read_rows(most_likely(torch.stack([law.logits_V for law in laws]), self._widths[depth]))
+        return read_rows(self._sampler.distinct(stacked(laws), self._widths[depth]))

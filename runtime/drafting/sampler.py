@@ -1,6 +1,6 @@
 """From a draft's logits to its law and a token drawn from it: plain calls, or programs recorded once per shape.
 
-Shape suffixes: ... any rows, V vocabulary.
+Shape suffixes: ... any rows, E laws, V vocabulary.
 """
 
 from typing import Protocol
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from predictors.sampling import SamplingSettings
+from runtime.drafting.distinct import DistinctProgram, distinct
 from runtime.laws import processed_law
 from runtime.randomness import Chance, Uniform, inverted
 from runtime.recorder import Programs, Recorder
@@ -27,6 +28,11 @@ class Sampler(Protocol):
         """A token [...] of each row of laws ``probs`` [..., V]."""
         ...
 
+    def distinct(self, probs_EV: Tensor, width: int, likeliest: int = 0) -> Tensor:
+        """Rows [E, width + 1] of distinct tokens of laws [E, V] (`runtime.drafting.distinct`): the ``likeliest`` most likely
+        ones, then draws without replacement."""
+        ...
+
 
 class PlainSampler:
     """Calls one operation after the other."""
@@ -42,6 +48,9 @@ class PlainSampler:
 
     def token(self, probs: Tensor) -> Tensor:
         return probs.argmax(dim=-1) if self._settings.greedy else self._chance.categorical(probs)
+
+    def distinct(self, probs_EV: Tensor, width: int, likeliest: int = 0) -> Tensor:
+        return distinct(probs_EV, width, likeliest, self._chance)
 
 
 class RecordedSampler:
@@ -67,6 +76,13 @@ class RecordedSampler:
         if self._last is None or self._last[0] is not probs:
             return self._plain.token(probs)
         return self._last[1].token(self._chance)
+
+    def distinct(self, probs_EV: Tensor, width: int, likeliest: int = 0) -> Tensor:
+        width = min(width, probs_EV.shape[1])
+        likeliest = min(likeliest, width)
+        key = ("distinct", probs_EV.shape, probs_EV.dtype, width, likeliest)
+        program = self._programs.get(key, lambda recorder: DistinctProgram(recorder, probs_EV, width, likeliest))
+        return program(probs_EV, self._chance)
 
 
 class SamplingProgram:

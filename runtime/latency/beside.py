@@ -23,7 +23,7 @@ from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import Root
 from runtime.adapter import LanguageModel
-from runtime.branching.draft import NO_BRANCHES, Branches, Pending, Verdict
+from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
 from runtime.branching.host import ROOM
 from runtime.latency.cells import Cell
 from runtime.latency.passes import CommittedState, Passes
@@ -154,7 +154,7 @@ class Exchange:
         root = Root(1, max(1, self.submitted), SamplingSettings(), RoundRecord())
         with torch_threads(self.threads):
             start = perf_counter()
-            self.draft.submit("advance", Verdict(0, 0), root, self.submitted)
+            self.draft.submit("advance", Verdict((), 0), root, self.submitted)
             self.draft.submit("branch")
             replies = self.draft.result(), self.draft.result()
             seconds = perf_counter() - start

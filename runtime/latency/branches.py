@@ -24,6 +24,7 @@ from runtime.branching.candidates import draw_at_branch_point, draw_candidates
 from runtime.branching.config import BranchConfig
 from runtime.build import build_decoder
 from runtime.decoding.base import Decoder, Step
+from runtime.drafting.sampler import PlainSampler
 from runtime.latency.cells import Cell, seconds_of, synchronise
 from runtime.latency.rounds import ENDLESS, TEMPERATURES
 from runtime.latency.sample import device_of
@@ -111,7 +112,7 @@ class Verdicts:
         target_V, draft_V = (state.forward([0]).logits[0] for state in self._states)
         law_V = processed_law(target_V, self._settings)
         law = NextLaw(self._root, self._settings, 0, draft_V, processed_law(draft_V, self._settings))
-        candidates = draw_candidates(self._kind, law, self._count, self._chance)
+        candidates = draw_candidates(self._kind, law, self._count, PlainSampler(self._settings, self._chance))
         if self._settings.greedy:  # the target's one token is there: it is looked for
             token = int(law_V.argmax())
             return (seconds_of(lambda: candidates.place(token), law_V.device),)

@@ -148,8 +148,8 @@ def test_retention_by_later_tokens_is_noticed(monkeypatch):
 def test_most_likely_candidates_verified_as_if_sampled_are_noticed(monkeypatch):
     honest = draft_module.draw_candidates
 
-    def mislabelled(kind, law, count, randomness):
-        return Candidates(honest("match", law, count, randomness).tokens, law.probs_V, "rrs")
+    def mislabelled(kind, law, count, sampler):
+        return Candidates(honest("match", law, count, sampler).tokens, law.probs_V, "rrs")
 
     monkeypatch.setattr(draft_module, "draw_candidates", mislabelled)
     assert error(decoder_of(branch_verifier="rrs")) > 1e-3
@@ -158,8 +158,8 @@ def test_most_likely_candidates_verified_as_if_sampled_are_noticed(monkeypatch):
 def test_sorted_candidates_are_noticed(monkeypatch):
     honest = draft_module.draw_candidates
 
-    def by_probability(kind, law, count, randomness):
-        drawn = honest(kind, law, count, randomness)
+    def by_probability(kind, law, count, sampler):
+        drawn = honest(kind, law, count, sampler)
         order = drawn.draft_V[drawn.tokens].argsort(descending=True)
         return Candidates(drawn.tokens[order], drawn.draft_V, kind)
 
@@ -170,8 +170,8 @@ def test_sorted_candidates_are_noticed(monkeypatch):
 def test_pruned_candidates_are_noticed(monkeypatch):
     honest = draft_module.draw_candidates
 
-    def likely_ones_only(kind, law, count, randomness):
-        drawn = honest(kind, law, count, randomness)
+    def likely_ones_only(kind, law, count, sampler):
+        drawn = honest(kind, law, count, sampler)
         likely = drawn.tokens[drawn.draft_V[drawn.tokens] >= 0.3]
         return Candidates(likely if len(likely) else drawn.tokens[:1], drawn.draft_V, kind)
 

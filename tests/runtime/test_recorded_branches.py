@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from runtime import Randomness, build_decoder
+from runtime.branching.draft import BranchDraft
 from runtime.decoding.branch_parallel import BranchRun
 from runtime.drafting import sampler
 from tests.bundles import random_bundle
@@ -27,11 +28,15 @@ MORE = BRANCHES | {
 @pytest.fixture(scope="module")
 def models():
     """A target, and a draft that is nearly the same: branches are hit."""
+    return target_and_draft(noise=0.003)
+
+
+def target_and_draft(noise):
     target, draft = (tiny_llama(seed=0).double() for _ in range(2))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in draft.parameters():
-            parameter.add_(0.003 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+            parameter.add_(noise * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
     return [target, draft]
 
 
@@ -83,15 +88,43 @@ def test_a_text_that_ends_is_cut_at_its_end(models, temperature):
             assert text == whole[: whole.index(eos) + 1]
 
 
-def test_the_draft_reads_a_rounds_branches_at_once(models):
-    """The law at the branch point for its count, twice for the most likely tokens there, then all branches' tokens; accepted ones
-    after a rollback; the target its verdict."""
-    decoder = build_decoder(pair(models, "recorded", Marked), MORE["specbranch"] | {"gamma": 6, "overlap": "none"})
-    reads = []
-    for _ in decoder.stream(PROMPT, max_new_tokens=40, temperature=0.0, randomness=Randomness(7), eos_token_id=[]):
-        reads.append(OnDevice.reads)
-        OnDevice.reads = 0
-    assert max(reads[1:]) == 1 + 2 + 1 + 1 + 1
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("k_rule", "reads"), [("const", 1), ("ceil", 2)])
+@pytest.mark.parametrize("branch_verifier", ["rrs", "match", "hybrid"])
+def test_the_draft_reads_a_rounds_branches_at_once(branch_verifier, k_rule, reads, temperature, monkeypatch):
+    """All its tokens, candidates among them, and before them the law at the branch point if their number depends on it."""
+    config = MORE["specbranch"] | {"k_rule": k_rule, "branch_verifier": branch_verifier, "overlap": "none"}
+    counts = {"advance": [], "branch": []}
+    for name, seen in counts.items():
+        monkeypatch.setattr(BranchDraft, name, counted(getattr(BranchDraft, name), seen))
+    missed = set()
+    for noise in (0.003, 0.1):
+        decoder = build_decoder(pair(target_and_draft(noise), "recorded", Marked), config)
+        options = {"max_new_tokens": 40, "temperature": temperature, "randomness": Randomness(7), "eos_token_id": []}
+        missed |= {record.ends_segment for record in decoder.generate(PROMPT, **options).rounds[1:-1]}
+    assert missed == {False, True}
+    assert (max(counts["advance"]), max(counts["branch"])) == (0, reads)
+
+
+def counted(method, reads):
+    def call(*given):
+        before = OnDevice.reads
+        said = method(*given)
+        reads.append(OnDevice.reads - before)
+        return said
+
+    return call
+
+
+@pytest.mark.parametrize("branch_verifier", ["rrs", "match", "hybrid"])
+def test_candidates_that_do_not_exist_are_dropped(models, branch_verifier):
+    """Of a law on three tokens no more than three are drawn, and the branches behind others are gone."""
+    config = MORE["specbranch"] | {"k_rule": "const", "k_max": 6, "branch_verifier": branch_verifier}
+    decoder = build_decoder(pair(models, "recorded"), config | {"overlap": "none"})
+    options = {"max_new_tokens": 40, "temperature": 1.0, "top_k": 3, "randomness": Randomness(7), "eos_token_id": []}
+    rounds = decoder.generate(PROMPT, **options).rounds
+    assert max(record.candidates for record in rounds) == (6 if branch_verifier == "match" else 3)
+    assert not all(record.ends_segment for record in rounds[1:-1]), "a branch is hit"
 
 
 @pytest.mark.parametrize("retention", ["posterior", "prior"])

@@ -95,6 +95,15 @@ def test_the_host_reads_once_a_round(models, name, reads, temperature):
     assert max(reads_of(decoder, temperature)) == reads
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["delayed_tree", "fork", "likeliest_chain"])
+def test_a_level_of_a_tree_is_read_at_once(models, name, temperature):
+    """Its tokens, and after the last one the verdict; where a rule takes a tree apart, rows of its laws as well."""
+    decoder = build_decoder(pair(models, "recorded", Marked), METHODS[name])
+    levels = decoder.depth
+    assert max(reads_of(decoder, temperature)) == levels + 1
+
+
 def reads_of(decoder, temperature):
     """How often the host reads in each round; the prefill also looks whether the logits are finite."""
     counts = []
