@@ -9,12 +9,15 @@ B rows, S state size, C scalars, R reduced state size, L classes.
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from predictors.calibration import Calibration
 from predictors.features import FeatureSpec
+
+if TYPE_CHECKING:  # labels know the classes and no calibration
+    from predictors.calibration import Calibration
 
 CLASSES = ("none", "some", "all")  # H-RAD's
 SKETCH = 4  # coordinates of reduced features that a forecast carries
@@ -106,7 +109,7 @@ class ServedHead:
             values = nn.functional.linear(values, weight, bias).relu_()
         return nn.functional.linear(values, *self._layers[-1]), whereabouts(reduced)
 
-    def row(self, features: Tensor, calibration: Calibration, bias: Tensor) -> Tensor:
+    def row(self, features: Tensor, calibration: "Calibration", bias: Tensor) -> Tensor:
         """Probabilities [L] of raw features [1, S + C], then where these lie: one read by the host. ``bias`` [L] is the
         ``calibration``'s, on the network's device."""
         logits, place = self(features)
