@@ -56,6 +56,14 @@ class Session:
     asked = 0  # questions to its model this round
     forecasts: Sequence[Forecast] = ()  # its model's this round, about a chain
 
+    @property
+    def stops(self) -> bool:
+        """Whether it may look at what is drafted; if not, a decoder need not show it."""
+        return any(
+            getattr(type(self), hook) is not getattr(Session, hook)
+            for hook in ("stop_before", "stops_before", "stop_after")
+        )
+
     def plan(self, root: Root) -> int | None:
         """Most tokens to draft this round; ``None`` leaves it to the drafter's own cap."""
         return None

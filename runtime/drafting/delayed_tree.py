@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from predictors.actions import Action
 from predictors.controllers import Session
@@ -80,8 +81,7 @@ class DelayedTreeDraft(LevelDraft):
         return min(limit, self._action.depth)
 
     def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
-        branching = depth == self._action.l1 and not self._action.is_chain
-        counts = [self._action.k if branching else count for count in copies]
+        counts = [self._action.k if self._branches(depth) else count for count in copies]
         probs_EV = stacked(laws)
         if self._settings.greedy:
             best: list[int] = probs_EV.argmax(-1).tolist()
@@ -89,3 +89,12 @@ class DelayedTreeDraft(LevelDraft):
         repeated = probs_EV.repeat_interleave(torch.tensor(counts, device=probs_EV.device), dim=0)
         tokens = iter(self._randomness.categorical(repeated).tolist())
         return [[next(tokens) for _ in range(count)] for count in counts]
+
+    def _draw_unread(self, depth: int, laws: Sequence[NextLaw]) -> Tensor:
+        width = self._action.k if self._branches(depth) else 1
+        probs_EV = stacked(laws).repeat_interleave(width, dim=0)
+        tokens = probs_EV.argmax(-1) if self._settings.greedy else self._randomness.categorical(probs_EV)
+        return torch.nn.functional.pad(tokens.view(-1, width), (0, 1), value=width)
+
+    def _branches(self, depth: int) -> bool:
+        return depth == self._action.l1 and not self._action.is_chain

@@ -7,7 +7,6 @@ a slice of the whole tree's. Shape suffixes: E extended nodes of a level, V voca
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,68 +15,43 @@ from predictors.controllers import Session
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.clock import PhaseClock
 from runtime.drafting.draft import Draft
-from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree
-
-ROOT = -1
-
-
-@dataclass
-class Growth:
-    """A tree while it grows. ``copies`` counts how often each node was drawn; ``laws`` holds the law of each extended node."""
-
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    draws: list[int] = field(default_factory=list)
-    copies: list[int] = field(default_factory=list)
-    laws: dict[int, NextLaw] = field(default_factory=dict)
-    _known: dict[tuple[int, int], int] = field(default_factory=dict)
-
-    def draw(self, parent: int, token: int) -> int:
-        """Record a draw of ``token`` under ``parent``; equal siblings are one node."""
-        node = self._known.setdefault((parent, token), len(self.tokens))
-        if node == len(self.tokens):
-            self.tokens.append(token)
-            self.parents.append(parent)
-            self.copies.append(0)
-        self.draws.append(node)
-        self.copies[node] += 1
-        return node
-
-    def tree(self, law: DraftLaw) -> TokenTree:
-        """The finished tree."""
-        if not self.tokens:
-            return EMPTY_TREE
-        return TokenTree(
-            tokens=torch.tensor(self.tokens),
-            parents=torch.tensor(self.parents),
-            draws=torch.tensor(self.draws),
-            draft_probs=None if law is DraftLaw.DETERMINISTIC else self._draft_probs(),
-            law=law,
-        )
-
-    def _draft_probs(self) -> Tensor:
-        none_V = torch.zeros_like(next(iter(self.laws.values())).probs_V)
-        return torch.stack(
-            [self.laws[node].probs_V if node in self.laws else none_V for node in range(ROOT, len(self.tokens))]
-        )
+from runtime.drafting.growth import ROOT, Growth
+from runtime.drafting.unread import UnreadTree
+from runtime.tree import DraftLaw, TokenTree
 
 
 class LevelDraft(Draft):
     """Grows a tree; subclasses say how a level is drawn and what ``law`` that makes under the request's settings."""
 
     law: DraftLaw
+    _copies: dict[int, list[int]] | None = None  # of a tree that grew unread, as `UnreadTree.read` gives them
 
     @abstractmethod
     def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
         """Tokens drawn, in order, under each node of a level; ``copies`` of the nodes (the root: 1)."""
 
+    @abstractmethod
+    def _draw_unread(self, depth: int, laws: Sequence[NextLaw]) -> Tensor:
+        """The same for copies of nodes, each under its own law, in rows (`runtime.drafting.distinct`)."""
+
     def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> tuple[TokenTree, list[NextLaw]]:
         """Grow up to ``cap`` levels. A node is not extended where the session says so or after an end-of-sequence token."""
         growth = Growth()
-        self._grow(growth, [ROOT], range(cap), root, session, clock)
+        if self._sampler.reads or session.stops:
+            self._grow(growth, [ROOT], range(cap), root, session, clock)
+        else:
+            self._grow_unread(growth, cap, root, session, clock)
         tree = growth.tree(self.law)
         clock.lap("draft")
         return tree, [growth.laws[parent] for parent in growth.parents]
+
+    def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
+        """As `Draft.commit`; of a node with several copies, that one's rows are kept which the path's last one hangs under."""
+        if self._copies is not None:
+            fed = [node for node in path if node in self._copies]
+            self._scratch = dict(zip(fed, self._copies[fed[-1]], strict=True)) if fed else {}
+            self._copies = None
+        super().commit(path, accepted, newest)
 
     def _grow(
         self,
@@ -111,6 +85,30 @@ class LevelDraft(Draft):
             clock.lap("controller")
             if not level:
                 break
+
+    def _grow_unread(self, growth: Growth, cap: int, root: Root, session: Session, clock: PhaseClock) -> None:
+        """The same for a session that stops nowhere: nothing is read until all is drawn."""
+        if not cap:
+            return
+        rows = [self._feed_uncached()]
+        tree, depth, limit = UnreadTree(rows[0][0].device), 0, cap
+        while depth < limit:
+            copies = tree.copies
+            if depth:
+                rows = self._feed(copies.numbers, copies.tokens, copies.parents)
+            probs_EV = self._sampler.law(torch.stack([logits_V for logits_V, _ in rows]))[copies.first]
+            laws = [
+                NextLaw(root, self._settings, depth, logits_V, probs_V, hidden_KD)
+                for (logits_V, hidden_KD), probs_V in zip(rows, probs_EV, strict=True)
+            ]
+            clock.lap("draft")
+            if not depth:
+                limit = self._choose(laws[0], session, limit)
+                clock.lap("controller")
+            tree.draw(laws, self._draw_unread(depth, laws))
+            depth += 1
+        self._copies = tree.read(growth, self._eos_tokens)
+        clock.lap("draft")
 
     def _choose(self, law: NextLaw, session: Session, limit: int) -> int:
         """The levels to draft once the law at the root is known, at most ``limit``."""

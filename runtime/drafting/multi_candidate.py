@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from predictors.controllers import Session
 from predictors.signals import NextLaw, Root
@@ -18,7 +19,8 @@ from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
 from runtime.drafting.distinct import most_likely, read_rows
 from runtime.drafting.draft import require_temperature
-from runtime.drafting.levels import ROOT, Growth, LevelDraft, stacked
+from runtime.drafting.growth import ROOT, Growth
+from runtime.drafting.levels import LevelDraft, stacked
 from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.tree import DraftLaw, TokenTree
@@ -145,6 +147,9 @@ class MultiCandidateDraft(LevelDraft):
         return tree
 
     def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
+        return read_rows(self._draw_unread(depth, laws))
+
+    def _draw_unread(self, depth: int, laws: Sequence[NextLaw]) -> Tensor:
         if self.law is DraftLaw.DETERMINISTIC:
-            return read_rows(most_likely(torch.stack([law.logits_V for law in laws]), self._widths[depth]))
-        return read_rows(self._sampler.distinct(stacked(laws), self._widths[depth]))
+            return most_likely(torch.stack([law.logits_V for law in laws]), self._widths[depth])
+        return self._sampler.distinct(stacked(laws), self._widths[depth])

@@ -5,7 +5,9 @@ import torch
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
+from runtime.drafting.distinct import read_rows
 from runtime.drafting.levels import LevelDraft
+from runtime.drafting.sampler import PlainSampler
 from tests.ancestral import LlamaLogits, target_law
 from tests.runtime.test_exactness import CONTROLLERS, PROMPT, decoder_law
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
@@ -22,6 +24,13 @@ COMBINATIONS = [
     *((drafter, rule) for drafter in (TWO_PATHS, DELAYED) for rule in IID_RULES),
     *((drafter, rule) for drafter in (PAIRS, FORK, TOP_K) for rule in DISTINCT_RULES),
 ]
+
+
+@pytest.fixture(params=["read", "unread"], autouse=True)
+def how_trees_grow(request, monkeypatch):
+    """By levels that the host reads, or unread to the end, as on a device (whatever the controller: only where none stops)."""
+    monkeypatch.setattr(PlainSampler, "reads", request.param == "read")
+    return request.param
 
 
 def toys(zeros=False):
@@ -244,16 +253,25 @@ def _unlikely_dropped(drawn, laws):
     return [some or list(whole[:1]) for some, whole in zip(kept, drawn, strict=True)]
 
 
+def mistaken(honest, wrong):
+    """``honest`` draws, of which ``wrong`` makes others; of unread rows, too."""
+
+    def draw(self, depth, laws, *copies):
+        drawn = honest(self, depth, laws, *copies)
+        if not isinstance(drawn, torch.Tensor):
+            return wrong(drawn, laws)
+        kept, width = wrong(read_rows(drawn), laws), drawn.shape[1] - 1
+        return torch.tensor([[*row, *[0] * (width - len(row)), len(row)] for row in kept])
+
+    return draw
+
+
 @pytest.mark.parametrize("wrong", [_sorted_children, _unlikely_dropped])
 @pytest.mark.parametrize("drafter, verifier", [(TWO_PATHS, "specinfer"), (PAIRS, "rrs_without_replacement")], ids=str)
-def test_selecting_drawn_tokens_is_noticed(wrong, drafter, verifier, monkeypatch):
+def test_selecting_drawn_tokens_is_noticed(wrong, drafter, verifier, monkeypatch, how_trees_grow):
+    name = "_draw" if how_trees_grow == "read" else "_draw_unread"
     for draft in LevelDraft.__subclasses__():
-        honest = draft._draw
-        monkeypatch.setattr(
-            draft,
-            "_draw",
-            lambda self, depth, laws, copies, honest=honest: wrong(honest(self, depth, laws, copies), laws),
-        )
+        monkeypatch.setattr(draft, name, mistaken(getattr(draft, name), wrong))
     pair, settings = toys(), SamplingSettings(1.0)
     law = decoder_law(pair, speculative(drafter, verifier), 3, settings)
     assert total_variation(law, target_law(pair.target, PROMPT, 3, settings)) > 1e-3

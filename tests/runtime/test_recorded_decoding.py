@@ -86,22 +86,18 @@ def test_branches_too(models, name, overlap):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
-    ("name", "reads"), [("plain", 1), ("block", 1), ("tokenwise", 1), ("ema", 1), ("never_stops", 3)]
+    ("name", "reads"),
+    [
+        *((name, 1) for name in ("plain", "block", "tokenwise", "ema")),
+        *((name, 2) for name in ("delayed_tree", "fork", "likeliest_chain")),
+        ("never_stops", 3),
+    ],
 )
 def test_the_host_reads_once_a_round(models, name, reads, temperature):
-    """Once more for every decision that a rule takes from a law (here from the second token on)."""
+    """Once more for a tree's tokens, and for every decision that a rule takes from a law (here from the second token on)."""
     recorded = pair(models, "recorded", Marked)
     decoder = build_decoder(recorded, METHODS[name])
     assert max(reads_of(decoder, temperature)) == reads
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["delayed_tree", "fork", "likeliest_chain"])
-def test_a_level_of_a_tree_is_read_at_once(models, name, temperature):
-    """Its tokens, and after the last one the verdict; where a rule takes a tree apart, rows of its laws as well."""
-    decoder = build_decoder(pair(models, "recorded", Marked), METHODS[name])
-    levels = decoder.depth
-    assert max(reads_of(decoder, temperature)) == levels + 1
 
 
 def reads_of(decoder, temperature):
