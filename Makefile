@@ -11,7 +11,7 @@ WORKERS := -n auto --dist loadfile
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro studies test check format test-runtime clean
+.PHONY: help setup repro studies test check format test-runtime gpu clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -49,6 +49,16 @@ test: check test-runtime  ## All checks: make check, the tests; the runtime's ow
 
 test-runtime: .venv-runtime/.ready  ## The runtime's tests in an environment with the runtime extra only
 	$(TEST_ENV) .venv-runtime/bin/python -m pytest $(WORKERS) tests/runtime
+
+# No environment of its own: drivers, torch and its CUDA belong together and are there already.
+gpu:  ## On a CUDA device, with its own Python (PYTHON=...): the tests for devices, the benchmark of ten minutes, its report in docs/gpu
+	@failed=0; \
+	$(PYTHON) -m pytest tests/runtime/test_gpu.py || failed=1; \
+	$(PYTHON) -m pipelines.gpu docs/gpu || failed=1; \
+	for results in docs/gpu/*.json; do \
+	  [ ! -e "$$results" ] || $(PYTHON) -m pipelines.gpu.report "$$results" || failed=1; \
+	done; \
+	exit $$failed
 
 format: setup  ## Format the code and mend what the linter can
 	$(BIN)/ruff format .
