@@ -30,7 +30,6 @@ from runtime.request import Request
 from runtime.tree import TokenTree
 from runtime.verification import Verifier
 from runtime.verification.greedy import greedy_verdict
-from runtime.verification.recorded import verdicts_for
 
 
 class BranchParallelDecoder(Decoder):
@@ -87,10 +86,7 @@ class BranchRun(Run):
     def __init__(self, decoder: BranchParallelDecoder, request: Request) -> None:
         super().__init__(decoder.pair, request, decoder.depth)
         self.verifier = decoder.verifier
-        self.recorded = None
-        if decoder.verifier.chains_only:
-            programs, settings = programs_of(decoder.pair.target), request.settings
-            self.recorded = verdicts_for(decoder.verifier.name, decoder.verifier, settings, self.chance, programs)
+        self.recorded = self._recorded_verdicts(decoder.verifier)
         self.jobs = DraftJobs(decoder.host, request, stream(request.randomness, "draft"), self.clock)
         self.text = list(request.prompt)  # committed tokens
         self.verdict = Verdict((), -1)

@@ -2,18 +2,22 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from predictors.rounds import RoundRecord
 from predictors.signals import Root
+from runtime.adapter import programs_of
 from runtime.clock import PhaseClock
 from runtime.decoding.base import Step
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
-from runtime.randomness import stream
+from runtime.randomness import Uniform, stream
 from runtime.request import Request
+from runtime.verification import Verifier
+from runtime.verification.recorded import RecordedVerdicts
 
 
 class Run(ABC):
@@ -75,6 +79,15 @@ class Run(ABC):
     @abstractmethod
     def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
         """After it: cache the prompt in the draft."""
+
+    def _recorded_verdicts(self, verifier: Verifier, lossy: bool = False) -> RecordedVerdicts | None:
+        """Verdicts of ``verifier`` by programs; ``None`` where the target's passes are not recorded, the rule takes trees apart
+        on the host, or chance does not allow it."""
+        programs = programs_of(self.pair.target)
+        if programs is None or not verifier.chains_only or not isinstance(self.chance, Uniform):
+            return None
+        rule = partial(verifier, lossy=lossy)
+        return RecordedVerdicts(verifier.name, rule, self.request.settings, self.chance, programs)
 
     @property
     def remaining(self) -> int:

@@ -26,7 +26,7 @@ from runtime.request import Request
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree
 from runtime.verification import VERIFIERS, Verifier, draw_verdict
 from runtime.verification.greedy import greedy_verdict
-from runtime.verification.recorded import RecordedVerdicts, verdicts_for
+from runtime.verification.recorded import RecordedVerdicts
 
 
 class SequentialDecoder(Decoder):
@@ -74,10 +74,8 @@ class SequentialRun(Run):
         self.draws = decoder.lossy or not request.settings.greedy  # a verdict is drawn, not read off
         self.verify = partial(decoder.verifier, lossy=decoder.lossy)
         self.recorded: RecordedVerdicts | None = None
-        drawn = drafter is None or drafter.laws == {DraftLaw.IID}
-        if decoder.verifier.chains_only and drawn and not (request.views or request.observe):
-            programs, settings = programs_of(pair.target), request.settings
-            self.recorded = verdicts_for(decoder.verifier.name, self.verify, settings, self.chance, programs)
+        if (drafter is None or drafter.laws == {DraftLaw.IID}) and not (request.views or request.observe):
+            self.recorded = self._recorded_verdicts(decoder.verifier, decoder.lossy)
         self.session = decoder.controller.start(request.settings)
         self.draft: Draft | None = None
         if drafter is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from predictors.sampling import SamplingSettings
 from runtime.laws import processed_law
-from runtime.randomness import Chance, Uniform, inverted
+from runtime.randomness import Uniform, inverted
 from runtime.recorder import Programs, Recorder
 from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
 from runtime.verification.outcome import OutcomeLaw
@@ -73,12 +73,3 @@ class VerdictProgram:
         row = inverted(law.stop, self._uniform[0])
         law_V = law.residual(row)
         return torch.stack([row, inverted(law_V, self._uniform[1])]), law_V
-
-
-def verdicts_for(
-    name: str, rule: Rule, settings: SamplingSettings, chance: Chance, programs: Programs | None
-) -> RecordedVerdicts | None:
-    """``None`` where the target's passes are not recorded, or ``chance`` does not allow it."""
-    if programs is None or not isinstance(chance, Uniform):
-        return None
-    return RecordedVerdicts(name, rule, settings, chance, programs)
