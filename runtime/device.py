@@ -1,6 +1,6 @@
-"""Host numbers on a device, without waiting for it."""
+"""Host numbers on a device without waiting for it, and a device's on the host without waiting for more than they need."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,3 +16,19 @@ def on_device(numbers: Sequence[int] | Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda" or host.is_cuda:
         return host.to(device)
     return host.pin_memory().to(device, non_blocking=True)
+
+
+def read_later(numbers: Tensor) -> Callable[[], list[int]]:
+    """What reads int64 ``numbers`` [N]: it waits for what the device was told up to now, not for what it is told from now on."""
+    if not numbers.is_cuda:
+        return numbers.tolist
+    host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True).copy_(numbers, non_blocking=True)
+    copied = torch.cuda.Event()
+    copied.record(torch.cuda.current_stream(numbers.device))
+
+    def read() -> list[int]:
+        copied.synchronize()
+        found: list[int] = host.tolist()
+        return found
+
+    return read

@@ -78,10 +78,6 @@ class TokenTree:
         tokens: list[int] = self.tokens.tolist()
         return tokens
 
-    def behind(self, newest: int) -> Tensor:
-        """The ``newest`` token and the tree's [N + 1], where the tree's are."""
-        return torch.cat([self.tokens.new_full((1,), newest), self.tokens])
-
     def read_with(self, numbers: Tensor) -> list[int]:
         """int64 ``numbers`` [n] on the host. Where the tokens still have to be read from a device, they come along."""
         if "token_list" in vars(self) or not self.num_nodes:
@@ -160,6 +156,11 @@ class TokenTree:
             nodes.append(node)
             node = self.parent_list[node]
         return nodes[::-1]
+
+
+def behind(newest: int, tokens: Tensor) -> Tensor:
+    """The ``newest`` token and ``tokens`` [N + 1], where these are."""
+    return torch.cat([tokens.new_full((1,), newest), tokens])
 
 
 def chain_tree(tokens: Tensor, draft_probs: Tensor) -> TokenTree:

@@ -27,7 +27,7 @@ from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import stream
 from runtime.request import Request
-from runtime.tree import TokenTree
+from runtime.tree import TokenTree, behind
 from runtime.verification import Verifier
 from runtime.verification.greedy import greedy_verdict
 
@@ -106,7 +106,7 @@ class BranchRun(Run):
         self.clock.resume()
         root = self._root()
         pending = self.jobs.advance(self.verdict, root, self.remaining, self.text)
-        out = self.target.forward(pending.tree.behind(self.newest))
+        out = self.target.forward(behind(self.newest, pending.tree.tokens))
         self.clock.lap("target")
         accepted, token, law_V = self._verify(pending.tree, out.logits)
         self.clock.lap("verify")

@@ -14,16 +14,17 @@ from torch import Tensor
 
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
-from predictors.signals import NextLaw, Root
+from predictors.signals import Root
 from runtime.adapter import programs_of
 from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.decoding.run import Run
 from runtime.drafting.draft import Draft, Drafter
+from runtime.drafting.drafted import Drafted, DraftedTree
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import stream
 from runtime.request import Request
-from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree
+from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, behind
 from runtime.verification import VERIFIERS, Verifier, draw_verdict
 from runtime.verification.greedy import greedy_verdict
 from runtime.verification.recorded import RecordedVerdicts
@@ -97,14 +98,16 @@ class SequentialRun(Run):
         """Draft, verify in one target pass, commit."""
         self.clock.resume()
         root = self._root()
-        tree, draft_laws = self._draft(root)
-        out = self.target.forward(tree.behind(self.newest), [-1, *(parent + 1 for parent in tree.parent_list)])
+        drafted = self._draft(root)
+        tokens_M, parents = behind(self.newest, drafted.tokens), [-1, *(parent + 1 for parent in drafted.parents)]
+        out = self.target.forward(tokens_M, parents)
         self.clock.lap("target")
+        tree, out = drafted.tree, drafted.of_nodes(out)
         probs_MV = self._target_laws(out.logits)
         row, token = self._verdict(tree, out.logits, probs_MV)
         path = tree.path(row)
         accepted = [tree.token_list[node] for node in path]
-        self.target.keep([0, *(node + 1 for node in path)])
+        self.target.keep([0, *(place + 1 for place in drafted.places(path))])
         self.newest = token
         self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[row]
         self.probs_V = None if probs_MV is None else probs_MV[row]
@@ -115,7 +118,7 @@ class SequentialRun(Run):
         tokens, record = self._end(tree.num_nodes, max(tree.depths), len(path), [*accepted, token])
         if not self.request.observe or probs_MV is None:
             return Step(tokens, record)
-        return Step(tokens, record, Evidence(root, tree, draft_laws, probs_MV, out.hidden_NKD))
+        return Step(tokens, record, Evidence(root, tree, drafted.laws, probs_MV, out.hidden_NKD))
 
     def _target_laws(self, logits: Tensor) -> Tensor | None:
         """The target's laws [M, V] at the tree's rows, unless nobody reads them: they are computed once a round."""
@@ -132,10 +135,10 @@ class SequentialRun(Run):
             return row, token
         return draw_verdict(self.verify(tree, probs_MV), self.chance)
 
-    def _draft(self, root: Root) -> tuple[TokenTree, list[NextLaw]]:
+    def _draft(self, root: Root) -> Drafted:
         cap = self._cap(root)
         if self.draft is None:
-            return EMPTY_TREE, []
+            return DraftedTree(EMPTY_TREE, [])
         return self.draft.draft(root, cap, self.session, self.clock)
 
     def _cap(self, root: Root) -> int:

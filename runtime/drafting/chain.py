@@ -14,6 +14,7 @@ from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
 from runtime.drafting.draft import Draft, require_temperature
+from runtime.drafting.drafted import Drafted, DraftedTree
 from runtime.drafting.views import Row
 from runtime.randomness import Chance
 from runtime.request import Request
@@ -67,13 +68,13 @@ class Chain:
 class ChainDraft(Draft):
     """Draws a chain; at temperature 0 its laws are one-hot."""
 
-    def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> tuple[TokenTree, list[NextLaw]]:
+    def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:
         """Draw up to ``cap`` tokens; ends early where the session says so, and after an end-of-sequence token if looking at one
         waits for no device (what follows it is verified and cut from the output)."""
         chain = self._draw_chain(root, cap, session, clock)
-        tree = chain.tree()
+        drafted = DraftedTree(chain.tree(), chain.laws)
         clock.lap("draft")
-        return tree, chain.laws
+        return drafted
 
     def _draw_chain(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Chain:
         chain = Chain()

@@ -91,9 +91,10 @@ class DelayedTreeDraft(LevelDraft):
         return [[next(tokens) for _ in range(count)] for count in counts]
 
     def _draw_unread(self, depth: int, laws: Sequence[NextLaw]) -> Tensor:
-        width = self._action.k if self._branches(depth) else 1
-        probs_EV = stacked(laws).repeat_interleave(width, dim=0)
-        tokens = probs_EV.argmax(-1) if self._settings.greedy else self._randomness.categorical(probs_EV)
+        width = (
+            self._action.k if self._branches(depth) and not self._settings.greedy else 1
+        )  # greedy rollouts are all one
+        tokens = self._sampler.token(stacked(laws).repeat_interleave(width, dim=0))
         return torch.nn.functional.pad(tokens.view(-1, width), (0, 1), value=width)
 
     def _branches(self, depth: int) -> bool:

@@ -16,12 +16,13 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
 from runtime.adapter import Forward, LanguageModel, programs_of
 from runtime.clock import PhaseClock
+from runtime.drafting.drafted import Drafted
 from runtime.drafting.sampler import sampler_for
 from runtime.drafting.views import Row, Views, rows_of
 from runtime.laws import processed_law
 from runtime.randomness import Chance
 from runtime.request import Request
-from runtime.tree import DraftLaw, TokenTree
+from runtime.tree import DraftLaw
 
 
 class Drafter(Protocol):
@@ -67,8 +68,8 @@ class Draft(ABC):
         self._uncached: list[int] = []
 
     @abstractmethod
-    def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> tuple[TokenTree, list[NextLaw]]:
-        """Draw a tree of at most ``cap`` levels, and the law that each node was drawn from."""
+    def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:
+        """Draw a tree of at most ``cap`` levels."""
 
     def prefill(self, prompt: list[int], newest: Sequence[int]) -> None:
         """Commit the prompt; ``newest`` are the tokens emitted after it."""

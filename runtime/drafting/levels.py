@@ -15,16 +15,17 @@ from predictors.controllers import Session
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.clock import PhaseClock
 from runtime.drafting.draft import Draft
+from runtime.drafting.drafted import Drafted, DraftedTree
 from runtime.drafting.growth import ROOT, Growth
 from runtime.drafting.unread import UnreadTree
-from runtime.tree import DraftLaw, TokenTree
+from runtime.tree import DraftLaw
 
 
 class LevelDraft(Draft):
     """Grows a tree; subclasses say how a level is drawn and what ``law`` that makes under the request's settings."""
 
     law: DraftLaw
-    _copies: dict[int, list[int]] | None = None  # of a tree that grew unread, as `UnreadTree.read` gives them
+    _unread: UnreadTree | None = None  # the round's tree, if it grew so
 
     @abstractmethod
     def _draw(self, depth: int, laws: Sequence[NextLaw], copies: Sequence[int]) -> list[list[int]]:
@@ -34,23 +35,23 @@ class LevelDraft(Draft):
     def _draw_unread(self, depth: int, laws: Sequence[NextLaw]) -> Tensor:
         """The same for copies of nodes, each under its own law, in rows (`runtime.drafting.distinct`)."""
 
-    def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> tuple[TokenTree, list[NextLaw]]:
+    def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:
         """Grow up to ``cap`` levels. A node is not extended where the session says so or after an end-of-sequence token."""
+        if cap and not self._sampler.reads and not session.stops:
+            self._unread = self._grow_unread(cap, root, session, clock)
+            return self._unread
         growth = Growth()
-        if self._sampler.reads or session.stops:
-            self._grow(growth, [ROOT], range(cap), root, session, clock)
-        else:
-            self._grow_unread(growth, cap, root, session, clock)
-        tree = growth.tree(self.law)
+        self._grow(growth, [ROOT], range(cap), root, session, clock)
+        drafted = DraftedTree(growth.tree(self.law), [growth.laws[parent] for parent in growth.parents])
         clock.lap("draft")
-        return tree, [growth.laws[parent] for parent in growth.parents]
+        return drafted
 
     def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
         """As `Draft.commit`; of a node with several copies, that one's rows are kept which the path's last one hangs under."""
-        if self._copies is not None:
-            fed = [node for node in path if node in self._copies]
-            self._scratch = dict(zip(fed, self._copies[fed[-1]], strict=True)) if fed else {}
-            self._copies = None
+        if self._unread is not None:
+            fed = self._unread.drafted_behind(path)
+            self._scratch = dict(zip(fed, self._unread.places(fed), strict=True))
+            self._unread = None
         super().commit(path, accepted, newest)
 
     def _grow(
@@ -86,12 +87,10 @@ class LevelDraft(Draft):
             if not level:
                 break
 
-    def _grow_unread(self, growth: Growth, cap: int, root: Root, session: Session, clock: PhaseClock) -> None:
-        """The same for a session that stops nowhere: nothing is read until all is drawn."""
-        if not cap:
-            return
+    def _grow_unread(self, cap: int, root: Root, session: Session, clock: PhaseClock) -> UnreadTree:
+        """The same for a session that stops nowhere: nothing is read."""
         rows = [self._feed_uncached()]
-        tree, depth, limit = UnreadTree(rows[0][0].device), 0, cap
+        tree, depth, limit = UnreadTree(rows[0][0].device, self.law, self._eos_tokens), 0, cap
         while depth < limit:
             copies = tree.copies
             if depth:
@@ -107,8 +106,9 @@ class LevelDraft(Draft):
                 clock.lap("controller")
             tree.draw(laws, self._draw_unread(depth, laws))
             depth += 1
-        self._copies = tree.read(growth, self._eos_tokens)
+        tree.close()
         clock.lap("draft")
+        return tree
 
     def _choose(self, law: NextLaw, session: Session, limit: int) -> int:
         """The levels to draft once the law at the root is known, at most ``limit``."""

@@ -1,19 +1,23 @@
 """A tree that grows while nobody looks: every draw is a copy of its node, drafted behind on its own, until all are read at once.
 
 Copies of one node hold the same tokens, so what the draft says behind them differs by rounding at most. All are drawn from under
-the law of the node's first copy, which is the one that the finished tree holds. Shape suffixes: E copies of a level's nodes, W
-draws under each, V vocabulary.
+the law of the node's first copy, which is the one that the finished tree holds. The target's pass goes over the copies, too, and
+may begin before the host has read them. Shape suffixes: E copies of a level's nodes, W draws under each.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from functools import cached_property
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from predictors.signals import NextLaw
+from runtime.adapter import Forward
+from runtime.device import on_device, read_later
 from runtime.drafting.growth import ROOT, Growth
+from runtime.tree import DraftLaw, TokenTree
 
 
 @dataclass(frozen=True)
@@ -40,36 +44,72 @@ class Copies:
 
 
 class UnreadTree:
-    """Levels of copies, the laws that each was drawn from, and what was drawn."""
+    """`Drafted`, level by level: copies, the laws that each was drawn from, what was drawn. The tree ends at ``eos_tokens``."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, law: DraftLaw, eos_tokens: Collection[int]) -> None:
         none = torch.zeros(1, dtype=torch.int64, device=device)
         self.copies = Copies([ROOT], [ROOT], none, none)  # of the level that is drawn next
+        self.parents: list[int] = []
+        self._law = law
+        self._eos_tokens = eos_tokens
         self._drawn: list[tuple[Sequence[NextLaw], Tensor]] = []
+        self._tokens: list[Tensor] = []
+        self._paths: dict[int, list[int]] = {}  # of every node, its first copy and those that this one hangs under
+        self._values: Callable[[], list[int]] = list
 
     def draw(self, laws: Sequence[NextLaw], rows_EW: Tensor) -> None:
         """Add what was drawn under the copies of a level from their ``laws``."""
         self._drawn.append((laws, rows_EW))
         self.copies = self.copies.below(rows_EW)
+        self.parents += self.copies.parents
+        self._tokens.append(self.copies.tokens)
 
-    def read(self, growth: Growth, eos_tokens: Collection[int]) -> dict[int, list[int]]:
-        """Read everything and draw it in ``growth``, nothing behind a token of ``eos_tokens``. Returns, of every node that was
-        drawn from, the numbers of its first copy and of those that this one hangs under, from the root's child on."""
-        read = torch.cat([rows_EW.flatten() for _, rows_EW in self._drawn]).tolist() if self._drawn else []
-        values, numbers, paths = iter(read), count(ROOT), dict[int, list[int]]()
+    def close(self) -> None:
+        """The last level is drawn: on their way to the host, tokens are in front of all that the device is told from now on."""
+        self._values = read_later(torch.cat([rows_EW.flatten() for _, rows_EW in self._drawn]))
+
+    @property
+    def tokens(self) -> Tensor:
+        return torch.cat(self._tokens)
+
+    @cached_property
+    def tree(self) -> TokenTree:
+        return self._growth.tree(self._law)
+
+    @property
+    def laws(self) -> list[NextLaw]:
+        return [self._growth.laws[parent] for parent in self._growth.parents]
+
+    def of_nodes(self, out: Forward) -> Forward:
+        first = [0, *(1 + self._paths[node][-1] for node in range(self.tree.num_nodes))]
+        rows = on_device(first, out.logits.device)
+        return Forward(out.logits[rows], None if out.hidden_NKD is None else out.hidden_NKD[rows])
+
+    def places(self, path: Sequence[int]) -> Sequence[int]:
+        return self._paths[path[-1]] if path else path
+
+    def drafted_behind(self, path: Sequence[int]) -> list[int]:
+        """The nodes of ``path`` that something was drafted behind."""
+        return [node for node in path if node in self._growth.laws]
+
+    @cached_property
+    def _growth(self) -> Growth:
+        """The tree without copies."""
+        growth, values, number = Growth(), iter(self._values()), 0
         level: list[tuple[int | None, list[int]]] = [(ROOT, [])]  # the copies' nodes, and those above each copy
         for laws, rows_EW in self._drawn:
             below: list[tuple[int | None, list[int]]] = []
             width = rows_EW.shape[1] - 1
-            for (node, above), law, number in zip(level, laws, numbers, strict=False):
+            for (node, above), law in zip(level, laws, strict=True):
                 *tokens, possible = islice(values, width + 1)
-                path = above if node == ROOT else [*above, number]
-                children: list[int | None] = []
                 if node is not None:
                     growth.laws.setdefault(node, law)
-                    paths.setdefault(node, path)
-                    drawn = [growth.draw(node, token) for token in tokens[:possible]]
-                    children = [None if growth.tokens[child] in eos_tokens else child for child in drawn]
-                below += [(child, path) for child in [*children, *[None] * (width - len(children))]]
+                for place, token in enumerate(tokens):
+                    path, child = [*above, number], None
+                    if node is not None and place < possible:
+                        child = growth.draw(node, token)
+                        self._paths.setdefault(child, path)
+                    below.append((None if token in self._eos_tokens else child, path))
+                    number += 1
             level = below
-        return paths
+        return growth

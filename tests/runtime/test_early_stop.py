@@ -13,6 +13,7 @@ from predictors.latency.actions import undisturbed
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.chain import ChainDraft
+from runtime.drafting.drafted import DraftedTree
 from runtime.drafting.levels import LevelDraft
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
 from tests.ancestral import LlamaLogits, target_law
@@ -152,10 +153,11 @@ def test_dropping_the_token_just_scored_is_noticed(tiny_pair, tmp_path, monkeypa
     honest, model = ChainDraft.draft, decoder.controller
 
     def dropping(draft, root, cap, session, clock):
-        tree, laws = honest(draft, root, cap, session, clock)
+        drafted = honest(draft, root, cap, session, clock)
+        tree = drafted.tree
         if tree.num_nodes and session.score < model.settings[-1].rule.threshold:
             tree = _without_last(tree)
-        return tree, laws[: tree.num_nodes]
+        return DraftedTree(tree, drafted.laws[: tree.num_nodes])
 
     monkeypatch.setattr(ChainDraft, "draft", dropping)
     settings = SamplingSettings(1.0)
@@ -173,10 +175,11 @@ def test_removing_a_node_by_its_own_score_is_noticed(tiny_pair, monkeypatch):
     honest = LevelDraft.draft
 
     def pruning(draft, root, cap, session, clock):
-        tree, laws = honest(draft, root, cap, session, clock)
+        drafted = honest(draft, root, cap, session, clock)
+        tree, laws = drafted.tree, drafted.laws
         keep = [node for node, law in enumerate(laws) if law.probs_V[tree.token_list[node]] > 0.25]
         kept = [node for node in keep if tree.parent_list[node] in (-1, *keep)]
-        return _subtree(tree, kept), [laws[node] for node in kept]
+        return DraftedTree(_subtree(tree, kept), [laws[node] for node in kept])
 
     monkeypatch.setattr(LevelDraft, "draft", pruning)
     decoder = build_decoder(tiny_pair, {"method": "speculative", **FORK, "drafter": {**FORK["drafter"], "depth": 1}})
