@@ -133,13 +133,18 @@ class DrawnToken:
     @cached_property
     def probability(self) -> Tensor:
         """Probability of the token under the law it was drawn from."""
-        return self.law.probs_V[self.token]
+        return _at(self.law.probs_V, self.token)
 
     @cached_property
     def unit_probability(self) -> Tensor:
         """Its probability under the draft's temperature-1, unfiltered law."""
-        return self.law.unit_probs_V[self.token]
+        return _at(self.law.unit_probs_V, self.token)
 
 
 def _entropy(probs_V: Tensor) -> Tensor:
     return torch.special.entr(probs_V).sum()
+
+
+def _at(law_V: Tensor, token: Tensor) -> Tensor:
+    """Probability [] of a 0-d ``token``, which is not read (as an index it would be)."""
+    return law_V.index_select(0, token.reshape(1).to(law_V.device)).squeeze(0)

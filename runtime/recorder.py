@@ -23,6 +23,8 @@ MOST_PROGRAMS = 64  # of one kind that are kept; a sampling setting that nobody 
 class Unrecorded:
     """Runs a program by calling its function: on CPUs, where a launch costs nothing."""
 
+    device = torch.device("cpu")
+
     def record(self, function: Program[T]) -> Program[T]:
         return function
 
@@ -38,12 +40,12 @@ class CudaGraphs:
     made = 0  # by all recorders: recording takes far longer than running, and a run that recorded is not worth timing
 
     def __init__(self, device: torch.device, priority: int = 0) -> None:
-        self._device = device
+        self.device = device
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device, priority=priority)
 
     def record(self, function: Program[T]) -> Program[T]:
-        current = torch.cuda.current_stream(self._device)
+        current = torch.cuda.current_stream(self.device)
         graph = torch.cuda.CUDAGraph()
         with ONE_AT_A_TIME:
             self._stream.wait_stream(current)
@@ -61,7 +63,7 @@ class CudaGraphs:
             CudaGraphs.made += 1
 
         def run() -> T:
-            with torch.cuda.device(self._device):  # the draft's may be another than the caller's
+            with torch.cuda.device(self.device):  # the draft's may be another than the caller's
                 graph.replay()
             return results
 

@@ -19,7 +19,9 @@ Program = Callable[[], T]
 
 
 class Recorder(Protocol):
-    """How a controller's model may be served on a device: by programs over fixed memory (`runtime.recorder`)."""
+    """How a controller's model may be served on ``device``: by programs over fixed memory (`runtime.recorder`)."""
+
+    device: torch.device
 
     def record(self, function: Program[T]) -> Program[T]:
         """Run ``function`` and return what runs it again over the same memory. Programs of one recorder run one by one."""
@@ -78,7 +80,10 @@ class Session:
 
     def stops_before(self, laws: Sequence[NextLaw]) -> list[bool]:
         """`stop_before` at all nodes of a tree's level at once, for a controller that compares them."""
-        return [bool(self.stop_before(law)) for law in laws]
+        stops = [self.stop_before(law) for law in laws]
+        unread = [stop for stop in stops if isinstance(stop, Tensor)]
+        known = iter(torch.stack(unread).tolist() if unread else [])  # one read, where there is something to read
+        return [next(known) if isinstance(stop, Tensor) else stop for stop in stops]
 
     def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
         """Whether to stop after the token just drawn, which is kept and verified."""

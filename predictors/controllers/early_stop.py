@@ -64,6 +64,10 @@ class StopSession(Session):
         self.last = False  # the level about to be drawn is kept, and the last one
         self.forecasts: list[Forecast] = []
 
+    @property
+    def stops(self) -> bool:
+        return self.asks  # else drafts are planned
+
     def plan(self, root: Root) -> int | None:
         self.score, self.last, self.asked, self.forecasts = 1.0, False, 0, []
         self.bypassed = self.uncalibrated or (self.asks and not self.controller.guard.reaches(root.position))

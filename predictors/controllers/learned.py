@@ -36,13 +36,22 @@ class LearnedController(Controller):
     def __init__(self, bundle: Bundle) -> None:
         raise NotImplementedError
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what a process cannot give to another one, and would make again."""
+        return {name: value for name, value in vars(self).items() if name not in ("_recorder", "_asked")}
+
     def record_with(self, recorder: Recorder) -> None:
         self._recorder, self._asked = recorder, None
 
     def said(self, features: Tensor) -> Tensor:
         """What the network says of raw ``features``, on the host: one read, wherever they are."""
-        if self._asked is None or self._asked[0] != features.device:
-            self._asked = features.device, Rerun(self.serve(features.device), self._recorder)
+        device = features.device
+        if self._asked is None or self._asked[0] != device:
+            recorder = self._recorder
+            own = (
+                recorder if recorder is not None and recorder.device == device else None
+            )  # another device's would miss all of it
+            self._asked = device, Rerun(self.serve(device), own)
         return self._asked[1](features).cpu()
 
     def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:

@@ -53,10 +53,11 @@ class Candidates:
     def verdict_law(self, target_V: Tensor) -> OutcomeLaw:
         """Law of the verdict under the target's law [V]: row 0 is a miss, whose token ``residual(0)`` gives, row i + 1 a hit of
         candidate i."""
+        tokens_K = self.tokens.to(target_V.device)
         if self.kind == "match":
-            return _hits(target_V[self.tokens], _without(target_V, self.tokens), target_V)
+            return _hits(target_V[tokens_K], _without(target_V, tokens_K), target_V)
         if self.kind == "hybrid":
-            return _hybrid_law(self.tokens, self.draft_V, target_V)
+            return _hybrid_law(tokens_K, self.draft_V.to(target_V), target_V)
         count = len(self.tokens)
         tree = TokenTree(
             tokens=self.tokens,
@@ -87,12 +88,12 @@ def draw_at_branch_point(candidates: Candidates, target_V: Tensor, randomness: C
 
 
 def _hybrid_law(tokens_K: Tensor, draft_V: Tensor, target_V: Tensor) -> OutcomeLaw:
-    top, last = tokens_K[:-1], tokens_K[-1]
-    target_rest_V, draft_rest_V = _without(target_V, top), _without(draft_V.to(target_V), top)
+    top, last = tokens_K[:-1], tokens_K[-1:]
+    target_rest_V, draft_rest_V = _without(target_V, top), _without(draft_V, top)
     mass, draft_mass = target_rest_V.sum(), draft_rest_V.sum()
     taken = torch.minimum(mass, target_V[last] * draft_mass / draft_rest_V[last])
     residual_V = (target_rest_V - mass / draft_mass * draft_rest_V).clamp(min=0)
-    return _hits(torch.cat([target_V[top], taken.reshape(1)]), residual_V, target_V)
+    return _hits(torch.cat([target_V[top], taken]), residual_V, target_V)
 
 
 def _hits(hits_K: Tensor, residual_V: Tensor, target_V: Tensor) -> OutcomeLaw:
@@ -103,4 +104,4 @@ def _hits(hits_K: Tensor, residual_V: Tensor, target_V: Tensor) -> OutcomeLaw:
 
 
 def _without(law_V: Tensor, tokens_K: Tensor) -> Tensor:
-    return law_V.index_fill(0, tokens_K.to(law_V.device), 0.0)
+    return law_V.index_fill(0, tokens_K, 0.0)

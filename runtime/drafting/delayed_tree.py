@@ -14,6 +14,7 @@ from predictors.actions import Action
 from predictors.controllers import Session
 from predictors.signals import NextLaw
 from runtime.adapter import LanguageModel
+from runtime.device import on_device
 from runtime.drafting.draft import require_temperature
 from runtime.drafting.levels import LevelDraft, stacked
 from runtime.randomness import Chance
@@ -86,7 +87,8 @@ class DelayedTreeDraft(LevelDraft):
         if self._settings.greedy:
             best: list[int] = probs_EV.argmax(-1).tolist()
             return [[token] * count for token, count in zip(best, counts, strict=True)]
-        repeated = probs_EV.repeat_interleave(torch.tensor(counts, device=probs_EV.device), dim=0)
+        places = [place for place, count in enumerate(counts) for _ in range(count)]
+        repeated = probs_EV[on_device(places, probs_EV.device)]
         tokens = iter(self._randomness.categorical(repeated).tolist())
         return [[next(tokens) for _ in range(count)] for count in counts]
 

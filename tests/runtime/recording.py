@@ -4,7 +4,8 @@ import threading
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 ONE_AT_A_TIME = threading.Lock()  # tracing patches what all threads use
 
@@ -41,10 +42,33 @@ def _read(tensor):
     return tensor.as_subclass(torch.Tensor)
 
 
+class HiddenReads(TorchDispatchMode):
+    """Counts, too, what waits for a device without saying so: a scalar taken as an index, sizes that depend on values."""
+
+    WAITS = (
+        "_local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "repeat_interleave.Tensor",
+        "repeat_interleave.self_Tensor",
+    )
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        name = operation.name().removeprefix("aten::")
+        there = [value for value in tree_leaves((args, kwargs)) if isinstance(value, OnDevice)]
+        if there and (
+            name in self.WAITS or (name == "index.Tensor" and any(value.dtype == torch.bool for value in there))
+        ):
+            OnDevice.reads += 1
+        return operation(*args, **(kwargs or {}))
+
+
 class Traced:
     """Traces a program once and runs the trace. What the program looked at on the host is frozen in it; a program that looks at
     a tensor's value or makes one of host numbers is refused. Results lie at fixed places, and a run spoils the results of
     programs that were recorded later, whose memory it may use."""
+
+    device = torch.device("cpu")
 
     def __init__(self):
         self._results = []
@@ -80,6 +104,8 @@ class Traced:
 
 class Marked:
     """Runs programs as they are; their results are `OnDevice`."""
+
+    device = torch.device("cpu")
 
     def record(self, function):
         return lambda: tree_map(lambda value: value.as_subclass(OnDevice), function())

@@ -134,16 +134,18 @@ def test_wrong_verifiers_are_noticed(rule, monkeypatch):
 def test_dropping_the_drawn_token_is_noticed(monkeypatch):
     """The biased rule of the literature: throw a sampled token away when its own probability is low."""
     from runtime.drafting.chain import Chain, ChainDraft
+    from runtime.drafting.drafted import DraftedTree
 
     honest = ChainDraft.draft
 
     def dropping(self, root, cap, session, clock):
-        tree, laws = honest(self, root, cap, session, clock)
+        drafted = honest(self, root, cap, session, clock)
+        tree, laws = drafted.tree, drafted.laws
         kept = 0
         while kept < len(laws) and laws[kept].probs_V[tree.tokens[kept]] >= 0.35:
             kept += 1
         self._scratch = {node: place for node, place in self._scratch.items() if node < kept}
-        return Chain(list(tree.tokens[:kept]), laws[:kept]).tree(), laws[:kept]
+        return DraftedTree(Chain(list(tree.tokens[:kept]), laws[:kept]).tree(), laws[:kept])
 
     monkeypatch.setattr(ChainDraft, "draft", dropping)
     pair = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))

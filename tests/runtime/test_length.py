@@ -13,6 +13,7 @@ from runtime.branching.config import BranchConfig
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig, ChainDraft
+from runtime.drafting.drafted import DraftedTree
 from runtime.tree import EMPTY_TREE, chain_tree
 from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
@@ -143,12 +144,14 @@ def test_a_length_that_saw_the_draft_is_noticed(pair, tmp_path, monkeypatch):
     honest = ChainDraft.draft
 
     def draft(self, root, cap, session, clock):
-        tree, laws = honest(self, root, cap, session, clock)
+        drafted = honest(self, root, cap, session, clock)
+        tree, laws = drafted.tree, drafted.laws
         kept = next((place for place, token in enumerate(tree.token_list) if token == 2), len(laws))
         self._scratch = {node: place for node, place in self._scratch.items() if node < kept}
         if kept == 0:
-            return EMPTY_TREE, []
-        return chain_tree(tree.tokens[:kept], torch.cat([tree.draft_probs[:kept], tree.draft_probs[-1:]])), laws[:kept]
+            return DraftedTree(EMPTY_TREE, [])
+        probs = torch.cat([tree.draft_probs[:kept], tree.draft_probs[-1:]])
+        return DraftedTree(chain_tree(tree.tokens[:kept], probs), laws[:kept])
 
     controller = Length(read_bundle(bundle(tmp_path / "b", pair, "paper", gamma=2)))
     decoder = toy_decoder(controller, lambda root, law: 2)

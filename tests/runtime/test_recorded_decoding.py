@@ -3,11 +3,12 @@
 import gc
 
 import pytest
+import torch
 
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.causal_model import CausalLanguageModel
 from runtime.recorder import Programs
-from tests.runtime.recording import Marked, OnDevice, Traced
+from tests.runtime.recording import HiddenReads, Marked, OnDevice, Traced
 from tests.toys import tiny_llama
 
 CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}
@@ -100,12 +101,41 @@ def test_the_host_reads_once_a_round(models, name, reads, temperature):
     assert max(reads_of(decoder, temperature)) == reads
 
 
+@pytest.mark.parametrize("drafter", [METHODS["delayed_tree"]["drafter"], METHODS["fork"]["drafter"]], ids=str)
+def test_a_rule_that_stops_reads_a_tree_level_by_level(models, drafter):
+    """Its tokens, and what the rule made of the laws of a level; then the verdict."""
+    controller = {"kind": "confidence", "epsilon": 0.0, "min_tokens": 0}
+    config = {"method": "speculative", "drafter": drafter, "verifier": "nss", "controller": controller}
+    decoder = build_decoder(pair(models, "recorded", Marked), config)
+    assert max(reads_of(decoder, temperature=1.0)) == 2 * decoder.depth + 1
+
+
+@pytest.mark.parametrize("verifier", ["naive_tree", "spectr", "specinfer"])
+def test_verdicts_on_trees_read_nothing_on_their_way(models, verifier):
+    drafter = {"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 2}
+    config = {"method": "speculative", "drafter": drafter, "verifier": verifier}
+    assert max(reads_of(build_decoder(pair(models, "recorded", Marked), config), temperature=1.0)) == 2
+
+
+def test_what_waits_without_saying_so_is_counted():
+    law_V, token = (value.as_subclass(OnDevice) for value in (torch.arange(3.0), torch.tensor(2)))
+    before = OnDevice.reads
+    with HiddenReads():
+        law_V.index_select(0, token.reshape(1))
+        assert OnDevice.reads == before
+        law_V[token]
+        law_V[law_V > 1]
+        law_V.repeat_interleave(torch.tensor([0, 1, 1]).as_subclass(OnDevice))
+    assert OnDevice.reads == before + 3
+
+
 def reads_of(decoder, temperature):
     """How often the host reads in each round; the prefill also looks whether the logits are finite."""
     counts = []
-    for _ in decoder.stream(PROMPT, max_new_tokens=24, temperature=temperature, randomness=Randomness(7)):
-        counts.append(OnDevice.reads)
-        OnDevice.reads = 0
+    with HiddenReads():
+        for _ in decoder.stream(PROMPT, max_new_tokens=24, temperature=temperature, randomness=Randomness(7)):
+            counts.append(OnDevice.reads)
+            OnDevice.reads = 0
     return counts[1:]
 
 

@@ -1,11 +1,14 @@
 """Controllers' models asked by recorded programs: the text of plain calls, and one read of the device a question."""
 
+import pickle
+
 import pytest
+import torch
 
 from predictors.controllers.delayed_tree import DelayedTree
 from runtime import Randomness, load_decoder
 from tests.bundles import random_bundle, selector_bundle, stop_bundle
-from tests.runtime.recording import Marked, OnDevice
+from tests.runtime.recording import Marked, OnDevice, Traced
 from tests.runtime.test_recorded_decoding import PROMPT, pair, reads_of
 from tests.toys import tiny_llama
 
@@ -109,3 +112,25 @@ def test_a_choice_among_trees_is_one_read(models, tmp_path, monkeypatch):
     monkeypatch.setattr(DelayedTree, "expected", counted)
     decoded(selector_bundle(tmp_path / "b", pair(models, "compact")), pair(models, "recorded", Marked), 1.0)
     assert set(reads) == {1}
+
+
+MADE = {"hrad": random_bundle, "early_stop": stop_bundle, "delayed_tree": selector_bundle}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_controller_that_was_asked_goes_to_another_process(models, tmp_path, kind):
+    decoder, *_ = decoded(MADE[kind](tmp_path / "b", pair(models, "compact")), pair(models, "recorded"), 1.0)
+    assert decoder.controller._asked and decoder.controller._recorder
+    there = pickle.loads(pickle.dumps(decoder.controller))
+    assert there._asked is None and there._recorder is None
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_another_devices_recorder_is_not_asked(models, tmp_path, kind):
+    """A graph of one device would miss what is done on another."""
+    elsewhere = Traced()
+    elsewhere.device = torch.device("meta")
+    decoder = load_decoder(MADE[kind](tmp_path / "b", pair(models, "compact")), pair(models, "compact"))
+    decoder.controller.record_with(elsewhere)
+    decoder.generate(PROMPT, max_new_tokens=24, temperature=1.0, randomness=Randomness(7), eos_token_id=[])
+    assert decoder.controller._asked and not elsewhere._results
