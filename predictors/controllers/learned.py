@@ -48,10 +48,9 @@ class LearnedController(Controller):
         device = features.device
         if self._asked is None or self._asked[0] != device:
             recorder = self._recorder
-            own = (
-                recorder if recorder is not None and recorder.device == device else None
-            )  # another device's would miss all of it
-            self._asked = device, Rerun(self.serve(device), own)
+            if recorder is not None and recorder.device != device:
+                recorder = None  # another device's would miss all of it
+            self._asked = device, Rerun(self.serve(device), recorder)
         return self._asked[1](features).cpu()
 
     def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:
