@@ -20,7 +20,7 @@ from runtime.recorder import Programs, recorder_for
 
 SCRATCH_ROOM = 128  # rows a fresh state holds beyond the request's own length; lookahead's default feeds 120
 
-ForwardPath = Literal["auto", "compact", "recorded", "hugging_face"]
+ForwardPath = Literal["auto", "compact", "packed", "recorded", "hugging_face"]
 
 
 class CausalLanguageModel:
@@ -34,7 +34,8 @@ class CausalLanguageModel:
         The model.
     forward
         ``auto``: the compact forward where it computes this model, recorded on a CUDA device; ``compact``, ``recorded``: insist
-        on it, as plain calls or as recorded passes over memory that is kept from request to request; ``hugging_face``: the
+        on it, as plain calls or as recorded passes over memory that is kept from request to request; ``packed``: as plain calls
+        over a second copy of the matrices, in the layout that a CPU multiplies few rows fastest in; ``hugging_face``: the
         model's own.
     priority
         Of recorded work on a CUDA device that does several things at once; the lower the number, the higher.
@@ -62,6 +63,10 @@ class CausalLanguageModel:
         self.programs: Programs | None = None  # where passes are recorded: other work over this model's output
         self._compact()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Packed weights stay behind, as their layout is this process's: they are packed anew."""
+        return vars(self) | ({"_weights": None} if self._wanted == "packed" else {})
+
     @property
     def device(self) -> torch.device:
         return self.model.device
@@ -72,10 +77,17 @@ class CausalLanguageModel:
 
     @property
     def forward(self) -> str:
-        """The forward in use: ``compact``, ``recorded`` or ``hugging_face``."""
+        """The forward in use: ``compact``, ``packed``, ``recorded`` or ``hugging_face``."""
         if self._compact() is None:
             return "hugging_face"
+        if self._wanted == "packed":
+            return "packed"
         return "compact" if self.programs is None else "recorded"
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the matrices that are held twice: those of blocks and head where the forward is ``packed``, else 0."""
+        return self._weights.packed_bytes if self.forward == "packed" and self._weights is not None else 0
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> ModelState:
         require_layers(self.model, layers)
@@ -101,10 +113,12 @@ class CausalLanguageModel:
             return None
         if self._weights is None or not self._weights.is_current(self.model):
             try:
-                self._weights, self.not_compact = CompactWeights.of(self.model), None
+                joined = CompactWeights.of(self.model)
+                self._weights = joined.packed(self.model) if self._wanted == "packed" else joined
+                self.not_compact = None
                 self._start_recording()
             except NotCompactError as error:
-                if self._wanted in ("compact", "recorded"):
+                if self._wanted in ("compact", "packed", "recorded"):
                     raise
                 self._weights, self.not_compact = None, str(error)
         return self._weights

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runtime.compact.forward import linear
+from runtime.compact.products import linear
 from runtime.dtypes import native_dtype
 
 Shape = tuple[int, int]  # of a matrix [O, I]

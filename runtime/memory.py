@@ -1,6 +1,6 @@
 """Bytes that decoding holds on its device: weights, cache and workspace, known before a request is opened.
 
-    weights    every parameter and buffer once, however many modules share it
+    weights    every parameter and buffer once, however many modules share it; packed, every matrix of blocks and head once more
     cache      keys and values of every layer for the rows of one request, with its rotary tables
     workspace  the widest work at once: the prompt's activations in one layer (prefills are not recorded), or the logits and laws
                of a round; and what the matrix library sets aside for itself, for recorded work and for prefills
@@ -76,4 +76,4 @@ def _planned(name: str, model: object, prompt_tokens: int, max_new_tokens: int) 
 def _weights(model: CausalLanguageModel) -> int:
     tensors = [*model.model.parameters(), *model.model.buffers()]
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(storages.values())
+    return sum(storages.values()) + model.packed_bytes

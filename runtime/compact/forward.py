@@ -14,11 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from runtime.compact.products import linear
 from runtime.compact.weights import CompactWeights, LayerWeights
 
 LayerCache = tuple[Tensor, Tensor]  # keys and values [1, K, rows, D]
-
-FEW_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -112,14 +111,3 @@ def _gated(weights: CompactWeights, layer: LayerWeights, normed_NC: Tensor) -> T
 
 def _norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return F.rms_norm(x, weight.shape, weight, epsilon)
-
-
-def linear(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
-    """W x + b for every row of ``x_NI``. Few rows are moved to the weights, which a CPU's bfloat16 matrix product would otherwise
-    copy into its own layout at every call: a sixth to a quarter of the time."""
-    few = len(x_NI) <= FEW_ROWS and x_NI.dtype is torch.bfloat16 and x_NI.device.type == "cpu" and bias_O is None
-    if not few:
-        return F.linear(x_NI, weight_OI, bias_O)
-    if len(x_NI) == 1:
-        return torch.mv(weight_OI, x_NI[0]).unsqueeze(0)
-    return torch.mm(weight_OI, x_NI.t()).t().contiguous()

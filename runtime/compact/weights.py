@@ -6,7 +6,7 @@ and what changes a parameter in place changes both. What was replaced since (``m
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from runtime.compact.applicable import require_compact, signature
+from runtime.compact.applicable import NotCompactError, require_compact, signature
+from runtime.compact.products import packed
+
+MATRICES = ("qkv", "output", "gate_up", "down")  # of a layer
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class CompactWeights:
     activation: Callable[[Tensor], Tensor]
     rotary: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     _signature: tuple[Any, ...]
+    _versions: list[int] | None = None  # of packed weights: what they were copied from
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "CompactWeights":
@@ -82,9 +86,38 @@ class CompactWeights:
             _signature=signature(model),
         )
 
+    def packed(self, model: PreTrainedModel) -> "CompactWeights":
+        """The same weights of ``model`` with a second copy of every matrix, in the layout that few rows are multiplied fastest in
+        (`runtime.compact.products`). What changes a parameter in place, other than through ``.data``, makes it out of date.
+
+        Raises
+        ------
+        NotCompactError
+            If this processor, device or number format has no such layout.
+        """
+        try:
+            layers = tuple(
+                replace(layer, **{name: packed(getattr(layer, name)) for name in MATRICES}) for layer in self.layers
+            )
+            return replace(self, layers=layers, head=packed(self.head), _versions=_versions(model))
+        except ValueError as error:
+            raise NotCompactError(str(error)) from error
+
+    @property
+    def packed_bytes(self) -> int:
+        """Of `packed` matrices, at the least: oneDNN may round their sizes up."""
+        matrices = [getattr(layer, name) for layer in self.layers for name in MATRICES] + [self.head]
+        return sum(matrix.numel() * matrix.element_size() for matrix in matrices if matrix.is_mkldnn)
+
     def is_current(self, model: PreTrainedModel) -> bool:
         """Whether ``model`` still consists of the layers and parameters that were joined, and nothing hooks into its forward."""
-        return self._signature == signature(model)
+        changed = self._versions is not None and self._versions != _versions(model)
+        return not changed and self._signature == signature(model)
+
+
+def _versions(model: PreTrainedModel) -> list[int]:
+    """How often each parameter was changed in place; torch does not count in inference mode."""
+    return [0 if parameter.is_inference() else parameter._version for parameter in model.parameters()]
 
 
 def _layer(block: Any) -> LayerWeights:

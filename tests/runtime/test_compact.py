@@ -1,12 +1,16 @@
 """The compact forward against Hugging Face's own: logits, taps, greedy text, and weights that are shared, not copied."""
 
+from io import BytesIO
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from runtime import ModelPair, build_decoder
 from runtime.causal_model import CausalLanguageModel
-from runtime.compact.forward import FEW_ROWS, linear, signed
+from runtime.compact.applicable import NotCompactError
+from runtime.compact.forward import signed
+from runtime.compact.products import FEW_ROWS, linear, packed
 from tests.toys import tiny_llama
 
 TOLERANCE = 1e-5
@@ -56,10 +60,10 @@ def random_model(config, seed=0):
     return model.eval()
 
 
-def both(config, layers=()):
-    """States of one model over both forwards."""
+def both(config, layers=(), forward="compact"):
+    """States of one model over two forwards."""
     model = random_model(config)
-    return [CausalLanguageModel(model, forward).open(16, layers) for forward in ("compact", "hugging_face")]
+    return [CausalLanguageModel(model, path).open(16, layers) for path in (forward, "hugging_face")]
 
 
 def assert_same(states, tokens, parents=None, last=None):
@@ -75,10 +79,11 @@ def keep(states, path):
         state.keep(path)
 
 
+@pytest.mark.parametrize("forward", ["compact", "packed"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_prefill_steps_trees_and_long_contexts_equal_hugging_face(name):
+def test_prefill_steps_trees_and_long_contexts_equal_hugging_face(name, forward):
     layers = (0, 1, 3)
-    states = both(CONFIGS[name], layers)
+    states = both(CONFIGS[name], layers, forward)
     generator = torch.Generator().manual_seed(1)
 
     def tokens(count):
@@ -195,3 +200,46 @@ def test_a_model_joined_in_inference_mode_can_still_be_trained():
         assert CausalLanguageModel(model).forward == "compact"
     model(torch.tensor([[1, 2, 3]])).logits.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 9, 40])
+@pytest.mark.parametrize("biased", [False, True])
+def test_packed_weights_multiply_as_the_matrix_does(rows, biased):
+    torch.manual_seed(rows)
+    x, weight, bias = torch.randn(rows, 24), torch.randn(40, 24), torch.randn(40)
+    layout = packed(weight)
+    expected = x.double() @ weight.double().T + biased * bias.double()
+    torch.testing.assert_close(linear(x, layout, bias if biased else None).double(), expected, rtol=1e-5, atol=1e-5)
+    weight.zero_()  # a copy, not a view
+    assert linear(x, layout, None).abs().sum() > 0
+
+
+def test_packed_weights_are_packed_again_after_a_change_in_place_and_in_another_process():
+    model = random_model(CONFIGS["llama"])
+    adapter = CausalLanguageModel(model, "packed")
+    assert adapter.forward == "packed" and adapter.programs is None
+    before = adapter.open(8).forward([1, 2, 3]).logits
+    file = BytesIO()
+    torch.save(adapter, file)
+    file.seek(0)
+    torch.testing.assert_close(torch.load(file, weights_only=False).open(8).forward([1, 2, 3]).logits, before)
+    with torch.no_grad():
+        model.model.layers[1].mlp.gate_proj.weight.mul_(3.0)
+        expected = model(torch.tensor([[1, 2, 3]])).logits[0]
+    after = adapter.open(8).forward([1, 2, 3]).logits
+    torch.testing.assert_close(after, expected, atol=TOLERANCE, rtol=0)
+    assert not torch.allclose(after, before, atol=10 * TOLERANCE)
+
+
+def test_what_cannot_be_packed_is_refused_with_the_reason():
+    with pytest.raises(NotCompactError, match="float64 has no packed product.*forward='compact'"):
+        CausalLanguageModel(random_model(CONFIGS["llama"]).double(), "packed")
+    with pytest.raises(ValueError, match="they are on meta"):
+        packed(torch.empty(4, 4, device="meta"))
+
+
+def test_packed_matrices_are_counted_as_held_twice():
+    model = random_model(CONFIGS["llama"])
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    assert CausalLanguageModel(model, "packed").packed_bytes == 4 * sum(p.numel() for p in matrices)
+    assert CausalLanguageModel(model, "compact").packed_bytes == 0
