@@ -1,4 +1,8 @@
-"""The built-in pair: tokenizer, target and distilled draft, trained from scratch on the built-in corpus."""
+"""The built-in pair: tokenizer, target and distilled draft, trained from scratch on the built-in corpus, then inflated.
+
+Both models serve in a larger shape with the small one's function: acceptance is that of the small pair, the cost ratio a real
+pair's (`pipelines.builtin.draft_shape`).
+"""
 
 import dataclasses
 import hashlib
@@ -16,12 +20,14 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from pipelines.builtin import language_model, llama_forward, muon
 from pipelines.builtin.corpus import BuiltinCorpus, Document
+from pipelines.builtin.draft_shape import InflatedDraft
 from pipelines.builtin.inflation import InflatedShape, inflate
 from pipelines.builtin.language_model import Recipe, Shape, held_out_loss, new_model, train
 from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.outputs import file_sha256, replacing, write_json
 from runtime.dtypes import native_dtype
 
+SMALL, SMALL_DRAFT = "small", "small_draft"  # folders of the trained target and draft
 RECORD = "training.json"  # beside a finished model: what it was trained with and how that went
 
 
@@ -34,6 +40,14 @@ class ModelParameters:
 
 
 @dataclass(frozen=True)
+class InflatedPair:
+    """The shapes that both models serve in."""
+
+    target: InflatedShape
+    draft: InflatedDraft
+
+
+@dataclass(frozen=True)
 class BuiltinParameters:
     """Everything the built-in pair depends on; ``threads`` because sums are ordered by it."""
 
@@ -43,7 +57,7 @@ class BuiltinParameters:
     held_out: float
     target: ModelParameters
     draft: ModelParameters
-    inflated: InflatedShape
+    inflated: InflatedPair
 
     def __post_init__(self) -> None:
         if self.target.training.context != self.draft.training.context:
@@ -55,7 +69,8 @@ class BuiltinParameters:
 def train_builtin_pair(
     parameters: BuiltinParameters, folder: Path, device: torch.device
 ) -> tuple[dict[str, Any], dict[str, float | None]]:
-    """Write ``tokenizer/``, ``small/``, ``target/`` and ``draft/`` under ``folder``.
+    """Write ``tokenizer/``, the trained models ``small/`` and ``small_draft/``, and ``target/`` and ``draft/``, the same inflated,
+    under ``folder``.
 
     A model that an earlier, interrupted run has finished with the same parameters and training code is kept.
 
@@ -84,10 +99,14 @@ def train_builtin_pair(
         "vocabulary": parameters.vocabulary,
     }
     trainer = _Trainer(folder, tokenizer, streams, dtype, device, parameters.seed)
-    target = trainer.model("small", parameters.target, base, teacher=None)
-    save_inflated(target, parameters.inflated, folder / "target", tokenizer, parameters.seed, dtype)
-    teacher = file_sha256(folder / "small" / "model.safetensors")
-    trainer.model("draft", parameters.draft, base | {"teacher": teacher}, teacher=target)
+    target = trainer.model(SMALL, parameters.target, base, teacher=None)
+    shape = parameters.inflated.target
+    save_inflated(target, shape, folder / "target", tokenizer, parameters.seed, dtype)
+    teacher = file_sha256(folder / SMALL / "model.safetensors")
+    draft = trainer.model(SMALL_DRAFT, parameters.draft, base | {"teacher": teacher}, teacher=target)
+    least = parameters.draft.shape.feed_forward
+    draft_shape = parameters.inflated.draft.shape(shape, parameters.vocabulary, least)
+    save_inflated(draft, draft_shape, folder / "draft", tokenizer, parameters.seed, dtype)
     facts = {
         "corpus": {
             "manifest": corpus.manifest,
@@ -96,7 +115,8 @@ def train_builtin_pair(
             "tokens": {name: len(stream) for name, stream in streams.items()},
             "python": platform.python_version(),
         },
-        "training": {name: json.loads((folder / name / RECORD).read_text()) for name in ("small", "draft")},
+        "training": {name: json.loads((folder / name / RECORD).read_text()) for name in (SMALL, SMALL_DRAFT)},
+        "inflated": {"target": dataclasses.asdict(shape), "draft": dataclasses.asdict(draft_shape)},
     }
     return facts, trainer.seconds
 

@@ -27,7 +27,10 @@ BUILTIN = {
     "held_out": 0.14,
     "target": TINY,
     "draft": TINY,
-    "inflated": {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 4, "head_dim": 8, "feed_forward": 32},
+    "inflated": {
+        "target": {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 4, "head_dim": 8, "feed_forward": 32},
+        "draft": {"hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2, "head_dim": 8, "cost_ratio": 1.9},
+    },
 }
 
 
