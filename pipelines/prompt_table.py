@@ -10,7 +10,8 @@ import pyarrow.parquet
 from pipelines.outputs import replacing
 
 FILE = "prompts.parquet"
-SPLITS = ("train", "validation", "test")
+MEASURED_SPLITS = ("train", "validation", "test")  # what stages collect, measure and report
+SPLITS = (*MEASURED_SPLITS, "reserve")  # the last for a gate that has to look again
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),

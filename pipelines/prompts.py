@@ -1,24 +1,25 @@
 """Stage ``prompts``: draw prompts from documents, split by document.
 
-Controllers train and validate on prompts from documents that the pair was trained on, and are tested on documents held out from
-it. A real pair's training text is unknown: there every document is assigned by the hash of its id. The first n prompts of a
-split alternate slices and documents for every n.
+No document is in two splits. Those of a built-in pair are its shares: neither model was trained on any of them. A user's own
+pair may know any text: there the splits only keep controllers from what they are chosen on and scored on. The first n prompts
+of a split alternate slices and documents for every n.
 """
 
 import argparse
 import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.builtin.corpus import BuiltinCorpus, Document, split_documents
+from pipelines.builtin.corpus import BuiltinCorpus, Document
 from pipelines.documents import Source, load_documents
 from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
+from pipelines.shares import Shares
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class PromptParameters:
 
     Attributes
     ----------
-    train, validation, test
+    train, validation, test, reserve
         Number of prompts, spread evenly over slices as far as their documents allow.
     min_tokens, max_tokens
         Lengths of windows, drawn uniformly.
@@ -37,22 +38,22 @@ class PromptParameters:
         At most so many windows, which do not overlap.
     longest
         Whole-document prompts with more tokens are left out.
-    validation_share, test_share
-        Of the documents: ``test_share`` of all (where the pair does not say), then ``validation_share`` of the rest.
+    shares
+        Of the documents, by split. The built-in corpus of a built-in pair is dealt out by the pair's own (``models.builtin``).
     """
 
     sources: tuple[Source, ...]
     seed: int = 0
     train: int = 540
     validation: int = 160
-    test: int = 120
+    test: int = 200
+    reserve: int = 60
     min_tokens: int = 16
     max_tokens: int = 128
     room: int = 64
     prompts_per_document: int = 8
     longest: int = 1024
-    validation_share: float = 0.2
-    test_share: float = 0.18
+    shares: Shares = field(default_factory=Shares)
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -62,8 +63,10 @@ class PromptParameters:
             raise ValueError(f"sources must have different names, got {', '.join(names)}.")
         if not 1 <= self.min_tokens <= self.max_tokens:
             raise ValueError(f"need 1 <= min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}.")
-        if min(self.train, self.validation, self.test, self.room) < 0 or self.prompts_per_document < 1:
+        if min(self.train, self.validation, self.test, self.reserve, self.room) < 0 or self.prompts_per_document < 1:
             raise ValueError("numbers of prompts and room must not be negative, prompts_per_document at least 1.")
+        if self.shares.pair:
+            raise ValueError("shares.pair must be 0 here: what trains a built-in pair stands in models.builtin.shares.")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +94,7 @@ def draw_prompts(parameters: PromptParameters, facts: dict[str, Any], tokenizer:
     Parameters
     ----------
     facts
-        ``pair.json`` of the pair: its held-out documents are the test documents.
+        ``pair.json`` of the pair: what a built-in one was trained on is left out.
     tokenizer
         The pair's Hugging Face tokenizer.
     """
@@ -117,26 +120,23 @@ def draw_prompts(parameters: PromptParameters, facts: dict[str, Any], tokenizer:
     return prompts
 
 
-def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any]) -> dict[str, Sequence[Document]]:
-    rest: Sequence[Document]
-    test: Sequence[Document]
+def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any]) -> Mapping[str, Sequence[Document]]:
     if source.kind == "builtin" and facts["source"] == "builtin":
-        rest, test = _pair_documents(facts)
+        dealt = _pair_documents(facts)
     else:
-        rest, test = split_documents(load_documents(source), parameters.test_share, minimum=1)
-    train, validation = split_documents(rest, parameters.validation_share, minimum=1)
-    return {"train": train, "validation": validation, "test": test}
+        dealt = parameters.shares.deal(load_documents(source))
+    return {split: dealt[split] for split in SPLITS}
 
 
-def _pair_documents(facts: dict[str, Any]) -> tuple[Sequence[Document], Sequence[Document]]:
-    corpus = BuiltinCorpus.load(facts["corpus"]["held_out"])
+def _pair_documents(facts: dict[str, Any]) -> Mapping[str, Sequence[Document]]:
+    corpus = BuiltinCorpus.load(Shares(**facts["corpus"]["shares"]))
     if corpus.manifest != facts["corpus"]["manifest"]:
         raise ValueError(
             "the built-in corpus is not the one this pair was trained on (pair: Python "
             f"{facts['corpus']['python']}, here: Python {sys.version.split()[0]}), so held-out documents would not be "
             "held out. Run the pair stage again with this Python, or go back to the pair's."
         )
-    return corpus.train, corpus.test
+    return corpus.documents
 
 
 class _Drawer:

@@ -25,6 +25,7 @@ from pipelines.builtin.inflation import InflatedShape, inflate
 from pipelines.builtin.language_model import Recipe, Shape, held_out_loss, new_model, train
 from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.outputs import file_sha256, replacing, write_json
+from pipelines.shares import Shares
 from runtime.dtypes import native_dtype
 
 SMALL, SMALL_DRAFT = "small", "small_draft"  # folders of the trained target and draft
@@ -54,7 +55,7 @@ class BuiltinParameters:
     seed: int
     threads: int
     vocabulary: int
-    held_out: float
+    shares: Shares
     target: ModelParameters
     draft: ModelParameters
     inflated: InflatedPair
@@ -62,8 +63,8 @@ class BuiltinParameters:
     def __post_init__(self) -> None:
         if self.target.training.context != self.draft.training.context:
             raise ValueError("target and draft must be trained with the same context.")
-        if not 0 < self.held_out < 1:
-            raise ValueError(f"held_out must lie between 0 and 1, got {self.held_out}.")
+        if not self.shares.pair > 0:
+            raise ValueError("shares.pair must be above 0: the models are trained on its documents.")
 
 
 def train_builtin_pair(
@@ -79,13 +80,15 @@ def train_builtin_pair(
         What the run is a function of and what came out; wall-clock seconds by model (None where it was kept).
     """
     torch.set_num_threads(parameters.threads)
-    corpus = BuiltinCorpus.load(parameters.held_out)
-    print(f"corpus: {len(corpus.train)} documents to train on, {len(corpus.test)} held out")
-    tokenizer = train_tokenizer((document.text for document in corpus.train), parameters.vocabulary)
+    corpus = BuiltinCorpus.load(parameters.shares)
+    for share, counts in corpus.counts().items():
+        print(f"corpus, share {share}: {sum(counts.values())} documents, {counts}")
+    learned, test = corpus.documents["pair"], corpus.documents["test"]
+    tokenizer = train_tokenizer((document.text for document in learned), parameters.vocabulary)
     tokenizer.save_pretrained(folder / "tokenizer")
-    streams = {"train": token_stream(shuffled(corpus.train, parameters.seed), tokenizer)}
-    for name in sorted({document.slice for document in corpus.test}):
-        streams[name] = token_stream((d for d in corpus.test if d.slice == name), tokenizer)
+    streams = {"train": token_stream(shuffled(learned, parameters.seed), tokenizer)}
+    for name in sorted({document.slice for document in test}):
+        streams[name] = token_stream((d for d in test if d.slice == name), tokenizer)
     dtype = native_dtype(device)
     base = {
         "seed": parameters.seed,
@@ -109,10 +112,11 @@ def train_builtin_pair(
     facts = {
         "corpus": {
             "manifest": corpus.manifest,
-            "held_out": parameters.held_out,
+            "shares": dataclasses.asdict(parameters.shares),
             "documents": corpus.counts(),
             "tokens": {name: len(stream) for name, stream in streams.items()},
             "python": platform.python_version(),
+            "trained_on": [document.id for document in learned],
         },
         "training": {name: json.loads((folder / name / RECORD).read_text()) for name in (SMALL, SMALL_DRAFT)},
         "inflated": {"target": dataclasses.asdict(shape), "draft": dataclasses.asdict(draft_shape)},

@@ -72,7 +72,7 @@ def trained(
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     prompts, documents = [], []
     by_slice: dict[str, list[tuple[str, list[int]]]] = {}
-    for document in BuiltinCorpus.load(builtin.held_out).test:
+    for document in BuiltinCorpus.load(builtin.shares).documents["test"]:
         tokens = token_stream([document], tokenizer).tolist()
         if len(tokens) > 2 * prompt_tokens:
             by_slice.setdefault(document.slice, []).append((document.id, tokens[:prompt_tokens]))

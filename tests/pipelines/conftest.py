@@ -24,7 +24,7 @@ BUILTIN = {
     "seed": 0,
     "threads": 1,
     "vocabulary": 300,
-    "held_out": 0.14,
+    "shares": {"pair": 0.5, "train": 0.2, "validation": 0.1, "test": 0.15, "reserve": 0.05},
     "target": TINY,
     "draft": TINY,
     "inflated": {

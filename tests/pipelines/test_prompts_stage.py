@@ -11,12 +11,14 @@ from pipelines.pair_folder import read_facts
 from pipelines.parameters import load_parameters
 from pipelines.prompt_table import read_prompts
 from pipelines.prompts import PromptParameters, draw_prompts, run
+from pipelines.shares import Shares
 
 BUILTIN = PromptParameters(
     sources=(Source(kind="builtin", name="stdlib"),),
     train=30,
     validation=9,
     test=12,
+    reserve=3,
     min_tokens=8,
     max_tokens=16,
     room=8,
@@ -42,7 +44,7 @@ def chat_tokenizer(tokenizer, monkeypatch):
 
 
 def parameters(*sources: Source, **changes) -> PromptParameters:
-    return PromptParameters(sources=sources, **{"train": 5, "validation": 2, "test": 3} | changes)
+    return PromptParameters(sources=sources, **{"train": 5, "validation": 2, "test": 3, "reserve": 1} | changes)
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +69,18 @@ def test_documents_come_before_second_prompts(builtin_prompts):
         assert set(documents[first_repeat:]) <= set(documents[:first_repeat])
 
 
-def test_no_document_is_in_two_splits_and_test_documents_are_held_out(builtin_prompts):
+def test_no_document_is_in_two_splits_and_none_trained_the_pair(builtin_prompts, builtin_folder):
     splits: dict[str, set[str]] = {}
     for prompt in builtin_prompts:
         splits.setdefault(prompt.document, set()).add(prompt.split)
     assert all(len(names) == 1 for names in splits.values())
-    held_out = {f"stdlib/{document.id}" for document in BuiltinCorpus.load(0.14).test}
-    assert {document for document, names in splits.items() if names == {"test"}} <= held_out
-    assert not {document for document, names in splits.items() if names != {"test"}} & held_out
+    facts = read_facts(builtin_folder)
+    shares = BuiltinCorpus.load(Shares(**facts["corpus"]["shares"])).documents
+    for split in stage.SPLITS:
+        drawn = {document for document, names in splits.items() if names == {split}}
+        assert drawn and drawn <= {f"stdlib/{document.id}" for document in shares[split]}
+    assert facts["corpus"]["trained_on"] == [document.id for document in shares["pair"]]
+    assert not splits.keys() & {f"stdlib/{id}" for id in facts["corpus"]["trained_on"]}
 
 
 def test_windows_have_the_asked_lengths_and_are_in_their_documents(builtin_prompts, tokenizer, few_documents):
@@ -111,9 +117,9 @@ def test_another_corpus_than_the_pairs_is_refused(builtin_folder, tokenizer):
 
 def test_a_real_pairs_documents_are_split_by_hash(jsonl, tokenizer):
     source = Source(kind="file", name="s", path=jsonl)
-    prompts = draw_prompts(parameters(source, train=99, validation=99, test=99), REAL, tokenizer)
+    prompts = draw_prompts(parameters(source, train=99, validation=99, test=99, reserve=99), REAL, tokenizer)
     counts = {split: sum(prompt.split == split for prompt in prompts) for split in stage.SPLITS}
-    assert counts == {"train": 25, "validation": 7, "test": 8}
+    assert counts == {"train": 18, "validation": 8, "test": 10, "reserve": 4}
     assert len({prompt.document for prompt in prompts}) == 40
     assert {prompt.text for prompt in prompts} == {f"question {i}?" for i in range(40)}
 
@@ -142,7 +148,9 @@ def test_what_the_tokenizer_puts_before_a_text_stands_before_a_window(tokenizer,
 
     (tmp_path / "long.txt").write_text("some words " * 200)
     source = Source(kind="file", name="s", path=str(tmp_path), cut="window")
-    prompts = draw_prompts(parameters(source, validation=0, test=0, min_tokens=4, max_tokens=6), REAL, WithStart())
+    prompts = draw_prompts(
+        parameters(source, validation=0, test=0, reserve=0, min_tokens=4, max_tokens=6), REAL, WithStart()
+    )
     assert all(prompt.tokens.count(0) == 1 and prompt.tokens[0] == 0 for prompt in prompts)
 
 
@@ -159,12 +167,18 @@ def test_too_long_documents_are_left_out_and_counted(jsonl, tokenizer, capsys):
 
 def test_a_shortfall_is_printed(jsonl, tokenizer, capsys):
     draw_prompts(parameters(Source(kind="file", name="s", path=jsonl), test=99), REAL, tokenizer)
-    assert "test: the documents yield 8 of 99 prompts" in capsys.readouterr().out
+    assert "test: the documents yield 10 of 99 prompts" in capsys.readouterr().out
 
 
 def test_stage_writes_what_read_prompts_reads(run_pair, save_model, jsonl, tmp_path):
     folder = run_pair({"target": str(save_model()), "draft": str(save_model())})
-    section = {"sources": [{"kind": "file", "name": "s", "path": jsonl}], "train": 5, "validation": 2, "test": 3}
+    section = {
+        "sources": [{"kind": "file", "name": "s", "path": jsonl}],
+        "train": 5,
+        "validation": 2,
+        "test": 3,
+        "reserve": 2,
+    }
     params = tmp_path / "params.yaml"
     params.write_text(yaml.safe_dump({"pairs": {"p": {"prompts": section}}}))
     contents = []
@@ -172,9 +186,9 @@ def test_stage_writes_what_read_prompts_reads(run_pair, save_model, jsonl, tmp_p
         run(SimpleNamespace(pair="p", pair_folder=folder, output=tmp_path / name, params=params))
         contents.append((tmp_path / name / "prompts.parquet").read_bytes())
     assert contents[0] == contents[1]
-    assert [len(read_prompts(tmp_path / "one", split)) for split in stage.SPLITS] == [5, 2, 3]
+    assert [len(read_prompts(tmp_path / "one", split)) for split in stage.SPLITS] == [5, 2, 3, 2]
     assert len(read_prompts(tmp_path / "one", "train", limit=2)) == 2
-    with pytest.raises(ValueError, match=r"split 'dev' is unknown\. Splits: train, validation, test"):
+    with pytest.raises(ValueError, match=r"split 'dev' is unknown\. Splits: train, validation, test, reserve"):
         read_prompts(tmp_path / "one", "dev")
 
 
@@ -194,6 +208,11 @@ def test_missing_inputs_are_named(tmp_path):
             r"sources\[0\]: unknown key 'colum'\. Did you mean 'column'",
         ),
         ("{sources: []}", "at least one source"),
+        ("{sources: [{kind: builtin, name: s}], test_share: 0.2}", "unknown key 'test_share'"),
+        (
+            "{sources: [{kind: builtin, name: s}], shares: {pair: 0.5, train: 0.2, validation: 0.1, test: 0.1, reserve: 0.1}}",
+            "shares.pair must be 0 here",
+        ),
         ("{sources: [{kind: builtin, name: s}, {kind: builtin, name: s}]}", "different names"),
         ("{sources: [{kind: builtin, name: s}], min_tokens: 9, max_tokens: 8}", "min_tokens <= max_tokens"),
     ],
