@@ -9,6 +9,7 @@
 Test texts; intervals by bootstrap over documents.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,10 @@ class ReplayReport(DecodingArms):
     def __init__(self, results: ReplayResults, replicates: int, seed: int) -> None:
         super().__init__(results.decoding, replicates, seed)
         self.results = results
+        self.elsewhere = {
+            ratio: ReplayReport(replace(results, decoding=table, measured={}, elsewhere={}), replicates, seed)
+            for ratio, table in results.elsewhere.items()
+        }
 
     def quality(self) -> dict[str, Any]:
         """Texts and documents by sampling setting."""
@@ -53,7 +58,9 @@ class ReplayReport(DecodingArms):
             "texts": len(self.rows(setting, PLAIN)),
             "static": static,
             "ours": ours,
+            "cost_ratio": self.results.origin.get("cost_ratio"),
             "ladder": {part: self._ladder(setting, static, ours, part) for part in (ALL, *self._slices(setting))},
+            "elsewhere": [{"cost_ratio": ratio, **report.chosen(setting)} for ratio, report in self.elsewhere.items()],
             "policies": [
                 {"family": family, "policy": arm, **self._worth(setting, arm, static)}
                 for family, arm in shown.itertuples(index=False)
@@ -64,6 +71,11 @@ class ReplayReport(DecodingArms):
                 if (made := self._agreement(setting, table)) is not None
             },
         }
+
+    def chosen(self, setting: str) -> dict[str, Any]:
+        """The static chain and the rule that validation texts choose, and their ladder over all test texts."""
+        static, ours = self.fastest(setting, CHAIN), self._ours(setting)
+        return {"static": static, "ours": ours, "ladder": self._ladder(setting, static, ours, ALL)}
 
     def _ours(self, setting: str) -> str:
         """The rule that was fastest on validation texts."""

@@ -13,7 +13,7 @@ process of its own. On an accelerator both models share one device by streams, a
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,9 @@ AXES = {
     "selection": ("features",),  # choosing a delayed tree from so many numbers of hidden states, and both models' laws
     "transfer": ("bytes",),  # to another process, or from device to host
 }
+
+
+DRAFT_PASSES = ("draft", "draft_prefill", "beside_draft")
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,15 @@ class LatencyProfile:
         """c: one target pass over one token, in draft steps."""
         target = self.latency("target", tokens=1, context=context)
         return target.seconds / self.latency("draft", rows=1, context=context).seconds
+
+    def at_cost_ratio(self, ratio: float, context: float) -> "LatencyProfile":
+        """The profile of a machine on which drafting costs so much that c is ``ratio`` behind ``context`` tokens: all passes of the
+        draft scaled alike, everything else as it is."""
+        if not ratio > 0:
+            raise ValueError(f"a cost ratio is > 0, got {ratio}.")
+        factor = self.cost_ratio(context) / ratio
+        scaled = {name: table.scaled(factor) for name, table in self.tables.items() if name in DRAFT_PASSES}
+        return replace(self, tables={**self.tables, **scaled})
 
     def verify_ratio(self, tokens: float, context: float) -> float:
         """v: one target pass over ``tokens``, in passes over one token."""

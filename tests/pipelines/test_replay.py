@@ -11,7 +11,7 @@ import yaml
 
 from pipelines import positions, replay
 from pipelines.measuring.names import PLAIN
-from pipelines.measuring.replay.names import ORACLE, REPLAYED
+from pipelines.measuring.replay.names import ORACLE, REPLAYED, replayed_at
 from pipelines.measuring.replay.study import ReplayConfig
 from pipelines.outputs import write_json
 from pipelines.reporting.replay_folder import read_replay
@@ -32,6 +32,7 @@ from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.predictors.affine_profile import PROFILE, toy_profile
 
 GAMMAS = [1, 2, 4]
+CHEAP = 40.0
 PARAMETERS = {
     "traces": {
         "positions": {
@@ -44,7 +45,13 @@ PARAMETERS = {
             "threads": 1,
         }
     },
-    "replay": {"gammas": GAMMAS, "epsilons": [0.1], "branch_gammas": [[2], [1, 3]], "repeats": 3},
+    "replay": {
+        "gammas": GAMMAS,
+        "epsilons": [0.1],
+        "branch_gammas": [[2], [1, 3]],
+        "cost_ratios": [CHEAP],
+        "repeats": 3,
+    },
 }
 
 
@@ -222,6 +229,32 @@ def test_the_report_says_what_known_speeds_mean(tmp_path):
         and "would have chosen chain-3, −7 % (−7…−7) against the fastest there (chain-1)" in second
     )
     assert read_replay(tmp_path / "nowhere", {}) is None
+
+
+def test_the_report_has_a_row_for_every_other_cost_ratio(tmp_path):
+    write_replay(tmp_path, cost_ratio=17.0)
+    (row,) = ReplayReport(read_replay(tmp_path, {}), replicates=50, seed=0).timing()["settings"]
+    (cheap,) = row["elsewhere"]
+    assert row["cost_ratio"] == 6.5 and cheap["cost_ratio"] == 17.0
+    assert (cheap["static"], cheap["ours"]) == ("chain-3", "confidence-0.4")
+    assert cheap["ladder"]["gain"]["value"] == pytest.approx(164 / 160 - 1)
+    assert row["ladder"]["all"]["gain"]["value"] == pytest.approx(168 / 160 - 1)
+
+
+def test_cheap_drafting_is_replayed_on_the_same_texts(folder, table):
+    """Plain decoding takes what it took, as only the draft's passes have another price; a long chain takes less."""
+    cheap = pd.read_parquet(folder / "replay" / "toy-1c" / replayed_at(CHEAP))
+    assert not cheap["family"].str.startswith("branches").any()
+    plain, chains = (cheap[cheap["drafter"] == arm].set_index("prompt") for arm in (PLAIN, "chain-4"))
+    assert set(plain.index) == set(table["prompt"])
+    real = table[table["drafter"] == "chain-4"].set_index("prompt")
+    for setting in ("T=0", "T=1"):
+        before, after = (rows[rows["setting"] == setting].sort_index()["seconds"] for rows in (real, chains))
+        assert (after < before).all()
+    same = table[table["drafter"] == PLAIN].sort_values(["setting", "prompt"])["seconds"].to_numpy()
+    assert cheap[cheap["drafter"] == PLAIN].sort_values(["setting", "prompt"])["seconds"].to_numpy() == pytest.approx(
+        same
+    )
 
 
 def test_a_gap_that_is_not_surely_one_is_not_divided_by(tmp_path):

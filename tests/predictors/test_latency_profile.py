@@ -237,3 +237,14 @@ def test_a_missing_or_damaged_file_is_named_with_the_remedy(tmp_path):
 def test_known_tables_must_have_their_axes():
     with pytest.raises(ValueError, match="table target has the axes tokens, and must have tokens, context"):
         LatencyProfile({"target": table({"tokens": (1, 2)}, [1, 2])}, "toy", {}, {})
+
+
+def test_another_cost_ratio_scales_the_drafts_passes_alone():
+    cheap = PROFILE.at_cost_ratio(17.0, context=128)
+    assert cheap.cost_ratio(128) == pytest.approx(17.0)
+    factor = PROFILE.cost_ratio(128) / 17.0
+    for name, table in PROFILE.tables.items():
+        scale = factor if name in ("draft", "draft_prefill", "beside_draft") else 1.0
+        np.testing.assert_allclose(cheap.tables[name].median, scale * table.median)
+    with pytest.raises(ValueError, match="is > 0, got 0"):
+        PROFILE.at_cost_ratio(0, 128)
