@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pipelines.outputs import write_json
 from predictors.latency import Latency, LatencyProfile, LatencyTable, read_profile
+from tests.predictors.affine_profile import PROFILE
 
 # seconds [rows 1, 4; context 100, 200]: not symmetric, and square, so that swapped axes would show
 DRAFT = np.array([[1.0, 2.0], [3.0, 8.0]])
