@@ -6,6 +6,7 @@ of a split alternate slices and documents for every n.
 """
 
 import argparse
+import itertools
 import random
 import sys
 from collections import deque
@@ -16,10 +17,13 @@ from typing import Any
 
 from pipelines.builtin.corpus import BuiltinCorpus, Document
 from pipelines.documents import Source, load_documents
+from pipelines.edits import EditParameters, begun, edits_of
 from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
+from pipelines.prompt_table import EDIT, FILE, SPLITS, Prompt, write_prompts
 from pipelines.shares import Shares
+
+Queues = dict[str, list[Iterator[Prompt]]]  # the prompts of every document, by slice
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class PromptParameters:
         At most so many windows, which do not overlap.
     longest
         Whole-document prompts with more tokens are left out.
+    edit
+        Prompts of slice `edit`, made of the same documents (`pipelines.edits`) where their source says so.
     shares
         Of the documents, by split. The built-in corpus of a built-in pair is dealt out by the pair's own (``models.builtin``).
     """
@@ -53,6 +59,7 @@ class PromptParameters:
     room: int = 64
     prompts_per_document: int = 8
     longest: int = 1024
+    edit: EditParameters = field(default_factory=EditParameters)
     shares: Shares = field(default_factory=Shares)
 
     def __post_init__(self) -> None:
@@ -65,8 +72,25 @@ class PromptParameters:
             raise ValueError(f"need 1 <= min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}.")
         if min(self.train, self.validation, self.test, self.reserve, self.room) < 0 or self.prompts_per_document < 1:
             raise ValueError("numbers of prompts and room must not be negative, prompts_per_document at least 1.")
+        if self.edit.total and not any(source.edits for source in self.sources):
+            raise ValueError(
+                "edit asks for prompts, but no source names 'edits'. Name its slices there, or ask for none."
+            )
         if self.shares.pair:
             raise ValueError("shares.pair must be 0 here: what trains a built-in pair stands in models.builtin.shares.")
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Section ``mix``: what headline numbers are of. ``slices`` of the documents (null: all there are) and ``temperatures``,
+    which every stage that measures has in its own section."""
+
+    slices: tuple[str, ...] | None = None
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if self.slices is not None and (not self.slices or EDIT in self.slices):
+            raise ValueError(f"slices must name at least one, and not {EDIT!r}, which is reported by itself.")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +104,8 @@ def run(args: argparse.Namespace) -> None:
 
     parameters = load_parameters(PromptParameters, args.pair, "prompts", args.params)
     tokenizer = AutoTokenizer.from_pretrained(read_pair(args.pair_folder).tokenizer, local_files_only=True)
-    prompts = draw_prompts(parameters, read_facts(args.pair_folder), tokenizer)
+    mix = load_parameters(Mix, args.pair, "mix", args.params)
+    prompts = draw_prompts(parameters, read_facts(args.pair_folder), tokenizer, mix)
     write_prompts(args.output / FILE, prompts)
     for split in SPLITS:
         chosen = [prompt for prompt in prompts if prompt.split == split]
@@ -88,8 +113,10 @@ def run(args: argparse.Namespace) -> None:
         print(f"{split}: {len(chosen)} prompts from {len({p.document for p in chosen})} documents, {slices}")
 
 
-def draw_prompts(parameters: PromptParameters, facts: dict[str, Any], tokenizer: Any) -> list[Prompt]:
-    """Prompts of all splits, each split in an order whose every prefix alternates slices and documents.
+def draw_prompts(
+    parameters: PromptParameters, facts: dict[str, Any], tokenizer: Any, mix: Mix | None = None
+) -> list[Prompt]:
+    """Prompts of all splits: those of the mix, in an order whose every prefix alternates slices and documents, then the edits.
 
     Parameters
     ----------
@@ -97,27 +124,47 @@ def draw_prompts(parameters: PromptParameters, facts: dict[str, Any], tokenizer:
         ``pair.json`` of the pair: what a built-in one was trained on is left out.
     tokenizer
         The pair's Hugging Face tokenizer.
+    mix
+        Documents of other slices are left out; by default none.
     """
+    mix = mix or Mix()
     drawer = _Drawer(parameters, tokenizer)
-    queues: dict[str, dict[str, list[Iterator[Prompt]]]] = {split: {} for split in SPLITS}
-    for source in parameters.sources:
-        for split, documents in _splits(source, parameters, facts).items():
-            for document in documents:
-                queues[split].setdefault(document.slice, []).append(drawer.prompts(document, source, split))
+    dealt = [(source, _splits(source, parameters, facts)) for source in parameters.sources]
+    _require_slices({document.slice for _, splits in dealt for some in splits.values() for document in some}, mix)
     prompts = []
     for split in SPLITS:
-        wanted = getattr(parameters, split)
-        drawn = list(_alternate(queues[split], wanted, random.Random(f"{parameters.seed} {split}")))
-        if wanted and not drawn:
-            raise ValueError(
-                f"no document of split {split!r} yields a prompt: add documents or lower min_tokens and room."
-            )
-        if len(drawn) < wanted:
-            print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")
-        prompts += drawn
+        mixed: Queues = {}
+        edited: Queues = {}
+        for source, splits in dealt:
+            for document in splits[split]:
+                if mix.slices is None or document.slice in mix.slices:
+                    mixed.setdefault(document.slice, []).append(drawer.prompts(document, source, split))
+                if document.slice in source.edits:
+                    edited.setdefault(document.slice, []).append(drawer.edits(document, source, split))
+        generator = random.Random(f"{parameters.seed} {split}")
+        prompts += _drawn(mixed, getattr(parameters, split), split, "min_tokens and room", generator)
+        prompts += _drawn(edited, getattr(parameters.edit, split), f"{split} of edits", "edit.min_tokens", generator)
     if drawer.num_too_long:
         print(f"{drawer.num_too_long} documents longer than {parameters.longest} tokens were left out")
     return prompts
+
+
+def _require_slices(known: set[str], mix: Mix) -> None:
+    if EDIT in known:
+        raise ValueError(f"{EDIT!r} is the slice of edited passages: call that of your documents otherwise.")
+    missing = sorted(set(mix.slices or ()) - known)
+    if missing:
+        raise ValueError(f"mix.slices names {', '.join(missing)}, but documents are of {', '.join(sorted(known))}.")
+
+
+def _drawn(queues: Queues, wanted: int, split: str, remedy: str, generator: random.Random) -> list[Prompt]:
+    """Up to ``wanted`` prompts; says what is missing."""
+    drawn = list(_alternate(queues, wanted, generator))
+    if wanted and not drawn:
+        raise ValueError(f"no document of split {split!r} yields a prompt: add documents or lower {remedy}.")
+    if len(drawn) < wanted:
+        print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")
+    return drawn
 
 
 def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any]) -> Mapping[str, Sequence[Document]]:
@@ -139,6 +186,10 @@ def _pair_documents(facts: dict[str, Any]) -> Mapping[str, Sequence[Document]]:
     return corpus.documents
 
 
+def _name(document: Document, source: Source) -> str:
+    return document.id if document.id.startswith(f"{source.name}/") else f"{source.name}/{document.id}"
+
+
 class _Drawer:
     """Turns documents into prompts; each document has its own random stream, so it does not depend on the others."""
 
@@ -149,17 +200,32 @@ class _Drawer:
 
     def prompts(self, document: Document, source: Source, split: str) -> Iterator[Prompt]:
         """The document's prompts, tokenised when the first is asked for."""
-        name = document.id if document.id.startswith(f"{source.name}/") else f"{source.name}/{document.id}"
+        name = _name(document, source)
         for index, tokens in enumerate(self._token_lists(document, source, name)):
             text = self.tokenizer.decode(tokens)
             yield Prompt(f"{name}#{index}", name, source.name, document.slice, split, text, tokens)
 
+    def edits(self, document: Document, source: Source, split: str) -> Iterator[Prompt]:
+        """Passages of the document with their revised copies begun, made when the first is asked for."""
+        name, kind = _name(document, source), source.edits[document.slice]
+        generator = random.Random(f"{self.parameters.seed} {EDIT} {name}")
+        made = edits_of(document.text, kind, self.parameters.edit, self._encode, generator)
+        cut = (begun(edit, self.parameters.room, self._encode, generator) for edit in made)
+        fitting = (self._start() + tokens for tokens in cut if tokens is not None)
+        for index, tokens in enumerate(itertools.islice(fitting, self.parameters.edit.per_document)):
+            yield Prompt(f"{name}#{EDIT}{index}", name, source.name, EDIT, split, self.tokenizer.decode(tokens), tokens)
+
+    def _start(self) -> list[int]:
+        """What the tokenizer puts before every text, if anything."""
+        return list(self.tokenizer("")["input_ids"])
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
     def _token_lists(self, document: Document, source: Source, name: str) -> Iterable[list[int]]:
         if source.windows:
-            tokens = self.tokenizer(document.text, add_special_tokens=False, verbose=False)["input_ids"]
-            start = self.tokenizer("")["input_ids"]  # what the tokenizer puts before every text, if anything
-            windows = self._windows(tokens, random.Random(f"{self.parameters.seed} {name}"))
-            return (start + window for window in windows)
+            windows = self._windows(self._encode(document.text), random.Random(f"{self.parameters.seed} {name}"))
+            return (self._start() + window for window in windows)
         tokens = self._whole(document, source)
         if not tokens:
             raise ValueError(f"document {name!r} gives an empty prompt.")
@@ -193,7 +259,7 @@ class _Drawer:
             yield tokens[first : first + length]
 
 
-def _alternate(slices: dict[str, list[Iterator[Prompt]]], count: int, generator: random.Random) -> Iterator[Prompt]:
+def _alternate(slices: Queues, count: int, generator: random.Random) -> Iterator[Prompt]:
     """One prompt of each slice in turn; within a slice one of each document in turn, documents in random order."""
     queues = {name: deque(generator.sample(documents, len(documents))) for name, documents in sorted(slices.items())}
     drawn = 0

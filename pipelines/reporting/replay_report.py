@@ -6,7 +6,8 @@
                  measured, and what choosing by replay would have cost: measured speed of its choice over that of the fastest,
                  among policies whose times are the wall's
 
-Test texts; intervals by bootstrap over documents.
+Test texts; intervals by bootstrap over documents. Slice `edit` has a row of its own in the ladder and is in nothing else: neither
+in what all texts say nor in what is chosen on validation texts.
 """
 
 from dataclasses import replace
@@ -18,6 +19,7 @@ import pandas as pd
 from pipelines.measuring.names import PLAIN, on_virtual_clock
 from pipelines.measuring.replay.names import ORACLE
 from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, RULE
+from pipelines.prompt_table import EDIT
 from pipelines.reporting.decoding_arms import DecodingArms
 from pipelines.reporting.headline import percent, times
 from pipelines.reporting.replay_folder import ReplayResults
@@ -31,7 +33,9 @@ class ReplayReport(DecodingArms):
     """Builds the records of ``quality.json`` (what was read) and ``timing.json`` (what follows from the machine's latencies)."""
 
     def __init__(self, results: ReplayResults, replicates: int, seed: int) -> None:
-        super().__init__(results.decoding, replicates, seed)
+        edits = results.decoding["slice"] == EDIT
+        super().__init__(results.decoding[~edits], replicates, seed)
+        self.edits = DecodingArms(results.decoding[edits], replicates, seed)
         self.results = results
         self.elsewhere = {
             ratio: ReplayReport(replace(results, decoding=table, measured={}, elsewhere={}), replicates, seed)
@@ -59,7 +63,7 @@ class ReplayReport(DecodingArms):
             "static": static,
             "ours": ours,
             "cost_ratio": self.results.origin.get("cost_ratio"),
-            "ladder": {part: self._ladder(setting, static, ours, part) for part in (ALL, *self._slices(setting))},
+            "ladder": {part: self._ladder(setting, static, ours, part) for part in self._parts(setting)},
             "elsewhere": [{"cost_ratio": ratio, **report.chosen(setting)} for ratio, report in self.elsewhere.items()],
             "policies": [
                 {"family": family, "policy": arm, **self._worth(setting, arm, static)}
@@ -83,8 +87,9 @@ class ReplayReport(DecodingArms):
         sums = rows.groupby("drafter", sort=False)[["tokens", "seconds"]].sum()
         return str((sums["tokens"] / sums["seconds"]).idxmax())
 
-    def _slices(self, setting: str) -> list[str]:
-        return sorted(self.rows(setting, PLAIN)["slice"].unique())
+    def _parts(self, setting: str) -> list[str]:
+        edits = [EDIT] if setting in self.edits.settings else []
+        return [ALL, *sorted(self.rows(setting, PLAIN)["slice"].unique()), *edits]
 
     def _ladder(self, setting: str, static: str, ours: str, part: str) -> dict[str, Any]:
         """Speed-ups over plain decoding, step by step, and the share of the gap that rules close."""
@@ -113,6 +118,8 @@ class ReplayReport(DecodingArms):
         }
 
     def _part(self, setting: str, arm: str, part: str) -> pd.DataFrame:
+        if part == EDIT:
+            return self.edits.rows(setting, arm)
         rows = self.rows(setting, arm)
         return rows if part == ALL else rows[rows["slice"] == part]
 
