@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from pipelines.device_profile import warn_of_noise
     from pipelines.outputs import write_json
     from predictors.latency.profile import LatencyProfile
-    from predictors.latency.soundness import noise_warning
     from runtime.latency import LatencyConfig
 
     config = load_parameters(LatencyConfig, args.pair, "latency", args.params)
@@ -50,9 +50,7 @@ def run(args: argparse.Namespace) -> None:
     for context in profile.tables["target"].axes["context"]:
         print(f"context {context}: a target pass takes as long as {profile.cost_ratio(context):.1f} draft steps")
     print(f"{path} (draftwright latency shows it whole)")
-    warning = noise_warning(profile)
-    if warning is not None:
-        print(f"warning: {warning}", file=sys.stderr)
+    warn_of_noise(profile)
 
 
 def measure(bench: Bench, config: "LatencyConfig") -> "tuple[dict[str, LatencyTable], list[str], tuple[str, ...]]":
