@@ -26,8 +26,9 @@ class LatencyReport:
         """``contexts``; by context ``cost_ratio``, ``draft_step_ms`` and ``target_pass_ms``; ``verify_ratio`` by tokens and
         context; ``compact_gain`` by model, size of the pass and context (empty where only one forward was timed);
         ``beside``, alike: a pass while the other model works over one alone (empty where that was not timed); ``exchange_ms``
-        by tokens submitted; ``hidden_gamma`` by way of running both models and context; ``warning``, what to say of a
-        noisy profile (``None``: nothing), and its ``noise``; ``prediction``; ``mismatches``, sentences on what the profile and the benchmark were not measured alike in; ``bars``."""
+        by tokens submitted; ``hidden_gamma`` by way of running both models and context; ``warning``, what to say of a noisy
+        profile (``None``: nothing), and its ``noise``; ``prediction``; ``mismatches``, sentences on what the profile and the
+        benchmark were not measured alike in; ``bars``."""
         profile, target = self.profile, self.profile.tables["target"]
         contexts = list(target.axes["context"])
         prediction = self.prediction.build()

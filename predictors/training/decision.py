@@ -30,7 +30,6 @@ import torch
 
 from predictors.decision_rule import ALL, NONE, DecisionRule, LengthRule
 
-
 ORACLE_STEPS = 50  # converges in a handful
 ROUNDING = 1e-9
 
