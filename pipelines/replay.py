@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.device_file import read_device
+from pipelines.device_profile import read_device_profile
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 
@@ -39,12 +40,12 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.measuring.replay.table import REPLAY_ROWS
     from pipelines.outputs import write_json
     from predictors.bundle import CARD, bundle_hash
-    from predictors.latency import read_profile
+    from predictors.latency.soundness import noise_warning
     from predictors.training.position_table import PositionTable
 
     config = load_parameters(ReplayConfig, args.pair, "replay", args.params)
     device = read_device(args.device)["slug"]
-    profile = read_profile(args.latency / f"{device}.json")
+    profile = read_device_profile(args.latency, device)
     table = PositionTable.read(args.positions)
     bundles = {card.parent.name: card.parent for card in sorted(args.bundles.glob(f"*/{CARD}"))}
     texts = [(split, text) for split in (VALIDATION, TEST) for text in table.rows(split).texts()]
@@ -68,6 +69,7 @@ def run(args: argparse.Namespace) -> None:
             "profile_hash": profile.profile_hash,
             "cost_ratio": profile.cost_ratio(table.median_context),
             "cost_ratios": list(config.cost_ratios),
+            "noise": noise_warning(profile),
             "bundles_sha256": {name: bundle_hash(bundles[name]) for name in study.bundles},
         },
     )

@@ -14,11 +14,12 @@ STAGES = {
     for name, stage in yaml.safe_load(file.read_text())["stages"].items()
 }
 PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")
-# Plumbing that decides nothing: the command line, parameter and device files, atomic outputs, tracking.
+# Plumbing that decides nothing: the command line, parameter, device and profile files, atomic outputs, tracking.
 PLUMBING = {
     "pipelines",
     "pipelines.cli",
     "pipelines.device_file",
+    "pipelines.device_profile",
     "pipelines.parameters",
     "pipelines.outputs",
     "pipelines.tracking",

@@ -70,7 +70,7 @@ class BuiltinParameters:
 def train_builtin_pair(
     parameters: BuiltinParameters, folder: Path, device: torch.device
 ) -> tuple[dict[str, Any], dict[str, float | None]]:
-    """Write ``tokenizer/``, the trained ``small/`` and ``small_draft/``, and inflated ``target/`` and ``draft/`` under ``folder``.
+    """Write ``tokenizer/``, the trained ``small/`` and ``small_draft/``, and both inflated to ``target/`` and ``draft/``.
 
     A model that an earlier, interrupted run has finished with the same parameters and training code is kept.
 

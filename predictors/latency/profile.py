@@ -20,7 +20,7 @@ from typing import Any
 from predictors.config import parse_config
 from predictors.latency.tables import Latency, LatencyTable
 
-SCHEMA = 1
+SCHEMA = 2
 REMEDY = "Measure the profile on this machine again (dvc repro)."
 
 # Table -> axes. A pass costs `rows` or `tokens` nodes behind `context` committed tokens.
@@ -31,6 +31,7 @@ AXES = {
     "target_hugging_face": ("tokens", "context"),
     "draft_prefill": ("tokens",),  # opening a state and committing a prompt
     "target_prefill": ("tokens",),
+    "plain": ("context",),  # a token of plain decoding as it runs, to hold the sum of its cells against
     "chain_drawing": ("drafted", "sampled"),  # a round's laws and draws; sampled: 0 greedy, 1 temperature 1
     "chain_verification": ("drafted", "sampled"),  # the rest of a round outside the models
     "tree_drawing": ("drafted", "sampled"),  # drafted counts distinct nodes
@@ -68,11 +69,14 @@ class _Record:
     tables: dict[str, Any]
     settings: dict[str, Any]
     provenance: dict[str, Any]
+    noise: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class LatencyProfile:
     """Tables of latencies by name, the pair they were measured on, the measurement's settings and its provenance.
+
+    ``noise`` says in sentences what still spoke against the tables when they were written (`predictors.latency.soundness`).
 
     The tables of `AXES` must have those axes, in any order; a profile may lack some and hold others.
     """
@@ -81,6 +85,7 @@ class LatencyProfile:
     pair: str
     settings: Mapping[str, Any]
     provenance: Mapping[str, Any]
+    noise: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, table in self.tables.items():
@@ -111,8 +116,8 @@ class LatencyProfile:
         return target.seconds / self.latency("draft", rows=1, context=context).seconds
 
     def at_cost_ratio(self, ratio: float, context: float) -> "LatencyProfile":
-        """The profile of a machine on which drafting costs so much that c is ``ratio`` behind ``context`` tokens: all passes of the
-        draft scaled alike, everything else as it is."""
+        """The profile of a machine on which c is ``ratio`` behind ``context`` tokens: all passes of the draft scaled alike,
+        everything else as it is."""
         if not ratio > 0:
             raise ValueError(f"a cost ratio is > 0, got {ratio}.")
         factor = self.cost_ratio(context) / ratio
@@ -138,6 +143,7 @@ class LatencyProfile:
             "tables": {name: table.to_record() for name, table in self.tables.items()},
             "settings": dict(self.settings),
             "provenance": dict(self.provenance),
+            "noise": list(self.noise),
         }
 
     @staticmethod
@@ -147,7 +153,7 @@ class LatencyProfile:
         if parsed.schema != SCHEMA:
             raise ValueError(f"{where}: schema {parsed.schema} is not this version's, which reads {SCHEMA}.")
         tables = {name: _table(name, table, f"{where}.tables.{name}") for name, table in parsed.tables.items()}
-        return LatencyProfile(tables, parsed.pair, parsed.settings, parsed.provenance)
+        return LatencyProfile(tables, parsed.pair, parsed.settings, parsed.provenance, parsed.noise)
 
 
 def read_profile(path: str | Path) -> LatencyProfile:

@@ -18,8 +18,8 @@ RATES = {
 
 
 def write_replay(folder, cost_ratio: float | None = None, edits: dict[str, float] | None = None) -> None:
-    """The stage's output; with ``cost_ratio`` also what rules reach there: as much as the static chain; with ``edits``, on texts of
-    slice `edit`, too, where policies are so many times as fast."""
+    """The stage's output; with ``cost_ratio`` also what rules reach there: as much as the static chain; with ``edits`` also on
+    texts of slice `edit`, where policies are so many times as fast."""
     write_table(folder / REPLAYED, _rows(RATES, edits), REPLAY_ROWS)
     if cost_ratio is not None:
         level = {name: (family, 160.0 if family == RULE else rate) for name, (family, rate) in RATES.items()}

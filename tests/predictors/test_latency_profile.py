@@ -125,11 +125,12 @@ def test_properties(drawn, rows, context):
 
 def test_round_trip_through_a_writer_that_sorts_keys(tmp_path):
     path = tmp_path / "cpu.json"
-    written = profile(settings={"calls": 3}, provenance={"device": "here"})
+    written = profile(settings={"calls": 3}, provenance={"device": "here"}, noise=("draft rows=1: loud",))
     write_json(path, written.to_record())
     read = read_profile(path)
     assert read.to_record() == written.to_record()
     assert (read.pair, read.settings, read.provenance) == ("toy", {"calls": 3}, {"device": "here"})
+    assert read.noise == ("draft rows=1: loud",)
     assert list(read.tables["draft"].axes) == ["rows", "context"], "known tables come in their documented order"
     assert read.tables["draft"].median.tolist() == DRAFT.tolist()
     assert read.latency("draft", rows=4, context=100) == Latency(3, 2.5, 4)
@@ -189,7 +190,7 @@ def change(record, value, *keys):
 @pytest.mark.parametrize(
     ("value", "keys", "message"),
     [
-        (2, ["schema"], "schema 2 is not this version's, which reads 1"),
+        (1, ["schema"], "schema 1 is not this version's, which reads 2"),
         ("toy", ["tables"], "tables: expected dict"),
         (1, ["commit"], "unknown key 'commit'"),
         ([[1, 2], [3]], ["tables", "draft", "median"], r"tables\.draft: median is not a regular grid"),
@@ -211,6 +212,7 @@ def change(record, value, *keys):
         ({"context": [100, 200], "row": [1, 4]}, ["tables", "draft", "axes"], "and must be rows, context"),
         (0, ["tables", "draft", "calls"], "calls must be >= 1, got 0"),
         ([], ["tables", "draft"], r"tables\.draft: expected a mapping"),
+        ("loud", ["noise"], "noise: expected"),
     ],
 )
 def test_a_bad_file_is_named_with_the_remedy(tmp_path, value, keys, message):
@@ -225,7 +227,7 @@ def test_a_bad_file_is_named_with_the_remedy(tmp_path, value, keys, message):
 def test_a_missing_or_damaged_file_is_named_with_the_remedy(tmp_path):
     with pytest.raises(ValueError, match="none.json: no latency profile can be read there .*dvc repro"):
         read_profile(tmp_path / "none.json")
-    (tmp_path / "cut.json").write_text('{"schema": 1,')
+    (tmp_path / "cut.json").write_text('{"schema": 2,')
     with pytest.raises(ValueError, match="cut.json: damaged latency profile .*dvc repro"):
         read_profile(tmp_path / "cut.json")
     record = profile().to_record()
