@@ -11,7 +11,7 @@ Shape suffixes: A actions, T contexts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -104,7 +104,7 @@ def undisturbed(profile: LatencyProfile) -> LatencyProfile:
         for axis in range(seconds.ndim):
             seconds = np.flip(np.minimum.accumulate(np.flip(seconds, axis), axis), axis)
         tables[name] = LatencyTable(table.axes, seconds, seconds, seconds, table.calls)
-    return LatencyProfile(tables, profile.pair, profile.settings, profile.provenance)
+    return replace(profile, tables=tables)
 
 
 def step_seconds(profile: LatencyProfile, rule: str, action: Action, traffic: Traffic, context: float) -> float:

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from predictors.config import parse_config
+from predictors.latency.serving import Serving
 from predictors.latency.tables import Latency, LatencyTable
 
-SCHEMA = 1
+SCHEMA = 2
 REMEDY = "Measure the profile on this machine again (dvc repro)."
 
 # Table -> axes. A pass costs `rows` or `tokens` nodes behind `context` committed tokens.
@@ -65,19 +66,22 @@ class _Record:
     tables: dict[str, Any]
     settings: dict[str, Any]
     provenance: dict[str, Any]
+    serving: Serving | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class LatencyProfile:
     """Tables of latencies by name, the pair they were measured on, the measurement's settings and its provenance.
 
-    The tables of `AXES` must have those axes, in any order; a profile may lack some and hold others.
+    The tables of `AXES` must have those axes, in any order; a profile may lack some and hold others. ``serving`` is how the
+    models are served on that machine, and were while they were measured.
     """
 
     tables: Mapping[str, LatencyTable]
     pair: str
     settings: Mapping[str, Any]
     provenance: Mapping[str, Any]
+    serving: Serving | None = None
 
     def __post_init__(self) -> None:
         for name, table in self.tables.items():
@@ -126,6 +130,7 @@ class LatencyProfile:
             "tables": {name: table.to_record() for name, table in self.tables.items()},
             "settings": dict(self.settings),
             "provenance": dict(self.provenance),
+            "serving": None if self.serving is None else self.serving.to_record(),
         }
 
     @staticmethod
@@ -135,7 +140,7 @@ class LatencyProfile:
         if parsed.schema != SCHEMA:
             raise ValueError(f"{where}: schema {parsed.schema} is not this version's, which reads {SCHEMA}.")
         tables = {name: _table(name, table, f"{where}.tables.{name}") for name, table in parsed.tables.items()}
-        return LatencyProfile(tables, parsed.pair, parsed.settings, parsed.provenance)
+        return LatencyProfile(tables, parsed.pair, parsed.settings, parsed.provenance, parsed.serving)
 
 
 def read_profile(path: str | Path) -> LatencyProfile:

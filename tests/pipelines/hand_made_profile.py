@@ -14,7 +14,7 @@ def table(axes, milliseconds, calls=40):
 
 
 PROFILE = {
-    "schema": 1,
+    "schema": 2,
     "pair": "toys",
     "tables": {
         "draft": table({"rows": [1, 4], "context": [32, 128]}, [[1, 2], [1.5, 3]]),

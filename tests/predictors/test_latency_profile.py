@@ -188,7 +188,7 @@ def change(record, value, *keys):
 @pytest.mark.parametrize(
     ("value", "keys", "message"),
     [
-        (2, ["schema"], "schema 2 is not this version's, which reads 1"),
+        (1, ["schema"], "schema 1 is not this version's, which reads 2"),
         ("toy", ["tables"], "tables: expected dict"),
         (1, ["commit"], "unknown key 'commit'"),
         ([[1, 2], [3]], ["tables", "draft", "median"], r"tables\.draft: median is not a regular grid"),
