@@ -12,6 +12,7 @@ from pipelines.parameters import add_pair_arguments, load_parameters
 
 if TYPE_CHECKING:
     from pipelines.head_folder import SavedHead
+    from predictors.latency.serving import Serving
     from predictors.training.calibrate import CalibrateConfig
     from predictors.training.decision import Costs
     from predictors.training.label_table import LabelTable
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import file_sha256, write_json
     from pipelines.reporting.calibration_plots import confusion_figure, reliability_figure
     from pipelines.tracking import Tracking
+    from predictors.latency.serving import on_card
     from predictors.training.calibrate import CalibrateConfig
     from predictors.training.label_table import read_labels
 
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
             f"{args.head} was trained on another label table than {args.labels}. Run the train stage again."
         )
     config, costs = with_measured_costs(config, args, table)
-    record = calibrated_record(head, table, config, costs, args.predictor)
+    record = calibrated_record(head, table, config, costs, args.predictor) | on_card(served_here(args))
     write_json(args.output, record)
     metrics = record["test"]["metrics"]
     figures = {
@@ -75,6 +77,15 @@ def calibrated_record(
         "head_sha256": head.sha256,
         **{name: head.facts[name] for name in ("labels_sha256", "traces_sha256", "contract_sha256")},
     }
+
+
+def served_here(args: argparse.Namespace) -> "Serving | None":
+    """How this device's profile says that the pair is served; ``None`` where no profile is named."""
+    from predictors.latency import read_profile
+
+    if args.device is None or args.latency is None:
+        return None
+    return read_profile(args.latency / f"{read_device(args.device)['slug']}.json").serving
 
 
 def with_measured_costs(

@@ -15,6 +15,8 @@ from time import perf_counter
 from typing import Any
 
 from pipelines.pair_folder import read_pair
+from predictors.bundle import read_bundle
+from predictors.latency.serving import KEY
 from predictors.rounds import RoundRecord, block_efficiency, hit_rate, mean_accepted_length
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
 
@@ -29,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", help="local folder or hub id of the draft")
     parser.add_argument("--bundle", type=Path, help="decode with this exported controller")
     parser.add_argument(
-        "--latency", type=Path, help="this machine's latency profile: warn if --bundle was exported for other prices"
+        "--latency",
+        type=Path,
+        help="this machine's latency profile: serve as it says, and warn if --bundle was exported for other prices",
     )
     parser.add_argument("--reprice", action="store_true", help="let --bundle choose by the prices of --latency")
     parser.add_argument(
@@ -46,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto")
+    help_text = "number format; default: what --latency, else --bundle, says, else what the device is built for"
+    parser.add_argument("--dtype", default="auto", help=help_text)
     parser.add_argument(
         "--json", action="store_true", help="print one JSON line with tokens and statistics instead of text"
     )
@@ -73,16 +78,23 @@ def run(args: argparse.Namespace) -> None:
 def _load_pair(args: argparse.Namespace) -> ModelPair:
     if (args.pair_folder is None) == (args.target is None):
         raise ValueError("name either a pair folder or --target (and --draft).")
-    if args.pair_folder is None:
-        pair = ModelPair.load(args.target, args.draft, device=args.device, dtype=args.dtype)
-    else:
+    models = {"target": args.target, "draft": args.draft}
+    if args.pair_folder is not None:
         place = read_pair(args.pair_folder)
-        pair = ModelPair.load(
-            place.target, place.draft, device=args.device, dtype=args.dtype, tokenizer=place.tokenizer
-        )
+        models = {"target": place.target, "draft": place.draft, "tokenizer": place.tokenizer}
+    pair = ModelPair.load(**models, device=args.device, dtype=args.dtype, record=_record(args))
     if pair.tokenizer is None:
         raise ValueError(f"{args.target} has no tokenizer files, so the prompt cannot be encoded.")
     return pair
+
+
+def _record(args: argparse.Namespace) -> Path | None:
+    """What says how to serve: this machine's profile, else the bundle's card if it was priced by one."""
+    if args.dtype != "auto":
+        return None
+    if args.latency is not None:
+        return Path(args.latency)
+    return args.bundle if args.bundle is not None and KEY in read_bundle(args.bundle).card else None
 
 
 def _decoder(args: argparse.Namespace, pair: ModelPair) -> Decoder:
@@ -90,8 +102,8 @@ def _decoder(args: argparse.Namespace, pair: ModelPair) -> Decoder:
         return load_decoder(args.bundle, pair, latency=args.latency, reprice=args.reprice, monitor=args.monitor)
     if args.monitor:
         raise ValueError("--monitor records what a bundle's card can be compared with: name its --bundle.")
-    if args.latency or args.reprice:
-        raise ValueError("--latency and --reprice say what prices an exported controller follows: name its --bundle.")
+    if args.reprice:
+        raise ValueError("--reprice says what prices an exported controller follows: name its --bundle.")
     return build_decoder(pair, _parse_method(args.method))
 
 

@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from predictors.bundle import write_bundle
+    from predictors.latency.serving import on_card
     from predictors.training.guess_choice import GuesserCalibration, choose
     from predictors.training.guess_table import GuessTable
 
@@ -48,6 +49,7 @@ def run(args: argparse.Namespace) -> None:
         "measured_quality": {"split": "validation", "priced_speedup": worth},
         "selection": {"predictor": args.method, "reason": reason},
         "lineage": lineage,
+        **on_card(profile.serving),
     }
     write_bundle(args.bundle, card, {})
     write_json(args.record, {"method": args.method, "chosen": chosen.way, "rows": chosen.rows} | lineage)

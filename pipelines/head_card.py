@@ -3,6 +3,8 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from predictors.latency.serving import KEY
+
 if TYPE_CHECKING:
     from pipelines.head_folder import SavedHead
 
@@ -50,6 +52,7 @@ def build_card(
         "lineage": {
             name: record[name] for name in ("head_sha256", "labels_sha256", "traces_sha256", "contract_sha256")
         },
+        **{name: record[name] for name in (KEY,) if name in record},
     }
 
 

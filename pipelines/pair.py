@@ -2,6 +2,9 @@
 
 Writes ``pair.json``, a function of the parameters (and, where training is capped, of the machine), and for the built-in pair the
 model folders beside it. Wall-clock seconds go to ``--timings``, outside of what later stages depend on.
+
+The number format of the pair's traces is fixed here, once: whatever machine collects, and whatever format serves there, traces of
+one pair can be put into one table.
 """
 
 import argparse
@@ -17,10 +20,12 @@ from tqdm import tqdm
 
 from pipelines.builtin.builtin_pair import SMALL, SMALL_DRAFT, BuiltinParameters, train_builtin_pair
 from pipelines.outputs import file_sha256, write_json
-from pipelines.pair_folder import FACTS, MODEL_FILES, resolve_model
+from pipelines.pair_folder import DTYPES, FACTS, MODEL_FILES, resolve_model
 from pipelines.parameters import add_pair_arguments, load_parameters
+from runtime.dtypes import native_dtype
 from runtime.vocabulary import require_shared_vocabulary
 
+AUTO = "auto"
 BUILTIN_FOLDERS = ("tokenizer", SMALL, SMALL_DRAFT, "target", "draft")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
 
@@ -29,7 +34,9 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json",
 class Models:
     """Section ``models``: either ``builtin`` or the local paths or hub ids of a target and a draft.
 
-    A revision is a branch, tag or commit on the hub; null takes the newest.
+    A revision is a branch, tag or commit on the hub; null takes the newest. ``dtype`` is the number format of the pair's traces;
+    ``auto``: the one that the built-in pair was trained in; of a real pair the one that these weights were given before, and else
+    this machine's native one.
     """
 
     builtin: BuiltinParameters | None = None
@@ -37,8 +44,11 @@ class Models:
     draft: str | None = None
     target_revision: str | None = None
     draft_revision: str | None = None
+    dtype: str = "auto"
 
     def __post_init__(self) -> None:
+        if self.dtype not in (AUTO, *DTYPES):
+            raise ValueError(f"dtype {self.dtype!r} is unknown; use {', '.join((AUTO, *DTYPES))}.")
         real = self.target is not None and self.draft is not None
         if (self.builtin is None) != real or (self.builtin is not None and (self.target or self.draft)):
             raise ValueError("give either 'builtin' or both 'target' and 'draft' (a local path or a hub id each).")
@@ -52,18 +62,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     models = load_parameters(Models, args.pair, "models", args.params)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if models.builtin is None:
         facts = resolve_pair(models)
+        found = _earlier_dtype(args.output / FACTS, facts["sha256"]) or _native(device)
         for name in BUILTIN_FOLDERS:
             shutil.rmtree(args.output / name, ignore_errors=True)
     else:
         (args.output / FACTS).unlink(missing_ok=True)  # written last: it says that the folder is complete
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         builtin, seconds = train_builtin_pair(models.builtin, args.output, device)
         names = {name: name for name in BUILTIN_FOLDERS}
         facts = {"source": "builtin", **names, "sha256": _builtin_hashes(args.output), **builtin}
+        found = builtin["training"]["small"]["inputs"]["dtype"]
         if args.timings:
             _update_timings(args.timings, seconds)
+    facts["dtype"] = found if models.dtype == AUTO else models.dtype
     write_json(args.output / FACTS, {"pair": args.pair, **facts})
 
 
@@ -87,6 +100,20 @@ def resolve_pair(models: Models) -> dict[str, Any]:
         "vocabulary": sizes,
         "sha256": {key: _hashes(folder) for key, folder in folders.items()},
     }
+
+
+def _native(device: torch.device) -> str:
+    return str(native_dtype(device)).removeprefix("torch.")
+
+
+def _earlier_dtype(path: Path, sha256: dict[str, dict[str, str]]) -> str | None:
+    """The format that an earlier run, on whatever machine, fixed for these very weights."""
+    try:
+        facts = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    known = facts.get("dtype") if isinstance(facts, dict) and facts.get("sha256") == sha256 else None
+    return known if known in DTYPES else None
 
 
 def _commit(name: str, folder: Path) -> str | None:

@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any
 
 FACTS = "pair.json"
+DTYPES = ("float32", "bfloat16", "float16")
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 
 
 @dataclass(frozen=True)
 class PairLocation:
-    """Local folders of a pair's models and tokenizer."""
+    """Local folders of a pair's models and tokenizer, and the number format of its traces."""
 
     target: str
     draft: str
     tokenizer: str
+    dtype: str
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
@@ -28,16 +30,21 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 
 def read_pair(folder: Path) -> PairLocation:
-    """Where a pair's models and tokenizer lie on this machine."""
+    """Where a pair's models and tokenizer lie on this machine; `ValueError` if its number format was never fixed."""
     facts = read_facts(folder)
-    if facts["source"] == "builtin":
-        return PairLocation(
-            **{name: str((folder / facts[name]).resolve()) for name in ("target", "draft", "tokenizer")}
+    dtype = facts.get("dtype")
+    if dtype not in DTYPES:
+        raise ValueError(
+            f"{folder / FACTS}: dtype, the number format of the pair's traces, is {dtype!r} and must be one of "
+            f"{', '.join(DTYPES)}. Run the pair stage again: trained models are kept."
         )
+    if facts["source"] == "builtin":
+        names = ("target", "draft", "tokenizer")
+        return PairLocation(**{name: str((folder / facts[name]).resolve()) for name in names}, dtype=dtype)
     target = resolve_model(facts["target"], facts["revisions"]["target"])
     draft = resolve_model(facts["draft"], facts["revisions"]["draft"])
     tokenizer = target if facts["tokenizer"] == facts["target"] else draft
-    return PairLocation(target=str(target), draft=str(draft), tokenizer=str(tokenizer))
+    return PairLocation(target=str(target), draft=str(draft), tokenizer=str(tokenizer), dtype=dtype)
 
 
 def resolve_model(name: str, revision: str | None = None) -> Path:

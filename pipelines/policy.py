@@ -30,11 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.calibrate import calibrated_record, with_measured_costs
+    from pipelines.calibrate import calibrated_record, served_here, with_measured_costs
     from pipelines.head_card import build_card, selection
     from pipelines.head_folder import read_head, write_head
     from pipelines.outputs import file_sha256
     from predictors.bundle import write_bundle
+    from predictors.latency.serving import on_card
     from predictors.training.calibrate import CalibrateConfig
     from predictors.training.fit import TrainConfig, fit
     from predictors.training.label_table import read_labels
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace) -> None:
         write_head(Path(place) / name, name, fit(table, config), config, table.metadata, digest)
         head = read_head(Path(place) / name)
         record = calibrated_record(head, table, *with_measured_costs(costs, args, table), name)
+        record |= on_card(served_here(args))
     decoder = {"preset": "specbranch", "gamma": head.spec.gamma}
     values = {name: record["validation"]["decision"]["head"]}
     write_bundle(

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     config = load_parameters(PositionTraceConfig, args.pair, SECTION, args.params)
-    pair, prompts, code = open_collection(args, config.threads, config.dtype)
+    pair, prompts, code = open_collection(args, config.threads)
     code += source_hash((FEATURES,))
     edits = [prompt for split in MEASURED_SPLITS for prompt in read_prompts(args.prompts, split, slices=(EDIT,))]
     done = collect_positions(pair, prompts, config, args.out, progress, code, edits)

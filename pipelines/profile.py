@@ -1,5 +1,8 @@
 """Stage ``latency``: measure the latency profile of the pair on this machine.
 
+First it is decided how each model is served on this machine: its number format and forward (`runtime.serving`). Everything is
+then measured so, and whatever measures, tunes or serves the pair here reads the decision.
+
 Writes one JSON file named after the device: tables of seconds with median and quartiles (`predictors.latency`), the settings they
 were measured with and where they come from. Files of other devices stay. All cells of all tables are visited in one shuffled
 order, in several sweeps (`runtime.latency.cells`); an interrupted measurement goes on after its last whole sweep.
@@ -11,13 +14,18 @@ with. What is unsound even then, or other jobs that held the processor, stand in
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.measuring.bench import Bench, add_bench_arguments, open_bench
+from pipelines.measuring.bench import Bench, add_bench_arguments, open_deciding_bench
 from pipelines.parameters import load_parameters
 
 if TYPE_CHECKING:
+    from pipelines.measuring.measurement_log import MeasurementLog
+    from pipelines.pair_folder import PairLocation
+    from predictors.latency.serving import Serving
     from predictors.latency.soundness import Finding
     from predictors.latency.tables import LatencyTable
     from runtime.latency import Cell, LatencyConfig
@@ -25,9 +33,11 @@ if TYPE_CHECKING:
 # Of all cells. Where more are unsound the machine is busy, not a moment disturbed: measuring again would take as long again.
 MOST_REPAIRED = 0.25
 
+DECISION = "serving"  # block of the log
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_bench_arguments(parser, prompts=False)
+    add_bench_arguments(parser, prompts=False, latency=False)
     parser.add_argument("output", type=Path, help="folder to write; one file per device in it")
 
 
@@ -38,11 +48,13 @@ def run(args: argparse.Namespace) -> None:
     from runtime.latency import LatencyConfig
 
     config = load_parameters(LatencyConfig, args.pair, "latency", args.params)
-    bench = open_bench(args, config, counts={})
+    bench = open_deciding_bench(args, config, partial(decided, seed=config.seed))
+    candidates = bench.log.once(DECISION, list)
     tables, notes, noise = measure(bench, config)
-    origin = bench.origin(args.pair) | {"notes": notes}
+    origin = bench.origin(args.pair) | {"notes": [*(note for row in candidates for note in row["notes"]), *notes]}
+    origin["serving_seconds"] = {row["model"]: row["seconds"] for row in candidates}
     settings = origin.pop("parameters")
-    profile = LatencyProfile(tables, args.pair, settings, origin, noise)
+    profile = LatencyProfile(tables, args.pair, settings, origin, noise, bench.serving)
     path = args.output / f"{bench.device['slug']}.json"
     write_json(path, profile.to_record())
     bench.log.remove()
@@ -53,9 +65,39 @@ def run(args: argparse.Namespace) -> None:
     warn_of_noise(profile)
 
 
+def decided(location: "PairLocation", log: "MeasurementLog", device: str, seed: int) -> "Serving":
+    """How the pair is served on this machine; an interrupted measurement keeps what it had decided."""
+    import torch
+
+    from predictors.latency.serving import Serving
+    from runtime.pair import parse_dtype
+    from runtime.serving import DRAFT_ROWS, TARGET_ROWS, ServingDecision
+
+    place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    models = {"target": (location.target, TARGET_ROWS), "draft": (location.draft, DRAFT_ROWS)}
+
+    def decide() -> list[dict[str, Any]]:
+        rows = []
+        for name, (path, nodes) in models.items():
+            decision = ServingDecision(path, place, parse_dtype(location.dtype), nodes, seed).decide()
+            seconds = {one.name: taken for one, taken in decision.seconds.items()}
+            notes = [f"{name}: {note}" for note in decision.notes]
+            print(f"{name}: served in {decision.chosen.name}, of {_milliseconds(seconds)}")
+            rows.append({"model": name, "chosen": asdict(decision.chosen), "seconds": seconds, "notes": notes})
+        return rows
+
+    chosen = {row["model"]: row["chosen"] for row in log.once(DECISION, decide)}
+    return Serving.from_record(chosen | {"device": device}, "the decision on how to serve")
+
+
+def _milliseconds(seconds: dict[str, float]) -> str:
+    return ", ".join(
+        f"{name} {1e3 * taken:.1f} ms" for name, taken in sorted(seconds.items(), key=lambda item: item[1])
+    )
+
+
 def measure(bench: Bench, config: "LatencyConfig") -> "tuple[dict[str, LatencyTable], list[str], tuple[str, ...]]":
     """The tables by name, notes on what the models' limits cut off, and what still speaks against the tables."""
-    from functools import partial
     from random import Random
 
     from tqdm import tqdm

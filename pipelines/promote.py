@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pipelines.registry import Registry
 
 
-PLACES = {"pair_folder": "pair", "prompts": "prompts", "output": "promotion"}
+PLACES = {"pair_folder": "pair", "prompts": "prompts", "latency": "latency", "output": "promotion"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from pipelines.tracking import Tracking
     from predictors.bundle import write_bundle
+    from predictors.latency.serving import on_card
     from predictors.training.root_table import RootTable
     from predictors.training.rule_calibration import RuleCalibration
     from predictors.training.selector_fit import SelectorConfig
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     best = max(made, key=lambda one: one.validation_gain)
     lineage = {"head_sha256": best.head_sha256, "traces_sha256": table.manifest.content_hash}
     card = build_card(table.manifest.contract, best, predictor_name(args.rule), lineage)
-    write_bundle(args.bundle, card, best.tensors)
+    write_bundle(args.bundle, card | on_card(profile.serving), best.tensors)
     tried = {
         one.name: {
             "validation_gain": one.validation_gain,

@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> None:
     from predictors.bundle import write_bundle
     from predictors.latency import draft_cost
     from predictors.latency.actions import undisturbed
+    from predictors.latency.serving import on_card
     from predictors.training.rule_calibration import RuleCalibration
     from predictors.training.stop_evaluation import StopStudy, choose, evaluate
     from predictors.training.stop_fit import StopTrainConfig, fit_stop_model
@@ -83,7 +84,8 @@ def run(args: argparse.Namespace) -> None:
         "context": context,
         "profile_hash": profile.profile_hash,
     }
-    card = build_card(args.predictor, manifest, config, model, chosen, measured, lineage) | {"prices": prices}
+    card = build_card(args.predictor, manifest, config, model, chosen, measured, lineage)
+    card |= {"prices": prices, **on_card(profile.serving)}
     write_bundle(args.bundle, card | {KEY: reference(card, tensors, args.positions)}, tensors)
     learned = {"predictor": args.predictor, "history": model.history, "best_epoch": model.best_epoch}
     rules = {"settings": [asdict(made) for made in chosen.settings], "validation_gain": chosen.validation_gain}

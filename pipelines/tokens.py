@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     config = load_parameters(TokenTraceConfig, args.pair, SECTION, args.params)
-    pair, prompts, code = open_collection(args, config.threads, config.dtype)
+    pair, prompts, code = open_collection(args, config.threads)
     code += source_hash((FEATURES,))
     done = collect_tokens(pair, prompts, config, args.out, progress, code)
     print(

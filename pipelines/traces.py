@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     config = load_parameters(TraceConfig, args.pair, args.section, args.params)
-    pair, prompts, code = open_collection(args, config.threads, config.dtype)
+    pair, prompts, code = open_collection(args, config.threads)
     policy = None
     if args.policy is not None:
         code += bundle_hash(args.policy)
@@ -61,11 +61,11 @@ def add_collection_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="folder of the shards")
 
 
-def open_collection(args: argparse.Namespace, threads: int, dtype: str) -> tuple[ModelPair, list[Prompt], str]:
-    """The pair, the prompts of all splits but the reserve, and the hash of the collecting code."""
+def open_collection(args: argparse.Namespace, threads: int) -> tuple[ModelPair, list[Prompt], str]:
+    """The pair in the number format of its traces, the prompts of all splits but the reserve, and the hash of the collecting code."""
     place = read_pair(args.pair_folder)
-    torch.set_num_threads(threads)  # before loading, which times number formats
-    pair = ModelPair.load(place.target, place.draft, dtype=dtype, tokenizer=place.tokenizer)
+    torch.set_num_threads(threads)
+    pair = ModelPair.load(place.target, place.draft, dtype=place.dtype, tokenizer=place.tokenizer)
     prompts = [prompt for split in MEASURED_SPLITS for prompt in read_prompts(args.prompts, split)]
     return pair, prompts, source_hash(COLLECTING_CODE)
 

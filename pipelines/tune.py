@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 PLACES = {  # arguments and where they are below a pair's data folder
     "pair_folder": "pair",
     "prompts": "prompts",
+    "latency": "latency",
     "bundles": "bundles",
     "replay": "replay",
     "guessers": "guessers",
@@ -123,6 +124,7 @@ def _export(folder: Path, bundles: Path, positions: Path, bench: "Bench", chosen
     from pipelines.reference import KEY, routed_reference
     from predictors.bundle import AUTO, write_bundle
     from predictors.contract import CaptureContract, ServingRange
+    from predictors.latency.serving import on_card
     from runtime.identity import pair_identity
 
     routes = []
@@ -146,6 +148,7 @@ def _export(folder: Path, bundles: Path, positions: Path, bench: "Bench", chosen
             "reason": "; ".join(f"{one.settings.name}: {one.winner.name}" for one in chosen),
         },
         "lineage": {"prompts_sha256": bench.inputs["prompts_sha256"], "pair_sha256": bench.inputs["pair_sha256"]},
+        **on_card(bench.serving),
     }
     with replacing(folder) as partial:
         write_bundle(partial, card, {})

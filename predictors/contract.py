@@ -1,8 +1,9 @@
 """The capture contract: one record that travels with every trace shard, label table, bundle and decoder.
 
 The most expensive silent bug of learned controllers is a mismatch between captured and served features. So the record has
-three parts: *identity* (a mismatch is an error), *serving range* (outside it the controller warns and falls back) and
-*provenance* (recorded, never compared).
+three parts: *identity* (a mismatch is an error), *serving range* (outside it the controller warns, and falls back where its
+calibration does not hold) and *provenance* (recorded, never compared). What numbers a model computes in belongs to the range,
+library versions are provenance; neither is part of an identity.
 """
 
 import dataclasses

@@ -91,7 +91,7 @@ def built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | N
     if config.get("method") in GUESSERS:
         return _single_model(pair, config, controller, where)
     parsed = parse_config(DecoderConfig, config, where)
-    return _sequential(pair, parsed, controller or build_controller(parsed.controller or {"kind": "fixed"}))
+    return _sequential(pair, parsed, controller or build_controller(parsed.controller or {"kind": "fixed"}), where)
 
 
 def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
@@ -117,7 +117,7 @@ def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Con
             "'speculative'."
         )
     _require_depth(parsed.gamma, controller, where)
-    _check_contract(controller, pair)
+    _check_contract(controller, pair, where)
     return BranchParallelDecoder(pair, parsed, VERIFIERS[parsed.verifier], controller)
 
 
@@ -153,7 +153,7 @@ def _require_depth(gamma: int, controller: Controller, where: str) -> None:
         )
 
 
-def _sequential(pair: ModelPair, config: DecoderConfig, controller: Controller) -> Decoder:
+def _sequential(pair: ModelPair, config: DecoderConfig, controller: Controller, where: str) -> Decoder:
     verifier = _verifier(config.verifier, config.lossy)
     if config.method == "autoregressive":
         if config.drafter or config.controller:
@@ -167,7 +167,7 @@ def _sequential(pair: ModelPair, config: DecoderConfig, controller: Controller) 
     _require_draft(pair, config.method)
     drafter = _choosing(_drafter(config.drafter), controller, verifier.name)
     _require_depth(drafter.depth, controller, "decoder.drafter")
-    _check_contract(controller, pair)
+    _check_contract(controller, pair, where)
     if isinstance(drafter, MultiCandidateConfig) and drafter.target_roots > 1:
         return TargetRootsDecoder(pair, drafter, verifier, controller, config.lossy)
     return SequentialDecoder(pair, drafter, verifier, controller, config.lossy)
@@ -210,14 +210,22 @@ def _verifier(name: str, lossy: bool) -> Verifier:
     raise ValueError(f"decoder: unknown verifier {name!r}. Known verifiers: {', '.join(known)}.")
 
 
-def _check_contract(controller: Controller, pair: ModelPair) -> None:
+def _check_contract(controller: Controller, pair: ModelPair, where: str) -> None:
+    """`ContractError` for another pair; a warning where features are served in another number format than they were captured in.
+
+    The traces' format belongs to the pair, the serving one to the device, so the two may differ: decoding stays exact and the
+    controller stays in force.
+    """
     contract = controller.contract
     if contract is None:
         return
     require_pair(contract.identity, pair, f"{controller.kind} controller")
     dtype = str(getattr(pair.target, "dtype", "")).removeprefix("torch.")
-    if dtype != contract.serving_range.dtype:
+    captured = contract.serving_range.dtype
+    if dtype != captured:
+        source, card, _ = where.partition(": card.json")
+        name = f"{controller.kind} of {source}" if card else controller.kind
         warnings.warn(
-            f"{controller.kind} was trained on {contract.serving_range.dtype} features and serves {dtype} ones.",
-            stacklevel=4,
+            f"{name} was trained on {captured} traces and serves {dtype} features: its thresholds were calibrated in {captured}.",
+            stacklevel=5,
         )

@@ -21,6 +21,11 @@ from runtime.recorder import Programs, recorder_for
 SCRATCH_ROOM = 128  # rows a fresh state holds beyond the request's own length; lookahead's default feeds 120
 
 ForwardPath = Literal["auto", "compact", "packed", "recorded", "hugging_face"]
+FORWARDS: dict[str, tuple[ForwardPath, ...]] = {  # that may be the fastest one, by type of device
+    "cpu": ("compact", "packed", "hugging_face"),
+    "cuda": ("recorded", "hugging_face"),
+}
+OTHER_FORWARDS: tuple[ForwardPath, ...] = ("compact", "hugging_face")  # on a device of another type
 
 
 class CausalLanguageModel:

@@ -1,24 +1,17 @@
 """The identity part of the capture contract, read from a live pair (`predictors.contract`)."""
 
-import hashlib
 import json
 from typing import Any
 
 import torch
-from transformers import PreTrainedConfig
 
 from predictors.contract import Identity, ModelIdentity, require_same_identity
 from runtime.adapter import LanguageModel
 from runtime.causal_model import CausalLanguageModel
+from runtime.config_hash import config_hash, hashed
 from runtime.pair import ModelPair
 
 SAMPLES_PER_PARAMETER = 4
-# What every Hugging Face config has (names, dtypes, outputs, library versions) and special token ids do not make another model.
-GENERIC_KEYS = set(PreTrainedConfig().to_dict()) - {"tie_word_embeddings"} | {
-    "transformers_version",
-    "use_cache",
-    "torch_dtype",
-}
 
 
 def pair_identity(pair: ModelPair, layers: tuple[int, ...]) -> Identity:
@@ -44,9 +37,7 @@ def model_identity(model: LanguageModel) -> ModelIdentity:
     """Config hash and sampled weights of a wrapped Hugging Face model."""
     if not isinstance(model, CausalLanguageModel):
         raise ValueError(f"{type(model).__name__} has no identity: learned controllers need a Hugging Face model.")
-    config = model.model.config.to_dict()
-    config = {key: value for key, value in config.items() if key not in GENERIC_KEYS and not key.endswith("_token_id")}
-    return ModelIdentity(_hash(config), _sampled_weights(model.model))
+    return ModelIdentity(config_hash(model.model.config), _sampled_weights(model.model))
 
 
 def _sampled_weights(model: torch.nn.Module) -> tuple[float, ...]:
@@ -68,8 +59,8 @@ def _tokenizer_hash(tokenizer: Any) -> str | None:
         return None
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        return _hash(tokenizer.get_vocab())
-    return _hash(
+        return hashed(tokenizer.get_vocab())
+    return hashed(
         {key: value for key, value in json.loads(backend.to_str()).items() if key not in ("padding", "truncation")}
     )
 
@@ -77,8 +68,4 @@ def _tokenizer_hash(tokenizer: Any) -> str | None:
 def _chat_template_hash(tokenizer: Any) -> str | None:
     if tokenizer is None:
         return None
-    return _hash(getattr(tokenizer, "chat_template", None))
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashed(getattr(tokenizer, "chat_template", None))

@@ -1,15 +1,18 @@
 """A model pair: one target, an optional draft, over one vocabulary."""
 
-from collections.abc import Sequence
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from predictors.latency.serving import ModelServing, Serving
 from runtime.adapter import LanguageModel
-from runtime.causal_model import CausalLanguageModel, ForwardPath
-from runtime.dtype_choice import DRAFT_ROWS, TARGET_ROWS, fastest_dtype
+from runtime.causal_model import FORWARDS, OTHER_FORWARDS, CausalLanguageModel, ForwardPath
+from runtime.config_hash import config_hash
+from runtime.dtypes import native_dtype
+from runtime.serving_record import read_serving
 from runtime.vocabulary import require_shared_vocabulary
 
 DRAFT_PRIORITY = -1  # beside the target a draft's many small steps go first
@@ -72,34 +75,104 @@ class ModelPair:
         forward: ForwardPath = "auto",
         device_map: Any = None,
         draft_device: str | None = None,
+        record: str | Path | Serving | None = None,
     ) -> "ModelPair":
         """Load from local folders or hub ids.
 
-        ``device='auto'`` takes the first CUDA device if there is one; ``dtype='auto'`` takes, for each model, the faster of
-        bfloat16 and float32, timed here on CPUs (`runtime.dtype_choice`), and bfloat16 on accelerators that have it.
-        ``tokenizer`` defaults to the target's own and stands in for a draft folder that has none.
+        ``device='auto'`` takes the first CUDA device if there is one. ``tokenizer`` defaults to the target's own and stands in
+        for a draft folder that has none.
+
+        ``record`` is a device's latency profile or the folder of a bundle: it says in which number format and by which forward
+        each model is fastest there, and decides what is ``auto``. Where that forward is not available here, a warning says so and
+        the rule takes its place. Without a record, and without a stopwatch: bfloat16 where the device multiplies it natively,
+        else float32, and what `CausalLanguageModel` takes by itself.
 
         With several devices, ``device_map`` (``"auto"``, or a mapping of modules to devices) spreads the target over them and
         ``draft_device`` is the draft's own; ``device`` by default. A spread target runs by Hugging Face's own forward and needs
         the package accelerate. `runtime.pipelined_draft` lets the draft work on whichever half of the target is idle.
+
+        Raises
+        ------
+        ValueError
+            If a model or ``record`` cannot be read, or ``record`` is of another pair or of no draft: names file and remedy.
         """
         place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-        number = None if dtype == "auto" else _parse_dtype(dtype)
         own = place if draft_device is None else torch.device(draft_device)
-        models = [
-            None if path is None else _load_model(path, at, number, rows, spread)
-            for path, at, rows, spread in ((target, place, TARGET_ROWS, device_map), (draft, own, DRAFT_ROWS, None))
-        ]
+        serving = read_serving(record) if isinstance(record, str | Path) else record
+        if serving is not None and draft is not None and serving.draft is None:
+            raise ValueError(f"{_named(record)} is of a target alone, and the pair has a draft. {_OTHER_RECORD}")
+        models: list[CausalLanguageModel | None] = []
+        for path, at, spread, priority, name in (
+            (target, place, device_map, 0, "target"),
+            (draft, own, None, DRAFT_PRIORITY, "draft"),
+        ):
+            served, where = None if serving is None else getattr(serving, name), f"{_named(record)}: {name}"
+            loaded = None
+            if path is not None:
+                model = load_model(path, at, _dtype(dtype, served, at, where), spread)
+                loaded = _served(model, forward, priority, served, where)
+            models.append(loaded)
         shared = _load_tokenizer(tokenizer or target)
         draft_tokenizer = None if draft is None else _load_tokenizer(draft) or (shared if tokenizer else None)
-        return cls(models[0], models[1], tokenizer=shared, draft_tokenizer=draft_tokenizer, forward=forward)
+        return cls(models[0], models[1], tokenizer=shared, draft_tokenizer=draft_tokenizer)
+
+
+_OTHER_RECORD = "Name this pair's latency profile or bundle, or leave record out."
+
+
+def _named(record: str | Path | Serving | None) -> str:
+    return str(record) if isinstance(record, str | Path) else "the record"
+
+
+def _dtype(wanted: str | torch.dtype, served: ModelServing | None, device: torch.device, where: str) -> torch.dtype:
+    if wanted != "auto":
+        return parse_dtype(wanted)
+    if served is None:
+        return native_dtype(device)
+    try:
+        return parse_dtype(served.dtype)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _served(
+    model: PreTrainedModel, forward: ForwardPath, priority: int, served: ModelServing | None, where: str
+) -> CausalLanguageModel:
+    """``model`` by ``forward``, or where that is ``auto`` as it was ``served``, if it can be here."""
+    if served is None:
+        return CausalLanguageModel(model, forward, priority)
+    found = config_hash(model.config)
+    if served.config_hash not in (None, found):
+        raise ValueError(
+            f"{where}: was decided for a model of configuration {served.config_hash}, and this one's is {found}. {_OTHER_RECORD}"
+        )
+    if forward != "auto":
+        return CausalLanguageModel(model, forward, priority)
+    try:
+        return serve(model, served.forward, priority)
+    except ValueError as error:
+        warnings.warn(
+            f"{where}: forward {served.forward!r} is not available here, and the rule takes its place ({error})",
+            stacklevel=4,
+        )
+    return CausalLanguageModel(model, "auto", priority)
+
+
+def serve(model: PreTrainedModel, forward: str, priority: int = 0) -> CausalLanguageModel:
+    """``model`` by one of its device's forwards; `ValueError` if it is none of them or does not compute the model."""
+    known = FORWARDS.get(model.device.type, OTHER_FORWARDS)
+    for one in known:
+        if one == forward:
+            return CausalLanguageModel(model, one, priority)
+    raise ValueError(f"on {model.device.type} there are {', '.join(known)}.")
 
 
 def _adapt(model: Any, forward: ForwardPath, priority: int = 0) -> LanguageModel:
     return CausalLanguageModel(model, forward, priority) if isinstance(model, PreTrainedModel) else model
 
 
-def _parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
+def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """A floating-point torch dtype by its name; `ValueError` for any other."""
     number = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(number, torch.dtype) or not number.is_floating_point:
         raise ValueError(
@@ -108,13 +181,9 @@ def _parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return number
 
 
-def _load_model(
-    path: str | Path, device: torch.device, dtype: torch.dtype | None, rows: Sequence[int], device_map: Any = None
-) -> PreTrainedModel:
-    """``dtype=None``: the fastest for passes over ``rows`` nodes. A ``device_map`` spreads the model over several devices."""
+def load_model(path: str | Path, device: torch.device, dtype: torch.dtype, device_map: Any = None) -> PreTrainedModel:
+    """A causal language model in ``dtype``; a ``device_map`` spreads it over several devices."""
     try:
-        if dtype is None:
-            dtype = fastest_dtype(AutoConfig.from_pretrained(path).get_text_config(), device, rows)
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, device_map=device_map)
     except OSError as error:
         raise ValueError(f"cannot load a model from {path}: {str(error).splitlines()[0]}") from error

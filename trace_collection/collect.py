@@ -58,7 +58,6 @@ class TraceConfig:
     prompts_per_shard: int = 64
     threads: int = 2
     seed: int = 0
-    dtype: str = "auto"
     max_gigabytes: float = 4.0
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ class Collection:
     """A folder of shards of one schema.
 
     ``columns`` and ``sizes`` make the schema (`trace_schema`), ``version`` is its number; ``inputs`` are what the rows follow
-    from besides code and contract; ``facts`` go into the manifest.
+    from besides code and the contract's identity, number formats among them; ``facts`` go into the manifest.
     """
 
     columns: dict[str, str]
@@ -74,10 +74,11 @@ class Collection:
         return {"shards": len(shards), "kept": len(shards) - len(todo), "rows": rows_written}
 
     def _fingerprint(self, jobs: Sequence[Job], code: str) -> str:
+        """Of everything the rows follow from. Number formats stand in ``inputs``; library versions are provenance and left out:
+        a newer one does not throw half a collection away."""
         inputs = {
             "schema_version": self.version,
             "code": code,
-            "versions": self.contract.provenance,
             "identity": dataclasses.asdict(self.contract.identity),
             "jobs": [
                 (dataclasses.astuple(settings), prompt.id, list(prompt.tokens), prompt.split)

@@ -43,7 +43,6 @@ class GuessTraceConfig:
     prompts_per_shard: int = 4
     threads: int = 2
     seed: int = 0
-    dtype: str = "auto"
     max_gigabytes: float = 0.5
 
     def __post_init__(self) -> None:

@@ -64,7 +64,6 @@ class PositionTraceConfig:
     prompts_per_shard: int = 16
     threads: int = 2
     seed: int = 0
-    dtype: str = "auto"
     max_gigabytes: float = 0.5
 
     def __post_init__(self) -> None:

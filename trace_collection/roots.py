@@ -75,7 +75,6 @@ class RootTraceConfig:
     prompts_per_shard: int = 32
     threads: int = 2
     seed: int = 0
-    dtype: str = "auto"
     max_gigabytes: float = 1.0
 
     def __post_init__(self) -> None:

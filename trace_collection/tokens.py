@@ -54,7 +54,6 @@ class TokenTraceConfig:
     prompts_per_shard: int = 64
     threads: int = 2
     seed: int = 0
-    dtype: str = "auto"
     max_gigabytes: float = 0.5
 
     def __post_init__(self) -> None:

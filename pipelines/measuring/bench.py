@@ -3,7 +3,7 @@
 import argparse
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from pipelines.measuring.measurement_log import MeasurementLog
     from pipelines.pair_folder import PairLocation
     from pipelines.prompt_table import Prompt
+    from predictors.latency.serving import Serving
     from runtime import ModelPair
 
+Decide = Callable[["PairLocation", "MeasurementLog", str], "Serving"]  # of the device's slug
 MEASURED_CODE = ("runtime", "predictors", "pipelines/measuring")
 
 
@@ -29,7 +31,8 @@ class BenchConfig(Protocol):
 
 @dataclass(frozen=True)
 class Bench:
-    """What ``open_bench`` prepared. ``folder`` is named after the device; ``prompts`` are those of each split."""
+    """What ``open_bench`` prepared. ``folder`` is named after the device; ``prompts`` are those of each split; ``serving`` says
+    how the ``pair`` is served here, and was loaded."""
 
     folder: Path
     pair: "ModelPair"
@@ -38,6 +41,7 @@ class Bench:
     log: "MeasurementLog"
     inputs: dict[str, Any]
     device: dict[str, Any]
+    serving: "Serving"
 
     def origin(self, pair: str) -> dict[str, Any]:
         """Provenance of what was measured for the pair of that name: inputs, code, machine, threads, dtypes, forwards."""
@@ -55,25 +59,45 @@ class Bench:
         return provenance(self.device) | self.inputs | place
 
 
-def add_bench_arguments(parser: argparse.ArgumentParser, prompts: bool = True) -> None:
-    """The inputs that ``open_bench`` reads; ``prompts=False`` for a stage that needs none."""
+def add_bench_arguments(parser: argparse.ArgumentParser, prompts: bool = True, latency: bool = True) -> None:
+    """The inputs that ``open_bench`` reads; ``prompts=False`` for a stage that needs none, ``latency=False`` for one that decides
+    itself how the pair is served."""
     add_pair_arguments(parser)
     parser.add_argument("device", type=Path, help="JSON file of the device stage")
     parser.add_argument("pair_folder", type=Path, help="folder of the pair stage")
     if prompts:
         parser.add_argument("prompts", type=Path, help="folder or file of prompts")
+    if latency:
+        help_text = "folder of the latency stage: its profile of this device says how the pair is served"
+        parser.add_argument("--latency", type=Path, required=True, help=help_text)
 
 
 def open_bench(args: argparse.Namespace, config: BenchConfig, counts: Mapping[str, int], **hashes: str | None) -> Bench:
     """Set the threads, read the prompts (``counts`` of each split; empty: none), load the pair and take up an interrupted log.
 
-    The log's fingerprint covers the parameters, the pair, the prompts, the code, the machine and ``hashes`` of other inputs.
+    The pair is loaded as the profile of this device below ``args.latency`` says. The log's fingerprint covers the parameters, the
+    pair, how it is served, the prompts, the code, the machine and ``hashes`` of other inputs.
 
     Raises
     ------
     ValueError
-        If a split has no prompts.
+        If a split has no prompts, or the device has no profile.
     """
+    return _opened(args, config, counts, hashes, None)
+
+
+def open_deciding_bench(args: argparse.Namespace, config: BenchConfig, decide: Decide) -> Bench:
+    """As `open_bench` without prompts, for the stage that decides itself how the pair is served."""
+    return _opened(args, config, {}, {}, decide)
+
+
+def _opened(
+    args: argparse.Namespace,
+    config: BenchConfig,
+    counts: Mapping[str, int],
+    hashes: dict[str, str | None],
+    decide: Decide | None,
+) -> Bench:
     import torch
 
     from pipelines.measuring.measurement_log import MeasurementLog
@@ -81,6 +105,7 @@ def open_bench(args: argparse.Namespace, config: BenchConfig, counts: Mapping[st
     from pipelines.pair_folder import read_facts, read_pair
     from pipelines.prompt_table import read_prompts
     from runtime import ModelPair
+    from runtime.serving_record import read_serving
 
     torch.set_num_threads(config.threads)
     device = read_device(args.device)
@@ -94,9 +119,11 @@ def open_bench(args: argparse.Namespace, config: BenchConfig, counts: Mapping[st
         hashes["prompts_sha256"] = _digest(
             {split: [prompt.tokens for prompt in some] for split, some in prompts.items()}
         )
+    serving = None if decide else read_serving(args.latency / f"{device['slug']}.json")
     inputs = {
         "parameters": asdict(config),  # type: ignore[call-overload]
         "pair_sha256": _digest(read_facts(args.pair_folder)),
+        **({} if serving is None else {"serving": serving.to_record()}),
         **hashes,
         "code_sha256": source_hash(MEASURED_CODE),
     }
@@ -105,8 +132,11 @@ def open_bench(args: argparse.Namespace, config: BenchConfig, counts: Mapping[st
     if log.resumed:
         print(f"{folder}: going on after {log.resumed} blocks of an interrupted run")
     location = read_pair(args.pair_folder)
-    pair = ModelPair.load(target=location.target, draft=location.draft, tokenizer=location.tokenizer)
-    return Bench(folder, pair, location, prompts, log, inputs, device)
+    if serving is None:
+        assert decide is not None
+        serving = decide(location, log, device["slug"])
+    pair = ModelPair.load(location.target, location.draft, tokenizer=location.tokenizer, record=serving)
+    return Bench(folder, pair, location, prompts, log, inputs, device, serving)
 
 
 def _digest(value: Any) -> str:

@@ -60,12 +60,16 @@ def main() -> None:
     parser.add_argument("pair_folder", type=Path, help="output of the pair stage")
     parser.add_argument("prompts", type=Path, help="output of the prompts stage")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+    parser.add_argument(
+        "--latency", type=Path, required=True, help="folder of the latency stage: how the pair is served"
+    )
     args = parser.parse_args()
     config = load_parameters(TargetRootsConfig, args.pair, "target_roots", args.params)
     device = read_device(args.device)
     place = read_pair(args.pair_folder)
     torch.set_num_threads(config.threads)
-    pair = ModelPair.load(place.target, place.draft, tokenizer=place.tokenizer)
+    record = args.latency / f"{device['slug']}.json"
+    pair = ModelPair.load(place.target, place.draft, tokenizer=place.tokenizer, record=record)
     prompts = read_prompts(args.prompts, "test")[: config.prompts]
     decoders = arms(pair, config)
     rows: list[dict[str, Any]] = []

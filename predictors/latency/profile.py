@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from predictors.config import parse_config
+from predictors.latency.serving import Serving
 from predictors.latency.tables import Latency, LatencyTable
 
 SCHEMA = 2
@@ -70,15 +71,16 @@ class _Record:
     settings: dict[str, Any]
     provenance: dict[str, Any]
     noise: tuple[str, ...] = ()
+    serving: Serving | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class LatencyProfile:
     """Tables of latencies by name, the pair they were measured on, the measurement's settings and its provenance.
 
-    ``noise`` says in sentences what still spoke against the tables when they were written (`predictors.latency.soundness`).
-
-    The tables of `AXES` must have those axes, in any order; a profile may lack some and hold others.
+    The tables of `AXES` must have those axes, in any order; a profile may lack some and hold others. ``serving`` is how the
+    models are served on that machine, and were while they were measured. ``noise`` says in sentences what still spoke against the
+    tables when they were written (`predictors.latency.soundness`).
     """
 
     tables: Mapping[str, LatencyTable]
@@ -86,6 +88,7 @@ class LatencyProfile:
     settings: Mapping[str, Any]
     provenance: Mapping[str, Any]
     noise: tuple[str, ...] = ()
+    serving: Serving | None = None
 
     def __post_init__(self) -> None:
         for name, table in self.tables.items():
@@ -144,6 +147,7 @@ class LatencyProfile:
             "settings": dict(self.settings),
             "provenance": dict(self.provenance),
             "noise": list(self.noise),
+            "serving": None if self.serving is None else self.serving.to_record(),
         }
 
     @staticmethod
@@ -153,7 +157,7 @@ class LatencyProfile:
         if parsed.schema != SCHEMA:
             raise ValueError(f"{where}: schema {parsed.schema} is not this version's, which reads {SCHEMA}.")
         tables = {name: _table(name, table, f"{where}.tables.{name}") for name, table in parsed.tables.items()}
-        return LatencyProfile(tables, parsed.pair, parsed.settings, parsed.provenance, parsed.noise)
+        return LatencyProfile(tables, parsed.pair, parsed.settings, parsed.provenance, parsed.noise, parsed.serving)
 
 
 def read_profile(path: str | Path) -> LatencyProfile:

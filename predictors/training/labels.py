@@ -127,15 +127,22 @@ def _joint_contract(sets: Sequence[TraceTable]) -> CaptureContract:
                 f"{traces.folder} has gamma_max {traces.manifest.gamma_max} and {first.folder} {first.manifest.gamma_max}: rows "
                 "of one table are drafts of one length. Set both traces sections' gamma_max alike."
             )
+        _require_same_dtype(first.folder, joint.serving_range.dtype, traces.folder, contract.serving_range.dtype)
         joint = replace(joint, serving_range=_joint_range(joint.serving_range, contract.serving_range))
     return joint
 
 
-def _joint_range(one: ServingRange, other: ServingRange) -> ServingRange:
-    if one.dtype != other.dtype:
+def _require_same_dtype(one: Path, first: str, other: Path, second: str) -> None:
+    """`ValueError` naming both folders and the remedy, unless both traces are of one number format."""
+    if first != second:
         raise ValueError(
-            f"traces of {one.dtype} and of {other.dtype} targets do not go into one table; collect one again."
+            f"{one} holds traces of {first} targets and {other} of {second} ones: they do not go into one table. The traces' "
+            "number format is the pair's (dtype in its pair.json): delete the folder of the other format and run the stage that "
+            "collects it (traces) again."
         )
+
+
+def _joint_range(one: ServingRange, other: ServingRange) -> ServingRange:
     return ServingRange(
         dtype=one.dtype,
         settings=tuple(dict.fromkeys((*one.settings, *other.settings))),

@@ -5,6 +5,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from pipelines import pair
 from pipelines.builtin import builtin_pair
 from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.cli import main
@@ -43,6 +44,44 @@ def test_every_dtype_loads_the_trained_function(builtin_folder):
             AutoModelForCausalLM.from_pretrained(builtin_folder / name, dtype=d) for d in (torch.float32, dtype)
         )
         assert all(torch.equal(a, b.float()) for a, b in zip(exact.parameters(), rounded.parameters(), strict=True))
+
+
+def rewrite(folder, **changes):
+    facts = read_facts(folder)
+    (folder / "pair.json").write_text(json.dumps(facts | changes))
+
+
+def test_the_traces_of_the_built_in_pair_have_the_format_it_was_trained_in(builtin_folder):
+    trained = read_facts(builtin_folder)["training"]["small"]["inputs"]["dtype"]
+    assert read_pair(builtin_folder).dtype == read_facts(builtin_folder)["dtype"] == trained
+
+
+def test_a_number_format_may_be_given(run_pair, builtin_models, builtin_folder, tmp_path):
+    shutil.copytree(builtin_folder, tmp_path / "pair")
+    run_pair({**builtin_models, "dtype": "float16"}, tmp_path / "pair")
+    assert read_pair(tmp_path / "pair").dtype == "float16"
+    assert weights(tmp_path / "pair") == weights(builtin_folder)  # nothing is trained anew
+    with pytest.raises(ValueError, match="dtype 'int8' is unknown; use auto, float32"):
+        run_pair({**builtin_models, "dtype": "int8"})
+
+
+def test_a_real_pair_keeps_its_number_format_on_every_machine(run_pair, save_model, monkeypatch):
+    models = {"target": str(save_model()), "draft": str(save_model())}
+    monkeypatch.setattr(pair, "native_dtype", lambda device: torch.bfloat16)
+    folder = run_pair(models)
+    assert read_pair(folder).dtype == "bfloat16"
+    monkeypatch.setattr(pair, "native_dtype", lambda device: torch.float32)
+    assert read_pair(run_pair(models, folder)).dtype == "bfloat16"
+    shutil.copy(save_model(hidden=24) / "model.safetensors", models["draft"])  # other weights are another pair
+    assert read_pair(run_pair(models, folder)).dtype == "float32"
+
+
+@pytest.mark.parametrize("dtype", [None, "auto", 32])
+def test_a_pair_without_a_number_format_is_refused_with_the_remedy(run_pair, save_model, dtype):
+    folder = run_pair({"target": str(save_model()), "draft": str(save_model())})
+    rewrite(folder, dtype=dtype)
+    with pytest.raises(ValueError, match=r"pair\.json: dtype, .*Run the pair stage again"):
+        read_pair(folder)
 
 
 def test_facts_are_complete_and_contain_no_seconds_and_no_path_of_this_machine(builtin_folder):

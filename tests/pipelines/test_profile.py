@@ -2,13 +2,17 @@
 
 import json
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
+import torch
 
 import runtime.latency
 from pipelines import profile
 from predictors.latency import read_profile
+from predictors.latency.serving import ModelServing, Serving
 from runtime.latency import measurement
+from runtime.serving import DRAFT_ROWS, TARGET_ROWS, Decision, ServingDecision
 from tests.pipelines.toy_bench import toy_bench
 
 PARAMETERS = {
@@ -71,8 +75,23 @@ def is_bad(cell):
 @pytest.fixture
 def args(tmp_path):
     args = toy_bench(tmp_path, "latency", PARAMETERS)
-    del args.prompts  # the stage needs none
+    del args.prompts, args.latency  # the stage needs none
     return args
+
+
+@pytest.fixture(autouse=True)
+def decided(monkeypatch):
+    """How the pair is served is decided without a stopwatch; the calls."""
+    calls = []
+
+    def decide(self):
+        calls.append((Path(self.path).name, self.traces, tuple(self.rows)))
+        draft = calls[-1][0] == "draft"
+        chosen = ModelServing("float32", "hugging_face" if draft else "compact", None)
+        return Decision(chosen, {chosen: 0.25, ModelServing("bfloat16", "compact"): 0.5}, ["packed is left out"])
+
+    monkeypatch.setattr(ServingDecision, "decide", decide)
+    return calls
 
 
 @pytest.fixture
@@ -98,7 +117,11 @@ def test_the_stage_writes_a_profile_of_this_device_and_prints_its_cost_ratios(ar
     assert {name: measured.settings[name] for name in PARAMETERS} == PARAMETERS
     assert measured.provenance["device"]["slug"] == "toy-1c"
     assert measured.provenance["threads"] == 1
-    assert measured.provenance["notes"] == ["contexts [300] are cut to 251: the models hold no more"]
+    assert measured.provenance["notes"] == [
+        "target: packed is left out",
+        "draft: packed is left out",
+        "contexts [300] are cut to 251: the models hold no more",
+    ]
     assert {"commit", "versions", "date", "models", "pair_sha256", "code_sha256"} <= set(measured.provenance)
     out = capsys.readouterr().out
     for context in (4, 251):
@@ -106,6 +129,26 @@ def test_the_stage_writes_a_profile_of_this_device_and_prints_its_cost_ratios(ar
             f"context {context}: a target pass takes as long as {measured.cost_ratio(context):.1f} draft steps" in out
         )
     assert str(args.output / "toy-1c.json") in out
+
+
+def test_how_the_pair_is_served_is_decided_first_and_recorded(args, no_child, decided, capsys):
+    profile.run(args)
+    assert decided == [("target", torch.float32, TARGET_ROWS), ("draft", torch.float32, DRAFT_ROWS)]
+    measured = read_profile(args.output / "toy-1c.json")
+    served = Serving(ModelServing("float32", "compact"), ModelServing("float32", "hugging_face"), "toy-1c")
+    assert measured.serving == served
+    assert measured.provenance["models"] == {
+        "target": {"dtype": "float32", "forward": "compact"},
+        "draft": {"dtype": "float32", "forward": "hugging_face"},
+    }
+    assert measured.provenance["serving_seconds"] == {
+        "target": {"float32 compact": 0.25, "bfloat16 compact": 0.5},
+        "draft": {"float32 hugging_face": 0.25, "bfloat16 compact": 0.5},
+    }
+    assert (
+        "draft: served in float32 hugging_face, of float32 hugging_face 250.0 ms, bfloat16 compact 500.0 ms"
+        in capsys.readouterr().out
+    )
 
 
 def test_empty_reference_grids_leave_their_tables_out(tmp_path, no_child):
@@ -137,7 +180,7 @@ def test_seconds_stay_with_their_coordinates_from_the_calls_to_the_file(args, mo
     assert measured.tables["chain_drawing"].at(drafted=2, sampled=1).seconds == 1 + 7 * 2 + 7
 
 
-def test_an_interrupted_measurement_goes_on_after_its_last_whole_sweep(args, monkeypatch, no_child, capsys):
+def test_an_interrupted_measurement_goes_on_after_its_last_whole_sweep(args, monkeypatch, no_child, capsys, decided):
     real, sweeps = runtime.latency.sweep, []
 
     def interrupted(cells, order, warmup, calls, visited):
@@ -151,14 +194,14 @@ def test_an_interrupted_measurement_goes_on_after_its_last_whole_sweep(args, mon
         profile.run(args)
     assert not (args.output / "toy-1c.json").exists()
     log = [json.loads(line) for line in (args.output / "toy-1c" / "partial.jsonl").read_text().splitlines()]
-    assert [block["key"] for block in log[1:]] == ["sweep/0", "sweep/1"]
+    assert [block["key"] for block in log[1:]] == ["serving", "sweep/0", "sweep/1"]
     assert sweeps[0] != sweeps[1]  # freshly shuffled
 
     later = []
     monkeypatch.setattr(runtime.latency, "sweep", lambda *arguments: later.append(1) or real(*arguments))
     profile.run(args)
-    assert "going on after 2 blocks" in capsys.readouterr().out
-    assert len(later) == 1
+    assert "going on after 3 blocks" in capsys.readouterr().out
+    assert len(later) == 1 and len(decided) == 2  # models, once each
     assert {table.calls for table in read_profile(args.output / "toy-1c.json").tables.values()} == {6}
     assert [path.name for path in args.output.iterdir()] == ["toy-1c.json"]
 

@@ -7,6 +7,8 @@ import yaml
 
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, Prompt, write_prompts
+from predictors.latency import LatencyProfile
+from predictors.latency.serving import ModelServing, Serving
 from tests.toys import tiny_llama
 
 CHAIN = {"kind": "chain", "gamma": 3}
@@ -31,16 +33,26 @@ def toy_bench(folder: Path, stage: str, parameters: dict, vocabulary: int = 32) 
         tiny_llama(vocabulary, seed=seed, layers=layers).save_pretrained(folder / "pair" / name)
     facts = {"source": "builtin", "pair": "p", "target": "target", "draft": "draft", "tokenizer": "none"}
     facts["corpus"] = {"trained_on": ["a.py"]}
+    facts |= {"dtype": "float32"}
     write_json(folder / "pair" / "pair.json", facts)
     write_json(folder / "device.json", {"slug": "toy-1c", "cpu": "toy", "cores": 1, "gpus": [], "bfloat16_flags": []})
     prompts = [prompt for split in ("validation", "test") for prompt in toy_prompts(4, split, vocabulary)]
     write_prompts(folder / "prompts" / FILE, prompts)
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {stage: parameters}}}))
-    return SimpleNamespace(
+    args = SimpleNamespace(
         pair="p",
         params=folder / "params.yaml",
         device=folder / "device.json",
         pair_folder=folder / "pair",
         prompts=folder / "prompts",
+        latency=folder / "latency",
         output=folder / "output",
     )
+    write_serving(args)
+    return args
+
+
+def write_serving(args: SimpleNamespace, target: str = "float32 compact", draft: str = "float32 compact") -> None:
+    """Write a latency profile that says no more than how the models are served."""
+    served = Serving(ModelServing(*target.split()), ModelServing(*draft.split()), "toy-1c")
+    write_json(args.latency / "toy-1c.json", LatencyProfile({}, "p", {}, {}, served).to_record())

@@ -92,10 +92,14 @@ def test_unknown_kind(bundle, pair):
 
 
 def test_fingerprint_survives_a_change_of_dtype(bundle, pair):
-    """The same pair in bfloat16 loads, with a warning that the features' dtype differs."""
+    """The same pair in bfloat16 loads, with one warning that names the bundle and both formats; its rules stay in force."""
     half = ModelPair(tiny_llama(seed=0).bfloat16(), tiny_llama(seed=0, layers=1).bfloat16())
-    with pytest.warns(UserWarning, match="trained on float32 features and serves bfloat16"):
-        load_decoder(bundle, half)
+    expected = f"hrad of {bundle} was trained on float32 traces and serves bfloat16 features: .* calibrated in float32"
+    with pytest.warns(UserWarning, match=expected) as caught:
+        decoder = load_decoder(bundle, half)
+    assert len(caught) == 1
+    rounds = decoder.generate([1, 2, 3], max_new_tokens=12, eos_token_id=[]).rounds
+    assert not any(record.bypassed for record in rounds)
 
 
 def test_hash_follows_the_content(bundle, pair):

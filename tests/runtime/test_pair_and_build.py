@@ -5,10 +5,10 @@ import sys
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast
 
+from predictors.latency.serving import ModelServing, Serving
 from runtime import ModelPair, build_decoder
-from runtime.dtype_choice import DRAFT_ROWS, TARGET_ROWS
 from tests.toys import TableModel, tiny_llama
 
 
@@ -53,9 +53,11 @@ def test_load_from_folders(tmp_path, monkeypatch):
         tokenizer(WORDS).save_pretrained(tmp_path / name)
     pair = ModelPair.load(tmp_path / "target", tmp_path / "draft", device="cpu", dtype="float32")
     assert pair.target.dtype == torch.float32 and pair.target.context_limit == 256 and len(pair.tokenizer) == 30
-    timed = {TARGET_ROWS: torch.bfloat16, DRAFT_ROWS: torch.float32}
-    monkeypatch.setattr("runtime.pair.fastest_dtype", lambda config, device, rows: timed[rows])
+    monkeypatch.setattr("runtime.pair.native_dtype", lambda device: torch.bfloat16)
     pair = ModelPair.load(tmp_path / "target", tmp_path / "draft", device="cpu")
+    assert pair.target.dtype == pair.draft.dtype == torch.bfloat16
+    serving = Serving(ModelServing("bfloat16", "compact"), ModelServing("float32", "hugging_face"))
+    pair = ModelPair.load(tmp_path / "target", tmp_path / "draft", device="cpu", record=serving)
     assert (pair.target.dtype, pair.draft.dtype) == (torch.bfloat16, torch.float32)
     mixed = build_decoder(pair, {"method": "speculative"}).generate([1, 2], max_new_tokens=12, temperature=1.0)
     assert len(mixed.tokens) == 12
@@ -66,6 +68,12 @@ def test_load_from_folders(tmp_path, monkeypatch):
         ModelPair.load(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="dtype 'int8' is not a floating-point"):
         ModelPair.load(tmp_path / "target", dtype="int8")
+
+
+def test_models_that_cannot_decode_are_refused_by_name(tmp_path):
+    MambaForCausalLM(MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1)).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="MambaForCausalLM has linear_attention layers"):
+        ModelPair.load(tmp_path, device="cpu")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from predictors.schema import ROUND_COLUMNS
 from runtime import ModelPair, build_decoder
 from tests.toys import tiny_llama
 from tests.trace_collection.collecting import Prompt, contents, quiet, random_prompts, read
+from trace_collection import collection
 from trace_collection.collect import TraceConfig, collect
 
 CONFIG = TraceConfig(gamma_max=3, max_new_tokens=14, num_layers=2, prompts_per_shard=2, threads=1)
@@ -181,6 +182,19 @@ def test_another_number_format_of_the_draft_never_mixes_with_old_shards(pair, pr
         manifests.append(json.loads((tmp_path / "manifest.json").read_text()))
         assert manifests[-1]["dtypes"] == {"target": "float32", "draft": dtype}
     assert manifests[0]["contract"] == manifests[1]["contract"]
+
+
+def test_other_versions_of_the_libraries_keep_what_is_finished(pair, prompts, tmp_path, monkeypatch):
+    """They are provenance: an upgrade half-way does not begin anew."""
+    first = collect(pair, prompts, CONFIG, tmp_path, quiet)
+    monkeypatch.setattr(collection, "_versions", lambda: {"torch": "9.9", "transformers": "9.9"})
+    assert collect(pair, prompts, CONFIG, tmp_path, quiet)["kept"] == first["shards"] > 0
+
+
+def test_another_number_format_of_the_target_never_mixes_with_old_shards(pair, prompts, tmp_path):
+    collect(pair, prompts, CONFIG, tmp_path, quiet)
+    rounded = ModelPair(tiny_llama(seed=0, layers=3).to(torch.bfloat16), pair.draft.model)
+    assert collect(rounded, prompts, CONFIG, tmp_path, quiet)["kept"] == 0
 
 
 def test_sampled_collection_is_reproducible(pair, prompts, tmp_path):

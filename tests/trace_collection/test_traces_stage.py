@@ -17,15 +17,14 @@ def restored_threads():
     torch.set_num_threads(before)
 
 
-def test_number_formats_are_timed_by_the_threads_that_collect(monkeypatch, tmp_path, restored_threads):
+def test_the_pair_is_loaded_in_the_number_format_of_its_traces(monkeypatch, tmp_path, restored_threads):
     seen = []
     monkeypatch.setattr(traces, "load_parameters", lambda *where: TraceConfig(threads=2))
-    monkeypatch.setattr(traces, "read_pair", lambda folder: PairLocation("target", "draft", "target"))
+    monkeypatch.setattr(traces, "read_pair", lambda folder: PairLocation("target", "draft", "target", "float16"))
     monkeypatch.setattr(traces, "read_prompts", lambda *where: [])
-    monkeypatch.setattr(traces.ModelPair, "load", lambda *where, **options: seen.append(torch.get_num_threads()))
+    monkeypatch.setattr(traces.ModelPair, "load", lambda *where, **options: seen.append(options["dtype"]))
     monkeypatch.setattr(traces, "collect", lambda *inputs: {"shards": 0, "kept": 0})
-    torch.set_num_threads(1)
     names = {"pair": "toys", "params": tmp_path, "pair_folder": tmp_path, "prompts": tmp_path, "out": tmp_path}
     names |= {"section": "traces", "policy": None}
     traces.run(argparse.Namespace(**names))
-    assert seen == [2]
+    assert seen == ["float16"] and torch.get_num_threads() == 2

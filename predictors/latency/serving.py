@@ -1,0 +1,52 @@
+"""How a pair's models are served on a device: number format and forward, decided once, in stage ``latency``.
+
+The decision stands in the device's latency profile and on the cards of bundles that were priced by it; measuring, tuning and
+serving read it there, so that no process decides anew.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from predictors.config import parse_config
+
+KEY = "serving"  # in a profile and on a bundle's card
+
+
+@dataclass(frozen=True)
+class ModelServing:
+    """Number format (``float32``, …) and forward (`runtime.causal_model.ForwardPath`) of a model.
+
+    ``config_hash`` says what model it was decided for, by shape: other weights of the same shape cost the same; ``None``:
+    unknown.
+    """
+
+    dtype: str
+    forward: str
+    config_hash: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.dtype} {self.forward}"
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How target and draft are served on ``device`` (its slug); no draft: the target alone."""
+
+    target: ModelServing
+    draft: ModelServing | None = None
+    device: str = ""
+
+    def to_record(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any], where: str) -> "Serving":
+        """Parse what `to_record` wrote; a `ValueError` begins with ``where``."""
+        return parse_config(Serving, record, where)
+
+
+def on_card(serving: Serving | None) -> dict[str, Any]:
+    """What a bundle's card says of it: nothing where it is unknown."""
+    return {} if serving is None else {KEY: serving.to_record()}
