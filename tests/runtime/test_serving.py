@@ -152,7 +152,7 @@ SERVED = Serving(ModelServing("float32", "hugging_face"), ModelServing("bfloat16
 
 
 def profile_file(path, served=SERVED):
-    path.write_text(json.dumps(LatencyProfile({}, "toys", {}, {}, served).to_record()))
+    path.write_text(json.dumps(LatencyProfile({}, "toys", {}, {}, serving=served).to_record()))
     return path
 
 
