@@ -24,8 +24,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 setup: $(VENV)/.ready  ## Create .venv with everything
 
-repro: setup  ## The whole pipeline on every pair of params.yaml, then the report
-	PATH="$(CURDIR)/$(BIN):$$PATH" dvc repro
+repro: setup  ## The whole pipeline on every pair of params.yaml, or on PAIR=NAME alone, then the report
+	PATH="$(CURDIR)/$(BIN):$$PATH" dvc repro $(PAIR:%=report@%)
 	$(BIN)/draftwright register
 	$(BIN)/draftwright reports
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
+from pipelines.device_profile import read_device_profile
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def with_measured_costs(
 ) -> tuple["CalibrateConfig", "Costs"]:
     """``config`` with a draft pass's cost on this machine, unless it says, and what rounds cost here: of chains midway through
     the contexts that the labels speak of, of branch-parallel decoding on average over the measured contexts among those."""
-    from predictors.latency import draft_cost, read_profile, round_costs
+    from predictors.latency import draft_cost, round_costs
     from predictors.training.decision import Costs
 
     if config.draft_cost is not None:
@@ -103,7 +104,7 @@ def with_measured_costs(
     meaning = table.metadata
     served = meaning.capture_contract("label table: contract").serving_range
     context = (served.min_context + served.max_context) / 2
-    profile = read_profile(args.latency / f"{device}.json")
+    profile = read_device_profile(args.latency, device)
     sampled = meaning.temperature > 0
     measured = map(float, profile.table("target").axes["context"])
     contexts = [place for place in measured if served.min_context <= place <= served.max_context] or [context]

@@ -12,13 +12,14 @@ import itertools
 import json
 import string
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from pipelines.builtin.corpus import Document, builtin_documents
+from pipelines.edits import KINDS as KINDS_OF_EDIT
 
 KINDS = ("builtin", "file", "datasets")
 SUFFIXES = (".jsonl", ".parquet", ".txt")
@@ -29,7 +30,8 @@ class Source:
     """Recipe for one source of documents.
 
     ``chat`` wraps a text as a user's message in the tokenizer's chat template. ``cut`` is ``window`` (prompts are windows of a
-    longer text) or ``whole`` (a document is a prompt); by default windows are cut from the built-in corpus only.
+    longer text) or ``whole`` (a document is a prompt); by default windows are cut from the built-in corpus only. ``edits``
+    names slices that prompts of slice `edit` are made of, too, and whether they hold ``code`` or ``prose`` (`pipelines.edits`).
     """
 
     kind: str
@@ -45,6 +47,7 @@ class Source:
     chat: bool = False
     cut: str | None = None
     limit: int | None = None
+    edits: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -53,6 +56,11 @@ class Source:
             raise ValueError(f"cut {self.cut!r} is unknown: use 'window' or 'whole'.")
         if self.cut == "window" and (self.chat or self.messages):
             raise ValueError("windows cannot be cut from conversations: use cut: whole.")
+        if self.edits and (self.chat or self.messages):
+            raise ValueError("edits cannot be made of conversations: leave 'edits' out.")
+        for name, kind in self.edits.items():
+            if kind not in KINDS_OF_EDIT:
+                raise ValueError(f"edits of slice {name!r} as of {kind!r}: use {' or '.join(KINDS_OF_EDIT)}.")
         if self.slice and self.slice_column:
             raise ValueError("give 'slice' or 'slice_column', not both.")
         if (self.path is None) != (self.kind == "builtin"):

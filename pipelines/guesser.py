@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.device_file import read_device
+from pipelines.device_profile import read_device_profile
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 
@@ -29,14 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from predictors.bundle import write_bundle
-    from predictors.latency import read_profile
     from predictors.latency.serving import on_card
     from predictors.training.guess_choice import GuesserCalibration, choose
     from predictors.training.guess_table import GuessTable
 
     config = load_parameters(GuesserCalibration, args.pair, "guesser", args.params)
     device = read_device(args.device)["slug"]
-    profile = read_profile(args.latency / f"{device}.json")
+    profile = read_device_profile(args.latency, device)
     table = GuessTable.read(args.guesses)
     chosen = choose(table, args.method, profile, config)
     worth = {row["setting"]: row["speedup"] for row in chosen.rows if row["way"] == chosen.way}

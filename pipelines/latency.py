@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from pipelines.device_profile import warn_of_noise
     from pipelines.reporting.latency_table import latency_table
     from pipelines.reporting.prediction_table import prediction_table
     from predictors.latency.profile import read_profile
@@ -47,6 +48,7 @@ def run(args: argparse.Namespace) -> None:
     profiles = [read_profile(path) for path in paths]
     for path, profile in zip(paths, profiles, strict=True):
         print(f"{path}\n{latency_table(profile)}\n")
+        warn_of_noise(profile)
         if args.acceptance is not None:
             print(
                 prediction_table(profile, args.acceptance, args.prompt_tokens, args.new_tokens, args.temperature) + "\n"

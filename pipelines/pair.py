@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from pipelines.builtin.builtin_pair import BuiltinParameters, train_builtin_pair
+from pipelines.builtin.builtin_pair import SMALL, SMALL_DRAFT, BuiltinParameters, train_builtin_pair
 from pipelines.outputs import file_sha256, write_json
 from pipelines.pair_folder import DTYPES, FACTS, MODEL_FILES, resolve_model
 from pipelines.parameters import add_pair_arguments, load_parameters
@@ -26,7 +26,7 @@ from runtime.dtypes import native_dtype
 from runtime.vocabulary import require_shared_vocabulary
 
 AUTO = "auto"
-BUILTIN_FOLDERS = ("tokenizer", "small", "target", "draft")
+BUILTIN_FOLDERS = ("tokenizer", SMALL, SMALL_DRAFT, "target", "draft")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
 
 

@@ -2,8 +2,9 @@
 
     python -m pipelines.positions --pair pystdlib data/pystdlib/pair data/pystdlib/prompts data/pystdlib/traces/positions
 
-From them any policy for chains and branches can be replayed on any machine's latency profile (stage ``replay``). Parameters:
-section ``traces.positions`` of the pair. Interrupt it whenever you like: finished shards are kept.
+From them any policy for chains and branches can be replayed on any machine's latency profile (stage ``replay``). Prompts of slice
+`edit` are collected, too. Parameters: section ``traces.positions`` of the pair. Interrupt it whenever you like: finished shards
+are kept.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import sys
 
 from pipelines.measuring.provenance import source_hash
 from pipelines.parameters import load_parameters
+from pipelines.prompt_table import EDIT, MEASURED_SPLITS, read_prompts
 from pipelines.traces import add_collection_arguments, open_collection, progress
 from trace_collection.positions import PositionTraceConfig, collect_positions
 
@@ -26,7 +28,8 @@ def run(args: argparse.Namespace) -> None:
     config = load_parameters(PositionTraceConfig, args.pair, SECTION, args.params)
     pair, prompts, code = open_collection(args, config.threads)
     code += source_hash((FEATURES,))
-    done = collect_positions(pair, prompts, config, args.out, progress, code)
+    edits = [prompt for split in MEASURED_SPLITS for prompt in read_prompts(args.prompts, split, slices=(EDIT,))]
+    done = collect_positions(pair, prompts, config, args.out, progress, code, edits)
     print(
         f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run, {done['rows']} places"
     )

@@ -6,10 +6,14 @@ then measured so, and whatever measures, tunes or serves the pair here reads the
 Writes one JSON file named after the device: tables of seconds with median and quartiles (`predictors.latency`), the settings they
 were measured with and where they come from. Files of other devices stay. All cells of all tables are visited in one shuffled
 order, in several sweeps (`runtime.latency.cells`); an interrupted measurement goes on after its last whole sweep.
+
+Cells that no quiet machine would have measured (`predictors.latency.soundness`) are measured again with those they were compared
+with. What is unsound even then, or other jobs that held the processor, stand in the profile as its noise.
 """
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -22,8 +26,12 @@ if TYPE_CHECKING:
     from pipelines.measuring.measurement_log import MeasurementLog
     from pipelines.pair_folder import PairLocation
     from predictors.latency.serving import Serving
+    from predictors.latency.soundness import Finding
     from predictors.latency.tables import LatencyTable
-    from runtime.latency import LatencyConfig
+    from runtime.latency import Cell, LatencyConfig
+
+# Of all cells. Where more are unsound the machine is busy, not a moment disturbed: measuring again would take as long again.
+MOST_REPAIRED = 0.25
 
 DECISION = "serving"  # block of the log
 
@@ -34,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from pipelines.device_profile import warn_of_noise
     from pipelines.outputs import write_json
     from predictors.latency.profile import LatencyProfile
     from runtime.latency import LatencyConfig
@@ -41,11 +50,11 @@ def run(args: argparse.Namespace) -> None:
     config = load_parameters(LatencyConfig, args.pair, "latency", args.params)
     bench = open_deciding_bench(args, config, partial(decided, seed=config.seed))
     candidates = bench.log.once(DECISION, list)
-    tables, notes = measure(bench, config)
+    tables, notes, noise = measure(bench, config)
     origin = bench.origin(args.pair) | {"notes": [*(note for row in candidates for note in row["notes"]), *notes]}
     origin["serving_seconds"] = {row["model"]: row["seconds"] for row in candidates}
     settings = origin.pop("parameters")
-    profile = LatencyProfile(tables, args.pair, settings, origin, bench.serving)
+    profile = LatencyProfile(tables, args.pair, settings, origin, noise, bench.serving)
     path = args.output / f"{bench.device['slug']}.json"
     write_json(path, profile.to_record())
     bench.log.remove()
@@ -53,6 +62,7 @@ def run(args: argparse.Namespace) -> None:
     for context in profile.tables["target"].axes["context"]:
         print(f"context {context}: a target pass takes as long as {profile.cost_ratio(context):.1f} draft steps")
     print(f"{path} (draftwright latency shows it whole)")
+    warn_of_noise(profile)
 
 
 def decided(location: "PairLocation", log: "MeasurementLog", device: str, seed: int) -> "Serving":
@@ -86,26 +96,53 @@ def _milliseconds(seconds: dict[str, float]) -> str:
     )
 
 
-def measure(bench: Bench, config: "LatencyConfig") -> "tuple[dict[str, LatencyTable], list[str]]":
-    """The tables by name, and notes on what the models' limits cut off."""
+def measure(bench: Bench, config: "LatencyConfig") -> "tuple[dict[str, LatencyTable], list[str], tuple[str, ...]]":
+    """The tables by name, notes on what the models' limits cut off, and what still speaks against the tables."""
     from random import Random
 
     from tqdm import tqdm
 
     from pipelines.measuring.blocks import Blocks
-    from runtime.latency import open_cells, sweep, tables_of
+    from predictors.latency.soundness import waiting_noise
+    from runtime.latency import open_cells, replaced, share_waited, sweep, tables_of
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     with (
         open_cells(bench.pair, config) as (cells, notes),
         tqdm(total=config.visits * len(cells), desc="latency", unit="visit", mininterval=0.5) as bar,
     ):
         blocks = Blocks(bench.log, bar)
+
+        def swept(key: str, some: "Sequence[Cell]") -> list[dict[str, Any]]:
+            order = Random(f"{config.seed}/{key}")
+            return blocks.once(key, len(some), partial(sweep, some, order, config.warmup, config.calls, bar.update))
+
         for number in range(config.visits):
-            order = Random(f"{config.seed}/{number}")
-            work = partial(sweep, cells, order, config.warmup, config.calls, bar.update)
-            rows += blocks.once(f"sweep/{number}", len(cells), work)
-    return tables_of(rows), notes
+            rows += swept(f"sweep/{number}", cells)
+        waited = share_waited(rows)
+        for repair in range(config.repairs):
+            bad = disturbed(cells, unsound(tables_of(rows)))
+            if not 0 < len(bad) <= MOST_REPAIRED * len(cells):
+                break
+            bar.total = (bar.total or 0) + config.visits * len(bad)
+            again = [row for number in range(config.visits) for row in swept(f"repair/{repair}/{number}", bad)]
+            rows, waited = replaced(rows, again), max(waited, share_waited(again))
+    tables = tables_of(rows)
+    return tables, notes, (*waiting_noise(waited), *map(str, unsound(tables)))
+
+
+def unsound(tables: "Mapping[str, LatencyTable]") -> "list[Finding]":
+    """What speaks against ``tables``."""
+    from predictors.latency.profile import LatencyProfile
+    from predictors.latency.soundness import findings
+
+    return findings(LatencyProfile(tables, "", {}, {}))
+
+
+def disturbed(cells: "Sequence[Cell]", found: "Sequence[Finding]") -> "list[Cell]":
+    """The cells that findings name, with those that they were compared with."""
+    places = {place for one in found for place in (one.place, *one.beside)}
+    return [cell for cell in cells if places.intersection(cell.places)]
 
 
 if __name__ == "__main__":

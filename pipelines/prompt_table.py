@@ -10,7 +10,9 @@ import pyarrow.parquet
 from pipelines.outputs import replacing
 
 FILE = "prompts.parquet"
-SPLITS = ("train", "validation", "test")
+MEASURED_SPLITS = ("train", "validation", "test")  # what stages collect, measure and report
+SPLITS = (*MEASURED_SPLITS, "reserve")  # the last for a gate that has to look again
+EDIT = "edit"  # a slice that is reported by itself
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -43,12 +45,16 @@ def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
         pa.parquet.write_table(pa.Table.from_pylist([vars(prompt) for prompt in prompts], schema=SCHEMA), partial)
 
 
-def read_prompts(path: Path, split: str, limit: int | None = None) -> list[Prompt]:
-    """The first ``limit`` prompts of a split, from ``prompts.parquet`` or the folder it lies in."""
+def read_prompts(path: Path, split: str, limit: int | None = None, slices: Sequence[str] | None = None) -> list[Prompt]:
+    """The first ``limit`` prompts of a split, from ``prompts.parquet`` or the folder it lies in.
+
+    Those of ``slices``; by default of the headline mix, which is every slice in the file but `EDIT`.
+    """
     if split not in SPLITS:
         raise ValueError(f"split {split!r} is unknown. Splits: {', '.join(SPLITS)}.")
     path = path / FILE if path.is_dir() else path
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: run the prompts stage first.")
     rows = pa.parquet.read_table(path, schema=SCHEMA, filters=[("split", "=", split)]).to_pylist()
-    return [Prompt(**row) for row in rows[:limit]]
+    chosen = [row for row in rows if (row["slice"] != EDIT if slices is None else row["slice"] in slices)]
+    return [Prompt(**row) for row in chosen[:limit]]

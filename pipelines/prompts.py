@@ -1,24 +1,29 @@
 """Stage ``prompts``: draw prompts from documents, split by document.
 
-Controllers train and validate on prompts from documents that the pair was trained on, and are tested on documents held out from
-it. A real pair's training text is unknown: there every document is assigned by the hash of its id. The first n prompts of a
-split alternate slices and documents for every n.
+No document is in two splits. Those of a built-in pair are its shares: neither model was trained on any of them. A user's own
+pair may know any text: there the splits only keep controllers from what they are chosen on and scored on. The first n prompts
+of a split alternate slices and documents for every n.
 """
 
 import argparse
+import itertools
 import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.builtin.corpus import BuiltinCorpus, Document, split_documents
+from pipelines.builtin.corpus import BuiltinCorpus, Document
 from pipelines.documents import Source, load_documents
+from pipelines.edits import EditParameters, begun, edits_of
 from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
+from pipelines.prompt_table import EDIT, FILE, SPLITS, Prompt, write_prompts
+from pipelines.shares import Shares
+
+Queues = dict[str, list[Iterator[Prompt]]]  # the prompts of every document, by slice
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class PromptParameters:
 
     Attributes
     ----------
-    train, validation, test
+    train, validation, test, reserve
         Number of prompts, spread evenly over slices as far as their documents allow.
     min_tokens, max_tokens
         Lengths of windows, drawn uniformly.
@@ -37,22 +42,25 @@ class PromptParameters:
         At most so many windows, which do not overlap.
     longest
         Whole-document prompts with more tokens are left out.
-    validation_share, test_share
-        Of the documents: ``test_share`` of all (where the pair does not say), then ``validation_share`` of the rest.
+    edit
+        Prompts of slice `edit`, made of the same documents (`pipelines.edits`) where their source says so.
+    shares
+        Of the documents, by split. The built-in corpus of a built-in pair is dealt out by the pair's own (``models.builtin``).
     """
 
     sources: tuple[Source, ...]
     seed: int = 0
     train: int = 540
     validation: int = 160
-    test: int = 120
+    test: int = 200
+    reserve: int = 60
     min_tokens: int = 16
     max_tokens: int = 128
     room: int = 64
     prompts_per_document: int = 8
     longest: int = 1024
-    validation_share: float = 0.2
-    test_share: float = 0.18
+    edit: EditParameters = field(default_factory=EditParameters)
+    shares: Shares = field(default_factory=Shares)
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -62,8 +70,27 @@ class PromptParameters:
             raise ValueError(f"sources must have different names, got {', '.join(names)}.")
         if not 1 <= self.min_tokens <= self.max_tokens:
             raise ValueError(f"need 1 <= min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}.")
-        if min(self.train, self.validation, self.test, self.room) < 0 or self.prompts_per_document < 1:
+        if min(self.train, self.validation, self.test, self.reserve, self.room) < 0 or self.prompts_per_document < 1:
             raise ValueError("numbers of prompts and room must not be negative, prompts_per_document at least 1.")
+        if self.edit.total and not any(source.edits for source in self.sources):
+            raise ValueError(
+                "edit asks for prompts, but no source names 'edits'. Name its slices there, or ask for none."
+            )
+        if self.shares.pair:
+            raise ValueError("shares.pair must be 0 here: what trains a built-in pair stands in models.builtin.shares.")
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Section ``mix``: what headline numbers are of. ``slices`` of the documents (null: all there are) and ``temperatures``,
+    which every stage that measures has in its own section."""
+
+    slices: tuple[str, ...] | None = None
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if self.slices is not None and (not self.slices or EDIT in self.slices):
+            raise ValueError(f"slices must name at least one, and not {EDIT!r}, which is reported by itself.")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +104,8 @@ def run(args: argparse.Namespace) -> None:
 
     parameters = load_parameters(PromptParameters, args.pair, "prompts", args.params)
     tokenizer = AutoTokenizer.from_pretrained(read_pair(args.pair_folder).tokenizer, local_files_only=True)
-    prompts = draw_prompts(parameters, read_facts(args.pair_folder), tokenizer)
+    mix = load_parameters(Mix, args.pair, "mix", args.params)
+    prompts = draw_prompts(parameters, read_facts(args.pair_folder), tokenizer, mix)
     write_prompts(args.output / FILE, prompts)
     for split in SPLITS:
         chosen = [prompt for prompt in prompts if prompt.split == split]
@@ -85,58 +113,81 @@ def run(args: argparse.Namespace) -> None:
         print(f"{split}: {len(chosen)} prompts from {len({p.document for p in chosen})} documents, {slices}")
 
 
-def draw_prompts(parameters: PromptParameters, facts: dict[str, Any], tokenizer: Any) -> list[Prompt]:
-    """Prompts of all splits, each split in an order whose every prefix alternates slices and documents.
+def draw_prompts(
+    parameters: PromptParameters, facts: dict[str, Any], tokenizer: Any, mix: Mix | None = None
+) -> list[Prompt]:
+    """Prompts of all splits: those of the mix, in an order whose every prefix alternates slices and documents, then the edits.
 
     Parameters
     ----------
     facts
-        ``pair.json`` of the pair: its held-out documents are the test documents.
+        ``pair.json`` of the pair: what a built-in one was trained on is left out.
     tokenizer
         The pair's Hugging Face tokenizer.
+    mix
+        Documents of other slices are left out; by default none.
     """
+    mix = mix or Mix()
     drawer = _Drawer(parameters, tokenizer)
-    queues: dict[str, dict[str, list[Iterator[Prompt]]]] = {split: {} for split in SPLITS}
-    for source in parameters.sources:
-        for split, documents in _splits(source, parameters, facts).items():
-            for document in documents:
-                queues[split].setdefault(document.slice, []).append(drawer.prompts(document, source, split))
+    dealt = [(source, _splits(source, parameters, facts)) for source in parameters.sources]
+    _require_slices({document.slice for _, splits in dealt for some in splits.values() for document in some}, mix)
     prompts = []
     for split in SPLITS:
-        wanted = getattr(parameters, split)
-        drawn = list(_alternate(queues[split], wanted, random.Random(f"{parameters.seed} {split}")))
-        if wanted and not drawn:
-            raise ValueError(
-                f"no document of split {split!r} yields a prompt: add documents or lower min_tokens and room."
-            )
-        if len(drawn) < wanted:
-            print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")
-        prompts += drawn
+        mixed: Queues = {}
+        edited: Queues = {}
+        for source, splits in dealt:
+            for document in splits[split]:
+                if mix.slices is None or document.slice in mix.slices:
+                    mixed.setdefault(document.slice, []).append(drawer.prompts(document, source, split))
+                if document.slice in source.edits:
+                    edited.setdefault(document.slice, []).append(drawer.edits(document, source, split))
+        generator = random.Random(f"{parameters.seed} {split}")
+        prompts += _drawn(mixed, getattr(parameters, split), split, "min_tokens and room", generator)
+        prompts += _drawn(edited, getattr(parameters.edit, split), f"{split} of edits", "edit.min_tokens", generator)
     if drawer.num_too_long:
         print(f"{drawer.num_too_long} documents longer than {parameters.longest} tokens were left out")
     return prompts
 
 
-def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any]) -> dict[str, Sequence[Document]]:
-    rest: Sequence[Document]
-    test: Sequence[Document]
+def _require_slices(known: set[str], mix: Mix) -> None:
+    if EDIT in known:
+        raise ValueError(f"{EDIT!r} is the slice of edited passages: call that of your documents otherwise.")
+    missing = sorted(set(mix.slices or ()) - known)
+    if missing:
+        raise ValueError(f"mix.slices names {', '.join(missing)}, but documents are of {', '.join(sorted(known))}.")
+
+
+def _drawn(queues: Queues, wanted: int, split: str, remedy: str, generator: random.Random) -> list[Prompt]:
+    """Up to ``wanted`` prompts; says what is missing."""
+    drawn = list(_alternate(queues, wanted, generator))
+    if wanted and not drawn:
+        raise ValueError(f"no document of split {split!r} yields a prompt: add documents or lower {remedy}.")
+    if len(drawn) < wanted:
+        print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")
+    return drawn
+
+
+def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any]) -> Mapping[str, Sequence[Document]]:
     if source.kind == "builtin" and facts["source"] == "builtin":
-        rest, test = _pair_documents(facts)
+        dealt = _pair_documents(facts)
     else:
-        rest, test = split_documents(load_documents(source), parameters.test_share, minimum=1)
-    train, validation = split_documents(rest, parameters.validation_share, minimum=1)
-    return {"train": train, "validation": validation, "test": test}
+        dealt = parameters.shares.deal(load_documents(source))
+    return {split: dealt[split] for split in SPLITS}
 
 
-def _pair_documents(facts: dict[str, Any]) -> tuple[Sequence[Document], Sequence[Document]]:
-    corpus = BuiltinCorpus.load(facts["corpus"]["held_out"])
+def _pair_documents(facts: dict[str, Any]) -> Mapping[str, Sequence[Document]]:
+    corpus = BuiltinCorpus.load(Shares(**facts["corpus"]["shares"]))
     if corpus.manifest != facts["corpus"]["manifest"]:
         raise ValueError(
             "the built-in corpus is not the one this pair was trained on (pair: Python "
             f"{facts['corpus']['python']}, here: Python {sys.version.split()[0]}), so held-out documents would not be "
             "held out. Run the pair stage again with this Python, or go back to the pair's."
         )
-    return corpus.train, corpus.test
+    return corpus.documents
+
+
+def _name(document: Document, source: Source) -> str:
+    return document.id if document.id.startswith(f"{source.name}/") else f"{source.name}/{document.id}"
 
 
 class _Drawer:
@@ -149,17 +200,32 @@ class _Drawer:
 
     def prompts(self, document: Document, source: Source, split: str) -> Iterator[Prompt]:
         """The document's prompts, tokenised when the first is asked for."""
-        name = document.id if document.id.startswith(f"{source.name}/") else f"{source.name}/{document.id}"
+        name = _name(document, source)
         for index, tokens in enumerate(self._token_lists(document, source, name)):
             text = self.tokenizer.decode(tokens)
             yield Prompt(f"{name}#{index}", name, source.name, document.slice, split, text, tokens)
 
+    def edits(self, document: Document, source: Source, split: str) -> Iterator[Prompt]:
+        """Passages of the document with their revised copies begun, made when the first is asked for."""
+        name, kind = _name(document, source), source.edits[document.slice]
+        generator = random.Random(f"{self.parameters.seed} {EDIT} {name}")
+        made = edits_of(document.text, kind, self.parameters.edit, self._encode, generator)
+        cut = (begun(edit, self.parameters.room, self._encode, generator) for edit in made)
+        fitting = (self._start() + tokens for tokens in cut if tokens is not None)
+        for index, tokens in enumerate(itertools.islice(fitting, self.parameters.edit.per_document)):
+            yield Prompt(f"{name}#{EDIT}{index}", name, source.name, EDIT, split, self.tokenizer.decode(tokens), tokens)
+
+    def _start(self) -> list[int]:
+        """What the tokenizer puts before every text, if anything."""
+        return list(self.tokenizer("")["input_ids"])
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
     def _token_lists(self, document: Document, source: Source, name: str) -> Iterable[list[int]]:
         if source.windows:
-            tokens = self.tokenizer(document.text, add_special_tokens=False, verbose=False)["input_ids"]
-            start = self.tokenizer("")["input_ids"]  # what the tokenizer puts before every text, if anything
-            windows = self._windows(tokens, random.Random(f"{self.parameters.seed} {name}"))
-            return (start + window for window in windows)
+            windows = self._windows(self._encode(document.text), random.Random(f"{self.parameters.seed} {name}"))
+            return (self._start() + window for window in windows)
         tokens = self._whole(document, source)
         if not tokens:
             raise ValueError(f"document {name!r} gives an empty prompt.")
@@ -193,7 +259,7 @@ class _Drawer:
             yield tokens[first : first + length]
 
 
-def _alternate(slices: dict[str, list[Iterator[Prompt]]], count: int, generator: random.Random) -> Iterator[Prompt]:
+def _alternate(slices: Queues, count: int, generator: random.Random) -> Iterator[Prompt]:
     """One prompt of each slice in turn; within a slice one of each document in turn, documents in random order."""
     queues = {name: deque(generator.sample(documents, len(documents))) for name, documents in sorted(slices.items())}
     drawn = 0

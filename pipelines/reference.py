@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from pipelines.prompt_table import EDIT
 from predictors.bundle import Bundle, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS, Controller, build_controller
@@ -85,8 +86,14 @@ def _of_route(
 
 
 def recorded_texts(positions: Path) -> list[RecordedText]:
-    """Those of test documents; `ValueError` where the traces in ``positions`` cannot be read or have none."""
-    return list(PositionTable.read(positions).rows("test").texts())
+    """Those of test documents, without edits: requests are compared with the headline mix.
+
+    Raises
+    ------
+    ValueError
+        Where the traces in ``positions`` cannot be read or have none.
+    """
+    return [text for text in PositionTable.read(positions).rows("test").texts() if text.slice != EDIT]
 
 
 def _references(

@@ -5,7 +5,7 @@
 
 Seconds come from a latency profile: give ``--device`` another machine's to rank policies there from the same traces. Writes a
 folder named after the device: ``replay.parquet``, a row per text and policy, ``policies.json``, how each is built, and
-``provenance.json``.
+``provenance.json``. ``replay-cN.parquet`` holds the policies for chains where drafting costs 1/N of a target pass.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.device_file import read_device
+from pipelines.device_profile import read_device_profile
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 
@@ -34,17 +35,17 @@ def run(args: argparse.Namespace) -> None:
 
     from pipelines.measuring.decoding_table import write_table
     from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
-    from pipelines.measuring.replay.names import POLICIES, REPLAYED
+    from pipelines.measuring.replay.names import POLICIES, REPLAYED, replayed_at
     from pipelines.measuring.replay.study import ReplayConfig, ReplayStudy
     from pipelines.measuring.replay.table import REPLAY_ROWS
     from pipelines.outputs import write_json
     from predictors.bundle import CARD, bundle_hash
-    from predictors.latency import read_profile
+    from predictors.latency.soundness import noise_warning
     from predictors.training.position_table import PositionTable
 
     config = load_parameters(ReplayConfig, args.pair, "replay", args.params)
     device = read_device(args.device)["slug"]
-    profile = read_profile(args.latency / f"{device}.json")
+    profile = read_device_profile(args.latency, device)
     table = PositionTable.read(args.positions)
     bundles = {card.parent.name: card.parent for card in sorted(args.bundles.glob(f"*/{CARD}"))}
     texts = [(split, text) for split in (VALIDATION, TEST) for text in table.rows(split).texts()]
@@ -56,6 +57,9 @@ def run(args: argparse.Namespace) -> None:
     rows = study.run(texts, len(texts), progress)
     folder = args.output / device
     write_table(folder / REPLAYED, rows, REPLAY_ROWS)
+    for ratio in config.cost_ratios:
+        elsewhere = ReplayStudy(config, profile.at_cost_ratio(ratio, table.median_context), bundles, chains_only=True)
+        write_table(folder / replayed_at(ratio), elsewhere.run(texts, len(texts), progress), REPLAY_ROWS)
     write_json(folder / POLICIES, {arm.name: arm.served for arm in study.arms if arm.served is not None})
     write_json(
         folder / PROVENANCE,
@@ -63,6 +67,9 @@ def run(args: argparse.Namespace) -> None:
             "device": device,
             "traces_sha256": table.manifest.content_hash,
             "profile_hash": profile.profile_hash,
+            "cost_ratio": profile.cost_ratio(table.median_context),
+            "cost_ratios": list(config.cost_ratios),
+            "noise": noise_warning(profile),
             "bundles_sha256": {name: bundle_hash(bundles[name]) for name in study.bundles},
         },
     )

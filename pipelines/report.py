@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
+from pipelines.device_profile import read_device_profile
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 if TYPE_CHECKING:
@@ -72,7 +73,6 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.reporting.quality_report import QualityReport
     from pipelines.reporting.report_page import png, render
     from pipelines.reporting.timing_report import TimingReport
-    from predictors.latency import read_profile
 
     config = load_parameters(ReportConfig, args.pair, "report", args.params)
     device = read_device(args.device)["slug"]
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> None:
     quality = QualityReport(benchmark, config.bootstrap_replicates, config.seed).build(calibration, labels)
     timing = TimingReport(benchmark, config.bootstrap_replicates, config.seed).build()
     path = args.latency / f"{device}.json"
-    profile = read_profile(path) if path.is_file() else None
+    profile = read_device_profile(args.latency, device) if path.is_file() else None
     beside = BranchReport(branches, config.bootstrap_replicates, config.seed, profile)
     for name, section in ({"branches": beside} | _sections(args, device, config, branches.whole)).items():
         quality[name] = None if section is None else section.quality()

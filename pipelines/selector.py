@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
+from pipelines.device_profile import read_device_profile
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from pipelines.tracking import Tracking
     from predictors.bundle import write_bundle
-    from predictors.latency import read_profile
     from predictors.latency.serving import on_card
     from predictors.training.root_table import RootTable
     from predictors.training.rule_calibration import RuleCalibration
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     config = load_parameters(SelectorConfig, args.pair, "selector.train", args.params)
     calibration = load_parameters(RuleCalibration, args.pair, "selector.calibrate", args.params)
     device = read_device(args.device)["slug"]
-    profile = read_profile(args.latency / f"{device}.json")
+    profile = read_device_profile(args.latency, device)
     table = RootTable.read(args.roots)
     tags = {
         "pair": args.pair,

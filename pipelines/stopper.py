@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
+from pipelines.device_profile import read_device_profile
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.reference import KEY, recorded_texts, reference
     from pipelines.tracking import HEAD_TAG, Tracking
     from predictors.bundle import write_bundle
-    from predictors.latency import draft_cost, read_profile
+    from predictors.latency import draft_cost
     from predictors.latency.actions import undisturbed
     from predictors.latency.serving import on_card
     from predictors.training.rule_calibration import RuleCalibration
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     config = load_parameters(StopTrainConfig, args.pair, f"stopper.train.{args.predictor}", args.params)
     calibration = load_parameters(RuleCalibration, args.pair, "stopper.calibrate", args.params)
     device = read_device(args.device)["slug"]
-    profile = read_profile(args.latency / f"{device}.json")
+    profile = read_device_profile(args.latency, device)
     if args.positions is not None:
         recorded_texts(args.positions)  # traces that cannot be read are to end the stage before training
     table = TokenTable.read(args.tokens)

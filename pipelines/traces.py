@@ -17,7 +17,7 @@ from tqdm import tqdm
 from pipelines.measuring.provenance import source_hash
 from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.prompt_table import SPLITS, Prompt, read_prompts
+from pipelines.prompt_table import MEASURED_SPLITS, Prompt, read_prompts
 from predictors.bundle import bundle_hash, read_bundle
 from predictors.controllers import learned_controller
 from runtime import ModelPair
@@ -62,11 +62,11 @@ def add_collection_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def open_collection(args: argparse.Namespace, threads: int) -> tuple[ModelPair, list[Prompt], str]:
-    """The pair in the number format of its traces, the prompts of all splits, and the hash of the collecting code."""
+    """The pair in the number format of its traces, the prompts of all splits but the reserve, and the hash of the collecting code."""
     place = read_pair(args.pair_folder)
     torch.set_num_threads(threads)
     pair = ModelPair.load(place.target, place.draft, dtype=place.dtype, tokenizer=place.tokenizer)
-    prompts = [prompt for split in SPLITS for prompt in read_prompts(args.prompts, split)]
+    prompts = [prompt for split in MEASURED_SPLITS for prompt in read_prompts(args.prompts, split)]
     return pair, prompts, source_hash(COLLECTING_CODE)
 
 

@@ -54,7 +54,7 @@ def tried(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path])
     from pipelines.measuring.decoding_table import DECODES, write_table
     from pipelines.measuring.exactness import load_float32
     from pipelines.outputs import write_json
-    from pipelines.pair_folder import read_pair
+    from pipelines.pair_folder import read_facts, read_pair
     from pipelines.promotion import trial
     from pipelines.promotion.names import DECODING
     from pipelines.prompt_table import read_prompts
@@ -88,7 +88,8 @@ def tried(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path])
         [prompt.tokens for prompt in bench.prompts[TEST][: config.exactness_prompts]],
         config.max_new_tokens,
     )
-    learned = [prompt.document for split in ("train", VALIDATION) for prompt in read_prompts(args.prompts, split)]
+    known = [prompt for split in ("train", VALIDATION) for prompt in read_prompts(args.prompts, split)]
+    learned = trial.learned_documents(known, bench.prompts[TEST], read_facts(args.pair_folder))
     origin = bench.origin(args.pair) | {"capped": study.capped}
     write_table(bench.folder / DECODING, rows, DECODES)
     write_json(bench.folder / PROVENANCE, origin)

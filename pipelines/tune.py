@@ -83,15 +83,18 @@ def _bundles_of(found: dict[Any, list[Any]]) -> list[str]:
 
 
 def _require_replayed(hashes: dict[str, str], replay: Path) -> None:
-    """`ValueError` if bundles have changed since they were replayed."""
+    """`ValueError` if bundles have changed since they were replayed; says on stderr if they were at a noisy device's prices."""
     from pipelines.measuring.names import PROVENANCE
 
-    replayed = json.loads((replay / PROVENANCE).read_text()).get("bundles_sha256", {})
+    origin = json.loads((replay / PROVENANCE).read_text())
+    replayed = origin.get("bundles_sha256", {})
     changed = [name for name, sha256 in hashes.items() if replayed.get(name, sha256) != sha256]
     if changed:
         raise ValueError(
             f"{', '.join(changed)}: other content than was replayed. Run the replay stage (dvc repro) again."
         )
+    if origin.get("noise"):
+        print(f"warning: {origin['noise']}", file=sys.stderr)
 
 
 def _sha256(folder: Path) -> str:

@@ -14,11 +14,12 @@ STAGES = {
     for name, stage in yaml.safe_load(file.read_text())["stages"].items()
 }
 PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")
-# Plumbing that decides nothing: the command line, parameter and device files, atomic outputs, tracking.
+# Plumbing that decides nothing: the command line, parameter, device and profile files, atomic outputs, tracking.
 PLUMBING = {
     "pipelines",
     "pipelines.cli",
     "pipelines.device_file",
+    "pipelines.device_profile",
     "pipelines.parameters",
     "pipelines.outputs",
     "pipelines.tracking",
@@ -89,3 +90,25 @@ def test_sections_of_the_verifier_comparison_parse(parameters):
 def test_the_studies_are_no_part_of_the_main_pipeline():
     main = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     assert not any("studies" in str(stage) for stage in main.values())
+
+
+@pytest.mark.parametrize(
+    "section", ["traces.tokens", "traces.positions", "traces.guesses", "benchmark", "self_drafting", "stopping", "tune"]
+)
+def test_headline_numbers_are_at_the_temperatures_of_the_mix(section):
+    from pipelines.parameters import read_section
+
+    mix, values = (read_section("pystdlib", name, ROOT / "params.yaml") for name in ("mix", section))
+    assert values["temperatures"] == mix["temperatures"]
+
+
+def test_prompts_of_edits_leave_the_pair_room_to_decode():
+    """A passage, half of its copy and the line between them, in the context that the pair was trained with."""
+    from pipelines.builtin.builtin_pair import BuiltinParameters
+    from pipelines.parameters import load_parameters
+    from pipelines.prompts import Mix, PromptParameters
+
+    pair = load_parameters(BuiltinParameters, "pystdlib", "models.builtin", ROOT / "params.yaml")
+    prompts = load_parameters(PromptParameters, "pystdlib", "prompts", ROOT / "params.yaml")
+    assert 1.5 * prompts.edit.max_tokens + 64 + prompts.room <= pair.target.training.context
+    assert load_parameters(Mix, "pystdlib", "mix", ROOT / "params.yaml").slices == ("code", "prose", "tables")

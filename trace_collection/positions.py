@@ -47,12 +47,13 @@ class PositionTraceConfig:
 
     Rollouts of up to ``gamma_max`` tokens; hits and masses of up to ``candidates`` tokens; the ``top`` likeliest tokens'
     probabilities; the ``layers`` last hidden states of the target and ``draft_layers`` of the draft; ``prompts``: most of the
-    splits validation and test.
+    splits validation and test; ``edit_prompts``: most of the edits there.
     """
 
     gamma_max: int = 12
     candidates: int = 8
     prompts: tuple[int, ...] = (24, 48)
+    edit_prompts: tuple[int, ...] = (0, 0)
     max_new_tokens: int = 48
     temperatures: tuple[float, ...] = (0.0, 1.0)
     top_k: int = 0
@@ -73,6 +74,9 @@ class PositionTraceConfig:
             raise ValueError(f"max_new_tokens must be >= 3, got {self.max_new_tokens}: shorter texts hold no round.")
         if len(self.prompts) != len(SPLITS) or min(self.prompts) < 1:
             raise ValueError(f"prompts must be two numbers >= 1, for {', '.join(SPLITS)}, got {list(self.prompts)}.")
+        if len(self.edit_prompts) != len(SPLITS) or min(self.edit_prompts) < 0:
+            got = list(self.edit_prompts)
+            raise ValueError(f"edit_prompts must be two numbers >= 0, for {', '.join(SPLITS)}, got {got}.")
         if not self.temperatures:
             raise ValueError("temperatures is empty: name at least one.")
 
@@ -88,16 +92,14 @@ def collect_positions(
     folder: Path,
     progress: Progress,
     code: str = "",
+    edits: Sequence[Prompt] = (),
 ) -> dict[str, int]:
-    """Write the shards and the manifest of position traces into ``folder``; arguments and result as `collect`'s."""
+    """Write the shards and the manifest of position traces into ``folder``; arguments and result as `collect`'s, and ``edits``:
+    prompts of slice `edit`, which are counted by themselves."""
     if pair.draft is None:
         raise ValueError("position traces need a draft model; this pair has none.")
     torch.set_num_threads(config.threads)
-    chosen = [
-        prompt
-        for split, count in zip(SPLITS, config.prompts, strict=True)
-        for prompt in [one for one in prompts if one.split == split][:count]
-    ]
+    chosen = [*_first(prompts, config.prompts), *_first(edits, config.edit_prompts)]
     decoder = build_decoder(pair, TRAJECTORY)
     require_context(decoder.context_limit, chosen, config.max_new_tokens, "traces.positions.max_new_tokens")
     tracer = PositionTracer(pair, _extent(pair, config))
@@ -114,6 +116,12 @@ def collect_positions(
         return _rows(decoder, tracer, prompt, settings, Randomness(seed_of(config.seed, prompt.id, settings)))
 
     return collection.write(folder, jobs, rows_of, progress, code)
+
+
+def _first(prompts: Sequence[Prompt], counts: Sequence[int]) -> list[Prompt]:
+    """The first so many of each split."""
+    by_split = ([one for one in prompts if one.split == split] for split in SPLITS)
+    return [prompt for some, count in zip(by_split, counts, strict=True) for prompt in some[:count]]
 
 
 def _rows(

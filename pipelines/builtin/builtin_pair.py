@@ -1,4 +1,8 @@
-"""The built-in pair: tokenizer, target and distilled draft, trained from scratch on the built-in corpus."""
+"""The built-in pair: tokenizer, target and distilled draft, trained from scratch on the built-in corpus, then inflated.
+
+Both models serve in a larger shape with the small one's function: acceptance is that of the small pair, the cost ratio a real
+pair's (`pipelines.builtin.draft_shape`).
+"""
 
 import dataclasses
 import hashlib
@@ -16,12 +20,15 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from pipelines.builtin import language_model, llama_forward, muon
 from pipelines.builtin.corpus import BuiltinCorpus, Document
+from pipelines.builtin.draft_shape import InflatedDraft
 from pipelines.builtin.inflation import InflatedShape, inflate
 from pipelines.builtin.language_model import Recipe, Shape, held_out_loss, new_model, train
 from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.outputs import file_sha256, replacing, write_json
+from pipelines.shares import Shares
 from runtime.dtypes import native_dtype
 
+SMALL, SMALL_DRAFT = "small", "small_draft"  # folders of the trained target and draft
 RECORD = "training.json"  # beside a finished model: what it was trained with and how that went
 
 
@@ -34,28 +41,36 @@ class ModelParameters:
 
 
 @dataclass(frozen=True)
+class InflatedPair:
+    """The shapes that both models serve in."""
+
+    target: InflatedShape
+    draft: InflatedDraft
+
+
+@dataclass(frozen=True)
 class BuiltinParameters:
     """Everything the built-in pair depends on; ``threads`` because sums are ordered by it."""
 
     seed: int
     threads: int
     vocabulary: int
-    held_out: float
+    shares: Shares
     target: ModelParameters
     draft: ModelParameters
-    inflated: InflatedShape
+    inflated: InflatedPair
 
     def __post_init__(self) -> None:
         if self.target.training.context != self.draft.training.context:
             raise ValueError("target and draft must be trained with the same context.")
-        if not 0 < self.held_out < 1:
-            raise ValueError(f"held_out must lie between 0 and 1, got {self.held_out}.")
+        if not self.shares.pair > 0:
+            raise ValueError("shares.pair must be above 0: the models are trained on its documents.")
 
 
 def train_builtin_pair(
     parameters: BuiltinParameters, folder: Path, device: torch.device
 ) -> tuple[dict[str, Any], dict[str, float | None]]:
-    """Write ``tokenizer/``, ``small/``, ``target/`` and ``draft/`` under ``folder``.
+    """Write ``tokenizer/``, the trained ``small/`` and ``small_draft/``, and both inflated to ``target/`` and ``draft/``.
 
     A model that an earlier, interrupted run has finished with the same parameters and training code is kept.
 
@@ -65,13 +80,15 @@ def train_builtin_pair(
         What the run is a function of and what came out; wall-clock seconds by model (None where it was kept).
     """
     torch.set_num_threads(parameters.threads)
-    corpus = BuiltinCorpus.load(parameters.held_out)
-    print(f"corpus: {len(corpus.train)} documents to train on, {len(corpus.test)} held out")
-    tokenizer = train_tokenizer((document.text for document in corpus.train), parameters.vocabulary)
+    corpus = BuiltinCorpus.load(parameters.shares)
+    for share, counts in corpus.counts().items():
+        print(f"corpus, share {share}: {sum(counts.values())} documents, {counts}")
+    learned, test = corpus.documents["pair"], corpus.documents["test"]
+    tokenizer = train_tokenizer((document.text for document in learned), parameters.vocabulary)
     tokenizer.save_pretrained(folder / "tokenizer")
-    streams = {"train": token_stream(shuffled(corpus.train, parameters.seed), tokenizer)}
-    for name in sorted({document.slice for document in corpus.test}):
-        streams[name] = token_stream((d for d in corpus.test if d.slice == name), tokenizer)
+    streams = {"train": token_stream(shuffled(learned, parameters.seed), tokenizer)}
+    for name in sorted({document.slice for document in test}):
+        streams[name] = token_stream((d for d in test if d.slice == name), tokenizer)
     dtype = native_dtype(device)
     base = {
         "seed": parameters.seed,
@@ -84,19 +101,25 @@ def train_builtin_pair(
         "vocabulary": parameters.vocabulary,
     }
     trainer = _Trainer(folder, tokenizer, streams, dtype, device, parameters.seed)
-    target = trainer.model("small", parameters.target, base, teacher=None)
-    save_inflated(target, parameters.inflated, folder / "target", tokenizer, parameters.seed, dtype)
-    teacher = file_sha256(folder / "small" / "model.safetensors")
-    trainer.model("draft", parameters.draft, base | {"teacher": teacher}, teacher=target)
+    target = trainer.model(SMALL, parameters.target, base, teacher=None)
+    shape = parameters.inflated.target
+    save_inflated(target, shape, folder / "target", tokenizer, parameters.seed, dtype)
+    teacher = file_sha256(folder / SMALL / "model.safetensors")
+    draft = trainer.model(SMALL_DRAFT, parameters.draft, base | {"teacher": teacher}, teacher=target)
+    least = parameters.draft.shape.feed_forward
+    draft_shape = parameters.inflated.draft.shape(shape, parameters.vocabulary, least)
+    save_inflated(draft, draft_shape, folder / "draft", tokenizer, parameters.seed, dtype)
     facts = {
         "corpus": {
             "manifest": corpus.manifest,
-            "held_out": parameters.held_out,
+            "shares": dataclasses.asdict(parameters.shares),
             "documents": corpus.counts(),
             "tokens": {name: len(stream) for name, stream in streams.items()},
             "python": platform.python_version(),
+            "trained_on": [document.id for document in learned],
         },
-        "training": {name: json.loads((folder / name / RECORD).read_text()) for name in ("small", "draft")},
+        "training": {name: json.loads((folder / name / RECORD).read_text()) for name in (SMALL, SMALL_DRAFT)},
+        "inflated": {"target": dataclasses.asdict(shape), "draft": dataclasses.asdict(draft_shape)},
     }
     return facts, trainer.seconds
 

@@ -1,19 +1,25 @@
 """The built-in corpus: text that every Python installation carries, in three slices.
 
-``code`` is the standard library without its tests, ``prose`` the language reference behind ``help()``, ``tables`` the character
-map codecs. The text depends on the Python version; `manifest_hash` pins it.
+``code`` is the standard library without its tests. ``prose`` is the language reference behind ``help()``, and the docstrings of
+files that consist of them for a large part, which are no code documents then. ``tables`` are the character map codecs. The text
+depends on the Python version; `manifest_hash` pins it.
 """
 
 import hashlib
-import math
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.builtin.docstrings import docstrings, paragraphs, without
+from pipelines.shares import Shares
+
 MIN_CHARACTERS = 500  # a document must have room for a prompt and its continuation
-MIN_PROSE_CHARACTERS = 1500
+MIN_PROSE_CHARACTERS = 800
+MANUAL_CHARACTERS, MANUAL_SHARE = 1500, 0.3  # of a source's docstrings, that make it prose
 LEFT_OUT_FOLDERS = ("site-packages", "dist-packages", "lib-dynload", "__pycache__", "idle_test", "pydoc_data")
+TABLE = "decoding_table = ("
 
 
 @dataclass(frozen=True)
@@ -28,36 +34,14 @@ class Document:
 
 def builtin_documents() -> list[Document]:
     """The running interpreter's documents, sorted by id, each text once."""
-    documents = [*_source_documents(Path(sysconfig.get_paths()["stdlib"])), *_prose_documents()]
+    sources = list(_source_documents(Path(sysconfig.get_paths()["stdlib"])))
+    written = {source.id: "\n\n".join(docstrings(source.text)) for source in sources if source.slice == "code"}
+    manuals = {source.id for source in sources if _is_manual(source, written.get(source.id, ""))}
+    seen = {paragraph for id, text in written.items() if id not in manuals for paragraph in paragraphs(text)}
+    documents = [source for source in sources if source.id not in manuals]
+    documents += [*_topics(seen), *_manuals({id: written[id] for id in sorted(manuals)}, seen)]
     unique = {content_hash(document): document for document in sorted(documents, key=lambda d: d.id, reverse=True)}
     return sorted(unique.values(), key=lambda document: document.id)
-
-
-def split_documents(
-    documents: Sequence[Document], share: float, minimum: int = 10
-) -> tuple[list[Document], list[Document]]:
-    """Hold out a share of the documents of every slice, chosen by the hash of their ids.
-
-    Parameters
-    ----------
-    share
-        At least this share of each slice is held out, up to half of it.
-    minimum
-        At least so many documents of each slice are held out, where a quarter of the slice is that many.
-
-    Returns
-    -------
-    rest, held_out
-        Both in the order of ``documents``; no document is in both.
-    """
-    if not 0 <= share < 1:
-        raise ValueError(f"the share of documents to hold out must lie in [0, 1), got {share}.")
-    held_out: set[str] = set()
-    for name in {document.slice for document in documents}:
-        ids = sorted((d.id for d in documents if d.slice == name), key=lambda id: hashlib.sha256(id.encode()).digest())
-        count = max(math.ceil(share * len(ids)), min(minimum, len(ids) // 4)) if share else 0
-        held_out.update(ids[: min(count, len(ids) // 2)])
-    return [d for d in documents if d.id not in held_out], [d for d in documents if d.id in held_out]
 
 
 def content_hash(document: Document) -> str:
@@ -65,9 +49,9 @@ def content_hash(document: Document) -> str:
     return hashlib.sha256(document.text.encode()).hexdigest()
 
 
-def manifest_hash(splits: dict[str, Sequence[Document]]) -> str:
-    """SHA-256 over (split, id, content hash) of all documents: the identity of a corpus and its split."""
-    lines = sorted(f"{split} {d.id} {content_hash(d)}" for split, documents in splits.items() for d in documents)
+def manifest_hash(shares: Mapping[str, Sequence[Document]]) -> str:
+    """SHA-256 over (share, id, content hash) of all documents: the identity of a corpus and of its shares."""
+    lines = sorted(f"{share} {d.id} {content_hash(d)}" for share, documents in shares.items() for d in documents)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
@@ -81,21 +65,28 @@ def _source_documents(library: Path) -> Iterable[Document]:
         text = path.read_text(encoding="utf-8", errors="replace")
         is_table = parts[0] == "encodings" and "decoding_table" in text
         if is_table and "decoding_map" in text:
-            continue  # the same table three times over; with these a sixth of the corpus would be tables
+            text = _table(text)  # the same table stands there three times over
         if len(text) >= MIN_CHARACTERS:
             yield Document(id="/".join(parts), text=text, slice="tables" if is_table else "code")
 
 
-def _prose_documents() -> Iterable[Document]:
-    """Topics of ``help()``; short ones are merged with the next, and a paragraph that two topics share is kept once."""
+def _table(text: str) -> str:
+    start = text.index(TABLE)
+    return text[start : text.index("\n)\n", start) + 3]
+
+
+def _is_manual(source: Document, docstrings: str) -> bool:
+    return len(docstrings) >= max(MANUAL_CHARACTERS, MANUAL_SHARE * len(source.text))
+
+
+def _topics(seen: set[str]) -> Iterable[Document]:
+    """Topics of ``help()``; short ones are merged with the next. Paragraphs in ``seen`` are left out, and join it."""
     from pydoc_data.topics import topics
 
-    seen: set[str] = set()
     unique = {}
     for name in sorted(topics, key=lambda name: (len(topics[name]), name)):
-        paragraphs = [p for p in topics[name].split("\n\n") if len(p) < 40 or p not in seen]
-        seen.update(paragraphs)
-        unique[name] = "\n\n".join(paragraphs)
+        unique[name] = without(topics[name], seen)
+        seen.update(paragraphs(topics[name]))
     names: list[str] = []
     for name in sorted(unique):
         names.append(name)
@@ -105,28 +96,33 @@ def _prose_documents() -> Iterable[Document]:
             names = []
 
 
+def _manuals(texts: Mapping[str, str], seen: set[str]) -> Iterable[Document]:
+    """Docstrings by id, less the paragraphs in ``seen``, which they join; what is too short then is left out."""
+    for id, text in texts.items():
+        rest = without(text, seen)
+        seen.update(paragraphs(text))
+        if len(rest) >= MIN_PROSE_CHARACTERS:
+            yield Document(id, rest, "prose")
+
+
 @dataclass(frozen=True)
 class BuiltinCorpus:
-    """The built-in documents with their split."""
+    """The built-in documents in their shares; only those of ``pair`` train the models."""
 
-    train: Sequence[Document]
-    test: Sequence[Document]
+    shares: Shares
+    documents: Mapping[str, Sequence[Document]]
 
     @classmethod
-    def load(cls, held_out: float) -> "BuiltinCorpus":
-        """The running interpreter's documents, the share ``held_out`` of them as ``test``."""
-        return cls(*split_documents(builtin_documents(), held_out))
+    def load(cls, shares: Shares) -> "BuiltinCorpus":
+        """The running interpreter's documents."""
+        return cls(shares, shares.deal(builtin_documents()))
 
     @property
     def manifest(self) -> str:
-        """Hash of every document's id, content and split."""
-        return manifest_hash({"train": self.train, "test": self.test})
+        """Hash of every document's id, content and share."""
+        return manifest_hash(self.documents)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Number of documents by split and slice."""
-        counts: dict[str, dict[str, int]] = {}
-        for split, documents in (("train", self.train), ("test", self.test)):
-            for document in documents:
-                by_slice = counts.setdefault(split, {})
-                by_slice[document.slice] = by_slice.get(document.slice, 0) + 1
-        return counts
+        """Number of documents by share and slice."""
+        counted = {share: Counter(document.slice for document in some) for share, some in self.documents.items()}
+        return {share: dict(sorted(counts.items())) for share, counts in counted.items()}

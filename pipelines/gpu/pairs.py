@@ -8,7 +8,15 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from pipelines.builtin.builtin_pair import BuiltinParameters, ModelParameters, token_stream, train_builtin_pair
+from pipelines.builtin.builtin_pair import (
+    RECORD,
+    SMALL,
+    SMALL_DRAFT,
+    BuiltinParameters,
+    ModelParameters,
+    token_stream,
+    train_builtin_pair,
+)
 from pipelines.builtin.corpus import BuiltinCorpus
 from pipelines.builtin.inflation import inflate
 from pipelines.builtin.language_model import Shape
@@ -56,15 +64,15 @@ def trained(
     ``grown``; with ``count`` prompts of held-out documents, from every slice in turn."""
     if grown:
         builtin = _larger(builtin)
-    if not (folder / "draft" / "training.json").is_file():
+    if not (folder / SMALL_DRAFT / RECORD).is_file():
         train_builtin_pair(builtin, folder, device)
     target, draft = (
-        LlamaForCausalLM.from_pretrained(folder / name, dtype=torch.float32) for name in ("small", "draft")
+        LlamaForCausalLM.from_pretrained(folder / name, dtype=torch.float32) for name in (SMALL, SMALL_DRAFT)
     )
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     prompts, documents = [], []
     by_slice: dict[str, list[tuple[str, list[int]]]] = {}
-    for document in BuiltinCorpus.load(builtin.held_out).test:
+    for document in BuiltinCorpus.load(builtin.shares).documents["test"]:
         tokens = token_stream([document], tokenizer).tolist()
         if len(tokens) > 2 * prompt_tokens:
             by_slice.setdefault(document.slice, []).append((document.id, tokens[:prompt_tokens]))
@@ -79,7 +87,7 @@ def trained(
 
 def training_facts(folder: Path) -> dict[str, object]:
     """What the two models were trained with, and their held-out losses."""
-    return {name: json.loads((folder / name / "training.json").read_text()) for name in ("small", "draft")}
+    return {name: json.loads((folder / name / RECORD).read_text()) for name in (SMALL, SMALL_DRAFT)}
 
 
 def _larger(builtin: BuiltinParameters) -> BuiltinParameters:

@@ -78,6 +78,15 @@ class TrialStudy(ArmStudy):
             self.add(self.others, name, name, name, self.arm(load_decoder(folder, pair)))
 
 
+def learned_documents(known: Iterable[Prompt], test: Iterable[Prompt], facts: Mapping[str, Any]) -> set[str]:
+    """Documents of the prompts that controllers were fitted or chosen on, and those that a built-in pair was trained on, by the
+    names that ``test`` prompts of them would have. ``facts`` is ``pair.json``; what a real pair was trained on is unknown.
+    """
+    of_pair = facts["corpus"]["trained_on"] if facts["source"] == "builtin" else []
+    names = {f"{source}/{document}" for source in {prompt.source for prompt in test} for document in of_pair}
+    return names | {prompt.document for prompt in known}
+
+
 def settings_of(*bundles: Path) -> tuple[SamplingSettings, ...]:
     """The sampling settings that any of ``bundles`` was captured at."""
     rows = [row for bundle in bundles for row in read_bundle(bundle).contract.serving_range.settings]

@@ -5,7 +5,20 @@ from typing import Any
 from pipelines.reporting.headline import percent, times
 from pipelines.reporting.statistics import Interval
 
+# Median relative error from which on a prediction is none. On one machine it is a few hundredths, and half of it lies beyond what
+# another load or number format explains.
+MOST_APART = 0.5
 RATIO, SHARE, NUMBER, TINY = "x", "%", "", "1e"
+
+
+def apart(median_error: float) -> str | None:
+    """What to say instead of a figure where a latency profile and the clock do not belong together; ``None`` where they do."""
+    if median_error <= MOST_APART:
+        return None
+    return (
+        f"latency profile and clock do not belong together (more than {MOST_APART:.0%} apart in the median): one of them was "
+        "measured on another machine or beside other jobs. Run dvc repro -f latency@PAIR, then dvc repro"
+    )
 
 
 def bar_row(name: str, measured: Interval, bar: float, unit: str = RATIO, at_most: bool = False) -> dict[str, Any]:

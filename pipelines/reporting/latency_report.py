@@ -8,6 +8,7 @@ from pipelines.reporting.benchmark_folder import Benchmark
 from pipelines.reporting.latency_branching import hidden_gammas
 from pipelines.reporting.prediction_report import PredictionReport
 from predictors.latency import Latency, LatencyProfile
+from predictors.latency.soundness import noise_warning
 
 MODELS = ("draft", "target")  # tables that have a twin over Hugging Face's own forward
 DRAFT_STEP_BAR, ERROR_BAR, RANK_BAR = 1.8, 0.10, 0.9
@@ -25,8 +26,9 @@ class LatencyReport:
         """``contexts``; by context ``cost_ratio``, ``draft_step_ms`` and ``target_pass_ms``; ``verify_ratio`` by tokens and
         context; ``compact_gain`` by model, size of the pass and context (empty where only one forward was timed);
         ``beside``, alike: a pass while the other model works over one alone (empty where that was not timed); ``exchange_ms``
-        by tokens submitted; ``hidden_gamma`` by way of running both models and context; ``prediction``; ``mismatches``, sentences
-        on what the profile and the benchmark were not measured alike in; ``bars``."""
+        by tokens submitted; ``hidden_gamma`` by way of running both models and context; ``warning``, what to say of a noisy
+        profile (``None``: nothing), and its ``noise``; ``prediction``; ``mismatches``, sentences on what the profile and the
+        benchmark were not measured alike in; ``bars``."""
         profile, target = self.profile, self.profile.tables["target"]
         contexts = list(target.axes["context"])
         prediction = self.prediction.build()
@@ -46,6 +48,8 @@ class LatencyReport:
             "beside": {name: self._slowdowns(name) for name in MODELS if f"beside_{name}" in profile.tables},
             "exchange_ms": self._exchange() if "exchange" in profile.tables else {},
             "hidden_gamma": hidden_gammas(profile, contexts),
+            "warning": noise_warning(profile),
+            "noise": list(profile.noise),
             "prediction": prediction,
             "provenance": dict(profile.provenance),
             "mismatches": _mismatches(profile.provenance, self.benchmark.origin),

@@ -46,6 +46,7 @@ def latency_table(profile: LatencyProfile) -> str:
     if missing:
         raise ValueError(f"the profile of {profile.pair} has no table {missing[0]!r}. {REMEDY}")
     lines = [_provenance(profile), *(f"note: {note}" for note in profile.provenance.get("notes", []))]
+    lines += [f"noise: {noise}" for noise in profile.noise]
     contexts = tables["target"].axes["context"]
     lines += ["", _row("", [f"context {context}" for context in contexts])]
     lines += [_row("draft steps in a target pass, c", [f"{profile.cost_ratio(context):.2f}" for context in contexts])]

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from pipelines.measuring.names import CHAIN, PLAIN
+from pipelines.reporting.bars import apart
 from pipelines.reporting.benchmark_folder import Benchmark
 from predictors.latency import AcceptanceStatistics, LatencyProfile, generation_latency
 
@@ -29,10 +30,12 @@ class PredictionReport:
 
     def build(self) -> dict[str, Any]:
         settings = [self._setting(t, arm) for t in self.benchmark.temperatures for arm in self._arms()]
+        summary = {kind: _summary(settings, kind) for kind in KINDS}
         return {
             "settings": settings,
             "acceptance": {f"{t:g}": self._acceptance(t, self._arms()[1:]).rate for t in self.benchmark.temperatures},
-            "summary": {kind: _summary(settings, kind) for kind in KINDS},
+            "apart": apart(summary[KINDS[0]]["median_error"]),
+            "summary": summary,
         }
 
     def _arms(self) -> list[str]:

@@ -6,9 +6,11 @@
                  measured, and what choosing by replay would have cost: measured speed of its choice over that of the fastest,
                  among policies whose times are the wall's
 
-Test texts; intervals by bootstrap over documents.
+Test texts; intervals by bootstrap over documents. Slice `edit` has a row of its own in the ladder and is in nothing else: neither
+in what all texts say nor in what is chosen on validation texts.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ import pandas as pd
 from pipelines.measuring.names import PLAIN, on_virtual_clock
 from pipelines.measuring.replay.names import ORACLE
 from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, RULE
+from pipelines.prompt_table import EDIT
+from pipelines.reporting.bars import apart
 from pipelines.reporting.decoding_arms import DecodingArms
 from pipelines.reporting.headline import percent, times
 from pipelines.reporting.replay_folder import ReplayResults
@@ -24,14 +28,21 @@ from pipelines.reporting.statistics import PairedBootstrap, less_one
 
 RULES = (CONFIDENCE, RULE)
 ALL = "all"  # texts, beside the slices
+ROUNDING = 1e-6
 
 
 class ReplayReport(DecodingArms):
     """Builds the records of ``quality.json`` (what was read) and ``timing.json`` (what follows from the machine's latencies)."""
 
     def __init__(self, results: ReplayResults, replicates: int, seed: int) -> None:
-        super().__init__(results.decoding, replicates, seed)
+        edits = results.decoding["slice"] == EDIT
+        super().__init__(results.decoding[~edits], replicates, seed)
+        self.edits = DecodingArms(results.decoding[edits], replicates, seed)
         self.results = results
+        self.elsewhere = {
+            ratio: ReplayReport(replace(results, decoding=table, measured={}, elsewhere={}), replicates, seed)
+            for ratio, table in results.elsewhere.items()
+        }
 
     def quality(self) -> dict[str, Any]:
         """Texts and documents by sampling setting."""
@@ -53,7 +64,9 @@ class ReplayReport(DecodingArms):
             "texts": len(self.rows(setting, PLAIN)),
             "static": static,
             "ours": ours,
-            "ladder": {part: self._ladder(setting, static, ours, part) for part in (ALL, *self._slices(setting))},
+            "cost_ratio": self.results.origin.get("cost_ratio"),
+            "ladder": {part: self._ladder(setting, static, ours, part) for part in self._parts(setting)},
+            "elsewhere": [{"cost_ratio": ratio, **report.chosen(setting)} for ratio, report in self.elsewhere.items()],
             "policies": [
                 {"family": family, "policy": arm, **self._worth(setting, arm, static)}
                 for family, arm in shown.itertuples(index=False)
@@ -65,18 +78,25 @@ class ReplayReport(DecodingArms):
             },
         }
 
+    def chosen(self, setting: str) -> dict[str, Any]:
+        """The static chain and the rule that validation texts choose, and their ladder over all test texts."""
+        static, ours = self.fastest(setting, CHAIN), self._ours(setting)
+        return {"static": static, "ours": ours, "ladder": self._ladder(setting, static, ours, ALL)}
+
     def _ours(self, setting: str) -> str:
         """The rule that was fastest on validation texts."""
         rows = self.validation[(self.validation["setting"] == setting) & self.validation["family"].isin(RULES)]
         sums = rows.groupby("drafter", sort=False)[["tokens", "seconds"]].sum()
         return str((sums["tokens"] / sums["seconds"]).idxmax())
 
-    def _slices(self, setting: str) -> list[str]:
-        return sorted(self.rows(setting, PLAIN)["slice"].unique())
+    def _parts(self, setting: str) -> list[str]:
+        edits = [EDIT] if setting in self.edits.settings else []
+        return [ALL, *sorted(self.rows(setting, PLAIN)["slice"].unique()), *edits]
 
     def _ladder(self, setting: str, static: str, ours: str, part: str) -> dict[str, Any]:
         """Speed-ups over plain decoding, step by step, and the share of the gap that rules close."""
         plain, *steps = (self._part(setting, arm, part) for arm in (PLAIN, static, ours, ORACLE))
+        _require_oracle_above(f"{setting}, {part}", static, steps[0], steps[-1])
         bootstrap = PairedBootstrap(list(plain["document"]), self.replicates, self.seed)
         base, rule, perfect = ((rows["tokens"], rows["seconds"]) for rows in steps)
         return {
@@ -101,6 +121,8 @@ class ReplayReport(DecodingArms):
         }
 
     def _part(self, setting: str, arm: str, part: str) -> pd.DataFrame:
+        if part == EDIT:
+            return self.edits.rows(setting, arm)
         rows = self.rows(setting, arm)
         return rows if part == ALL else rows[rows["slice"] == part]
 
@@ -130,9 +152,21 @@ class ReplayReport(DecodingArms):
             "choice": choice,
             "best": best,
             "gain": less_one(bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"])),
+            "apart": apart(float(np.median(errors))),
             "median_error": float(np.median(errors)),
             "largest_error": max(errors),
         }
+
+
+def _require_oracle_above(where: str, static: str, base: pd.DataFrame, oracle: pd.DataFrame) -> None:
+    """An error below the static chain: by construction (`predictors.replay.oracle`) no chain takes less time on any text, at
+    whatever prices, so the rows were not replayed together."""
+    below, above = (float(rows["tokens"].sum() / rows["seconds"].sum()) for rows in (base, oracle))
+    if above < below * (1 - ROUNDING):
+        raise ValueError(
+            f"{where}: replay gives who knows the outcome {above:.4g} tokens/s, below the static chain's {below:.4g} ({static}), "
+            "which cannot be. Measure the profile again and replay by it: dvc repro -f latency@PAIR, then dvc repro replay@PAIR."
+        )
 
 
 def _against(agreement: dict[str, Any]) -> str:
@@ -162,6 +196,9 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
             f"{times(made['ours'])}{share}, and {times(made['oracle'])} for who knows what will be accepted."
         )
         for study, agreement in row["agreement"].items():
+            if agreement["apart"]:
+                found.append(f"{row['setting']}: {agreement['apart']}, and read no replayed figure (stage {study}).")
+                continue
             found.append(
                 f"{row['setting']}: on {agreement['prompts']} prompts of stage {study}, replayed speed-ups are "
                 f"{agreement['median_error']:.0%} off the clock's in the median, {agreement['largest_error']:.0%} at most; "

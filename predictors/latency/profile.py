@@ -13,7 +13,7 @@ process of its own. On an accelerator both models share one device by streams, a
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ AXES = {
     "target_hugging_face": ("tokens", "context"),
     "draft_prefill": ("tokens",),  # opening a state and committing a prompt
     "target_prefill": ("tokens",),
+    "plain": ("context",),  # a token of plain decoding as it runs, to hold the sum of its cells against
     "chain_drawing": ("drafted", "sampled"),  # a round's laws and draws; sampled: 0 greedy, 1 temperature 1
     "chain_verification": ("drafted", "sampled"),  # the rest of a round outside the models
     "tree_drawing": ("drafted", "sampled"),  # drafted counts distinct nodes
@@ -59,6 +60,9 @@ AXES = {
 }
 
 
+DRAFT_PASSES = ("draft", "draft_prefill", "beside_draft")
+
+
 @dataclass(frozen=True)
 class _Record:
     schema: int
@@ -66,6 +70,7 @@ class _Record:
     tables: dict[str, Any]
     settings: dict[str, Any]
     provenance: dict[str, Any]
+    noise: tuple[str, ...] = ()
     serving: Serving | None = None
 
 
@@ -74,13 +79,15 @@ class LatencyProfile:
     """Tables of latencies by name, the pair they were measured on, the measurement's settings and its provenance.
 
     The tables of `AXES` must have those axes, in any order; a profile may lack some and hold others. ``serving`` is how the
-    models are served on that machine, and were while they were measured.
+    models are served on that machine, and were while they were measured. ``noise`` says in sentences what still spoke against the
+    tables when they were written (`predictors.latency.soundness`).
     """
 
     tables: Mapping[str, LatencyTable]
     pair: str
     settings: Mapping[str, Any]
     provenance: Mapping[str, Any]
+    noise: tuple[str, ...] = ()
     serving: Serving | None = None
 
     def __post_init__(self) -> None:
@@ -111,6 +118,15 @@ class LatencyProfile:
         target = self.latency("target", tokens=1, context=context)
         return target.seconds / self.latency("draft", rows=1, context=context).seconds
 
+    def at_cost_ratio(self, ratio: float, context: float) -> "LatencyProfile":
+        """The profile of a machine on which c is ``ratio`` behind ``context`` tokens: all passes of the draft scaled alike,
+        everything else as it is."""
+        if not ratio > 0:
+            raise ValueError(f"a cost ratio is > 0, got {ratio}.")
+        factor = self.cost_ratio(context) / ratio
+        scaled = {name: table.scaled(factor) for name, table in self.tables.items() if name in DRAFT_PASSES}
+        return replace(self, tables={**self.tables, **scaled})
+
     def verify_ratio(self, tokens: float, context: float) -> float:
         """v: one target pass over ``tokens``, in passes over one token."""
         wide = self.latency("target", tokens=tokens, context=context)
@@ -130,6 +146,7 @@ class LatencyProfile:
             "tables": {name: table.to_record() for name, table in self.tables.items()},
             "settings": dict(self.settings),
             "provenance": dict(self.provenance),
+            "noise": list(self.noise),
             "serving": None if self.serving is None else self.serving.to_record(),
         }
 
@@ -140,7 +157,7 @@ class LatencyProfile:
         if parsed.schema != SCHEMA:
             raise ValueError(f"{where}: schema {parsed.schema} is not this version's, which reads {SCHEMA}.")
         tables = {name: _table(name, table, f"{where}.tables.{name}") for name, table in parsed.tables.items()}
-        return LatencyProfile(tables, parsed.pair, parsed.settings, parsed.provenance, parsed.serving)
+        return LatencyProfile(tables, parsed.pair, parsed.settings, parsed.provenance, parsed.noise, parsed.serving)
 
 
 def read_profile(path: str | Path) -> LatencyProfile:

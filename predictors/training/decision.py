@@ -30,6 +30,9 @@ import torch
 
 from predictors.decision_rule import ALL, NONE, DecisionRule, LengthRule
 
+ORACLE_STEPS = 50  # converges in a handful
+ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
 class Play:
@@ -105,10 +108,27 @@ class Replay:
         return self.hrad(probabilities_NC, rule, reads_first_law)
 
     def oracle(self) -> Play:
-        """Clairvoyant: submit exactly what will be accepted, which for a chain is optimal while a draft pass costs less than a
-        target pass, and passes over more tokens no more."""
-        useful = self.useful * (self.costs.draft < 1)
-        return Play(useful, useful)
+        """Clairvoyant: knows what will be accepted, and of 0..γ tokens submits in every row those that are worth most in the
+        long run. Whatever the costs, no static play is worth more on the same rows.
+
+        By policy iteration: argmax_m tokens - ρ cost + w hit, ρ the play's own worth and w what stage R is worth over stage D.
+        It begins with what will be accepted, which is optimal where wider passes cost no more.
+        """
+        best = np.where(self.costs.draft < 1, self.useful, 0)
+        tallies_GNC = np.stack([self.tally(self.static(tokens)) for tokens in range(self.gamma + 1)])
+        tokens_GN, cost_GN, hits_GN = np.moveaxis((tallies_GNC[..., :4] + tallies_GNC[..., 4:])[..., 1:], -1, 0)
+        for _ in range(ORACLE_STEPS):
+            sums_C = self.tally(Play(best, best)).sum(axis=0)
+            value_GN = tokens_GN - worth(sums_C) * cost_GN + advantage(sums_C) * hits_GN
+            better = value_GN.argmax(axis=0)
+            if value_GN[better, self._rows].sum() <= value_GN[best, self._rows].sum() + ROUNDING:
+                break
+            best = better
+        return Play(best, best)
+
+    @property
+    def _rows(self) -> np.ndarray:
+        return np.arange(len(self.accepted_N))
 
     def staged(self, draft: Play, retention: Play) -> Play:
         """``retention`` in the rounds that follow a branch that survived, ``draft`` in all others."""
@@ -152,6 +172,16 @@ class Replay:
         values_PP = worth(np.concatenate([draft_PPC, retention_PPC], axis=2))
         draft, retention = np.unravel_index(values_PP.argmax(), values_PP.shape)
         return int(draft), int(retention)
+
+
+def advantage(sums_C: np.ndarray) -> float:
+    """What a round of stage R is worth over one of stage D, in tokens, that it may lead to others of stage R included."""
+    if not sums_C[4]:
+        return 0.0
+    (tokens_D, cost_D, hit_D), (tokens_R, cost_R, hit_R) = (
+        part[1:] / max(part[0], 1e-9) for part in sums_C.reshape(2, 4)
+    )
+    return float((tokens_R - tokens_D - worth(sums_C) * (cost_R - cost_D)) / (1 - hit_R + hit_D + 1e-12))
 
 
 def worth(sums_C: np.ndarray) -> np.ndarray:

@@ -62,6 +62,11 @@ class PositionTable(PlacedTable[PositionManifest]):
         traces = PositionTraces(folder)
         return PositionTable(traces.manifest, pa.concat_tables(list(traces.shards())))
 
+    @property
+    def median_context(self) -> float:
+        """Tokens in front of the median place."""
+        return float(np.median(self.column("position")))
+
     def texts(self) -> Iterator[RecordedText]:
         """The recorded texts, in the table's order."""
         manifest, text_N = self.manifest, np.cumsum(self.column("place") == 1)

@@ -7,10 +7,11 @@
 
 Choices are made at mean prices, as in decoding, and scored with the nodes of the root's own trees. The oracle knows expected
 tokens only through few sampled trees, and a maximum over noisy labels is biased upwards. So it chooses on all draws of a root but
-one and is scored on that one, each in turn: a lower bound of what a perfect choice brings (``oracle``), which may even lose to
-static. Chosen and scored on all draws it is an upper bound (``oracle_same_draws``). Share of the gap closed = (selector - static)
-/ (oracle - static), where that gap is surely one. Intervals by bootstrap over documents. Shape suffixes: N roots, D draws, A
-actions.
+one and is scored on that one, each in turn: a lower bound of what a perfect choice brings (``oracle``). Where other draws mislead
+it so far that it loses to static, static is the bound, which was open to it. Chosen and scored on all draws, at the roots' own
+prices and in each part for itself, it is an upper bound (``oracle_same_draws``). Neither can lie below static, whatever a profile
+says. Share of the gap closed = (selector - static) / (oracle - static), where that gap is surely one. Intervals by bootstrap over
+documents. Shape suffixes: N roots, D draws, A actions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -128,6 +129,17 @@ def split_oracle(rows: SelectorRows) -> Outcome | None:
     return Outcome(tokens, seconds + rows.decision)
 
 
+def hindsight(rows: SelectorRows, mask_N: np.ndarray) -> Outcome:
+    """The most that choices can bring at the roots of ``mask_N`` together, by their labels: not to choose is a choice there, too,
+    which takes no time. Static elsewhere."""
+    static = at_places(rows, rows.static_N, 0.0)
+    tokens_NA = np.column_stack([static.tokens, rows.efficiency_NA])
+    seconds_NA = np.column_stack([static.seconds, rows.spent_NA + rows.decision])
+    places_N = np.zeros(len(rows), dtype=int)
+    places_N[mask_N] = oracle_places(tokens_NA[mask_N], seconds_NA[mask_N])
+    return Outcome(_at(tokens_NA, places_N), _at(seconds_NA, places_N))
+
+
 def evaluate_selector(
     selector: ServedSelector, labelling: Labelling, rule: SelectionRule, test: SelectorRows, config: RuleCalibration
 ) -> dict[str, Any]:
@@ -136,7 +148,6 @@ def evaluate_selector(
     policies = {
         "static": at_places(test, test.static_N, 0.0),
         "selector": chosen(test, tokens_NA, distance_N, rule),
-        "oracle_same_draws": at_places(test, oracle_places(test.efficiency_NA, test.seconds_NA), test.decision),
     }
     split = split_oracle(test)
     if split is not None:
@@ -157,7 +168,10 @@ def evaluate_selector(
             _setting_name(setting): labelling.actions[static.place].name
             for setting, static in zip(labelling.settings, labelling.statics(), strict=True)
         },
-        "parts": {name: _measured(policies, mask, documents, config) for name, mask in parts.items()},
+        "parts": {
+            name: _measured(policies | {"oracle_same_draws": hindsight(test, mask)}, mask, documents, config)
+            for name, mask in parts.items()
+        },
         "uses": _uses(test, policies["selector"], labelling),
     }
 
@@ -168,6 +182,8 @@ def _measured(
     bootstrap = DocumentBootstrap(documents[mask_N], config.bootstrap_replicates, config.seed)
     roots = np.ones(int(mask_N.sum()))
     sums = {name: (outcome.tokens[mask_N], outcome.seconds[mask_N]) for name, outcome in policies.items()}
+    if "oracle" in sums:
+        sums["oracle"] = max(sums["static"], sums["oracle"], key=lambda parts: parts[0].sum() / parts[1].sum())
     speeds = {name: bootstrap.ratio(*parts) for name, parts in sums.items()}
     rates = {name: float(tokens.sum() / seconds.sum()) for name, (tokens, seconds) in sums.items()}
     record: dict[str, Any] = {

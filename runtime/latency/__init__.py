@@ -3,7 +3,7 @@
 All cells of all tables are measured together, interleaved (`runtime.latency.cells`), so that tables can be divided by each other.
 """
 
-from runtime.latency.cells import Cell, sweep, tables_of
+from runtime.latency.cells import Cell, replaced, share_waited, sweep, tables_of
 from runtime.latency.measurement import LatencyConfig, open_cells
 
-__all__ = ["Cell", "LatencyConfig", "open_cells", "sweep", "tables_of"]
+__all__ = ["Cell", "LatencyConfig", "open_cells", "replaced", "share_waited", "sweep", "tables_of"]

@@ -5,7 +5,8 @@
     call    first, untimed, what precedes this work in decoding (before a pass of one model: a pass of the other), so that caches
             are as cold or warm as they are there; then the work, with an accelerator waited for on both sides
 
-A cell's record is the median and the quartiles of its timed calls of all sweeps.
+A cell's record is the median and the quartiles of its timed calls of all sweeps. Disturbed cells are swept again, and the new
+calls replace the old ones: a disturbed moment is not to stay in the quartiles.
 """
 
 from collections import defaultdict
@@ -19,9 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from predictors.latency.soundness import Place
 from predictors.latency.tables import LatencyTable
+from runtime.latency.contention import seconds_waited
 
-Row = dict[str, Any]  # table, at (coordinates by axis), seconds
+# table, at (coordinates by axis), seconds; of the whole visit what it lasted, and waited for a processor
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,11 @@ class Cell:
     at: Mapping[str, int]
     measure: Callable[[], tuple[float, ...]]
     before: Callable[[], None] = lambda: None
+
+    @property
+    def places(self) -> list[Place]:
+        """This cell's places, one for each table."""
+        return [Place.of(table, self.at) for table in self.tables]
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
@@ -83,15 +92,29 @@ def tables_of(rows: Iterable[Row]) -> dict[str, LatencyTable]:
     return {table: _table(names[table], cells) for table, cells in tables.items()}
 
 
+def replaced(rows: Sequence[Row], again: Sequence[Row]) -> list[Row]:
+    """``rows`` with those of cells that were swept ``again`` as often in place of their earlier ones."""
+    known = {Place.of(row["table"], row["at"]) for row in again}
+    return [row for row in rows if Place.of(row["table"], row["at"]) not in known] + list(again)
+
+
+def share_waited(rows: Iterable[Row]) -> float:
+    """Seconds that threads of this process waited for a processor, a second of all visits."""
+    waited, lasted = np.sum([(row["waited"], row["lasted"]) for row in rows], axis=0)
+    return float(waited / lasted)
+
+
 def _visit(cell: Cell, warmup: int, calls: int) -> list[Row]:
     seconds = []
+    waited, start = seconds_waited(), perf_counter()
     for call in range(-warmup, calls):
         cell.before()
         measured = cell.measure()
         if call >= 0:
             seconds.append(measured)
+    visit = {"waited": max(0.0, seconds_waited() - waited), "lasted": perf_counter() - start}
     by_table = zip(cell.tables, zip(*seconds, strict=True), strict=True)
-    return [{"table": table, "at": dict(cell.at), "seconds": list(column)} for table, column in by_table]
+    return [{"table": table, "at": dict(cell.at), "seconds": list(column), **visit} for table, column in by_table]
 
 
 def _table(names: list[str], cells: Mapping[tuple[int, ...], list[float]]) -> LatencyTable:

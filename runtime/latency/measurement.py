@@ -13,6 +13,7 @@ from runtime.latency.cells import Cell
 from runtime.latency.decision import LEAST_FEATURES, choice_cells, decision_cells, question_cells
 from runtime.latency.guessing import guessing_cells
 from runtime.latency.passes import CONTINUATION, CommittedState, begin_round, pass_cells, prefill_cells
+from runtime.latency.plain import plain_cells
 from runtime.latency.reference import reference_cells
 from runtime.latency.rounds import round_cells
 from runtime.latency.sample import device_of
@@ -43,7 +44,7 @@ class LatencyConfig:
     model at work in another process; empty: no such table. Trees are ``tree_paths`` rollouts and have ``tree_nodes`` nodes,
     multiples of it; besides traversal, ``tree_rules`` verify them. ``branch_rows`` are candidates at a branch point and the
     branches behind them, ``guessed`` the tokens that a model drafting for itself feeds. Contexts and prompts are cut to what the
-    models can hold.
+    models can hold. Cells that are unsound after all ``visits`` are measured again, ``repairs`` times at most.
     """
 
     draft_rows: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
@@ -63,6 +64,7 @@ class LatencyConfig:
     features: tuple[int, ...] = (64, 512, 2048, 8192)
     bytes: tuple[int, ...] = (64, 8192, 65536, 1048576)
     visits: int = 6
+    repairs: int = 2
     warmup: int = 1
     calls: int = 8
     threads: int = 2
@@ -90,8 +92,9 @@ class LatencyConfig:
             raise ValueError(
                 f"tree_rules {unknown} are no node-by-node rules for i.i.d. draws. Known: {', '.join(NODE_SOLVERS)}."
             )
-        if self.warmup < 0:
-            raise ValueError(f"warmup must be >= 0, got {self.warmup}.")
+        for name in ("warmup", "repairs"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")
         odd = [count for count in self.tree_nodes if count % self.tree_paths]
         if odd:
             raise ValueError(f"tree_nodes {odd} are no multiples of tree_paths={self.tree_paths}; give multiples.")
@@ -126,6 +129,7 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
         cells = [
             *pass_cells(target, draft, config.target_tokens, config.draft_rows, contexts, generator),
             *reference_cells(target, draft, config.reference_tokens, config.reference_rows, contexts, generator),
+            *plain_cells(pair, contexts[len(contexts) // 2], generator),
             *prefill_cells(target, draft, prompts, generator),
             *round_cells(
                 prepared, config.drafted, config.tree_paths, config.tree_nodes, config.tree_rules, config.seed, evict

@@ -24,10 +24,13 @@ BUILTIN = {
     "seed": 0,
     "threads": 1,
     "vocabulary": 300,
-    "held_out": 0.14,
+    "shares": {"pair": 0.5, "train": 0.2, "validation": 0.1, "test": 0.15, "reserve": 0.05},
     "target": TINY,
     "draft": TINY,
-    "inflated": {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 4, "head_dim": 8, "feed_forward": 32},
+    "inflated": {
+        "target": {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 4, "head_dim": 8, "feed_forward": 32},
+        "draft": {"hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2, "head_dim": 8, "cost_ratio": 1.9},
+    },
 }
 
 

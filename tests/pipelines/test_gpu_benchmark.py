@@ -148,7 +148,7 @@ BUILTIN = {
     "seed": 0,
     "threads": 1,
     "vocabulary": 2048,
-    "held_out": 0.14,
+    "shares": {"pair": 0.6, "train": 0.1, "validation": 0.1, "test": 0.15, "reserve": 0.05},
     "target": {
         "shape": {"hidden": 256, "layers": 1, "heads": 4, "feed_forward": 64},
         "training": {"steps": 2, "batch": 1, "context": 64, "max_minutes": None},
@@ -157,7 +157,10 @@ BUILTIN = {
         "shape": {"hidden": 128, "layers": 1, "heads": 2, "feed_forward": 64},
         "training": {"steps": 2, "batch": 1, "context": 64, "max_minutes": None},
     },
-    "inflated": {"hidden": 256, "layers": 1, "heads": 4, "kv_heads": 4, "head_dim": 64, "feed_forward": 64},
+    "inflated": {
+        "target": {"hidden": 256, "layers": 1, "heads": 4, "kv_heads": 4, "head_dim": 64, "feed_forward": 64},
+        "draft": {"hidden": 128, "layers": 1, "heads": 2, "kv_heads": 2, "head_dim": 64, "cost_ratio": 1.2},
+    },
 }
 
 

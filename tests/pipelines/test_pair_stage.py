@@ -16,26 +16,30 @@ TOKENS = torch.arange(30)[None] + 5
 
 
 def weights(folder) -> dict[str, bytes]:
-    return {name: (folder / name / "model.safetensors").read_bytes() for name in ("small", "target", "draft")}
+    return {
+        name: (folder / name / "model.safetensors").read_bytes() for name in ("small", "small_draft", "target", "draft")
+    }
 
 
-def test_builtin_pair_loads_and_target_and_small_are_one_function(builtin_folder):
+def test_builtin_pair_loads_and_inflated_and_small_models_are_one_function(builtin_folder):
     location = read_pair(builtin_folder)
     tokenizer = AutoTokenizer.from_pretrained(location.tokenizer)
     assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(location.target).get_vocab()
     models = [
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        for folder in (location.target, builtin_folder / "small", location.draft)
+        for folder in (location.target, builtin_folder / "small", location.draft, builtin_folder / "small_draft")
     ]
-    target, small, draft = (model(TOKENS).logits for model in models)
+    target, small, draft, small_draft = (model(TOKENS).logits for model in models)
     torch.testing.assert_close(target, small, atol=1e-4, rtol=0)
-    assert draft.shape == small.shape
+    torch.testing.assert_close(draft, small_draft, atol=1e-4, rtol=0)
+    assert (draft - target).abs().max() > 1e-2  # two functions
+    assert models[2].config.hidden_size > models[3].config.hidden_size
     assert models[0].config.eos_token_id == models[0].config.bos_token_id == 0
 
 
 def test_every_dtype_loads_the_trained_function(builtin_folder):
     dtype = getattr(torch, read_facts(builtin_folder)["training"]["small"]["inputs"]["dtype"])
-    for name in ("small", "draft"):
+    for name in ("small", "small_draft"):
         exact, rounded = (
             AutoModelForCausalLM.from_pretrained(builtin_folder / name, dtype=d) for d in (torch.float32, dtype)
         )
@@ -84,14 +88,18 @@ def test_facts_are_complete_and_contain_no_seconds_and_no_path_of_this_machine(b
     text = (builtin_folder / "pair.json").read_text()
     facts = json.loads(text)
     assert (facts["source"], facts["target"], facts["tokenizer"]) == ("builtin", "target", "tokenizer")
+    assert facts["corpus"]["shares"] == {"pair": 0.5, "train": 0.2, "validation": 0.1, "test": 0.15, "reserve": 0.05}
+    counts = {share: sum(slices.values()) for share, slices in facts["corpus"]["documents"].items()}
+    assert counts == {"pair": 30, "train": 12, "validation": 6, "test": 9, "reserve": 3}
     assert facts["corpus"]["documents"]["test"].keys() == {"code", "prose", "tables"}
-    assert facts["training"]["draft"]["steps"] == 3
-    assert facts["training"]["draft"]["capped"] is False
+    assert facts["training"]["small_draft"]["steps"] == 3
+    assert facts["training"]["small_draft"]["capped"] is False
+    assert len(facts["corpus"]["trained_on"]) == 30
     assert facts["training"]["small"]["held_out_loss"].keys() == {"code", "prose", "tables"}
     assert "seconds" not in text
     assert str(builtin_folder) not in text
     timings = json.loads((builtin_folder.parent / f"{builtin_folder.name}_seconds.json").read_text())
-    assert timings.keys() == {"small_seconds", "draft_seconds"}
+    assert timings.keys() == {"small_seconds", "small_draft_seconds"}
 
 
 def test_two_runs_are_byte_identical(builtin_folder, run_pair, builtin_models):
@@ -105,7 +113,7 @@ def test_an_interrupted_run_keeps_the_finished_target(builtin_folder, run_pair, 
 
     def interrupted(model, tokens, recipe, dtype, seed, teacher=None, name=""):
         trained.append(name)
-        if name == "draft" and trained.count("draft") == 1:
+        if name == "small_draft" and trained.count("small_draft") == 1:
             raise KeyboardInterrupt
         return original(model, tokens, recipe, dtype, seed, teacher, name)
 
@@ -115,7 +123,7 @@ def test_an_interrupted_run_keeps_the_finished_target(builtin_folder, run_pair, 
     with pytest.raises(FileNotFoundError, match="Run it first"):
         read_pair(tmp_path / "pair")
     run_pair(builtin_models, tmp_path / "pair")
-    assert trained == ["small", "draft", "draft"]
+    assert trained == ["small", "small_draft", "small_draft"]
     assert weights(tmp_path / "pair") == weights(builtin_folder)
 
 
@@ -126,7 +134,7 @@ def test_changed_parameters_train_again(builtin_folder, run_pair, builtin_models
     after, before = weights(tmp_path / "pair"), weights(builtin_folder)
     assert after["target"] == before["target"]
     assert after["draft"] != before["draft"]
-    assert read_facts(tmp_path / "pair")["training"]["draft"]["steps"] == 4
+    assert read_facts(tmp_path / "pair")["training"]["small_draft"]["steps"] == 4
 
 
 def test_the_wall_clock_cap_is_recorded(small_corpus, run_pair, builtin_models):
@@ -134,7 +142,7 @@ def test_the_wall_clock_cap_is_recorded(small_corpus, run_pair, builtin_models):
     facts = read_facts(run_pair(builtin_models))
     assert facts["training"]["small"]["capped"]
     assert facts["training"]["small"]["steps"] < 100_000
-    assert not facts["training"]["draft"]["capped"]
+    assert not facts["training"]["small_draft"]["capped"]
 
 
 def test_a_local_pair_is_resolved_and_hashed(run_pair, save_model):

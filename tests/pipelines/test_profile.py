@@ -31,10 +31,45 @@ PARAMETERS = {
     "features": [16],
     "bytes": [1, 100],
     "visits": 3,
+    "repairs": 0,  # what tiny models take is noise
     "warmup": 0,
     "calls": 2,
     "threads": 1,
 }
+
+
+def made_rows(cell, seconds, waited=0.0):
+    """A visit's rows, whatever the cell really takes."""
+    visit = {"seconds": seconds, "waited": waited, "lasted": 1.0}
+    return [{"table": table, "at": dict(cell.at), **visit} for table in cell.tables]
+
+
+def growing(cell):
+    """Seconds that grow with all coordinates, as a quiet machine's do; of plain decoding, those of its cells."""
+    at = sum(cell.at.values())
+    if cell.tables == ("plain",):
+        return 0.011 + 1e-4 * at
+    return {"target": 1e-2, "draft": 1e-3}.get(cell.tables[0].split("_")[0], 1e-3) + 1e-4 * at
+
+
+class FakeSweeps:
+    """Stands for `sweep`: a cell takes `growing` seconds, and more in disturbed sweeps by a factor."""
+
+    def __init__(self, disturbed=lambda number, cell: 1.0, waited=lambda number: 0.0):
+        self.visited, self._disturbed, self._waited = [], disturbed, waited
+
+    def __call__(self, cells, order, warmup, calls, visited):
+        number, rows = len(self.visited), []
+        self.visited.append([place for cell in cells for place in cell.places])
+        for cell in cells:
+            seconds = growing(cell) * self._disturbed(number, cell)
+            rows += made_rows(cell, [seconds] * calls, self._waited(number))
+            visited()
+        return rows
+
+
+def is_bad(cell):
+    return cell.tables == ("target",) and cell.at == {"tokens": 2, "context": 4}
 
 
 @pytest.fixture
@@ -74,7 +109,7 @@ def test_the_stage_writes_a_profile_of_this_device_and_prints_its_cost_ratios(ar
     assert other.read_text() == "kept"
     measured = read_profile(args.output / "toy-1c.json")
     assert measured.pair == "p"
-    assert len(measured.tables) == 20
+    assert len(measured.tables) == 21
     assert {table.calls for table in measured.tables.values()} == {6}  # 3 visits of 2 calls
     assert measured.tables["target"].axes == {"tokens": [1, 2, 5], "context": [4, 251]}
     assert measured.tables["target"].median.shape == (3, 2)
@@ -120,7 +155,7 @@ def test_empty_reference_grids_leave_their_tables_out(tmp_path, no_child):
     args = toy_bench(tmp_path, "latency", {**PARAMETERS, "reference_rows": [], "reference_tokens": []})
     profile.run(args)
     measured = read_profile(args.output / "toy-1c.json")
-    assert len(measured.tables) == 18
+    assert len(measured.tables) == 19
     assert not [name for name in measured.tables if "hugging_face" in name]
 
 
@@ -133,7 +168,7 @@ def test_seconds_stay_with_their_coordinates_from_the_calls_to_the_file(args, mo
             seconds = 1.0
             for name, value in cell.at.items():
                 seconds += len(name) * value
-            rows += [{"table": table, "at": cell.at, "seconds": [seconds] * calls} for table in cell.tables]
+            rows += made_rows(cell, [seconds] * calls)
         return rows
 
     monkeypatch.setattr(runtime.latency, "sweep", made_up)
@@ -169,6 +204,84 @@ def test_an_interrupted_measurement_goes_on_after_its_last_whole_sweep(args, mon
     assert len(later) == 1 and len(decided) == 2  # models, once each
     assert {table.calls for table in read_profile(args.output / "toy-1c.json").tables.values()} == {6}
     assert [path.name for path in args.output.iterdir()] == ["toy-1c.json"]
+
+
+def with_repairs(tmp_path, repairs=2):
+    args = toy_bench(tmp_path, "latency", {**PARAMETERS, "repairs": repairs})
+    return args, lambda: read_profile(args.output / "toy-1c.json")
+
+
+def test_a_quiet_machine_is_measured_once_and_not_called_noisy(tmp_path, monkeypatch, no_child, capsys):
+    args, written = with_repairs(tmp_path)
+    sweeps = FakeSweeps()
+    monkeypatch.setattr(runtime.latency, "sweep", sweeps)
+    profile.run(args)
+    assert len(sweeps.visited) == 3 and written().noise == ()
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_disturbed_cell_is_measured_again_and_its_new_calls_replace_the_old(tmp_path, monkeypatch, no_child, capsys):
+    """Two of three sweeps meet another job at one cell: its quartiles lie far apart."""
+    args, written = with_repairs(tmp_path)
+    sweeps = FakeSweeps(lambda number, cell: 4.0 if number in (1, 2) and is_bad(cell) else 1.0)
+    monkeypatch.setattr(runtime.latency, "sweep", sweeps)
+    profile.run(args)
+    assert len(sweeps.visited) == 3 + 3, "one round of as many visits"
+    again = list(map(str, sweeps.visited[3]))
+    assert "target context=4 tokens=2" in again and len(again) < len(sweeps.visited[0]) / 4
+    measured = written()
+    assert measured.noise == () and "warning" not in capsys.readouterr().err
+    assert measured.latency("target", tokens=2, context=4).seconds == pytest.approx(1e-2 + 6e-4)
+    assert {table.calls for table in measured.tables.values()} == {6}
+
+
+def test_what_stays_unsound_is_named_in_the_profile_and_on_the_terminal(tmp_path, monkeypatch, no_child, capsys):
+    args, written = with_repairs(tmp_path)
+    sweeps = FakeSweeps(lambda number, cell: 1.0 + 3.0 * (number % 2) if is_bad(cell) else 1.0)
+    monkeypatch.setattr(runtime.latency, "sweep", sweeps)
+    profile.run(args)
+    assert len(sweeps.visited) == 3 + 2 * 3, "no more rounds than repairs"
+    assert any(sentence.startswith("target context=4 tokens=2: ") for sentence in written().noise)
+    error = capsys.readouterr().err
+    for words in ("warning: toy-1c was noisy", "target context=4 tokens=2", "dvc repro -f latency@p"):
+        assert words in error
+
+
+def test_a_busy_machine_is_not_measured_for_ever(tmp_path, monkeypatch, no_child, capsys):
+    """Every cell is slow in every other sweep: no moment was disturbed, the machine is."""
+    args, written = with_repairs(tmp_path)
+    sweeps = FakeSweeps(lambda number, cell: 1.0 + 2.0 * (number % 2))
+    monkeypatch.setattr(runtime.latency, "sweep", sweeps)
+    profile.run(args)
+    assert len(sweeps.visited) == 3
+    assert len(written().noise) > 10 and "more): prices are uncertain" in capsys.readouterr().err
+
+
+def test_other_jobs_are_recognised_where_all_cells_are_slow_alike(tmp_path, monkeypatch, no_child):
+    """Timings that look sound, from a process that waited for a processor half of its time."""
+    args, written = with_repairs(tmp_path)
+    monkeypatch.setattr(runtime.latency, "sweep", FakeSweeps(lambda number, cell: 3.0, lambda number: 0.5))
+    profile.run(args)
+    (sentence,) = written().noise
+    assert sentence.startswith("other work held the processor: threads waited 0.50 of the time")
+
+
+def test_interrupted_repairs_go_on_after_their_last_visit(tmp_path, monkeypatch, no_child, capsys):
+    args, written = with_repairs(tmp_path)
+    sweeps = FakeSweeps(lambda number, cell: 4.0 if number in (1, 2) and is_bad(cell) else 1.0)
+
+    def interrupted(*arguments):
+        if len(sweeps.visited) == 4:
+            raise KeyboardInterrupt
+        return sweeps(*arguments)
+
+    monkeypatch.setattr(runtime.latency, "sweep", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        profile.run(args)
+    monkeypatch.setattr(runtime.latency, "sweep", sweeps)
+    profile.run(args)
+    assert "going on after 4 blocks" in capsys.readouterr().out
+    assert len(sweeps.visited) == 3 + 3 and written().noise == ()
 
 
 def test_unknown_parameters_are_refused(tmp_path):

@@ -1,22 +1,27 @@
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from pipelines import prompts as stage
+from pipelines import traces
 from pipelines.builtin.corpus import BuiltinCorpus
 from pipelines.documents import Source
+from pipelines.edits import EditParameters, revised
 from pipelines.pair_folder import read_facts
 from pipelines.parameters import load_parameters
-from pipelines.prompt_table import read_prompts
-from pipelines.prompts import PromptParameters, draw_prompts, run
+from pipelines.prompt_table import EDIT, read_prompts, write_prompts
+from pipelines.prompts import Mix, PromptParameters, draw_prompts, run
+from pipelines.shares import Shares
 
 BUILTIN = PromptParameters(
     sources=(Source(kind="builtin", name="stdlib"),),
     train=30,
     validation=9,
     test=12,
+    reserve=3,
     min_tokens=8,
     max_tokens=16,
     room=8,
@@ -42,7 +47,7 @@ def chat_tokenizer(tokenizer, monkeypatch):
 
 
 def parameters(*sources: Source, **changes) -> PromptParameters:
-    return PromptParameters(sources=sources, **{"train": 5, "validation": 2, "test": 3} | changes)
+    return PromptParameters(sources=sources, **{"train": 5, "validation": 2, "test": 3, "reserve": 1} | changes)
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +72,18 @@ def test_documents_come_before_second_prompts(builtin_prompts):
         assert set(documents[first_repeat:]) <= set(documents[:first_repeat])
 
 
-def test_no_document_is_in_two_splits_and_test_documents_are_held_out(builtin_prompts):
+def test_no_document_is_in_two_splits_and_none_trained_the_pair(builtin_prompts, builtin_folder):
     splits: dict[str, set[str]] = {}
     for prompt in builtin_prompts:
         splits.setdefault(prompt.document, set()).add(prompt.split)
     assert all(len(names) == 1 for names in splits.values())
-    held_out = {f"stdlib/{document.id}" for document in BuiltinCorpus.load(0.14).test}
-    assert {document for document, names in splits.items() if names == {"test"}} <= held_out
-    assert not {document for document, names in splits.items() if names != {"test"}} & held_out
+    facts = read_facts(builtin_folder)
+    shares = BuiltinCorpus.load(Shares(**facts["corpus"]["shares"])).documents
+    for split in stage.SPLITS:
+        drawn = {document for document, names in splits.items() if names == {split}}
+        assert drawn and drawn <= {f"stdlib/{document.id}" for document in shares[split]}
+    assert facts["corpus"]["trained_on"] == [document.id for document in shares["pair"]]
+    assert not splits.keys() & {f"stdlib/{id}" for id in facts["corpus"]["trained_on"]}
 
 
 def test_windows_have_the_asked_lengths_and_are_in_their_documents(builtin_prompts, tokenizer, few_documents):
@@ -111,9 +120,9 @@ def test_another_corpus_than_the_pairs_is_refused(builtin_folder, tokenizer):
 
 def test_a_real_pairs_documents_are_split_by_hash(jsonl, tokenizer):
     source = Source(kind="file", name="s", path=jsonl)
-    prompts = draw_prompts(parameters(source, train=99, validation=99, test=99), REAL, tokenizer)
+    prompts = draw_prompts(parameters(source, train=99, validation=99, test=99, reserve=99), REAL, tokenizer)
     counts = {split: sum(prompt.split == split for prompt in prompts) for split in stage.SPLITS}
-    assert counts == {"train": 25, "validation": 7, "test": 8}
+    assert counts == {"train": 18, "validation": 8, "test": 10, "reserve": 4}
     assert len({prompt.document for prompt in prompts}) == 40
     assert {prompt.text for prompt in prompts} == {f"question {i}?" for i in range(40)}
 
@@ -142,7 +151,9 @@ def test_what_the_tokenizer_puts_before_a_text_stands_before_a_window(tokenizer,
 
     (tmp_path / "long.txt").write_text("some words " * 200)
     source = Source(kind="file", name="s", path=str(tmp_path), cut="window")
-    prompts = draw_prompts(parameters(source, validation=0, test=0, min_tokens=4, max_tokens=6), REAL, WithStart())
+    prompts = draw_prompts(
+        parameters(source, validation=0, test=0, reserve=0, min_tokens=4, max_tokens=6), REAL, WithStart()
+    )
     assert all(prompt.tokens.count(0) == 1 and prompt.tokens[0] == 0 for prompt in prompts)
 
 
@@ -159,22 +170,28 @@ def test_too_long_documents_are_left_out_and_counted(jsonl, tokenizer, capsys):
 
 def test_a_shortfall_is_printed(jsonl, tokenizer, capsys):
     draw_prompts(parameters(Source(kind="file", name="s", path=jsonl), test=99), REAL, tokenizer)
-    assert "test: the documents yield 8 of 99 prompts" in capsys.readouterr().out
+    assert "test: the documents yield 10 of 99 prompts" in capsys.readouterr().out
 
 
 def test_stage_writes_what_read_prompts_reads(run_pair, save_model, jsonl, tmp_path):
     folder = run_pair({"target": str(save_model()), "draft": str(save_model())})
-    section = {"sources": [{"kind": "file", "name": "s", "path": jsonl}], "train": 5, "validation": 2, "test": 3}
+    section = {
+        "sources": [{"kind": "file", "name": "s", "path": jsonl}],
+        "train": 5,
+        "validation": 2,
+        "test": 3,
+        "reserve": 2,
+    }
     params = tmp_path / "params.yaml"
-    params.write_text(yaml.safe_dump({"pairs": {"p": {"prompts": section}}}))
+    params.write_text(yaml.safe_dump({"pairs": {"p": {"prompts": section, "mix": {}}}}))
     contents = []
     for name in ("one", "two"):
         run(SimpleNamespace(pair="p", pair_folder=folder, output=tmp_path / name, params=params))
         contents.append((tmp_path / name / "prompts.parquet").read_bytes())
     assert contents[0] == contents[1]
-    assert [len(read_prompts(tmp_path / "one", split)) for split in stage.SPLITS] == [5, 2, 3]
+    assert [len(read_prompts(tmp_path / "one", split)) for split in stage.SPLITS] == [5, 2, 3, 2]
     assert len(read_prompts(tmp_path / "one", "train", limit=2)) == 2
-    with pytest.raises(ValueError, match=r"split 'dev' is unknown\. Splits: train, validation, test"):
+    with pytest.raises(ValueError, match=r"split 'dev' is unknown\. Splits: train, validation, test, reserve"):
         read_prompts(tmp_path / "one", "dev")
 
 
@@ -194,6 +211,23 @@ def test_missing_inputs_are_named(tmp_path):
             r"sources\[0\]: unknown key 'colum'\. Did you mean 'column'",
         ),
         ("{sources: []}", "at least one source"),
+        (
+            "{sources: [{kind: builtin, name: s}], edit: {test: 3}}",
+            "edit asks for prompts, but no source names 'edits'",
+        ),
+        (
+            "{sources: [{kind: builtin, name: s, edits: {code: all}}]}",
+            "edits of slice 'code' as of 'all': use code or prose",
+        ),
+        (
+            "{sources: [{kind: file, path: a, name: s, chat: true, edits: {s: code}}]}",
+            "edits cannot be made of conversations",
+        ),
+        ("{sources: [{kind: builtin, name: s}], test_share: 0.2}", "unknown key 'test_share'"),
+        (
+            "{sources: [{kind: builtin, name: s}], shares: {pair: 0.5, train: 0.2, validation: 0.1, test: 0.1, reserve: 0.1}}",
+            "shares.pair must be 0 here",
+        ),
         ("{sources: [{kind: builtin, name: s}, {kind: builtin, name: s}]}", "different names"),
         ("{sources: [{kind: builtin, name: s}], min_tokens: 9, max_tokens: 8}", "min_tokens <= max_tokens"),
     ],
@@ -203,3 +237,93 @@ def test_wrong_parameters_are_refused(tmp_path, section, message):
     path.write_text(f"pairs: {{p: {{prompts: {section}}}}}")
     with pytest.raises(ValueError, match=message):
         load_parameters(PromptParameters, "p", "prompts", path)
+
+
+def with_edits(**changes) -> PromptParameters:
+    source = Source(kind="builtin", name="stdlib", edits={"code": "code", "prose": "prose"})
+    edit = EditParameters(**{"train": 4, "validation": 2, "test": 4, "reserve": 2} | changes)
+    return PromptParameters(**{**vars(BUILTIN), "sources": (source,), "edit": edit})
+
+
+@pytest.fixture(scope="module")
+def edited(builtin_folder, tokenizer):
+    return draw_prompts(with_edits(), read_facts(builtin_folder), tokenizer)
+
+
+def test_edits_are_added_and_leave_the_mix_as_it_is(edited, builtin_prompts, builtin_folder):
+    assert [prompt for prompt in edited if prompt.slice != EDIT] == builtin_prompts
+    counts = {split: sum(p.split == split for p in edited if p.slice == EDIT) for split in stage.SPLITS}
+    assert counts == {"train": 4, "validation": 2, "test": 4, "reserve": 2}
+    shares = BuiltinCorpus.load(Shares(**read_facts(builtin_folder)["corpus"]["shares"])).documents
+    for prompt in edited:
+        if prompt.slice == EDIT:
+            document = next(d for d in shares[prompt.split] if f"stdlib/{d.id}" == prompt.document)
+            assert document.slice in ("code", "prose")
+    assert len({prompt.id for prompt in edited}) == len(edited)
+
+
+def test_a_prompt_of_an_edit_is_a_passage_and_its_revision_begun(edited, few_documents):
+    """Rebuilt from the prompt's text alone. The twin, a passage of another place, is not its revision."""
+    texts = {f"stdlib/{document.id}": document.text for document in few_documents}
+    for prompt in [prompt for prompt in edited if prompt.slice == EDIT]:
+        passage, request, copy = re.split(r"\n((?:# )?The same.*:)\n\n", prompt.text)
+        assert passage in texts[prompt.document]
+        revision = revised(passage, request)
+        assert revision != passage
+        assert copy and revision.startswith(copy.rstrip("\ufffd"))
+        assert len(copy) <= 0.7 * len(revision)
+        assert not revision[len(copy) :].startswith(copy)
+
+
+def test_edits_are_seeded(edited, builtin_folder, tokenizer):
+    facts = read_facts(builtin_folder)
+    assert draw_prompts(with_edits(), facts, tokenizer) == edited
+    other = PromptParameters(**{**vars(with_edits()), "seed": 1})
+    assert {p.text for p in draw_prompts(other, facts, tokenizer)}.isdisjoint(
+        {p.text for p in edited if p.slice == EDIT}
+    )
+
+
+def test_a_users_texts_are_edited_too(jsonl, tokenizer, tmp_path, few_documents):
+    (tmp_path / "texts").mkdir()
+    for index, document in enumerate(d for d in few_documents if d.slice == "code"):
+        (tmp_path / "texts" / f"{index}.txt").write_text(document.text)
+    source = Source(kind="file", name="mine", path=str(tmp_path / "texts"), cut="window", edits={"mine": "code"})
+    prompts = draw_prompts(
+        parameters(source, edit=EditParameters(test=3), min_tokens=8, max_tokens=16), REAL, tokenizer
+    )
+    assert [prompt.split for prompt in prompts if prompt.slice == EDIT] == ["test"] * 3
+
+
+def test_what_is_read_is_the_mix_unless_edits_are_asked_for(edited, tmp_path):
+    """A twin of `read_prompts` that pools slices has 16 test prompts."""
+    write_prompts(tmp_path / "prompts.parquet", edited)
+    mix = read_prompts(tmp_path, "test")
+    assert len(mix) == 12 and {prompt.slice for prompt in mix} == {"code", "prose", "tables"}
+    assert [prompt.slice for prompt in read_prompts(tmp_path, "test", 3, slices=(EDIT,))] == [EDIT] * 3
+    assert read_prompts(tmp_path, "test", 5) == mix[:5]
+
+
+def test_documents_of_other_slices_than_the_mixs_are_left_out(builtin_folder, tokenizer):
+    facts = read_facts(builtin_folder)
+    prompts = draw_prompts(with_edits(), facts, tokenizer, Mix(("prose", "tables")))
+    assert {prompt.slice for prompt in prompts} == {"prose", "tables", EDIT}
+    with pytest.raises(ValueError, match=r"mix\.slices names chat, but documents are of code, prose, tables"):
+        draw_prompts(BUILTIN, facts, tokenizer, Mix(("chat",)))
+
+
+def test_edit_is_no_slice_of_the_mix_nor_of_documents(jsonl, tokenizer):
+    with pytest.raises(ValueError, match="not 'edit', which is reported by itself"):
+        Mix(("code", "edit"))
+    with pytest.raises(ValueError, match="call that of your documents otherwise"):
+        draw_prompts(parameters(Source(kind="file", name=EDIT, path=jsonl)), REAL, tokenizer)
+
+
+def test_the_reserve_is_not_collected(edited, tmp_path, monkeypatch):
+    """A twin that reads every split finds the reserve's prompts in the file."""
+    write_prompts(tmp_path / "prompts.parquet", edited)
+    monkeypatch.setattr(traces, "read_pair", lambda folder: SimpleNamespace(target="t", draft="d", tokenizer="t"))
+    monkeypatch.setattr(traces.ModelPair, "load", lambda *_, **__: None)
+    _, prompts, _ = traces.open_collection(SimpleNamespace(pair_folder=tmp_path, prompts=tmp_path), 1, "float32")
+    assert {prompt.split for prompt in prompts} == {"train", "validation", "test"}
+    assert {prompt.split for split in stage.SPLITS for prompt in read_prompts(tmp_path, split)} == {*stage.SPLITS}

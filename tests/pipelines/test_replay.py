@@ -11,9 +11,10 @@ import yaml
 
 from pipelines import positions, replay
 from pipelines.measuring.names import PLAIN
-from pipelines.measuring.replay.names import ORACLE, REPLAYED
+from pipelines.measuring.replay.names import ORACLE, REPLAYED, replayed_at
 from pipelines.measuring.replay.study import ReplayConfig
 from pipelines.outputs import write_json
+from pipelines.prompt_table import EDIT, FILE, read_prompts, write_prompts
 from pipelines.reporting.replay_folder import read_replay
 from pipelines.reporting.replay_report import ReplayReport, sentences
 from predictors.bundle import read_bundle
@@ -32,19 +33,27 @@ from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.predictors.affine_profile import PROFILE, toy_profile
 
 GAMMAS = [1, 2, 4]
+CHEAP = 40.0
 PARAMETERS = {
     "traces": {
         "positions": {
             "gamma_max": 4,
             "candidates": 6,
             "prompts": [2, 4],
+            "edit_prompts": [2, 3],
             "max_new_tokens": 20,
             "top": 4,
             "layers": 2,
             "threads": 1,
         }
     },
-    "replay": {"gammas": GAMMAS, "epsilons": [0.1], "branch_gammas": [[2], [1, 3]], "repeats": 3},
+    "replay": {
+        "gammas": GAMMAS,
+        "epsilons": [0.1],
+        "branch_gammas": [[2], [1, 3]],
+        "cost_ratios": [CHEAP],
+        "repeats": 3,
+    },
 }
 
 
@@ -54,6 +63,9 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("replay")
     args = toy_bench(place, "unused", {})
     (place / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
+    edits = [replace(prompt, id=f"{prompt.id}#edit", slice=EDIT) for prompt in toy_prompts(5)]
+    mix = [prompt for split in ("validation", "test") for prompt in read_prompts(args.prompts, split)]
+    write_prompts(args.prompts / FILE, [*edits[:3], *mix, *edits[3:]])
     write_json(place / "latency" / "toy-1c.json", PROFILE.to_record())
     pair = ModelPair.load(target=str(place / "pair" / "target"), draft=str(place / "pair" / "draft"))
     random_bundle(place / "bundles" / "hrad", pair, gamma=3, temperatures=(0.0,))
@@ -97,7 +109,8 @@ def test_every_policy_for_chains_is_replayed_on_every_text(table):
     for setting, learned in (("T=0", {"hrad"}), ("T=1", set())):
         rows = table[table["setting"] == setting]
         assert set(rows["drafter"]) == chains | others | learned | branching
-        assert set(rows.groupby("drafter")["prompt"].nunique()) == {6}
+        assert set(rows[rows["slice"] != EDIT].groupby("drafter")["prompt"].nunique()) == {6}
+        assert set(rows[rows["slice"] == EDIT]["prompt"]) == {f"test-{index}#edit" for index in range(3)}
         assert (rows.groupby("prompt")["tokens"].nunique() == 1).all()
 
 
@@ -222,6 +235,57 @@ def test_the_report_says_what_known_speeds_mean(tmp_path):
         and "would have chosen chain-3, −7 % (−7…−7) against the fastest there (chain-1)" in second
     )
     assert read_replay(tmp_path / "nowhere", {}) is None
+
+
+def test_the_report_has_a_row_for_every_other_cost_ratio(tmp_path):
+    write_replay(tmp_path, cost_ratio=17.0)
+    (row,) = ReplayReport(read_replay(tmp_path, {}), replicates=50, seed=0).timing()["settings"]
+    (cheap,) = row["elsewhere"]
+    assert row["cost_ratio"] == 6.5 and cheap["cost_ratio"] == 17.0
+    assert (cheap["static"], cheap["ours"]) == ("chain-3", "confidence-0.4")
+    assert cheap["ladder"]["gain"]["value"] == pytest.approx(164 / 160 - 1)
+    assert row["ladder"]["all"]["gain"]["value"] == pytest.approx(168 / 160 - 1)
+
+
+def test_cheap_drafting_is_replayed_on_the_same_texts(folder, table):
+    """Plain decoding takes what it took, as only the draft's passes have another price; a long chain takes less."""
+    cheap = pd.read_parquet(folder / "replay" / "toy-1c" / replayed_at(CHEAP))
+    assert not cheap["family"].str.startswith("branches").any()
+    plain, chains = (cheap[cheap["drafter"] == arm].set_index("prompt") for arm in (PLAIN, "chain-4"))
+    assert set(plain.index) == set(table["prompt"])
+    real = table[table["drafter"] == "chain-4"].set_index("prompt")
+    for setting in ("T=0", "T=1"):
+        before, after = (rows[rows["setting"] == setting].sort_index()["seconds"] for rows in (real, chains))
+        assert (after < before).all()
+    same = table[table["drafter"] == PLAIN].sort_values(["setting", "prompt"])["seconds"].to_numpy()
+    assert cheap[cheap["drafter"] == PLAIN].sort_values(["setting", "prompt"])["seconds"].to_numpy() == pytest.approx(
+        same
+    )
+
+
+def test_edits_have_a_row_of_their_own_and_change_nothing_else(tmp_path):
+    """Where they are pooled with the others, the choices and the ladder are other ones."""
+    faster = {"chain-1": 9.0, "confidence-0.4": 9.0, ORACLE: 12.0}
+    write_replay(tmp_path / "mix")
+    write_replay(tmp_path / "both", edits=faster)
+
+    def report(results):
+        return ReplayReport(results, replicates=100, seed=0)
+
+    measured = pd.read_parquet(tmp_path / "both" / REPLAYED)
+    measured = {"benchmark": measured[measured["slice"] != EDIT]}
+    mix, both = (report(read_replay(tmp_path / name, measured)) for name in ("mix", "both"))
+    assert both.quality() == mix.quality()
+    (row,), (alone,) = both.timing()["settings"], mix.timing()["settings"]
+    edits = row["ladder"].pop(EDIT)
+    assert row == alone
+    assert edits["texts"] == 6 and edits["static"]["value"] == pytest.approx(1.6)
+    assert edits["oracle"]["value"] == pytest.approx(24.0)
+    twin = read_replay(tmp_path / "both", measured)
+    pooled = report(replace(twin, decoding=twin.decoding.replace({"slice": {EDIT: "code"}})))
+    (row,) = pooled.timing()["settings"]
+    assert (row["static"], row["ours"]) == ("chain-1", "confidence-0.4") != (alone["static"], alone["ours"])
+    assert row["ladder"]["all"]["oracle"]["value"] != pytest.approx(2.0) and pooled.quality() != mix.quality()
 
 
 def test_a_gap_that_is_not_surely_one_is_not_divided_by(tmp_path):

@@ -154,6 +154,15 @@ def test_a_model_of_unknown_calibration_is_not_exempt(tried, tmp_path):
         assert trial.calibration_of(whole) == wanted
 
 
+def test_what_the_pair_was_trained_on_is_known_too():
+    """By the names that its documents would have among test prompts; a twin that forgets the pair passes the gate's check."""
+    facts = {"source": "builtin", "corpus": {"trained_on": ["a.py", "topics/b"]}}
+    validation, test = toy_prompts(2, "validation"), toy_prompts(2)
+    learned = trial.learned_documents(validation, test, facts)
+    assert learned == {"validation-document-0", "source/a.py", "source/topics/b"}
+    assert trial.learned_documents(validation, test, {"source": "models"}) == {"validation-document-0"}
+
+
 def test_a_trial_beside_a_champion_is_at_the_settings_of_both(tmp_path):
     section = {
         "validation_prompts": 1,
@@ -177,6 +186,7 @@ def test_a_trial_beside_a_champion_is_at_the_settings_of_both(tmp_path):
         warnings.simplefilter("ignore")
         evidence = trial_stage.tried(args, "hrad", bundles)
     assert evidence.baseline == bundle_hash(bundles[trial.CHAMPION])
+    assert "source/a.py" in evidence.trained_documents
     assert {"T=0", "T=0.6, top-k 20, top-p 0.9", "T=0.6, top-k 20, top-p 0.9 prose"} <= set(evidence.slices)
     bundles[trial.CHAMPION] = settings_bundle(tmp_path / "lossy", pair, LOSSY)
     with pytest.raises(ValueError, match=r"the champion cannot be timed \(.*is lossy.*Roll it back first"):

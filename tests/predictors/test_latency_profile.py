@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pipelines.outputs import write_json
 from predictors.latency import Latency, LatencyProfile, LatencyTable, read_profile
+from tests.predictors.affine_profile import PROFILE
 
 # seconds [rows 1, 4; context 100, 200]: not symmetric, and square, so that swapped axes would show
 DRAFT = np.array([[1.0, 2.0], [3.0, 8.0]])
@@ -124,11 +125,12 @@ def test_properties(drawn, rows, context):
 
 def test_round_trip_through_a_writer_that_sorts_keys(tmp_path):
     path = tmp_path / "cpu.json"
-    written = profile(settings={"calls": 3}, provenance={"device": "here"})
+    written = profile(settings={"calls": 3}, provenance={"device": "here"}, noise=("draft rows=1: loud",))
     write_json(path, written.to_record())
     read = read_profile(path)
     assert read.to_record() == written.to_record()
     assert (read.pair, read.settings, read.provenance) == ("toy", {"calls": 3}, {"device": "here"})
+    assert read.noise == ("draft rows=1: loud",)
     assert list(read.tables["draft"].axes) == ["rows", "context"], "known tables come in their documented order"
     assert read.tables["draft"].median.tolist() == DRAFT.tolist()
     assert read.latency("draft", rows=4, context=100) == Latency(3, 2.5, 4)
@@ -210,6 +212,7 @@ def change(record, value, *keys):
         ({"context": [100, 200], "row": [1, 4]}, ["tables", "draft", "axes"], "and must be rows, context"),
         (0, ["tables", "draft", "calls"], "calls must be >= 1, got 0"),
         ([], ["tables", "draft"], r"tables\.draft: expected a mapping"),
+        ("loud", ["noise"], "noise: expected"),
     ],
 )
 def test_a_bad_file_is_named_with_the_remedy(tmp_path, value, keys, message):
@@ -224,7 +227,7 @@ def test_a_bad_file_is_named_with_the_remedy(tmp_path, value, keys, message):
 def test_a_missing_or_damaged_file_is_named_with_the_remedy(tmp_path):
     with pytest.raises(ValueError, match="none.json: no latency profile can be read there .*dvc repro"):
         read_profile(tmp_path / "none.json")
-    (tmp_path / "cut.json").write_text('{"schema": 1,')
+    (tmp_path / "cut.json").write_text('{"schema": 2,')
     with pytest.raises(ValueError, match="cut.json: damaged latency profile .*dvc repro"):
         read_profile(tmp_path / "cut.json")
     record = profile().to_record()
@@ -237,3 +240,14 @@ def test_a_missing_or_damaged_file_is_named_with_the_remedy(tmp_path):
 def test_known_tables_must_have_their_axes():
     with pytest.raises(ValueError, match="table target has the axes tokens, and must have tokens, context"):
         LatencyProfile({"target": table({"tokens": (1, 2)}, [1, 2])}, "toy", {}, {})
+
+
+def test_another_cost_ratio_scales_the_drafts_passes_alone():
+    cheap = PROFILE.at_cost_ratio(17.0, context=128)
+    assert cheap.cost_ratio(128) == pytest.approx(17.0)
+    factor = PROFILE.cost_ratio(128) / 17.0
+    for name, table in PROFILE.tables.items():
+        scale = factor if name in ("draft", "draft_prefill", "beside_draft") else 1.0
+        np.testing.assert_allclose(cheap.tables[name].median, scale * table.median)
+    with pytest.raises(ValueError, match="is > 0, got 0"):
+        PROFILE.at_cost_ratio(0, 128)

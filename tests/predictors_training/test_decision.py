@@ -1,6 +1,7 @@
 """What a drafting policy is worth, by hand on three rows."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from predictors.decision_rule import DecisionRule, LengthRule
 from predictors.latency import branch_parallel_latency
-from predictors.training.decision import Costs, Replay
+from predictors.training.decision import Costs, Play, Replay
 
 # γ = 3; a draft pass costs a tenth of a target pass
 ROWS = Replay(
@@ -81,6 +82,24 @@ def test_the_oracle_is_the_best_of_all_plays():
 
 
 PASSES = (1.0, 1.3, 1.4, 1.4)
+
+
+@pytest.mark.parametrize("passes", [PASSES, (1.0, 2.9, 3.0, 3.1), (1.0, 0.2, 5.0, 0.1)])
+@pytest.mark.parametrize("hit", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("draft", [0.05, 0.6, 1.7])
+def test_no_play_beats_the_oracle_whatever_passes_cost(passes, hit, draft):
+    """Also at the prices of a senseless profile. Submitting exactly what is accepted, which it once did, is no oracle there."""
+    survived = np.array([False, False, True, True])
+    for accepted in ([0, 2, 3, 1], [3, 1, 0, 2], [3, 3, 3, 0]):
+        rows = Replay(np.array(accepted), np.full((4, 3), 0.9), survived, Costs(draft, passes, hit))
+        best = max(rows.value(Play(np.array(play), np.array(play))) for play in product(range(4), repeat=4))
+        assert rows.value(rows.oracle()) == pytest.approx(best)
+
+
+def test_what_will_be_accepted_may_be_worth_less_than_a_static_length():
+    rows = Replay(np.array([1, 1, 1]), np.full((3, 3), 0.9), np.zeros(3, bool), Costs(0.1, (1.0, 2.9, 3.0, 3.1)))
+    naive = Play(rows.useful, rows.useful)
+    assert rows.value(naive) < rows.value(rows.static(0)) <= rows.value(rows.oracle())
 
 
 def test_what_branches_hide_is_not_paid_for():

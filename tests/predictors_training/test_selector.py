@@ -232,6 +232,20 @@ def test_the_oracle_maximises_the_ratio_of_sums():
     ).sum() == pytest.approx(best)
 
 
+def test_no_oracle_is_below_static_whatever_choosing_costs(labelling, parts, trained):
+    """At a senseless price of choosing, the bounds of a perfect choice meet at static; chosen regardless of it they did not."""
+    selector = ServedSelector(trained.network, torch.device("cpu"))
+    rule = SelectionRule(SURPLUS, 1.0, NEVER, 1e9, labelling.settings)
+    for decision in (0.0, parts["test"].decision, 1e3):
+        rows = dataclasses.replace(parts["test"], decision=decision)
+        record = evaluate_selector(selector, labelling, rule, rows, CALIBRATION)
+        for part in record["parts"].values():
+            least, most = part["oracle"]["gain"]["value"], part["oracle_same_draws"]["gain"]["value"]
+            assert least >= 0 and most >= -1e-12
+    assert least == 0 and most == 0
+    assert split_oracle(rows).throughput < at_places(rows, rows.static_N, 0.0).throughput
+
+
 def test_one_draw_has_no_split_oracle(tmp_path):
     table = RootTable.read(write_roots(tmp_path / "r", draws=1))
     labelling = Labelling.of(table, "specinfer", TOY, states=True)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from pipelines.prompt_table import EDIT
 from pipelines.reference import reference, replayed_counts, routed_reference
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
@@ -148,6 +149,21 @@ def test_what_cannot_be_replayed_has_no_reference(pair, folder, tmp_path):
         reference(chain.card, chain.tensors, tmp_path)
 
 
+def test_edits_are_counted_by_themselves_and_are_in_no_reference(pair, prompts, folder, tmp_path):
+    config = dataclasses.replace(CONFIG, edit_prompts=(0, 2))
+    edits = [prompt._replace(id=f"{prompt.id}#edit", slice=EDIT) for prompt in prompts]
+    collect_positions(pair, prompts, config, tmp_path / "traces", quiet, edits=edits)
+    texts = list(PositionTable.read(tmp_path / "traces").texts())
+    mix = list(PositionTable.read(folder).texts())
+    assert [text.prompt_id for text in texts if text.slice != EDIT] == [text.prompt_id for text in mix]
+    assert {text.prompt_id for text in texts if text.slice == EDIT} == {f"{prompts[i].id}#edit" for i in (2, 3)}
+    bundle = read_bundle(random_bundle(tmp_path / "hrad", pair, gamma=3))
+    made, alone = (reference(bundle.card, bundle.tensors, place) for place in (tmp_path / "traces", folder))
+    assert made == alone
+    pooled = {level["requests"] for setting in made["settings"].values() for level in setting["levels"].values()}
+    assert max(pooled) <= 3, "with edits there would be five"
+
+
 def test_routes_have_the_reference_of_what_they_name(pair, folder, tmp_path):
     bundle = read_bundle(random_bundle(tmp_path / "hrad", pair, gamma=3))
     made = reference(bundle.card, bundle.tensors, folder)
@@ -250,7 +266,13 @@ def test_rows_describe_the_text(pair, prompts, folder):
 
 
 def test_bad_parameters_are_named():
-    for name, value in (("gamma_max", 0), ("max_new_tokens", 2), ("prompts", (1,)), ("temperatures", ())):
+    for name, value in (
+        ("gamma_max", 0),
+        ("max_new_tokens", 2),
+        ("prompts", (1,)),
+        ("edit_prompts", (0, -1)),
+        ("temperatures", ()),
+    ):
         with pytest.raises(ValueError, match=name):
             dataclasses.replace(CONFIG, **{name: value})
     with pytest.raises(ValueError, match="needs? a draft model"):

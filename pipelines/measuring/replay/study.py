@@ -37,11 +37,13 @@ Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 class ReplayConfig:
     """Section ``replay``: static chains of ``gammas``, confidence rules at ``epsilons``, the ``verifier``, and how often chance
     is drawn for a text. Rules without a length of their own draft at most the longest of ``gammas``. ``branch_gammas``: lengths
-    of static branch-parallel presets, with a shorter idle draft stage in front if two are given."""
+    of static branch-parallel presets, with a shorter idle draft stage in front if two are given. ``cost_ratios``: machines on
+    which so many draft steps take as long as a target pass, where policies for chains are replayed too."""
 
     gammas: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12)
     epsilons: tuple[float, ...] = (0.1, 0.2, 0.3)
     branch_gammas: tuple[tuple[int, ...], ...] = ((4,), (8,), (4, 8))
+    cost_ratios: tuple[float, ...] = ()
     verifier: str = "block"
     repeats: int = 4
     seed: int = 0
@@ -51,6 +53,8 @@ class ReplayConfig:
             raise ValueError("gammas and epsilons must name at least one each.")
         if min(self.gammas) < 1 or self.repeats < 1:
             raise ValueError(f"gammas and repeats must be >= 1, got {list(self.gammas)} and {self.repeats}.")
+        if any(not ratio > 0 for ratio in self.cost_ratios):
+            raise ValueError(f"cost_ratios must be > 0, got {list(self.cost_ratios)}.")
         if self.verifier not in CHAIN_RULES:
             raise ValueError(f"verifier {self.verifier!r} cannot be replayed. Known: {', '.join(CHAIN_RULES)}.")
 
@@ -71,11 +75,15 @@ class ReplayArm:
 
 
 class ReplayStudy:
-    """``bundles``: folders of exported bundles by name; those that decide about something else than chains are left out."""
+    """``bundles``: folders of exported bundles by name; those that decide about something else than chains are left out.
+    ``chains_only``: without policies for branches."""
 
-    def __init__(self, config: ReplayConfig, profile: LatencyProfile, bundles: Mapping[str, Path]) -> None:
+    def __init__(
+        self, config: ReplayConfig, profile: LatencyProfile, bundles: Mapping[str, Path], chains_only: bool = False
+    ) -> None:
         self.config, self.clock = config, Clock(profile)
-        self.arms = list(self._arms(bundles))
+        arms = self._arms(bundles)
+        self.arms = [arm for arm in arms if not (chains_only and arm.family in (BRANCHES, BRANCHES_WALL))]
 
     @property
     def bundles(self) -> list[str]:

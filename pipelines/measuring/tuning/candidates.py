@@ -22,6 +22,7 @@ from pipelines.measuring.names import PLAIN, VALIDATION
 from pipelines.measuring.replay.names import POLICIES, REPLAYED
 from pipelines.measuring.selection.names import BUNDLE as TREE
 from pipelines.measuring.stopping.names import CHAIN
+from pipelines.prompt_table import EDIT
 
 BLOCK = "block"  # the rule of chains
 DECISIONS = ("rounds", "submitted", "passes", "seconds")  # of a text: alike where decisions are
@@ -54,7 +55,7 @@ def candidates(replay: Path, guessers: Path, selectors: Path, setting: str) -> l
         raise ValueError(
             f"{replay} holds no replay ({error}). Run the replay stage (dvc repro replay) first."
         ) from error
-    rows = table[(table["setting"] == setting) & (table["split"] == VALIDATION)]
+    rows = table[(table["setting"] == setting) & (table["split"] == VALIDATION) & (table["slice"] != EDIT)]
     if rows.empty:
         known = ", ".join(sorted(table["setting"].unique()))
         raise ValueError(

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from pipelines.calibrate import with_measured_costs
 from pipelines.device_file import read_device
+from pipelines.device_profile import read_device_profile
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.provenance import provenance, source_hash
 from pipelines.outputs import file_sha256
@@ -25,7 +26,6 @@ from pipelines.studies.enough.heads import HeadLearner
 from pipelines.studies.enough.selectors import SelectorLearner
 from pipelines.studies.enough.stop_models import StopLearner
 from pipelines.studies.enough.study_folder import write_fits
-from predictors.latency import read_profile
 from predictors.training.calibrate import CalibrateConfig
 from predictors.training.fit import TrainConfig
 from predictors.training.label_table import read_labels
@@ -107,7 +107,7 @@ def open_learners(args: argparse.Namespace, config: StudyConfig) -> Learners:
     chain = load_parameters(CalibrateConfig, args.pair, "calibrate.chain", args.main)
     calibration, costs = with_measured_costs(chain, args, labels)
     rule_calibration = load_parameters(RuleCalibration, args.pair, "selector.calibrate", args.main)
-    profile = read_profile(args.latency / f"{read_device(args.device)['slug']}.json")
+    profile = read_device_profile(args.latency, read_device(args.device)["slug"])
     selecting = load_parameters(SelectorConfig, args.pair, "selector.train", args.main)
     taught = {name: load_parameters(TrainConfig, args.pair, f"train.{name}", args.main) for name in config.heads}
     stopping = {

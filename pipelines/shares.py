@@ -1,0 +1,71 @@
+"""Documents dealt out into shares that have no document in common.
+
+``pair`` trains both models of a built-in pair and nothing else. ``train`` fits controllers, ``validation`` chooses between
+them, ``test`` scores them. ``reserve`` is read by no stage and no report: it is for a gate that has to look again.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipelines.builtin.corpus import Document
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What part of every slice's documents goes where; the parts sum to 1. The defaults are for a user's own pair."""
+
+    train: float = 0.45
+    validation: float = 0.2
+    test: float = 0.25
+    reserve: float = 0.1
+    pair: float = 0.0
+
+    def __post_init__(self) -> None:
+        values = asdict(self)
+        if min(values.values()) < 0 or not math.isclose(sum(values.values()), 1, abs_tol=1e-6):
+            raise ValueError(f"shares must not be negative and must sum to 1, got {values}: change one of them.")
+
+    def deal(self, documents: "Sequence[Document]") -> "dict[str, list[Document]]":
+        """The documents of each share, by its name."""
+        names = ("pair", "train", "validation", "test", "reserve")
+        return share_documents(documents, {name: getattr(self, name) for name in names})
+
+
+def share_documents(documents: "Sequence[Document]", shares: Mapping[str, float]) -> "dict[str, list[Document]]":
+    """Deal the documents of every slice out, by the hash of their ids.
+
+    Parameters
+    ----------
+    documents
+        With different ids; their order does not matter.
+    shares
+        Parts of a slice, which sum to 1. The names' order decides which hashes go where.
+
+    Returns
+    -------
+    dict
+        Documents by share, in the order of ``documents``. Each document is in one share. A share above 0 has a document of
+        every slice that has as many documents as there are such shares.
+    """
+    share_of: dict[str, str] = {}
+    for slice_ in {document.slice for document in documents}:
+        ids = sorted(
+            (d.id for d in documents if d.slice == slice_), key=lambda id: hashlib.sha256(id.encode()).digest()
+        )
+        dealt = iter(ids)
+        for name, count in _counts(len(ids), shares).items():
+            share_of.update((next(dealt), name) for _ in range(count))
+    return {name: [document for document in documents if share_of[document.id] == name] for name in shares}
+
+
+def _counts(total: int, shares: Mapping[str, float]) -> dict[str, int]:
+    """Whole numbers near ``share * total`` that sum to ``total``: each document goes to the share that lacks most."""
+    wanted = {name: share * total for name, share in shares.items() if share > 0}
+    counts = dict.fromkeys(wanted, 1 if total >= len(wanted) else 0)
+    for _ in range(total - sum(counts.values())):
+        counts[max(wanted, key=lambda name: wanted[name] - counts[name])] += 1
+    return counts
