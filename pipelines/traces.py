@@ -62,7 +62,7 @@ def add_collection_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def open_collection(args: argparse.Namespace, threads: int) -> tuple[ModelPair, list[Prompt], str]:
-    """The pair in the number format of its traces, the prompts of all splits but the reserve, and the hash of the collecting code."""
+    """The pair in the format of its traces, the prompts of all splits but the reserve, and the hash of the collecting code."""
     place = read_pair(args.pair_folder)
     torch.set_num_threads(threads)
     pair = ModelPair.load(place.target, place.draft, dtype=place.dtype, tokenizer=place.tokenizer)
