@@ -65,7 +65,9 @@ def test_it_serves_as_the_bundle_or_the_profile_says(models, tmp_path, monkeypat
     decoded = generate._decoder
     monkeypatch.setattr(generate, "_decoder", lambda args, pair: pairs.append(pair) or decoded(args, pair))
     profile = tmp_path / "toy-1c.json"
-    profile.write_text(json.dumps(LatencyProfile({}, "p", {}, {}, serving("compact", "hugging_face")).to_record()))
+    profile.write_text(
+        json.dumps(LatencyProfile({}, "p", {}, {}, serving=serving("compact", "hugging_face")).to_record())
+    )
     record = serving("hugging_face", "compact").to_record()
     pair = ModelPair.load(models / "target", models / "draft", dtype="float32", device="cpu")
     bundle = random_bundle(tmp_path / "hrad", pair, change=lambda card: card.update(serving=record))

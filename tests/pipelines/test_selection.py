@@ -77,7 +77,7 @@ def folder(tmp_path_factory):
         (place / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
         flat = np.array([0.5, 0.5])
         priced = {**PROFILE.tables, "verification_specinfer": LatencyTable({"drafted": (0, 16)}, flat, flat, flat, 1)}
-        write_json(place / "latency" / "toy-1c.json", LatencyProfile(priced, "p", {}, {}, SERVING).to_record())
+        write_json(place / "latency" / "toy-1c.json", LatencyProfile(priced, "p", {}, {}, serving=SERVING).to_record())
         args.out = args.roots = place / "roots"
         roots.run(args)
         for rule in RULES:

@@ -55,4 +55,4 @@ def toy_bench(folder: Path, stage: str, parameters: dict, vocabulary: int = 32) 
 def write_serving(args: SimpleNamespace, target: str = "float32 compact", draft: str = "float32 compact") -> None:
     """Write a latency profile that says no more than how the models are served."""
     served = Serving(ModelServing(*target.split()), ModelServing(*draft.split()), "toy-1c")
-    write_json(args.latency / "toy-1c.json", LatencyProfile({}, "p", {}, {}, served).to_record())
+    write_json(args.latency / "toy-1c.json", LatencyProfile({}, "p", {}, {}, serving=served).to_record())

@@ -53,7 +53,7 @@ def toy_profile(**others):
         cells = [cost(*point) for point in itertools.product(*axes.values())]
         median = np.array(cells).reshape([len(grid) for grid in axes.values()]) + 1e-9  # drawing 0 tokens takes no time
         tables[name] = LatencyTable(axes, median, median / 2, 3 * median, 10)
-    return LatencyProfile(tables, "toy", {}, {}, SERVING)
+    return LatencyProfile(tables, "toy", {}, {}, serving=SERVING)
 
 
 PROFILE = toy_profile()
