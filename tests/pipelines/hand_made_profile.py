@@ -34,6 +34,11 @@ PROFILE = {
         "predictor": table({"features": [16, 64]}, [0.2, 0.4]),
         "transfer": table({"bytes": [64]}, [0.0125]),
     },
+    "serving": {
+        "device": "toy-1c",
+        "target": {"dtype": "bfloat16", "forward": "compact", "config_hash": None},
+        "draft": {"dtype": "float32", "forward": "compact", "config_hash": None},
+    },
     "settings": {},
     "provenance": {
         "commit": "0123456789abcdef",

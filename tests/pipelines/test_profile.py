@@ -86,9 +86,8 @@ def decided(monkeypatch):
 
     def decide(self):
         calls.append((Path(self.path).name, self.traces, tuple(self.rows)))
-        draft = calls[-1][0] == "draft"
-        chosen = ModelServing("float32", "hugging_face" if draft else "compact", None)
-        return Decision(chosen, {chosen: 0.25, ModelServing("bfloat16", "compact"): 0.5}, ["packed is left out"])
+        chosen = ModelServing("bfloat16" if calls[-1][0] == "draft" else "float32", "compact")
+        return Decision(chosen, {chosen: 0.25, ModelServing("float32", "hugging_face"): 0.5}, ["packed is left out"])
 
     monkeypatch.setattr(ServingDecision, "decide", decide)
     return calls
@@ -135,18 +134,18 @@ def test_how_the_pair_is_served_is_decided_first_and_recorded(args, no_child, de
     profile.run(args)
     assert decided == [("target", torch.float32, TARGET_ROWS), ("draft", torch.float32, DRAFT_ROWS)]
     measured = read_profile(args.output / "toy-1c.json")
-    served = Serving(ModelServing("float32", "compact"), ModelServing("float32", "hugging_face"), "toy-1c")
+    served = Serving(ModelServing("float32", "compact"), ModelServing("bfloat16", "compact"), "toy-1c")
     assert measured.serving == served
     assert measured.provenance["models"] == {
         "target": {"dtype": "float32", "forward": "compact"},
-        "draft": {"dtype": "float32", "forward": "hugging_face"},
+        "draft": {"dtype": "bfloat16", "forward": "compact"},
     }
     assert measured.provenance["serving_seconds"] == {
-        "target": {"float32 compact": 0.25, "bfloat16 compact": 0.5},
-        "draft": {"float32 hugging_face": 0.25, "bfloat16 compact": 0.5},
+        "target": {"float32 compact": 0.25, "float32 hugging_face": 0.5},
+        "draft": {"bfloat16 compact": 0.25, "float32 hugging_face": 0.5},
     }
     assert (
-        "draft: served in float32 hugging_face, of float32 hugging_face 250.0 ms, bfloat16 compact 500.0 ms"
+        "draft: served in bfloat16 compact, of bfloat16 compact 250.0 ms, float32 hugging_face 500.0 ms"
         in capsys.readouterr().out
     )
 
@@ -280,7 +279,7 @@ def test_interrupted_repairs_go_on_after_their_last_visit(tmp_path, monkeypatch,
         profile.run(args)
     monkeypatch.setattr(runtime.latency, "sweep", sweeps)
     profile.run(args)
-    assert "going on after 4 blocks" in capsys.readouterr().out
+    assert "going on after 5 blocks" in capsys.readouterr().out
     assert len(sweeps.visited) == 3 + 3 and written().noise == ()
 
 

@@ -23,7 +23,7 @@ from predictors.latency import LatencyProfile, LatencyTable
 from predictors.training.root_table import RootTable
 from runtime import ModelPair, Randomness, load_decoder
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
-from tests.predictors.affine_profile import PROFILE
+from tests.predictors.affine_profile import PROFILE, SERVING
 
 RULES = ("specinfer", "block")
 ACTIONS = {"chains": [1, 3], "k": [2], "l1": [0, 1], "l2": [1]}
@@ -77,7 +77,7 @@ def folder(tmp_path_factory):
         (place / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
         flat = np.array([0.5, 0.5])
         priced = {**PROFILE.tables, "verification_specinfer": LatencyTable({"drafted": (0, 16)}, flat, flat, flat, 1)}
-        write_json(place / "latency" / "toy-1c.json", LatencyProfile(priced, "p", {}, {}).to_record())
+        write_json(place / "latency" / "toy-1c.json", LatencyProfile(priced, "p", {}, {}, serving=SERVING).to_record())
         args.out = args.roots = place / "roots"
         roots.run(args)
         for rule in RULES:
@@ -98,6 +98,7 @@ def test_bundles_decode(folder, pair):
     for rule in RULES:
         decoder = load_decoder(folder / "bundles" / f"delayed_tree-{rule}", pair)
         card = read_bundle(folder / "bundles" / f"delayed_tree-{rule}").card
+        assert card["serving"] == SERVING.to_record()
         assert decoder.verifier.name == rule and card["selection"]["predictor"] == f"delayed_tree-{rule}"
         assert (
             card["prices"]["profile_hash"]

@@ -194,6 +194,7 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch):
     assert set(timed[timed["split"] == "test"]["drafter"]) == {"hrad", choice["static"], PLAIN}
     card = read_bundle(tmp_path / "bundles" / "auto").card
     assert card["routes"][0]["bundle"] == "hrad"
+    assert card["serving"]["target"] == {"dtype": "float32", "forward": "compact", "config_hash": None}
     assert card["reference"] == {"settings": {}, "missing": f"T=0: {OLD}"}
     texts = [
         load_decoder(tmp_path / "bundles" / folder, pair).generate(

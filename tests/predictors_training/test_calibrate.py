@@ -174,6 +174,7 @@ def test_the_draft_cost_is_the_latency_profiles(copied):
     expected = draft_cost(profile, metadata.gamma, context, sampled=False)
     record = json.loads(Path("data/p/calibration/paper.json").read_text())
     assert record["draft_cost"] == pytest.approx(expected) and expected != 0.2
+    assert record["serving"] == PROFILE["serving"]
     write_parameters({"calibrate": {"decoding": "branches", "draft_cost": None, "branch_hit": 0.7}})
     run_calibrate("--device", "device.json", "--latency", "latency")
     measured = profile.table("target").axes["context"]

@@ -13,10 +13,13 @@ from predictors.bundle import CARD, TENSORS, bundle_hash, read_bundle
 from predictors.contract import ContractError
 from predictors.controllers import CONTROLLERS, build_controller
 from predictors.controllers.hrad import HRAD
+from predictors.latency.serving import Serving
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import Root
 from predictors.training.label_table import read_labels
+from runtime.serving_record import read_serving
+from tests.pipelines.hand_made_profile import PROFILE
 from tests.predictors_training.synthetic import EMBEDDING, HIDDEN, LAYERS, stage, write_parameters
 
 BUNDLE = Path("data/p/bundles/hrad")
@@ -113,6 +116,14 @@ def test_the_better_decision_on_validation_is_exported(copied, finished):
     export()
     assert read_bundle(BUNDLE).card["selection"]["predictor"] == worse
     assert f"{worse} decides best" in read_bundle(BUNDLE).card["selection"]["reason"]
+
+
+def test_the_card_says_how_the_pair_is_served_where_it_was_priced(copied):
+    assert "serving" not in read_bundle(BUNDLE).card  # calibrated at a given draft cost
+    for name in ("paper", "extended"):
+        edit(Path(f"data/p/calibration/{name}.json"), lambda r: r.update(serving=PROFILE["serving"]))
+    export()
+    assert read_serving(BUNDLE) == Serving.from_record(PROFILE["serving"], "serving")
 
 
 def test_the_card_is_a_function_of_contents(copied):

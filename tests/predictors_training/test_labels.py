@@ -105,7 +105,7 @@ def test_several_sets_are_one_table_and_one_contract(tmp_path):
         (lambda manifest: manifest.update(gamma_max=3), "other has gamma_max 3 and .*one 4"),
         (
             lambda manifest: manifest["contract"]["serving_range"].update(dtype="bfloat16"),
-            "one holds traces of float32 targets and .*other of bfloat16 ones: .*delete the folder .* traces\\) again",
+            "one holds traces of float32 targets and .*other of bfloat16 ones: .*delete the folder .*traces\\) again",
         ),
         (
             lambda manifest: manifest["contract"]["identity"]["target"].update(weights=[1.0, 9.0]),

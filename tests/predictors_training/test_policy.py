@@ -22,6 +22,7 @@ def test_a_policy_is_trained_on_all_sets(tmp_path, monkeypatch):
     stage("policy", *map(str, sets), "policy", "--device", "device.json", "--latency", "latency")
     card = read_bundle("policy").card
     assert card["decoder"] == {"preset": "specbranch", "gamma": PARAMETERS["labels"]["gamma"]}
+    assert card["serving"] == PROFILE["serving"]
     assert card["lineage"]["traces_sha256"] != TraceTable(sets[0]).manifest.content_hash
     assert learned_controller(read_bundle("policy")).gamma == PARAMETERS["labels"]["gamma"]
 
