@@ -11,6 +11,7 @@ from predictors.latency.soundness import (
     LEAST_COST_RATIO,
     MOST_ERROR,
     MOST_SPREAD,
+    MOST_SPREAD_BETWEEN,
     MOST_WAITING,
     NAMED,
     SHORT,
@@ -97,6 +98,14 @@ def test_the_spread_is_bounded_in_every_table(factor, count):
     found = findings(sound(reading=replace(wide, low=wide.median, high=high)))
     assert [one.place for one in found] == [place("reading", entropy=0)] * count
     assert all(f"spread {MOST_SPREAD * factor:.0%}, expected" in str(one) for one in found)
+
+
+def test_cells_of_two_processes_may_spread_further():
+    wide = table({"bytes": (64,)}, [1.0])
+    for most, count in ((MOST_SPREAD_BETWEEN - 0.01, 0), (MOST_SPREAD_BETWEEN + 0.01, 1)):
+        made = replace(wide, low=wide.median, high=wide.median * (1 + most))
+        assert len(findings(sound(transfer=made))) == count
+        assert len(findings(sound(predictor=replace(made, axes={"features": (64,)})))) == 1
 
 
 def test_microseconds_may_spread():

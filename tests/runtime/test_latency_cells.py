@@ -3,7 +3,8 @@
 from itertools import count
 from random import Random
 
-from runtime.latency import Cell, sweep, tables_of
+from runtime.latency import Cell, replaced, share_waited, sweep, tables_of
+from runtime.latency.contention import seconds_waited
 
 
 def fake_cells(log, number=12, sizes=(3, 4)):
@@ -70,3 +71,28 @@ def test_a_cell_of_two_tables_gives_a_row_to_each():
     cell = Cell(("drawing", "verification"), {"drafted": 2}, lambda: (1.0, 2.0))
     rows = sweep([cell], Random(0), 0, 2, lambda: None)
     assert {row["table"]: row["seconds"] for row in rows} == {"drawing": [1.0, 1.0], "verification": [2.0, 2.0]}
+
+
+def row(table, place, seconds, waited=0.0, lasted=1.0):
+    return {"table": table, "at": {"rows": place}, "seconds": seconds, "waited": waited, "lasted": lasted}
+
+
+def test_a_cells_new_calls_replace_its_old_ones_and_no_others():
+    rows = [row("draft", place, [float(place)]) for place in (1, 2, 1, 2)]
+    again = [row("draft", 2, [8.0]), row("draft", 2, [9.0])]
+    table = tables_of(replaced(rows, again))["draft"]
+    assert table.calls == 2 and table.median.tolist() == [1.0, 8.5]
+
+
+def test_the_share_waited_is_that_of_visits_without_processes_of_our_own():
+    rows = [row("draft", 1, [1.0], 0.1, 0.5), row("target", 1, [1.0], 0.3, 1.5), row("beside_draft", 1, [1.0], 9.0)]
+    assert share_waited(rows) == 0.4 / 2.0
+    assert share_waited(rows[-1:]) == 0.0
+
+
+def test_the_scheduler_is_asked_of_every_thread(tmp_path):
+    for thread, text in (("7", "5000000000 1500000000 12\n"), ("8", "1 250000000 1\n")):
+        (tmp_path / thread).mkdir()
+        (tmp_path / thread / "schedstat").write_text(text)
+    assert seconds_waited(tmp_path) == 1.75
+    assert seconds_waited(tmp_path / "no such system") == 0.0

@@ -23,6 +23,7 @@ from runtime.latency import LatencyConfig
         ({"branch_rows": (0, 1)}, "branch_rows must be ascending numbers >= 1"),
         ({"calls": 0}, "calls must be >= 1"),
         ({"visits": 0}, "visits must be >= 1"),
+        ({"repairs": -1}, "repairs must be >= 0"),
         ({"warmup": -1}, "warmup must be >= 0"),
     ],
 )

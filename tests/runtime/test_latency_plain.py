@@ -1,0 +1,38 @@
+"""Cells of plain decoding: the real decoder, behind the context they name."""
+
+import torch
+
+from runtime import ModelPair
+from runtime.latency import plain as module
+from runtime.latency.plain import TOKENS, plain_cells
+from tests.toys import tiny_llama
+
+CONTEXT = 12
+
+
+def cells(context=CONTEXT):
+    pair = ModelPair(target=tiny_llama(32, seed=0, layers=2), draft=tiny_llama(32, seed=1, layers=1))
+    return pair, plain_cells(pair, context, torch.Generator().manual_seed(0))
+
+
+def test_a_call_times_some_tokens_and_requests_begin_anew_before_they_end(monkeypatch):
+    monkeypatch.setattr(module, "LONGEST", 12)  # the prefill's, and twice one untimed and four timed
+    pair, (cell,) = cells()
+    assert (cell.tables, cell.at) == (("plain",), {"context": CONTEXT})
+    opened, real = [], pair.target.open
+    monkeypatch.setattr(pair.target, "open", lambda *given: opened.append(given) or real(*given))
+    work = []
+    monkeypatch.setattr(module, "seconds_of", lambda run, device: work.append(run()) or 6.0)
+    for _ in range(4):
+        cell.before()
+        assert cell.measure() == (6.0 / TOKENS,)
+    assert len(work) == 4 and len(opened) == 2, "two calls fit a request"
+
+
+def test_there_is_no_cell_where_the_target_holds_too_little():
+    pair, _ = cells()
+    limit = pair.target.context_limit
+    assert [len(plain_cells(pair, limit - room, torch.Generator())) for room in (2, 3)] == [0, 1]
+    (cell,) = plain_cells(pair, limit - 3, torch.Generator())
+    cell.before()
+    assert cell.measure()[0] > 0
