@@ -62,7 +62,7 @@ def test_candidates_are_ranked_by_what_was_replayed(replayed):
 def test_edits_have_no_say_in_the_ranking(replayed):
     places = [replayed / name for name in ("replay", "guessers", "selectors")]
     found = candidates(*places, "T=0")
-    write_replay(replayed / "replay", {"chain-1": 9.0})
+    write_replay(replayed / "replay", edits={"chain-1": 9.0})
     assert candidates(*places, "T=0") == found
     table = pd.read_parquet(replayed / "replay" / "replay.parquet")
     table.replace({"slice": {"edit": "code"}}).to_parquet(replayed / "replay" / "replay.parquet")
