@@ -193,3 +193,12 @@ def test_a_profile_without_passes_is_refused(data):
     profile = read_profile(another(data, record={**PROFILE, "tables": tables}))
     with pytest.raises(ValueError, match=r"the profile of others has no table 'target'.*dvc repro"):
         latency_table(profile)
+
+
+def test_a_noisy_profile_is_called_that(data, capsys):
+    assert "noise" not in shown(capsys, data)
+    path = another(data, record={**PROFILE, "noise": ["draft rows=1: spread 85%"]})
+    cli.main(["latency", str(path)])
+    captured = capsys.readouterr()
+    assert "noise: draft rows=1: spread 85%" in captured.out
+    assert "warning: toy-1c was noisy when the latency profile of others" in captured.err

@@ -197,3 +197,15 @@ def test_the_figure_has_every_setting(record):
 def test_bars_in_words(row, bar, measured):
     assert (bar_text(row), measured_text(row)) == (bar, measured)
     assert row["met"]
+
+
+def test_predictions_far_off_the_clock_are_none(benchmark, profile, record):
+    assert record["prediction"]["apart"] is None and record["warning"] is None
+    fast = {name: dataclasses.replace(t, **_others(t)) for name, t in profile.tables.items()}
+    made = LatencyReport(benchmark, dataclasses.replace(profile, tables=fast, noise=("draft rows=1: loud",))).build()
+    assert "do not belong together" in made["prediction"]["apart"]
+    assert "toy-1c was noisy" in made["warning"] and made["noise"] == ["draft rows=1: loud"]
+
+
+def _others(made, factor=1e-3):
+    return {name: getattr(made, name) * factor for name in ("low", "median", "high")}

@@ -305,3 +305,26 @@ def test_bad_parameters_are_named():
     ):
         with pytest.raises(ValueError, match=words):
             ReplayConfig(**{name: value})
+
+
+def test_who_knows_the_outcome_below_the_static_chain_is_an_error_and_no_figure(tmp_path):
+    write_replay(tmp_path)
+    results = read_replay(tmp_path, {})
+    oracle = results.decoding["drafter"] == ORACLE
+    results.decoding.loc[oracle, "seconds"] *= 200 / 159  # a static chain is at 160 of these 200
+    with pytest.raises(
+        ValueError, match=r"T=0, all: .* 106 tokens/s, below the static chain's 106.7 \(chain-3\).*latency@"
+    ):
+        ReplayReport(results, replicates=50, seed=0).timing()
+
+
+def test_replay_that_is_far_off_the_clock_is_called_that_and_given_no_figure(tmp_path):
+    write_replay(tmp_path)
+    measured = pd.read_parquet(tmp_path / REPLAYED)
+    measured.loc[measured["drafter"] == PLAIN, "seconds"] /= 10  # on the clock nothing speeds plain decoding up
+    results = read_replay(tmp_path, {"benchmark": measured[measured["family"].isin([PLAIN, "chain"])]})
+    report = ReplayReport(results, replicates=50, seed=0)
+    quality, timing = report.quality(), report.timing()
+    assert timing["settings"][0]["agreement"]["benchmark"]["median_error"] > 5
+    _, said = sentences(quality, timing)
+    assert "do not belong together" in said and "latency@PAIR" in said and "900%" not in said

@@ -112,6 +112,20 @@ def test_a_missing_profile_leaves_its_sections_out(report_inputs, tmp_path, monk
     assert json.loads((folder / "timing.json").read_text())["latency"] is None
 
 
+def test_a_noisy_profile_is_named_at_the_pages_top_and_in_its_section(report_inputs, report_folder, tmp_path, capsys):
+    assert '<p class="noisy">' not in (report_folder / "index.html").read_text()
+    path = report_inputs / "latency" / "toy-1c.json"
+    quiet = path.read_text()
+    try:
+        path.write_text(json.dumps({**json.loads(quiet), "noise": ["draft rows=1: spread 85%"]}))
+        text = (stage(report_inputs, tmp_path) / "index.html").read_text()
+    finally:
+        path.write_text(quiet)
+    banner, verdict = text.index("toy-1c was noisy"), text.index('<section class="verdict">')
+    assert banner < verdict < text.index("<li>draft rows=1: spread 85%</li>")
+    assert "warning: toy-1c was noisy" in capsys.readouterr().err
+
+
 def test_section_on_verification_rules(report_folder, report_timing, report_quality):
     text = (report_folder / "index.html").read_text()
     assert "Which verification rule" in text
