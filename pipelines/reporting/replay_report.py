@@ -165,7 +165,7 @@ def _require_oracle_above(where: str, static: str, base: pd.DataFrame, oracle: p
     if above < below * (1 - ROUNDING):
         raise ValueError(
             f"{where}: replay gives who knows the outcome {above:.4g} tokens/s, below the static chain's {below:.4g} ({static}), "
-            "which cannot be. Measure the profile again and replay by it: dvc repro --force --single-item latency@PAIR, then dvc repro replay@PAIR."
+            "which cannot be. Measure the profile again and replay by it: dvc repro -sf latency@PAIR, then dvc repro replay@PAIR."
         )
 
 

@@ -102,7 +102,7 @@ def noise_warning(profile: LatencyProfile) -> str | None:
     return (
         f"{device} was noisy when the latency profile of {profile.pair} was measured "
         f"({'; '.join([*profile.noise[:NAMED], *more])}): prices are uncertain. "
-        f"Run dvc repro --force --single-item latency@{profile.pair} while nothing else runs there."
+        f"Run dvc repro -sf latency@{profile.pair} while nothing else runs there."
     )
 
 

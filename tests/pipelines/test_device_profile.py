@@ -14,6 +14,4 @@ def test_a_noisy_profile_is_named_where_it_is_read_and_a_sound_one_is_not(tmp_pa
     assert capsys.readouterr().err == ""
     assert read_device_profile(tmp_path, "loud").noise == ("draft rows=1: spread 85%",)
     (line,) = capsys.readouterr().err.splitlines()
-    assert (
-        line.startswith("warning: ") and "spread 85%" in line and "dvc repro --force --single-item latency@toy" in line
-    )
+    assert line.startswith("warning: ") and "spread 85%" in line and "dvc repro -sf latency@toy" in line

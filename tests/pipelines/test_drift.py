@@ -156,7 +156,7 @@ def test_the_retraining_line_hides_no_failure(drifts, retrains, ends):
     assert line.split("; ", 1)[1] in (Path(__file__).parents[2] / "README.md").read_text()
     tools = f"draftwright() {{ return {drifts}; }}\ndvc() {{ echo $*; return {retrains}; }}\n"
     done = subprocess.run(["sh", "-c", tools + line], capture_output=True, text=True, check=False)
-    retrained = ["repro --force --single-item prompts@PAIR", "repro"][: 1 if retrains else 2]
+    retrained = ["repro -sf prompts@PAIR", "repro"][: 1 if retrains else 2]
     assert done.returncode == ends and done.stdout.splitlines() == (retrained if drifts == DRIFT else [])
 
 

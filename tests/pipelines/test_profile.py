@@ -245,7 +245,7 @@ def test_what_stays_unsound_is_named_in_the_profile_and_on_the_terminal(tmp_path
     for words in (
         "warning: toy-1c was noisy",
         "target context=4 tokens=2",
-        "dvc repro --force --single-item latency@p",
+        "dvc repro -sf latency@p",
     ):
         assert words in error
 
