@@ -30,7 +30,7 @@ windows of 24 or 64 requests of the other half, --false-alarm 0.01 flagged
 Exit codes: 0 no drift, 3 drift, 4 too few requests or no reference. Where the pair's prompts come from a file that holds recent
 ones, this retrains on them in a script:
 
-    draftwright drift --bundle DIR --records FILE; case $? in 0) ;; 3) dvc repro -sf prompts@PAIR && dvc repro ;; *) exit 1 ;; esac
+    draftwright drift --bundle DIR --records LOG; case $? in 0) ;; 3) dvc repro -sf prompts@PAIR && dvc repro ;; *) exit 1 ;; esac
 """
 
 import argparse
