@@ -4,6 +4,7 @@ A bundle of kind ``auto`` names a decoder for each of several sampling settings,
 below its own; each is loaded as if by itself.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 from predictors.bundle import AUTO, Bundle, bundle_hash, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS
-from predictors.latency import read_profile
+from predictors.latency import LatencyProfile, read_profile
+from predictors.latency.soundness import noise_warning
 from predictors.sampling import SamplingSettings
 from runtime.build import build_decoder, built
 from runtime.decoding.base import Decoder
@@ -104,10 +106,19 @@ def _loaded(
     config = expanded(given if "preset" in given else loaded.card["decoder"] | given)
     controller = CONTROLLERS[kind].from_bundle(loaded)
     if latency is not None:
-        controller = controller.at_latency(read_profile(latency), reprice)
+        controller = controller.at_latency(_profile(latency), reprice)
     elif reprice:
         raise ValueError("reprice=True needs the latency profile to take prices from: name its file as latency.")
     return built(pair, config, controller, f"{bundle}: card.json: decoder")
+
+
+def _profile(path: str | Path) -> LatencyProfile:
+    """The profile in ``path``; warns where it was measured on a busy machine."""
+    profile = read_profile(path)
+    warning = noise_warning(profile)
+    if warning is not None:
+        warnings.warn(warning, stacklevel=5)
+    return profile
 
 
 def _routed(

@@ -1,5 +1,6 @@
 """The delayed-tree selector as it is served: its features, network and prices, when it stands aside, what is refused."""
 
+import dataclasses
 import json
 import warnings
 
@@ -158,6 +159,9 @@ def test_a_machine_of_other_prices(pair, tmp_path):
     assert np.ptp(repriced.prices.at(10)) > 0 == np.ptp(as_exported.prices.at(10))
     with pytest.raises(ValueError, match="needs the latency profile"):
         load_decoder(folder, pair, reprice=True)
+    file.write_text(json.dumps(dataclasses.replace(PROFILE, noise=("cell 0",)).to_record()))
+    with pytest.warns(UserWarning, match="was noisy when the latency profile of toy was measured .cell 0."):
+        load_decoder(folder, pair, latency=file, reprice=True)
 
 
 def test_features_are_the_state_and_the_scalars():
