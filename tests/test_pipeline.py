@@ -1,5 +1,10 @@
-"""dvc.yaml and params.yaml hold together: declared code exists, imported code is declared, sections parse."""
+"""dvc.yaml and params.yaml hold together: declared code exists, imported code is declared, commands and
+sections parse."""
 
+import argparse
+import re
+import shlex
+from importlib import import_module
 from pathlib import Path
 
 import grimp
@@ -56,6 +61,31 @@ def test_a_stage_declares_the_code_it_imports(stage, imports):
     used = {name for name in used if path_of(name).name != "__init__.py"}
     missing = [name for name in used if not any(path_of(name).is_relative_to(dep) for dep in declared)]
     assert not missing, f"{stage}: {sorted(missing)}"
+
+
+class ParsedError(Exception):
+    """The command line was taken; nothing is to be run."""
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_commands_are_what_their_stages_take(stage, monkeypatch):
+    """Every argument that a stage needs is given, and no other."""
+    filled = re.sub(r"\$\{[^}]*\}", "x", body(stage)["cmd"].removeprefix("python -m "))
+    name, *arguments = shlex.split(filled)
+    module, parse = import_module(name), argparse.ArgumentParser.parse_args
+
+    def parsed(parser):
+        parse(parser, arguments)
+        raise ParsedError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed)
+    with pytest.raises(ParsedError):
+        if hasattr(module, "add_arguments"):
+            parser = argparse.ArgumentParser()
+            module.add_arguments(parser)
+            parser.parse_args()
+        else:
+            module.main()
 
 
 def test_commands_name_their_inputs_and_outputs():
