@@ -322,8 +322,10 @@ def test_edit_is_no_slice_of_the_mix_nor_of_documents(jsonl, tokenizer):
 def test_the_reserve_is_not_collected(edited, tmp_path, monkeypatch):
     """A twin that reads every split finds the reserve's prompts in the file."""
     write_prompts(tmp_path / "prompts.parquet", edited)
-    monkeypatch.setattr(traces, "read_pair", lambda folder: SimpleNamespace(target="t", draft="d", tokenizer="t"))
+    monkeypatch.setattr(
+        traces, "read_pair", lambda folder: SimpleNamespace(target="t", draft="d", tokenizer="t", dtype="float32")
+    )
     monkeypatch.setattr(traces.ModelPair, "load", lambda *_, **__: None)
-    _, prompts, _ = traces.open_collection(SimpleNamespace(pair_folder=tmp_path, prompts=tmp_path), 1, "float32")
+    _, prompts, _ = traces.open_collection(SimpleNamespace(pair_folder=tmp_path, prompts=tmp_path), 1)
     assert {prompt.split for prompt in prompts} == {"train", "validation", "test"}
     assert {prompt.split for split in stage.SPLITS for prompt in read_prompts(tmp_path, split)} == {*stage.SPLITS}

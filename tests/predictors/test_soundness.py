@@ -149,7 +149,7 @@ def test_the_warning_names_device_pair_the_first_findings_and_the_remedy():
         "toy-1c was noisy",
         "of toys",
         "cell 0; cell 1; cell 2; 2 more",
-        "dvc repro --force -sf latency@toys",
+        "dvc repro -sf latency@toys",
     ):
         assert words in warning
     assert "more" not in noise_warning(replace(loud, noise=("cell 0",)))
