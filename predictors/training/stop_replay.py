@@ -87,7 +87,8 @@ class StopReplay:
         return self._outcome(*_ends(largest_RG, epsilon, 1))
 
     def perfect(self) -> Outcome:
-        """Submits what is worth most, known beforehand."""
+        """Submits what is worth most, known beforehand: of one setting's rounds no static length is worth more, at whatever
+        costs, as every one of them was open to it in every round."""
         lengths_M = np.arange(self.costs.rounds_SM.shape[1])
         tokens_RM = np.minimum(self.rounds.accepted_R[:, None], lengths_M) + 1.0
         return self._outcome(oracle_places(tokens_RM, self.costs.rounds_SM[self.rounds.setting_R]))

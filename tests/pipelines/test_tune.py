@@ -153,7 +153,7 @@ def test_it_ends_when_time_is_up(clockwork):
     assert decoded.count("a") == 1 and len(made.turns) == 1
 
 
-def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch):
+def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch, capsys):
     args = toy_bench(tmp_path, "unused", {})
     section = {
         "temperatures": [0.0],
@@ -184,12 +184,14 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch):
     write_json(provenance, {"bundles_sha256": {"hrad": "another"}})
     with pytest.raises(ValueError, match="hrad: other content than was replayed"):
         tune.run(args)
-    write_json(provenance, {"bundles_sha256": {"hrad": bundle_hash(tmp_path / "bundles" / "hrad")}})
+    known = {"hrad": bundle_hash(tmp_path / "bundles" / "hrad")}
+    write_json(provenance, {"bundles_sha256": known, "noise": "toy-1c was noisy"})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tune.run(args)
     (choice,) = json.loads((tmp_path / "tuning" / "toy-1c" / CHOICES).read_text())
     assert choice["winner"] == "hrad" and choice["static"] in ("chain-1", "chain-3")
+    assert "warning: toy-1c was noisy" in capsys.readouterr().err
     timed = pd.read_parquet(tmp_path / "tuning" / "toy-1c" / DECODING)
     assert set(timed[timed["split"] == "test"]["drafter"]) == {"hrad", choice["static"], PLAIN}
     card = read_bundle(tmp_path / "bundles" / "auto").card

@@ -147,6 +147,15 @@ def test_outcomes_by_hand():
     assert replay.perfect().submitted.tolist() == [1, 6]
 
 
+def test_no_static_length_beats_the_perfect_rule_whatever_rounds_cost():
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        costs = StopCosts(random.exponential(size=(1, GAMMA + 1)) + 1e-3, COST.draft_S, COST.question)
+        replay = StopReplay(rounds_of(random.integers(0, GAMMA + 1, 50)), costs)
+        best = max(replay.static(length).throughput for length in range(GAMMA + 1))
+        assert replay.perfect().throughput >= best * (1 - 1e-12)
+
+
 @pytest.mark.parametrize("inputs", ["law", "before", "behind"])
 def test_replay_submits_what_a_served_session_does(inputs):
     """For random chances and every kind of rule, step by step through the hooks that a chain asks."""

@@ -156,6 +156,7 @@ def test_all_tables_have_all_their_cells(no_child, compact):
         "branch_verdict": {"candidates": [1, 4], **sampled},
         "guessing": {"guessed": [2, 9]},
         "reading": {"entropy": [0, 1]},
+        "plain": {"context": [90]},
         "predictor": {"features": [16, 32]},
         "selection": {"features": [0, 96]},
         "stopping": {"features": [11, 32]},
