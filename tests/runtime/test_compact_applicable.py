@@ -219,5 +219,7 @@ def test_tied_ends_are_no_obstacle():
 
 
 def test_an_unknown_forward_is_refused():
-    with pytest.raises(ValueError, match="forward 'fast' is unknown; use auto, compact, recorded, hugging_face"):
+    with pytest.raises(
+        ValueError, match="forward 'fast' is unknown; use auto, compact, packed, recorded, hugging_face"
+    ):
         CausalLanguageModel(tiny_llama(), "fast")
