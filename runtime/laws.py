@@ -2,9 +2,10 @@
 
     p = softmax(top_p(top_k(logits / T)))        T = 0: the exact one-hot of the first maximal logit
 
-Computed in promote_types(logits.dtype, float32), so bfloat16 logits never give bfloat16 probabilities. A law is divided by the float64 sum of
-its entries: softmax's own, over 50,000 tokens on a CPU with AVX2, is off by 1e-6, and the outcome of a verdict on two close laws was off
-by 4e-5 (now 1e-6). The filters keep the same tokens as Hugging Face's logits processors. Shape suffixes: ... any rows, V vocabulary.
+Computed in promote_types(logits.dtype, float32), so bfloat16 logits never give bfloat16 probabilities. A law is divided by the
+float64 sum of its entries: softmax's own, over 50,000 tokens on a CPU with AVX2, is off by 1e-6, and the outcome of a verdict on
+two close laws was off by 4e-5 (now 1e-6). The filters keep the same tokens as Hugging Face's logits processors. Shape suffixes:
+... any rows, V vocabulary.
 """
 
 import torch
