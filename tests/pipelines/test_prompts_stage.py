@@ -11,7 +11,6 @@ from pipelines.builtin.corpus import BuiltinCorpus
 from pipelines.documents import Source
 from pipelines.edits import EditParameters, revised
 from pipelines.pair_folder import read_facts
-from pipelines.parameters import load_parameters
 from pipelines.prompt_table import EDIT, read_prompts, write_prompts
 from pipelines.prompts import Mix, PromptParameters, draw_prompts, run
 from pipelines.shares import Shares
@@ -193,50 +192,6 @@ def test_stage_writes_what_read_prompts_reads(run_pair, save_model, jsonl, tmp_p
     assert len(read_prompts(tmp_path / "one", "train", limit=2)) == 2
     with pytest.raises(ValueError, match=r"split 'dev' is unknown\. Splits: train, validation, test, reserve"):
         read_prompts(tmp_path / "one", "dev")
-
-
-def test_missing_inputs_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="run the prompts stage first"):
-        read_prompts(tmp_path, "train")
-    with pytest.raises(FileNotFoundError, match="pair stage has not finished"):
-        read_facts(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ("{sources: [{kind: builtin, name: s}], sede: 1}", r"unknown key 'sede'\. Did you mean 'seed'"),
-        (
-            "{sources: [{kind: builtin, name: s, colum: a}]}",
-            r"sources\[0\]: unknown key 'colum'\. Did you mean 'column'",
-        ),
-        ("{sources: []}", "at least one source"),
-        (
-            "{sources: [{kind: builtin, name: s}], edit: {test: 3}}",
-            "edit asks for prompts, but no source names 'edits'",
-        ),
-        (
-            "{sources: [{kind: builtin, name: s, edits: {code: all}}]}",
-            "edits of slice 'code' as of 'all': use code or prose",
-        ),
-        (
-            "{sources: [{kind: file, path: a, name: s, chat: true, edits: {s: code}}]}",
-            "edits cannot be made of conversations",
-        ),
-        ("{sources: [{kind: builtin, name: s}], test_share: 0.2}", "unknown key 'test_share'"),
-        (
-            "{sources: [{kind: builtin, name: s}], shares: {pair: 0.5, train: 0.2, validation: 0.1, test: 0.1, reserve: 0.1}}",
-            "shares.pair must be 0 here",
-        ),
-        ("{sources: [{kind: builtin, name: s}, {kind: builtin, name: s}]}", "different names"),
-        ("{sources: [{kind: builtin, name: s}], min_tokens: 9, max_tokens: 8}", "min_tokens <= max_tokens"),
-    ],
-)
-def test_wrong_parameters_are_refused(tmp_path, section, message):
-    path = tmp_path / "params.yaml"
-    path.write_text(f"pairs: {{p: {{prompts: {section}}}}}")
-    with pytest.raises(ValueError, match=message):
-        load_parameters(PromptParameters, "p", "prompts", path)
 
 
 def with_edits(**changes) -> PromptParameters:
