@@ -1,0 +1,107 @@
+"""The one clock: arms decode prompts, interleaved and paired, and every decode becomes a row.
+
+A *block* is one prompt at one sampling setting and one repeat: its arms decode one after the other, in an order drawn anew from the
+seed. All draw with one seed, which no arm's name enters; above temperature 0 those that can be are led along one text of the
+target's own (`pipelines.measuring.led`), so that they emit the same tokens.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Protocol
+
+from pipelines.measuring.arm_builder import TimedArm
+from pipelines.measuring.arms import Run
+from pipelines.measuring.blocks import Blocks
+from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.seeds import seed_of
+from pipelines.measuring.tables import measured
+from pipelines.prompt_table import Prompt
+from predictors.sampling import SamplingSettings
+
+Planned = Iterable[tuple[Prompt, Sequence[TimedArm]]]
+Decode = Callable[[], Run]
+
+
+class Leading(Protocol):
+    """Gives every arm of a block one text, as far as it can be led along it."""
+
+    def block(self, prompt: Prompt, settings: SamplingSettings, seed: int) -> "LedBlock": ...
+
+
+class LedBlock(Protocol):
+    """One prompt, one setting, one repeat."""
+
+    def decode(self, arm: TimedArm) -> Decode | None:
+        """A decode led along the block's text, prepared and not yet run; ``None`` for an arm that cannot be led."""
+        ...
+
+
+@dataclass
+class Harness:
+    """Times arms at ``settings``, each decode ``repeats`` times; ``blocks`` keeps what is finished and moves its bar."""
+
+    blocks: Blocks
+    settings: Sequence[SamplingSettings]
+    seed: int = 0
+    repeats: int = 1
+    leading: Leading | None = None
+
+    def warm_up(self, arms: Mapping[str, TimedArm], prompt: Prompt) -> None:
+        """Every arm once, unrecorded, at the last of the settings that it is timed at."""
+        for name, arm in arms.items():
+            self.blocks.bar.set_postfix_str(f"warm-up {name}")
+            settings = [one for one in self.settings if arm.at(one.temperature)]
+            if settings:
+                arm.run(prompt.tokens, settings[-1], 0)
+
+    def time(self, split: str, planned: Planned, share: float = 1.0) -> Rows:
+        """A row for each decode, with its rounds under ``by_round``; ends early once ``share`` of the time allowed has passed."""
+        plans = {prompt.id: (prompt, arms) for prompt, arms in planned}
+        rows: Rows = []
+        for prompt in self.blocks.within(share, [prompt for prompt, _ in plans.values()]):
+            for settings in self.settings:
+                arms = [arm for arm in plans[prompt.id][1] if arm.at(settings.temperature)]
+                for repeat in range(self.repeats):
+                    key = f"{split}/{prompt.id}/{settings.name}/{repeat}"
+                    rows += self.blocks.once(key, len(arms), partial(self._block, split, prompt, settings, repeat, arms))
+        return rows
+
+    def _block(
+        self, split: str, prompt: Prompt, settings: SamplingSettings, repeat: int, arms: Sequence[TimedArm]
+    ) -> Rows:
+        text = f"{self.seed}/{prompt.id}/{settings.name}"  # repeats go over the same text
+        seed, block = seed_of(text), f"{split}/{prompt.id}/{settings.name}/{repeat}"
+        led = None if self.leading is None or settings.greedy else self.leading.block(prompt, settings, seed)
+        where = {"split": split, "temperature": settings.temperature, "repeat": repeat, "block": block, "seed": seed}
+        where |= {"prompt": prompt.id, "document": prompt.document, "slice": prompt.slice}
+        rows = []
+        for order, arm in enumerate(random.Random(f"{text}/{repeat}").sample(list(arms), len(arms))):
+            self.blocks.bar.set_postfix_str(f"{split}, {settings.name}, {arm.name}")
+            decode = None if led is None else led.decode(arm)
+            run, seconds = timed(decode or partial(arm.run, prompt.tokens, settings, seed))
+            who = {"arm": arm.name, "family": arm.family, "verifier": arm.verifier, "order": order}
+            sizes = {"prompt_tokens": len(prompt.tokens), "led": decode is not None}
+            rows.append({**where, **who, **sizes, **measured(run, seconds)})
+            self.blocks.bar.update()
+        return rows
+
+
+def timed(decode: Decode) -> tuple[Run, float]:
+    """One decode and the seconds it took."""
+    start = perf_counter()
+    run = decode()
+    return run, perf_counter() - start
+
+
+def tokens_per_second(rows: Rows, arm: str, temperature: float) -> float:
+    """Total tokens over total seconds of an arm, at each prompt's fastest repeat; NaN where it was not timed."""
+    fastest: dict[str, tuple[float, int]] = {}
+    for row in rows:
+        if row["arm"] == arm and row["temperature"] == temperature:
+            run = (row["seconds"], row["tokens"])
+            fastest[row["prompt"]] = min(run, fastest.get(row["prompt"], run))
+    seconds = sum(seconds for seconds, _ in fastest.values())
+    return sum(tokens for _, tokens in fastest.values()) / seconds if seconds else float("nan")
