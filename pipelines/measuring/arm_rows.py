@@ -1,4 +1,5 @@
-"""Rows of the table of arms in the parameter file. A row with values under ``each`` is several arms, one for every combination.
+"""Rows of the table of arms in the parameter file. A row with values under ``each`` is several arms, one for every combination; one
+with ``cases`` is one for each of them.
 
     {name: "chain-{gamma}", family: chain, each: {gamma: [2, 4]}, always: true, choose: true,
      decoder: {method: speculative, drafter: {kind: chain, gamma: "{gamma}"}, verifier: block}}
@@ -14,12 +15,13 @@ from itertools import product
 from typing import Any
 
 HUGGING_FACE = ("generate", "assisted", "prompt_lookup")
+FILLED = ("name", "decoder", "bundle", "options", "if_unasked")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
 class ArmRow:
-    """One way of decoding, or one for each combination of ``each``.
+    """One way of decoding, or one for each of ``cases`` and each combination of ``each``.
 
     Parameters
     ----------
@@ -51,6 +53,7 @@ class ArmRow:
     hugging_face: str | None = None
     options: dict | None = None
     each: dict | None = None
+    cases: tuple[dict, ...] | None = None
     temperatures: tuple[float, ...] | None = None
     choose: bool = False
     always: bool = False
@@ -93,10 +96,9 @@ def expanded(rows: Iterable[ArmRow], bundles: str) -> list[ArmRow]:
 
 def _arms_of(row: ArmRow, bundles: str) -> Iterator[ArmRow]:
     each = row.each or {}
-    for values in product(*each.values()):
-        known = {"bundles": bundles, **dict(zip(each, values, strict=True))}
-        filled = {name: _filled(getattr(row, name), known, row.name) for name in ("name", "decoder", "options")}
-        yield replace(row, each=None, **filled)
+    for case, values in product(row.cases or ({},), product(*each.values())):
+        known = {"bundles": bundles, **case, **dict(zip(each, values, strict=True))}
+        yield replace(row, each=None, cases=None, **{name: _filled(getattr(row, name), known, row.name) for name in FILLED})
 
 
 def _filled(value: Any, known: Mapping[str, Any], arm: str) -> Any:
@@ -117,4 +119,6 @@ def _filled(value: Any, known: Mapping[str, Any], arm: str) -> Any:
 
 
 def _brief(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ".".join(map(_brief, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
