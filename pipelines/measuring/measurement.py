@@ -28,7 +28,7 @@ from predictors.sampling import SamplingSettings
 from runtime import Randomness
 from runtime.decoding.sequential import SequentialDecoder
 
-FAMILIES = {CHAIN: "static", CONFIDENCE: "confidence"}  # what is chosen on validation prompts, by prefix of the arm
+FAMILIES = {f"{CHAIN}-": "static", f"{CONFIDENCE}-": "confidence"}  # what is chosen on validation prompts, by prefix of the arm
 VALIDATION_SHARE, TEST_SHARE, REPLAY_SHARE = 0.3, 0.9, 1.0  # of max_minutes, when these phases have to end
 
 
