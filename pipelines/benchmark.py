@@ -18,6 +18,7 @@ from pipelines.measuring.names import (
     HF_ASSISTED,
     HF_PLAIN,
     HRAD,
+    LENGTH,
     MEASUREMENTS,
     PLAIN,
     PROVENANCE,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pipelines.measuring.timelines import Timelines
 
 MORE_ARMS = 5  # static branch-parallel ones that are chosen, and those with a draft process
-BUNDLES = (HRAD, "length", SPECBRANCH, WITHOUT_BRANCHES)  # arms from exported bundles: each the name of a folder
+BUNDLES = (HRAD, LENGTH, SPECBRANCH, WITHOUT_BRANCHES)  # arms from exported bundles: each the name of a folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

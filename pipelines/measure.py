@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.measuring.bench import Bench, add_bench_arguments, open_bench
 from pipelines.measuring.names import (
-    DECODES,
+    DECODES_FILE,
     FINDINGS,
-    LOOP,
+    LOOP_FILE,
     PLAIN,
     PROVENANCE,
-    ROUNDS,
+    ROUNDS_FILE,
     TEST,
     TIMELINES,
     VALIDATION,
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from pipelines.measuring.harness import apart
     from pipelines.measuring.led import Leader
     from pipelines.measuring.measurement import MeasureConfig, Measurement
     from pipelines.measuring.tables import write_decodes, write_loop, write_rounds
@@ -63,9 +64,10 @@ def run(args: argparse.Namespace) -> None:
     findings["notes"] = sorted({str(one.message) for one in caught if one.category is UserWarning}) + _bypassed(rows)
     findings["notes"] += [f"no bundle {name}: its arms are left out" for name in measurement.missing]
     findings["bundles"] = _facts(config, args.bundles)
-    write_decodes(bench.folder / DECODES, args.pair, rows)
-    write_rounds(bench.folder / ROUNDS, rows)
-    write_loop(bench.folder / LOOP, loop)
+    decodes, rounds = apart(rows)
+    write_decodes(bench.folder / DECODES_FILE, [{"pair": args.pair, **row} for row in decodes])
+    write_rounds(bench.folder / ROUNDS_FILE, rounds)
+    write_loop(bench.folder / LOOP_FILE, loop)
     write_json(bench.folder / FINDINGS, findings)
     write_json(bench.folder / TIMELINES, timelines)
     write_json(bench.folder / PROVENANCE, bench.origin(args.pair))

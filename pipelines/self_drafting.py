@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.measuring.self_drafting.names import DECODING, METHODS
+    from pipelines.measuring.names import METHODS
+    from pipelines.measuring.self_drafting.names import DECODING
     from pipelines.measuring.self_drafting.study import SelfDraftingConfig, SelfDraftingStudy
 
     config = load_parameters(SelfDraftingConfig, args.pair, "self_drafting", args.params)

@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.measuring.stopping.names import DECODING, STOPPERS
+    from pipelines.measuring.names import STOPPERS
+    from pipelines.measuring.stopping.names import DECODING
     from pipelines.measuring.stopping.study import StoppingConfig, StoppingStudy
 
     config = load_parameters(StoppingConfig, args.pair, "stopping", args.params)

@@ -19,7 +19,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from pipelines.measuring.branch_arms import LEARNED, branch_decoders
-from pipelines.measuring.names import CHAIN, CONFIDENCE, HF_FORWARD, PLAIN
+from pipelines.measuring.names import HF_FORWARD, PLAIN, chain_arm, confidence_arm
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
@@ -61,8 +61,8 @@ def build_decoders(
     if isinstance(pair.target, CausalLanguageModel) and pair.target.forward != "hugging_face":
         general = ModelPair(pair.target.model, forward="hugging_face")
         decoders[HF_FORWARD] = build_decoder(general, {"method": "autoregressive"})
-    decoders |= {f"{CHAIN}{gamma}": speculative(gamma, kind="fixed") for gamma in gammas}
-    decoders |= {f"{CONFIDENCE}{e:g}": speculative(longest, kind="confidence", epsilon=e) for e in epsilons}
+    decoders |= {chain_arm(gamma): speculative(gamma, kind="fixed") for gamma in gammas}
+    decoders |= {confidence_arm(e): speculative(longest, kind="confidence", epsilon=e) for e in epsilons}
     decoders["entropy"] = speculative(longest, kind="entropy")
     decoders |= {name: load_decoder(folder, pair) for name, folder in bundles.items() if name not in LEARNED}
     return decoders | branch_decoders(pair, branch_gammas, draft_stage_gammas, bundles)

@@ -17,10 +17,12 @@ from pipelines.measuring.arms import Run
 from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.seeds import seed_of
-from pipelines.measuring.tables import measured
+from pipelines.measuring.tables import measured, rounds_of
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 
+BY_ROUND = "by_round"
+OF_DECODE = ("arm", "split", "prompt", "temperature", "repeat", "block")  # in every row of a round, too
 Planned = Iterable[tuple[Prompt, Sequence[TimedArm]]]
 Decode = Callable[[], Run]
 
@@ -58,7 +60,7 @@ class Harness:
                 arm.run(prompt.tokens, settings[-1], 0)
 
     def time(self, split: str, planned: Planned, share: float = 1.0) -> Rows:
-        """A row for each decode, with its rounds under ``by_round``; ends early once ``share`` of the time allowed has passed."""
+        """A row for each decode, with its rounds under ``by_round`` (`apart`); ends early once ``share`` of the time allowed has passed."""
         plans = {prompt.id: (prompt, arms) for prompt, arms in planned}
         rows: Rows = []
         for prompt in self.blocks.within(share, [prompt for prompt, _ in plans.values()]):
@@ -84,7 +86,8 @@ class Harness:
             run, seconds = timed(decode or partial(arm.run, prompt.tokens, settings, seed))
             who = {"arm": arm.name, "family": arm.family, "verifier": arm.verifier, "order": order}
             sizes = {"prompt_tokens": len(prompt.tokens), "led": decode is not None}
-            rows.append({**where, **who, **sizes, **measured(run, seconds)})
+            rounds = {BY_ROUND: rounds_of(run, len(prompt.tokens))}
+            rows.append({**where, **who, **sizes, **measured(run, seconds), **rounds})
             self.blocks.bar.update()
         return rows
 
@@ -94,6 +97,13 @@ def timed(decode: Decode) -> tuple[Run, float]:
     start = perf_counter()
     run = decode()
     return run, perf_counter() - start
+
+
+def apart(rows: Rows) -> tuple[Rows, Rows]:
+    """Rows of decodes and rows of rounds, as their tables hold them."""
+    decodes = [{name: value for name, value in row.items() if name != BY_ROUND} for row in rows]
+    rounds = [{name: row[name] for name in OF_DECODE} | one for row in rows for one in row[BY_ROUND]]
+    return decodes, rounds
 
 
 def tokens_per_second(rows: Rows, arm: str, temperature: float) -> float:

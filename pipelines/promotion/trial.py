@@ -16,7 +16,7 @@ from pipelines.measuring.arm_study import ArmStudy, ArmStudyConfig
 from pipelines.measuring.arms import decoder_arm, hugging_face_arm
 from pipelines.measuring.exactness import GREEDY, first_difference
 from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.stopping.names import CHAIN
+from pipelines.measuring.names import CHAIN
 from pipelines.promotion.gate import Evidence
 from pipelines.promotion.names import BEST_STATIC
 from pipelines.prompt_table import Prompt

@@ -18,7 +18,7 @@ import pandas as pd
 
 from pipelines.measuring.names import PLAIN, on_virtual_clock
 from pipelines.measuring.replay.names import ORACLE
-from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, RULE
+from pipelines.measuring.names import CHAIN, CONFIDENCE, RULE
 from pipelines.prompt_table import EDIT
 from pipelines.reporting.bars import apart
 from pipelines.reporting.decoding_arms import DecodingArms

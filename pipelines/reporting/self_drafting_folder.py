@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from pipelines.measuring.names import PROVENANCE
-from pipelines.measuring.self_drafting.names import DECODING, METHODS
+from pipelines.measuring.names import METHODS
+from pipelines.measuring.self_drafting.names import DECODING
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipelines.measuring.names import PLAIN
-from pipelines.measuring.self_drafting.names import CALIBRATED, CHAIN, GIVEN, HUGGING_FACE, METHODS
+from pipelines.measuring.names import CALIBRATED, CHAIN, GIVEN, HUGGING_FACE, METHODS
 from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE
 
 COLOURS = {CHAIN: GREY, CALIBRATED: BLUE, GIVEN: GREEN, HUGGING_FACE: PURPLE}

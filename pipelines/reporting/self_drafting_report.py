@@ -12,14 +12,14 @@ from typing import Any
 import pandas as pd
 
 from pipelines.measuring.names import HF_PLAIN, PLAIN
-from pipelines.measuring.self_drafting.names import CALIBRATED, CHAIN, GIVEN, HUGGING_FACE, PROMPT_LOOKUP
+from pipelines.measuring.names import CALIBRATED, CHAIN, GIVEN, HUGGING_FACE, HF_LOOKUP
 from pipelines.reporting.bars import SHARE, bar_row
 from pipelines.reporting.decoding_arms import DecodingArms
 from pipelines.reporting.self_drafting_folder import SelfDraftingResults
 from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
 
 OWN = (CALIBRATED, GIVEN)
-BASES = ("progressive_tree", "lookahead", "self_draft", PROMPT_LOOKUP)
+BASES = ("progressive_tree", "lookahead", "self_draft", HF_LOOKUP)
 
 
 class SelfDraftingReport(DecodingArms):
@@ -150,7 +150,7 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
     for row in timing["settings"]:
         arms = [arm for arm in row["arms"] if arm["family"] == CALIBRATED]
         speeds = ", ".join(f"{arm['arm']} {_times(arm['speedup'])}" for arm in arms)
-        lookup = next((arm for arm in row["arms"] if arm["arm"] == PROMPT_LOOKUP), None)
+        lookup = next((arm for arm in row["arms"] if arm["arm"] == HF_LOOKUP), None)
         beside = ""
         if lookup:
             own = _times(lookup["over_hugging_face"])

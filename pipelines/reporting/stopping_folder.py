@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from pipelines.measuring.names import PROVENANCE
-from pipelines.measuring.stopping.names import DECODING, STOPPERS
+from pipelines.measuring.names import STOPPERS
+from pipelines.measuring.stopping.names import DECODING
 
 
 @dataclass(frozen=True)

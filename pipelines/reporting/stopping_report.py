@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from pipelines.measuring.names import PLAIN
-from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, RULE, TREES
+from pipelines.measuring.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, RULE, TREES
 from pipelines.reporting.decoding_arms import DecodingArms
 from pipelines.reporting.statistics import Interval, less_one
 from pipelines.reporting.stopping_folder import StoppingResults

@@ -13,8 +13,7 @@ from pathlib import Path
 from pipelines.measuring.arm_study import ArmStudy, ArmStudyConfig
 from pipelines.measuring.arms import hugging_face_arm
 from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.names import HF_PLAIN
-from pipelines.measuring.self_drafting.names import CALIBRATED, CHAIN, GIVEN, HUGGING_FACE, PROMPT_LOOKUP
+from pipelines.measuring.names import CALIBRATED, CHAIN, GIVEN, HF_LOOKUP, HF_PLAIN, HUGGING_FACE, chain_arm
 from pipelines.prompt_table import Prompt
 from runtime import ModelPair, build_decoder, load_decoder
 from runtime.causal_model import CausalLanguageModel
@@ -48,13 +47,13 @@ class SelfDraftingStudy(ArmStudy):
         super().__init__(pair, config, prompts, log)
         for gamma in config.gammas:
             chain = {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": CHAIN_VERIFIER}
-            self.add(self.tuned, f"{CHAIN}-{gamma}", CHAIN, CHAIN_VERIFIER, self.arm(build_decoder(pair, chain)))
+            self.add(self.tuned, chain_arm(gamma), CHAIN, CHAIN_VERIFIER, self.arm(build_decoder(pair, chain)))
         for name, folder in bundles.items():
             self.add(self.others, name, CALIBRATED, OWN_VERIFIER, self.arm(load_decoder(folder, pair)))
         for name, way in (config.given or {}).items():
             self.add(self.others, name, GIVEN, OWN_VERIFIER, self.arm(build_decoder(pair, way)))
         assert isinstance(pair.target, CausalLanguageModel)
-        for name, lookup in ((HF_PLAIN, None), (PROMPT_LOOKUP, config.lookup_tokens)):
+        for name, lookup in ((HF_PLAIN, None), (HF_LOOKUP, config.lookup_tokens)):
             if name == HF_PLAIN or lookup is not None:
                 arm = hugging_face_arm(pair.target.model, None, config.max_new_tokens, lookup)
                 self.add(self.others, name, HUGGING_FACE, name, arm)

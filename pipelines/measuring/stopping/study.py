@@ -18,7 +18,7 @@ from typing import Any
 from pipelines.measuring.arm_study import ArmStudy, ArmStudyConfig
 from pipelines.measuring.arms import Arm
 from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.stopping.names import (
+from pipelines.measuring.names import (
     ASKED,
     CHAIN,
     CONFIDENCE,
@@ -29,6 +29,8 @@ from pipelines.measuring.stopping.names import (
     RULE,
     TREES,
     UNLEARNED,
+    chain_arm,
+    confidence_arm,
 )
 from pipelines.measuring.verifiers.timing import ArmName
 from pipelines.prompt_table import Prompt
@@ -79,10 +81,10 @@ class StoppingStudy(ArmStudy):
         super().__init__(pair, config, prompts, log)
         self.config = config
         for gamma in config.gammas:
-            self._add(self.tuned, f"{CHAIN}-{gamma}", CHAIN, self._chain(gamma, {"kind": "fixed"}))
+            self._add(self.tuned, chain_arm(gamma), CHAIN, self._chain(gamma, {"kind": "fixed"}))
         for epsilon in config.epsilons:
             confident = self._chain(max(config.gammas), {"kind": "confidence", "epsilon": epsilon})
-            self._add(self.tuned, f"{CONFIDENCE}-{epsilon:g}", CONFIDENCE, confident)
+            self._add(self.tuned, confidence_arm(epsilon), CONFIDENCE, confident)
         for kind in UNLEARNED:
             self._add(self.others, kind, RULE, self._chain(max(config.gammas), {"kind": kind}))
         for name, folder in bundles.items():

@@ -18,10 +18,9 @@ from typing import Any
 
 import pandas as pd
 
-from pipelines.measuring.names import PLAIN, VALIDATION
+from pipelines.measuring.names import CHAIN, PLAIN, VALIDATION
 from pipelines.measuring.replay.names import POLICIES, REPLAYED
 from pipelines.measuring.selection.names import BUNDLE as TREE
-from pipelines.measuring.stopping.names import CHAIN
 from pipelines.prompt_table import EDIT
 
 BLOCK = "block"  # the rule of chains
