@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeGuard
 
-TYPE_CHECKING = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-
 
 @dataclass(frozen=True)
 class Imports:
@@ -48,7 +46,10 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_type_checking(node: ast.AST) -> TypeGuard[ast.If]:
-    return isinstance(node, ast.If) and ast.unparse(node.test) in TYPE_CHECKING
+    match node:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+            return True
+    return False
 
 
 def _imported(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:
@@ -75,10 +76,10 @@ def _started(nodes: Iterable[ast.AST]) -> set[str]:
 def _beside(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The ``name`` of every ``Path(__file__).with_name(name)``."""
     for node in nodes:
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Path(__file__).with_name":
-            name = _text(node.args[0])
-            assert name is not None, f"line {node.lineno}: name the file beside this one by a constant"
-            yield name
+        match node:
+            case ast.Call(func=ast.Attribute(value=here, attr="with_name"), args=[ast.Constant(value=str(name))]):
+                if ast.unparse(here) == "Path(__file__)":
+                    yield name
 
 
 def _text(node: ast.AST) -> str | None:
