@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 COMMANDS = {
     "generate": "decode a prompt with any decoder or exported bundle",
+    "code": "stage: list for every other stage the code that it runs",
     "device": "stage: describe this machine",
     "pair": "stage: train the built-in model pair, or resolve a real one",
     "prompts": "stage: draw prompts, split by document",
