@@ -6,6 +6,7 @@ target's own (`pipelines.measuring.led`), so that they emit the same tokens.
 """
 
 import random
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from pipelines.measuring.seeds import seed_of
 from pipelines.measuring.tables import measured, rounds_of
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
+from runtime.leading import OffTapeError
 
 BY_ROUND = "by_round"
 OF_DECODE = ("arm", "split", "prompt", "temperature", "top_k", "top_p", "repeat", "block")  # and of its rounds
@@ -83,9 +85,15 @@ class Harness:
         for order, arm in enumerate(random.Random(f"{text}/{repeat}").sample(list(arms), len(arms))):
             self.blocks.bar.set_postfix_str(f"{split}, {settings.name}, {arm.name}")
             decode = None if led is None else led.decode(arm)
-            run, seconds = timed(decode or partial(arm.run, prompt.tokens, settings, seed))
+            free = partial(arm.run, prompt.tokens, settings, seed)
+            led_along = decode is not None
+            try:
+                run, seconds = timed(decode or free)
+            except OffTapeError as error:
+                warnings.warn(f"{arm.name} left its text, and decodes one of its own there: {error}", stacklevel=2)
+                led_along, (run, seconds) = False, timed(free)
             who = {"arm": arm.name, "family": arm.family, "verifier": arm.verifier, "order": order}
-            sizes = {"prompt_tokens": len(prompt.tokens), "led": decode is not None}
+            sizes = {"prompt_tokens": len(prompt.tokens), "led": led_along}
             rounds = {BY_ROUND: rounds_of(run, len(prompt.tokens))}
             rows.append({**where, **who, **sizes, **measured(run, seconds), **rounds})
             self.blocks.bar.update()
