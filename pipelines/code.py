@@ -2,13 +2,13 @@
 
     python -m pipelines.code dvc.yaml data/code
 
-A stage depends on its own ``STAGE.txt`` (``sha256sum --check`` reads it). The file is written only where it changes, so a change in code
-re-runs the stages that run that code and no other. What a stage runs is found from the source:
+A stage depends on its own file, which ``sha256sum --check`` reads. It is written only where it changes: a change in code re-runs the
+stages that run that code and no other. What a stage runs is found from the source:
 
     code(module) = packages(reach(module)) - PLUMBING,    reach = module and all it imports, directly or not
 
-A package's ``__init__`` counts wherever one of its modules does. What it imports counts only where the package itself is imported:
-nothing happens at import here, so modules that an ``__init__`` merely gathers decide nothing for who takes another.
+A package's ``__init__`` counts wherever one of its modules does. What it imports counts only where the package itself is
+imported: nothing happens at import here, so what an ``__init__`` merely gathers decides nothing for who takes another module.
 """
 
 import argparse
@@ -100,7 +100,7 @@ class Code:
         for module in (name, name.rpartition(".")[0]):
             if module and self._path(module):
                 return module
-        raise ValueError(f"{name}: neither a module below {self.root} nor a name in one. Correct the import or command.")
+        raise ValueError(f"{name}: neither a module below {self.root} nor a name in one. Correct the import.")
 
     def _read(self, module: str) -> Imports:
         if module not in self._imports:

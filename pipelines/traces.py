@@ -54,7 +54,7 @@ def add_collection_arguments(parser: argparse.ArgumentParser) -> None:
 def open_collection(
     args: argparse.Namespace, threads: int, collector: Callable[..., Any]
 ) -> tuple[ModelPair, list[Prompt], str]:
-    """The pair in the format of its traces, the prompts of all splits but the reserve, and the hash of all that ``collector`` runs."""
+    """The pair in its traces' format, the prompts of all splits but the reserve, and the hash of all that ``collector`` runs."""
     place = read_pair(args.pair_folder)
     torch.set_num_threads(threads)
     pair = ModelPair.load(place.target, place.draft, dtype=place.dtype, tokenizer=place.tokenizer)

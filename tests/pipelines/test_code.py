@@ -89,7 +89,7 @@ def test_templates_belong_to_the_stage_that_fills_them_in(code):
 
 
 def test_no_file_runs_code_that_its_source_does_not_name():
-    """No import by a computed name but the command line's, and no file found from ``__file__`` but beside it or by the root."""
+    """No import by a computed name but the command line's, no file found from ``__file__`` but beside it or by the root."""
     for package in PACKAGES:
         for file in (ROOT / package).rglob("*.py"):
             source, path = file.read_text(), file.relative_to(ROOT).as_posix()
@@ -214,7 +214,8 @@ def test_files_are_written_where_they_change_and_others_go(tmp_path):
     kept = (tmp_path / "code/labels.txt").stat()
     (tmp_path / "code/gone.txt").write_text("of a stage that was deleted")
     assert write_listings({"labels": "a", "train": "c"}, tmp_path / "code") == ["train"]
-    assert {file.name: file.read_text() for file in (tmp_path / "code").iterdir()} == {"labels.txt": "a", "train.txt": "c"}
+    written = {file.name: file.read_text() for file in (tmp_path / "code").iterdir()}
+    assert written == {"labels.txt": "a", "train.txt": "c"}
     now = (tmp_path / "code/labels.txt").stat()
     assert (now.st_mtime_ns, now.st_ino) == (kept.st_mtime_ns, kept.st_ino)
 
