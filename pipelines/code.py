@@ -2,8 +2,8 @@
 
     python -m pipelines.code dvc.yaml data/code
 
-A stage depends on its own file, which ``sha256sum --check`` reads. It is written only where it changes: a change in code re-runs the
-stages that run that code and no other. What a stage runs is found from the source:
+A stage depends on its own file, which ``sha256sum --check`` reads. It is written only where it changes: a change in code
+re-runs the stages that run that code and no other. What a stage runs is found from the source:
 
     code(module) = packages(reach(module)) - PLUMBING,    reach = module and all it imports, directly or not
 
@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -124,10 +125,13 @@ class Code:
 
 
 def stage_modules(pipeline: Path) -> dict[str, str]:
-    """The module that each stage of a ``dvc.yaml`` runs; those that always run need no reason."""
+    """The module that each stage of a ``dvc.yaml`` runs; those that always run need no reason.
+
+    A stage that takes its module from its matrix (``python -m pipelines.${item.of}``) has one per value, named by the value.
+    """
     stages = yaml.safe_load(pipeline.read_text())["stages"]
-    bodies = {name: stage.get("do", stage) for name, stage in stages.items()}
-    return {name: _command_module(name, body["cmd"]) for name, body in bodies.items() if not body.get("always_changed")}
+    bodies = {name: stage.get("do", stage) for name, stage in stages.items() if not stage.get("always_changed")}
+    return {value: module for name, body in bodies.items() for value, module in _modules(name, body)}
 
 
 def write_listings(listings: Mapping[str, str], folder: Path) -> list[str]:
@@ -144,11 +148,14 @@ def write_listings(listings: Mapping[str, str], folder: Path) -> list[str]:
     return changed
 
 
-def _command_module(stage: str, command: str) -> str:
-    found = re.match(r"python -m ([\w.]+) ", command)
-    if found is None:
-        raise ValueError(f"stage {stage}: its code is found from 'python -m MODULE …', which {command!r} is not.")
-    return found[1]
+def _modules(stage: str, body: dict[str, Any]) -> list[tuple[str, str]]:
+    command = re.match(r"python -m ([\w.${}]+) ", body["cmd"])
+    if command is None:
+        raise ValueError(f"stage {stage}: its code is found from 'python -m MODULE …', which {body['cmd']!r} is not.")
+    axis = re.search(r"\$\{item\.(\w+)\}", command[1])
+    if axis is None:
+        return [(stage, command[1])]
+    return [(value, command[1].replace(axis[0], value)) for value in body["matrix"][axis[1]]]
 
 
 def _packages(module: str) -> list[str]:
