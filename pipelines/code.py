@@ -85,8 +85,10 @@ class Code:
         ValueError
             If ``module``, or one that is imported, is no module here.
         """
+        if self._path(module) is None:
+            raise ValueError(f"{module} is no module below {self.root}. Correct the command.")
         reached: set[str] = set()
-        pending = {self._module(module)}
+        pending = {module}
         while pending:
             reached |= pending
             pending = {name for importer in pending for name in self._imported(importer)} - reached
