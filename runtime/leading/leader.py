@@ -18,6 +18,9 @@ from runtime.leading.text import GivenText
 from runtime.randomness import Chance
 
 
+LARGEST_DIFFERENCE = 0.1  # total variation: passes of other shapes in bfloat16 differ by less
+
+
 @dataclass(frozen=True)
 class Answers:
     """`Chance` whose draws are made by ``answer``."""
@@ -90,6 +93,7 @@ class Leader:
         """The prefill's token; then of every round the row where the accepted path ends, and the token there."""
         chain = self._chain
         if chain is None:
+            self._require_same(weights)
             self._chain = LedChain(1, self._joint)
             self.first_uniform = number_of(weights, self._text.tokens[0])
             return self._text.tokens[0]
@@ -100,6 +104,15 @@ class Leader:
         token = self._token(chain.row)
         self._end_round(chain, token, (self._stop_uniform, number_of(weights, token)))
         return token
+
+    def _require_same(self, target_V: Tensor) -> None:
+        """`ValueError` unless the decoder's target says after the prompt what the text's target did."""
+        apart = float((target_V - self._text.probs_RV[0].to(target_V)).abs().sum() / 2)
+        if not apart < LARGEST_DIFFERENCE:
+            raise ValueError(
+                f"after the prompt the decoder's target and the text's differ by a total variation of {apart:.2g}: the text is of "
+                "another pair, number format or setting. Make it with `GivenText.of` this pair."
+            )
 
     def _end_round(self, chain: LedChain, token: int, verdict_uniforms: tuple[float, float]) -> None:
         drafted, numbers = tuple(chain.tokens), tuple(self._draft_uniforms)
