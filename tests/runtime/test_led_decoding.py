@@ -310,5 +310,5 @@ def test_texts_that_the_target_cannot_emit_are_refused():
 
 def test_texts_of_another_pair_are_noticed():
     text = GivenText.of(toy_pair(1), PROMPT, [0, 1, 0, 1], SETTINGS)
-    with pytest.raises(ValueError, match="another pair"):
+    with pytest.raises(ValueError, match="of another pair"):
         plan(chain_decoder(toy_pair(5), "block"), text, seed=0)
