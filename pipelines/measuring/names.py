@@ -26,9 +26,6 @@ WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
 VALIDATION, TEST = "validation", "test"
 DECODES_FILE, ROUNDS_FILE, TIMELINES = "decodes.parquet", "rounds.parquet", "timelines.json"
 FINDINGS, PROVENANCE = "findings.json", "provenance.json"
-# Of the stages that `pipelines.measure` replaces.
-REPLAY = "replay"
-MEASUREMENTS, REPLAYS = "measurements.parquet", "replay.parquet"
 ROUND_LISTS = (
     "submitted",
     "idle_levels",
@@ -39,7 +36,7 @@ ROUND_LISTS = (
     "accepted",
     "ends_segment",
     "emitted",
-)  # of rounds, each as a table's column
+)  # of rounds, each a column of the GPU benchmark's table
 
 
 def chain_arm(gamma: int) -> str:
