@@ -213,12 +213,14 @@ def _self_drafting_figures(timing: dict[str, Any], quality: dict[str, Any]) -> d
     from pipelines.reporting import plots
     from pipelines.reporting import self_drafting_plots as own
 
-    return {
+    figures = {
         "self_drafting": plots.draw(own.self_drafting_speeds, timing),
         "self_drafting_slices": plots.draw(own.self_drafting_slices, timing),
         "self_drafting_passes": plots.draw(own.self_drafting_passes, timing),
-        "guesses": plots.draw(own.guesses_and_efficiency, quality),
     }
+    if quality["ways"]:
+        figures["guesses"] = plots.draw(own.guesses_and_efficiency, quality)
+    return figures
 
 
 def _size_in_words(pair_folder: Path) -> str:

@@ -2,7 +2,7 @@
 
     tuned      the winner of successive halving, scored on test prompts over the static chain that was fastest on validation
                prompts, unless it is that chain, and over plain decoding
-    beside     the winner over the fastest arm of stage ``measure``, on the prompts that both decoded: on each document the one that
+    beside     the winner over the fastest arm of stage ``measure``, where both decoded: on each document the one that
                was fastest beside plain decoding on all others, as the best of many on the very prompts it is scored on owes some of
                that to luck. Plain decoding, which both timed, says how fast the machine was in each
     verdicts   what the gate says of each bundle: gains over all rivals, guardrails, and the smallest gain that would pass

@@ -11,7 +11,7 @@ def test_the_fastest_of_many_is_chosen_on_other_documents():
     """Two arms, each lucky on a document of its own: by hindsight either is as fast as the winner, elsewhere neither is."""
     seconds = {("lucky", "a"): 1.0, ("lucky", "b"): 4.0, ("other", "a"): 4.0, ("other", "b"): 1.0}
     seconds |= {(arm, document): 10.0 for arm in ("autoregressive",) for document in "ab"}
-    where = {"setting": "T=0", "split": "test", "slice": "code", "tokens": 20}
+    where = {"setting": "T=0", "split": "test", "slice": "code", "tokens": 20, "repeat": 0}
     table = pd.DataFrame(
         [
             {**where, "drafter": arm, "document": document, "prompt": document, "seconds": spent}
