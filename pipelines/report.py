@@ -136,7 +136,7 @@ def _sections(args: argparse.Namespace, device: str, config: ReportConfig, bench
         "stopping": (StoppingReport, stopping),
         "self_drafting": (SelfDraftingReport, read_self_drafting(args.self_drafting / device, args.guessers)),
         "replay": (ReplayReport, read_replay(args.replay / device, measured)),
-        "release": (ReleaseReport, read_release(args.tuning, args.trials, device, benchmark.decodes)),
+        "release": (ReleaseReport, read_release(args.tuning, args.trials, device)),
     }
     return {
         name: None if results is None else report(results, config.bootstrap_replicates, config.seed)

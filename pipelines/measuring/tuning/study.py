@@ -115,7 +115,7 @@ class TuneStudy:
             untimed = {settings: self._untimed(settings) for settings in self.found}
             self._time(VALIDATION, untimed, self.config.validation_prompts, VALIDATION_SHARE)
             chosen = [self._chosen(settings) for settings in self.found]
-            unscored = {one.settings: one.shown for one in chosen if not self._score(one)}
+            unscored = {one.settings: one.shown for one in chosen if self._score(one) is None}
             self._time(TEST, unscored, self.config.test_prompts, 1.0)
         for one in chosen:
             one.record["score"] = self._score(one)
