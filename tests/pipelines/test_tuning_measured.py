@@ -25,13 +25,14 @@ ARMS = [
     ArmRow(PLAIN, "plain", {"method": "autoregressive"}),
     ArmRow("plain_hf_forward", "plain", {"method": "autoregressive"}, forward="hugging_face"),
     ArmRow("short", "chain", chain("{gamma}"), each={"gamma": [2]}),
+    ArmRow("twin", "chain", chain(2)),
     ArmRow("ema", "rule", chain(8, kind="ema")),
     ArmRow("hrad", "learned", bundle="hrad"),
     ArmRow("length", "learned", bundle="length"),
-    ArmRow("pearl-4", "pearl", {"preset": "pearl", "gamma": 4, "overlap": "none"}, concurrent=True),
-    ArmRow("branches", "specbranch", bundle="specbranch", options={"overlap": "none"}, concurrent=True),
+    ArmRow("pearl-4", "pearl", {"preset": "pearl", "gamma": 4, "overlap": "none"}),
+    ArmRow("branches", "specbranch", bundle="specbranch", options={"overlap": "none"}),
 ]
-TIMED = [*(arm.name for arm in ARMS), "pearl-4-wall", "branches-wall"]
+TIMED = [arm.name for arm in ARMS]
 
 
 def decodes(names, split="validation", settings=GREEDY, prompts=4):
@@ -39,8 +40,7 @@ def decodes(names, split="validation", settings=GREEDY, prompts=4):
         {
             **{"arm": name, "prompt": f"{split}-{n}", "document": f"{split}-{n}", "slice": "code", "split": split},
             **asdict(settings),
-            **{"block": f"{split}/{n}/{settings.name}", "repeat": 0, "tokens": 10, "output": [1]},
-            "seconds": 2.0 if name.endswith("-wall") else 1.0,
+            **{"block": f"{split}/{n}/{settings.name}", "repeat": 0, "tokens": 10, "seconds": 1.0, "output": [1]},
         }
         for name in names
         for n in range(prompts)
@@ -73,8 +73,6 @@ def test_a_candidate_finds_its_decoder_whatever_its_name(folder):
         (PLAIN, {"decoder": {"method": "autoregressive"}}),
         ("chain-2", {"decoder": chain(2, kind="fixed")}),
         ("hrad", {"bundle": "hrad"}),
-        ("pearl-4-wall", {"decoder": {"preset": "pearl", "gamma": 4}}),
-        ("specbranch-8-wall", {"bundle": "specbranch"}),
     ):
         rows = found(folder, name, served)
         assert len(rows) == 4 and {row["arm"] for row in rows} == {name}, name
@@ -82,8 +80,8 @@ def test_a_candidate_finds_its_decoder_whatever_its_name(folder):
 
 
 def test_the_virtual_clocks_rows_are_not_those_of_both_models_at_once(folder):
-    rows = found(folder, "pearl-4", {"decoder": {"preset": "pearl", "gamma": 4}})
-    assert [row["seconds"] for row in rows] == [2.0] * 4
+    assert found(folder, "pearl-4", {"decoder": {"preset": "pearl", "gamma": 4}}) == []
+    assert found(folder, "branches", {"bundle": "specbranch"}) == []
 
 
 def test_another_decoder_of_the_same_name_is_none(folder):

@@ -5,14 +5,14 @@ nothing: of two rules of one name one may draft up to 8 tokens, the other up to 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import DECODES_FILE, PROVENANCE, WALL
+from pipelines.measuring.names import DECODES_FILE, PROVENANCE
 from pipelines.measuring.tables import read_decodes
 from pipelines.measuring.tuning.candidates import Candidate
 from predictors.config import parse_config
@@ -51,13 +51,14 @@ class Measured:
         if other:
             return Measured([], note=f"{folder} was measured with another {', '.join(other)}")
         given = [parse_config(ArmRow, row, f"{folder / PROVENANCE}: parameters.arms") for row in there["arms"]]
-        arms = [one for row in expanded(given, str(bundles)) for one in _variants(row)]
+        arms = expanded(given, str(bundles))
         kept = [row for row in arms if row.bundle is None or origin[f"{row.bundle}_bundle_sha256"] == hashes.get(row.bundle)]
         return Measured(read_decodes(folder / DECODES_FILE), tuple(kept))
 
     def of(self, settings: SamplingSettings, some: Iterable[Candidate], split: str) -> Rows:
         """Decodes of candidates on the prompts of a split, as arms of their names."""
-        names = {row.name: one.name for one in some for row in self.arms if _same(row, one.served)}
+        arm_of = {one.name: next((row.name for row in self.arms if _same(row, one.served)), None) for one in some}
+        names = {arm: name for name, arm in arm_of.items()}
         wanted = asdict(settings) | {"split": split}
         return [
             row | {"arm": names[row["arm"]], "block": f"measured/{row['block']}"}
@@ -73,18 +74,6 @@ def _same(row: ArmRow, served: Mapping[str, Any]) -> bool:
     if row.decoder is None or "bundle" in served:
         return row.bundle is not None and row.bundle == served.get("bundle")
     return _complete(row.decoder) == _complete(served["decoder"])
-
-
-def _variants(row: ArmRow) -> Iterator[ArmRow]:
-    """The arm itself, and with both models at work at once, as a decoder does by default."""
-    yield row
-    if row.concurrent:
-        decoder, options = (_default_overlap(given) for given in (row.decoder, row.options))
-        yield replace(row, name=row.name + WALL, decoder=decoder, options=options)
-
-
-def _default_overlap(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if given is None else {name: value for name, value in given.items() if name != "overlap"}
 
 
 def _complete(decoder: Mapping[str, Any]) -> dict[str, Any]:
