@@ -16,7 +16,7 @@ Source: Fay and Herriot, Estimates of income for small places, 1979; τ² by mom
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,7 +109,7 @@ def speedups(found: Iterable[Candidate], rows: Rows, floor: float) -> tuple[dict
     return made | {PLAIN: Speedup(0.0, None, 0, 0.0, 0.0)}, replay
 
 
-def fastest(found: Iterable[Candidate], by_name: dict[str, Speedup], tie: float = 0.0) -> Candidate:
+def fastest(found: Iterable[Candidate], by_name: Mapping[str, Speedup], tie: float = 0.0) -> Candidate:
     """The fastest of ``found``; of those that are slower by a share of ``tie`` at most, the plainest."""
     some = list(found)
     best = max(by_name[one.name].value for one in some)

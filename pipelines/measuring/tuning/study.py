@@ -24,7 +24,7 @@ from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import PLAIN, TEST, VALIDATION
 from pipelines.measuring.tuning.candidates import Candidate, shortlist
 from pipelines.measuring.tuning.measured import Measured
-from pipelines.measuring.tuning.speedups import clocked, fastest, shared_documents, speedups
+from pipelines.measuring.tuning.speedups import Speedup, clocked, fastest, shared_documents, speedups
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
@@ -158,7 +158,7 @@ class TuneStudy:
         gains = {one.name: gain(blocks, tuned.winner.name, one.name) for one in tuned.rivals}
         return {name: {"prompts": one.prompts, "gain": one.interval()} for name, one in gains.items()}
 
-    def _rows(self, settings: SamplingSettings, some: Iterable[Candidate], split: str) -> Rows:
+    def _rows(self, settings: SamplingSettings, some: Sequence[Candidate], split: str) -> Rows:
         """Decodes of the candidates on the prompts of a split: those of stage ``measure``, and those of here."""
         wanted, names = asdict(settings) | {"split": split}, {one.name for one in some}
         here = [row for row in self.rows if row["arm"] in names and wanted.items() <= row.items()]
@@ -191,7 +191,7 @@ class TuneStudy:
         )
 
 
-def _static(some: Iterable[Candidate], by_name: Mapping[str, Any]) -> list[Candidate]:
+def _static(some: Iterable[Candidate], by_name: Mapping[str, Speedup]) -> list[Candidate]:
     """The fastest static chain, if there is one."""
     chains = [one for one in some if one.static]
     return [fastest(chains, by_name)] if chains else []
