@@ -130,7 +130,7 @@ def _sections(args: argparse.Namespace, device: str, config: ReportConfig, measu
         "verifiers": (VerifierReport, read_comparison(args.verifiers / device)),
         "selection": (SelectionReport, read_selection(args.selection / device, args.selectors)),
         "replay": (ReplayReport, read_replay(args.replay / device, {"measure": decodes})),
-        "release": (ReleaseReport, read_release(args.tuning, args.trials, device, decodes)),
+        "release": (ReleaseReport, read_release(args.tuning, args.trials, device)),
     }
     made = {name: None if results is None else report(results, *drawn) for name, (report, results) in found.items()}
     stopping = StoppingReport(measured, read_records(args.stoppers, STOPPERS), *drawn)

