@@ -95,7 +95,8 @@ def _loop(bench: Bench, config: "MeasureConfig", measurement: "Measurement") -> 
     from pipelines.measuring.names import CHAIN
     from pipelines.measuring.probes import loop_rows
 
-    chosen = {one["temperature"]: one["arm"] for one in measurement.choices if one["family"] == CHAIN}
+    unfiltered = [one for one in measurement.choices if (one["top_k"], one["top_p"]) == (0, 1)]
+    chosen = {one["temperature"]: one["arm"] for one in unfiltered if one["family"] == CHAIN}
     names = {temperature: (PLAIN, arm) for temperature, arm in chosen.items()}
     arms = {t: [measurement.arms[name] for name in some if name in measurement.arms] for t, some in names.items()}
     prompts = bench.prompts[TEST][: config.loop_prompts]
@@ -166,12 +167,15 @@ def _bundle_facts(card: Mapping[str, Any]) -> dict[str, Any]:
 def _print_summary(folder: Path, rows: "Rows", findings: dict[str, Any]) -> None:
     from pipelines.measuring.harness import tokens_per_second
     from pipelines.measuring.names import CHAIN
+    from predictors.sampling import SamplingSettings
 
     test = [row for row in rows if row["split"] == TEST]
     for choice in findings["choices"]:
         if choice["family"] == CHAIN:
-            plain, best = (tokens_per_second(test, arm, choice["temperature"]) for arm in (PLAIN, choice["arm"]))
-            print(f"T={choice['temperature']:g}: {choice['arm']} {best:.0f} tokens/s, {PLAIN} {plain:.0f} tokens/s")
+            settings = {name: choice[name] for name in ("temperature", "top_k", "top_p")}
+            plain, best = (tokens_per_second(test, arm, **settings) for arm in (PLAIN, choice["arm"]))
+            name = SamplingSettings(**settings).name
+            print(f"{name}: {choice['arm']} {best:.0f} tokens/s, {PLAIN} {plain:.0f} tokens/s")
     inexact = [row["arm"] for row in findings["exactness"] if not row["exact_float32"]]
     print(f"greedy text in float32: {'equal for every arm' if not inexact else 'differs for ' + ', '.join(inexact)}")
     for note in findings["notes"]:

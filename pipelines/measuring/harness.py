@@ -7,7 +7,7 @@ target's own (`pipelines.measuring.led`), so that they emit the same tokens.
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from time import perf_counter
 from typing import Protocol
@@ -22,7 +22,7 @@ from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 
 BY_ROUND = "by_round"
-OF_DECODE = ("arm", "split", "prompt", "temperature", "repeat", "block")  # in every row of a round, too
+OF_DECODE = ("arm", "split", "prompt", "temperature", "top_k", "top_p", "repeat", "block")  # and of its rounds
 Planned = Iterable[tuple[Prompt, Sequence[TimedArm]]]
 Decode = Callable[[], Run]
 
@@ -77,7 +77,7 @@ class Harness:
         text = f"{self.seed}/{prompt.id}/{settings.name}"  # repeats go over the same text
         seed, block = seed_of(text), f"{split}/{prompt.id}/{settings.name}/{repeat}"
         led = None if self.leading is None or settings.greedy else self.leading.block(prompt, settings, seed)
-        where = {"split": split, "temperature": settings.temperature, "repeat": repeat, "block": block, "seed": seed}
+        where = {"split": split, **asdict(settings), "repeat": repeat, "block": block, "seed": seed}
         where |= {"prompt": prompt.id, "document": prompt.document, "slice": prompt.slice}
         rows = []
         for order, arm in enumerate(random.Random(f"{text}/{repeat}").sample(list(arms), len(arms))):
@@ -106,11 +106,13 @@ def apart(rows: Rows) -> tuple[Rows, Rows]:
     return decodes, rounds
 
 
-def tokens_per_second(rows: Rows, arm: str, temperature: float) -> float:
-    """Total tokens over total seconds of an arm, at each prompt's fastest repeat; NaN where it was not timed."""
+def tokens_per_second(rows: Rows, arm: str, temperature: float, **filters: float) -> float:
+    """Total tokens over total seconds of an arm, at each prompt's fastest repeat; NaN where it was not timed. ``filters``: ``top_k``
+    and ``top_p``, where rows differ in them."""
+    wanted = {"arm": arm, "temperature": temperature, **filters}
     fastest: dict[str, tuple[float, int]] = {}
     for row in rows:
-        if row["arm"] == arm and row["temperature"] == temperature:
+        if all(row[name] == value for name, value in wanted.items()):
             run = (row["seconds"], row["tokens"])
             fastest[row["prompt"]] = min(run, fastest.get(row["prompt"], run))
     seconds = sum(seconds for seconds, _ in fastest.values())

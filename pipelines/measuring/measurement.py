@@ -1,6 +1,6 @@
 """The one measurement: its parameters and its order of work.
 
-    validation prompts   families with something to choose: the fastest arm of each is chosen at every temperature
+    validation prompts   families with something to choose: the fastest arm of each is chosen at every setting
     test prompts         always plain decoding and the rivals (``always``); of all other arms a rotating group (`plan`)
                          arms that a family chose stand for it; those without a choice stand for themselves
 
@@ -8,7 +8,7 @@ Whatever is compared later is compared on the blocks where both were timed.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ VALIDATION_SHARE, TEST_SHARE = 0.25, 1.0  # of max_minutes, when these splits ha
 
 @dataclass(frozen=True)
 class MeasureConfig:
-    """Section ``measure``: how much is measured, of which ``arms``.
+    """Section ``measure``: how much is measured, of which ``arms``, at which ``temperatures`` (0 and 1, if nothing is said) or, with
+    filters, ``settings``.
 
     ``group``: how many rotating arms a test prompt times; ``loop_prompts`` time the loop against a bare repetition of its passes,
     ``loop_repeats`` times; ``exactness_prompts`` compare greedy texts in float32; ``timelines``: whether to draw branch-parallel
@@ -38,7 +39,8 @@ class MeasureConfig:
     """
 
     arms: tuple[ArmRow, ...]
-    temperatures: tuple[float, ...] = (0.0, 1.0)
+    temperatures: tuple[float, ...] | None = None
+    settings: tuple[SamplingSettings, ...] = ()
     validation_prompts: int = 6
     test_prompts: int = 24
     group: int = 8
@@ -62,14 +64,22 @@ class MeasureConfig:
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")
         if self.max_new_tokens < 2:
             raise ValueError(f"max_new_tokens must be >= 2, a prefill and a round, got {self.max_new_tokens}.")
-        for name in ("temperatures", "arms"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} must not be empty.")
+        if not self.arms:
+            raise ValueError("arms must not be empty.")
+        self._settle()
         expanded(self.arms, "")
 
-    @property
-    def settings(self) -> list[SamplingSettings]:
-        return [SamplingSettings(temperature) for temperature in self.temperatures]
+    def _settle(self) -> None:
+        """Fill in ``settings`` from ``temperatures``, or the other way round."""
+        unfiltered = (0.0, 1.0) if self.temperatures is None else self.temperatures
+        settings = self.settings or tuple(map(SamplingSettings, unfiltered))
+        temperatures = tuple(dict.fromkeys(one.temperature for one in settings))
+        if not settings:
+            raise ValueError("temperatures must not be empty.")
+        if self.temperatures not in (None, temperatures):
+            raise ValueError(f"temperatures {self.temperatures} are not those of settings: give one of them.")
+        object.__setattr__(self, "settings", settings)
+        object.__setattr__(self, "temperatures", temperatures)
 
 
 class Measurement:
@@ -116,17 +126,16 @@ class Measurement:
         return {row.name: self.arms[row.name] for row in self.rows if self._tested(row)}
 
     def _choices(self, rows: Rows) -> list[dict[str, Any]]:
-        """The fastest arm of each family at each temperature, with the sweep it was chosen from."""
+        """The fastest arm of each family at each setting, with the sweep it was chosen from."""
         choices = []
-        for temperature in self.config.temperatures:
-            for family in dict.fromkeys(row.family for row in self.rows if row.choose):
-                names = [row.name for row in self.rows if row.choose and row.family == family and row.at(temperature)]
-                sweep = {name: tokens_per_second(rows, name, temperature) for name in names}
-                if sweep:
-                    best = max(sweep, key=sweep.__getitem__)
-                    choices.append(
-                        {"temperature": temperature, "family": family, "arm": best, "tokens_per_second": sweep}
-                    )
+        for settings in self.config.settings:
+            swept = [row for row in self.rows if row.choose and row.at(settings.temperature)]
+            for family in dict.fromkeys(row.family for row in swept):
+                names = [row.name for row in swept if row.family == family]
+                sweep = {name: tokens_per_second(rows, name, **asdict(settings)) for name in names}
+                best = max(sweep, key=sweep.__getitem__)
+                made = {"family": family, "arm": best, "tokens_per_second": sweep}
+                choices.append(asdict(settings) | made)
         return choices
 
     def _tested(self, row: ArmRow) -> bool:
@@ -150,4 +159,4 @@ class Measurement:
         """About how many decodes there will be."""
         always = sum(row.always for row in self.rows)
         tested = test * (always + min(self.config.group, len(self.rows) - always))
-        return self.config.repeats * len(self.config.temperatures) * (validation * swept + tested)
+        return self.config.repeats * len(self.config.settings) * (validation * swept + tested)

@@ -53,12 +53,13 @@ OF_ROUND = (
     "drafted",
     "candidates",
 )
+SETTING = (("temperature", pa.float64()), ("top_k", pa.int32()), ("top_p", pa.float64()))
 DECODE_NAMES = ("pair", "arm", "family", "verifier", "split", "slice", "document", "prompt")
 DECODES = pa.schema(
     [
         *((name, pa.string()) for name in DECODE_NAMES),
         ("prompt_tokens", pa.int32()),
-        ("temperature", pa.float64()),
+        *SETTING,
         ("repeat", pa.int32()),
         ("order", pa.int32()),  # turn within its block, the first is 0
         ("block", pa.string()),
@@ -77,7 +78,7 @@ DECODES = pa.schema(
 ROUNDS = pa.schema(
     [
         *((name, pa.string()) for name in ("arm", "split", "prompt")),
-        ("temperature", pa.float64()),
+        *SETTING,
         ("repeat", pa.int32()),
         ("block", pa.string()),
         ("round", pa.int32()),  # 0 is the prefill
