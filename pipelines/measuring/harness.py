@@ -6,11 +6,12 @@ target's own (`pipelines.measuring.led`), so that they emit the same tokens.
 """
 
 import random
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.arms import Run
@@ -20,6 +21,7 @@ from pipelines.measuring.seeds import seed_of
 from pipelines.measuring.tables import measured, rounds_of
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
+from runtime.leading import OffTapeError
 
 BY_ROUND = "by_round"
 OF_DECODE = ("arm", "split", "prompt", "temperature", "top_k", "top_p", "repeat", "block")  # and of its rounds
@@ -60,7 +62,7 @@ class Harness:
                 arm.run(prompt.tokens, settings[-1], 0)
 
     def time(self, split: str, planned: Planned, share: float = 1.0) -> Rows:
-        """A row for each decode, with its rounds under ``by_round`` (`apart`); ends early once ``share`` of the time allowed has passed."""
+        """A row for each decode, with its rounds under ``by_round`` (`apart`); ends once ``share`` of the time allowed has passed."""
         plans = {prompt.id: (prompt, arms) for prompt, arms in planned}
         rows: Rows = []
         for prompt in self.blocks.within(share, [prompt for prompt, _ in plans.values()]):
@@ -77,19 +79,28 @@ class Harness:
         text = f"{self.seed}/{prompt.id}/{settings.name}"  # repeats go over the same text
         seed, block = seed_of(text), f"{split}/{prompt.id}/{settings.name}/{repeat}"
         led = None if self.leading is None or settings.greedy else self.leading.block(prompt, settings, seed)
+        planned = {arm.name: led.decode(arm) for arm in arms} if led is not None else {}
         where = {"split": split, **asdict(settings), "repeat": repeat, "block": block, "seed": seed}
         where |= {"prompt": prompt.id, "document": prompt.document, "slice": prompt.slice}
+        where["prompt_tokens"] = len(prompt.tokens)
         rows = []
         for order, arm in enumerate(random.Random(f"{text}/{repeat}").sample(list(arms), len(arms))):
             self.blocks.bar.set_postfix_str(f"{split}, {settings.name}, {arm.name}")
-            decode = None if led is None else led.decode(arm)
-            run, seconds = timed(decode or partial(arm.run, prompt.tokens, settings, seed))
             who = {"arm": arm.name, "family": arm.family, "verifier": arm.verifier, "order": order}
-            sizes = {"prompt_tokens": len(prompt.tokens), "led": decode is not None}
-            rounds = {BY_ROUND: rounds_of(run, len(prompt.tokens))}
-            rows.append({**where, **who, **sizes, **measured(run, seconds), **rounds})
+            free = partial(arm.run, prompt.tokens, settings, seed)
+            rows.append({**where, **who, **_timed_row(arm.name, free, planned.get(arm.name), len(prompt.tokens))})
             self.blocks.bar.update()
         return rows
+
+
+def _timed_row(name: str, free: Decode, led: Decode | None, prompt_tokens: int) -> dict[str, Any]:
+    """What an arm's decode took and did: ``led`` along the block's text, or ``free`` where it cannot be."""
+    try:
+        run, seconds = timed(led or free)
+    except OffTapeError as error:
+        warnings.warn(f"{name} left its text, and decodes one of its own there: {error}", stacklevel=2)
+        led, (run, seconds) = None, timed(free)
+    return {"led": led is not None, **measured(run, seconds), BY_ROUND: rounds_of(run, prompt_tokens)}
 
 
 def timed(decode: Decode) -> tuple[Run, float]:
