@@ -2,23 +2,32 @@
 
     tuned      the winner of successive halving, scored on test prompts over the static chain that was fastest on validation
                prompts, unless it is that chain, and over plain decoding
-    beside     the winner over the fastest configuration of stage ``benchmark``, on the prompts that both decoded: on each
-               document the one that was fastest on all others, as the best of many on the very prompts it is scored on owes some
-               of that to luck. Plain decoding, which both timed, says how fast the machine was in each
+    beside     the winner over the fastest arm of stage ``measure``, on the prompts that both decoded: on each document the one that
+               was fastest beside plain decoding on all others, as the best of many on the very prompts it is scored on owes some of
+               that to luck. Plain decoding, which both timed, says how fast the machine was in each
+    verdicts   what the gate says of each bundle: gains over all rivals, guardrails, and the smallest gain that would pass
 
-Intervals by bootstrap over documents.
+Intervals of what was tuned are by bootstrap over documents, those of verdicts by jackknife.
 """
 
 from typing import Any
 
 import pandas as pd
 
+from pipelines.evidence.estimate import Estimate
 from pipelines.measuring.names import PLAIN, on_virtual_clock
-from pipelines.promotion.names import BEST_STATIC
+from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED, lines
 from pipelines.reporting.decoding_arms import DecodingArms
 from pipelines.reporting.headline import percent, times
 from pipelines.reporting.release_folder import ReleaseResults
 from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
+
+BLOCK = ["prompt", "repeat"]  # at one sampling setting
+VERDICTS = {
+    PASSED: "The gate would let {} pass",
+    REFUSED: "The gate would refuse {}",
+    INCONCLUSIVE: "On {} the evidence is inconclusive",
+}
 
 
 class ReleaseReport:
@@ -36,37 +45,8 @@ class ReleaseReport:
         """What was tuned, by sampling setting, and the verdicts by bundle."""
         return {
             "tuned": [self._tuned(choice) for choice in self.results.choices],
-            "verdicts": [
-                {
-                    "bundle": name,
-                    "passed": record["passed"],
-                    "checks": record["checks"],
-                    "baseline": record["evidence"]["baseline"],
-                    "gain": record["evidence"]["gain"],
-                    "slices": record["evidence"]["slices"],
-                    "static": self._static(record["evidence"]),
-                }
-                for name, record in self.results.verdicts.items()
-            ],
+            "verdicts": [_judged(name, record) for name, record in self.results.verdicts.items()],
         }
-
-    @staticmethod
-    def _static(evidence: dict[str, Any]) -> list[dict[str, Any]]:
-        """By sampling setting: the static chain that validation prompts chose, the one that was fastest on test prompts, and the
-        gain over either; nothing where a champion was the baseline."""
-        static = evidence["origin"].get("static")
-        if static is None or evidence["baseline"] != BEST_STATIC:
-            return []
-        return [
-            {
-                "setting": setting,
-                "chosen": chosen,
-                "gain": evidence["slices"][setting],
-                "fastest": static["fastest"][setting],
-                "hindsight": static["hindsight"][setting],
-            }
-            for setting, chosen in static["chosen"].items()
-        ]
 
     def _tuned(self, choice: dict[str, Any]) -> dict[str, Any]:
         assert self.results.decoding is not None
@@ -89,10 +69,10 @@ class ReleaseReport:
         }
 
     def _beside(self, setting: str, winner: pd.DataFrame, plain: pd.DataFrame) -> dict[str, Any] | None:
-        """The winner beside the fastest arm of the benchmark that is one request's real decoding; ``None`` without any."""
-        table = self.results.benchmark
+        """The winner beside the fastest measured arm that is one request's real decoding; ``None`` without any."""
+        table = self.results.measured
         table = table[(table["setting"] == setting) & table["prompt"].isin(winner["prompt"])]
-        table = table[~table["drafter"].map(on_virtual_clock)].sort_values("prompt")
+        table = table[~table["drafter"].map(on_virtual_clock)].sort_values(BLOCK)
         if table.empty or PLAIN not in set(table["drafter"]):
             return None
         if table["document"].nunique() < 2:
@@ -100,24 +80,53 @@ class ReleaseReport:
         fastest = {
             document: _fastest(table[table["document"] != document]) for document in sorted(table["document"].unique())
         }
-        shared = set(table["prompt"])
-        winner, plain = (rows[rows["prompt"].isin(shared)] for rows in (winner, plain))
         rows = table[table["drafter"] == table["document"].map(fastest)]
         base = table[table["drafter"] == PLAIN]
+        rows, base = (part.set_index(BLOCK).sort_index() for part in (rows, base))
+        shared = rows.index.intersection(base.index).sort_values()
+        rows, base = rows.loc[shared], base.loc[shared]
+        if rows.empty:
+            return None
+        prompts = rows.index.get_level_values("prompt")
+        winner, plain = (part.set_index("prompt").loc[prompts] for part in (winner, plain))
         machine = base["seconds"].sum() / base["tokens"].sum() * plain["tokens"].sum() / plain["seconds"].sum()
         scaled = winner.assign(seconds=winner["seconds"] * machine)
         names = sorted(set(fastest.values()))
-        return {"fastest": names, "prompts": len(shared), "gain": less_one(self._over(scaled, rows))}
+        return {"fastest": names, "prompts": prompts.nunique(), "gain": less_one(self._over(scaled, rows))}
 
     def _over(self, rows: pd.DataFrame, base: pd.DataFrame) -> Interval:
         bootstrap = PairedBootstrap(list(rows["document"]), self.replicates, self.seed)
         return bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"])
 
 
+def _judged(name: str, record: dict[str, Any]) -> dict[str, Any]:
+    """A verdict, the gains that it rests on, and its five lines."""
+    evidence = record["evidence"]
+    gains, settings = (
+        {key: Estimate(**one).interval() | {"basis": one["basis"]} for key, one in evidence[part].items()}
+        for part in ("gains", "settings")
+    )
+    return {
+        "bundle": name,
+        "verdict": record["verdict"],
+        "passed": record["passed"],
+        "checks": record["checks"],
+        "lines": lines(record),
+        "reference": evidence["reference"],
+        "gains": gains,
+        "settings": settings,
+        "slices": evidence["slices"],
+        "smallest_gain": record["smallest_gain"],
+    }
+
+
 def _fastest(rows: pd.DataFrame) -> str:
-    """The arm of most tokens per second."""
-    sums = rows.groupby("drafter")[["tokens", "seconds"]].sum()
-    return str((sums["tokens"] / sums["seconds"]).idxmax())
+    """The arm of most tokens per second over those of plain decoding, on what both decoded."""
+    plain = rows[rows["drafter"] == PLAIN].set_index(BLOCK)[["tokens", "seconds"]]
+    both = rows.join(plain, on=BLOCK, rsuffix="_plain", how="inner")
+    sums = both.groupby("drafter")[["tokens", "seconds", "tokens_plain", "seconds_plain"]].sum()
+    speedups = sums["tokens"] / sums["seconds"] / (sums["tokens_plain"] / sums["seconds_plain"])
+    return str(speedups.idxmax())
 
 
 def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
@@ -130,7 +139,7 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
         other = ""
         if beside is not None:
             names = ", ".join(beside["fastest"])
-            other = f"; over the fastest of stage benchmark on other documents ({names}): {percent(beside['gain'])}"
+            other = f"; over the fastest of stage measure on other documents ({names}): {percent(beside['gain'])}"
         found.append(
             f"{row['setting']}: of {row['candidates']} candidates on the clock {row['winner']} was the fastest: "
             f"{times(row['speedup'])} plain decoding{static}{other}."
@@ -138,9 +147,5 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
     for verdict in timing["verdicts"]:
         failed = [check for check in verdict["checks"] if not check["passed"]]
         why = "; ".join(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed)
-        found.append(
-            f"The gate would let {verdict['bundle']} pass."
-            if verdict["passed"]
-            else f"The gate would refuse {verdict['bundle']} ({why})."
-        )
+        found.append(VERDICTS[verdict["verdict"]].format(verdict["bundle"]) + (f" ({why})." if why else "."))
     return found

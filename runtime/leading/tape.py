@@ -1,7 +1,7 @@
 """A planned decode as a tape: every choice of a decoder in order of its queries, read back by a source of chance.
 
-A tape holds for one decoder, text and device. What a decoder would query otherwise than planned is refused: numbers differ between
-devices and shapes of pass, and a controller may read a clock.
+A tape holds for one decoder, text and device. What a decoder queries otherwise than planned is refused: numbers differ between
+devices, and a controller may read a clock.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ class OffTapeError(RuntimeError):
 
 @dataclass(frozen=True)
 class LedRound:
-    """The tokens ``drafted`` in a round, how many of them are ``accepted``, and the ``token`` after those; with, for every draw, a
+    """The tokens ``drafted`` in a round, how many of them are ``accepted``, and the ``token`` after those. For every draw also a
     uniform number that `runtime.randomness.inverted` makes it of: ``draft_uniforms``, and those of the verdict."""
 
     drafted: tuple[int, ...]
@@ -36,7 +36,7 @@ class LedRound:
 
 @dataclass(frozen=True)
 class Tape:
-    """A planned decode of ``text``. ``rounds`` are those after the prefill; ``None`` where nothing is led, as at temperature 0."""
+    """A planned decode of ``text``. ``rounds`` are those after the prefill; ``None`` at temperature 0, where nothing is led."""
 
     text: GivenText
     seed: int
