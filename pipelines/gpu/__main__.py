@@ -12,7 +12,7 @@ import hashlib
 import json
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -37,7 +37,7 @@ from pipelines.parameters import PARAMETERS, load_parameters
 from runtime.dtypes import native_dtype
 
 RATIOS = (10, 4, 20)
-CODE = ("runtime", "predictors", "pipelines/measuring", "pipelines/gpu")
+CODE = ("runtime", "predictors", "pipelines/builtin", "pipelines/measuring", "pipelines/gpu")
 Part = Callable[[], Result]
 
 
@@ -61,8 +61,9 @@ def main(arguments: list[str] | None = None) -> int:
     dtype = native_dtype(device)
     ceilings = measured_ceilings(device, dtype)
     origin = provenance(described) | {"dtype": str(dtype).removeprefix("torch.")}
+    shapes = ["tiny"] if args.tiny else ["7b", "1b", "13b"]
     results: Result = {
-        "settings": {"prompts": args.prompts, "prompt_tokens": args.prompt_tokens, "new_tokens": args.new_tokens},
+        "settings": {name: getattr(args, name) for name in ("prompts", "prompt_tokens", "new_tokens")} | {"shapes": shapes},
         "training": training_facts(args.pair),
     }
     fixed = results | {name: origin[name] for name in ("device", "versions", "dtype")} | {"code": source_hash(CODE)}
@@ -72,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     results["seconds"] = {"setup": perf_counter() - started}
     with tqdm(unit="decode") as bar:
         bench = Bench(device, dtype, kept, ceilings, args.new_tokens, folder, fingerprint, bar)
-        for name, part in _parts(bench, args.tiny).items():
+        for name, part in _parts(bench, shapes).items():
             if args.parts and name.split("/")[0] not in args.parts:
                 continue
             began = perf_counter()
@@ -94,17 +95,18 @@ def main(arguments: list[str] | None = None) -> int:
     return len(results["failed"])
 
 
-def _parts(bench: Bench, tiny: bool) -> dict[str, Part]:
+def _parts(bench: Bench, shapes: Sequence[str]) -> dict[str, Part]:
     """By name, in the order of their worth."""
-    first, *other_shapes = ["tiny"] if tiny else ["7b", "1b", "13b"]
-    target = SHAPES[first]
+    first, *other_shapes = shapes
+    target, tiny = SHAPES[first], first == "tiny"
+    small = ("tiny", target) if tiny else ("least", Sized(LEAST, target.vocabulary))
     width = target.shape if tiny else DRAFT_WIDTH
     least = bench.trained.draft.config.num_hidden_layers
     pairs = {f"{first}-c{ratio}": (target, draft_shape(target, ratio, width, least)) for ratio in RATIOS}
     usual, *others = list(pairs)[:1] if tiny else pairs
     parts: dict[str, Part] = {
         f"plain/{first}": partial(plain, bench, first, target),
-        "agreement": partial(agreement, bench, *(("tiny", target) if tiny else ("least", Sized(LEAST, target.vocabulary)))),
+        "agreement": partial(agreement, bench, *small),
         f"methods/{usual}": partial(methods, bench, usual, *pairs[usual], whole=True),
         f"hugging_face/{usual}": partial(hugging_face, bench, "hugging_face", usual, *pairs[usual], THEIRS),
         "picture": partial(picture, bench, *pairs[usual]),

@@ -42,11 +42,16 @@ def sections(results: Result, rows: Rows, path: Path) -> Iterator[str]:
     parts, origin, ceilings = results["parts"], results["provenance"], Ceilings(**results["ceilings"])
     plain = {
         name: plain_figures(parts[f"plain/{name}"], part_of(rows, "plain", name), ceilings)
-        for name in _of(parts, "plain")
+        for name in results["settings"]["shapes"]
+        if f"plain/{name}" in parts
     }
     timed = part_of(rows, "methods")
     found = {pair: part_of(timed, "methods", pair) for pair in dict.fromkeys(row["pair"] for row in timed)}
-    sweeps = [sweep_figures(parts[f"methods/{name}"], found[name], ceilings) for name in _of(parts, "methods")]
+    sweeps = [
+        sweep_figures(part, found[name.split("/")[1]], ceilings)
+        for name, part in parts.items()
+        if name.startswith("methods/")
+    ]
     sweeps.sort(key=lambda sweep: sweep["cost_ratio"])
     changed = " with uncommitted changes" if origin["uncommitted_changes"] else ""
     yield f"# {origin['device']['slug']}"
@@ -64,7 +69,7 @@ def sections(results: Result, rows: Rows, path: Path) -> Iterator[str]:
         yield f"**Part `{name}` failed**: {reason}"
     if results["left_out"]:
         yield f"**Left out for lack of time**: {', '.join(results['left_out'])}."
-    yield bars(parts, next(iter(plain.values()), None), sweeps)
+    yield bars(parts, plain.get(results["settings"]["shapes"][0]), sweeps)
     if plain:
         yield "## Plain decoding\n\n" + _plain_table(plain)
     if found:
@@ -118,11 +123,6 @@ def _aims(parts: Result, plain: Result | None, sweeps: Sequence[Result]) -> Iter
         near = sum(parting["near_tie"] for parting in half)
         yield "greedy texts in float32 equal plain decoding's", f"{len(single)} differ", not single
         yield "where texts in bfloat16 differ, it is a near-tie", f"{near} of {len(half)}", near == len(half)
-
-
-def _of(parts: Result, kind: str) -> list[str]:
-    """What parts of a kind are of, in the order of their worth."""
-    return [name.split("/")[1] for name in parts if name.startswith(f"{kind}/")]
 
 
 def _plain_table(plain: Result) -> str:
