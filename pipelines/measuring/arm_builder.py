@@ -97,8 +97,10 @@ class ArmBuilder:
         if row.hugging_face == "assisted":
             assert isinstance(draft, CausalLanguageModel)
             return hugging_face_arm(target.model, draft.model, self.max_new_tokens)
-        lookup = (row.options or {}).get("prompt_lookup_num_tokens", 10) if row.hugging_face == "prompt_lookup" else None
-        return hugging_face_arm(target.model, None, self.max_new_tokens, lookup)
+        options = row.options or {}
+        lookup = options.get("prompt_lookup_num_tokens", 10) if row.hugging_face == "prompt_lookup" else None
+        cache = options.get("cache_implementation")
+        return hugging_face_arm(target.model, None, self.max_new_tokens, lookup, cache)
 
     def _unasked(self, name: str) -> bool:
         folder = self._folder(name)
