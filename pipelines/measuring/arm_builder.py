@@ -10,6 +10,7 @@ import torch
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Arm, decoder_arm, hugging_face_arm
 from pipelines.measuring.names import WALL
+from predictors.actions import Action
 from predictors.bundle import CARD
 from predictors.controllers import DelayedTree, EarlyStop
 from predictors.sampling import SamplingSettings
@@ -40,6 +41,12 @@ class TimedArm:
 def arm_of(name: str, family: str, decoder: Decoder, max_new_tokens: int) -> TimedArm:
     """A decoder of ours as an arm."""
     return TimedArm(name, family, decoder_arm(decoder, max_new_tokens), decoder)
+
+
+def fixed_tree(pair: ModelPair, action: Action, rule: str) -> Decoder:
+    """The decoder that drafts ``action`` at every root and verifies by ``rule``."""
+    drafter = {"kind": "delayed_tree", **asdict(action)}
+    return build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": rule})
 
 
 class ArmBuilder:
@@ -112,8 +119,7 @@ class ArmBuilder:
         selector = load_decoder(folder, self.pair).controller
         if not isinstance(selector, DelayedTree):
             raise ValueError(f"{folder} is no selector of trees but {selector.kind}: static_of takes delayed_tree-RULE.")
-        drafter = {"kind": "delayed_tree", **asdict(selector.actions[selector.static(settings).place])}
-        return build_decoder(self.pair, {"method": "speculative", "drafter": drafter, "verifier": selector.verifier})
+        return fixed_tree(self.pair, selector.actions[selector.static(settings).place], selector.verifier)
 
     def _unasked(self, name: str) -> bool:
         folder = self._folder(name)

@@ -1,7 +1,7 @@
 """Decoding with every (drafter, rule), interleaved and paired by prompt, as the benchmark times its arms."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tqdm import tqdm
 
@@ -10,25 +10,12 @@ from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.measurement_table import HISTOGRAMS, measured
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.seeds import seed_of
-from pipelines.measuring.verifiers.shapes import Shape
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
-from runtime import Decoder, ModelPair, build_decoder
 
 ArmName = tuple[str, str]  # shape's name, rule; plain decoding is (PLAIN, PLAIN)
 PLAIN_ARM: ArmName = (PLAIN, PLAIN)
 LISTS = ("output", *HISTOGRAMS)
-
-
-def decoder_of(pair: ModelPair, shape: Shape, verifier: str) -> Decoder:
-    """The decoder that drafts ``shape`` and verifies with ``verifier``."""
-    return build_decoder(pair, {"method": "speculative", "drafter": shape.drafter, "verifier": verifier})
-
-
-def decoders_of(pair: ModelPair, shapes: Sequence[Shape]) -> dict[ArmName, Decoder]:
-    """A decoder for every shape and rule, and plain decoding."""
-    speculative = {(s.name, verifier): decoder_of(pair, s, verifier) for s in shapes for verifier in s.verifiers}
-    return {PLAIN_ARM: build_decoder(pair, {"method": "autoregressive"}), **speculative}
 
 
 def decode_rows(
