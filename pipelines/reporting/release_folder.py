@@ -13,15 +13,15 @@ from pipelines.promotion.names import VERDICT
 
 @dataclass(frozen=True)
 class ReleaseResults:
-    """``choices`` and ``decoding`` of tuning (``None``: not tuned), ``verdicts`` by bundle, and the ``benchmark``'s decodes."""
+    """``choices`` and ``decoding`` of tuning (``None``: not tuned), ``verdicts`` by bundle, and the decodes of stage ``measure``."""
 
     choices: list[dict[str, Any]]
     decoding: pd.DataFrame | None
     verdicts: dict[str, dict[str, Any]]
-    benchmark: pd.DataFrame
+    measured: pd.DataFrame
 
 
-def read_release(tuning: Path, trials: Path, device: str, benchmark: pd.DataFrame) -> ReleaseResults | None:
+def read_release(tuning: Path, trials: Path, device: str, measured: pd.DataFrame) -> ReleaseResults | None:
     """Below ``tuning`` and, by bundle, below ``trials``; ``None`` if neither has been on this device."""
     tuned = (tuning / device / CHOICES).is_file()
     choices = json.loads((tuning / device / CHOICES).read_text()) if tuned else []
@@ -29,4 +29,4 @@ def read_release(tuning: Path, trials: Path, device: str, benchmark: pd.DataFram
     verdicts = {
         path.parent.parent.name: json.loads(path.read_text()) for path in sorted(trials.glob(f"*/{device}/{VERDICT}"))
     }
-    return ReleaseResults(choices, decoding, verdicts, benchmark) if choices or verdicts else None
+    return ReleaseResults(choices, decoding, verdicts, measured) if choices or verdicts else None

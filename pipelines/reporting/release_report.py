@@ -2,9 +2,9 @@
 
     tuned      the winner of successive halving, scored on test prompts over the static chain that was fastest on validation
                prompts, unless it is that chain, and over plain decoding
-    beside     the winner over the fastest configuration of stage ``benchmark``, on the prompts that both decoded: on each
-               document the one that was fastest on all others, as the best of many on the very prompts it is scored on owes some
-               of that to luck. Plain decoding, which both timed, says how fast the machine was in each
+    beside     the winner over the fastest arm of stage ``measure``, on the prompts that both decoded: on each document the one that
+               was fastest beside plain decoding on all others, as the best of many on the very prompts it is scored on owes some of
+               that to luck. Plain decoding, which both timed, says how fast the machine was in each
 
 Intervals by bootstrap over documents.
 """
@@ -19,6 +19,8 @@ from pipelines.reporting.decoding_arms import DecodingArms
 from pipelines.reporting.headline import percent, times
 from pipelines.reporting.release_folder import ReleaseResults
 from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
+
+BLOCK = ["prompt", "repeat"]  # at one sampling setting
 
 
 class ReleaseReport:
@@ -89,10 +91,10 @@ class ReleaseReport:
         }
 
     def _beside(self, setting: str, winner: pd.DataFrame, plain: pd.DataFrame) -> dict[str, Any] | None:
-        """The winner beside the fastest arm of the benchmark that is one request's real decoding; ``None`` without any."""
-        table = self.results.benchmark
+        """The winner beside the fastest measured arm that is one request's real decoding; ``None`` without any."""
+        table = self.results.measured
         table = table[(table["setting"] == setting) & table["prompt"].isin(winner["prompt"])]
-        table = table[~table["drafter"].map(on_virtual_clock)].sort_values("prompt")
+        table = table[~table["drafter"].map(on_virtual_clock)].sort_values(BLOCK)
         if table.empty or PLAIN not in set(table["drafter"]):
             return None
         if table["document"].nunique() < 2:
@@ -100,14 +102,19 @@ class ReleaseReport:
         fastest = {
             document: _fastest(table[table["document"] != document]) for document in sorted(table["document"].unique())
         }
-        shared = set(table["prompt"])
-        winner, plain = (rows[rows["prompt"].isin(shared)] for rows in (winner, plain))
         rows = table[table["drafter"] == table["document"].map(fastest)]
         base = table[table["drafter"] == PLAIN]
+        rows, base = (part.set_index(BLOCK).sort_index() for part in (rows, base))
+        shared = rows.index.intersection(base.index).sort_values()
+        rows, base = rows.loc[shared], base.loc[shared]
+        if rows.empty:
+            return None
+        prompts = rows.index.get_level_values("prompt")
+        winner, plain = (part.set_index("prompt").loc[prompts] for part in (winner, plain))
         machine = base["seconds"].sum() / base["tokens"].sum() * plain["tokens"].sum() / plain["seconds"].sum()
         scaled = winner.assign(seconds=winner["seconds"] * machine)
         names = sorted(set(fastest.values()))
-        return {"fastest": names, "prompts": len(shared), "gain": less_one(self._over(scaled, rows))}
+        return {"fastest": names, "prompts": prompts.nunique(), "gain": less_one(self._over(scaled, rows))}
 
     def _over(self, rows: pd.DataFrame, base: pd.DataFrame) -> Interval:
         bootstrap = PairedBootstrap(list(rows["document"]), self.replicates, self.seed)
@@ -115,9 +122,12 @@ class ReleaseReport:
 
 
 def _fastest(rows: pd.DataFrame) -> str:
-    """The arm of most tokens per second."""
-    sums = rows.groupby("drafter")[["tokens", "seconds"]].sum()
-    return str((sums["tokens"] / sums["seconds"]).idxmax())
+    """The arm of most tokens per second over those of plain decoding, on what both decoded."""
+    plain = rows[rows["drafter"] == PLAIN].set_index(BLOCK)[["tokens", "seconds"]]
+    both = rows.join(plain, on=BLOCK, rsuffix="_plain", how="inner")
+    sums = both.groupby("drafter")[["tokens", "seconds", "tokens_plain", "seconds_plain"]].sum()
+    speedups = sums["tokens"] / sums["seconds"] / (sums["tokens_plain"] / sums["seconds_plain"])
+    return str(speedups.idxmax())
 
 
 def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
@@ -130,7 +140,7 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
         other = ""
         if beside is not None:
             names = ", ".join(beside["fastest"])
-            other = f"; over the fastest of stage benchmark on other documents ({names}): {percent(beside['gain'])}"
+            other = f"; over the fastest of stage measure on other documents ({names}): {percent(beside['gain'])}"
         found.append(
             f"{row['setting']}: of {row['candidates']} candidates on the clock {row['winner']} was the fastest: "
             f"{times(row['speedup'])} plain decoding{static}{other}."

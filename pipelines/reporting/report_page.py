@@ -14,7 +14,7 @@ from pipelines.measuring.provenance import numerics
 from pipelines.reporting.bars import bar_text, measured_text
 from pipelines.reporting.branch_folder import Timelines
 from pipelines.reporting.branch_page import branch_section
-from pipelines.reporting.headline import arm_name, headline, percent, times
+from pipelines.reporting.headline import UNKNOWN, arm_name, headline, percent, times
 from pipelines.reporting.release_report import sentences as release_sentences
 from pipelines.reporting.replay_report import sentences as replay_sentences
 from pipelines.reporting.selection_report import sentences as selection_sentences
@@ -88,12 +88,13 @@ def render(
         measured_text=measured_text,
         times=times,
         percent=percent,
+        whole=lambda value: UNKNOWN if value["value"] is None else f"{value['value']:.0f}",
         bracket=lambda value: f"{value['value']:.2f} ({value['low']:.2f}–{value['high']:.2f})",
     )
 
 
 def exported_predictor(timing: dict[str, Any], quality: dict[str, Any]) -> str | None:
-    """The predictor in the benchmarked bundle; the first one measured where that is unknown, ``None`` without any."""
+    """The predictor in the measured bundle; the first one measured where that is unknown, ``None`` without any."""
     selection = (timing["bundle"] or {}).get("selection") or {}
     measured = quality["predictors"]
     return selection["predictor"] if selection.get("predictor") in measured else next(iter(measured), None)
