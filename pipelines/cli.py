@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 COMMANDS = {
     "generate": "decode a prompt with any decoder or exported bundle",
+    "code": "stage: list for every other stage the code that it runs",
     "device": "stage: describe this machine",
     "pair": "stage: train the built-in model pair, or resolve a real one",
     "prompts": "stage: draw prompts, split by document",
@@ -29,6 +30,7 @@ COMMANDS = {
     "stopper": "stage: train, calibrate and export one model that stops drafting",
     "guesser": "stage: choose and export how the target drafts for itself by one method",
     "replay": "stage: what every policy for chains and branches would make of recorded texts on this machine",
+    "measure": "stage: time every arm of the parameter file on held-out prompts, interleaved and paired",
     "verifiers": "stage: compare the verification rules on the same trees and prompts",
     "selection": "stage: time the delayed-tree selectors beside the best static trees",
     "trial": "stage: time an exported bundle, and let the gate judge it over the best static chain",

@@ -1,17 +1,8 @@
-"""The benchmark's arms: ways of decoding one prompt with the same weights, budget and token counter.
-
-autoregressive     the target alone, our loop          hf_generate   the target alone, Hugging Face generate
-plain_hf_forward   the same over Hugging Face's forward, where ours is the compact one
-chain-γ            static draft length                 hf_assisted   Hugging Face assisted generation, default schedule
-confidence-ε, entropy              controllers, drafting at most max γ tokens
-hrad, length                       exported bundles, each with the decoder its card describes
-preset-γ                           branch-parallel decoding (`pipelines.measuring.branch_arms`)
-"""
+"""Ways of decoding one prompt with the same weights, budget and token counter: a decoder of ours, or Hugging Face's ``generate``."""
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -22,8 +13,7 @@ from pipelines.measuring.branch_arms import LEARNED, branch_decoders
 from pipelines.measuring.names import HF_FORWARD, PLAIN, chain_arm, confidence_arm
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
-from runtime import Decoder, ModelPair, Randomness, build_decoder, load_decoder
-from runtime.causal_model import CausalLanguageModel
+from runtime import Decoder, Randomness
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 
 
@@ -38,34 +28,6 @@ class Run:
 
 
 Arm = Callable[[list[int], SamplingSettings, int], Run]  # (prompt, settings, seed)
-
-
-def build_decoders(
-    pair: ModelPair,
-    gammas: Sequence[int],
-    epsilons: Sequence[float],
-    verifier: str,
-    bundles: Mapping[str, Path],
-    branch_gammas: Sequence[int] = (),
-    draft_stage_gammas: Sequence[int] = (),
-) -> dict[str, Decoder]:
-    """Our decoders by arm name; ``bundles``: folders of exported bundles by name."""
-
-    def speculative(gamma: int, **controller: object) -> Decoder:
-        drafter = {"kind": "chain", "gamma": gamma}
-        config = {"method": "speculative", "drafter": drafter, "verifier": verifier, "controller": controller}
-        return build_decoder(pair, config)
-
-    longest = max(gammas)
-    decoders = {PLAIN: build_decoder(pair, {"method": "autoregressive"})}
-    if isinstance(pair.target, CausalLanguageModel) and pair.target.forward != "hugging_face":
-        general = ModelPair(pair.target.model, forward="hugging_face")
-        decoders[HF_FORWARD] = build_decoder(general, {"method": "autoregressive"})
-    decoders |= {chain_arm(gamma): speculative(gamma, kind="fixed") for gamma in gammas}
-    decoders |= {confidence_arm(e): speculative(longest, kind="confidence", epsilon=e) for e in epsilons}
-    decoders["entropy"] = speculative(longest, kind="entropy")
-    decoders |= {name: load_decoder(folder, pair) for name, folder in bundles.items() if name not in LEARNED}
-    return decoders | branch_decoders(pair, branch_gammas, draft_stage_gammas, bundles)
 
 
 def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:

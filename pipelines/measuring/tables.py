@@ -1,4 +1,5 @@
-"""The two Parquet tables of what is timed: `DECODES`, a row per decode, and `ROUNDS`, a row per round of decodes that keep records.
+"""The Parquet tables of what is timed: `DECODES`, a row per decode, and `ROUNDS`, a row per round of decodes that keep records;
+`LOOP`, seconds of a decode in the loop and of its model calls alone.
 
 Rows with one ``block`` were timed interleaved in one go (one prompt, one setting, one repeat), and compare pairwise. Counts of a
 decode leave its prefill out, seconds by phase include it. Of a run on the virtual clock (``virtual``) ``seconds`` are the wall's
@@ -54,12 +55,13 @@ OF_ROUND = (
     "drafted",
     "candidates",
 )
+SETTING = (("temperature", pa.float64()), ("top_k", pa.int32()), ("top_p", pa.float64()))
 DECODE_NAMES = ("pair", "arm", "family", "verifier", "split", "slice", "document", "prompt")
 DECODES = pa.schema(
     [
         *((name, pa.string()) for name in DECODE_NAMES),
         ("prompt_tokens", pa.int32()),
-        ("temperature", pa.float64()),
+        *SETTING,
         ("repeat", pa.int32()),
         ("order", pa.int32()),  # turn within its block, the first is 0
         ("block", pa.string()),
@@ -78,7 +80,7 @@ DECODES = pa.schema(
 ROUNDS = pa.schema(
     [
         *((name, pa.string()) for name in ("arm", "split", "prompt")),
-        ("temperature", pa.float64()),
+        *SETTING,
         ("repeat", pa.int32()),
         ("block", pa.string()),
         ("round", pa.int32()),  # 0 is the prefill
@@ -86,6 +88,15 @@ ROUNDS = pa.schema(
         *((name, pa.int32()) for name in OF_ROUND),
         *((name, pa.bool_()) for name in ("law_known", "ends_segment")),
         *((name, pa.float64()) for name in SECONDS),
+    ]
+)
+LOOP = pa.schema(
+    [
+        *((name, pa.string()) for name in ("arm", "document", "prompt")),
+        ("temperature", pa.float64()),
+        ("repeat", pa.int32()),
+        ("loop", pa.float64()),
+        ("passes", pa.float64()),
     ]
 )
 
@@ -166,6 +177,11 @@ def write_decodes(path: Path, rows: Rows) -> None:
 def write_rounds(path: Path, rows: Rows) -> None:
     """Write rows of `ROUNDS`."""
     _write(path, rows, ROUNDS)
+
+
+def write_loop(path: Path, rows: Rows) -> None:
+    """Write rows of `LOOP`."""
+    _write(path, rows, LOOP)
 
 
 def read_decodes(path: Path) -> Rows:

@@ -5,22 +5,29 @@
     beside     the winner over the fastest arm of stage ``measure``, where both decoded: on each document the one that
                was fastest beside plain decoding on all others, as the best of many on the very prompts it is scored on owes some of
                that to luck. Plain decoding, which both timed, says how fast the machine was in each
+    verdicts   what the gate says of each bundle: gains over all rivals, guardrails, and the smallest gain that would pass
 
-Intervals by bootstrap over documents.
+Intervals of what was tuned are by bootstrap over documents, those of verdicts by jackknife.
 """
 
 from typing import Any
 
 import pandas as pd
 
+from pipelines.evidence.estimate import Estimate
 from pipelines.measuring.names import PLAIN, on_virtual_clock
-from pipelines.promotion.names import BEST_STATIC
+from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED, lines
 from pipelines.reporting.decoding_arms import DecodingArms
 from pipelines.reporting.headline import percent, times
 from pipelines.reporting.release_folder import ReleaseResults
 from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
 
 BLOCK = ["prompt", "repeat"]  # at one sampling setting
+VERDICTS = {
+    PASSED: "The gate would let {} pass",
+    REFUSED: "The gate would refuse {}",
+    INCONCLUSIVE: "On {} the evidence is inconclusive",
+}
 
 
 class ReleaseReport:
@@ -38,37 +45,8 @@ class ReleaseReport:
         """What was tuned, by sampling setting, and the verdicts by bundle."""
         return {
             "tuned": [self._tuned(choice) for choice in self.results.choices],
-            "verdicts": [
-                {
-                    "bundle": name,
-                    "passed": record["passed"],
-                    "checks": record["checks"],
-                    "baseline": record["evidence"]["baseline"],
-                    "gain": record["evidence"]["gain"],
-                    "slices": record["evidence"]["slices"],
-                    "static": self._static(record["evidence"]),
-                }
-                for name, record in self.results.verdicts.items()
-            ],
+            "verdicts": [_judged(name, record) for name, record in self.results.verdicts.items()],
         }
-
-    @staticmethod
-    def _static(evidence: dict[str, Any]) -> list[dict[str, Any]]:
-        """By sampling setting: the static chain that validation prompts chose, the one that was fastest on test prompts, and the
-        gain over either; nothing where a champion was the baseline."""
-        static = evidence["origin"].get("static")
-        if static is None or evidence["baseline"] != BEST_STATIC:
-            return []
-        return [
-            {
-                "setting": setting,
-                "chosen": chosen,
-                "gain": evidence["slices"][setting],
-                "fastest": static["fastest"][setting],
-                "hindsight": static["hindsight"][setting],
-            }
-            for setting, chosen in static["chosen"].items()
-        ]
 
     def _tuned(self, choice: dict[str, Any]) -> dict[str, Any]:
         assert self.results.decoding is not None
@@ -121,6 +99,27 @@ class ReleaseReport:
         return bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"])
 
 
+def _judged(name: str, record: dict[str, Any]) -> dict[str, Any]:
+    """A verdict, the gains that it rests on, and its five lines."""
+    evidence = record["evidence"]
+    gains, settings = (
+        {key: Estimate(**one).interval() | {"basis": one["basis"]} for key, one in evidence[part].items()}
+        for part in ("gains", "settings")
+    )
+    return {
+        "bundle": name,
+        "verdict": record["verdict"],
+        "passed": record["passed"],
+        "checks": record["checks"],
+        "lines": lines(record),
+        "reference": evidence["reference"],
+        "gains": gains,
+        "settings": settings,
+        "slices": evidence["slices"],
+        "smallest_gain": record["smallest_gain"],
+    }
+
+
 def _fastest(rows: pd.DataFrame) -> str:
     """The arm of most tokens per second over those of plain decoding, on what both decoded."""
     plain = rows[rows["drafter"] == PLAIN].set_index(BLOCK)[["tokens", "seconds"]]
@@ -148,9 +147,5 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
     for verdict in timing["verdicts"]:
         failed = [check for check in verdict["checks"] if not check["passed"]]
         why = "; ".join(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed)
-        found.append(
-            f"The gate would let {verdict['bundle']} pass."
-            if verdict["passed"]
-            else f"The gate would refuse {verdict['bundle']} ({why})."
-        )
+        found.append(VERDICTS[verdict["verdict"]].format(verdict["bundle"]) + (f" ({why})." if why else "."))
     return found

@@ -15,18 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.measuring.branch_arms import STATIC
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import (
     ASKED,
     BRANCH_PRESETS,
+    BranchArm,
     CHAIN,
     CONFIDENCE,
+    PEARL,
     PLAIN,
     RULE,
     UNLEARNED,
     WALL,
-    BranchArm,
+    WITHOUT_HRAD,
     chain_arm,
     confidence_arm,
 )
@@ -130,7 +131,7 @@ class ReplayStudy:
             yield self._configured(confidence_arm(epsilon), CONFIDENCE, longest, confident)
         for kind in UNLEARNED:
             yield self._configured(kind, RULE, longest, {"kind": kind})
-        for preset, lengths in product(STATIC, config.branch_gammas):
+        for preset, lengths in product((PEARL, WITHOUT_HRAD), config.branch_gammas):
             yield from self._preset(BranchArm(preset, lengths[-1], lengths[0] if len(lengths) > 1 else None))
         for name, folder in bundles.items():
             yield from self._exported(name, folder)

@@ -1,0 +1,162 @@
+"""The one measurement: its parameters and its order of work.
+
+    validation prompts   families with something to choose: the fastest arm of each is chosen at every setting
+    test prompts         always plain decoding and the rivals (``always``); of all other arms a rotating group (`plan`)
+                         arms that a family chose stand for it; those without a choice stand for themselves
+
+Whatever is compared later is compared on the blocks where both were timed.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
+from pipelines.measuring.arm_rows import ArmRow, expanded
+from pipelines.measuring.blocks import Blocks
+from pipelines.measuring.harness import Harness, Leading, Planned, tokens_per_second
+from pipelines.measuring.measurement_log import MeasurementLog, Rows
+from pipelines.measuring.names import TEST, VALIDATION
+from pipelines.measuring.plan import rotation
+from pipelines.prompt_table import Prompt
+from predictors.sampling import SamplingSettings
+from runtime import ModelPair
+
+VALIDATION_SHARE, TEST_SHARE = 0.25, 1.0  # of max_minutes, when these splits have to end
+
+
+@dataclass(frozen=True)
+class MeasureConfig:
+    """Section ``measure``: how much is measured, of which ``arms``, at which ``temperatures`` (0 and 1, if nothing is said) or, with
+    filters, ``settings``.
+
+    ``group``: how many rotating arms a test prompt times; ``loop_prompts`` time the loop against a bare repetition of its passes,
+    ``loop_repeats`` times; ``exactness_prompts`` compare greedy texts in float32; ``timelines``: whether to draw branch-parallel
+    decoding; ``max_minutes`` ends the measurement early, after a whole prompt.
+    """
+
+    arms: tuple[ArmRow, ...]
+    temperatures: tuple[float, ...] | None = None
+    settings: tuple[SamplingSettings, ...] = ()
+    validation_prompts: int = 6
+    test_prompts: int = 24
+    group: int = 8
+    repeats: int = 1
+    max_new_tokens: int = 48
+    threads: int = 2
+    seed: int = 0
+    led: bool = True
+    loop_prompts: int = 2
+    loop_repeats: int = 2
+    exactness_prompts: int = 2
+    timelines: bool = True
+    max_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("validation_prompts", "test_prompts", "group", "repeats", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+        for name in ("loop_prompts", "loop_repeats", "exactness_prompts"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")
+        if self.max_new_tokens < 2:
+            raise ValueError(f"max_new_tokens must be >= 2, a prefill and a round, got {self.max_new_tokens}.")
+        if not self.arms:
+            raise ValueError("arms must not be empty.")
+        self._settle()
+        expanded(self.arms, "")
+
+    def _settle(self) -> None:
+        """Fill in ``settings`` from ``temperatures``, or the other way round."""
+        unfiltered = (0.0, 1.0) if self.temperatures is None else self.temperatures
+        settings = self.settings or tuple(map(SamplingSettings, unfiltered))
+        temperatures = tuple(dict.fromkeys(one.temperature for one in settings))
+        if not settings:
+            raise ValueError("temperatures must not be empty.")
+        if self.temperatures not in (None, temperatures):
+            raise ValueError(f"temperatures {self.temperatures} are not those of settings: give one of them.")
+        object.__setattr__(self, "settings", settings)
+        object.__setattr__(self, "temperatures", temperatures)
+
+
+class Measurement:
+    """A measurement under way; ``capped`` says that time ran out. ``choices`` are those of validation prompts."""
+
+    def __init__(
+        self, pair: ModelPair, config: MeasureConfig, bundles: Path, log: MeasurementLog, leading: Leading | None = None
+    ) -> None:
+        self.config, self.log, self.leading = config, log, leading
+        self.builder = ArmBuilder(pair, bundles, config.max_new_tokens)
+        rows = expanded(config.arms, str(bundles))
+        self.arms = self.builder.build(rows)
+        self.rows = [row for row in rows if row.name in self.arms]
+        self.choices: list[dict[str, Any]] = []
+        self.capped = False
+
+    @property
+    def missing(self) -> list[str]:
+        """Bundles that the table names and nobody exported."""
+        return self.builder.missing
+
+    def run(self, validation: Sequence[Prompt], test: Sequence[Prompt]) -> Rows:
+        """Rows of all decodes."""
+        swept = [self.arms[row.name] for row in self.rows if row.choose]
+        with tqdm(total=self._total(len(swept), len(validation), len(test)), desc="measure", unit="decode") as bar:
+            blocks = Blocks(self.log, bar, self.config.max_minutes)
+            harness = Harness(blocks, self.config.settings, self.config.seed, self.config.repeats, self.leading)
+            harness.warm_up(self.arms, validation[0])
+            rows = harness.time(VALIDATION, [(prompt, swept) for prompt in validation], VALIDATION_SHARE)
+            self.choices = self._choices(rows)
+            walls = self.builder.concurrent(row for row in self.rows if self._tested(row))
+            harness.warm_up(walls, validation[0])
+            planned = self._planned(test, walls.values())
+            bar.total = bar.n + self._decodes(planned)
+            rows += harness.time(TEST, planned, TEST_SHARE)
+            for wall in walls.values():
+                assert wall.decoder is not None
+                wall.decoder.close()
+        self.capped = blocks.capped
+        return rows
+
+    def drawn(self) -> dict[str, TimedArm]:
+        """The arms of test prompts by name, but for those that need a process of their own."""
+        return {row.name: self.arms[row.name] for row in self.rows if self._tested(row)}
+
+    def _choices(self, rows: Rows) -> list[dict[str, Any]]:
+        """The fastest arm of each family at each setting, with the sweep it was chosen from."""
+        choices = []
+        for settings in self.config.settings:
+            swept = [row for row in self.rows if row.choose and row.at(settings.temperature)]
+            for family in dict.fromkeys(row.family for row in swept):
+                names = [row.name for row in swept if row.family == family]
+                sweep = {name: tokens_per_second(rows, name, **asdict(settings)) for name in names}
+                best = max(sweep, key=sweep.__getitem__)
+                made = {"family": family, "arm": best, "tokens_per_second": sweep}
+                choices.append(asdict(settings) | made)
+        return choices
+
+    def _tested(self, row: ArmRow) -> bool:
+        """Whether test prompts time it at any temperature."""
+        return row.always or not row.choose or row.name in {choice["arm"] for choice in self.choices}
+
+    def _planned(self, test: Sequence[Prompt], walls: Iterable[TimedArm]) -> Planned:
+        always = [self.arms[row.name] for row in self.rows if row.always]
+        others = {row.name: self.arms[row.name] for row in self.rows if self._tested(row) and not row.always}
+        others |= {wall.name: wall for wall in walls}
+        groups = rotation(test, list(others), self.config.group, self.config.seed)
+        return [
+            (prompt, [*always, *(others[name] for name in names)]) for prompt, names in zip(test, groups, strict=True)
+        ]
+
+    def _decodes(self, planned: Planned) -> int:
+        settings = self.config.settings
+        return self.config.repeats * sum(arm.at(one.temperature) for _, arms in planned for arm in arms for one in settings)
+
+    def _total(self, swept: int, validation: int, test: int) -> int:
+        """About how many decodes there will be."""
+        always = sum(row.always for row in self.rows)
+        tested = test * (always + min(self.config.group, len(self.rows) - always))
+        return self.config.repeats * len(self.config.settings) * (validation * swept + tested)
