@@ -1,16 +1,18 @@
-"""Draw the report of a measured GPU: `python -m pipelines.gpu.report docs/gpu/<device>.json` writes a page beside it."""
+"""Draw the report of a measured GPU: `python -m pipelines.gpu.report docs/gpu/<device>.json` writes a page beside it, and where
+pyarrow is installed the tables of its decodes (`pipelines.gpu.decodes`)."""
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from pipelines.gpu import plots
+from pipelines.gpu.ceilings import Ceilings
+from pipelines.gpu.decodes import part_of, read_rows, write_tables
+from pipelines.gpu.figures import plain_figures, shares_of_a_step, speeds, sweep_figures
+from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
-from pipelines.reporting.branch_prediction import predicted_seconds
 from pipelines.reporting.plots import draw
 from pipelines.reporting.report_page import png
 from predictors.latency.profile import LatencyProfile
@@ -28,40 +30,56 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("results", type=Path, help="JSON file that python -m pipelines.gpu wrote")
     path = parser.parse_args(arguments).results
     results = json.loads(path.read_text())
-    for part in _sweeps(results):
-        add_predictions(part)
+    rows = read_rows(path.with_suffix(""), results)
+    write_tables(path.with_suffix(""), rows)
     page = path.with_suffix(".md")
-    page.write_text("\n\n".join(sections(results, path)) + "\n")
+    page.write_text("\n\n".join(sections(results, rows, path)) + "\n")
     print(page)
 
 
-def sections(results: Result, path: Path) -> Iterator[str]:
+def sections(results: Result, rows: Rows, path: Path) -> Iterator[str]:
     """The page, part by part; plots are written beside ``path``."""
-    parts, origin = results["parts"], results["provenance"]
-    yield f"# {origin['device']['slug']}"
+    parts, origin, ceilings = results["parts"], results["provenance"], Ceilings(**results["ceilings"])
+    plain = {
+        name: plain_figures(parts[f"plain/{name}"], part_of(rows, "plain", name), ceilings)
+        for name in results["settings"]["shapes"]
+        if f"plain/{name}" in parts
+    }
+    timed = part_of(rows, "methods")
+    found = {pair: part_of(timed, "methods", pair) for pair in dict.fromkeys(row["pair"] for row in timed)}
+    sweeps = [
+        sweep_figures(part, found[name.split("/")[1]], ceilings)
+        for name, part in parts.items()
+        if name.startswith("methods/")
+    ]
+    sweeps.sort(key=lambda sweep: sweep["cost_ratio"])
     changed = " with uncommitted changes" if origin["uncommitted_changes"] else ""
+    yield f"# {origin['device']['slug']}"
     yield (
         f"{SAID} Measured at commit `{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}, torch "
         f"{origin['versions']['torch']}, transformers {origin['versions']['transformers']}, in {origin['dtype']}; "
         f"{results['settings']['prompts']} held-out prompts of {results['settings']['prompt_tokens']} tokens, "
         f"{results['settings']['new_tokens']} new ones each."
     )
-    ceilings = results["ceilings"]
     yield (
-        f"The device copies {ceilings['bandwidth'] / 1e9:,.0f} GB/s (read and written) and multiplies at "
-        f"{ceilings['arithmetic'] / 1e12:,.1f} TFLOP/s."
+        f"The device copies {ceilings.bandwidth / 1e9:,.0f} GB/s (read and written) and multiplies at "
+        f"{ceilings.arithmetic / 1e12:,.1f} TFLOP/s."
     )
     for name, reason in results["failed"].items():
         yield f"**Part `{name}` failed**: {reason}"
     if results["left_out"]:
         yield f"**Left out for lack of time**: {', '.join(results['left_out'])}."
-    yield bars(results)
-    yield _plain_table(parts)
-    if "methods" in parts:
-        yield _methods_table(parts["methods"])
-    if any(name.startswith("hugging_face") for name in parts):
-        yield _hugging_face_table(parts)
-    sweeps = _sweeps(results)
+    yield bars(parts, plain.get(results["settings"]["shapes"][0]), sweeps)
+    if plain:
+        yield "## Plain decoding\n\n" + _plain_table(plain)
+    if found:
+        name = max(found, key=lambda name: len({row["arm"] for row in found[name]}))  # of the whole table of arms
+        yield "## Methods\n\n" + _methods_table(found[name], parts.get(f"methods/{name}", {}).get("energy", {}))
+    theirs = [row for part in ("hugging_face", "hugging_face_compiled") for row in speeds(part_of(rows, part))]
+    if theirs:
+        lines = ([row["arm"], *_speed(row)] for row in theirs if row["arm"] != PLAIN)
+        table = _table(["arm", "tokens/s", "of our plain decoding"], lines)
+        yield f"## Hugging Face on the same weights, T = 0\n\n{table}"
     if sweeps:
         yield "## What the latency model promises, what was reached, and what the device could do at most"
         for temperature in sorted({row["temperature"] for row in sweeps[0]["speeds"]}):
@@ -73,148 +91,90 @@ def sections(results: Result, path: Path) -> Iterator[str]:
         yield f"The device was idle for {idle:.1%} of them, and worked on several streams for {overlap:.1%}."
         yield _plotted(path, "streams", plots.device_work, parts["picture"])
     if "growth" in parts:
-        yield _plotted(path, "growth", plots.cost_growth, parts["growth"])
+        yield _plotted(path, "growth", plots.cost_growth, parts["growth"], ceilings)
 
 
-def add_predictions(sweep: Result) -> None:
-    """To every speed, what the latency model and the device's limits make of the same rounds, in tokens per second."""
-    profile = LatencyProfile.from_record(sweep["profile"], "profile")
-    rows = [pd.Series(row) for row in sweep["rows"]]
-    for speed in sweep["speeds"]:
-        own = [row for row in rows if row["arm"] == speed["arm"] and row["temperature"] == speed["temperature"]]
-        tokens = sum(row["tokens"] for row in own)
-        speed["predicted"] = tokens / sum(predicted_seconds(row, profile) for row in own)
-        speed["ceiling"] = tokens / sum(row["floor_seconds"] for row in own)
-
-
-def bars(results: Result) -> str:
+def bars(parts: Result, plain: Result | None, sweeps: Sequence[Result]) -> str:
     """What was aimed at, and what came out."""
-    parts, lines = results["parts"], ["| aim | value | reached |", "|---|---|---|"]
+    lines = ([aim, value, "yes" if met else "**no**"] for aim, value, met in _aims(parts, plain, sweeps))
+    return _table(["aim", "value", "reached"], lines)
 
-    def line(aim: str, value: str, reached: bool) -> None:
-        lines.append(f"| {aim} | {value} | {'yes' if reached else '**no**'} |")
 
-    main_shape = next((parts[name] for name in parts if name.startswith("plain/")), None)
-    if main_shape is not None:
-        share = main_shape["share_of_bound"]
-        line("plain decoding, at least 75 % of the bandwidth bound", f"{share:.0%}", share >= 0.75)
-        outside = main_shape["outside_passes"]
-        line("outside the models' passes, at most 3 % of plain decoding's round", f"{outside:.1%}", outside <= 0.03)
-        peak = main_shape["memory"]["peak"]
-        if peak is not None:
-            over = peak / main_shape["memory"]["planned"]["total"] - 1
-            line("peak memory within 5 % of the plan", f"{over:+.1%}", abs(over) <= 0.05)
-    for sweep in _sweeps(results):
-        shares = [row["tokens_per_second"] / row["predicted"] for row in sweep["speeds"]]
-        worst = min(range(len(shares)), key=shares.__getitem__)
-        arm = f"{sweep['speeds'][worst]['arm']}, T = {sweep['speeds'][worst]['temperature']:g}"
-        aim = f"at least 95 % of the latency model's prediction, c = {sweep['cost_ratio']:.1f}"
-        line(aim, f"{shares[worst]:.0%} ({arm})", shares[worst] >= 0.95)
+def _aims(parts: Result, plain: Result | None, sweeps: Sequence[Result]) -> Iterator[tuple[str, str, bool]]:
+    """Aim, value, and whether it was reached."""
+    if plain is not None:
+        share, outside = plain["share_of_bound"], plain["outside_passes"]
+        yield "plain decoding, at least 75 % of the bandwidth bound", f"{share:.0%}", share >= 0.75
+        yield "outside the models' passes, at most 3 % of plain decoding's round", f"{outside:.1%}", outside <= 0.03
+        if plain["memory"]["peak"] is not None:
+            over = plain["memory"]["peak"] / plain["memory"]["planned"]["total"] - 1
+            yield "peak memory within 5 % of the plan", f"{over:+.1%}", abs(over) <= 0.05
+    for sweep in sweeps:
+        of, worst = min((row["tokens_per_second"] / row["predicted"], _named(row)) for row in sweep["speeds"])
+        ratio = f"c = {sweep['cost_ratio']:.1f}"
+        yield f"at least 95 % of the latency model's prediction, {ratio}", f"{of:.0%} ({worst})", of >= 0.95
         for aim, most, share in shares_of_a_step(LatencyProfile.from_record(sweep["profile"], "profile")):
-            line(f"{aim}, c = {sweep['cost_ratio']:.1f}", f"{share:.2%}", share <= most)
+            yield f"{aim}, {ratio}", f"{share:.2%}", share <= most
     if "picture" in parts:
         over = parts["picture"]["over_longer_job"]
-        line("a branch stage, at most 1.1 times the longer of its jobs alone", f"{over:.2f}", over <= 1.1)
+        yield "a branch stage, at most 1.1 times the longer of its jobs alone", f"{over:.2f}", over <= 1.1
     if "agreement" in parts:
-        single = sum(parts["agreement"]["float32_parted"].values())
-        line("greedy texts in float32 equal plain decoding's", f"{single} differ", single == 0)
-        ties = [tie for some in parts["agreement"]["bfloat16_partings"].values() for tie in some]
-        near = sum(tie["near_tie"] for tie in ties)
-        line("where texts in bfloat16 differ, it is a near-tie", f"{near} of {len(ties)}", near == len(ties))
-    return "\n".join(lines)
+        single, half = parts["agreement"]["float32"], parts["agreement"]["bfloat16"]
+        near = sum(parting["near_tie"] for parting in half)
+        yield "greedy texts in float32 equal plain decoding's", f"{len(single)} differ", not single
+        yield "where texts in bfloat16 differ, it is a near-tie", f"{near} of {len(half)}", near == len(half)
 
 
-def shares_of_a_step(profile: LatencyProfile, drafted: int = 4) -> Iterator[tuple[str, float, float]]:
-    """Aim, largest share and share of verification, of all work outside passes, and of a decision, in a round of a chain."""
-    context = profile.table("target").axes["context"][0]
-    passes = drafted * profile.latency("draft", rows=1, context=context).seconds
-    passes += profile.latency("target", tokens=1 + drafted, context=context).seconds
-    verdict = profile.latency("chain_verification", drafted=drafted, sampled=1).seconds
-    drawing = profile.latency("chain_drawing", drafted=drafted, sampled=1).seconds
-    whole = passes + verdict + drawing
-    yield "verification, at most 1 % of a round of a chain of 4", 0.01, verdict / whole
-    yield "all work outside passes, at most 3 % of it", 0.03, (verdict + drawing) / whole
-    features = profile.table("predictor").axes["features"][0]
-    yield (
-        "a decision of the predictor, at most 0.5 % of it",
-        0.005,
-        profile.latency("predictor", features=features).seconds / whole,
-    )
+def _plain_table(plain: Result) -> str:
+    lines = []
+    for name, figures in plain.items():
+        peak, plan = figures["memory"]["peak"], figures["memory"]["planned"]["total"]
+        memory = f"{'?' if peak is None else f'{peak / 2**30:.2f}'} / {plan / 2**30:.2f} GiB"
+        seconds = (f"{1e3 * figures[key]:.2f} ms" for key in ("bound_seconds", "pass_seconds", "token_seconds"))
+        lines.append([name, *seconds, f"{figures['share_of_bound']:.0%}", memory])
+    return _table(["shape", "least", "a pass", "a token", "of the bound", "peak / planned memory"], lines)
 
 
-def _sweeps(results: Result) -> list[Result]:
-    return [part for name, part in results["parts"].items() if name.startswith("sweep/")]
+def _methods_table(rows: Rows, energy: Result) -> str:
+    found = {(row["arm"], row["temperature"]): row for row in speeds(rows)}
+    arms, temperatures = (list(dict.fromkeys(key[place] for key in found)) for place in (0, 1))
+    heads = [head for t in temperatures for head in (f"T = {t:g}: tokens/s", "of plain (95 %)")]
+    lines = []
+    for arm in arms:
+        cells = [cell for temperature in temperatures for cell in _speed(found[arm, temperature])]
+        joules = f"{energy[arm]:.2f}" if arm in energy else ""
+        lines.append(["**plain**" if arm == PLAIN else arm, *cells, joules])
+    return _table(["method", *heads, "J/token"], lines)
+
+
+def _sweep_table(sweeps: Sequence[Result]) -> str:
+    lines = []
+    for sweep in sweeps:
+        for row in sweep["speeds"]:
+            speed = row["tokens_per_second"]
+            shares = (f"{speed / row[key]:.0%}" for key in ("predicted", "ceiling"))
+            own = [f"{sweep['cost_ratio']:.1f}", row["arm"], f"{row['temperature']:g}", f"{speed:.1f}"]
+            lines.append([*own, f"{row['of_plain']['value']:.2f}x", *shares])
+    return _table(["c", "method", "T", "tokens/s", "of plain", "of prediction", "of ceiling"], lines)
+
+
+def _speed(row: Result) -> list[str]:
+    of = row["of_plain"]
+    return [f"{row['tokens_per_second']:.1f}", f"{of['value']:.2f}x ({of['low']:.2f} to {of['high']:.2f})"]
+
+
+def _named(row: Result) -> str:
+    return f"{row['arm']}, T = {row['temperature']:g}"
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
 
 
 def _plotted(path: Path, name: str, function: Any, *arguments: Any) -> str:
     picture = path.with_name(f"{path.stem}-{name}.png")
     picture.write_bytes(png(draw(function, *arguments)))
     return f"![{name}]({picture.name})"
-
-
-def _plain_table(parts: Result) -> str:
-    lines = [
-        "## Plain decoding",
-        "",
-        "| shape | least | a pass | a token | of the bound | peak / planned memory |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, part in parts.items():
-        if name.startswith("plain/"):
-            peak, plan = part["memory"]["peak"], part["memory"]["planned"]["total"]
-            memory = f"{'?' if peak is None else f'{peak / 2**30:.2f}'} / {plan / 2**30:.2f} GiB"
-            seconds = (f"{1e3 * part[key]:.2f} ms" for key in ("bound_seconds", "pass_seconds", "token_seconds"))
-            lines.append(f"| {name.split('/')[1]} | {' | '.join(seconds)} | {part['share_of_bound']:.0%} | {memory} |")
-    return "\n".join(lines)
-
-
-def _methods_table(part: Result) -> str:
-    energy = {row["arm"]: row["joules_per_token"] for row in part["energy"]}
-    temperatures = sorted({row["temperature"] for row in part["speeds"]})
-    heads = [f"T = {t:g}: tokens/s | of plain (95 %)" for t in temperatures]
-    lines = ["## Methods", "", f"| method | {' | '.join(heads)} | J/token |", "|---" * (2 + 2 * len(heads)) + "|"]
-    for arm in dict.fromkeys(row["arm"] for row in part["speeds"]):
-        cells = []
-        for temperature in temperatures:
-            row = next(row for row in part["speeds"] if row["arm"] == arm and row["temperature"] == temperature)
-            cells.append(_speed(row))
-        joules = energy.get(arm)
-        name = "**plain**" if arm == PLAIN else arm
-        lines.append(f"| {name} | {' | '.join(cells)} | {'' if joules is None else f'{joules:.2f}'} |")
-    return "\n".join(lines)
-
-
-def _hugging_face_table(parts: Result) -> str:
-    lines = [
-        "## Hugging Face on the same weights, T = 0",
-        "",
-        "| arm | tokens/s | of our plain decoding |",
-        "|---|---|---|",
-    ]
-    found = [row for name, part in parts.items() if name.startswith("hugging_face") for row in part["speeds"]]
-    lines += [f"| {row['arm']} | {_speed(row)} |" for row in found if row["arm"] != PLAIN]
-    return "\n".join(lines)
-
-
-def _speed(row: Result) -> str:
-    of = row["of_plain"]
-    return f"{row['tokens_per_second']:.1f} | {of['value']:.2f}x ({of['low']:.2f} to {of['high']:.2f})"
-
-
-def _sweep_table(sweeps: list[Result]) -> str:
-    lines = ["| c | method | T | tokens/s | of plain | of prediction | of ceiling |", "|---|---|---|---|---|---|---|"]
-    for sweep in sorted(sweeps, key=lambda sweep: sweep["cost_ratio"]):
-        for row in sweep["speeds"]:
-            shares = (row["tokens_per_second"] / row[key] for key in ("predicted", "ceiling"))
-            numbers = [
-                f"{row['tokens_per_second']:.1f}",
-                f"{row['of_plain']['value']:.2f}x",
-                *(f"{s:.0%}" for s in shares),
-            ]
-            lines.append(
-                f"| {sweep['cost_ratio']:.1f} | {row['arm']} | {row['temperature']:g} | {' | '.join(numbers)} |"
-            )
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,7 @@ def write_inputs(folder: Path) -> None:
     write_comparison(folder / "verifiers" / "toy-1c")
     write_selection(folder / "selection" / "toy-1c", folder / "selectors")
     write_replay(folder / "replay" / "toy-1c")
-    decoded = {(row["prompt"], row["document"]) for row in decodes()}
-    write_release(folder / "tuning", folder / "trials", "toy-1c", sorted(decoded))
+    write_release(folder / "tuning", folder / "trials", "toy-1c")
     write_json(folder / "latency" / "toy-1c.json", PROFILE)
     write_json(folder / "labels" / "hrad.json", {"classes": {"test": {"none": 9, "some": 13, "all": 7}}})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 200}}}}))
