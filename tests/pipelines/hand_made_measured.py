@@ -27,10 +27,12 @@ from pipelines.measuring.names import (
     STOPPERS,
     UNLEARNED,
     branch_arm,
+    chain_gamma,
 )
 from pipelines.measuring.tables import write_decodes, write_loop, write_rounds
 from pipelines.outputs import write_json
 
+UNFILTERED = {"top_k": 0, "top_p": 1.0}
 PHASES = ("draft", "target", "verify", "controller", "rest")
 MAIN_SPEED = {  # tokens per second
     "autoregressive": 100,
@@ -81,7 +83,7 @@ def decodes(
             pace = generator.uniform(0.5, 2.0)  # what a prompt does to all arms
             for repeat in range(2):
                 block = f"test/p{index}/T={temperature:g}/{repeat}"
-                where = {"temperature": temperature, "repeat": repeat, "block": block, "seed": 2 * index + repeat}
+                where = {"temperature": temperature, **UNFILTERED, "repeat": repeat, "block": block, "seed": 2 * index + repeat}
                 for order, (arm, rate) in enumerate(speed.items()):
                     seconds = 60 / rate * pace * (1 + noise * generator.uniform()) * (1 + 9 * repeat)
                     row = {**place, **where, "arm": arm, "family": family_of(arm), "order": order, "virtual": False}
@@ -100,7 +102,7 @@ def counts_of(arm: str, seconds: float) -> dict:
         **counts,
         **dict.fromkeys(("trimmed", "bypassed", "branch_points", "tested_points", "hits"), 0),
         "accepted_histogram": [10, 10, 10] if drafted else [30],
-        "uncut_histogram": [9, 8, 7, 4][: 2 if arm == "chain-1" else 4] if drafted else [30],
+        "uncut_histogram": [9, 8, 7, 4, 2, 1, 1][: 1 + (chain_gamma(arm) or 3)] if drafted else [30],
         **{f"seconds_{phase}": seconds / 5 for phase in PHASES},
         **{"seconds_wait": 0.0, "overlapped": 0.0, "seconds_rounds": seconds},
         **{"seconds_steady": 0.0, "seconds_steady_wait": 0.0},
@@ -109,7 +111,7 @@ def counts_of(arm: str, seconds: float) -> dict:
 
 def rounds_of(row: dict) -> list[dict]:
     """A prefill and two rounds of a decode."""
-    keys = ("arm", "split", "prompt", "temperature", "repeat", "block")
+    keys = ("arm", "split", "prompt", "temperature", "top_k", "top_p", "repeat", "block")
     who = {key: row[key] for key in keys} | {"ends_segment": True, "law_known": False, "guessed": 0, "candidates": 0}
     who |= {"asked": 0, "idle_levels": 0}
     drafted = 0 if row["arm"] == PLAIN else 2
@@ -121,11 +123,13 @@ def rounds_of(row: dict) -> list[dict]:
     ]
 
 
-def write_measured(folder, rows=None, calibrated=(0.0,), chosen=CHOSEN) -> None:
-    """A folder as stage ``measure`` leaves it."""
+def write_measured(folder, rows=None, calibrated=(0.0,), chosen=CHOSEN, rounds=()) -> None:
+    """A folder as stage ``measure`` leaves it; ``rounds`` of arms that do not have the usual ones."""
     rows = decodes() if rows is None else rows
     write_decodes(folder / DECODES_FILE, rows)
-    write_rounds(folder / ROUNDS_FILE, [made for row in rows if "rounds" in row for made in rounds_of(row)])
+    own = {row["arm"] for row in rounds}
+    usual = [made for row in rows if "rounds" in row and row["arm"] not in own for made in rounds_of(row)]
+    write_rounds(folder / ROUNDS_FILE, [*usual, *rounds])
     loop = [
         {"arm": arm, "prompt": f"p{i}", "document": f"d{i}", "temperature": t, "repeat": 0, "loop": 1.05, "passes": 1.0}
         for arm in ("autoregressive", "chain-3")
@@ -142,7 +146,7 @@ def write_measured(folder, rows=None, calibrated=(0.0,), chosen=CHOSEN) -> None:
     timed = {row["arm"] for row in rows}
     findings = {
         "choices": [
-            {"temperature": t, "family": family, "arm": arm, "tokens_per_second": {arm: 1.0}}
+            {"temperature": t, **UNFILTERED, "family": family, "arm": arm, "tokens_per_second": {arm: 1.0}}
             for t in (0.0, 1.0)
             for family, arm in chosen.items()
             if arm in timed
