@@ -34,7 +34,7 @@ COMMANDS = {
     "selection": "stage: time the delayed-tree selectors beside the best static trees",
     "stopping": "stage: time every rule that stops drafting beside the best static chain and fork",
     "self_drafting": "stage: time methods without a draft model beside the best static chain and prompt lookup",
-    "trial": "stage: time an exported bundle, and let the gate judge it over the best static chain",
+    "trial": "stage: time an exported bundle, and let the gate judge it over plain decoding and static chains",
     "report": "stage: turn measurements into tables, plots and one HTML page",
     "tune": "stage: find the fastest exact decoder for a pair on this machine, and export it as bundle auto",
     "drift": "compare served requests with what the bundle's card says of recorded ones; exit code 3 says drift",
