@@ -39,9 +39,11 @@ class BlockTiming:
     def __call__(self, decoders: Mapping[str, Decoder], prompts: Sequence[Prompt]) -> tuple[Rows, Rows]:
         arms = {name: decoder_arm(decoder, self.max_new_tokens) for name, decoder in decoders.items()}
         rows = Rows()
+        if not prompts:
+            return rows, Rows()
         with tqdm(total=len(prompts) * len(self.settings) * self.repeats * len(arms), desc="trial", unit="decode") as bar:
             blocks = Blocks(self.log, bar, self.max_minutes)
-            for arm in arms.values() if prompts else ():
+            for arm in arms.values():
                 arm(prompts[0].tokens, self.settings[0], 0)
             for prompt in blocks.within(1.0, prompts):
                 for settings in self.settings:
