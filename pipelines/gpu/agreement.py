@@ -13,6 +13,7 @@ from pipelines.gpu.arms import GREEDY, OTHERS, static_rows
 from pipelines.gpu.bench import Bench, Result
 from pipelines.gpu.pairs import inflated
 from pipelines.gpu.shapes import Sized
+from pipelines.measuring.exactness import first_difference
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
 
@@ -42,7 +43,7 @@ def partings(rows: Rows) -> list[Result]:
     found = []
     for row in rows:
         ours, theirs = row["output"], plain[row["block"]]
-        place = next((place for place, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]), None)
+        place = first_difference(ours, theirs)
         if place is not None:
             tokens = [ours[place], theirs[place]]
             found.append({"arm": row["arm"], "prompt": row["prompt"], "tokens": tokens, "before": theirs[:place]})

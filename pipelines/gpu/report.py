@@ -23,7 +23,6 @@ SAID = (
     "Cost of Llamas of the named sizes, function of a small pair trained on the Python standard library: speeds and acceptance "
     "are real, the quality is not a large model's."
 )
-MEMORY = "peak / planned memory"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -50,7 +49,7 @@ def sections(results: Result, rows: Rows, path: Path) -> Iterator[str]:
     yield from _heading(results, ceilings)
     yield _table(["aim", "value", "reached"], map(_aim_line, _aims(parts, plain.get(settings["shapes"][0]), sweeps)))
     if plain:
-        head = ["shape", "least", "a pass", "a token", "of the bound", MEMORY]
+        head = ["shape", "least", "a pass", "a token", "of the bound", "memory: peak / plan"]
         yield "## Plain decoding\n\n" + _table(head, (_plain_line(*figures) for figures in plain.items()))
     theirs = [row for part in ("hugging_face", "hugging_face_compiled") for row in speeds(part_of(rows, part))]
     if theirs:
