@@ -130,7 +130,7 @@ def _sections(args: argparse.Namespace, device: str, config: ReportConfig, measu
         "verifiers": (VerifierReport, read_comparison(args.verifiers / device)),
         "selection": (SelectionReport, read_selection(args.selection / device, args.selectors)),
         "replay": (ReplayReport, read_replay(args.replay / device, {"measure": decodes})),
-        "release": (ReleaseReport, read_release(args.tuning, args.trials, device, decodes)),
+        "release": (ReleaseReport, read_release(args.tuning, args.trials, device)),
     }
     made = {name: None if results is None else report(results, *drawn) for name, (report, results) in found.items()}
     stopping = StoppingReport(measured, read_records(args.stoppers, STOPPERS), *drawn)
@@ -213,12 +213,14 @@ def _self_drafting_figures(timing: dict[str, Any], quality: dict[str, Any]) -> d
     from pipelines.reporting import plots
     from pipelines.reporting import self_drafting_plots as own
 
-    return {
+    figures = {
         "self_drafting": plots.draw(own.self_drafting_speeds, timing),
         "self_drafting_slices": plots.draw(own.self_drafting_slices, timing),
         "self_drafting_passes": plots.draw(own.self_drafting_passes, timing),
-        "guesses": plots.draw(own.guesses_and_efficiency, quality),
     }
+    if quality["ways"]:
+        figures["guesses"] = plots.draw(own.guesses_and_efficiency, quality)
+    return figures
 
 
 def _size_in_words(pair_folder: Path) -> str:

@@ -59,9 +59,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple and isinstance(value, list | tuple):
         element = typing.get_args(hint)[0]
         return tuple(_convert(element, item, f"{where}[{index}]") for index, item in enumerate(value))
-    if origin is Mapping and isinstance(value, Mapping) and dataclasses.is_dataclass(typing.get_args(hint)[-1]):
-        item_hint = typing.get_args(hint)[-1]
-        return {key: _convert(item_hint, item, f"{where}.{key}") for key, item in value.items()}
+    of = typing.get_args(hint)[-1:]  # what a mapping is to
+    if origin is Mapping and isinstance(value, Mapping) and of and dataclasses.is_dataclass(of[0]):
+        return {key: _convert(of[0], item, f"{where}.{key}") for key, item in value.items()}
     if origin is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if isinstance(value, float) and not math.isfinite(value):

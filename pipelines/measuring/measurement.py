@@ -1,6 +1,7 @@
 """The one measurement: its parameters and its order of work.
 
-    validation prompts   families with something to choose: the fastest arm of each is chosen at every setting
+    validation prompts   families with something to choose: the fastest arm of each is chosen at every setting, beside plain
+                         decoding, over which tuning reads the gains
     test prompts         always plain decoding and the rivals (``always``); of all other arms a rotating group (`plan`)
                          arms that a family chose stand for it; those without a choice stand for themselves
 
@@ -19,7 +20,7 @@ from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.harness import Harness, Leading, Planned, tokens_per_second
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
-from pipelines.measuring.names import TEST, VALIDATION
+from pipelines.measuring.names import PLAIN, TEST, VALIDATION
 from pipelines.measuring.plan import rotation
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
@@ -103,7 +104,7 @@ class Measurement:
 
     def run(self, validation: Sequence[Prompt], test: Sequence[Prompt]) -> Rows:
         """Rows of all decodes."""
-        swept = [self.arms[row.name] for row in self.rows if row.choose]
+        swept = [self.arms[row.name] for row in self.rows if row.choose or row.name == PLAIN]
         with tqdm(total=self._total(len(swept), len(validation), len(test)), desc="measure", unit="decode") as bar:
             blocks = Blocks(self.log, bar, self.config.max_minutes)
             harness = Harness(blocks, self.config.settings, self.config.seed, self.config.repeats, self.leading)

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines.device_file import read_device
 from pipelines.measuring.bench import Bench, open_bench
 from pipelines.measuring.exactness import load_float32
 from pipelines.measuring.measurement_log import Rows
@@ -30,6 +31,7 @@ from pipelines.prompt_table import read_prompts
 from predictors.bundle import CARD, TENSORS, bundle_hash
 from runtime import ModelPair
 
+Origin = dict[str, Any]
 MAY_GROW = "prompts_sha256"  # of what was measured, what a further look adds to
 
 
@@ -37,7 +39,7 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     """What the ``number``-th look says of the ``challenger`` among ``bundles``, timed beside the ``champion`` there, if any.
 
     Reads from ``args`` what `open_bench` does, and ``output``, below which decodes and provenance are written. A bundle that does
-    not serve the pair is not timed.
+    not serve the pair is not timed; nor is one that the table below ``args.measured`` has, if there is such a folder.
     """
     _require(bundles)
     who = args.pair, predictor, bundles[CHALLENGER]
@@ -54,15 +56,15 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     config = load_parameters(TrialConfig, args.pair, "trial", args.params)
     bounds = load_parameters(Bounds, args.pair, "promotion", args.params)
     look = Look.of(number, args.prompts, config)
-    counts = {TEST: config.test_prompts} | ({RESERVE: (number - 1) * config.reserve_prompts} if number > 1 else {})
-    bench = open_bench(args, config, counts, **hashes)
-    decodes, capped = _timed(bench, config, bundles, look, args.pair)
+    arm = predictor
+    known = _measured(args, predictor, hashes) if number == 1 and champion is None else None
+    if known is None:
+        arm, known = CHALLENGER, _timed(args, config, bundles, look, hashes)
+    decodes, origin = known
     exactness = _exactness(precise, bundles[CHALLENGER], look, config)
     trained = _trained(args, look)
-    origin = bench.origin(args.pair) | {"capped": capped, "look": number}
-    bench.log.remove()
     return evidence_of(
-        who, decodes, look, bounds, exactness, trained, origin, champion, mix=_mix(args.prompts)
+        who, decodes, look, bounds, exactness, trained, origin, champion, arm=arm, mix=_mix(args.prompts)
     )
 
 
@@ -73,23 +75,40 @@ def _require(bundles: Mapping[str, Path]) -> None:
             raise ValueError(f"{folder} is no bundle, it lacks {' and '.join(missing)}. Export it first (dvc repro).")
 
 
+def _measured(args: argparse.Namespace, predictor: str, hashes: Mapping[str, str]) -> tuple[Rows, Origin] | None:
+    """Test decodes of the measured table below ``args.measured`` with their origin, if this very bundle is an arm there."""
+    folder = getattr(args, "measured", None)
+    place = None if folder is None else folder / read_device(args.device)["slug"]
+    if place is None or not (place / PROVENANCE).is_file():
+        return None
+    origin = json.loads((place / PROVENANCE).read_text())
+    if origin.get("bundles", {}).get(predictor) != hashes[f"{CHALLENGER}_sha256"]:
+        return None
+    rows = pq.read_table(place / DECODES, filters=[("split", "=", TEST)]).to_pylist()
+    return rows, origin | {"measured": str(place), "look": 1}
+
+
 def _timed(
-    bench: Bench, config: TrialConfig, bundles: Mapping[str, Path], look: Look, pair: str
-) -> tuple[Rows, bool]:
-    """Decodes of all looks so far, of which only new prompts are timed now; and whether time ran out."""
+    args: argparse.Namespace, config: TrialConfig, bundles: Mapping[str, Path], look: Look, hashes: dict[str, str]
+) -> tuple[Rows, Origin]:
+    """Decodes of all looks so far, of which only new prompts are timed now, and their origin."""
+    more = {RESERVE: (look.number - 1) * config.reserve_prompts} if look.number > 1 else {}
+    bench = open_bench(args, config, {TEST: config.test_prompts} | more, **hashes)
     earlier = _earlier(bench) if look.number > 1 else (Rows(), Rows())
     known = {row["prompt"] for row in earlier[0]}
     prompts = [prompt for prompt in look.prompts if prompt.id not in known]
-    settings = settings_of(*bundles.values())
-    options = {"repeats": config.repeats, "seed": config.seed, "max_minutes": config.max_minutes}
-    measure = BlockTiming(settings, config.max_new_tokens, bench.log, **options)
+    measure = BlockTiming(
+        settings_of(*bundles.values()), config.max_new_tokens, bench.log, config.repeats, config.seed, config.max_minutes
+    )
     made = measure(decoders_of(bench.pair, config, bundles), prompts)
-    decodes, rounds = (before + now for before, now in zip(earlier, made, strict=True))
-    for name, rows in ((DECODES, decodes), (ROUNDS, rounds)):
+    origin = bench.origin(args.pair) | {"capped": measure.capped, "look": look.number}
+    tables = [before + now for before, now in zip(earlier, made, strict=True)]
+    for name, rows in zip((DECODES, ROUNDS), tables, strict=True):
         with replacing(bench.folder / name) as partial:
             pq.write_table(pa.Table.from_pylist(rows), partial)
-    write_json(bench.folder / PROVENANCE, bench.origin(pair) | {"capped": measure.capped, "look": look.number})
-    return decodes, measure.capped
+    write_json(bench.folder / PROVENANCE, origin)
+    bench.log.remove()
+    return tables[0], origin
 
 
 def _earlier(bench: Bench) -> tuple[Rows, Rows]:

@@ -77,7 +77,7 @@ class BranchReport:
         pair = self.paired.pair(arm, PLAIN, [temperature])
         if pair[0].empty:
             return {"of_prediction": None, "of_prediction_beside_plain": None}
-        rates = []
+        rates: list[Any] = []
         for runs in pair:
             rows = (run for _, run in runs.reset_index().iterrows())
             seconds = [predicted_seconds(run, self.branches.whole.rounds_of(run), profile) for run in rows]

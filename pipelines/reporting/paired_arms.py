@@ -45,8 +45,7 @@ class PairedArms:
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Rows of both on the blocks that they share."""
         rows, others = (self.rows(name, temperatures, slice_) for name in (arm, base))
-        shared = rows.index.intersection(others.index).sort_values()
-        return rows.loc[shared], others.loc[shared]
+        return rows[rows.index.isin(others.index)], others[others.index.isin(rows.index)]
 
     def ratio(
         self, arm: str, base: str, temperatures: Sequence[float] | None = None, slice_: str | None = None

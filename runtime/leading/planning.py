@@ -35,7 +35,7 @@ def plan(decoder: Decoder, text: GivenText, seed: int, uniforms: Uniforms | None
     if reason := why_not_led(decoder, text.settings):
         raise ValueError(f"{type(decoder).__name__} cannot be led along a text: {reason}. Let it decode a text of its own.")
     if text.settings.greedy:
-        return Tape(text, seed, rounds=None)
+        return Tape(text.tokens, seed, rounds=None)
     tape, generation = led(decoder, text, seed, PositionLuck(uniforms or seeded_uniforms(seed)), tails)
     assert tape.followed(generation), "every token of a led decode is the text's"
     return tape
@@ -47,4 +47,4 @@ def led(decoder: Decoder, text: GivenText, seed: int, luck: Luck, tails: bool) -
     assert isinstance(chosen, SequentialDecoder), "why_not_led let it pass"
     leader = Leader(text, chosen.verifier.rule is block, luck, tails)
     generation = chosen.generate(list(text.prompt), randomness=leader, **text.options)
-    return Tape(text, seed, tuple(leader.rounds), leader.first_uniform), generation
+    return Tape(text.tokens, seed, tuple(leader.rounds), leader.first_uniform), generation

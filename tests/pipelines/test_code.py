@@ -88,6 +88,19 @@ def test_templates_belong_to_the_stage_that_fills_them_in(code):
     assert not templates & set(code.run_by("pipelines.trial"))
 
 
+@pytest.mark.parametrize(
+    ("collects", "module"),
+    [
+        ("trace_collection.collect", "pipelines.traces"),
+        *((f"trace_collection.{name}", f"pipelines.{name}") for name in ("tokens", "positions", "roots", "guesses")),
+    ],
+)
+def test_collections_are_fingerprinted_by_all_that_collects(collects, module, code):
+    files = set(code.run_by(collects))
+    assert {f"{collects.replace('.', '/')}.py", "predictors/sampling.py", "runtime/overlap/worker.py"} <= files
+    assert files < set(code.run_by(module)) and not any(file.startswith("pipelines/") for file in files)
+
+
 def test_no_file_runs_code_that_its_source_does_not_name():
     """No import by a computed name but the command line's, no file found from ``__file__`` but beside it or by the root."""
     for package in PACKAGES:

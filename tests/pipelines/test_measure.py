@@ -88,7 +88,7 @@ def test_test_prompts_time_rivals_always_and_others_in_rotation(decodes, finding
 def test_validation_prompts_time_what_is_to_be_chosen(decodes, findings):
     validation = decodes[decodes["split"] == "validation"]
     swept = {"chain-1", "chain-2", "confidence-0.3", "confidence-0.5", "pearl-1", "pearl-2"}
-    assert set(validation["arm"]) == swept and len(validation) == 6 * 2 * 2
+    assert set(validation["arm"]) == {"autoregressive", *swept} and len(validation) == 7 * 2 * 2
     assert [(one["temperature"], one["family"]) for one in findings["choices"]] == [
         (temperature, family) for temperature in (0.0, 1.0) for family in ("chain", "confidence", "pearl")
     ]

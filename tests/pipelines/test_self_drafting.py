@@ -1,19 +1,27 @@
-"""From a model to measured self-drafting, on tiny models: guess traces, prices, bundles, timed decodes, report."""
+"""From a model to measured self-drafting, on tiny models: guess traces, prices, bundles, timed decodes, pages."""
 
 import json
 import warnings
 from argparse import Namespace
 
-import pandas as pd
 import pytest
 import yaml
 
-from pipelines import guesser, guesses, register, self_drafting
-from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.self_drafting.names import CALIBRATED, DECODING, METHODS, PROMPT_LOOKUP
-from pipelines.measuring.self_drafting.study import SelfDraftingConfig, SelfDraftingStudy
+from pipelines import guesser, guesses, register
+from pipelines.measuring.arms import hugging_face_arm
+from pipelines.measuring.names import (
+    CALIBRATED,
+    CHAIN,
+    GIVEN,
+    HF_LOOKUP,
+    HF_PLAIN,
+    HUGGING_FACE,
+    METHODS,
+    PLAIN,
+    PLAIN_FAMILY,
+)
 from pipelines.outputs import write_json
-from pipelines.reporting.self_drafting_folder import SelfDraftingResults, read_self_drafting
+from pipelines.reporting.measured_folder import read_measured, read_records
 from pipelines.reporting.self_drafting_plots import self_drafting_passes, self_drafting_speeds
 from pipelines.reporting.self_drafting_report import SelfDraftingReport, sentences
 from pipelines.studies.self_drafting_report import write_report
@@ -22,6 +30,7 @@ from predictors.contract import ContractError
 from predictors.latency import LatencyProfile
 from runtime import ModelPair, build_decoder, load_decoder
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
+from tests.pipelines.toy_measurement import measure
 from tests.predictors.affine_profile import PROFILE
 from tests.toys import tiny_llama
 
@@ -35,15 +44,6 @@ WAYS = [
 PARAMETERS = {
     "traces": {"guesses": {"ways": WAYS, "prompts": 3, "max_new_tokens": 16, "threads": 1}},
     "guesser": {"bootstrap_replicates": 20},
-    "self_drafting": {
-        "validation_prompts": 2,
-        "test_prompts": 3,
-        "gammas": [1, 3],
-        "given": {"progressive_tree-paper": {"method": "progressive_tree", "geometry": "paper"}},
-        "lookup_tokens": 3,
-        "max_new_tokens": 12,
-        "threads": 1,
-    },
 }
 
 
@@ -63,9 +63,28 @@ def folder(tmp_path_factory):
             args.method = method
             args.record, args.bundle = place / "guessers" / f"{method}.json", place / "bundles" / method
             guesser.run(args)
-        args.bundles, args.output = place / "bundles", place / "self_drafting"
-        self_drafting.run(args)
+        pair = ModelPair.load(target=str(place / "pair" / "target"), draft=str(place / "pair" / "draft"))
+        measure(place / "measured", arms_of(pair, place / "bundles"), toy_prompts(3), {CHAIN: "chain-3"})
     return place
+
+
+def arms_of(pair, bundles):
+    """By name, family and decoder of every method without a draft, and what it is compared with."""
+    arms = {PLAIN: (PLAIN_FAMILY, build_decoder(pair, {"method": "autoregressive"}))}
+    for gamma in (1, 3) if pair.draft is not None else ():
+        chain = {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}}
+        arms[f"chain-{gamma}"] = (CHAIN, build_decoder(pair, chain))
+    arms |= {method: (CALIBRATED, load_decoder(bundles / method, pair)) for method in METHODS}
+    paper = {"method": "progressive_tree", "geometry": "paper"}
+    arms["progressive_tree-paper"] = (GIVEN, build_decoder(pair, paper))
+    for name, lookup in ((HF_PLAIN, None), (HF_LOOKUP, 3)):
+        arms[name] = (HUGGING_FACE, hugging_face_arm(pair.target.model, None, 12, lookup))
+    return arms
+
+
+def report_of(folder):
+    measured = read_measured(folder / "measured")
+    return SelfDraftingReport(measured, read_records(folder / "guessers", METHODS), replicates=20, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -111,30 +130,12 @@ def test_a_bundle_belongs_to_its_model(folder):
         load_decoder(folder / "bundles" / "lookahead", ModelPair(tiny_llama(32, seed=5)))
 
 
-def test_every_arm_is_timed_on_every_prompt(folder):
-    table = pd.read_parquet(folder / "self_drafting" / "toy-1c" / DECODING)
-    test = table[table["split"] == "test"]
-    expected = {
-        "autoregressive",
-        "chain-1",
-        "chain-3",
-        *METHODS,
-        "progressive_tree-paper",
-        "hf_generate",
-        PROMPT_LOOKUP,
-    }
-    assert set(test["drafter"]) == expected
-    assert set(table[table["split"] == "validation"]["drafter"]) == {"chain-1", "chain-3"}
-    assert set(test.groupby(["drafter", "setting"])["prompt"].nunique()) == {3}
-    greedy = test[(test["setting"] == "T=0") & (test["family"] != "hugging_face")]
-    assert set(greedy.groupby("prompt")["tokens"].nunique()) == {1}
-    own = test[test["family"] == CALIBRATED]
+def test_the_page_reads_what_was_measured(folder):
+    report = report_of(folder)
+    own = report.measured.test[report.measured.test["family"] == CALIBRATED]
     assert (own["guessed"] > 0).all() and (own["tried"] <= own["rounds"]).all()
-
-
-def test_the_report_reads_what_the_stages_left(folder):
-    results = read_self_drafting(folder / "self_drafting" / "toy-1c", folder / "guessers")
-    report = SelfDraftingReport(results, replicates=20, seed=0)
+    assert own[own["temperature"] == 0]["equals_plain"].all()
+    assert not report.empty and SelfDraftingReport(report.measured.only([PLAIN, "chain-3"]), {}, 20, 0).empty
     quality, timing = report.quality(), report.timing()
     assert set(quality["chosen"]) == set(METHODS) and len(quality["ways"]) == 2 * len(WAYS)
     for row in quality["counts"]:
@@ -146,27 +147,25 @@ def test_the_report_reads_what_the_stages_left(folder):
         assert len([arm for arm in arms if arm.startswith("chain")]) == 1 and row["best"] in arms
         assert arms["autoregressive"]["speedup"]["value"] == 1 and arms[row["best"]]["gain"]["value"] == 0
         over = {name for name, ratio in arms["progressive_tree"]["over"].items() if ratio is not None}
-        assert over == {"lookahead", "self_draft", PROMPT_LOOKUP}
-        assert 0 < arms["lookahead"]["upkeep"]["value"] < 1 and arms[PROMPT_LOOKUP]["upkeep"] is None
+        assert over == {"lookahead", "self_draft", HF_LOOKUP}
+        assert 0 < arms["lookahead"]["upkeep"]["value"] < 1 and arms[HF_LOOKUP]["upkeep"] is None
         assert set(row["slices"]) == {"code", "prose"}
         assert row["slices"]["code"]["progressive_tree"]["over"]["lookahead"]["value"] > 0
         assert row["slices"]["code"]["lookahead"]["over"]["lookahead"] is None
         parts = arms["lookahead"]["milliseconds"]
-        rows = report.rows(row["setting"], "lookahead")
+        rows = report.paired.rows("lookahead", [float(row["setting"].removeprefix("T="))])
         assert sum(parts.values()) == pytest.approx(1e3 * rows["seconds_rounds"].sum() / rows["rounds"].sum())
     assert len(sentences(quality, timing)) == 4
     for figure in (self_drafting_speeds(timing), self_drafting_passes(timing)):
         assert [axes.get_title() for axes in figure.axes] == ["T=0", "T=1"]
     json.dumps([quality, timing], allow_nan=False)
-    assert read_self_drafting(folder / "nowhere", folder / "guessers") is None
 
 
 def test_the_study_has_every_arm_in_its_tables(folder, tmp_path):
-    results = read_self_drafting(folder / "self_drafting" / "toy-1c", folder / "guessers")
-    report = SelfDraftingReport(results, replicates=20, seed=0)
+    report = report_of(folder)
     write_report(tmp_path / "toy-1c", "p", report)
     text = (tmp_path / "toy-1c" / "self_drafting.md").read_text()
-    for arm in (*METHODS, "progressive_tree-paper", "autoregressive", PROMPT_LOOKUP):
+    for arm in (*METHODS, "progressive_tree-paper", "autoregressive", HF_LOOKUP):
         assert text.count(f"| {arm} |") == 2
     (count,) = [row for row in report.quality()["counts"] if (row["setting"], row["arm"]) == ("T=1", "lookahead")]
     assert f"| lookahead | {count['decoding_efficiency']:.2f} | {count['hit_rate']:.2f} |" in text.split("## T=1")[1]
@@ -176,18 +175,8 @@ def test_the_study_has_every_arm_in_its_tables(folder, tmp_path):
 def test_a_model_alone_can_be_measured(folder, tmp_path):
     """No draft model, so no chains to compare with."""
     alone = ModelPair.load(target=str(folder / "pair" / "target"))
-    config = SelfDraftingConfig(**{**PARAMETERS["self_drafting"], "gammas": (), "temperatures": (1.0,), "repeats": 1})
-    bundles = {method: folder / "bundles" / method for method in METHODS}
-    prompts = {split: toy_prompts(4, split) for split in ("validation", "test")}
-    rows = SelfDraftingStudy(alone, config, bundles, prompts, MeasurementLog(tmp_path / "log.jsonl", "f")).run()
-    results = SelfDraftingResults({}, pd.DataFrame(rows), {"capped": False})
-    (row,) = SelfDraftingReport(results, replicates=20, seed=0).timing()["settings"]
+    measure(tmp_path, arms_of(alone, folder / "bundles"), toy_prompts(2), {}, temperatures=(1.0,))
+    (row,) = SelfDraftingReport(read_measured(tmp_path), {}, replicates=20, seed=0).timing()["settings"]
     assert row["best"] is None and all(arm["gain"] is None for arm in row["arms"])
     assert len(sentences({}, {"settings": [row]})) == 1
 
-
-def test_a_stage_needs_exported_methods(tmp_path):
-    args = toy_bench(tmp_path, "self_drafting", {})
-    args.bundles = tmp_path / "bundles"
-    with pytest.raises(ValueError, match="no method without a draft under"):
-        self_drafting.run(args)

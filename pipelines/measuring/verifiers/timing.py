@@ -7,9 +7,9 @@ from tqdm import tqdm
 
 from pipelines.measuring.arms import Arm, timed
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.measurement_table import HISTOGRAMS, measured
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.seeds import seed_of
+from pipelines.measuring.tables import HISTOGRAMS, measured
 from pipelines.measuring.verifiers.shapes import Shape
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
