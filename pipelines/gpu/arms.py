@@ -21,7 +21,6 @@ from pipelines.measuring.names import (
 GAMMAS, BRANCH_GAMMAS = (2, 4, 6, 8), (4, 8)
 PRESETS = (PEARL, WITHOUT_HRAD)
 STATIC = (PLAIN_FAMILY, CHAIN, *PRESETS)  # families that the latency model covers
-GREEDY = (0.0,)
 
 
 def _chain(gamma: int | str, **more: Any) -> dict[str, Any]:
