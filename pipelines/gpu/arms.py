@@ -58,5 +58,6 @@ def branches(preset: str, gamma: int | str, overlap: str) -> dict[str, Any]:
 def static_rows(overlap: str) -> tuple[ArmRow, ...]:
     """The families of `STATIC`."""
     each = {"gamma": BRANCH_GAMMAS}
-    rows = (ArmRow(f"{preset}-{{gamma}}", preset, branches(preset, "{gamma}", overlap), each=each) for preset in PRESETS)
+    decoders = {preset: branches(preset, "{gamma}", overlap) for preset in PRESETS}
+    rows = (ArmRow(f"{preset}-{{gamma}}", preset, decoder, each=each) for preset, decoder in decoders.items())
     return (ALONE, CHAINS, *rows)

@@ -29,8 +29,8 @@ SETTINGS = (GREEDY, SamplingSettings(1.0))
 
 @dataclass(frozen=True)
 class Bench:
-    """Every prompt of the trained pair is decoded to ``new_tokens`` more. ``folder`` keeps decodes, below their pair's name in a log
-    for each part; those of another ``fingerprint`` give way. ``bar`` counts those of the part at hand."""
+    """Every prompt of the trained pair is decoded to ``new_tokens`` more. ``folder`` keeps decodes, below their pair's name in a
+    log for each part; those of another ``fingerprint`` give way. ``bar`` counts those of the part at hand."""
 
     device: torch.device
     dtype: torch.dtype
