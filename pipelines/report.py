@@ -127,8 +127,8 @@ def _sections(args: argparse.Namespace, device: str, config: ReportConfig, measu
     drawn = config.bootstrap_replicates, config.seed
     decodes = measured.by_setting
     found: dict[str, tuple[Any, Any]] = {
-        "verifiers": (VerifierReport, read_comparison(args.verifiers / device)),
-        "selection": (SelectionReport, read_selection(args.selection / device, args.selectors)),
+        "verifiers": (VerifierReport, read_comparison(args.verifiers / device, measured)),
+        "selection": (SelectionReport, read_selection(args.selection / device, args.selectors, measured)),
         "replay": (ReplayReport, read_replay(args.replay / device, {"measure": decodes})),
         "release": (ReleaseReport, read_release(args.tuning, args.trials, device)),
     }

@@ -89,7 +89,8 @@ def render(
         times=times,
         percent=percent,
         whole=lambda value: UNKNOWN if value["value"] is None else f"{value['value']:.0f}",
-        bracket=lambda value: f"{value['value']:.2f} ({value['low']:.2f}–{value['high']:.2f})",
+        share=lambda value: UNKNOWN if value["value"] is None else f"{100 * value['value']:.1f} %",
+        bracket=_bracket,
     )
 
 
@@ -114,6 +115,13 @@ def _without_place(row: dict[str, Any], timing: dict[str, Any]) -> list[str]:
     return [sentence[0].upper() + sentence[1:] for sentence in sentences]
 
 
+def _bracket(value: dict[str, float | None]) -> str:
+    """A number with its interval; a dash where it is undefined."""
+    if None in value.values():
+        return UNKNOWN
+    return f"{value['value']:.2f} ({value['low']:.2f}–{value['high']:.2f})"
+
+
 def _image(data: bytes, text: str) -> Markup:
     encoded = base64.b64encode(data).decode()
     return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(text, encoded)
@@ -131,15 +139,15 @@ def _section(
 
 
 def _verifier_tables(timing: dict[str, Any] | None, quality: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """One table per sampling setting: a rule's expectation, counts and speed side by side; ``speed`` only where timed."""
+    """One table per sampling setting: a rule's expectation, counts and speed side by side; ``speed`` of rules that were timed."""
     if timing is None or quality is None:
         return []
     speeds = {group["setting"]: group["rules"] for group in timing["settings"]}
     tables = []
     for group in quality["settings"]:
-        timed = speeds.get(group["setting"], [None] * len(group["rules"]))
-        rules = [{**count, "speed": speed} for count, speed in zip(group["rules"], timed, strict=True)]
-        tables.append({"setting": group["setting"], "rules": rules})
+        timed = {row["name"]: row for row in speeds.get(group["setting"], ()) if row["speedup"]["value"] is not None}
+        rules = [{**count, "speed": timed.get(count["name"])} for count in group["rules"]]
+        tables.append({"setting": group["setting"], "rules": rules, "timed": bool(timed)})
     return tables
 
 
