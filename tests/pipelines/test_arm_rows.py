@@ -46,7 +46,7 @@ def test_numbers_and_lists_in_names_are_brief():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({}, "must have one of decoder, bundle, hugging_face, got none"),
+        ({}, "must have one of .*, got none"),
         ({"decoder": {}, "bundle": "b"}, "got decoder, bundle"),
         ({"hugging_face": "magic"}, "one of generate, assisted, prompt_lookup, got 'magic'"),
         ({"bundle": "b", "choose": True}, "chosen when it was exported"),
