@@ -6,7 +6,7 @@ Blocks are incomplete: not every arm was timed on every prompt. `pipelines.repor
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,14 @@ from pipelines.measuring.names import (
     HUGGING_FACE,
     LEARNED,
     LENGTH,
+    LOOP_FILE,
     PLAIN,
     PLAIN_FAMILY,
     PROVENANCE,
     ROUNDS_FILE,
     TEST,
-    VALIDATION,
 )
-from pipelines.measuring.tables import DECODES, ROUNDS, read_table
+from pipelines.measuring.tables import DECODES, LOOP, ROUNDS, read_table
 
 KEY = ["temperature", "prompt", "repeat"]  # of a block of one split
 MAIN_FAMILIES = (PLAIN_FAMILY, HUGGING_FACE, CHAIN, CONFIDENCE, LEARNED)
@@ -43,22 +43,19 @@ MAIN_ARMS = (ENTROPY, HRAD, LENGTH)
 
 @dataclass(frozen=True)
 class Measured:
-    """``decodes`` of test and validation prompts, their ``rounds``, ``findings`` and ``origin`` (provenance)."""
+    """``decodes`` of test and validation prompts, their ``rounds``, ``findings`` and ``origin`` (provenance); ``loop``: seconds in
+    the loop and of its passes alone."""
 
     decodes: pd.DataFrame
     rounds: pd.DataFrame
     findings: dict[str, Any]
     origin: dict[str, Any]
+    loop: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
     def test(self) -> pd.DataFrame:
         """Decodes of test prompts."""
         return self.decodes[self.decodes["split"] == TEST].reset_index(drop=True)
-
-    @cached_property
-    def validation(self) -> pd.DataFrame:
-        """Decodes of validation prompts, by which settings were chosen."""
-        return self.decodes[self.decodes["split"] == VALIDATION].reset_index(drop=True)
 
     @property
     def temperatures(self) -> list[float]:
@@ -108,10 +105,10 @@ class Measured:
 
     @cached_property
     def counted(self) -> pd.DataFrame:
-        """Decodes of test prompts, each text once: repeats of greedy decoding write the same one."""
+        """Decodes of test prompts, each text once: repeats write the same one at temperature 0 and from the same seed."""
         ordered = self.test.sort_values("repeat", kind="stable")
-        greedy = ordered["temperature"] == 0
-        again = greedy & ordered.duplicated(["arm", "temperature", "prompt"])
+        text = ["arm", "temperature", "prompt"]
+        again = ordered.duplicated([*text, "seed"]) | (ordered["temperature"] == 0) & ordered.duplicated(text)
         return ordered[~again].sort_index()
 
     def rounds_of(self, run: pd.Series) -> pd.DataFrame:
@@ -124,9 +121,10 @@ class Measured:
         return {key: part for key, part in grouped if isinstance(key, tuple)}
 
     @property
-    def replays(self) -> pd.DataFrame:
-        """Seconds in the loop and in a bare replay of its passes."""
-        return pd.DataFrame(self.findings.get("replays", []))
+    def bundle(self) -> dict[str, Any] | None:
+        """What is known of the exported H-RAD controller, if it was timed."""
+        bundles: dict[str, dict[str, Any]] = self.findings.get("bundles", {})
+        return bundles.get(HRAD)
 
     @property
     def by_setting(self) -> pd.DataFrame:
@@ -151,7 +149,9 @@ def read_measured(folder: Path) -> Measured:
         read_table(folder / name, schema).to_pandas()
         for name, schema in ((DECODES_FILE, DECODES), (ROUNDS_FILE, ROUNDS))
     )
-    return Measured(decodes, rounds, findings, origin)
+    timed_loop = (folder / LOOP_FILE).is_file()
+    loop = read_table(folder / LOOP_FILE, LOOP).to_pandas() if timed_loop else pd.DataFrame()
+    return Measured(decodes, rounds, findings, origin, loop)
 
 
 def read_records(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:

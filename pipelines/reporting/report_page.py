@@ -63,7 +63,7 @@ def render(
         quality=quality,
         origin=origin,
         device=origin["device"],
-        parameters=origin["parameters"],
+        parameters={name: value for name, value in origin["parameters"].items() if name != "arms"},
         numerics=numerics(origin),
         arms=list(timing["temperatures"][0]["arms"]),
         facts=facts,

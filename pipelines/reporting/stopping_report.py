@@ -61,9 +61,16 @@ class StoppingReport:
         return {
             "settings": [self.setting(temperature, chosen_only=True) for temperature in self.measured.temperatures],
             "prompts": int(self.measured.test["prompt"].nunique()),
-            "beta": self.measured.origin["parameters"].get("beta"),
+            "beta": self._threshold,
             "capped": self.measured.findings["capped"],
         }
+
+    @property
+    def _threshold(self) -> float | None:
+        """Below which every path's chance ends a dynamic fork, where the table of arms names it."""
+        rows = [row for row in self.measured.origin["parameters"].get("arms", []) if row["family"] == DYNAMIC]
+        known = [((row.get("decoder") or {}).get("controller") or {}).get("threshold") for row in rows]
+        return next((threshold for threshold in known if threshold is not None), None)
 
     def setting(self, temperature: float, chosen_only: bool) -> dict[str, Any]:
         """All arms of a sampling setting, or of tuned families only what was fastest on validation prompts."""

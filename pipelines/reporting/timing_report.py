@@ -45,27 +45,19 @@ class TimingReport:
             "documents": int(measured.test["document"].nunique()),
             "capped": findings["capped"],
             "notes": findings["notes"],
-            "bundle": findings["bundle"],
+            "bundle": measured.bundle,
         }
 
     def _temperature(self, temperature: float) -> dict[str, Any]:
+        made = self.measured.findings["choices"]
+        choices = {choice["family"]: choice for choice in made if choice["temperature"] == temperature}
         return {
             "temperature": temperature,
-            "chosen": self.measured.choices(temperature),
-            "validation": self._sweeps(temperature),
+            "chosen": {family: choice["arm"] for family, choice in choices.items()},
+            "validation": {family: choice["tokens_per_second"] for family, choice in choices.items()},
             "arms": {arm: self._arm(arm, temperature) for arm in self.measured.arms(temperature)},
             "cost": self._cost(temperature),
         }
-
-    def _sweeps(self, temperature: float) -> dict[str, dict[str, float]]:
-        """By family with a choice, tokens per second of its arms on the validation prompts that each decoded."""
-        rows = self.measured.validation
-        rows = rows[(rows["temperature"] == temperature) & rows["family"].isin(self.measured.choices(temperature))]
-        sums = rows.groupby(["family", "arm"], sort=False)[["tokens", "seconds"]].sum()
-        sweeps: dict[str, dict[str, float]] = {}
-        for family, arm, tokens, seconds in sums.reset_index().itertuples(index=False):
-            sweeps.setdefault(str(family), {})[str(arm)] = float(tokens / seconds)
-        return sweeps
 
     def _arm(self, arm: str, temperature: float) -> dict[str, Any]:
         at = [temperature]
@@ -113,17 +105,16 @@ class TimingReport:
         return rows
 
     def _overhead(self) -> dict[str, Interval]:
-        """Time in the loop over time in the bare replay, less one, for plain decoding and the best static γ; nothing where no
-        decode was replayed."""
-        replays = self.measured.replays
-        if replays.empty:
+        """Time in the loop over time of its passes alone, less one, for plain decoding and the best static γ; nothing where that
+        was not timed."""
+        if self.measured.loop.empty:
             return {}
-        repeats = replays.groupby(["arm", "temperature", "prompt"], sort=True)
-        items = repeats.agg(document=("document", "first"), loop=("loop", "min"), replay=("replay", "min"))
+        repeats = self.measured.loop.groupby(["arm", "temperature", "prompt"], sort=True)
+        items = repeats.agg(document=("document", "first"), loop=("loop", "min"), passes=("passes", "min"))
         plain = items.index.get_level_values("arm") == PLAIN
         parts = {"plain": items[plain], "best_static": items[~plain]}
         return {
-            name: less_one(self.arms.bootstrap(part).rate(part["loop"], part["replay"]))
+            name: less_one(self.arms.bootstrap(part).rate(part["loop"], part["passes"]))
             for name, part in parts.items()
             if len(part)
         }

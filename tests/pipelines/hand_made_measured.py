@@ -17,6 +17,7 @@ from pipelines.measuring.names import (
     HUGGING_FACE,
     LEARNED,
     LENGTH,
+    LOOP_FILE,
     METHODS,
     PLAIN,
     PLAIN_FAMILY,
@@ -26,10 +27,12 @@ from pipelines.measuring.names import (
     STOPPERS,
     UNLEARNED,
     branch_arm,
+    chain_gamma,
 )
-from pipelines.measuring.tables import write_decodes, write_rounds
+from pipelines.measuring.tables import write_decodes, write_loop, write_rounds
 from pipelines.outputs import write_json
 
+UNFILTERED = {"top_k": 0, "top_p": 1.0}
 PHASES = ("draft", "target", "verify", "controller", "rest")
 MAIN_SPEED = {  # tokens per second
     "autoregressive": 100,
@@ -47,6 +50,7 @@ STOP_SPEED = {"roc": 152, "early_stop-1": 170, "fork-4.2": 120, "fork-4.2 early_
 ALONE_SPEED = {"progressive_tree": 150, "lookahead": 120, "self_draft": 80}
 ALONE_SPEED |= {"progressive_tree-paper": 140, "hf_prompt_lookup": 100}
 SPEED = MAIN_SPEED | STOP_SPEED | ALONE_SPEED
+STOPPED = {"family": DYNAMIC, "decoder": {"controller": {"threshold": 0.4}}}  # as the parameter file names it
 CHOSEN = {CHAIN: "chain-3", CONFIDENCE: "confidence-0.4", FORK: "fork-4.2"}
 FAMILIES = dict.fromkeys((PLAIN, "plain_hf_forward"), PLAIN_FAMILY) | dict.fromkeys((*UNLEARNED, *STOPPERS), RULE)
 FAMILIES |= dict.fromkeys((HRAD, LENGTH), LEARNED) | dict.fromkeys(METHODS, CALIBRATED)
@@ -79,7 +83,7 @@ def decodes(
             pace = generator.uniform(0.5, 2.0)  # what a prompt does to all arms
             for repeat in range(2):
                 block = f"test/p{index}/T={temperature:g}/{repeat}"
-                where = {"temperature": temperature, "repeat": repeat, "block": block, "seed": index}
+                where = {"temperature": temperature, **UNFILTERED, "repeat": repeat, "block": block, "seed": 2 * index + repeat}
                 for order, (arm, rate) in enumerate(speed.items()):
                     seconds = 60 / rate * pace * (1 + noise * generator.uniform()) * (1 + 9 * repeat)
                     row = {**place, **where, "arm": arm, "family": family_of(arm), "order": order, "virtual": False}
@@ -98,7 +102,7 @@ def counts_of(arm: str, seconds: float) -> dict:
         **counts,
         **dict.fromkeys(("trimmed", "bypassed", "branch_points", "tested_points", "hits"), 0),
         "accepted_histogram": [10, 10, 10] if drafted else [30],
-        "uncut_histogram": [9, 8, 7, 4][: 2 if arm == "chain-1" else 4] if drafted else [30],
+        "uncut_histogram": [9, 8, 7, 4, 2, 1, 1][: 1 + (chain_gamma(arm) or 3)] if drafted else [30],
         **{f"seconds_{phase}": seconds / 5 for phase in PHASES},
         **{"seconds_wait": 0.0, "overlapped": 0.0, "seconds_rounds": seconds},
         **{"seconds_steady": 0.0, "seconds_steady_wait": 0.0},
@@ -107,7 +111,7 @@ def counts_of(arm: str, seconds: float) -> dict:
 
 def rounds_of(row: dict) -> list[dict]:
     """A prefill and two rounds of a decode."""
-    keys = ("arm", "split", "prompt", "temperature", "repeat", "block")
+    keys = ("arm", "split", "prompt", "temperature", "top_k", "top_p", "repeat", "block")
     who = {key: row[key] for key in keys} | {"ends_segment": True, "law_known": False, "guessed": 0, "candidates": 0}
     who |= {"asked": 0, "idle_levels": 0}
     drafted = 0 if row["arm"] == PLAIN else 2
@@ -119,17 +123,20 @@ def rounds_of(row: dict) -> list[dict]:
     ]
 
 
-def write_measured(folder, rows=None, calibrated=(0.0,), chosen=CHOSEN) -> None:
-    """A folder as stage ``measure`` leaves it."""
+def write_measured(folder, rows=None, calibrated=(0.0,), chosen=CHOSEN, rounds=()) -> None:
+    """A folder as stage ``measure`` leaves it; ``rounds`` of arms that do not have the usual ones."""
     rows = decodes() if rows is None else rows
     write_decodes(folder / DECODES_FILE, rows)
-    write_rounds(folder / ROUNDS_FILE, [made for row in rows if "rounds" in row for made in rounds_of(row)])
-    replays = [
-        {"arm": arm, "prompt": f"p{i}", "document": f"d{i}", "temperature": t, "repeat": 0, "loop": 1.05, "replay": 1.0}
+    own = {row["arm"] for row in rounds}
+    usual = [made for row in rows if "rounds" in row and row["arm"] not in own for made in rounds_of(row)]
+    write_rounds(folder / ROUNDS_FILE, [*usual, *rounds])
+    loop = [
+        {"arm": arm, "prompt": f"p{i}", "document": f"d{i}", "temperature": t, "repeat": 0, "loop": 1.05, "passes": 1.0}
         for arm in ("autoregressive", "chain-3")
         for i in range(3)
         for t in (0.0, 1.0)
     ]
+    write_loop(folder / LOOP_FILE, loop)
     bundle = {
         "selection": {"predictor": "extended", "reason": "extended decides best."},
         "thresholds": {"static_gamma": 3, "epsilon": 0.2, "max_distance": 3.0},
@@ -139,7 +146,7 @@ def write_measured(folder, rows=None, calibrated=(0.0,), chosen=CHOSEN) -> None:
     timed = {row["arm"] for row in rows}
     findings = {
         "choices": [
-            {"temperature": t, "family": family, "arm": arm}
+            {"temperature": t, **UNFILTERED, "family": family, "arm": arm, "tokens_per_second": {arm: 1.0}}
             for t in (0.0, 1.0)
             for family, arm in chosen.items()
             if arm in timed
@@ -149,8 +156,7 @@ def write_measured(folder, rows=None, calibrated=(0.0,), chosen=CHOSEN) -> None:
             {"arm": arm, "exact_float32": True, "differs": [None]} for arm in MAIN_SPEED if not arm.startswith("hf")
         ],
         "notes": ["<b>note</b>"],
-        "bundle": bundle,
-        "replays": replays,
+        "bundles": {HRAD: bundle},
         "forward_agreement": {"target": {"compact": 2e-6, "rounding": 3e-6}},
     }
     write_json(folder / FINDINGS, findings)
@@ -164,7 +170,7 @@ def write_measured(folder, rows=None, calibrated=(0.0,), chosen=CHOSEN) -> None:
         "pair": "p",
         "threads": 1,
         "models": {name: {"dtype": "float32", "forward": "compact"} for name in ("target", "draft")},
-        "parameters": {"max_new_tokens": 60, "repeats": 2, "beta": 0.4},
+        "parameters": {"max_new_tokens": 60, "repeats": 2, "arms": [STOPPED]},
         **{f"{name}_sha256": "0" * 64 for name in ("pair", "prompts", "bundle", "code")},
     }
     write_json(folder / PROVENANCE, origin)

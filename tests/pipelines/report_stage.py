@@ -7,12 +7,12 @@ import yaml
 
 from pipelines import report
 from pipelines.outputs import write_json
-from tests.pipelines.hand_made_comparison import write_comparison
-from tests.pipelines.hand_made_measured import calibration, decodes, write_measured, write_records
+from tests.pipelines.hand_made_comparison import comparison_decodes, write_comparison
+from tests.pipelines.hand_made_measured import calibration, counts_of, decodes, write_measured, write_records
 from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.hand_made_release import write_release
 from tests.pipelines.hand_made_replay import write_replay
-from tests.pipelines.hand_made_selection import write_selection
+from tests.pipelines.hand_made_selection import selection_decodes, selection_rounds, write_selection
 
 PARTS = ("measured", "calibration", "labels", "verifiers", "latency", "selection", "selectors", "stoppers", "guessers")
 PARTS += ("replay", "tuning", "trials")
@@ -28,10 +28,17 @@ def stage(inputs: Path, output: Path) -> Path:
     return output / "toy-1c"
 
 
+def timed() -> list[dict]:
+    """Decodes of every section: two more prompts at T=1 timed the rules and selectors, beside plain decoding."""
+    others = [*selection_decodes(), *comparison_decodes()]
+    by_block = {(row["arm"], row["block"]): counts_of(row["arm"], row["seconds"]) | row for row in others}
+    return [*decodes(), *by_block.values()]
+
+
 def write_inputs(folder: Path) -> None:
     """All that the stage reads, made by hand: every section of the report has something to say."""
     write_json(folder / "device.json", {"slug": "toy-1c"})
-    write_measured(folder / "measured" / "toy-1c")
+    write_measured(folder / "measured" / "toy-1c", timed(), rounds=selection_rounds())
     write_records(folder / "stoppers", folder / "guessers")
     for name in ("paper", "extended"):
         write_json(folder / "calibration" / f"{name}.json", calibration(name))

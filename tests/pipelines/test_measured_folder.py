@@ -87,6 +87,9 @@ def test_greedy_texts_are_counted_once_and_sampled_ones_each(tmp_path):
     counted = read_measured(tmp_path).counted.groupby(["arm", "temperature"]).size()
     assert counted["chain-3", 0.0] == 6 and counted["chain-3", 1.0] == 12
     assert counted["hrad", 0.0] == 6 and counted["hrad", 1.0] == 6  # in whichever repeat its turn came
+    write_measured(tmp_path, [row | {"seed": 7} for row in rows])
+    again = read_measured(tmp_path).counted.groupby(["arm", "temperature"]).size()
+    assert again["chain-3", 1.0] == 6, "from the same seed comes the same text"
 
 
 def test_main_arms_are_those_without_a_section_of_their_own(tmp_path):

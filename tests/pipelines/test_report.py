@@ -145,7 +145,7 @@ def test_section_on_verification_rules(report_folder, report_timing, report_qual
 
 def test_section_on_stop_rules(report_folder, report_timing, report_quality):
     text = (report_folder / "index.html").read_text()
-    assert "When to stop drafting" in text and "<caption>T=1, measured: 6 prompts" in text
+    assert "When to stop drafting" in text and "<caption>T=1, measured: 8 prompts" in text
     assert "T=1 +30 % (+28…+32)" in text  # what a perfect rule brings in replay
     row = report_timing["stopping"]["settings"][0]
     arms = {arm["arm"]: arm for arm in row["arms"]}

@@ -4,24 +4,18 @@ import json
 import warnings
 from argparse import Namespace
 
+import pandas as pd
 import pytest
 import yaml
 
-from pipelines import guesser, guesses, register
-from pipelines.measuring.arms import hugging_face_arm
-from pipelines.measuring.names import (
-    CALIBRATED,
-    CHAIN,
-    GIVEN,
-    HF_LOOKUP,
-    HF_PLAIN,
-    HUGGING_FACE,
-    METHODS,
-    PLAIN,
-    PLAIN_FAMILY,
-)
+from pipelines import guesser, guesses, measure, register
+from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.harness import apart
+from pipelines.measuring.measurement import MeasureConfig, Measurement
+from pipelines.measuring.measurement_log import MeasurementLog
+from pipelines.measuring.names import CALIBRATED, HF_LOOKUP, METHODS, PLAIN
 from pipelines.outputs import write_json
-from pipelines.reporting.measured_folder import read_measured, read_records
+from pipelines.reporting.measured_folder import Measured, read_measured, read_records
 from pipelines.reporting.self_drafting_plots import self_drafting_passes, self_drafting_speeds
 from pipelines.reporting.self_drafting_report import SelfDraftingReport, sentences
 from pipelines.studies.self_drafting_report import write_report
@@ -30,7 +24,6 @@ from predictors.contract import ContractError
 from predictors.latency import LatencyProfile
 from runtime import ModelPair, build_decoder, load_decoder
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
-from tests.pipelines.toy_measurement import measure
 from tests.predictors.affine_profile import PROFILE
 from tests.toys import tiny_llama
 
@@ -41,9 +34,24 @@ WAYS = [
     {"method": "lookahead", "ngram": 3, "window": 3, "guesses": 2},
     {"method": "self_draft", "branches": 2, "length": 4, "ngram": 3},
 ]
+ALONE = [
+    {"name": "autoregressive", "family": "plain", "always": True, "decoder": {"method": "autoregressive"}},
+    {"name": "{method}", "family": "calibrated", "each": {"method": list(METHODS)}, "bundle": "{method}"},
+    {"name": "progressive_tree-paper", "family": "given", "decoder": WAYS[1]},
+    {"name": "hf_generate", "family": "hugging_face", "hugging_face": "generate"},
+    {
+        **{"name": "hf_prompt_lookup", "family": "hugging_face", "hugging_face": "prompt_lookup"},
+        "options": {"prompt_lookup_num_tokens": 3},
+    },
+]
+CHAINS = {"name": "chain-{gamma}", "family": "chain", "always": True, "choose": True, "each": {"gamma": [1, 3]}}
+CHAINS |= {"decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma}"}}}
+SHORT = {"validation_prompts": 2, "test_prompts": 3, "group": 20, "max_new_tokens": 12, "threads": 1}
+SHORT |= {"led": False, "loop_prompts": 0, "exactness_prompts": 0, "timelines": False}
 PARAMETERS = {
     "traces": {"guesses": {"ways": WAYS, "prompts": 3, "max_new_tokens": 16, "threads": 1}},
     "guesser": {"bootstrap_replicates": 20},
+    "measure": {"arms": [*ALONE, CHAINS], **SHORT},
 }
 
 
@@ -63,27 +71,13 @@ def folder(tmp_path_factory):
             args.method = method
             args.record, args.bundle = place / "guessers" / f"{method}.json", place / "bundles" / method
             guesser.run(args)
-        pair = ModelPair.load(target=str(place / "pair" / "target"), draft=str(place / "pair" / "draft"))
-        measure(place / "measured", arms_of(pair, place / "bundles"), toy_prompts(3), {CHAIN: "chain-3"})
+        args.bundles, args.output, args.section = place / "bundles", place / "measured", "measure"
+        measure.run(args)
     return place
 
 
-def arms_of(pair, bundles):
-    """By name, family and decoder of every method without a draft, and what it is compared with."""
-    arms = {PLAIN: (PLAIN_FAMILY, build_decoder(pair, {"method": "autoregressive"}))}
-    for gamma in (1, 3) if pair.draft is not None else ():
-        chain = {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}}
-        arms[f"chain-{gamma}"] = (CHAIN, build_decoder(pair, chain))
-    arms |= {method: (CALIBRATED, load_decoder(bundles / method, pair)) for method in METHODS}
-    paper = {"method": "progressive_tree", "geometry": "paper"}
-    arms["progressive_tree-paper"] = (GIVEN, build_decoder(pair, paper))
-    for name, lookup in ((HF_PLAIN, None), (HF_LOOKUP, 3)):
-        arms[name] = (HUGGING_FACE, hugging_face_arm(pair.target.model, None, 12, lookup))
-    return arms
-
-
 def report_of(folder):
-    measured = read_measured(folder / "measured")
+    measured = read_measured(folder / "measured" / "toy-1c")
     return SelfDraftingReport(measured, read_records(folder / "guessers", METHODS), replicates=20, seed=0)
 
 
@@ -175,8 +169,12 @@ def test_the_study_has_every_arm_in_its_tables(folder, tmp_path):
 def test_a_model_alone_can_be_measured(folder, tmp_path):
     """No draft model, so no chains to compare with."""
     alone = ModelPair.load(target=str(folder / "pair" / "target"))
-    measure(tmp_path, arms_of(alone, folder / "bundles"), toy_prompts(2), {}, temperatures=(1.0,))
-    (row,) = SelfDraftingReport(read_measured(tmp_path), {}, replicates=20, seed=0).timing()["settings"]
+    config = MeasureConfig(arms=tuple(ArmRow(**row) for row in ALONE), temperatures=(1.0,), **SHORT)
+    log = MeasurementLog(tmp_path / "log.jsonl", "f")
+    measurement = Measurement(alone, config, folder / "bundles", log)
+    tables = map(pd.DataFrame, apart(measurement.run(toy_prompts(2, "validation"), toy_prompts(2))))
+    measured = Measured(*tables, {"choices": measurement.choices, "capped": False}, {"parameters": {}})
+    (row,) = SelfDraftingReport(measured, {}, replicates=20, seed=0).timing()["settings"]
     assert row["best"] is None and all(arm["gain"] is None for arm in row["arms"])
     assert len(sentences({}, {"settings": [row]})) == 1
 

@@ -7,19 +7,8 @@ import numpy as np
 import pytest
 import yaml
 
-from pipelines import stopper, tokens
-from pipelines.measuring.names import (
-    CHAIN,
-    CONFIDENCE,
-    DYNAMIC,
-    EARLY_STOPS,
-    FORK,
-    PLAIN,
-    PLAIN_FAMILY,
-    RULE,
-    STOPPERS,
-    UNLEARNED,
-)
+from pipelines import measure, stopper, tokens
+from pipelines.measuring.names import CHAIN, DYNAMIC, EARLY_STOPS, PLAIN, STOPPERS
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from pipelines.reporting.measured_folder import read_measured, read_records
@@ -28,9 +17,32 @@ from pipelines.reporting.stopping_report import StoppingReport, sentences
 from predictors.bundle import read_bundle
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
-from tests.pipelines.toy_measurement import measure
 from tests.predictors.affine_profile import PROFILE
 
+CHAINED = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}
+FORK = {"method": "speculative", "drafter": {"kind": "fork", "width": 3, "depth": 2}, "verifier": "traversal"}
+PAPER = {"kind": "early_stop", "threshold": 0.4, "bundle": "{bundles}/{model}"}
+ARMS = [
+    {"name": "autoregressive", "family": "plain", "always": True, "decoder": {"method": "autoregressive"}},
+    {
+        **{"name": "chain-{gamma}", "family": "chain", "always": True, "choose": True, "each": {"gamma": [1, 3]}},
+        "decoder": CHAINED | {"drafter": {"kind": "chain", "gamma": "{gamma}"}},
+    },
+    {
+        **{"name": "confidence-0.05", "family": "confidence", "choose": True},
+        "decoder": CHAINED | {"controller": {"kind": "confidence", "epsilon": 0.05}},
+    },
+    {
+        **{"name": "{rule}", "family": "rule", "each": {"rule": ["entropy", "roc", "ema"]}},
+        "decoder": CHAINED | {"controller": {"kind": "{rule}"}},
+    },
+    {"name": "{model}", "family": "rule", "each": {"model": list(STOPPERS)}, "bundle": "{model}"},
+    {"name": "fork-3.2", "family": "fork", "choose": True, "decoder": FORK},
+    {
+        **{"name": "fork-3.2 {model}", "family": "dynamic fork", "each": {"model": list(EARLY_STOPS)}},
+        "decoder": FORK | {"controller": PAPER},
+    },
+]
 SMALL = {"epochs": 2, "batch_size": 64}
 PARAMETERS = {
     "traces": {"tokens": {"gamma_max": 4, "every": 1, "max_new_tokens": 24, "top": 4, "threads": 1}},
@@ -42,6 +54,10 @@ PARAMETERS = {
             "logistic": {"kind": "logistic", "inputs": "law", "labels": "hard", **SMALL},
         },
         "calibrate": {"bootstrap_replicates": 20},
+    },
+    "measure": {
+        **{"arms": ARMS, "validation_prompts": 2, "test_prompts": 3, "group": 20, "max_new_tokens": 12, "threads": 1},
+        **{"led": False, "loop_prompts": 0, "exactness_prompts": 0, "timelines": False},
     },
 }
 
@@ -64,33 +80,9 @@ def folder(tmp_path_factory):
             args.predictor, args.latency, args.positions = name, place / "latency", None
             args.record, args.bundle = place / "stoppers" / f"{name}.json", place / "bundles" / name
             stopper.run(args)
-        pair = ModelPair.load(target=str(place / "pair" / "target"), draft=str(place / "pair" / "draft"))
-        chosen = {CHAIN: "chain-3", CONFIDENCE: "confidence-0.05", FORK: "fork-3.2"}
-        measure(place / "measured", arms_of(pair, place / "bundles"), toy_prompts(3), chosen)
+        args.bundles, args.output, args.section = place / "bundles", place / "measured", "measure"
+        measure.run(args)
     return place
-
-
-def arms_of(pair, bundles):
-    """By name, family and decoder of every rule, on chains and, of MCSD's models, on forks."""
-
-    def chain(gamma, **controller):
-        drafter = {"kind": "chain", "gamma": gamma}
-        return build_decoder(pair, {"method": "speculative", "drafter": drafter, "controller": controller})
-
-    def fork(**controller):
-        drafter = {"kind": "fork", "width": 3, "depth": 2}
-        config = {"method": "speculative", "drafter": drafter, "verifier": "traversal", "controller": controller}
-        return build_decoder(pair, config)
-
-    arms = {PLAIN: (PLAIN_FAMILY, build_decoder(pair, {"method": "autoregressive"}))}
-    arms |= {f"chain-{gamma}": (CHAIN, chain(gamma, kind="fixed")) for gamma in (1, 3)}
-    arms["confidence-0.05"] = (CONFIDENCE, chain(3, kind="confidence", epsilon=0.05))
-    arms |= {kind: (RULE, chain(3, kind=kind)) for kind in UNLEARNED}
-    arms |= {name: (RULE, load_decoder(bundles / name, pair)) for name in STOPPERS}
-    arms["fork-3.2"] = (FORK, fork(kind="fixed"))
-    paper = {"kind": "early_stop", "threshold": 0.4}
-    stopped = {name: fork(**paper, bundle=str(bundles / name)) for name in EARLY_STOPS}
-    return arms | {f"fork-3.2 {name}": (DYNAMIC, made) for name, made in stopped.items()}
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +113,7 @@ def test_the_papers_threshold_replaces_the_exported_rule(folder, pair):
 
 
 def test_the_page_reads_what_was_measured(folder):
-    measured = read_measured(folder / "measured")
+    measured = read_measured(folder / "measured" / "toy-1c")
     report = StoppingReport(measured, read_records(folder / "stoppers", STOPPERS), replicates=20, seed=0)
     greedy = measured.test[measured.test["temperature"] == 0]
     assert greedy["equals_plain"].all(), "greedy output is the target's, whatever the rule"
@@ -133,7 +125,8 @@ def test_the_page_reads_what_was_measured(folder):
     assert [row["setting"] for row in timing["settings"]] == ["T=0", "T=1"]
     for row in timing["settings"]:
         arms = {arm["arm"]: arm for arm in row["arms"]}
-        assert set(arms) == set(measured.families) - {"chain-1"}
+        others = {"chain-1", "chain-3"} - {row["best"][CHAIN]}
+        assert set(arms) == set(measured.families) - others
         assert arms[row["best"]["chain"]]["gain"] == {"value": 0.0, "low": 0.0, "high": 0.0}
         assert arms["autoregressive"]["speedup"]["value"] == 1 and arms["roc"]["gain_over_fork"] is None
     assert len(sentences(quality, timing)) == 3
