@@ -1,7 +1,7 @@
 """What would be released: the fastest decoder found at every sampling setting, and the gate's verdict on bundles.
 
-    tuned      the winner by replay and clock, scored on test prompts over the static chain that was fastest on validation prompts,
-               unless it is that chain, and over plain decoding; intervals by jackknife over documents (`pipelines.evidence`)
+tuned      the winner by replay and clock, scored on test prompts over the static chain that was fastest on validation prompts,
+           unless it is that chain, and over plain decoding; intervals by jackknife over documents (`pipelines.evidence`)
 """
 
 import math
