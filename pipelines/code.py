@@ -2,13 +2,13 @@
 
     python -m pipelines.code dvc.yaml data/code
 
-A stage depends on its own ``STAGE.txt`` (``sha256sum --check`` reads it). The file is written only where it changes, so a change in code
+A stage depends on its own file, which ``sha256sum --check`` reads. It is written only where it changes: a change in code
 re-runs the stages that run that code and no other. What a stage runs is found from the source:
 
     code(module) = packages(reach(module)) - PLUMBING,    reach = module and all it imports, directly or not
 
-A package's ``__init__`` counts wherever one of its modules does. What it imports counts only where the package itself is imported:
-nothing happens at import here, so modules that an ``__init__`` merely gathers decide nothing for who takes another.
+A package's ``__init__`` counts wherever one of its modules does. What it imports counts only where the package itself is
+imported: nothing happens at import here, so what an ``__init__`` merely gathers decides nothing for who takes another module.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -84,8 +85,10 @@ class Code:
         ValueError
             If ``module``, or one that is imported, is no module here.
         """
+        if self._path(module) is None:
+            raise ValueError(f"{module} is no module below {self.root}. Correct the command.")
         reached: set[str] = set()
-        pending = {self._module(module)}
+        pending = {module}
         while pending:
             reached |= pending
             pending = {name for importer in pending for name in self._imported(importer)} - reached
@@ -100,7 +103,7 @@ class Code:
         for module in (name, name.rpartition(".")[0]):
             if module and self._path(module):
                 return module
-        raise ValueError(f"{name}: neither a module below {self.root} nor a name in one. Correct the import or command.")
+        raise ValueError(f"{name}: neither a module below {self.root} nor a name in one. Correct the import.")
 
     def _read(self, module: str) -> Imports:
         if module not in self._imports:
@@ -124,10 +127,13 @@ class Code:
 
 
 def stage_modules(pipeline: Path) -> dict[str, str]:
-    """The module that each stage of a ``dvc.yaml`` runs; those that always run need no reason."""
+    """The module that each stage of a ``dvc.yaml`` runs; those that always run need no reason.
+
+    A stage that takes its module from its matrix (``python -m pipelines.${item.of}``) has one per value, named by the value.
+    """
     stages = yaml.safe_load(pipeline.read_text())["stages"]
-    bodies = {name: stage.get("do", stage) for name, stage in stages.items()}
-    return {name: _command_module(name, body["cmd"]) for name, body in bodies.items() if not body.get("always_changed")}
+    bodies = {name: stage.get("do", stage) for name, stage in stages.items() if not stage.get("always_changed")}
+    return {value: module for name, body in bodies.items() for value, module in _modules(name, body)}
 
 
 def write_listings(listings: Mapping[str, str], folder: Path) -> list[str]:
@@ -144,11 +150,14 @@ def write_listings(listings: Mapping[str, str], folder: Path) -> list[str]:
     return changed
 
 
-def _command_module(stage: str, command: str) -> str:
-    found = re.match(r"python -m ([\w.]+) ", command)
-    if found is None:
-        raise ValueError(f"stage {stage}: its code is found from 'python -m MODULE …', which {command!r} is not.")
-    return found[1]
+def _modules(stage: str, body: dict[str, Any]) -> list[tuple[str, str]]:
+    command = re.match(r"python -m ([\w.${}]+) ", body["cmd"])
+    if command is None:
+        raise ValueError(f"stage {stage}: its code is found from 'python -m MODULE …', which {body['cmd']!r} is not.")
+    axis = re.search(r"\$\{item\.(\w+)\}", command[1])
+    if axis is None:
+        return [(stage, command[1])]
+    return [(value, command[1].replace(axis[0], value)) for value in body["matrix"][axis[1]]]
 
 
 def _packages(module: str) -> list[str]:

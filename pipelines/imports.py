@@ -1,4 +1,4 @@
-"""What a Python file runs of other files, read from its source: imports, modules it starts, files it opens beside itself.
+"""What a Python file runs of others, read from its source: imports, modules it starts, files it opens beside itself.
 
 An import counts wherever it stands, inside functions, too. Only what stands under ``if TYPE_CHECKING`` never runs.
 """

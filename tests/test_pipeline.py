@@ -15,10 +15,22 @@ CODE = {ROOT / "dvc.yaml": "data/code", ROOT / "pipelines/studies/dvc.yaml": "da
 TIMINGS = "data/${item.pair}/pair_timings.json"  # beside the outputs, as times are not reproduced
 FILE_OF = {}  # the dvc.yaml of every stage
 STAGES = {}
+
+
+def variants(name, stage):
+    """A stage whose matrix says which module it runs, once per module."""
+    axis = re.match(r"python -m \S*(\$\{item\.(\w+)\})", stage.get("do", stage)["cmd"])
+    if axis is None:
+        return {name: stage}
+    text = yaml.safe_dump(stage, width=1000)
+    return {f"{name}@{value}": yaml.safe_load(text.replace(axis[1], value)) for value in stage["matrix"][axis[2]]}
+
+
 for file in CODE:
+    prefix = "" if file.parent == ROOT else f"{file.parent.name}/"
     for name, stage in yaml.safe_load(file.read_text())["stages"].items():
-        address = f"{file.parent.name}/{name}" if file.parent != ROOT else name
-        STAGES[address], FILE_OF[address] = stage, file
+        for variant, made in variants(name, stage).items():
+            STAGES[prefix + variant], FILE_OF[prefix + variant] = made, file
 
 
 def body(stage):
@@ -41,7 +53,7 @@ def test_a_stage_depends_on_its_own_code_first_and_then_on_data(stage):
         assert "deps" not in body(stage)
         return
     code, *data = body(stage)["deps"]
-    assert code == f"{CODE[FILE_OF[stage]]}/{stage.rpartition('/')[2]}.txt"
+    assert code == f"{CODE[FILE_OF[stage]]}/{re.split('[/@]', stage)[-1]}.txt"
     assert all(dep.startswith("data/") and "/code" not in dep for dep in data)
     assert len(set(data)) == len(data)
 

@@ -77,7 +77,8 @@ def ledger(
     Parameters
     ----------
     mix
-        Documents by slice of what the gain is meant for: a slice weighs as many. By default those that the tables have.
+        Documents by slice of what the gain is meant for: a slice weighs as many, and others are left out. By default those that the
+        tables have.
     replayed
         Left aside unless it covers both arms.
     only_slice, only_setting
@@ -90,8 +91,9 @@ def ledger(
     """
     covered = replayed if replayed is not None and replayed.covers(*arms) else None
     texts = () if covered is None else [row for row in covered.texts if row["arm"] in arms]
-    slice_of = {row["document"]: row["slice"] for row in texts} | blocks.documents
     kept_B = blocks.both(*arms)
+    if mix is not None:
+        kept_B &= np.isin(blocks.slice_B, list(mix))
     if only_slice is not None:
         kept_B &= blocks.slice_B == only_slice
     if only_setting is not None:
@@ -100,9 +102,13 @@ def ledger(
         raise ValueError(f"{arms[0]} and {arms[1]} were timed in no block together. Time both on the same prompts.")
     settings = sorted(set(blocks.setting_B[kept_B].tolist()))
     texts = [
-        row for row in texts if only_slice in (None, slice_of[row["document"]]) and setting_of(row) in settings
+        row
+        for row in texts
+        if only_slice in (None, row["slice"]) and setting_of(row) in settings and (mix is None or row["slice"] in mix)
     ]
-    documents = tuple(sorted({*blocks.document_B[kept_B].tolist(), *(str(row["document"]) for row in texts)}))
+    slice_of = {str(row["document"]): str(row["slice"]) for row in texts}
+    slice_of |= dict(zip(blocks.document_B[kept_B].tolist(), blocks.slice_B[kept_B].tolist(), strict=True))
+    documents = tuple(sorted(slice_of))
     place = {name: index for index, name in enumerate(documents)}
     setting = {name: index for index, name in enumerate(settings)}
     document_B = np.array([place[name] for name in blocks.document_B[kept_B].tolist()])

@@ -40,15 +40,19 @@ def slice_gains(
     blocks: TimedBlocks, arm: str, rival: str, least: int, spread: float, replayed: Replayed | None = None
 ) -> dict[str, SliceGain]:
     """By slice. One with fewer than ``least`` timed documents is not judged; ``spread`` is the scale of τ."""
-    both_B = blocks.both(arm, rival)
-    counts = {
-        name: len(set(blocks.document_B[both_B & (blocks.slice_B == name)].tolist()))
-        for name in sorted(set(blocks.slice_B.tolist()))
-    }
+    counts = {name: _timed(blocks, arm, rival, name) for name in sorted(set(blocks.slice_B.tolist()))}
     judged = [name for name, count in counts.items() if count >= max(2, least)]
     estimates = {name: gain(blocks, arm, rival, replayed=replayed, only_slice=name) for name in judged}
     found = pooled(estimates, spread)
     return {name: found.get(name, SliceGain(None, None, None, count, False)) for name, count in counts.items()}
+
+
+def _timed(blocks: TimedBlocks, arm: str, rival: str, name: str) -> int:
+    """Documents of a slice on which both were timed, at the setting with the fewest."""
+    both_B = blocks.both(arm, rival)
+    settings = set(blocks.setting_B[both_B].tolist())
+    kept = [both_B & (blocks.slice_B == name) & (blocks.setting_B == setting) for setting in settings]
+    return min((len(set(blocks.document_B[kept_B].tolist())) for kept_B in kept), default=0)
 
 
 def pooled(estimates: Mapping[str, Estimate], spread: float) -> dict[str, SliceGain]:

@@ -73,11 +73,6 @@ class TimedBlocks:
         """Names of a family's arms."""
         return [name for name in self.arms if self.families[name] == family]
 
-    @property
-    def documents(self) -> dict[str, str]:
-        """The slice of every document."""
-        return dict(zip(self.document_B.tolist(), self.slice_B.tolist(), strict=True))
-
 
 def _column(rows: Sequence[Row], name: str) -> np.ndarray:
     return np.array([str(row[name]) for row in rows])

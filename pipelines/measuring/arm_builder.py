@@ -1,7 +1,7 @@
 """From rows of the table of arms to arms that decode: the pair's weights, one budget, one counter of tokens."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,10 @@ import torch
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Arm, decoder_arm, hugging_face_arm
 from pipelines.measuring.names import WALL
+from predictors.actions import Action
 from predictors.bundle import CARD
-from predictors.controllers import EarlyStop
+from predictors.controllers import DelayedTree, EarlyStop
+from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, build_decoder, load_decoder
 from runtime.causal_model import CausalLanguageModel
 
@@ -39,6 +41,12 @@ class TimedArm:
 def arm_of(name: str, family: str, decoder: Decoder, max_new_tokens: int) -> TimedArm:
     """A decoder of ours as an arm."""
     return TimedArm(name, family, decoder_arm(decoder, max_new_tokens), decoder)
+
+
+def fixed_tree(pair: ModelPair, action: Action, rule: str) -> Decoder:
+    """The decoder that drafts ``action`` at every root and verifies by ``rule``."""
+    drafter = {"kind": "delayed_tree", **asdict(action)}
+    return build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": rule})
 
 
 class ArmBuilder:
@@ -81,6 +89,9 @@ class ArmBuilder:
             return None if folder is None else load_decoder(folder, self.pair, (row.options or {}) | own)
         if row.if_unasked is not None and not self._unasked(row.if_unasked):
             return None
+        if row.static_of is not None:
+            assert row.temperatures is not None
+            return self._static_tree(row.static_of, SamplingSettings(*row.temperatures))
         assert row.decoder is not None
         if any(self._folder(name) is None for name in bundles_of(row)):
             return None
@@ -97,8 +108,20 @@ class ArmBuilder:
         if row.hugging_face == "assisted":
             assert isinstance(draft, CausalLanguageModel)
             return hugging_face_arm(target.model, draft.model, self.max_new_tokens)
-        lookup = (row.options or {}).get("prompt_lookup_num_tokens", 10) if row.hugging_face == "prompt_lookup" else None
-        return hugging_face_arm(target.model, None, self.max_new_tokens, lookup)
+        options = row.options or {}
+        lookup = options.get("prompt_lookup_num_tokens", 10) if row.hugging_face == "prompt_lookup" else None
+        cache = options.get("cache_implementation")
+        return hugging_face_arm(target.model, None, self.max_new_tokens, lookup, cache)
+
+    def _static_tree(self, name: str, settings: SamplingSettings) -> Decoder | None:
+        """The best static tree at ``settings`` that the selector of a bundle knows, verified by its rule."""
+        folder = self._folder(name)
+        if folder is None:
+            return None
+        selector = load_decoder(folder, self.pair).controller
+        if not isinstance(selector, DelayedTree):
+            raise ValueError(f"{folder} is no selector of trees but {selector.kind}: static_of takes delayed_tree-RULE.")
+        return fixed_tree(self.pair, selector.actions[selector.static(settings).place], selector.verifier)
 
     def _unasked(self, name: str) -> bool:
         folder = self._folder(name)
@@ -119,7 +142,8 @@ class ArmBuilder:
 
 def bundles_of(row: ArmRow) -> list[str]:
     """Names of the exported bundles that an arm is made of."""
-    return [row.bundle] if row.bundle is not None else [Path(folder).name for folder in _folders_in(row.decoder)]
+    named = row.bundle or row.static_of
+    return [Path(folder).name for folder in _folders_in(row.decoder)] if named is None else [named]
 
 
 def _folders_in(value: Any) -> list[str]:

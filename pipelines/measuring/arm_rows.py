@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any
 
 HUGGING_FACE = ("generate", "assisted", "prompt_lookup")
-FILLED = ("name", "decoder", "bundle", "options", "if_unasked")
+FILLED = ("name", "family", "decoder", "bundle", "static_of", "options", "if_unasked", "beside")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -27,8 +27,9 @@ class ArmRow:
     ----------
     name, family
         Of the arm, and of those among which validation prompts choose.
-    decoder, bundle, hugging_face
-        One of them: a decoder's configuration, an exported bundle's name, or a kind of `HUGGING_FACE`.
+    decoder, bundle, static_of, hugging_face
+        One of them: a decoder's configuration, an exported bundle's name, the name of a selector's bundle for the best static
+        tree that it knows at the one temperature given, or a kind of `HUGGING_FACE`.
     options
         What a bundle's decoder is given besides its card, or Hugging Face's ``generate`` besides its draft.
     temperatures
@@ -44,12 +45,15 @@ class ArmRow:
         ``hugging_face``: over Hugging Face's own forward, where ours is another.
     if_unasked
         Only if this stop model's calibration leaves it unasked.
+    beside
+        Rotates with the arm of this name: both on the same test prompts, so that they share blocks.
     """
 
     name: str
     family: str
     decoder: dict | None = None
     bundle: str | None = None
+    static_of: str | None = None
     hugging_face: str | None = None
     options: dict | None = None
     each: dict | None = None
@@ -60,9 +64,10 @@ class ArmRow:
     concurrent: bool = False
     forward: str | None = None
     if_unasked: str | None = None
+    beside: str | None = None
 
     def __post_init__(self) -> None:
-        sources = ("decoder", "bundle", "hugging_face")
+        sources = ("decoder", "bundle", "static_of", "hugging_face")
         named = [source for source in sources if getattr(self, source) is not None]
         if len(named) != 1:
             raise ValueError(f"arm {self.name!r} must have one of {', '.join(sources)}, got {', '.join(named) or 'none'}.")
@@ -72,6 +77,8 @@ class ArmRow:
             raise ValueError(f"arm {self.name!r}: forward is hugging_face or left out, got {self.forward!r}.")
         if self.choose and self.bundle is not None:
             raise ValueError(f"arm {self.name!r}: a bundle was chosen when it was exported; leave out choose.")
+        if self.static_of is not None and len(self.temperatures or ()) != 1:
+            raise ValueError(f"arm {self.name!r}: static trees differ by temperature; give one under temperatures.")
 
     def at(self, temperature: float) -> bool:
         """Whether it is timed at ``temperature``."""

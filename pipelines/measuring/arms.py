@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from pipelines.measuring.branch_arms import LEARNED, branch_decoders
-from pipelines.measuring.names import HF_FORWARD, PLAIN, chain_arm, confidence_arm
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, Randomness
@@ -43,14 +41,18 @@ def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:
 
 
 def hugging_face_arm(
-    target: PreTrainedModel, draft: PreTrainedModel | None, max_new_tokens: int, lookup_tokens: int | None = None
+    target: PreTrainedModel,
+    draft: PreTrainedModel | None,
+    max_new_tokens: int,
+    lookup_tokens: int | None = None,
+    cache: str | None = None,
 ) -> Arm:
     """Hugging Face ``generate``; with a ``draft``, assisted generation as it comes, without state from one prompt to the next;
-    with ``lookup_tokens``, prompt lookup of so many."""
+    with ``lookup_tokens``, prompt lookup of so many; ``cache``: its kind by Hugging Face's name (it compiles over ``static``)."""
 
     def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> Run:
         ids = torch.tensor([prompt], device=target.device)
-        config = _generation_config(target, settings, max_new_tokens)
+        config = _generation_config(target, settings, max_new_tokens, cache)
         options: dict[str, Any] = {} if draft is None else {"assistant_model": draft}
         if lookup_tokens is not None:
             options["prompt_lookup_num_tokens"] = lookup_tokens
@@ -79,7 +81,9 @@ def cut_after(tokens: list[int], eos_tokens: Collection[int]) -> list[int]:
     return tokens[: ends[0] + 1] if ends else tokens
 
 
-def _generation_config(target: PreTrainedModel, settings: SamplingSettings, max_new_tokens: int) -> GenerationConfig:
+def _generation_config(
+    target: PreTrainedModel, settings: SamplingSettings, max_new_tokens: int, cache: str | None
+) -> GenerationConfig:
     """The same sampling, with filters that are off off by name: Hugging Face fills an unset ``top_k`` with 50."""
     eos = getattr(target.generation_config, "eos_token_id", None)
     eos_tokens = [eos] if isinstance(eos, int) else eos
@@ -89,5 +93,6 @@ def _generation_config(target: PreTrainedModel, settings: SamplingSettings, max_
         eos_token_id=eos_tokens,
         pad_token_id=eos_tokens[0] if eos_tokens else 0,
         repetition_penalty=1.0,
+        cache_implementation=cache,
         **(sampling if not settings.greedy else {"do_sample": False}),
     )

@@ -6,10 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.measurement_table import COUNTS
 from pipelines.outputs import replacing
 from predictors.rounds import PHASES
 
+COUNTS = ("rounds", "tried", "drafted", "guessed", "levels", "accepted", "emitted", "rolled_back")
+COUNTS += ("trimmed", "segments", "bypassed")
 WHERE = [(name, pa.string()) for name in ("setting", "prompt", "document", "slice")]
 ARM = [(name, pa.string()) for name in ("family", "drafter", "verifier")]
 DECODES = pa.schema(

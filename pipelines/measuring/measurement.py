@@ -2,7 +2,8 @@
 
     validation prompts   families with something to choose: the fastest arm of each is chosen at every setting, beside plain
                          decoding, over which tuning reads the gains
-    test prompts         always plain decoding and the rivals (``always``); of all other arms a rotating group (`plan`)
+    test prompts         always plain decoding and the rivals (``always``); of all other arms a rotating group (`plan`), each
+                         with those that go beside it
                          arms that a family chose stand for it; those without a choice stand for themselves
 
 Whatever is compared later is compared on the blocks where both were timed.
@@ -34,9 +35,9 @@ class MeasureConfig:
     """Section ``measure``: how much is measured, of which ``arms``, at which ``temperatures`` (0 and 1, if nothing is said) or, with
     filters, ``settings``.
 
-    ``group``: how many rotating arms a test prompt times; ``loop_prompts`` time the loop against a bare repetition of its passes,
-    ``loop_repeats`` times; ``exactness_prompts`` compare greedy texts in float32; ``timelines``: whether to draw branch-parallel
-    decoding; ``max_minutes`` ends the measurement early, after a whole prompt.
+    ``group``: how many rotating arms a test prompt times, each with those beside it; ``loop_prompts`` time the loop against a bare
+    repetition of its passes, ``loop_repeats`` times; ``exactness_prompts`` compare greedy texts in float32; ``timelines``: whether
+    to draw branch-parallel decoding; ``max_minutes`` ends the measurement early, after a whole prompt.
     """
 
     arms: tuple[ArmRow, ...]
@@ -145,12 +146,21 @@ class Measurement:
 
     def _planned(self, test: Sequence[Prompt], walls: Iterable[TimedArm]) -> Planned:
         always = [self.arms[row.name] for row in self.rows if row.always]
-        others = {row.name: self.arms[row.name] for row in self.rows if self._tested(row) and not row.always}
-        others |= {wall.name: wall for wall in walls}
+        others = self._rotating() | {wall.name: [wall] for wall in walls}
         groups = rotation(test, list(others), self.config.group, self.config.seed)
         return [
-            (prompt, [*always, *(others[name] for name in names)]) for prompt, names in zip(test, groups, strict=True)
+            (prompt, [*always, *(arm for name in names for arm in others[name])])
+            for prompt, names in zip(test, groups, strict=True)
         ]
+
+    def _rotating(self) -> dict[str, list[TimedArm]]:
+        """What takes turns on test prompts: arms, each with those that go beside it."""
+        rows = [row for row in self.rows if self._tested(row) and not row.always]
+        names = {row.name for row in rows}
+        groups: dict[str, list[TimedArm]] = {}
+        for row in rows:
+            groups.setdefault(row.beside if row.beside in names else row.name, []).append(self.arms[row.name])
+        return groups
 
     def _decodes(self, planned: Planned) -> int:
         settings = self.config.settings

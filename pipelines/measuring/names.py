@@ -27,9 +27,6 @@ VALIDATION, TEST = "validation", "test"
 DECODES_FILE, ROUNDS_FILE, LOOP_FILE = "decodes.parquet", "rounds.parquet", "loop.parquet"
 TIMELINES = "timelines.json"
 FINDINGS, PROVENANCE = "findings.json", "provenance.json"
-# Of the stages that `pipelines.measure` replaces.
-REPLAY = "replay"
-MEASUREMENTS, REPLAYS = "measurements.parquet", "replay.parquet"
 ROUND_LISTS = (
     "submitted",
     "idle_levels",
@@ -40,7 +37,7 @@ ROUND_LISTS = (
     "accepted",
     "ends_segment",
     "emitted",
-)  # of rounds, each as a table's column
+)  # of rounds, each a column of the GPU benchmark's table
 
 
 def chain_arm(gamma: int) -> str:

@@ -1,16 +1,24 @@
 """What would be released: the fastest decoder found at every sampling setting, and the gate's verdict on bundles.
 
-tuned      the winner by replay and clock, scored on test prompts over the static chain that was fastest on validation prompts,
-           unless it is that chain, and over plain decoding; intervals by jackknife over documents (`pipelines.evidence`)
+    tuned      the winner by replay and clock, scored on test prompts over the static chain that was fastest on validation prompts,
+               unless it is that chain, and over plain decoding; intervals by jackknife over documents (`pipelines.evidence`)
+    verdicts   what the gate says of each bundle: gains over all rivals, guardrails, and the smallest gain that would pass
 """
 
 import math
 from typing import Any
 
+from pipelines.evidence.estimate import Estimate
 from pipelines.measuring.names import PLAIN
-from pipelines.promotion.names import BEST_STATIC
+from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED, lines
 from pipelines.reporting.headline import percent, times
 from pipelines.reporting.release_folder import ReleaseResults
+
+VERDICTS = {
+    PASSED: "The gate would let {} pass",
+    REFUSED: "The gate would refuse {}",
+    INCONCLUSIVE: "On {} the evidence is inconclusive",
+}
 
 
 class ReleaseReport:
@@ -28,37 +36,8 @@ class ReleaseReport:
         """What was tuned, by sampling setting, and the verdicts by bundle."""
         return {
             "tuned": [self._tuned(choice) for choice in self.results.choices],
-            "verdicts": [
-                {
-                    "bundle": name,
-                    "passed": record["passed"],
-                    "checks": record["checks"],
-                    "baseline": record["evidence"]["baseline"],
-                    "gain": record["evidence"]["gain"],
-                    "slices": record["evidence"]["slices"],
-                    "static": self._static(record["evidence"]),
-                }
-                for name, record in self.results.verdicts.items()
-            ],
+            "verdicts": [_judged(name, record) for name, record in self.results.verdicts.items()],
         }
-
-    @staticmethod
-    def _static(evidence: dict[str, Any]) -> list[dict[str, Any]]:
-        """By sampling setting: the static chain that validation prompts chose, the one that was fastest on test prompts, and the
-        gain over either; nothing where a champion was the baseline."""
-        static = evidence["origin"].get("static")
-        if static is None or evidence["baseline"] != BEST_STATIC:
-            return []
-        return [
-            {
-                "setting": setting,
-                "chosen": chosen,
-                "gain": evidence["slices"][setting],
-                "fastest": static["fastest"][setting],
-                "hindsight": static["hindsight"][setting],
-            }
-            for setting, chosen in static["chosen"].items()
-        ]
 
     @staticmethod
     def _tuned(choice: dict[str, Any]) -> dict[str, Any]:
@@ -79,6 +58,29 @@ class ReleaseReport:
         }
 
 
+
+def _judged(name: str, record: dict[str, Any]) -> dict[str, Any]:
+    """A verdict, the gains that it rests on, and its five lines."""
+    evidence = record["evidence"]
+    gains, settings = (
+        {key: Estimate(**one).interval() | {"basis": one["basis"]} for key, one in evidence[part].items()}
+        for part in ("gains", "settings")
+    )
+    return {
+        "bundle": name,
+        "verdict": record["verdict"],
+        "passed": record["passed"],
+        "checks": record["checks"],
+        "lines": lines(record),
+        "reference": evidence["reference"],
+        "gains": gains,
+        "settings": settings,
+        "slices": evidence["slices"],
+        "smallest_gain": record["smallest_gain"],
+    }
+
+
+
 def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
     """The winners, then the verdicts."""
     found = []
@@ -93,9 +95,5 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
     for verdict in timing["verdicts"]:
         failed = [check for check in verdict["checks"] if not check["passed"]]
         why = "; ".join(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed)
-        found.append(
-            f"The gate would let {verdict['bundle']} pass."
-            if verdict["passed"]
-            else f"The gate would refuse {verdict['bundle']} ({why})."
-        )
+        found.append(VERDICTS[verdict["verdict"]].format(verdict["bundle"]) + (f" ({why})." if why else "."))
     return found

@@ -16,7 +16,11 @@ def stop_gains(timing: dict[str, Any]) -> Figure:
     panels = [
         (
             row["setting"],
-            [(arm["arm"], arm["gain"], COLOURS[arm["family"]]) for arm in row["arms"] if arm["family"] in COLOURS],
+            [
+                (arm["arm"], arm["gain"], COLOURS[arm["family"]])
+                for arm in row["arms"]
+                if arm["family"] in COLOURS and None not in arm["gain"].values()
+            ],
         )
         for row in timing["settings"]
     ]

@@ -13,7 +13,7 @@ they led to this text (`runtime.leading.chain` has the formulas, docs/leading.md
 """
 
 from runtime.leading.eligible import why_not_led
-from runtime.leading.plan import plan
+from runtime.leading.planning import plan
 from runtime.leading.tape import LedRound, OffTapeError, Tape
 from runtime.leading.text import GivenText
 

@@ -1,7 +1,7 @@
 """A drafted chain given the text that comes out: token by token, whatever stops the drafting.
 
-Of chain x_1 x_2 … from probabilities q, verified against p, let y_1 y_2 … be the text after the round's start, and P the weight
-that the verifier gives a drafted prefix x_1..t (`runtime.verification.chain`, and the specification of verification, section 2):
+A chain x_1 x_2 … is drawn from q and verified against p, and y_1 y_2 … is the text after the round's start. P_t is the weight that
+the verifier gives the drafted prefix x_1..t (`runtime.verification.chain`; specification of verification, section 2):
 
     block        P_0 = 1,  P_t = min(1, P_{t-1} p(x_t | x_<t) / q(x_t | x_<t))
     tokenwise    P_t = 1 along the text, 0 after the first token beside it

@@ -1,7 +1,7 @@
 """The source of chance that a decode is planned with: it makes each choice given the text (`runtime.leading.chain`).
 
 A decoder queries it as any other: for a token of the draft's probabilities, for the row where the accepted path ends, and for the
-token after that. Shape suffixes: V vocabulary, R rows of a verdict.
+token after that. Shape suffix: V vocabulary.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,8 @@ from runtime.leading.luck import EXTEND, KEEP, Luck
 from runtime.leading.tape import LedRound, number_of
 from runtime.leading.text import GivenText
 from runtime.randomness import Chance
+
+LARGEST_DIFFERENCE = 0.1  # total variation: passes of other shapes in bfloat16 differ by less
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Leader:
         """The prefill's token; then of every round the row where the accepted path ends, and the token there."""
         chain = self._chain
         if chain is None:
+            self._require_same(weights)
             self._chain = LedChain(1, self._joint)
             self.first_uniform = number_of(weights, self._text.tokens[0])
             return self._text.tokens[0]
@@ -100,6 +103,15 @@ class Leader:
         token = self._token(chain.row)
         self._end_round(chain, token, (self._stop_uniform, number_of(weights, token)))
         return token
+
+    def _require_same(self, target_V: Tensor) -> None:
+        """`ValueError` unless the decoder's target says after the prompt what the text's target did."""
+        apart = float((target_V - self._text.probs_RV[0].to(target_V)).abs().sum() / 2)
+        if not apart < LARGEST_DIFFERENCE:
+            raise ValueError(
+                f"after the prompt the decoder's target and the text's differ by a total variation of {apart:.2g}: the text is "
+                "of another pair, number format or setting. Make it with `GivenText.of` this pair."
+            )
 
     def _end_round(self, chain: LedChain, token: int, verdict_uniforms: tuple[float, float]) -> None:
         drafted, numbers = tuple(chain.tokens), tuple(self._draft_uniforms)

@@ -1,7 +1,7 @@
 """A planned decode as a tape: every choice of a decoder in order of its queries, read back by a source of chance.
 
-A tape holds for one decoder, text and device. What a decoder would query otherwise than planned is refused: numbers differ between
-devices and shapes of pass, and a controller may read a clock.
+A tape holds for one decoder, text and device. What a decoder queries otherwise than planned is refused: numbers differ between
+devices, and a controller may read a clock.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from runtime.decoding.base import Generation
-from runtime.leading.text import GivenText
 from runtime.randomness import Chance, Randomness
 
 REMEDY = "Numbers or decisions differ from those planned: plan the tape again, by this decoder on this device."
@@ -24,7 +23,7 @@ class OffTapeError(RuntimeError):
 
 @dataclass(frozen=True)
 class LedRound:
-    """The tokens ``drafted`` in a round, how many of them are ``accepted``, and the ``token`` after those; with, for every draw, a
+    """The tokens ``drafted`` in a round, how many of them are ``accepted``, and the ``token`` after those. For every draw also a
     uniform number that `runtime.randomness.inverted` makes it of: ``draft_uniforms``, and those of the verdict."""
 
     drafted: tuple[int, ...]
@@ -36,9 +35,9 @@ class LedRound:
 
 @dataclass(frozen=True)
 class Tape:
-    """A planned decode of ``text``. ``rounds`` are those after the prefill; ``None`` where nothing is led, as at temperature 0."""
+    """A planned decode that emits ``tokens``. ``rounds`` are those after the prefill; ``None`` at temperature 0, where nothing is led."""
 
-    text: GivenText
+    tokens: tuple[int, ...]
     seed: int
     rounds: tuple[LedRound, ...] | None
     first_uniform: float = 0.0
@@ -55,7 +54,7 @@ class Tape:
 
     def followed(self, generation: Generation) -> bool:
         """Whether ``generation`` is the decode that was planned: its tokens, and in every round what was drafted and accepted."""
-        if tuple(generation.tokens) != self.text.tokens:
+        if tuple(generation.tokens) != self.tokens:
             return False
         done = [(record.drafted, record.accepted) for record in generation.rounds[1:]]
         return self.rounds is None or done == [(len(one.drafted), one.accepted) for one in self.rounds]
@@ -67,7 +66,7 @@ class TapeChance:
     def __init__(self, tape: Tape, rounds: Sequence[LedRound], kind: "type[TapeStream]") -> None:
         self._ends = list(accumulate(len(one.drafted) for one in rounds))
         tokens = [token for one in rounds for token in one.drafted]
-        verdicts = [tape.text.tokens[0], *(answer for one in rounds for answer in (one.accepted, one.token))]
+        verdicts = [tape.tokens[0], *(answer for one in rounds for answer in (one.accepted, one.token))]
         numbers = [tape.first_uniform, *(number for one in rounds for number in one.verdict_uniforms)]
         draft_numbers = [number for one in rounds for number in one.draft_uniforms]
         self._draft = kind(tokens, draft_numbers, tape.seed, self._require_planned_draft)

@@ -1,25 +1,22 @@
-"""Tuning and a trial written by hand: one sampling setting, arms of known speed."""
+"""Tuning and trials written by hand: one sampling setting, arms of known speed."""
 
 import math
-from dataclasses import replace
 
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.tuning.names import CHOICES
 from pipelines.outputs import write_json
-from pipelines.promotion.gate import Bounds, judge, judged
+from pipelines.promotion.bounds import Bounds
+from pipelines.promotion.gate import judge, judged
 from pipelines.promotion.names import VERDICT
-from tests.pipelines.test_gate import GOOD
+from tests.pipelines.test_gate import GOOD, change, gains
 
 RATES = {PLAIN: 50.0, "chain-2": 100.0, "ema": 110.0}
 
 
 def write_release(tuning, trials, device) -> None:
-    """The stages' outputs. Bundle ``auto`` passes and ``hrad`` does not."""
+    """The stages' outputs. Bundle ``auto`` passes, ``hrad`` is refused, ``length`` is open."""
     write_json(tuning / device / CHOICES, [choice()])
-    static = {"chosen": {"T=0": "chain-4"}, "fastest": {"T=0": "chain-6"}, "hindsight": {"T=0": GOOD.hindsight}}
-    good = replace(GOOD, slices={"T=0": GOOD.gain}, origin={"static": static})
-    worse = replace(GOOD, gain={"value": 0.01, "low": -0.02, "high": 0.04})
-    for name, evidence in (("auto", good), ("hrad", worse)):
+    for name, evidence in (("auto", GOOD), ("hrad", change(**gains(0.0))), ("length", change(**gains(0.03, 0.02)))):
         record = judged(evidence, judge(evidence, Bounds()), Bounds())
         write_json(trials / name / device / VERDICT, record)
 

@@ -87,3 +87,21 @@ def test_first_difference():
     assert first_difference([1, 2, 3], [1, 5, 3]) == 1
     assert first_difference([1, 2], [1, 2, 3]) == 2
     assert first_difference([1, 2], [1, 2]) is None
+
+
+@pytest.mark.parametrize(("options", "cache"), [(None, None), ({"cache_implementation": "static"}, "static")])
+def test_hugging_face_is_asked_for_the_cache_of_the_row(pair, tmp_path, monkeypatch, options, cache):
+    target, asked = pair.target.model, []
+    generate = target.generate
+
+    def watched(*args, **more):
+        asked.append(more["generation_config"].cache_implementation)
+        return generate(*args, **more)
+
+    monkeypatch.setattr(target, "generate", watched)
+    row = ArmRow("theirs", "hugging_face", hugging_face="generate", options=options)
+    ours = arms.decoder_arm(build_decoder(pair, DECODERS["plain"]), 8)
+    arm = ArmBuilder(pair, tmp_path, 8).build([row])["theirs"]
+    greedy = SamplingSettings(0.0)
+    assert arm.run([1, 2, 3], greedy, 0).tokens == ours([1, 2, 3], greedy, 0).tokens
+    assert asked == [cache]

@@ -70,7 +70,7 @@ def test_a_walk_that_reads_no_functions_finds_less(monkeypatch, graph):
 
 def test_a_walk_that_reads_type_checking_finds_more(monkeypatch, graph):
     monkeypatch.setattr(imports, "statements", ast.walk)
-    assert Code().closure("pipelines.pair") > reached(graph, "pipelines.pair")
+    assert Code().closure("pipelines.labels") > reached(graph, "pipelines.labels")
 
 
 def test_listings_leave_out_plumbing_alone(code):
@@ -88,13 +88,26 @@ def test_templates_belong_to_the_stage_that_fills_them_in(code):
     assert not templates & set(code.run_by("pipelines.trial"))
 
 
+@pytest.mark.parametrize(
+    ("collects", "module"),
+    [
+        ("trace_collection.collect", "pipelines.traces"),
+        *((f"trace_collection.{name}", f"pipelines.{name}") for name in ("tokens", "positions", "roots", "guesses")),
+    ],
+)
+def test_collections_are_fingerprinted_by_all_that_collects(collects, module, code):
+    files = set(code.run_by(collects))
+    assert {f"{collects.replace('.', '/')}.py", "predictors/sampling.py", "runtime/overlap/worker.py"} <= files
+    assert files < set(code.run_by(module)) and not any(file.startswith("pipelines/") for file in files)
+
+
 def test_no_file_runs_code_that_its_source_does_not_name():
-    """No import by a computed name but the command line's, and no file found from ``__file__`` but beside it or by the root."""
+    """No import by a computed name but the command line's, no file found from ``__file__`` but beside it or by the root."""
     for package in PACKAGES:
         for file in (ROOT / package).rglob("*.py"):
             source, path = file.read_text(), file.relative_to(ROOT).as_posix()
             assert path in BY_NAME or not re.search(r"import_module|__import__|runpy|\bexec\(", source), path
-            places = re.findall(r"__file__\S*", re.sub(r"\s*``[^`]*``", "", source))
+            places = re.findall(r"__file__\S*", source)
             if path != "pipelines/imports.py":
                 assert all(re.match(r"__file__\)\.(with_name\(\"|parents\[)", place) for place in places), path
 
@@ -160,8 +173,8 @@ def test_what_is_no_module_is_refused(tree):
     made = tree(pipelines__init="", pipelines__stage="from runtime.tree import x")
     with pytest.raises(ValueError, match=r"runtime\.tree\.x: neither a module"):
         made.closure("pipelines.stage")
-    with pytest.raises(ValueError, match=r"pipelines\.else\.where: neither"):
-        made.closure("pipelines.else.where")
+    with pytest.raises(ValueError, match=r"pipelines\.nothing is no module"):
+        made.closure("pipelines.nothing")
 
 
 def test_stages_without_a_module_are_refused(tmp_path):
@@ -214,7 +227,8 @@ def test_files_are_written_where_they_change_and_others_go(tmp_path):
     kept = (tmp_path / "code/labels.txt").stat()
     (tmp_path / "code/gone.txt").write_text("of a stage that was deleted")
     assert write_listings({"labels": "a", "train": "c"}, tmp_path / "code") == ["train"]
-    assert {file.name: file.read_text() for file in (tmp_path / "code").iterdir()} == {"labels.txt": "a", "train.txt": "c"}
+    written = {file.name: file.read_text() for file in (tmp_path / "code").iterdir()}
+    assert written == {"labels.txt": "a", "train.txt": "c"}
     now = (tmp_path / "code/labels.txt").stat()
     assert (now.st_mtime_ns, now.st_ino) == (kept.st_mtime_ns, kept.st_ino)
 

@@ -1,17 +1,21 @@
 """The harness on arms that decode nothing: order, seeds, resumption, the cap, what is written of rounds."""
 
+from itertools import count
+
 import pandas as pd
 import pytest
 from tqdm import tqdm
 
+from pipelines.measuring import harness as clock
 from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.arms import Run
 from pipelines.measuring.blocks import Blocks
-from pipelines.measuring.harness import Harness, apart, tokens_per_second
+from pipelines.measuring.harness import Harness, apart, timed, tokens_per_second
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.tables import read_decodes, read_rounds, write_decodes, write_rounds
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
+from runtime.recorder import CudaGraphs
 from tests.pipelines.toy_bench import toy_prompts
 
 NAMES = ("autoregressive", "chain-1", "chain-2", "entropy")
@@ -154,3 +158,28 @@ def test_speed_is_that_of_each_prompts_fastest_repeat():
     rows = [{**row, "seconds": 2.0}, {**row, "seconds": 1.0}, {**row, "prompt": "b", "seconds": 3.0}]
     assert tokens_per_second(rows, "x", 0.0) == 20 / 4
     assert tokens_per_second(rows, "y", 0.0) != tokens_per_second(rows, "y", 0.0), "nan"
+
+
+def recording(monkeypatch, recordings):
+    """A decode that records so many programs each time it runs, on a clock that ticks at each look."""
+    monkeypatch.setattr(CudaGraphs, "made", 0)
+    monkeypatch.setattr(clock, "perf_counter", count().__next__)
+    made, runs = iter(recordings), count(1)
+
+    def decode():
+        CudaGraphs.made += next(made)
+        return Run([next(runs)], None)
+
+    return decode
+
+
+@pytest.mark.parametrize(("recordings", "runs"), [([0], 1), ([2, 0], 2), ([2, 1, 3, 0], 4)])
+def test_a_decode_that_recorded_programs_is_decoded_again_and_timed_alone(monkeypatch, recordings, runs):
+    run, seconds = timed(recording(monkeypatch, recordings))
+    assert (run.tokens, seconds) == ([runs], 1)
+
+
+def test_a_decode_that_always_records_is_given_up_on_and_named(monkeypatch):
+    with pytest.warns(UserWarning, match="recorded programs 4 times"):
+        run, seconds = timed(recording(monkeypatch, [1] * 9))
+    assert (run.tokens, seconds) == ([4], 1)

@@ -3,15 +3,12 @@
 import pytest
 
 from pipelines.measuring.arms import Run
+from pipelines.measuring.decode_rows import accepted_histogram, measured, rounds_of, uncut_histogram
 from pipelines.measuring.tables import (
     DECODES,
     ROUNDS,
-    accepted_histogram,
-    measured,
     read_decodes,
     read_rounds,
-    rounds_of,
-    uncut_histogram,
     write_decodes,
     write_rounds,
 )

@@ -30,18 +30,14 @@ def plan(decoder: Decoder, text: GivenText, seed: int, uniforms: Uniforms | None
     Raises
     ------
     ValueError
-        If the decoder cannot be led (`why_not_led`), or does not emit the text.
+        If the decoder cannot be led (`why_not_led`), or the text was recorded with other probabilities.
     """
     if reason := why_not_led(decoder, text.settings):
         raise ValueError(f"{type(decoder).__name__} cannot be led along a text: {reason}. Let it decode a text of its own.")
     if text.settings.greedy:
-        return Tape(text, seed, rounds=None)
+        return Tape(text.tokens, seed, rounds=None)
     tape, generation = led(decoder, text, seed, PositionLuck(uniforms or seeded_uniforms(seed)), tails)
-    if not tape.followed(generation):
-        raise ValueError(
-            f"led along a text of {len(text.tokens)} tokens, the decoder emitted {generation.tokens}. Was the text recorded for "
-            "this pair, with these end-of-sequence tokens?"
-        )
+    assert tape.followed(generation), "every token of a led decode is the text's"
     return tape
 
 
@@ -51,4 +47,4 @@ def led(decoder: Decoder, text: GivenText, seed: int, luck: Luck, tails: bool) -
     assert isinstance(chosen, SequentialDecoder), "why_not_led let it pass"
     leader = Leader(text, chosen.verifier.rule is block, luck, tails)
     generation = chosen.generate(list(text.prompt), randomness=leader, **text.options)
-    return Tape(text, seed, tuple(leader.rounds), leader.first_uniform), generation
+    return Tape(text.tokens, seed, tuple(leader.rounds), leader.first_uniform), generation
