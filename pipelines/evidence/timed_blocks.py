@@ -61,10 +61,10 @@ class TimedBlocks:
                 )
             tokens[place], seconds[place] = row["tokens"], row["seconds"]
         where = [first[block] for block in blocks]
-        named = (_column(where, name) for name in ("prompt", "document", "slice"))
+        prompts, documents, slices = (_column(where, name) for name in ("prompt", "document", "slice"))
         settings = np.array([setting_of(row) for row in where])
         families = {row["arm"]: str(row.get("family", row["arm"])) for row in rows}
-        return TimedBlocks(row_of, families, blocks, *named, settings, tokens, seconds)
+        return TimedBlocks(row_of, families, blocks, prompts, documents, slices, settings, tokens, seconds)
 
     def both(self, arm: str, rival: str) -> np.ndarray:
         """By block [B]: whether both were timed in it; `ValueError` for an unknown arm."""
