@@ -1,5 +1,7 @@
 """Led decodes: the target's text, then rounds given it, have the real decoder's joint distribution; tapes replay them."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -12,9 +14,7 @@ from runtime.leading.chain import LedChain
 from runtime.leading.luck import KEEP, seeded_uniforms
 from runtime.recorder import Programs
 from tests.runtime.leading import (
-    ALL,
-    BY_REJECTED,
-    FIXED,
+    CONTROLLERS,
     PROMPT,
     SETTINGS,
     chain_decoder,
@@ -28,13 +28,23 @@ from tests.toys import Forking, tiny_llama, total_variation
 TEXT_LENGTH = 24
 
 
-@pytest.mark.parametrize("controller", ALL, ids=str)
+@cache
+def real_joint(verifier, controller):
+    """The real decoder's, which the honest leader and its wrong twins are compared with."""
+    return decoded(chain_decoder(toy_pair(), verifier, CONTROLLERS[controller]))
+
+
+def missed(verifier, controller="fixed", **options):
+    """Total variation between the real decoder's joint distribution and that of text, then led."""
+    joint = led_along_texts(chain_decoder(toy_pair(), verifier, CONTROLLERS[controller]), **options)
+    return total_variation(real_joint(verifier, controller), joint)
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS)
 @pytest.mark.parametrize("verifier", ["tokenwise", "block"])
 def test_text_then_led_is_the_real_joint(verifier, controller):
-    decoder = chain_decoder(toy_pair(), verifier, controller)
-    joint = decoded(decoder)
-    assert sum(joint.values()) == pytest.approx(1.0, abs=1e-9)
-    assert total_variation(joint, led_along_texts(decoder)) < 1e-9
+    assert sum(real_joint(verifier, controller).values()) == pytest.approx(1.0, abs=1e-9)
+    assert missed(verifier, controller) < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -47,7 +57,7 @@ def test_text_then_led_is_the_real_joint(verifier, controller):
     ids=str,
 )
 def test_also_under_filters_and_other_draft_temperatures(settings, options):
-    decoder = chain_decoder(toy_pair(5), "block", BY_REJECTED, **options)
+    decoder = chain_decoder(toy_pair(5), "block", CONTROLLERS["by_rejected"], **options)
     assert total_variation(decoded(decoder, settings), led_along_texts(decoder, settings)) < 1e-9
 
 
@@ -56,12 +66,12 @@ def test_also_under_filters_and_other_draft_temperatures(settings, options):
 def test_also_where_texts_end_early(monkeypatch, verifier, reads):
     """Unread drafts go on after the end of the text, which the target continues."""
     monkeypatch.setattr(PlainSampler, "reads", reads)
-    decoder = chain_decoder(toy_pair(eos=(2,)), verifier, BY_REJECTED)
+    decoder = chain_decoder(toy_pair(eos=(2,)), verifier, CONTROLLERS["by_rejected"])
     assert total_variation(decoded(decoder), led_along_texts(decoder)) < 1e-9
 
 
 def test_free_tails_are_exact_for_rounds_that_look_at_no_token():
-    decoder = chain_decoder(toy_pair(), "block", FIXED)
+    decoder = chain_decoder(toy_pair(), "block")
 
     def without_log(joint):
         rounds = {}
@@ -69,21 +79,16 @@ def test_free_tails_are_exact_for_rounds_that_look_at_no_token():
             rounds[tokens, counts] = rounds.get((tokens, counts), 0.0) + probability
         return rounds
 
-    joint, led = (without_log(joint) for joint in (decoded(decoder), led_along_texts(decoder, tails=False)))
+    joint, led = map(without_log, (real_joint("block", "fixed"), led_along_texts(decoder, tails=False)))
     assert total_variation(joint, led) < 1e-9
 
 
 # ---- deliberately wrong twins
 
 
-def missed(decoder, **options):
-    return total_variation(decoded(decoder), led_along_texts(decoder, **options))
-
-
 def test_tokenwise_substitutes_are_noticed_under_block(monkeypatch):
-    decoder = chain_decoder(toy_pair(), "block")
     monkeypatch.setattr("runtime.leading.planning.block", None)
-    assert missed(decoder) > 1e-3
+    assert missed("block") > 1e-3
 
 
 def test_tokens_that_tokenwise_would_reject_are_noticed_under_block(monkeypatch):
@@ -93,16 +98,16 @@ def test_tokens_that_tokenwise_would_reject_are_noticed_under_block(monkeypatch)
         return (draft_V - target_V).clamp(min=0) if self.on_text else honest(self, draft_V, target_V)
 
     monkeypatch.setattr(LedChain, "surplus", tokenwise)
-    assert missed(chain_decoder(toy_pair(), "block")) > 1e-3
+    assert missed("block") > 1e-3
 
 
 def test_counts_that_ignore_the_text_are_noticed(monkeypatch):
     monkeypatch.setattr(LedChain, "keep_probability", lambda self, draft, target: 0.6)
-    assert missed(chain_decoder(toy_pair(), "block")) > 1e-3
+    assert missed("block") > 1e-3
 
 
 def test_free_tails_are_noticed_by_who_reads_them():
-    assert missed(chain_decoder(toy_pair(), "block", BY_REJECTED), tails=False) > 1e-3
+    assert missed("block", "by_rejected", tails=False) > 1e-3
 
 
 # ---- tapes
@@ -130,7 +135,7 @@ ARMS = {
 def recorded_text(pair, length=TEXT_LENGTH, seed=0, eos=(), settings=SETTINGS):
     plain = build_decoder(pair, {"method": "autoregressive"})
     options = {"temperature": settings.temperature, "top_k": settings.top_k, "top_p": settings.top_p}
-    out = plain.generate(PROMPT, length, randomness=Randomness(seed), eos_token_id=eos, **options)
+    out = plain.generate(PROMPT, max_new_tokens=length, randomness=Randomness(seed), eos_token_id=eos, **options)
     return GivenText.of(pair, PROMPT, out.tokens, settings, length, eos)
 
 
@@ -200,7 +205,7 @@ def test_given_uniforms_take_the_place_of_seeded_ones(pair):
 def test_uniforms_are_uniform_and_unlike():
     uniform = seeded_uniforms(0)
     numbers = torch.tensor([[uniform(row, slot) for slot in range(-1, 9)] for row in range(400)], dtype=torch.float64)
-    assert 0 <= numbers.min() and numbers.max() < 1
+    assert numbers.min() >= 0 and numbers.max() < 1
     assert abs(numbers.mean() - 0.5) < 0.02 and abs(numbers.var() - 1 / 12) < 0.01
     assert numbers.unique().numel() == numbers.numel()
     assert torch.corrcoef(numbers.T).fill_diagonal_(0).abs().max() < 0.25
@@ -263,7 +268,10 @@ def test_plain_sampling_over_recorded_passes_leaves_tokens_unread():
         ({"method": "speculative", "drafter": {"kind": "delayed_tree"}, "verifier": "traversal"}, "trees"),
         ({"method": "speculative", "drafter": {"kind": "chain"}, "verifier": "traversal"}, "traversal"),
         ({"method": "speculative", "drafter": {"kind": "chain", "draft_temperature": 0.0}}, "draft_temperature"),
-        ({"method": "speculative", "drafter": {"kind": "chain"}, "verifier": "hsd_as_published", "lossy": True}, "lossy"),
+        (
+            {"method": "speculative", "drafter": {"kind": "chain"}, "verifier": "hsd_as_published", "lossy": True},
+            "lossy",
+        ),
     ],
 )
 def test_what_cannot_be_led_says_why(pair, config, reason):
