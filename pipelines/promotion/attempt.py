@@ -98,7 +98,12 @@ def _timed(
     known = {row["prompt"] for row in earlier[0]}
     prompts = [prompt for prompt in look.prompts if prompt.id not in known]
     measure = BlockTiming(
-        settings_of(*bundles.values()), config.max_new_tokens, bench.log, config.repeats, config.seed, config.max_minutes
+        settings_of(*bundles.values()),
+        config.max_new_tokens,
+        bench.log,
+        config.repeats,
+        config.seed,
+        config.max_minutes,
     )
     made = measure(decoders_of(bench.pair, config, bundles), prompts)
     origin = bench.origin(args.pair) | {"capped": measure.capped, "look": look.number}

@@ -16,7 +16,9 @@ from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime import Decoder
 
-Measure = Callable[[Mapping[str, Decoder], Sequence[Prompt]], tuple[Rows, Rows]]  # (decodes, rounds), interleaved by block
+Measure = Callable[
+    [Mapping[str, Decoder], Sequence[Prompt]], tuple[Rows, Rows]
+]  # (decodes, rounds), interleaved by block
 
 
 class BlockTiming:
@@ -41,7 +43,9 @@ class BlockTiming:
         rows = Rows()
         if not prompts:
             return rows, Rows()
-        with tqdm(total=len(prompts) * len(self.settings) * self.repeats * len(arms), desc="trial", unit="decode") as bar:
+        with tqdm(
+            total=len(prompts) * len(self.settings) * self.repeats * len(arms), desc="trial", unit="decode"
+        ) as bar:
             blocks = Blocks(self.log, bar, self.max_minutes)
             for arm in arms.values():
                 arm(prompts[0].tokens, self.settings[0], 0)

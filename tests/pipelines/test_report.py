@@ -186,7 +186,9 @@ def test_section_on_release(report_folder, report_timing, report_quality):
     auto, hrad, length = report_timing["release"]["verdicts"]
     assert [one["verdict"] for one in (auto, hrad, length)] == ["passed", "refused", "inconclusive"]
     assert report_quality["release"] == {"tried": ["auto", "hrad", "length"]}
-    assert auto["gains"]["chain-4"]["value"] == pytest.approx(0.06) and auto["settings"]["T=1"]["value"] == pytest.approx(0.05)
+    assert auto["gains"]["chain-4"]["value"] == pytest.approx(0.06) and auto["settings"]["T=1"][
+        "value"
+    ] == pytest.approx(0.05)
     assert hrad["gains"]["chain-4"]["value"] == pytest.approx(0.0) and 0.04 < hrad["smallest_gain"] < 0.06
     text = (report_folder / "index.html").read_text()
     assert "T=0: of 3 candidates on the clock ema was the fastest: 2.20x" in text
