@@ -54,7 +54,9 @@ class TimedBlocks:
         for row in rows:
             place = row_of[row["arm"]], column[row["block"]]
             if not np.isnan(tokens[place]):
-                raise ValueError(f"arm {row['arm']!r} stands twice in block {row['block']!r}. Give repeats other blocks.")
+                raise ValueError(
+                    f"arm {row['arm']!r} stands twice in block {row['block']!r}. Give repeats other blocks."
+                )
             if not (row["tokens"] > 0 and row["seconds"] > 0):
                 raise ValueError(
                     f"arm {row['arm']!r} has {row['tokens']} tokens in {row['seconds']} s in block {row['block']!r}. Time it again."
