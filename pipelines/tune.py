@@ -20,7 +20,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.places import add_place_arguments, fill_in

@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from predictors.sampling import SamplingSettings
+
 Row = Mapping[str, Any]
 
 
 def setting_of(row: Row) -> str:
-    """Name of a row's sampling setting: ``setting`` where it stands (filters), else its temperature's."""
-    return str(row["setting"]) if row.get("setting") else f"T={row['temperature']:g}"
+    """Name of a row's sampling setting."""
+    if row.get("setting"):
+        return str(row["setting"])
+    return SamplingSettings(row["temperature"], row.get("top_k") or 0, row.get("top_p") or 1.0).name
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """Measure one GPU: `python -m pipelines.gpu docs/gpu` (needs torch, transformers, numpy and safetensors).
 
 Trains the pair on the device first (a minute or two; kept in --pair for the next time), then measures part by part and writes
-OUTPUT/<device>.json after each, its decodes below OUTPUT/<device>: what a part has found survives whatever comes later, and a part
-that fails says why and leaves the others alone. Parts that would begin after --minutes are left out and named; --parts measures
-them later. A decode that is there is not timed again, unless code, settings or weights are others; remove the folder to do so.
-Draw the report with `python -m pipelines.gpu.report`.
+OUTPUT/<device>.json after each, its decodes below OUTPUT/<device>: what a part has found survives whatever comes later, and a
+part that fails says why and leaves the others alone. Parts that would begin after --minutes are left out and named; --parts
+measures them later. A decode that is there is not timed again, unless code, settings or weights are others; remove the folder to
+do so. Draw the report with `python -m pipelines.gpu.report`.
 """
 
 import argparse
@@ -62,10 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
     ceilings = measured_ceilings(device, dtype)
     origin = provenance(described) | {"dtype": str(dtype).removeprefix("torch.")}
     shapes = ["tiny"] if args.tiny else ["7b", "1b", "13b"]
-    results: Result = {
-        "settings": {name: getattr(args, name) for name in ("prompts", "prompt_tokens", "new_tokens")} | {"shapes": shapes},
-        "training": training_facts(args.pair),
-    }
+    given = {name: getattr(args, name) for name in ("prompts", "prompt_tokens", "new_tokens")}
+    results: Result = {"settings": given | {"shapes": shapes}, "training": training_facts(args.pair)}
     fixed = results | {name: origin[name] for name in ("device", "versions", "dtype")} | {"code": source_hash(CODE)}
     fingerprint = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
     results |= {"provenance": origin, "fingerprint": fingerprint, "ceilings": vars(ceilings)}

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from pipelines.gpu.arms import GREEDY, OTHERS, static_rows
+from pipelines.gpu.arms import OTHERS, static_rows
 from pipelines.gpu.bench import Bench, Result
 from pipelines.gpu.pairs import inflated
 from pipelines.gpu.shapes import Sized
+from pipelines.measuring.exactness import GREEDY, first_difference
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
 
 NEAR_TIE = 2.0**-6  # of the larger logit: two roundings of a bfloat16 number, whose relative step is 2^-8
-NAME = "agreement"
 
 
 def agreement(bench: Bench, shape: str, model: Sized) -> Result:
@@ -33,7 +33,7 @@ def agreement(bench: Bench, shape: str, model: Sized) -> Result:
 def _partings(bench: Bench, shape: str, model: Sized, dtype: torch.dtype) -> list[Result]:
     with bench.pair(model, model, dtype) as pair:
         arms = bench.arms(pair, (*static_rows(bench.overlap), *OTHERS))
-        return partings(bench.race(NAME, f"{shape}-{str(dtype).removeprefix('torch.')}", arms, GREEDY))
+        return partings(bench.race("agreement", f"{shape}-{str(dtype).removeprefix('torch.')}", arms, [GREEDY]))
 
 
 def partings(rows: Rows) -> list[Result]:
@@ -42,7 +42,7 @@ def partings(rows: Rows) -> list[Result]:
     found = []
     for row in rows:
         ours, theirs = row["output"], plain[row["block"]]
-        place = next((place for place, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]), None)
+        place = first_difference(ours, theirs)
         if place is not None:
             tokens = [ours[place], theirs[place]]
             found.append({"arm": row["arm"], "prompt": row["prompt"], "tokens": tokens, "before": theirs[:place]})

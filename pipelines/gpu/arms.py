@@ -21,7 +21,6 @@ from pipelines.measuring.names import (
 GAMMAS, BRANCH_GAMMAS = (2, 4, 6, 8), (4, 8)
 PRESETS = (PEARL, WITHOUT_HRAD)
 STATIC = (PLAIN_FAMILY, CHAIN, *PRESETS)  # families that the latency model covers
-GREEDY = (0.0,)
 
 
 def _chain(gamma: int | str, **more: Any) -> dict[str, Any]:
@@ -46,9 +45,7 @@ THEIRS = (
     ArmRow(HF_PLAIN, HUGGING_FACE, hugging_face="generate"),
     ArmRow(HF_ASSISTED, HUGGING_FACE, hugging_face="assisted"),
 )
-COMPILED = (
-    ArmRow("hf_compiled", HUGGING_FACE, hugging_face="generate", options={"cache_implementation": "static"}),
-)
+COMPILED = (ArmRow("hf_compiled", HUGGING_FACE, hugging_face="generate", options={"cache_implementation": "static"}),)
 
 
 def branches(preset: str, gamma: int | str, overlap: str) -> dict[str, Any]:
@@ -59,5 +56,6 @@ def branches(preset: str, gamma: int | str, overlap: str) -> dict[str, Any]:
 def static_rows(overlap: str) -> tuple[ArmRow, ...]:
     """The families of `STATIC`."""
     each = {"gamma": BRANCH_GAMMAS}
-    rows = (ArmRow(f"{preset}-{{gamma}}", preset, branches(preset, "{gamma}", overlap), each=each) for preset in PRESETS)
+    decoders = {preset: branches(preset, "{gamma}", overlap) for preset in PRESETS}
+    rows = (ArmRow(f"{preset}-{{gamma}}", preset, decoder, each=each) for preset, decoder in decoders.items())
     return (ALONE, CHAINS, *rows)

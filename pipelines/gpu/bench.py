@@ -16,6 +16,7 @@ from pipelines.gpu.shapes import Sized
 from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
 from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.blocks import Blocks
+from pipelines.measuring.exactness import GREEDY
 from pipelines.measuring.harness import Harness
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import TEST
@@ -23,12 +24,13 @@ from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 
 Result = dict[str, Any]  # JSON
+SETTINGS = (GREEDY, SamplingSettings(1.0))
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Every prompt of the trained pair is decoded to ``new_tokens`` more. ``folder`` keeps decodes, below their pair's name in a log
-    for each part; those of another ``fingerprint`` give way. ``bar`` counts those of the part at hand."""
+    """Every prompt of the trained pair is decoded to ``new_tokens`` more. ``folder`` keeps decodes, below their pair's name in a
+    log for each part; those of another ``fingerprint`` give way. ``bar`` counts those of the part at hand."""
 
     device: torch.device
     dtype: torch.dtype
@@ -55,13 +57,13 @@ class Bench:
         return ArmBuilder(pair, Path(), self.new_tokens).build(expanded(rows, ""))
 
     def race(
-        self, part: str, pair: str, arms: Mapping[str, TimedArm], temperatures: Sequence[float] = (0.0, 1.0)
+        self, part: str, pair: str, arms: Mapping[str, TimedArm], settings: Sequence[SamplingSettings] = SETTINGS
     ) -> Rows:
         """A row for each decode of every prompt by every arm; what an interrupted run has left is not timed again."""
         log = MeasurementLog(self.folder / pair / f"{part}.jsonl", self.fingerprint)
-        harness = Harness(Blocks(log, self.bar), [SamplingSettings(temperature) for temperature in temperatures])
+        harness = Harness(Blocks(log, self.bar), settings)
         prompts = self.trained.prompts
-        self.bar.total = self.bar.n + len(prompts) * len(arms) * len(temperatures)
+        self.bar.total = self.bar.n + len(prompts) * len(arms) * len(settings)
         harness.warm_up(arms, prompts[0])
         rows = harness.time(TEST, [(prompt, list(arms.values())) for prompt in prompts])
         for row in rows:

@@ -2,8 +2,8 @@
 
 bandwidth   twice the bytes of a large copy on the device, over its median seconds
 arithmetic  2 n^3 operations of a square product in the models' number format, over its median seconds
-bound       of a pass over N tokens after L cached ones: the larger of its bytes over the bandwidth (every matrix and L rows of keys
-            and values, each read once) and its operations over the arithmetic rate
+bound       of a pass over N tokens after L cached ones: the larger of its bytes over the bandwidth (every matrix and L rows of
+            keys and values, each read once) and its operations over the arithmetic rate
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ REPEATS = 20
 
 @dataclass(frozen=True)
 class Ceilings:
-    """``bandwidth`` in bytes a second (read and written), ``arithmetic`` in operations a second, ``itemsize`` of a model's number."""
+    """``bandwidth`` in bytes a second (read and written), ``arithmetic`` in operations a second, ``itemsize`` of a weight."""
 
     bandwidth: float
     arithmetic: float

@@ -69,5 +69,6 @@ def growth(bench: Bench, target: Sized, draft: Sized) -> Result:
 
 
 def _profile(cells: Sequence[Cell], visits: int = 1) -> LatencyProfile:
-    rows = [row for visit in range(visits) for row in sweep(cells, Random(visit), GRID.warmup, GRID.calls, lambda: None)]
+    orders = map(Random, range(visits))
+    rows = [row for order in orders for row in sweep(cells, order, GRID.warmup, GRID.calls, lambda: None)]
     return LatencyProfile(tables_of(rows), "gpu", {}, {})

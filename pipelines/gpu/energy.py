@@ -11,10 +11,10 @@ from pipelines.gpu.arms import PRESETS
 from pipelines.gpu.bench import Bench
 from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.arms import Run
+from pipelines.measuring.exactness import GREEDY
 from pipelines.measuring.harness import tokens_per_second
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import CHAIN, PLAIN
-from predictors.sampling import SamplingSettings
 
 LIBRARY = "libnvidia-ml.so.1"
 WARM_SECONDS, ENERGY_SECONDS = 1.0, 4.0
@@ -30,7 +30,7 @@ def joules_per_token(bench: Bench, arms: Mapping[str, TimedArm], rows: Rows) -> 
     prompt = bench.trained.prompts[0].tokens
     found = {}
     for name in (PLAIN, *(max(names, key=speed.__getitem__) for names in families)):
-        decode = partial(arms[name].run, prompt, SamplingSettings(0.0), 0)
+        decode = partial(arms[name].run, prompt, GREEDY, 0)
         _repeated(decode, WARM_SECONDS)
         before = _millijoules(bench.device)
         tokens = _repeated(decode, ENERGY_SECONDS)

@@ -30,42 +30,44 @@ Result = dict[str, Any]
 
 
 def speeds(rows: Rows) -> list[Result]:
-    """By temperature and arm, plain decoding first: tokens per second, and as a multiple of plain decoding's in the same blocks, with
-    its interval over documents."""
+    """By temperature and arm, plain decoding first: tokens per second, as a multiple of plain decoding's in the same blocks with
+    its interval over documents, and the rows."""
     plain = {row["block"]: row for row in rows if row["arm"] == PLAIN}
-    found = []
+    found: list[Result] = []
     for temperature, arm in sorted({(row["temperature"], row["arm"]) for row in rows}, key=_plain_first):
         own = [row for row in rows if (row["temperature"], row["arm"]) == (temperature, arm)]
         sides = own, [plain[row["block"]] for row in own]
         tokens, seconds, *base = ([row[name] for row in side] for side in sides for name in ("tokens", "seconds"))
         bootstrap = PairedBootstrap([row["document"] for row in own], REPLICATES, seed=0)
         ratio = bootstrap.rate_ratio(tokens, seconds, *base)
-        speed = {"arm": arm, "temperature": temperature, "tokens_per_second": sum(tokens) / sum(seconds)}
-        found.append(speed | {"of_plain": ratio})
+        speed = {"tokens_per_second": sum(tokens) / sum(seconds), "of_plain": ratio}
+        found.append({"arm": arm, "temperature": temperature, "rows": own, **speed})
     return found
 
 
 def plain_figures(part: Result, rows: Rows, ceilings: Ceilings) -> Result:
-    """Of the target alone, to ``part``: the median seconds of a token after the first, the least seconds of its pass, and shares."""
+    """Of the target alone, to ``part``: median seconds of a token after the first, the least seconds of its pass, and shares."""
     token = median((row["seconds"] - _prefill_seconds(row)) / (row["tokens"] - 1) for row in rows)
     bound = ceilings.pass_seconds(Sized.from_record(part["target"]), 1, part["context"])
     shares = {"share_of_bound": bound / token, "outside_passes": 1 - part["pass_seconds"] / token}
     return part | {"bound_seconds": bound, "token_seconds": token, **shares}
 
 
-def sweep_figures(part: Result, rows: Rows, ceilings: Ceilings) -> Result:
-    """Of one pair: to ``part`` the speeds of the arms that the latency model covers, each with prediction and ceiling of the same
-    rounds in tokens per second."""
+def pair_figures(part: Result, rows: Rows, ceilings: Ceilings) -> Result:
+    """Of one pair, to ``part`` the speeds of its arms: of those that the latency model covers with prediction and ceiling of the
+    same rounds in tokens per second, and joules per token where they were counted."""
     profile = LatencyProfile.from_record(part["profile"], "profile")
     target, draft = (Sized.from_record(part[name]) for name in ("target", "draft"))
-    covered = [row for row in rows if row["family"] in STATIC]
-    found = speeds(covered)
+    found = speeds(rows)
     for speed in found:
-        own = [row for row in covered if all(row[name] == speed[name] for name in ("arm", "temperature"))]
-        tokens = sum(row["tokens"] for row in own)
-        told = (predicted_seconds(pd.Series(row), pd.DataFrame(row[BY_ROUND]), profile) for row in own)
-        speed["predicted"] = tokens / sum(told)
-        speed["ceiling"] = tokens / sum(ceilings.rounds_seconds(target, draft, row) for row in own)
+        own = speed["rows"]
+        if own[0]["family"] in STATIC:
+            tokens = sum(row["tokens"] for row in own)
+            told = (predicted_seconds(pd.Series(row), pd.DataFrame(row[BY_ROUND]), profile) for row in own)
+            speed["predicted"] = tokens / sum(told)
+            speed["ceiling"] = tokens / sum(ceilings.rounds_seconds(target, draft, row) for row in own)
+        if speed["temperature"] == 0:
+            speed["joules"] = part["energy"].get(speed["arm"])
     return part | {"speeds": found}
 
 

@@ -10,19 +10,19 @@ from statistics import median
 
 import torch
 
-from pipelines.gpu.arms import ALONE, GREEDY, OTHERS, static_rows
+from pipelines.gpu.arms import ALONE, OTHERS, static_rows
 from pipelines.gpu.bench import Bench, Result
 from pipelines.gpu.costs import GRID, measured_profile
 from pipelines.gpu.energy import joules_per_token
 from pipelines.gpu.shapes import Sized
 from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.exactness import GREEDY
 from runtime import ModelPair
 from runtime.latency.cells import seconds_of
 from runtime.latency.passes import CommittedState
 from runtime.memory import planned_memory, table
 
 PASSES = 30
-PLAIN_PART, METHODS_PART = "plain", "methods"
 
 
 def plain(bench: Bench, name: str, target: Sized) -> Result:
@@ -34,7 +34,7 @@ def plain(bench: Bench, name: str, target: Sized) -> Result:
         prompt_tokens = len(bench.trained.prompts[0].tokens)
         plan = planned_memory(pair, prompt_tokens, bench.new_tokens)
         bench.bar.write(table(plan))
-        bench.race(PLAIN_PART, name, bench.arms(pair, (ALONE,)), GREEDY)
+        bench.race("plain", name, bench.arms(pair, (ALONE,)), [GREEDY])
         peak = torch.cuda.max_memory_allocated() if on_gpu else None
         context = prompt_tokens + bench.new_tokens // 2
         memory = {"planned": vars(plan["target"]) | {"total": plan["target"].total}, "peak": peak}
@@ -46,7 +46,7 @@ def methods(bench: Bench, name: str, target: Sized, draft: Sized, whole: bool) -
     """The pair's latency profile; of the ``whole`` table of arms, not only of those the latency model covers, also energy."""
     with bench.pair(target, draft) as pair:
         arms = bench.arms(pair, (*static_rows(bench.overlap), *(OTHERS if whole else ())))
-        rows = bench.race(METHODS_PART, name, arms)
+        rows = bench.race("methods", name, arms)
         energy = joules_per_token(bench, arms, rows) if whole else {}
         profile = measured_profile(pair)
         costs = {"cost_ratio": profile.cost_ratio(GRID.contexts[0]), "profile": profile.to_record()}
@@ -56,7 +56,7 @@ def methods(bench: Bench, name: str, target: Sized, draft: Sized, whole: bool) -
 def hugging_face(bench: Bench, part: str, name: str, target: Sized, draft: Sized, theirs: Iterable[ArmRow]) -> Result:
     """Nothing but its rows."""
     with bench.pair(target, draft) as pair:
-        bench.race(part, name, bench.arms(pair, (ALONE, *theirs)), GREEDY)
+        bench.race(part, name, bench.arms(pair, (ALONE, *theirs)), [GREEDY])
         return {}
 
 

@@ -42,7 +42,8 @@ def _fastest(sweeps: list[Result], temperature: float, beside: bool) -> list[tup
     for sweep in sweeps:
         rows = [row for row in sweep["speeds"] if row["temperature"] == temperature]
         plain = next(row for row in rows if row["arm"] == PLAIN)
-        some = [row for row in rows if row is not plain and (branch_arm(row["arm"]) is not None) == beside]
+        covered = [row for row in rows if row is not plain and "predicted" in row]
+        some = [row for row in covered if (branch_arm(row["arm"]) is not None) == beside]
         best = max(some, key=lambda row: row["tokens_per_second"])
         found.append((sweep, best | {"plain": plain["tokens_per_second"]}))
     return found

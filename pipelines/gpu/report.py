@@ -10,7 +10,7 @@ from typing import Any
 from pipelines.gpu import plots
 from pipelines.gpu.ceilings import Ceilings
 from pipelines.gpu.decodes import part_of, read_rows, write_tables
-from pipelines.gpu.figures import plain_figures, shares_of_a_step, speeds, sweep_figures
+from pipelines.gpu.figures import pair_figures, plain_figures, shares_of_a_step, speeds
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
 from pipelines.reporting.plots import draw
@@ -18,6 +18,7 @@ from pipelines.reporting.report_page import png
 from predictors.latency.profile import LatencyProfile
 
 Result = dict[str, Any]
+Aim = tuple[str, str, bool]  # what it is, what came out, whether it was reached
 SAID = (
     "Cost of Llamas of the named sizes, function of a small pair trained on the Python standard library: speeds and acceptance "
     "are real, the quality is not a large model's."
@@ -39,52 +40,26 @@ def main(arguments: list[str] | None = None) -> None:
 
 def sections(results: Result, rows: Rows, path: Path) -> Iterator[str]:
     """The page, part by part; plots are written beside ``path``."""
-    parts, origin, ceilings = results["parts"], results["provenance"], Ceilings(**results["ceilings"])
-    plain = {
-        name: plain_figures(parts[f"plain/{name}"], part_of(rows, "plain", name), ceilings)
-        for name in results["settings"]["shapes"]
-        if f"plain/{name}" in parts
-    }
-    timed = part_of(rows, "methods")
-    found = {pair: part_of(timed, "methods", pair) for pair in dict.fromkeys(row["pair"] for row in timed)}
-    sweeps = [
-        sweep_figures(part, found[name.split("/")[1]], ceilings)
-        for name, part in parts.items()
-        if name.startswith("methods/")
-    ]
-    sweeps.sort(key=lambda sweep: sweep["cost_ratio"])
-    changed = " with uncommitted changes" if origin["uncommitted_changes"] else ""
-    yield f"# {origin['device']['slug']}"
-    yield (
-        f"{SAID} Measured at commit `{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}, torch "
-        f"{origin['versions']['torch']}, transformers {origin['versions']['transformers']}, in {origin['dtype']}; "
-        f"{results['settings']['prompts']} held-out prompts of {results['settings']['prompt_tokens']} tokens, "
-        f"{results['settings']['new_tokens']} new ones each."
-    )
-    yield (
-        f"The device copies {ceilings.bandwidth / 1e9:,.0f} GB/s (read and written) and multiplies at "
-        f"{ceilings.arithmetic / 1e12:,.1f} TFLOP/s."
-    )
-    for name, reason in results["failed"].items():
-        yield f"**Part `{name}` failed**: {reason}"
-    if results["left_out"]:
-        yield f"**Left out for lack of time**: {', '.join(results['left_out'])}."
-    yield bars(parts, plain.get(results["settings"]["shapes"][0]), sweeps)
+    parts, settings, ceilings = results["parts"], results["settings"], Ceilings(**results["ceilings"])
+    alone = [name for name in settings["shapes"] if f"plain/{name}" in parts]
+    plain = {name: plain_figures(parts[f"plain/{name}"], part_of(rows, "plain", name), ceilings) for name in alone}
+    names = (name.split("/")[1] for name in parts if name.startswith("methods/"))
+    pairs = {pair: pair_figures(parts[f"methods/{pair}"], part_of(rows, "methods", pair), ceilings) for pair in names}
+    sweeps = sorted(pairs.values(), key=lambda sweep: sweep["cost_ratio"])
+    yield from _heading(results, ceilings)
+    yield _table(["aim", "value", "reached"], map(_aim_line, _aims(parts, plain.get(settings["shapes"][0]), sweeps)))
     if plain:
-        yield "## Plain decoding\n\n" + _plain_table(plain)
-    if found:
-        name = max(found, key=lambda name: len({row["arm"] for row in found[name]}))  # of the whole table of arms
-        yield "## Methods\n\n" + _methods_table(found[name], parts.get(f"methods/{name}", {}).get("energy", {}))
+        head = ["shape", "least", "a pass", "a token", "of the bound", "memory: peak / plan"]
+        yield "## Plain decoding\n\n" + _table(head, (_plain_line(*figures) for figures in plain.items()))
     theirs = [row for part in ("hugging_face", "hugging_face_compiled") for row in speeds(part_of(rows, part))]
     if theirs:
-        lines = ([row["arm"], *_speed(row)] for row in theirs if row["arm"] != PLAIN)
-        table = _table(["arm", "tokens/s", "of our plain decoding"], lines)
-        yield f"## Hugging Face on the same weights, T = 0\n\n{table}"
+        yield "## Hugging Face on the same weights\n\n" + _speed_table(row for row in theirs if row["arm"] != PLAIN)
     if sweeps:
         yield "## What the latency model promises, what was reached, and what the device could do at most"
         for temperature in sorted({row["temperature"] for row in sweeps[0]["speeds"]}):
             yield _plotted(path, f"prediction-t{temperature:g}", plots.against_prediction, sweeps, temperature)
-        yield _sweep_table(sweeps)
+    for sweep in sweeps:
+        yield f"## Methods at c = {sweep['cost_ratio']:.1f}\n\n" + _speed_table(sweep["speeds"])
     if parts.get("picture", {}).get("work"):
         idle, overlap = (parts["picture"][name] for name in ("idle_share", "overlap_share"))
         yield "## A few rounds of branch-parallel decoding"
@@ -94,14 +69,25 @@ def sections(results: Result, rows: Rows, path: Path) -> Iterator[str]:
         yield _plotted(path, "growth", plots.cost_growth, parts["growth"], ceilings)
 
 
-def bars(parts: Result, plain: Result | None, sweeps: Sequence[Result]) -> str:
+def _heading(results: Result, ceilings: Ceilings) -> Iterator[str]:
+    origin, settings = results["provenance"], results["settings"]
+    changed = " with uncommitted changes" if origin["uncommitted_changes"] else ""
+    yield f"# {origin['device']['slug']}"
+    yield (
+        f"{SAID} Measured at commit `{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}, torch "
+        f"{origin['versions']['torch']}, transformers {origin['versions']['transformers']}, in {origin['dtype']}; "
+        f"{settings['prompts']} held-out prompts of {settings['prompt_tokens']} tokens, {settings['new_tokens']} new ones each. "
+        f"The device copies {ceilings.bandwidth / 1e9:,.0f} GB/s (read and written) and multiplies at "
+        f"{ceilings.arithmetic / 1e12:,.1f} TFLOP/s."
+    )
+    for name, reason in results["failed"].items():
+        yield f"**Part `{name}` failed**: {reason}"
+    if results["left_out"]:
+        yield f"**Left out for lack of time**: {', '.join(results['left_out'])}."
+
+
+def _aims(parts: Result, plain: Result | None, sweeps: Sequence[Result]) -> Iterator[Aim]:
     """What was aimed at, and what came out."""
-    lines = ([aim, value, "yes" if met else "**no**"] for aim, value, met in _aims(parts, plain, sweeps))
-    return _table(["aim", "value", "reached"], lines)
-
-
-def _aims(parts: Result, plain: Result | None, sweeps: Sequence[Result]) -> Iterator[tuple[str, str, bool]]:
-    """Aim, value, and whether it was reached."""
     if plain is not None:
         share, outside = plain["share_of_bound"], plain["outside_passes"]
         yield "plain decoding, at least 75 % of the bandwidth bound", f"{share:.0%}", share >= 0.75
@@ -110,11 +96,13 @@ def _aims(parts: Result, plain: Result | None, sweeps: Sequence[Result]) -> Iter
             over = plain["memory"]["peak"] / plain["memory"]["planned"]["total"] - 1
             yield "peak memory within 5 % of the plan", f"{over:+.1%}", abs(over) <= 0.05
     for sweep in sweeps:
-        of, worst = min((row["tokens_per_second"] / row["predicted"], _named(row)) for row in sweep["speeds"])
-        ratio = f"c = {sweep['cost_ratio']:.1f}"
-        yield f"at least 95 % of the latency model's prediction, {ratio}", f"{of:.0%} ({worst})", of >= 0.95
+        covered = [row for row in sweep["speeds"] if "predicted" in row]
+        worst = min(covered, key=lambda row: row["tokens_per_second"] / row["predicted"])
+        of, at = worst["tokens_per_second"] / worst["predicted"], f"c = {sweep['cost_ratio']:.1f}"
+        value = f"{of:.0%} ({worst['arm']}, T = {worst['temperature']:g})"
+        yield f"at least 95 % of the latency model's prediction, {at}", value, of >= 0.95
         for aim, most, share in shares_of_a_step(LatencyProfile.from_record(sweep["profile"], "profile")):
-            yield f"{aim}, {ratio}", f"{share:.2%}", share <= most
+            yield f"{aim}, {at}", f"{share:.2%}", share <= most
     if "picture" in parts:
         over = parts["picture"]["over_longer_job"]
         yield "a branch stage, at most 1.1 times the longer of its jobs alone", f"{over:.2f}", over <= 1.1
@@ -125,46 +113,28 @@ def _aims(parts: Result, plain: Result | None, sweeps: Sequence[Result]) -> Iter
         yield "where texts in bfloat16 differ, it is a near-tie", f"{near} of {len(half)}", near == len(half)
 
 
-def _plain_table(plain: Result) -> str:
+def _aim_line(aim: Aim) -> Sequence[str]:
+    return aim[0], aim[1], "yes" if aim[2] else "**no**"
+
+
+def _plain_line(name: str, figures: Result) -> Sequence[str]:
+    peak, plan = figures["memory"]["peak"], figures["memory"]["planned"]["total"]
+    memory = f"{'?' if peak is None else f'{peak / 2**30:.2f}'} / {plan / 2**30:.2f} GiB"
+    seconds = (f"{1e3 * figures[key]:.2f} ms" for key in ("bound_seconds", "pass_seconds", "token_seconds"))
+    return name, *seconds, f"{figures['share_of_bound']:.0%}", memory
+
+
+def _speed_table(found: Iterable[Result]) -> str:
+    """Speeds, with what is known of them beside."""
     lines = []
-    for name, figures in plain.items():
-        peak, plan = figures["memory"]["peak"], figures["memory"]["planned"]["total"]
-        memory = f"{'?' if peak is None else f'{peak / 2**30:.2f}'} / {plan / 2**30:.2f} GiB"
-        seconds = (f"{1e3 * figures[key]:.2f} ms" for key in ("bound_seconds", "pass_seconds", "token_seconds"))
-        lines.append([name, *seconds, f"{figures['share_of_bound']:.0%}", memory])
-    return _table(["shape", "least", "a pass", "a token", "of the bound", "peak / planned memory"], lines)
-
-
-def _methods_table(rows: Rows, energy: Result) -> str:
-    found = {(row["arm"], row["temperature"]): row for row in speeds(rows)}
-    arms, temperatures = (list(dict.fromkeys(key[place] for key in found)) for place in (0, 1))
-    heads = [head for t in temperatures for head in (f"T = {t:g}: tokens/s", "of plain (95 %)")]
-    lines = []
-    for arm in arms:
-        cells = [cell for temperature in temperatures for cell in _speed(found[arm, temperature])]
-        joules = f"{energy[arm]:.2f}" if arm in energy else ""
-        lines.append(["**plain**" if arm == PLAIN else arm, *cells, joules])
-    return _table(["method", *heads, "J/token"], lines)
-
-
-def _sweep_table(sweeps: Sequence[Result]) -> str:
-    lines = []
-    for sweep in sweeps:
-        for row in sweep["speeds"]:
-            speed = row["tokens_per_second"]
-            shares = (f"{speed / row[key]:.0%}" for key in ("predicted", "ceiling"))
-            own = [f"{sweep['cost_ratio']:.1f}", row["arm"], f"{row['temperature']:g}", f"{speed:.1f}"]
-            lines.append([*own, f"{row['of_plain']['value']:.2f}x", *shares])
-    return _table(["c", "method", "T", "tokens/s", "of plain", "of prediction", "of ceiling"], lines)
-
-
-def _speed(row: Result) -> list[str]:
-    of = row["of_plain"]
-    return [f"{row['tokens_per_second']:.1f}", f"{of['value']:.2f}x ({of['low']:.2f} to {of['high']:.2f})"]
-
-
-def _named(row: Result) -> str:
-    return f"{row['arm']}, T = {row['temperature']:g}"
+    for row in found:
+        speed, of = row["tokens_per_second"], row["of_plain"]
+        shares = (f"{speed / row[key]:.0%}" if key in row else "" for key in ("predicted", "ceiling"))
+        joules = "" if row.get("joules") is None else f"{row['joules']:.2f}"
+        own = ["**plain**" if row["arm"] == PLAIN else row["arm"], f"{row['temperature']:g}", f"{speed:.1f}"]
+        lines.append([*own, f"{of['value']:.2f}x ({of['low']:.2f} to {of['high']:.2f})", *shares, joules])
+    head = ["method", "T", "tokens/s", "of plain (95 %)", "of prediction", "of ceiling", "J/token"]
+    return _table(head, lines)
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

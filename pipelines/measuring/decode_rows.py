@@ -7,11 +7,13 @@ target waited for the draft; rounds keep both apart.
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipelines.measuring.arms import Run
 from pipelines.measuring.measurement_log import Rows
 from predictors.rounds import PHASES, RoundRecord
+
+if TYPE_CHECKING:  # who reads tables needs no models
+    from pipelines.measuring.arms import Run
 
 SUMMED = (
     "drafted",
@@ -47,7 +49,7 @@ OF_ROUND = (
 )
 
 
-def measured(run: Run, seconds: float) -> dict[str, Any]:
+def measured(run: "Run", seconds: float) -> dict[str, Any]:
     """What one run took and did, as columns of `DECODES`."""
     overlapped = sum(record.overlapped for record in run.rounds or ())
     virtual = run.virtual or overlapped > 0
@@ -73,7 +75,7 @@ def measured(run: Run, seconds: float) -> dict[str, Any]:
     }
 
 
-def rounds_of(run: Run, prompt_tokens: int) -> Rows:
+def rounds_of(run: "Run", prompt_tokens: int) -> Rows:
     """The rounds of one run as columns of `ROUNDS`, the prefill first; none where the arm keeps no records."""
     records = run.rounds or []
     emitted = [record.emitted for record in records[1:]]

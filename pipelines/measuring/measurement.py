@@ -164,7 +164,9 @@ class Measurement:
 
     def _decodes(self, planned: Planned) -> int:
         settings = self.config.settings
-        return self.config.repeats * sum(arm.at(one.temperature) for _, arms in planned for arm in arms for one in settings)
+        return self.config.repeats * sum(
+            arm.at(one.temperature) for _, arms in planned for arm in arms for one in settings
+        )
 
     def _total(self, swept: int, validation: int, test: int) -> int:
         """About how many decodes there will be."""

@@ -34,11 +34,12 @@ class BlockTiming:
     def __call__(self, decoders: Mapping[str, Decoder], prompts: Sequence[Prompt]) -> tuple[Rows, Rows]:
         arms = {name: arm_of(name, family_of(name), one, self.max_new_tokens) for name, one in decoders.items()}
         rows = Rows()
+        if not prompts:
+            return rows, Rows()
         with tqdm(total=len(prompts) * len(self.settings) * self.repeats * len(arms), desc="trial", unit="decode") as bar:
             blocks = Blocks(self.log, bar, self.max_minutes)
             harness = Harness(blocks, self.settings, self.seed, self.repeats, self.leading)
-            if prompts:
-                harness.warm_up(arms, prompts[0])
+            harness.warm_up(arms, prompts[0])
             for split in dict.fromkeys(prompt.split for prompt in prompts):
                 some = [(prompt, list(arms.values())) for prompt in prompts if prompt.split == split]
                 rows += harness.time(split, some)

@@ -142,7 +142,8 @@ def test_energy_is_that_of_plain_decoding_and_of_the_fastest_of_each_kind(tmp_pa
     kinds["specbranch-no-hrad-4"] = "specbranch-no-hrad"
     seconds = {"chain-2": 2.0, "chain-4": 1.0}
     rows = [
-        {"arm": name, "temperature": 0.0, "prompt": "p", "tokens": 2, "seconds": seconds.get(name, 3.0)} for name in kinds
+        {"arm": name, "temperature": 0.0, "prompt": "p", "tokens": 2, "seconds": seconds.get(name, 3.0)}
+        for name in kinds
     ]
     found = energy.joules_per_token(bench(tmp_path), {n: fake_arm(n, f) for n, f in kinds.items()}, rows)
     expected = {"autoregressive": 0.025, "chain-4": 0.04, "pearl-4": 0.01, "specbranch-no-hrad-4": 0.005}
@@ -178,7 +179,8 @@ def test_speeds_are_paired_with_plain_decoding_of_the_same_blocks():
 def test_a_token_of_plain_decoding_takes_what_is_left_without_the_prefill():
     phases = {f"seconds_{name}": 0.0 for name in ("draft", "target", "verify", "controller", "wait")}
     prefill = phases | {"seconds_target": 0.5, "seconds_verify": 0.25}
-    rows = [row("autoregressive", name, seconds, **{BY_ROUND: [prefill]}) for name, seconds in (("x", 1.65), ("y", 2.55))]
+    runs = {"x": 1.65, "y": 2.55}
+    rows = [row("autoregressive", name, seconds, **{BY_ROUND: [prefill]}) for name, seconds in runs.items()]
     part = {"target": SMALL.to_record(), "context": 5, "pass_seconds": 0.12}
     figures = plain_figures(part, rows, Ceilings(2 * pass_numbers(SMALL, 5) / 0.075, 1e9, 2))
     assert figures["token_seconds"] == pytest.approx((0.1 + 0.2) / 2)
@@ -265,7 +267,13 @@ def test_its_report_is_drawn_and_names_every_aim(measured, capsys):
     page = measured.with_suffix(".md").read_text()
     for words in ("75 % of the bandwidth bound", "latency model's prediction", "1.1 times the longer", "near-tie"):
         assert words in page
-    for words in ("at most 3 % of plain", "at most 1 % of a round", "at most 0.5 % of it", "float32 equal plain", "hf_assisted"):
+    for words in (
+        "at most 3 % of plain",
+        "at most 1 % of a round",
+        "at most 0.5 % of it",
+        "float32 equal",
+        "hf_assisted",
+    ):
         assert words in page
     for plot in measured.parent.glob("*.png"):
         assert f"({plot.name})" in page

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pipelines.evidence.prices import COMPONENTS, K, PriceCells, PriceFit, RoundParts
+from pipelines.evidence.refined_profile import refined
 from predictors.latency import LatencyProfile
 from predictors.replay.prices import Prices
 from tests.pipelines.hand_made_profile import PROFILE
@@ -101,3 +102,16 @@ def test_cells_come_from_rounds():
     assert known.document_B.tolist() == ["p", "q"]
     unlike = [row | {"overlapped": 0.001} for row in rounds] + [row | {"nodes": 9} for row in rounds]
     assert PriceCells.of(decodes, unlike, PROFILED).measured_BK.shape == (0, K), "neither side by side, nor trees"
+
+
+def test_a_refined_profile_has_the_fitted_prices():
+    """A round priced by the refined profile is the fit's own sum over parts, where no cell is read between two components."""
+    factors = dict(zip(COMPONENTS, np.linspace(1.0, 1.4, K - 1), strict=False)) | {"rest": 0.003}
+    fit = PriceFit(cells([factors[name] for name in COMPONENTS], [1.0, 1.0], np.ones((2, K))))
+    known, made = refined(PROFILED, fit), RoundParts(PROFILED, sampled=True)
+    factors_K = np.array([factors[name] for name in COMPONENTS])
+    prices = Prices(known, sampled=True)
+    for submitted, context in ((0, 32), (4, 100)):
+        assert prices.chain(submitted, context) == pytest.approx(made.round(context, submitted, submitted) @ factors_K)
+    assert prices.prefill(20, True) == pytest.approx(made.prefill(20, True) @ factors_K)
+    assert known.latency("transfer", bytes=64).seconds == pytest.approx(0.9 * 0.0125e-3), "others stay as they are"

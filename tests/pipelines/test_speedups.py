@@ -56,7 +56,9 @@ def test_gains_are_over_plain_decoding_in_the_same_blocks():
     rows = [decode(PLAIN, str(n), seconds) for n, seconds in enumerate((1.0, 1.0, 8.0, 8.0))]
     rows += [decode("fast", str(n), 4.0) for n in (2, 3)] + [decode("lonely", "9", 1.0), decode("once", "0", 0.5)]
     assert clocked(rows)["fast"].gain == pytest.approx(1.0)
-    rates = {arm: sum(row["tokens"] for row in some) / sum(row["seconds"] for row in some) for arm, some in by_arm(rows)}
+    rates = {
+        arm: sum(row["tokens"] for row in some) / sum(row["seconds"] for row in some) for arm, some in by_arm(rows)
+    }
     assert rates["fast"] / rates[PLAIN] - 1 == pytest.approx(0.125), "the wrong twin"
     assert set(clocked(rows)) == {"fast"}, "others share no two documents with plain decoding"
     assert clocked([row for row in rows if row["arm"] != PLAIN]) == {}
@@ -98,7 +100,9 @@ def choose(rng, candidates=8, documents=6):
     predicted = true - 0.06 + rng.normal(0, 0.05, candidates)
     by_document = true + rng.normal(0, 0.15, (documents, candidates))
     clock = [
-        Estimate(float(column.mean()), float(column.std(ddof=1) / math.sqrt(documents)), documents - 1, documents, documents)
+        Estimate(
+            float(column.mean()), float(column.std(ddof=1) / math.sqrt(documents)), documents - 1, documents, documents
+        )
         for column in by_document.T
     ]
     replay = ReplayError.of(predicted, clock, floor=0.02)

@@ -123,7 +123,9 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch, c
     args.replay, args.guessers, args.output = tmp_path / "replay", tmp_path / "guessers", tmp_path / "tuning"
     args.selectors, args.positions = tmp_path / "selectors", tmp_path / "positions"
     args.measured = tmp_path / "measured"
-    monkeypatch.setattr(study_module, "fastest", lambda some, *_: next((one for one in some if one.name == "hrad"), some[0]))
+    monkeypatch.setattr(
+        study_module, "fastest", lambda some, *_: next((one for one in some if one.name == "hrad"), some[0])
+    )
     provenance = tmp_path / "replay" / "toy-1c" / "provenance.json"
     write_json(provenance, {"bundles_sha256": {"hrad": "another"}})
     with pytest.raises(ValueError, match="hrad: other content than was replayed"):
@@ -137,7 +139,9 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch, c
     assert choice["winner"] == "hrad" and choice["static"] in ("chain-1", "chain-3")
     assert "warning: toy-1c was noisy" in capsys.readouterr().err
     timed = pd.DataFrame(read_decodes(tmp_path / "tuning" / "toy-1c" / DECODES_FILE))
-    assert set(timed[timed["split"] == "test"]["arm"]) == {"hrad", choice["static"], PLAIN} == {"hrad", *choice["score"]}
+    assert (
+        set(timed[timed["split"] == "test"]["arm"]) == {"hrad", choice["static"], PLAIN} == {"hrad", *choice["score"]}
+    )
     assert set(timed[timed["split"] == "validation"]["arm"]) == {"hrad", "chain-1", "chain-3", PLAIN}
     assert all(one["prompts"] == 4 for one in choice["score"].values())
     assert {row["arm"] for row in read_rounds(tmp_path / "tuning" / "toy-1c" / ROUNDS_FILE)} == set(timed["arm"])
@@ -156,6 +160,12 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch, c
 
 
 def test_bad_parameters_are_named():
-    for name, value in (("candidates", 0), ("test_prompts", 0), ("tie", -0.1), ("replay_error", 0.0), ("temperatures", ())):
+    for name, value in (
+        ("candidates", 0),
+        ("test_prompts", 0),
+        ("tie", -0.1),
+        ("replay_error", 0.0),
+        ("temperatures", ()),
+    ):
         with pytest.raises(ValueError, match=name):
             TuneConfig(**{name: value})

@@ -36,9 +36,9 @@ def measured(rates, split="validation", settings=GREEDY, prompts=PROMPTS):
     """What stage ``measure`` left: every arm of ``rates`` on every prompt of a split."""
     rows = [
         {
-            **{"arm": name, "prompt": prompt.id, "document": prompt.document, "slice": prompt.slice, "split": split},
+            "arm": name, "prompt": prompt.id, "document": prompt.document, "slice": prompt.slice, "split": split,
             **asdict(settings),
-            **{"block": f"{split}/{prompt.id}/{settings.name}/0", "tokens": 10, "seconds": 10 / rate},
+            "block": f"{split}/{prompt.id}/{settings.name}/0", "tokens": 10, "seconds": 10 / rate,
         }
         for name, rate in rates.items()
         for prompt in prompts[split]

@@ -58,7 +58,9 @@ class ReplayError:
         estimates = list(clock)
         if not estimates:
             return ReplayError(0.0, 0.0, floor**2, 0.0)
-        documents_A, freedom_A = (np.array([getattr(one, name) for one in estimates]) for name in ("documents", "freedom"))
+        documents_A, freedom_A = (
+            np.array([getattr(one, name) for one in estimates]) for name in ("documents", "freedom")
+        )
         variance_A = np.array([one.error for one in estimates]) ** 2
         noise = max(TINY, float((freedom_A * documents_A * variance_A).sum() / freedom_A.sum()))
         wrong_A = np.array([one.value for one in estimates]) - predicted_A

@@ -1,10 +1,10 @@
 """The fastest candidate of every sampling setting: chosen on validation prompts, scored on test prompts.
 
-    shortlist   the fastest by replay, two static chains, plain decoding, and every candidate that stage ``measure`` timed already
-    clock       the others of them are timed here, in blocks with plain decoding and the static chain that is fastest so far
-    choice      by replay and clock together (`pipelines.measuring.tuning.speedups`)
-    score       over plain decoding and the fastest static chain, on the test prompts that stage ``measure`` decoded with all three;
-                if there are none, they are decoded here
+shortlist   the fastest by replay, two static chains, plain decoding, and every candidate that stage ``measure`` timed already
+clock       the others of them are timed here, in blocks with plain decoding and the static chain that is fastest so far
+choice      by replay and clock together (`pipelines.measuring.tuning.speedups`)
+score       over plain decoding and the fastest static chain, on the test prompts that stage ``measure`` decoded with all three;
+            if there are none, they are decoded here
 """
 
 from collections.abc import Iterable, Mapping, Sequence
