@@ -25,7 +25,7 @@ def pair():
 ARMS = {
     "plain": {"method": "autoregressive"},
     "fixed": {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}},
-    "long": {"method": "speculative", "drafter": {"kind": "chain", "gamma": 8}, "verifier": "tokenwise"},
+    "long": {"method": "speculative", "drafter": {"kind": "chain", "gamma": 5}, "verifier": "tokenwise"},
     "entropy": {"method": "speculative", "drafter": {"kind": "chain", "gamma": 6}, "controller": {"kind": "entropy"}},
     "ema": {"method": "speculative", "drafter": {"kind": "chain", "gamma": 6}, "controller": {"kind": "ema"}},
     "hsd": {
@@ -147,7 +147,7 @@ def test_recorded_programs_read_the_tape_too(arm, recorded):
     pair = ModelPair(*(tiny_llama(seed=seed).double() for seed in (0, 1)), forward="recorded")
     for model in (pair.target, pair.draft):
         model.programs = Programs(Traced())
-    decoder, text = build_decoder(pair, ARMS[arm]), recorded_text(pair)
+    decoder, text = build_decoder(pair, ARMS[arm]), recorded_text(pair, length=10)
     tape = plan(decoder, text, seed=3)
     assert tape.followed(decoder.generate(PROMPT, randomness=tape.chance(recorded), **text.options))
     kind = RecordedSampler if recorded else PlainSampler
