@@ -91,7 +91,7 @@ class ArmBuilder:
             return None
         if row.static_of is not None:
             assert row.temperatures is not None
-            return self._static_tree(row.static_of, SamplingSettings(*row.temperatures))
+            return self._static_tree(row.static_of, SamplingSettings(row.temperatures[0]))
         assert row.decoder is not None
         if any(self._folder(name) is None for name in bundles_of(row)):
             return None
@@ -120,8 +120,10 @@ class ArmBuilder:
             return None
         selector = load_decoder(folder, self.pair).controller
         if not isinstance(selector, DelayedTree):
-            raise ValueError(f"{folder} is no selector of trees but {selector.kind}: static_of takes delayed_tree-RULE.")
-        return fixed_tree(self.pair, selector.actions[selector.static(settings).place], selector.verifier)
+            raise ValueError(
+                f"{folder} is no selector of trees but {selector.kind}: static_of takes delayed_tree-RULE."
+            )
+        return fixed_tree(self.pair, selector.actions[selector.static(settings).place], str(selector.verifier))
 
     def _unasked(self, name: str) -> bool:
         folder = self._folder(name)
