@@ -93,7 +93,7 @@ def plain(found: Iterable[Candidate]) -> Candidate:
 
 
 def shortlist(found: list[Candidate], count: int, known: Collection[str]) -> list[Candidate]:
-    """The ``count`` fastest of ``found``, the `STATICS` fastest static chains, plain decoding, and what the clock knows already."""
+    """The ``count`` fastest of ``found``, the `STATICS` fastest static chains, plain decoding, and what was timed already."""
     statics = [one.name for one in found if one.static][:STATICS]
     chosen = {PLAIN, *statics, *known, *(one.name for one in found[:count])}
     return [one for one in found if one.name in chosen]
