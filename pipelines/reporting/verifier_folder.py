@@ -1,7 +1,7 @@
 """A finished comparison of verification rules on one device as the reports read it: exact expectations, and timed decodes.
 
-Decodes are those of the measurement whose arms are a shape of the comparison and a rule, ``SHAPE RULE`` of family ``FAMILY RULE``;
-a static chain verified by block is the arm ``chain-γ`` itself.
+Its decodes are those of the measurement's arms ``SHAPE RULE``, of families ``FAMILY RULE``; a static chain verified by block is
+the arm ``chain-γ`` itself.
 """
 
 import json
