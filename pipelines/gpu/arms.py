@@ -45,9 +45,7 @@ THEIRS = (
     ArmRow(HF_PLAIN, HUGGING_FACE, hugging_face="generate"),
     ArmRow(HF_ASSISTED, HUGGING_FACE, hugging_face="assisted"),
 )
-COMPILED = (
-    ArmRow("hf_compiled", HUGGING_FACE, hugging_face="generate", options={"cache_implementation": "static"}),
-)
+COMPILED = (ArmRow("hf_compiled", HUGGING_FACE, hugging_face="generate", options={"cache_implementation": "static"}),)
 
 
 def branches(preset: str, gamma: int | str, overlap: str) -> dict[str, Any]:

@@ -125,4 +125,3 @@ def _write(path: Path, rows: Rows, schema: pa.Schema) -> None:
             raise ValueError(f"{path.name}: no column {unknown[0]!r} for a row to write. Columns: {known}.")
     with replacing(path) as partial:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial)
-

@@ -267,7 +267,13 @@ def test_its_report_is_drawn_and_names_every_aim(measured, capsys):
     page = measured.with_suffix(".md").read_text()
     for words in ("75 % of the bandwidth bound", "latency model's prediction", "1.1 times the longer", "near-tie"):
         assert words in page
-    for words in ("at most 3 % of plain", "at most 1 % of a round", "at most 0.5 % of it", "float32 equal", "hf_assisted"):
+    for words in (
+        "at most 3 % of plain",
+        "at most 1 % of a round",
+        "at most 0.5 % of it",
+        "float32 equal",
+        "hf_assisted",
+    ):
         assert words in page
     for plot in measured.parent.glob("*.png"):
         assert f"({plot.name})" in page

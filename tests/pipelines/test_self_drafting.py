@@ -177,4 +177,3 @@ def test_a_model_alone_can_be_measured(folder, tmp_path):
     (row,) = SelfDraftingReport(measured, {}, replicates=20, seed=0).timing()["settings"]
     assert row["best"] is None and all(arm["gain"] is None for arm in row["arms"])
     assert len(sentences({}, {"settings": [row]})) == 1
-
