@@ -31,8 +31,8 @@ REPLAY = np.array([0.0, 0.1, 0.2])
 def integrated(predicted, clock, scale, candidate):
     """The mean of a candidate's speed-up and of b by brute force, over all of τ and b; noise of a document 0.01."""
     total, speedup, bias = 0.0, 0.0, 0.0
-    for tau in np.linspace(0.001, 6 * scale, 400):
-        for b in np.linspace(-0.6, 0.8, 281):
+    for tau in np.linspace(0.01 * scale, 4 * scale, 60):
+        for b in np.linspace(-0.4, 0.6, 61):
             variances = [tau**2 + 0.01 / one.documents for one in clock]
             far = sum((m.value - p - b) ** 2 / v for m, p, v in zip(clock, predicted, variances, strict=True))
             density = math.exp(-((tau / scale) ** 2) / 2 - far / 2) / math.sqrt(math.prod(variances))
@@ -46,9 +46,9 @@ def test_the_combination_is_the_mean_over_all_that_replays_error_may_be():
     replay = ReplayError(REPLAY, CLOCK, scale=0.05)
     value, bias = integrated(REPLAY, CLOCK, 0.05, 1)
     assert replay.noise == pytest.approx(0.01)
-    assert replay.combined(0.1, CLOCK[1]).value == pytest.approx(value, abs=2e-4)
-    assert replay.combined(0.4, None).value == pytest.approx(0.4 + bias, abs=2e-4)
-    assert replay.to_record()["bias"] == pytest.approx(bias, abs=2e-4)
+    assert replay.combined(0.1, CLOCK[1]).value == pytest.approx(value, abs=1e-3)
+    assert replay.combined(0.4, None).value == pytest.approx(0.4 + bias, abs=1e-3)
+    assert replay.to_record()["bias"] == pytest.approx(bias, abs=1e-3)
     assert 0.15 < value < 0.3, "between what replay expects and what the clock says"
 
 

@@ -21,10 +21,10 @@ import pandas as pd
 from pipelines.measuring.names import CALIBRATED, CHAIN, PLAIN, PLAIN_FAMILY, VALIDATION
 from pipelines.measuring.replay.names import POLICIES, REPLAYED
 from pipelines.measuring.selection.names import BUNDLE as TREE
+from pipelines.measuring.selection.names import SELECTOR
 from pipelines.prompt_table import EDIT
 
 BLOCK = "block"  # the rule of chains
-TREE_FAMILY = "delayed_tree"
 DECISIONS = ("rounds", "submitted", "passes", "seconds")  # of a text: alike where decisions are
 STATICS = 2  # static chains that are always timed: replay may have them in the wrong order
 
@@ -107,7 +107,7 @@ def _trees(folder: Path, setting: str, replayed: Mapping[str, float]) -> Iterato
     if chain is not None:
         for rule, record in records.items():
             share = record["validation"][setting]["selector"] / chains["validation"][setting]["static"]
-            yield Candidate(f"{TREE}{rule}", TREE_FAMILY, {"bundle": f"{TREE}{rule}"}, chain * share)
+            yield Candidate(f"{TREE}{rule}", SELECTOR, {"bundle": f"{TREE}{rule}"}, chain * share)
 
 
 def _alone(folder: Path, setting: str, plain_rate: float) -> Iterator[Candidate]:
