@@ -6,8 +6,9 @@
     speed-up    θ_a = t_a m_a + (1 - t_a) (p_a + b),    t_a = τ² / (τ² + σ² / D_a);    θ_a = p_a + b without a clock
 
 b is by how much replay is wrong in all candidates alike, as prices of another hour are; τ by how much in each; σ²/D_a is what D_a
-documents leave of the clock's noise. σ² is pooled over candidates, as a handful of documents say little about one alone. τ has a
-half-normal prior of a given scale and b a flat one; θ_a is its mean over what the k candidates that were timed say of both:
+documents leave of the clock's noise. σ² is pooled over candidates, as a handful of documents say little about one alone. It holds
+plain decoding's own noise, too, which all candidates share and b takes up: so replay counts for a little more than it must.
+τ has a half-normal prior of a given scale and b a flat one; θ_a is its mean over what the candidates that were timed say of both:
 
     P(τ) ∝ exp(-τ² / 2 scale²) V_b^½ Π_a w_a^½ exp(-w_a (m_a - p_a - b)² / 2),    w_a = 1 / (τ² + σ² / D_a)
     b = V_b Σ_a w_a (m_a - p_a),    V_b = 1 / Σ_a w_a
