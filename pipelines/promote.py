@@ -83,7 +83,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _act(
-    args: argparse.Namespace, champions: Any, challenger: "Version", over: str | None, record: dict[str, Any], place: Path
+    args: argparse.Namespace,
+    champions: Any,
+    challenger: "Version",
+    over: str | None,
+    record: dict[str, Any],
+    place: Path,
 ) -> None:
     """Promote, or say why not."""
     kept = {name: value for name, value in record.items() if name not in ("evidence", "bounds")}

@@ -17,7 +17,9 @@ from pipelines.parameters import load_parameters
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_bench_arguments(parser)
     parser.add_argument("bundle", type=Path, help="folder of the bundle to try; its name is the predictor's")
-    parser.add_argument("--measured", type=Path, help="folder of stage measure: a bundle that it timed is not timed again")
+    parser.add_argument(
+        "--measured", type=Path, help="folder of stage measure: a bundle that it timed is not timed again"
+    )
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 

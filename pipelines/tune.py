@@ -3,8 +3,8 @@
     draftwright tune --pair pystdlib
 
 For every sampling setting: all policies are ranked by replay and by the latency profile, the best few compared on the clock on
-validation prompts, and the winner scored on test prompts beside the fastest static chain and plain decoding. What stage ``measure``
-has timed is read; only the others are timed here. ``load_decoder`` then runs the winner of the request's setting:
+validation prompts, and the winner scored on test prompts beside the fastest static chain and plain decoding. What stage
+``measure`` has timed is read; only the others are timed here. ``load_decoder`` then runs the winner of the request's setting:
 
     load_decoder("data/pystdlib/bundles/auto", pair)
 

@@ -41,7 +41,11 @@ def levels(alpha: float, information: tuple[float, ...]) -> tuple[float, ...]:
     ValueError
         Unless shares increase within (0, 1].
     """
-    if not information or list(information) != sorted(set(information)) or not 0 < information[0] <= information[-1] <= 1:
+    if (
+        not information
+        or list(information) != sorted(set(information))
+        or not 0 < information[0] <= information[-1] <= 1
+    ):
         raise ValueError(f"shares of information must increase within (0, 1], got {list(information)}.")
     found: list[float] = []
     before = 0.0

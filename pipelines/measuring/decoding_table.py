@@ -1,4 +1,4 @@
-"""Parquet tables of probes and replays, and the columns that say where a row belongs."""
+"""Writing a Parquet table whole or not at all, and the columns that tables of roots and replayed texts share."""
 
 from pathlib import Path
 

@@ -58,8 +58,12 @@ def verdicts(world: World, true_gain: float, seed: int, bounds: Bounds) -> list[
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=200, help="simulated challengers of every row (default: %(default)s)")
-    parser.add_argument("--world", choices=WORLDS, default="usual", help="how noisy the clock is (default: %(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=200, help="simulated challengers of every row (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--world", choices=WORLDS, default="usual", help="how noisy the clock is (default: %(default)s)"
+    )
     parser.add_argument("--pair", help="whose section promotion; left out: the defaults")
     parser.add_argument("--seed", type=int, default=0)
 

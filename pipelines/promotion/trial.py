@@ -53,7 +53,9 @@ class TrialConfig:
 
     def __post_init__(self) -> None:
         if not self.gammas or min(self.gammas) < 1:
-            raise ValueError(f"gammas must name at least one static chain, of 1 token or more, got {list(self.gammas)}.")
+            raise ValueError(
+                f"gammas must name at least one static chain, of 1 token or more, got {list(self.gammas)}."
+            )
         for name in ("test_prompts", "reserve_prompts", "repeats", "exactness_prompts", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")

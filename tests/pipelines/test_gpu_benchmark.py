@@ -1,6 +1,7 @@
 """The GPU benchmark end to end on small shapes, and its arithmetic."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -18,7 +19,7 @@ from pipelines.gpu.agreement import partings
 from pipelines.gpu.arms import COMPILED, OTHERS, THEIRS, static_rows
 from pipelines.gpu.bench import Bench
 from pipelines.gpu.ceilings import Ceilings, pass_numbers, pass_operations
-from pipelines.gpu.decodes import part_of, read_rows
+from pipelines.gpu.decodes import part_of, read_rows, write_tables
 from pipelines.gpu.figures import plain_figures, speeds
 from pipelines.gpu.pairs import inflated
 from pipelines.gpu.shapes import DRAFT_WIDTH, SHAPES, Sized, draft_shape
@@ -211,15 +212,17 @@ def test_inflation_to_another_number_format_keeps_the_function():
     assert big.config.max_position_embeddings == 8192
 
 
+def arguments(folder, output):
+    lengths = ["--prompts", "2", "--prompt-tokens", "40", "--new-tokens", "10"]
+    return [str(output), "--tiny", "--pair", str(folder / "pair"), "--params", str(folder / "params.yaml"), *lengths]
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """A whole run on small shapes over an untrained pair."""
     folder = tmp_path_factory.mktemp("gpu")
-    parameters = folder / "params.yaml"
-    parameters.write_text(json.dumps({"pairs": {"pystdlib": {"models": {"builtin": BUILTIN}}}}))
-    lengths = ["--prompts", "2", "--prompt-tokens", "40", "--new-tokens", "10"]
-    arguments = [str(folder / "out"), "--tiny", "--pair", str(folder / "pair"), "--params", str(parameters), *lengths]
-    assert command.main(arguments) == 0
+    (folder / "params.yaml").write_text(json.dumps({"pairs": {"pystdlib": {"models": {"builtin": BUILTIN}}}}))
+    assert command.main(arguments(folder, folder / "out")) == 0
     (path,) = (folder / "out").glob("*.json")
     return path
 
@@ -280,11 +283,10 @@ def test_its_report_is_drawn_and_names_every_aim(measured, capsys):
 
 
 def test_its_decodes_become_the_tables_of_the_measure_stage(measured):
-    report.main([str(measured)])
-    folder = measured.with_suffix("") / "tiny-c10"
+    rows = read_rows(measured.with_suffix(""), json.loads(measured.read_text()))
+    write_tables(measured.with_suffix(""), rows)
+    folder, own = measured.with_suffix("") / "tiny-c10", [row for row in rows if row["pair"] == "tiny-c10"]
     decodes, rounds = read_decodes(folder / "decodes.parquet"), read_rounds(folder / "rounds.parquet")
-    results = json.loads(measured.read_text())
-    own = [row for row in read_rows(measured.with_suffix(""), results) if row["pair"] == "tiny-c10"]
     assert [(row["block"], row["arm"]) for row in decodes] == [(row["block"], row["arm"]) for row in own]
     assert {row["pair"] for row in decodes} == {"tiny-c10"}
     greedy = [row for row in decodes if row["temperature"] == 0]
@@ -301,24 +303,22 @@ def _plain(row, decodes):
     return next(plain)["output"]
 
 
-def test_a_part_that_fails_leaves_the_others(measured, tmp_path, monkeypatch, capsys):
+def test_a_part_that_fails_leaves_the_others_and_what_is_there_is_kept(measured, tmp_path, monkeypatch, capsys):
     def broken(*_):
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(command, "agreement", broken)
-    folder = measured.parent.parent
-    arguments = [str(tmp_path), "--tiny", "--pair", str(folder / "pair"), "--params", str(folder / "params.yaml")]
-    arguments += ["--prompts", "1", "--prompt-tokens", "40", "--new-tokens", "6", "--parts"]
-    assert command.main([*arguments, "agreement", "plain"]) == 1
-    (path,) = tmp_path.glob("*.json")
+    shutil.copytree(measured.parent, tmp_path / "out")
+    path = tmp_path / "out" / measured.name
+    earlier = json.loads(path.read_text())
+    rows = read_rows(path.with_suffix(""), earlier)
+    assert command.main([*arguments(measured.parent.parent, path.parent), "--parts", "agreement", "hugging_face"]) == 1
     results = json.loads(path.read_text())
-    assert set(results["parts"]) == {"plain/tiny"}
     assert results["failed"] == {"agreement": "RuntimeError: no such kernel"}
-    assert command.main([*arguments, "agreement"]) == 1
-    assert set(json.loads(path.read_text())["parts"]) == {"plain/tiny"}, "an earlier part is kept"
-    arguments[arguments.index("6")] = "5"
-    assert command.main([*arguments, "agreement"]) == 1
-    assert json.loads(path.read_text())["parts"] == {}, "but not one of other settings"
+    assert set(results["seconds"]) == {"setup", "agreement", "hugging_face/tiny-c10"}, "the part after it was measured"
+    assert set(results["parts"]) == set(earlier["parts"])
+    assert read_rows(path.with_suffix(""), results) == rows, "no decode was timed again"
+    assert command._earlier(path, "of other code") == {} != command._earlier(path, results["fingerprint"])
 
 
 def test_large_shapes_want_a_gpu(tmp_path, capsys):

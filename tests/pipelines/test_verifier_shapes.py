@@ -54,7 +54,9 @@ def test_every_shape_and_rule_is_an_arm_of_the_measurement(path, section):
     named = set()
     for shape in shapes_of(rules.drafters):
         for rule in shape.verifiers:
-            family, name = ("chain", shape.name) if rule == "block" else (f"{shape.family} {rule}", f"{shape.name} {rule}")
+            family, name = (
+                ("chain", shape.name) if rule == "block" else (f"{shape.family} {rule}", f"{shape.name} {rule}")
+            )
             decoder = {"method": "speculative", "drafter": shape.drafter, "verifier": rule}
             assert (rows[name].family, rows[name].decoder) == (family, decoder)
             named.add(name)
