@@ -110,8 +110,11 @@ def counts_of(arm: str, seconds: float) -> dict:
         "accepted_histogram": [10, 10, 10] if drafted else [30],
         "uncut_histogram": [9, 8, 7, 4, 2, 1, 1][: 1 + (chain_gamma(arm) or 3)] if drafted else [30],
         **{f"seconds_{phase}": seconds / 5 for phase in PHASES},
-        **{"seconds_wait": 0.0, "overlapped": 0.0, "seconds_rounds": seconds},
-        **{"seconds_steady": 0.0, "seconds_steady_wait": 0.0},
+        "seconds_wait": 0.0,
+        "overlapped": 0.0,
+        "seconds_rounds": seconds,
+        "seconds_steady": 0.0,
+        "seconds_steady_wait": 0.0,
     }
 
 

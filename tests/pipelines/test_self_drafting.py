@@ -40,7 +40,9 @@ ALONE = [
     {"name": "progressive_tree-paper", "family": "given", "decoder": WAYS[1]},
     {"name": "hf_generate", "family": "hugging_face", "hugging_face": "generate"},
     {
-        **{"name": "hf_prompt_lookup", "family": "hugging_face", "hugging_face": "prompt_lookup"},
+        "name": "hf_prompt_lookup",
+        "family": "hugging_face",
+        "hugging_face": "prompt_lookup",
         "options": {"prompt_lookup_num_tokens": 3},
     },
 ]
