@@ -1,4 +1,4 @@
-"""Times the arms of a trial: rows of decodes and of their rounds. The gate and the trial know no more of a clock than `Measure`."""
+"""Times the arms of a trial: rows of decodes and of their rounds. Gate and trial know no more of a clock than `Measure`."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence

@@ -13,7 +13,8 @@ RATES = {PLAIN: 50.0, "chain-2": 100.0, "ema": 110.0}
 
 
 def write_release(tuning, trials, device, prompts) -> None:
-    """The stages' outputs; ``prompts`` are (prompt, document) pairs. Bundle ``auto`` passes, ``hrad`` is refused, ``length`` open."""
+    """The stages' outputs; ``prompts`` are (prompt, document) pairs. Bundle ``auto`` passes, ``hrad`` is refused, ``length`` is
+    open."""
     rows = []
     for prompt, document in prompts:
         for name, rate in RATES.items():
