@@ -77,8 +77,8 @@ def ledger(
     Parameters
     ----------
     mix
-        Documents by slice of what the gain is meant for: a slice weighs as many, and others are left out. By default those that the
-        tables have.
+        Documents by slice of what the gain is meant for: a slice weighs as many, and others are left out. By default
+        those that the tables have.
     replayed
         Left aside unless it covers both arms.
     only_slice, only_setting

@@ -1,10 +1,10 @@
 """Made-up measurements of known truth: arms timed on prompts of documents in slices, at sampling settings, in blocks.
 
-    ln seconds of an arm on a text = text + block - ln(rate of the arm) - document - foreseen - noise
+    ln seconds of an arm on a text = text + block - ln(rate of the arm) + document + foreseen + noise
 
-*text* is shared by all arms, *block* by the arms of one block, *document* by the challenger's prompts of one document. *Foreseen* is
-what the text makes of an arm and replay knows; *noise* is the clock's. Every factor has mean 1, so that the ratio of expected
-seconds is the ratio of the rates. Every text has as many tokens, as with arms led along one text.
+*text* is shared by all arms, *block* by the arms of one block, *document* by the challenger's prompts of one document.
+*Foreseen* is what the text makes of an arm and replay knows; *noise* is the clock's. Every factor has mean 1, so that the
+ratio of expected seconds is the ratio of the rates. Every text has as many tokens, as with arms led along one text.
 """
 
 from collections.abc import Mapping

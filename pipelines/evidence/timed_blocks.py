@@ -59,7 +59,8 @@ class TimedBlocks:
                 )
             if not (row["tokens"] > 0 and row["seconds"] > 0):
                 raise ValueError(
-                    f"arm {row['arm']!r} has {row['tokens']} tokens in {row['seconds']} s in block {row['block']!r}. Time it again."
+                    f"arm {row['arm']!r} has {row['tokens']} tokens in {row['seconds']} s in block {row['block']!r}. "
+                    "Time it again."
                 )
             tokens[place], seconds[place] = row["tokens"], row["seconds"]
         where = [first[block] for block in blocks]

@@ -2,8 +2,8 @@
 
     python -m pipelines.promotion.simulate --runs 400
 
-Documents, prompts, looks and noise are those of the built-in pair's trial. Two tables are printed: coverage of the 95 % interval, on
-the clock alone and with replay corrected by the clock; and by true gain the share of challengers that pass at the first look,
+Documents, prompts, looks and noise are those of the built-in pair's trial. Two tables are printed: coverage of the 95 % interval,
+on the clock alone and with replay corrected by the clock; and by true gain the share of challengers that pass at the first look,
 pass at any, are refused, and stay inconclusive.
 """
 

@@ -1,7 +1,7 @@
 """A challenger on trial: timed beside the champion, plain decoding and static chains, on documents that nothing was trained on.
 
-Look 1 times prompts of the test share, every further look new ones of the reserve; decodes of earlier looks are kept, so that looks
-accumulate. Arms are paired by block at every sampling setting that challenger or champion was captured at.
+Look 1 times prompts of the test share, every further look new ones of the reserve. Decodes of earlier looks are kept, so that
+looks accumulate. Arms are paired by block at every sampling setting that challenger or champion was captured at.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -135,7 +135,8 @@ def parts(**seconds):
 def test_replay_is_corrected_by_the_clock():
     """Of 12 texts half are slow for the challenger, and only fast ones were timed; prices are wrong by a tenth for drafting.
 
-    By hand: replay knows all texts, the clock mends the prices. The clock alone sees fast texts only; replay alone keeps its prices.
+    By hand: replay knows all texts, the clock mends the prices. The clock alone sees fast texts only; replay alone keeps its
+    prices.
     """
     texts, timed, rows = [], [], []
     for number in range(12):
