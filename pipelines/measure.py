@@ -1,8 +1,8 @@
 """Stage ``measure``: time every arm of the table in the parameter file on held-out prompts, interleaved and paired.
 
 Writes a folder named after the device: ``decodes.parquet`` (a row for each decode), ``rounds.parquet`` (a row for each of its
-rounds), ``loop.parquet`` (the loop beside its bare passes), ``findings.json`` (what validation prompts chose, exactness in float32,
-notes), ``timelines.json`` and ``provenance.json``. An interrupted measurement goes on where it stopped.
+rounds), ``loop.parquet`` (the loop beside its bare passes), ``findings.json`` (what validation prompts chose, exactness, notes),
+``timelines.json`` and ``provenance.json``. An interrupted measurement goes on where it stopped.
 
     python -m pipelines.measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
         --bundles data/pystdlib/bundles --latency data/pystdlib/latency
@@ -81,7 +81,10 @@ def _hashes(config: "MeasureConfig", bundles: Path) -> dict[str, str | None]:
     from predictors.bundle import CARD, bundle_hash
 
     names = _bundle_names(config, bundles)
-    return {f"{one}_bundle_sha256": bundle_hash(bundles / one) if (bundles / one / CARD).is_file() else None for one in names}
+    return {
+        f"{one}_bundle_sha256": bundle_hash(bundles / one) if (bundles / one / CARD).is_file() else None
+        for one in names
+    }
 
 
 def _bundle_names(config: "MeasureConfig", bundles: Path) -> list[str]:

@@ -121,7 +121,9 @@ class ArmBuilder:
             return None
         selector = load_decoder(folder, self.pair).controller
         if not isinstance(selector, DelayedTree):
-            raise ValueError(f"{folder} is no selector of trees but {selector.kind}: static_of takes delayed_tree-RULE.")
+            raise ValueError(
+                f"{folder} is no selector of trees but {selector.kind}: static_of takes delayed_tree-RULE."
+            )
         assert selector.verifier is not None
         return fixed_tree(self.pair, selector.actions[selector.static(settings).place], selector.verifier)
 

@@ -1,5 +1,5 @@
-"""Rows of the table of arms in the parameter file. A row with values under ``each`` is several arms, one for every combination; one
-with ``cases`` is one for each of them.
+"""Rows of the table of arms in the parameter file. A row with values under ``each`` is an arm for every combination of them; one with
+``cases`` is an arm for each.
 
     {name: "chain-{gamma}", family: chain, each: {gamma: [2, 4]}, always: true, choose: true,
      decoder: {method: speculative, drafter: {kind: chain, gamma: "{gamma}"}, verifier: block}}
@@ -70,9 +70,13 @@ class ArmRow:
         sources = ("decoder", "bundle", "static_of", "hugging_face")
         named = [source for source in sources if getattr(self, source) is not None]
         if len(named) != 1:
-            raise ValueError(f"arm {self.name!r} must have one of {', '.join(sources)}, got {', '.join(named) or 'none'}.")
+            raise ValueError(
+                f"arm {self.name!r} must have one of {', '.join(sources)}, got {', '.join(named) or 'none'}."
+            )
         if self.hugging_face not in (None, *HUGGING_FACE):
-            raise ValueError(f"arm {self.name!r}: hugging_face is one of {', '.join(HUGGING_FACE)}, got {self.hugging_face!r}.")
+            raise ValueError(
+                f"arm {self.name!r}: hugging_face is one of {', '.join(HUGGING_FACE)}, got {self.hugging_face!r}."
+            )
         if self.forward not in (None, "hugging_face"):
             raise ValueError(f"arm {self.name!r}: forward is hugging_face or left out, got {self.forward!r}.")
         if self.choose and self.bundle is not None:
@@ -105,7 +109,9 @@ def _arms_of(row: ArmRow, bundles: str) -> Iterator[ArmRow]:
     each = row.each or {}
     for case, values in product(row.cases or ({},), product(*each.values())):
         known = {"bundles": bundles, **case, **dict(zip(each, values, strict=True))}
-        yield replace(row, each=None, cases=None, **{name: _filled(getattr(row, name), known, row.name) for name in FILLED})
+        yield replace(
+            row, each=None, cases=None, **{name: _filled(getattr(row, name), known, row.name) for name in FILLED}
+        )
 
 
 def _filled(value: Any, known: Mapping[str, Any], arm: str) -> Any:

@@ -1,6 +1,6 @@
 """The one clock: arms decode prompts, interleaved and paired, and every decode becomes a row.
 
-A *block* is one prompt at one sampling setting and one repeat: its arms decode one after the other, in an order drawn anew from the
+A *block* is one prompt at one sampling setting and one repeat: its arms decode one after the other, in an order drawn from the
 seed. All draw with one seed, which no arm's name enters; above temperature 0 those that can be are led along one text of the
 target's own (`pipelines.measuring.led`), so that they emit the same tokens.
 """
@@ -66,7 +66,7 @@ class Harness:
                 arm.run(prompt.tokens, settings[-1], 0)
 
     def time(self, split: str, planned: Planned, share: float = 1.0) -> Rows:
-        """A row for each decode, with its rounds under ``by_round`` (`apart`); ends once ``share`` of the time allowed has passed."""
+        """A row for each decode, with its rounds under ``by_round`` (`apart`); ends once ``share`` of the time allowed is over."""
         plans = {prompt.id: (prompt, arms) for prompt, arms in planned}
         rows: Rows = []
         for prompt in self.blocks.within(share, [prompt for prompt, _ in plans.values()]):

@@ -43,7 +43,11 @@ def loop_rows(
         order = random.Random(key)
         who = {"prompt": prompt.id, "document": prompt.document, "temperature": temperature, "arm": arm.name}
         return [
-            {**who, "repeat": repeat, **{kind: seconds_of(work[kind]) for kind in order.sample(sorted(work), len(work))}}
+            {
+                **who,
+                "repeat": repeat,
+                **{kind: seconds_of(work[kind]) for kind in order.sample(sorted(work), len(work))},
+            }
             for repeat in range(repeats)
         ]
 

@@ -47,8 +47,8 @@ class Drafter(Protocol):
 
 
 class Draft(ABC):
-    """One request's draft model state. Committed tokens the cache does not hold yet are fed at the start of a round. ``passes`` of
-    the model behind the prefill are counted; a loop sets it to 0 as a round begins."""
+    """One request's draft model state. Committed tokens the cache does not hold yet are fed at the start of a round. ``passes``
+    of the model behind the prefill are counted; a loop sets it to 0 as a round begins."""
 
     passes = 0
 

@@ -14,7 +14,10 @@ RULES = ("specinfer", "traversal")
 RATES = {(STATIC, "specinfer"): 100.0, (SELECTOR, "specinfer"): 110.0}
 RATES |= {(STATIC, "traversal"): 105.0, (SELECTOR, "traversal"): 104.0}
 FAMILIES = {STATIC: (STATIC_TREE, "static tree"), SELECTOR: (BUNDLE, "selector")}
-STEP_SECONDS = {"specinfer": (2, 0.02), "traversal": (2, 0.0225)}  # levels of the static tree, a chain of 2, and a step's seconds
+STEP_SECONDS = {
+    "specinfer": (2, 0.02),
+    "traversal": (2, 0.0225),
+}  # levels of the static tree, a chain of 2, and a step's seconds
 
 
 def figure(value, low, high):

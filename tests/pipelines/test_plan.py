@@ -17,7 +17,9 @@ def test_arms_are_timed_equally_often_in_every_slice(group):
     groups = rotation(prompts, ARMS, group, seed=0)
     assert all(len(set(names)) == group for names in groups)
     for wanted in ("code", "prose"):
-        counts = Counter(n for prompt, names in zip(prompts, groups, strict=True) if prompt.slice == wanted for n in names)
+        counts = Counter(
+            n for prompt, names in zip(prompts, groups, strict=True) if prompt.slice == wanted for n in names
+        )
         assert max(counts.values()) - min(counts[arm] for arm in ARMS) <= 1
 
 

@@ -19,7 +19,6 @@ from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import (
     ASKED,
     BRANCH_PRESETS,
-    BranchArm,
     CHAIN,
     CONFIDENCE,
     PEARL,
@@ -28,6 +27,7 @@ from pipelines.measuring.names import (
     UNLEARNED,
     WALL,
     WITHOUT_HRAD,
+    BranchArm,
     chain_arm,
     confidence_arm,
 )
