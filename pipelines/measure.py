@@ -4,8 +4,8 @@ Writes a folder named after the device: ``decodes.parquet`` (a row for each deco
 rounds), ``loop.parquet`` (the loop beside its bare passes), ``findings.json`` (what validation prompts chose, exactness in float32,
 notes), ``timelines.json`` and ``provenance.json``. An interrupted measurement goes on where it stopped.
 
-    python -m pipelines.measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/bundles
-        data/pystdlib/measured --latency data/pystdlib/latency
+    python -m pipelines.measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
+        --bundles data/pystdlib/bundles --latency data/pystdlib/latency
 """
 
 import argparse
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_bench_arguments(parser)
-    parser.add_argument("bundles", type=Path, help="folder of exported bundles; arms of those not there are left out")
+    bundles_help = "folder of exported bundles; arms of those not there are left out"
+    parser.add_argument("--bundles", type=Path, default=Path("bundles"), help=bundles_help)
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
     parser.add_argument("--section", default="measure", help="section of the parameter file (default: %(default)s)")
 

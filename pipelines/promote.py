@@ -3,11 +3,11 @@
     draftwright promote --pair pystdlib --predictor hrad
     draftwright promote --pair pystdlib --predictor hrad --force "outage of the old one"
 
-The version under alias ``challenger`` is timed beside the champion, if there is one, plain decoding and static chains (minutes; an
-interrupted trial goes on where it stopped). The gate's verdict is printed as JSON and in five lines, and kept as a tag of the
-version. Refused and inconclusive end with exit code 1 and change nothing else. After an inconclusive verdict the next call takes the
-next look, on new documents of the reserve; a refusal stands. ``--evidence`` judges an earlier trial's file again, such as the one
-that stage ``trial`` left.
+The version under alias ``challenger`` is timed beside the champion, if there is one, plain decoding and static chains (minutes;
+an interrupted trial goes on where it stopped). The gate's verdict is printed as JSON and in five lines, and kept as a tag of the
+version. Refused and inconclusive end with exit code 1 and change nothing else. After an inconclusive verdict the next call takes
+the next look, on new documents of the reserve; a refusal stands. ``--evidence`` judges an earlier trial's file again, such as the
+one that stage ``trial`` left.
 """
 
 import argparse
@@ -83,7 +83,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _act(
-    args: argparse.Namespace, champions: Any, challenger: "Version", over: str | None, record: dict[str, Any], place: Path
+    args: argparse.Namespace,
+    champions: Any,
+    challenger: "Version",
+    over: str | None,
+    record: dict[str, Any],
+    place: Path,
 ) -> None:
     """Promote, or say why not."""
     kept = {name: value for name, value in record.items() if name not in ("evidence", "bounds")}
@@ -123,8 +128,8 @@ def require_new(record: dict[str, Any], earlier: Records) -> None:
         again = _took_a_look(kept) and kept.get("look", 1) >= record["look"]
         if again and kept.get("evidence_sha256") not in (None, record["evidence_sha256"]):
             raise ValueError(
-                f"look {record['look']} was taken already, by other evidence. Of many measurements one passes by chance: measure the "
-                "next look (leave --evidence out)."
+                f"look {record['look']} was taken already, by other evidence. Of many measurements one passes by chance: "
+                "measure the next look (leave --evidence out)."
             )
 
 

@@ -17,7 +17,9 @@ from pipelines.parameters import load_parameters
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_bench_arguments(parser)
     parser.add_argument("roots", type=Path, help="folder of root traces")
-    parser.add_argument("bundles", type=Path, help="folder of exported bundles: the prices of all selectors in it are recorded")
+    parser.add_argument(
+        "bundles", type=Path, help="folder of exported bundles: the prices of all selectors in it are recorded"
+    )
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 

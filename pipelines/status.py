@@ -27,7 +27,9 @@ def run(args: argparse.Namespace) -> None:
         champions = Champions(client, name)
         champion, challenger = champions.champion(), champions.challenger()
         behind = "" if champions.follows() else " (the alias is behind: the next promotion or rollback mends it)"
-        print(f"{name}: champion {_shown(champion)}, challenger {_shown(challenger)}{_judged(champions, challenger)}{behind}")
+        print(
+            f"{name}: champion {_shown(champion)}, challenger {_shown(challenger)}{_judged(champions, challenger)}{behind}"
+        )
 
 
 def _shown(version: "Version | None") -> str:

@@ -1,8 +1,9 @@
-"""Stage ``trial``: time an exported bundle on held-out documents, and let the gate judge it, over plain decoding and static chains.
+"""Stage ``trial``: time an exported bundle on held-out documents, and let the gate judge it over plain and static decoding.
 
 Writes a folder named after the device: ``decodes.parquet`` and ``rounds.parquet`` (timed, interleaved), ``provenance.json`` and
 ``verdict.json``, the gate's verdict with its bounds and the evidence, which ``draftwright promote --evidence`` reads. Nothing is
-promoted here. A bundle that stage ``measure`` timed is judged by its table. This is the first look of the gate's plan. An interrupted trial goes on where it stopped.
+promoted here. A bundle that stage ``measure`` timed is judged by its table. This is the first look of the gate's plan. An
+interrupted trial goes on where it stopped.
 """
 
 import argparse
@@ -17,7 +18,9 @@ from pipelines.parameters import load_parameters
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_bench_arguments(parser)
     parser.add_argument("bundle", type=Path, help="folder of the bundle to try; its name is the predictor's")
-    parser.add_argument("--measured", type=Path, help="folder of stage measure: a bundle that it timed is not timed again")
+    parser.add_argument(
+        "--measured", type=Path, help="folder of stage measure: a bundle that it timed is not timed again"
+    )
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 

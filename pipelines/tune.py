@@ -3,8 +3,8 @@
     draftwright tune --pair pystdlib
 
 For every sampling setting: all policies are ranked by replay and by the latency profile, the best few compared on the clock on
-validation prompts, and the winner scored on test prompts beside the fastest static chain and plain decoding. What stage ``measure``
-has timed is read; only the others are timed here. ``load_decoder`` then runs the winner of the request's setting:
+validation prompts, and the winner scored on test prompts beside the fastest static chain and plain decoding. What stage
+``measure`` has timed is read; only the others are timed here. ``load_decoder`` then runs the winner of the request's setting:
 
     load_decoder("data/pystdlib/bundles/auto", pair)
 
@@ -20,7 +20,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.places import add_place_arguments, fill_in

@@ -61,7 +61,7 @@ class Ledger:
     @property
     def timed_D(self) -> np.ndarray:
         """Whether a document has a timed pair."""
-        return self.pairs_DS.any(axis=1)
+        return np.asarray(self.pairs_DS.any(axis=1))
 
 
 def ledger(
@@ -77,8 +77,8 @@ def ledger(
     Parameters
     ----------
     mix
-        Documents by slice of what the gain is meant for: a slice weighs as many, and others are left out. By default those that the
-        tables have.
+        Documents by slice of what the gain is meant for: a slice weighs as many, and others are left out. By default
+        those that the tables have.
     replayed
         Left aside unless it covers both arms.
     only_slice, only_setting
@@ -143,7 +143,9 @@ def _predicted(arm: str, blocks: Sequence[str], timed: Iterable[Row]) -> np.ndar
     found = {row["block"]: row for row in timed if row["arm"] == arm}
     missing = [block for block in blocks if block not in found]
     if missing:
-        raise ValueError(f"replay says nothing of {arm!r} in block {missing[0]!r}. Replay every timed decode of it, or none.")
+        raise ValueError(
+            f"replay says nothing of {arm!r} in block {missing[0]!r}. Replay every timed decode of it, or none."
+        )
     return np.array([_vector(found[block]) for block in blocks])
 
 
@@ -166,7 +168,9 @@ def _replay(
     for key, at in where.items():
         vectors = [drawn.get((name, *key)) for name in arms]
         if None in vectors:
-            raise ValueError(f"replay has text {key[0]!r} at {key[1]} for one of {arms[0]} and {arms[1]} only. Replay both.")
+            raise ValueError(
+                f"replay has text {key[0]!r} at {key[1]} for one of {arms[0]} and {arms[1]} only. Replay both."
+            )
         texts_DS[at] += 1
         for side, made in enumerate(vectors):
             replay_2DSV[side][at] += np.mean(made, axis=0)  # type: ignore[arg-type]

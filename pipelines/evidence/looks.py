@@ -2,11 +2,13 @@
 
     spent(t) = α ln(1 + (e - 1) t)    at information t in (0, 1]; Pocock-type spending
 
-At look k the gate asks for a one-sided level a_k such that, without any gain, P(first pass at look k) = spent(t_k) - spent(t_{k-1}).
-Statistics of looks that accumulate documents are jointly normal with correlation sqrt(t_j / t_k); the boundary follows by recursive
-integration. Sources: Lan and DeMets, Discrete sequential boundaries for clinical trials, Biometrika 70, 1983 (spending, and this
-function); Armitage, McPherson and Rowe, Journal of the Royal Statistical Society A 132, 1969 (recursion). A level is asked of a
-t statistic as it would be of a normal one (Jennison and Turnbull, Group Sequential Methods, 2000, section 3.8).
+At look k the gate asks for a one-sided level a_k such that, without any gain, P(first pass at look k) is
+spent(t_k) - spent(t_{k-1}). Statistics of looks that accumulate documents are jointly normal with correlation sqrt(t_j / t_k);
+the boundary follows by recursive integration. A level is asked of a t statistic as it would be of a normal one.
+
+Sources: Lan and DeMets, Discrete sequential boundaries for clinical trials, Biometrika 70, 1983 (spending, and this function);
+Armitage, McPherson and Rowe, Journal of the Royal Statistical Society A 132, 1969 (recursion); Jennison and Turnbull, Group
+Sequential Methods, 2000, section 3.8 (t statistics).
 """
 
 import math
@@ -41,7 +43,11 @@ def levels(alpha: float, information: tuple[float, ...]) -> tuple[float, ...]:
     ValueError
         Unless shares increase within (0, 1].
     """
-    if not information or list(information) != sorted(set(information)) or not 0 < information[0] <= information[-1] <= 1:
+    if (
+        not information
+        or list(information) != sorted(set(information))
+        or not 0 < information[0] <= information[-1] <= 1
+    ):
         raise ValueError(f"shares of information must increase within (0, 1], got {list(information)}.")
     found: list[float] = []
     before = 0.0

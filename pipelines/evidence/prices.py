@@ -82,7 +82,10 @@ class PriceCells:
 
     @staticmethod
     def of(
-        decodes: Iterable[Row], rounds: Iterable[Row], profile: LatencyProfile, questions: Mapping[str, float] | None = None
+        decodes: Iterable[Row],
+        rounds: Iterable[Row],
+        profile: LatencyProfile,
+        questions: Mapping[str, float] | None = None,
     ) -> "PriceCells":
         """From both tables. Only chains whose draft and target took turns count. ``questions``: seconds a query, by arm."""
         decoded = {(row["arm"], row["block"]): row for row in decodes}

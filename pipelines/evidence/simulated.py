@@ -1,10 +1,10 @@
 """Made-up measurements of known truth: arms timed on prompts of documents in slices, at sampling settings, in blocks.
 
-    ln seconds of an arm on a text = text + block - ln(rate of the arm) - document - foreseen - noise
+    ln seconds of an arm on a text = text + block - ln(rate of the arm) + document + foreseen + noise
 
-*text* is shared by all arms, *block* by the arms of one block, *document* by the challenger's prompts of one document. *Foreseen* is
-what the text makes of an arm and replay knows; *noise* is the clock's. Every factor has mean 1, so that the ratio of expected
-seconds is the ratio of the rates. Every text has as many tokens, as with arms led along one text.
+*text* is shared by all arms, *block* by the arms of one block, *document* by the challenger's prompts of one document.
+*Foreseen* is what the text makes of an arm and replay knows; *noise* is the clock's. Every factor has mean 1, so that the
+ratio of expected seconds is the ratio of the rates. Every text has as many tokens, as with arms led along one text.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,14 @@ class World:
     block_noise: float = 0.1
     text_noise: float = 0.3
     rates: Mapping[str, float] = field(
-        default_factory=lambda: {PLAIN: 0.6, "chain-2": 0.9, "chain-3": 0.97, "chain-4": 1.0, "chain-6": 0.99, "chain-8": 0.94}
+        default_factory=lambda: {
+            PLAIN: 0.6,
+            "chain-2": 0.9,
+            "chain-3": 0.97,
+            "chain-4": 1.0,
+            "chain-6": 0.99,
+            "chain-8": 0.94,
+        }
     )
 
     @property
@@ -138,7 +145,9 @@ class Measurement:
         document_N = np.array([names.index(text["document"]) for text in self._texts])
         own_NT = draw.standard_normal((len(names), shape[1]))[document_N]
         rest_T = np.sqrt(np.maximum(np.square(list(world.noise.values())) - world.document_noise**2, 0) / 2)
-        foreseen, noise = (draw.standard_normal(shape) * (rest_T * np.sqrt(share))[None, :, None] for share in self._shares)
+        foreseen, noise = (
+            draw.standard_normal(shape) * (rest_T * np.sqrt(share))[None, :, None] for share in self._shares
+        )
         foreseen -= (rest_T**2 * self._shares[0] / 2)[None, :, None]
         noise -= (rest_T**2 * self._shares[1] / 2)[None, :, None]
         foreseen[..., 0] += world.document_noise * own_NT - world.document_noise**2 / 2
@@ -172,4 +181,6 @@ class Measurement:
         profiled = self._parts_NTAK[timed].sum(axis=2)
         documents = np.repeat([self._texts[number]["document"] for number in timed], len(self.world.noise))
         flat = (-1, K)
-        return PriceCells(documents, measured.reshape(flat), profiled.reshape(flat), (measured > 0).reshape(flat) * 10.0)
+        return PriceCells(
+            documents, measured.reshape(flat), profiled.reshape(flat), (measured > 0).reshape(flat) * 10.0
+        )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
+from scipy.special import ndtr
 from scipy.stats import norm
 
 from pipelines.evidence.estimate import LEVEL, Estimate
@@ -71,9 +72,7 @@ def pooled(estimates: Mapping[str, Estimate], spread: float) -> dict[str, SliceG
     return found
 
 
-def _posterior(
-    values_H: np.ndarray, errors_H: np.ndarray, spread: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _posterior(values_H: np.ndarray, errors_H: np.ndarray, spread: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Weights of the grid of τ, and given each τ the means and deviations of every θ."""
     if len(values_H) == 1:
         return np.ones(1), values_H[None], errors_H[None]
@@ -93,4 +92,4 @@ def _posterior(
 def _quantile(level: float, weight_G: np.ndarray, mean_G: np.ndarray, deviation_G: np.ndarray) -> float:
     edge = 10 * deviation_G.max()
     low, high = float(mean_G.min() - edge), float(mean_G.max() + edge)
-    return float(brentq(lambda x: float((weight_G * norm.cdf((x - mean_G) / deviation_G)).sum()) - level, low, high))
+    return float(brentq(lambda x: float((weight_G * ndtr((x - mean_G) / deviation_G)).sum()) - level, low, high))

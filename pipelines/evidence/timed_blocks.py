@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from predictors.sampling import SamplingSettings
+
 Row = Mapping[str, Any]
 
 
 def setting_of(row: Row) -> str:
-    """Name of a row's sampling setting: ``setting`` where it stands (filters), else its temperature's."""
-    return str(row["setting"]) if row.get("setting") else f"T={row['temperature']:g}"
+    """Name of a row's sampling setting."""
+    if row.get("setting"):
+        return str(row["setting"])
+    return SamplingSettings(row["temperature"], row.get("top_k") or 0, row.get("top_p") or 1.0).name
 
 
 @dataclass(frozen=True)
@@ -50,17 +54,20 @@ class TimedBlocks:
         for row in rows:
             place = row_of[row["arm"]], column[row["block"]]
             if not np.isnan(tokens[place]):
-                raise ValueError(f"arm {row['arm']!r} stands twice in block {row['block']!r}. Give repeats other blocks.")
+                raise ValueError(
+                    f"arm {row['arm']!r} stands twice in block {row['block']!r}. Give repeats other blocks."
+                )
             if not (row["tokens"] > 0 and row["seconds"] > 0):
                 raise ValueError(
-                    f"arm {row['arm']!r} has {row['tokens']} tokens in {row['seconds']} s in block {row['block']!r}. Time it again."
+                    f"arm {row['arm']!r} has {row['tokens']} tokens in {row['seconds']} s in block {row['block']!r}. "
+                    "Time it again."
                 )
             tokens[place], seconds[place] = row["tokens"], row["seconds"]
         where = [first[block] for block in blocks]
-        named = (_column(where, name) for name in ("prompt", "document", "slice"))
+        prompts, documents, slices = (_column(where, name) for name in ("prompt", "document", "slice"))
         settings = np.array([setting_of(row) for row in where])
         families = {row["arm"]: str(row.get("family", row["arm"])) for row in rows}
-        return TimedBlocks(row_of, families, blocks, *named, settings, tokens, seconds)
+        return TimedBlocks(row_of, families, blocks, prompts, documents, slices, settings, tokens, seconds)
 
     def both(self, arm: str, rival: str) -> np.ndarray:
         """By block [B]: whether both were timed in it; `ValueError` for an unknown arm."""

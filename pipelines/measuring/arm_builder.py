@@ -91,7 +91,8 @@ class ArmBuilder:
             return None
         if row.static_of is not None:
             assert row.temperatures is not None
-            return self._static_tree(row.static_of, SamplingSettings(*row.temperatures))
+            (temperature,) = row.temperatures
+            return self._static_tree(row.static_of, SamplingSettings(temperature))
         assert row.decoder is not None
         if any(self._folder(name) is None for name in bundles_of(row)):
             return None
@@ -99,7 +100,7 @@ class ArmBuilder:
         if row.forward is not None:
             if not isinstance(pair.target, CausalLanguageModel) or pair.target.forward == row.forward:
                 return None
-            pair = ModelPair(pair.target.model, forward=row.forward)
+            pair = ModelPair(pair.target.model, forward="hugging_face")
         return build_decoder(pair, row.decoder | own)
 
     def _hugging_face(self, row: ArmRow) -> Arm:
@@ -121,6 +122,7 @@ class ArmBuilder:
         selector = load_decoder(folder, self.pair).controller
         if not isinstance(selector, DelayedTree):
             raise ValueError(f"{folder} is no selector of trees but {selector.kind}: static_of takes delayed_tree-RULE.")
+        assert selector.verifier is not None
         return fixed_tree(self.pair, selector.actions[selector.static(settings).place], selector.verifier)
 
     def _unasked(self, name: str) -> bool:

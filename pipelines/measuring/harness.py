@@ -74,7 +74,9 @@ class Harness:
                 arms = [arm for arm in plans[prompt.id][1] if arm.at(settings.temperature)]
                 for repeat in range(self.repeats):
                     key = f"{split}/{prompt.id}/{settings.name}/{repeat}"
-                    rows += self.blocks.once(key, len(arms), partial(self._block, split, prompt, settings, repeat, arms))
+                    rows += self.blocks.once(
+                        key, len(arms), partial(self._block, split, prompt, settings, repeat, arms)
+                    )
         return rows
 
     def _block(
@@ -130,8 +132,8 @@ def apart(rows: Rows) -> tuple[Rows, Rows]:
 
 
 def tokens_per_second(rows: Rows, arm: str, temperature: float, **filters: float) -> float:
-    """Total tokens over total seconds of an arm, at each prompt's fastest repeat; NaN where it was not timed. ``filters``: ``top_k``
-    and ``top_p``, where rows differ in them."""
+    """Total tokens over total seconds of an arm, at each prompt's fastest repeat; NaN where it was not timed. ``filters``:
+    ``top_k`` and ``top_p``, where rows differ in them."""
     wanted = {"arm": arm, "temperature": temperature, **filters}
     fastest: dict[str, tuple[float, int]] = {}
     for row in rows:

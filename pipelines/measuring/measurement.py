@@ -32,12 +32,12 @@ VALIDATION_SHARE, TEST_SHARE = 0.25, 1.0  # of max_minutes, when these splits ha
 
 @dataclass(frozen=True)
 class MeasureConfig:
-    """Section ``measure``: how much is measured, of which ``arms``, at which ``temperatures`` (0 and 1, if nothing is said) or, with
-    filters, ``settings``.
+    """Section ``measure``: how much is measured, of which ``arms``, at which ``temperatures`` (0 and 1, if nothing is said), or
+    ``settings`` with filters.
 
-    ``group``: how many rotating arms a test prompt times, each with those beside it; ``loop_prompts`` time the loop against a bare
-    repetition of its passes, ``loop_repeats`` times; ``exactness_prompts`` compare greedy texts in float32; ``timelines``: whether
-    to draw branch-parallel decoding; ``max_minutes`` ends the measurement early, after a whole prompt.
+    ``group``: how many rotating arms a test prompt times, each with those beside it; ``loop_prompts`` time the loop against a
+    bare repetition of its passes, ``loop_repeats`` times; ``exactness_prompts`` compare greedy texts in float32; ``timelines``:
+    whether to draw branch-parallel decoding; ``max_minutes`` ends the measurement early, after a whole prompt.
     """
 
     arms: tuple[ArmRow, ...]
@@ -164,7 +164,9 @@ class Measurement:
 
     def _decodes(self, planned: Planned) -> int:
         settings = self.config.settings
-        return self.config.repeats * sum(arm.at(one.temperature) for _, arms in planned for arm in arms for one in settings)
+        return self.config.repeats * sum(
+            arm.at(one.temperature) for _, arms in planned for arm in arms for one in settings
+        )
 
     def _total(self, swept: int, validation: int, test: int) -> int:
         """About how many decodes there will be."""

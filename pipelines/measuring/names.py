@@ -27,17 +27,6 @@ VALIDATION, TEST = "validation", "test"
 DECODES_FILE, ROUNDS_FILE, LOOP_FILE = "decodes.parquet", "rounds.parquet", "loop.parquet"
 TIMELINES = "timelines.json"
 FINDINGS, PROVENANCE = "findings.json", "provenance.json"
-ROUND_LISTS = (
-    "submitted",
-    "idle_levels",
-    "levels",
-    "drafted",
-    "candidates",
-    "law_known",
-    "accepted",
-    "ends_segment",
-    "emitted",
-)  # of rounds, each a column of the GPU benchmark's table
 
 
 def chain_arm(gamma: int) -> str:

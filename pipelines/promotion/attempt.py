@@ -7,18 +7,18 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipelines.device_file import read_device
 from pipelines.measuring.bench import Bench, open_bench
 from pipelines.measuring.exactness import load_float32
+from pipelines.measuring.led import Leader
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
-from pipelines.outputs import replacing, write_json
+from pipelines.measuring.tables import read_decodes, read_rounds, write_decodes, write_rounds
+from pipelines.outputs import write_json
 from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import load_parameters
 from pipelines.promotion.bounds import Bounds
@@ -57,7 +57,7 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     bounds = load_parameters(Bounds, args.pair, "promotion", args.params)
     look = Look.of(number, args.prompts, config)
     arm = predictor
-    known = _measured(args, predictor, hashes) if number == 1 and champion is None else None
+    known = _measured(args, bundles[CHALLENGER], predictor) if number == 1 and champion is None else None
     if known is None:
         arm, known = CHALLENGER, _timed(args, config, bundles, look, hashes)
     decodes, origin = known
@@ -75,16 +75,19 @@ def _require(bundles: Mapping[str, Path]) -> None:
             raise ValueError(f"{folder} is no bundle, it lacks {' and '.join(missing)}. Export it first (dvc repro).")
 
 
-def _measured(args: argparse.Namespace, predictor: str, hashes: Mapping[str, str]) -> tuple[Rows, Origin] | None:
-    """Test decodes of the measured table below ``args.measured`` with their origin, if this very bundle is an arm there."""
+def _measured(args: argparse.Namespace, bundle: Path, predictor: str) -> tuple[Rows, Origin] | None:
+    """Test decodes of the measured table below ``args.measured``, at the settings that ``bundle`` was captured at, with their
+    origin; if this very bundle is an arm there."""
     folder = getattr(args, "measured", None)
     place = None if folder is None else folder / read_device(args.device)["slug"]
     if place is None or not (place / PROVENANCE).is_file():
         return None
     origin = json.loads((place / PROVENANCE).read_text())
-    if origin.get("bundles", {}).get(predictor) != hashes[f"{CHALLENGER}_sha256"]:
+    if origin.get(f"{predictor}_bundle_sha256") != bundle_hash(bundle):
         return None
-    rows = pq.read_table(place / DECODES, filters=[("split", "=", TEST)]).to_pylist()
+    captured = [asdict(settings) for settings in settings_of(bundle)]
+    rows = [row for row in read_decodes(place / DECODES) if row["split"] == TEST]
+    rows = [row for row in rows if {name: row[name] for name in ("temperature", "top_k", "top_p")} in captured]
     return rows, origin | {"measured": str(place), "look": 1}
 
 
@@ -98,14 +101,19 @@ def _timed(
     known = {row["prompt"] for row in earlier[0]}
     prompts = [prompt for prompt in look.prompts if prompt.id not in known]
     measure = BlockTiming(
-        settings_of(*bundles.values()), config.max_new_tokens, bench.log, config.repeats, config.seed, config.max_minutes
+        settings_of(*bundles.values()),
+        config.max_new_tokens,
+        bench.log,
+        config.repeats,
+        config.seed,
+        config.max_minutes,
+        Leader(bench.pair, config.max_new_tokens),
     )
     made = measure(decoders_of(bench.pair, config, bundles), prompts)
     origin = bench.origin(args.pair) | {"capped": measure.capped, "look": look.number}
     tables = [before + now for before, now in zip(earlier, made, strict=True)]
-    for name, rows in zip((DECODES, ROUNDS), tables, strict=True):
-        with replacing(bench.folder / name) as partial:
-            pq.write_table(pa.Table.from_pylist(rows), partial)
+    write_decodes(bench.folder / DECODES, [{"pair": args.pair, **row} for row in tables[0]])
+    write_rounds(bench.folder / ROUNDS, tables[1])
     write_json(bench.folder / PROVENANCE, origin)
     bench.log.remove()
     return tables[0], origin
@@ -120,8 +128,7 @@ def _earlier(bench: Bench) -> tuple[Rows, Rows]:
     same = {name: value for name, value in bench.inputs.items() if name != MAY_GROW}
     if origin.get("capped") or any(_plain(origin.get(name)) != _plain(value) for name, value in same.items()):
         return Rows(), Rows()
-    decodes, rounds = (pq.read_table(bench.folder / name).to_pylist() for name in (DECODES, ROUNDS))
-    return decodes, rounds
+    return read_decodes(bench.folder / DECODES), read_rounds(bench.folder / ROUNDS)
 
 
 def _plain(value: Any) -> Any:

@@ -106,7 +106,8 @@ class Champions:
         """
         if not verdict["passed"] and not forced:
             raise ValueError(
-                f"{self.name} version {version} did not pass the gate ({outcome_of(verdict)}), and nothing forces it. Say --force."
+                f"{self.name} version {version} did not pass the gate ({outcome_of(verdict)}), and nothing forces it. "
+                "Say --force."
             )
         with self.lock():
             standing = self.champion()

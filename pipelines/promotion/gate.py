@@ -65,7 +65,9 @@ def _closest(evidence: Evidence) -> Estimate | None:
 
 def _contract(evidence: Evidence) -> Check:
     outcome = PASSED if evidence.problem is None else REFUSED
-    return Check("contract", outcome, evidence.problem or "valid", "a lossless bundle that serves this pair in real time")
+    return Check(
+        "contract", outcome, evidence.problem or "valid", "a lossless bundle that serves this pair in real time"
+    )
 
 
 def _exactness(evidence: Evidence) -> Check:
@@ -110,7 +112,9 @@ def _gain(name: str, one: Estimate, evidence: Evidence, bounds: Bounds) -> Check
     level, more = bounds.level(evidence.look), _more(evidence, bounds)
     what, known = f"gain over {name}", f"{one.gain:+.1%} ({one.basis})"
     if level is None:
-        return Check(what, INCONCLUSIVE, f"{EXHAUSTED}: look {evidence.look} is past the plan, {known}", "a planned look")
+        return Check(
+            what, INCONCLUSIVE, f"{EXHAUSTED}: look {evidence.look} is past the plan, {known}", "a planned look"
+        )
     found = f"{known}, at least {one.low(level):+.1%}"
     wanted = f"a lower bound above {bounds.margin:.1%} at level {level:.2%}"
     if one.low(level) > bounds.margin:

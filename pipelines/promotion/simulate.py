@@ -2,8 +2,8 @@
 
     python -m pipelines.promotion.simulate --runs 400
 
-Documents, prompts, looks and noise are those of the built-in pair's trial. Two tables are printed: coverage of the 95 % interval, on
-the clock alone and with replay corrected by the clock; and by true gain the share of challengers that pass at the first look,
+Documents, prompts, looks and noise are those of the built-in pair's trial. Two tables are printed: coverage of the 95 % interval,
+on the clock alone and with replay corrected by the clock; and by true gain the share of challengers that pass at the first look,
 pass at any, are refused, and stay inconclusive.
 """
 
@@ -58,8 +58,12 @@ def verdicts(world: World, true_gain: float, seed: int, bounds: Bounds) -> list[
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=200, help="simulated challengers of every row (default: %(default)s)")
-    parser.add_argument("--world", choices=WORLDS, default="usual", help="how noisy the clock is (default: %(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=200, help="simulated challengers of every row (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--world", choices=WORLDS, default="usual", help="how noisy the clock is (default: %(default)s)"
+    )
     parser.add_argument("--pair", help="whose section promotion; left out: the defaults")
     parser.add_argument("--seed", type=int, default=0)
 

@@ -15,7 +15,9 @@ from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime import Decoder
 
-Measure = Callable[[Mapping[str, Decoder], Sequence[Prompt]], tuple[Rows, Rows]]  # (decodes, rounds), interleaved by block
+Measure = Callable[
+    [Mapping[str, Decoder], Sequence[Prompt]], tuple[Rows, Rows]
+]  # (decodes, rounds), interleaved by block
 
 
 @dataclass
@@ -36,7 +38,9 @@ class BlockTiming:
         rows = Rows()
         if not prompts:
             return rows, Rows()
-        with tqdm(total=len(prompts) * len(self.settings) * self.repeats * len(arms), desc="trial", unit="decode") as bar:
+        with tqdm(
+            total=len(prompts) * len(self.settings) * self.repeats * len(arms), desc="trial", unit="decode"
+        ) as bar:
             blocks = Blocks(self.log, bar, self.max_minutes)
             harness = Harness(blocks, self.settings, self.seed, self.repeats, self.leading)
             harness.warm_up(arms, prompts[0])

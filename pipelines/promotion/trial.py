@@ -1,7 +1,7 @@
 """A challenger on trial: timed beside the champion, plain decoding and static chains, on documents that nothing was trained on.
 
-Look 1 times prompts of the test share, every further look new ones of the reserve; decodes of earlier looks are kept, so that looks
-accumulate. Arms are paired by block at every sampling setting that challenger or champion was captured at.
+Look 1 times prompts of the test share, every further look new ones of the reserve. Decodes of earlier looks are kept, so that
+looks accumulate. Arms are paired by block at every sampling setting that challenger or champion was captured at.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,7 +53,9 @@ class TrialConfig:
 
     def __post_init__(self) -> None:
         if not self.gammas or min(self.gammas) < 1:
-            raise ValueError(f"gammas must name at least one static chain, of 1 token or more, got {list(self.gammas)}.")
+            raise ValueError(
+                f"gammas must name at least one static chain, of 1 token or more, got {list(self.gammas)}."
+            )
         for name in ("test_prompts", "reserve_prompts", "repeats", "exactness_prompts", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")

@@ -60,4 +60,3 @@ def _in_turn(run: pd.Series, rounds: pd.DataFrame, profile: LatencyProfile, samp
     for context, submitted in rounds.loc[~rounds["prefill"], ["context", "submitted"]].itertuples(index=False):
         total += round_latency(profile, Shape.chain(int(submitted)), int(context), sampled)
     return float(total.seconds)
-

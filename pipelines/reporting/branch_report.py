@@ -30,9 +30,7 @@ COUNTS = ("rounds", "levels", "emitted", "rolled_back", "trimmed", "hits", "bran
 class BranchReport:
     """Builds the records of ``quality.json`` (counts) and ``timing.json`` (times); ``None`` where no such arm was measured."""
 
-    def __init__(
-        self, branches: BranchArms, replicates: int, seed: int, profile: LatencyProfile | None = None
-    ) -> None:
+    def __init__(self, branches: BranchArms, replicates: int, seed: int, profile: LatencyProfile | None = None) -> None:
         self.branches = branches
         self.profile = profile
         self.paired = PairedArms(branches.whole, replicates, seed)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipelines.reporting.bars import NUMBER, SHARE, bar_row
-from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.latency_branching import hidden_gammas
+from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.prediction_report import PredictionReport
 from predictors.latency import Latency, LatencyProfile
 from predictors.latency.soundness import noise_warning

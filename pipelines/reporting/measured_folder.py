@@ -43,7 +43,7 @@ MAIN_ARMS = (ENTROPY, HRAD, LENGTH)
 
 @dataclass(frozen=True)
 class Measured:
-    """``decodes`` of test and validation prompts, their ``rounds``, ``findings`` and ``origin`` (provenance); ``loop``: seconds in
+    """``decodes`` of test and validation prompts, their ``rounds``, ``findings``, ``origin`` (provenance); ``loop``: seconds in
     the loop and of its passes alone."""
 
     decodes: pd.DataFrame

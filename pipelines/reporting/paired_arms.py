@@ -18,7 +18,7 @@ from pipelines.reporting.statistics import UNDEFINED, Interval, PairedBootstrap
 
 
 class PairedArms:
-    """``measured`` with its arms compared. Where an arm is named, a family stands for what was chosen of it at each temperature."""
+    """``measured`` with its arms compared. A family's name stands for the arm that was chosen of it at each temperature."""
 
     def __init__(self, measured: Measured, replicates: int, seed: int) -> None:
         self.measured = measured

@@ -1,8 +1,8 @@
 """What would be released: the fastest decoder found at every sampling setting, and the gate's verdict on bundles.
 
-    tuned      the winner by replay and clock, scored on test prompts over the static chain that was fastest on validation prompts,
-               unless it is that chain, and over plain decoding; intervals by jackknife over documents (`pipelines.evidence`)
-    verdicts   what the gate says of each bundle: gains over all rivals, guardrails, and the smallest gain that would pass
+tuned      the winner by replay and clock, scored on test prompts over the static chain that was fastest on validation prompts,
+           unless it is that chain, and over plain decoding; intervals by jackknife over documents (`pipelines.evidence`)
+verdicts   what the gate says of each bundle: gains over all rivals, guardrails, and the smallest gain that would pass
 """
 
 import math
@@ -58,7 +58,6 @@ class ReleaseReport:
         }
 
 
-
 def _judged(name: str, record: dict[str, Any]) -> dict[str, Any]:
     """A verdict, the gains that it rests on, and its five lines."""
     evidence = record["evidence"]
@@ -78,7 +77,6 @@ def _judged(name: str, record: dict[str, Any]) -> dict[str, Any]:
         "slices": evidence["slices"],
         "smallest_gain": record["smallest_gain"],
     }
-
 
 
 def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:

@@ -127,9 +127,7 @@ class SelfDraftingReport:
     def _over_others(self, temperature: float, arm: str, slice_: str | None = None) -> dict[str, Interval | None]:
         """An arm over each of `BASES`; ``None`` for itself and for one that was not timed."""
         timed = set(self._arms(temperature)) - {arm}
-        return {
-            base: self.paired.ratio(arm, base, [temperature], slice_) if base in timed else None for base in BASES
-        }
+        return {base: self.paired.ratio(arm, base, [temperature], slice_) if base in timed else None for base in BASES}
 
     def _upkeep(self, temperature: float, arm: str) -> Interval:
         rows = self.paired.rows(arm, [temperature])
@@ -187,4 +185,3 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
                 f"{row['setting']}: the pair's best static chain ({row['best']}) reaches {times(chain['speedup'])}."
             )
     return found
-

@@ -80,9 +80,7 @@ class StoppingReport:
         speeds = {arm: self.paired.ratio(arm, PLAIN, [temperature])["value"] or 0.0 for arm in chains}
         hindsight = max(chains, key=speeds.__getitem__)
         shown = [
-            arm
-            for arm in timed
-            if not chosen_only or families[arm] not in TUNED or arm == best.get(families[arm])
+            arm for arm in timed if not chosen_only or families[arm] not in TUNED or arm == best.get(families[arm])
         ]
         shown.sort(key=lambda arm: SHOWN.index(families[arm]))
         arms = [self._arm(temperature, arm, families[arm], hindsight) for arm in shown]

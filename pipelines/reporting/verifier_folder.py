@@ -1,7 +1,7 @@
 """A finished comparison of verification rules on one device as the reports read it: exact expectations, and timed decodes.
 
-Decodes are those of the measurement whose arms are a shape of the comparison and a rule, ``SHAPE RULE`` of family ``FAMILY RULE``;
-a static chain verified by block is the arm ``chain-γ`` itself.
+Its decodes are those of the measurement's arms ``SHAPE RULE``, of families ``FAMILY RULE``; a static chain verified by block is
+the arm ``chain-γ`` itself.
 """
 
 import json
@@ -101,7 +101,9 @@ def read_comparison(folder: Path, measured: Measured) -> VerifierComparison | No
     timed = _timed(measured.decodes, roots)
     decoding = timed[timed["split"] == TEST]
     if decoding.empty:
-        raise ValueError(f"no arm of {folder} was timed: give section measure an arm SHAPE RULE for each of its shapes.")
+        raise ValueError(
+            f"no arm of {folder} was timed: give section measure an arm SHAPE RULE for each of its shapes."
+        )
     record = json.loads((folder / CHOICES).read_text())
     choices = {(BLOCK_EFFICIENCY, c["setting"], c["family"], c["verifier"]): c["drafter"] for c in record["choices"]}
     choices |= _fastest(measured.findings["choices"], timed)

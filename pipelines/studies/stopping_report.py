@@ -47,7 +47,9 @@ def introduction(timing: dict[str, Any], origin: dict[str, Any]) -> str:
     capped = " The time cap ended the study early." if timing["capped"] else ""
     below = ""
     if timing["beta"] is not None:
-        below = f" A fork with a model's name ends where every chain's predicted acceptance is below {timing['beta']:g}."
+        below = (
+            f" A fork with a model's name ends where every chain's predicted acceptance is below {timing['beta']:g}."
+        )
     return (
         f"{timing['prompts']} test prompts; two arms are compared on what both decoded. α is the share of drafted "
         "levels that was accepted. Brackets are 95 % bootstrap intervals over documents; the best static chain was chosen on "

@@ -1,6 +1,6 @@
 """A drafted chain given the text that comes out: token by token, whatever stops the drafting.
 
-A chain x_1 x_2 … is drawn from q and verified against p, and y_1 y_2 … is the text after the round's start. P_t is the weight that
+A chain x_1 x_2 … is drawn from q and verified against p; y_1 y_2 … is the text after the round's start. P_t is the weight that
 the verifier gives the drafted prefix x_1..t (`runtime.verification.chain`; specification of verification, section 2):
 
     block        P_0 = 1,  P_t = min(1, P_{t-1} p(x_t | x_<t) / q(x_t | x_<t))

@@ -33,7 +33,9 @@ def plan(decoder: Decoder, text: GivenText, seed: int, uniforms: Uniforms | None
         If the decoder cannot be led (`why_not_led`), or the text was recorded with other probabilities.
     """
     if reason := why_not_led(decoder, text.settings):
-        raise ValueError(f"{type(decoder).__name__} cannot be led along a text: {reason}. Let it decode a text of its own.")
+        raise ValueError(
+            f"{type(decoder).__name__} cannot be led along a text: {reason}. Let it decode a text of its own."
+        )
     if text.settings.greedy:
         return Tape(text.tokens, seed, rounds=None)
     tape, generation = led(decoder, text, seed, PositionLuck(uniforms or seeded_uniforms(seed)), tails)

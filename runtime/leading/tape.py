@@ -35,7 +35,7 @@ class LedRound:
 
 @dataclass(frozen=True)
 class Tape:
-    """A planned decode that emits ``tokens``. ``rounds`` are those after the prefill; ``None`` at temperature 0, where nothing is led."""
+    """A planned decode that emits ``tokens``, and its ``rounds`` after the prefill: ``None`` where none is led."""
 
     tokens: tuple[int, ...]
     seed: int
@@ -76,7 +76,9 @@ class TapeChance:
         """The stream of one purpose."""
         streams = {"draft": self._draft, "verify": self._verify}
         if purpose not in streams:
-            raise OffTapeError(f"a tape holds draws for draft and verify, not for {purpose!r}: this loop cannot be led.")
+            raise OffTapeError(
+                f"a tape holds draws for draft and verify, not for {purpose!r}: this loop cannot be led."
+            )
         return streams[purpose]
 
     @property
@@ -84,9 +86,7 @@ class TapeChance:
         """Tokens that the tape holds up to the end of the round in flight."""
         number = (self._verify.taken - 1) // 2  # the prefill takes one verdict, every round two
         if number >= len(self._ends):
-            raise OffTapeError(
-                f"the decoder begins round {number + 1}, and {len(self._ends)} were planned. {REMEDY}"
-            )
+            raise OffTapeError(f"the decoder begins round {number + 1}, and {len(self._ends)} were planned. {REMEDY}")
         return self._ends[number] if number >= 0 else 0
 
     def _require_planned_draft(self) -> None:
@@ -106,9 +106,7 @@ class TapeChance:
 class TapeStream:
     """`Chance` that gives ``answers`` in order; ``check`` raises where they are not meant."""
 
-    def __init__(
-        self, answers: Sequence[int], numbers: Sequence[float], seed: int, check: Callable[[], None]
-    ) -> None:
+    def __init__(self, answers: Sequence[int], numbers: Sequence[float], seed: int, check: Callable[[], None]) -> None:
         self.taken = 0
         self._answers = torch.tensor(answers, dtype=torch.int64)
         self._numbers = torch.tensor(numbers, dtype=torch.float64)

@@ -73,7 +73,7 @@ def interval(value: float) -> dict:
 def decodes(
     speed: dict[str, float] = SPEED, noise: float = 0.05, temperatures: Iterable[float] = (0.0, 1.0)
 ) -> list[dict]:
-    """Rows of every arm on all of six prompts, whose pace differs fourfold, and tenfold between repeats."""
+    """Rows of every arm on all of six prompts, whose pace differs fourfold."""
     generator = np.random.default_rng(0)
     rows = []
     for index in range(6):
@@ -83,9 +83,15 @@ def decodes(
             pace = generator.uniform(0.5, 2.0)  # what a prompt does to all arms
             for repeat in range(2):
                 block = f"test/p{index}/T={temperature:g}/{repeat}"
-                where = {"temperature": temperature, **UNFILTERED, "repeat": repeat, "block": block, "seed": 2 * index + repeat}
+                where = {
+                    "temperature": temperature,
+                    **UNFILTERED,
+                    "repeat": repeat,
+                    "block": block,
+                    "seed": 2 * index + repeat,
+                }
                 for order, (arm, rate) in enumerate(speed.items()):
-                    seconds = 60 / rate * pace * (1 + noise * generator.uniform()) * (1 + 9 * repeat)
+                    seconds = 60 / rate * pace * (1 + noise * generator.uniform()) * (1 + 0.1 * repeat)
                     row = {**place, **where, "arm": arm, "family": family_of(arm), "order": order, "virtual": False}
                     row |= {"tokens": 60, "seconds": seconds, "output": [1, 2]}
                     rows.append(row if arm.startswith("hf") else row | counts_of(arm, seconds))
@@ -104,8 +110,11 @@ def counts_of(arm: str, seconds: float) -> dict:
         "accepted_histogram": [10, 10, 10] if drafted else [30],
         "uncut_histogram": [9, 8, 7, 4, 2, 1, 1][: 1 + (chain_gamma(arm) or 3)] if drafted else [30],
         **{f"seconds_{phase}": seconds / 5 for phase in PHASES},
-        **{"seconds_wait": 0.0, "overlapped": 0.0, "seconds_rounds": seconds},
-        **{"seconds_steady": 0.0, "seconds_steady_wait": 0.0},
+        "seconds_wait": 0.0,
+        "overlapped": 0.0,
+        "seconds_rounds": seconds,
+        "seconds_steady": 0.0,
+        "seconds_steady_wait": 0.0,
     }
 
 

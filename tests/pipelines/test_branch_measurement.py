@@ -7,8 +7,9 @@ from time import perf_counter
 import pytest
 
 from pipelines.measuring.arms import Run
+from pipelines.measuring.decode_rows import measured, rounds_of
 from pipelines.measuring.names import BRANCH_PRESETS, BranchArm, branch_arm
-from pipelines.measuring.tables import DECODES, ROUNDS, measured, read_decodes, rounds_of, write_decodes
+from pipelines.measuring.tables import DECODES, ROUNDS, read_decodes, write_decodes
 from pipelines.measuring.timelines import MAX_TOKENS, record_timelines
 from pipelines.measuring.timelines import rounds_of as drawn_rounds
 from predictors.rounds import LANES, PHASES, RoundRecord, Span, block_efficiency

@@ -142,10 +142,7 @@ def test_predictions_are_shown_beside_plain_decodings(tmp_path, monkeypatch):
             "specbranch-8": pytest.approx([0.75, 1][name.endswith("plain")]),
             "pearl-4": pytest.approx([0.5, 2 / 3][name.endswith("plain")]),
         }
-    assert (
-        BranchReport(branches, 50, 0).timing()["temperatures"][0]["arms"]["pearl-4"]["of_prediction"]
-        is None
-    )
+    assert BranchReport(branches, 50, 0).timing()["temperatures"][0]["arms"]["pearl-4"]["of_prediction"] is None
 
 
 def test_sentences_name_clock_baselines_and_outcome(tmp_path):

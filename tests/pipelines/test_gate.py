@@ -140,7 +140,9 @@ def test_the_last_look_refuses_if_it_would_have_shown_the_promised_gain():
 
 def test_the_verdict_says_what_it_could_have_shown():
     verdict = judge(change(**gains(0.03, 0.02)), Bounds())
-    assert verdict.smallest_gain == pytest.approx(0.0643, abs=0.001) and verdict.documents_needed == pytest.approx(178, abs=5)
+    assert verdict.smallest_gain == pytest.approx(0.0643, abs=0.001) and verdict.documents_needed == pytest.approx(
+        178, abs=5
+    )
     assert judge(change(**gains(-0.01, 0.03)), Bounds()).documents_needed is None
     assert verdict.static_slices == ("tables",) and (verdict.look, verdict.looks, verdict.documents_left) == (1, 3, 30)
 

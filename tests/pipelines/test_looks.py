@@ -1,6 +1,7 @@
 """Levels of looks against published boundaries, a multivariate normal, and a plan that spends nothing; power by hand."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from scipy.stats import multivariate_normal, norm
 from pipelines.evidence.estimate import Estimate
 from pipelines.evidence.looks import crossing, levels, spent
 from pipelines.evidence.power import detectable, documents_needed
+from pipelines.promotion.bounds import Bounds
 
 PLAN = (0.5, 0.75, 1.0)
 
@@ -31,7 +33,9 @@ def test_all_looks_together_err_as_often_as_planned():
 
 
 def test_one_look_has_all_of_it():
-    assert levels(0.025, (1.0,)) == pytest.approx((0.025,)) and levels(0.025, PLAN)[0] == pytest.approx(spent(0.025, 0.5))
+    assert levels(0.025, (1.0,)) == pytest.approx((0.025,)) and levels(0.025, PLAN)[0] == pytest.approx(
+        spent(0.025, 0.5)
+    )
 
 
 def test_crossing_with_a_drift_is_power():
@@ -60,3 +64,19 @@ def test_documents_needed():
     wanted = (norm.isf(0.0155) + norm.isf(0.2)) * 0.02 / 0.04
     assert documents_needed(one, 0.0155, 0.0, 0.8) == math.ceil(40 * wanted**2)
     assert documents_needed(Estimate(-0.01, 0.02, 9.0, 40, 60), 0.0155, 0.0, 0.8) is None
+
+
+def test_documented_levels_are_those_of_the_default_plan():
+    """docs/release.md: share of the plan, error spent so far and level, in percent."""
+    text = (Path(__file__).parents[2] / "docs" / "release.md").read_text()
+    rows = [
+        [cell.strip(" %") for cell in line.split("|")[3:6]]
+        for line in text.splitlines()
+        if line[:4] in ("| 1 ", "| 2 ", "| 3 ")
+    ]
+    bounds = Bounds()
+    made = [
+        [100 * share, 100 * spent(bounds.alpha, share), 100 * bounds.level(look)]
+        for look, share in enumerate(bounds.looks, 1)
+    ]
+    np.testing.assert_allclose(np.array(rows, dtype=float), made, atol=0.006)

@@ -35,8 +35,8 @@ ARMS = [
         **{"name": "pearl-{gamma}", "family": "pearl", "choose": True, "concurrent": True, "each": {"gamma": [1, 2]}},
         "decoder": {"preset": "pearl", "gamma": "{gamma}", "overlap": "none"},
     },
-    {"name": "hrad", "family": "learned", "bundle": "hrad"},
-    {"name": "specbranch-2", "family": "specbranch", "bundle": "specbranch", "options": {"overlap": "none"}},
+    {"name": "hrad", "family": "learned", "always": True, "bundle": "hrad"},
+    {"name": "specbranch-2", "family": "specbranch", "always": True, "bundle": "specbranch", "options": {"overlap": "none"}},
 ]
 PARAMETERS = {
     "arms": ARMS,
@@ -126,7 +126,7 @@ def test_led_arms_of_a_block_emit_one_text(decodes):
     led = decodes[decodes["led"]]
     assert set(led["temperature"]) == {1.0} and {"autoregressive", "chain-1", "chain-2"} <= set(led["arm"])
     assert set(led.groupby("block")["output"].agg(lambda texts: len({tuple(text) for text in texts}))) == {1}
-    assert not led["arm"].str.contains("pearl|hf").any()
+    assert not led["arm"].str.contains("^(?:pearl|hf_|specbranch)").any()
 
 
 def test_probes_and_origin_stand_beside_the_tables(stage, decodes, findings):

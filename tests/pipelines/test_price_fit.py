@@ -76,19 +76,30 @@ def rounds_of(arm, block, factor, question=0.0):
     parts = RoundParts(PROFILED, sampled=False)
     shared = {"arm": arm, "block": block, "temperature": 0.0, "overlapped": 0.0, "asked": 0}
     prefill = parts.prefill(16, drafts=True)[0] * factor
-    rows = [shared | {"prefill": True, "context": 0, "passes": 0, "submitted": 0, "nodes": 0, "seconds_target": prefill / 2}]
+    rows = [
+        shared | {"prefill": True, "context": 0, "passes": 0, "submitted": 0, "nodes": 0, "seconds_target": prefill / 2}
+    ]
     rows[0] |= {"seconds_draft": prefill / 2, "seconds_verify": 0.0, "seconds_controller": 0.0}
     for context in (40, 45):
         made = dict(zip(COMPONENTS, parts.round(context, 3, 3, 1, question) * factor, strict=True))
         seconds = {"seconds_draft": made["draft"], "seconds_target": made["target-4"], "seconds_verify": made["verify"]}
-        shape = {"prefill": False, "context": context, "passes": 3, "submitted": 3, "nodes": 3, "asked": int(question > 0)}
+        shape = {
+            "prefill": False,
+            "context": context,
+            "passes": 3,
+            "submitted": 3,
+            "nodes": 3,
+            "asked": int(question > 0),
+        }
         rows.append(shared | shape | seconds | {"seconds_controller": made["question"]})
     return rows
 
 
 def test_cells_come_from_rounds():
     """Every phase took 1.1 times what the profile says, and each of two rounds 2 ms between its phases."""
-    rounds = rounds_of("chain-3", "p/0", 1.1) + rounds_of("stop", "p/0", 1.1, question=1e-4) + rounds_of("x", "q/0", 1.1)
+    rounds = (
+        rounds_of("chain-3", "p/0", 1.1) + rounds_of("stop", "p/0", 1.1, question=1e-4) + rounds_of("x", "q/0", 1.1)
+    )
     decodes = []
     for arm, block in (("chain-3", "p/0"), ("stop", "p/0"), ("x", "q/0")):
         own = [row for row in rounds if (row["arm"], row["block"]) == (arm, block)]

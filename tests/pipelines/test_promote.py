@@ -67,14 +67,19 @@ def test_promote_refuse_force_and_roll_back(released, capsys):
     with pytest.raises(SystemExit, match=r"version 2 is refused: .*gain over champion: \+0\.0%"):
         command(capsys, "promote", "--evidence", challenge(released, "b", **worse))
     record = json.loads((Path("data") / "p" / "promotion" / "hrad-2" / VERDICT).read_text())
-    assert record["verdict"] == "refused" and Bounds(**record["bounds"] | {"looks": tuple(record["bounds"]["looks"])}) == Bounds()
+    assert (
+        record["verdict"] == "refused"
+        and Bounds(**record["bounds"] | {"looks": tuple(record["bounds"]["looks"])}) == Bounds()
+    )
     kept = json.loads(released.get_model_version(NAME, "2").tags[VERDICT_TAG])
     assert kept["verdict"] == "refused" and kept["evidence_sha256"] == record["evidence_sha256"]
     status = command(capsys, "status")
     assert "champion version 1 (aaaaaaaaaaaa), challenger version 2 (bbbbbbbbbbbb), refused at look 1 of 3" in status
 
     again = challenge(released, "b", **worse)
-    with pytest.raises(SystemExit, match=r"dry run: would be refused: .*gain over champion.*; nothing was changed") as refusal:
+    with pytest.raises(
+        SystemExit, match=r"dry run: would be refused: .*gain over champion.*; nothing was changed"
+    ) as refusal:
         command(capsys, "promote", "--dry-run", "--evidence", again)
     assert isinstance(refusal.value.code, str), "exit code 1"
     assert "would pass, forced" in command(capsys, "promote", "--dry-run", "--force", "an outage", "--evidence", again)
@@ -110,7 +115,9 @@ def test_an_inconclusive_look_stays_open_until_documents_are_exhausted(released,
     with pytest.raises(SystemExit, match="look 1 was taken already, by other evidence"):
         command(capsys, "promote", "--evidence", challenge(released, "a"))
     with pytest.raises(SystemExit, match="documents exhausted"):
-        command(capsys, "promote", "--evidence", challenge(released, "a", look=2, documents_left=0, **gains(0.03, 0.03)))
+        command(
+            capsys, "promote", "--evidence", challenge(released, "a", look=2, documents_left=0, **gains(0.03, 0.03))
+        )
     assert "version 1 is champion" in command(capsys, "promote", "--evidence", challenge(released, "a", look=3))
     assert [one["verdict"] for one in champions.verdicts("1")] == ["inconclusive", "inconclusive", "passed"]
 
@@ -127,7 +134,6 @@ def test_only_what_was_measured_counts_as_a_look():
         require_new({"look": 1, "evidence_sha256": "y"}, [open_look])
     with pytest.raises(ValueError, match="was refused at look 1"):
         next_look([{"passed": False, "checks": []}], NAME, "1")
-
 
 
 def test_evidence_must_be_on_the_challenger_and_over_the_champion(released, capsys):

@@ -40,7 +40,9 @@ ALONE = [
     {"name": "progressive_tree-paper", "family": "given", "decoder": WAYS[1]},
     {"name": "hf_generate", "family": "hugging_face", "hugging_face": "generate"},
     {
-        **{"name": "hf_prompt_lookup", "family": "hugging_face", "hugging_face": "prompt_lookup"},
+        "name": "hf_prompt_lookup",
+        "family": "hugging_face",
+        "hugging_face": "prompt_lookup",
         "options": {"prompt_lookup_num_tokens": 3},
     },
 ]
@@ -177,4 +179,3 @@ def test_a_model_alone_can_be_measured(folder, tmp_path):
     (row,) = SelfDraftingReport(measured, {}, replicates=20, seed=0).timing()["settings"]
     assert row["best"] is None and all(arm["gain"] is None for arm in row["arms"])
     assert len(sentences({}, {"settings": [row]})) == 1
-

@@ -25,21 +25,31 @@ PAPER = {"kind": "early_stop", "threshold": 0.4, "bundle": "{bundles}/{model}"}
 ARMS = [
     {"name": "autoregressive", "family": "plain", "always": True, "decoder": {"method": "autoregressive"}},
     {
-        **{"name": "chain-{gamma}", "family": "chain", "always": True, "choose": True, "each": {"gamma": [1, 3]}},
+        "name": "chain-{gamma}",
+        "family": "chain",
+        "always": True,
+        "choose": True,
+        "each": {"gamma": [1, 3]},
         "decoder": CHAINED | {"drafter": {"kind": "chain", "gamma": "{gamma}"}},
     },
     {
-        **{"name": "confidence-0.05", "family": "confidence", "choose": True},
+        "name": "confidence-0.05",
+        "family": "confidence",
+        "choose": True,
         "decoder": CHAINED | {"controller": {"kind": "confidence", "epsilon": 0.05}},
     },
     {
-        **{"name": "{rule}", "family": "rule", "each": {"rule": ["entropy", "roc", "ema"]}},
+        "name": "{rule}",
+        "family": "rule",
+        "each": {"rule": ["entropy", "roc", "ema"]},
         "decoder": CHAINED | {"controller": {"kind": "{rule}"}},
     },
     {"name": "{model}", "family": "rule", "each": {"model": list(STOPPERS)}, "bundle": "{model}"},
     {"name": "fork-3.2", "family": "fork", "choose": True, "decoder": FORK},
     {
-        **{"name": "fork-3.2 {model}", "family": "dynamic fork", "each": {"model": list(EARLY_STOPS)}},
+        "name": "fork-3.2 {model}",
+        "family": "dynamic fork",
+        "each": {"model": list(EARLY_STOPS)},
         "decoder": FORK | {"controller": PAPER},
     },
 ]
@@ -56,8 +66,16 @@ PARAMETERS = {
         "calibrate": {"bootstrap_replicates": 20},
     },
     "measure": {
-        **{"arms": ARMS, "validation_prompts": 2, "test_prompts": 3, "group": 20, "max_new_tokens": 12, "threads": 1},
-        **{"led": False, "loop_prompts": 0, "exactness_prompts": 0, "timelines": False},
+        "arms": ARMS,
+        "validation_prompts": 2,
+        "test_prompts": 3,
+        "group": 20,
+        "max_new_tokens": 12,
+        "threads": 1,
+        "led": False,
+        "loop_prompts": 0,
+        "exactness_prompts": 0,
+        "timelines": False,
     },
 }
 

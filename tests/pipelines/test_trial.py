@@ -113,7 +113,9 @@ def test_every_look_opens_new_documents(tmp_path):
     assert [len(one.prompts) for one in looks] == [4, 7, 10] and [one.documents_left for one in looks] == [3, 2, 1]
     assert looks[1].prompts[:4] == looks[0].prompts and looks[0].documents == ("test-document-0", "test-document-1")
     assert trial.Look.of(4, tmp_path, config).documents_left == 0
-    with pytest.raises(ValueError, match="look 5 finds no new document among 8 prompts of the reserve: documents exhausted"):
+    with pytest.raises(
+        ValueError, match="look 5 finds no new document among 8 prompts of the reserve: documents exhausted"
+    ):
         trial.Look.of(5, tmp_path, config)
     with pytest.raises(ValueError, match="look 2 finds no new document"):
         trial.Look.of(2, tmp_path, trial.TrialConfig(test_prompts=4, reserve_prompts=2))
@@ -243,7 +245,10 @@ def test_looks_accumulate(tmp_path):
 def test_a_bundle_that_the_measured_table_has_is_not_timed_again(tmp_path, monkeypatch):
     args, pair = bench(tmp_path)
     bundle = random_bundle(tmp_path / "hrad", pair, temperatures=(0.0,))
-    rows = [row | {"arm": "hrad"} if row["arm"] == "challenger" else row for row in decodes(lambda arm, *_: RATES.get(arm, 12.0))]
+    rows = [
+        row | {"arm": "hrad"} if row["arm"] == "challenger" else row
+        for row in decodes(lambda arm, *_: RATES.get(arm, 12.0))
+    ]
     args.measured = tmp_path / "measured"
     (args.measured / "toy-1c").mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows), args.measured / "toy-1c" / DECODES)
@@ -254,7 +259,6 @@ def test_a_bundle_that_the_measured_table_has_is_not_timed_again(tmp_path, monke
     assert evidence.gains["chain-4"].gain == pytest.approx(0.2, abs=0.001) and evidence.documents == tuple("abcde")
     write_json(args.measured / "toy-1c" / PROVENANCE, {"bundles": {"hrad": "another"}})
     assert set(quietly(attempt, args, "hrad", {CHALLENGER: bundle}).gains) == {"autoregressive", "chain-1", "chain-2"}
-
 
 
 LOSSY = {"method": "speculative", "verifier": "hsd_as_published", "lossy": True}
@@ -315,7 +319,6 @@ def test_the_stage_leaves_evidence_that_promote_reads(tmp_path):
     assert {row["arm"] for row in timed} == {"challenger", "chain-1", "chain-2", "autoregressive"}
 
 
-
 def test_a_decoder_of_other_text_is_not_exact(tried, monkeypatch):
     pair, bundles = tried
     wrong = lambda decoder, budget: lambda prompt, settings, seed: Run([0, 1, 2], None)  # noqa: E731
@@ -328,4 +331,3 @@ def test_bad_parameters_are_named():
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             trial.TrialConfig(**{name: value})
-

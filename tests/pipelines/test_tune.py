@@ -2,12 +2,13 @@
 
 import json
 import warnings
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import yaml
 
-from pipelines import tune
+from pipelines import measure, tune
 from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE
 from pipelines.measuring.replay.names import POLICIES
 from pipelines.measuring.tables import read_decodes, read_rounds
@@ -28,6 +29,8 @@ def chain(gamma):
     return {"decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}}}
 
 
+CHAINS = (("chain-1", 1), ("chain-3", 3))
+PLAIN_ARM = {"name": PLAIN, "family": "plain", "always": True, "decoder": {"method": PLAIN}}
 SERVED = {"chain-1": chain(1), "chain-3": chain(3), "entropy": chain(2), "hrad": {"bundle": "hrad"}}
 
 
@@ -99,19 +102,28 @@ def test_what_was_not_replayed_is_refused(replayed, tmp_path):
         candidates(tmp_path / "nowhere", replayed / "guessers", replayed / "selectors", "T=0")
 
 
-def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def stage(replayed, tmp_path, monkeypatch):
+    """The stage's arguments, on tiny models: bundle hrad is a candidate, and is chosen wherever it can be."""
     args = toy_bench(tmp_path, "unused", {})
-    section = {
+    section = {"temperatures": [0.0], "candidates": 3, "validation_prompts": 3, "test_prompts": 4, "threads": 1}
+    arms = [{"name": name, "family": "chain", "always": True, "choose": True, **chain(gamma)} for name, gamma in CHAINS]
+    arms += [PLAIN_ARM, {"name": "hrad", "family": "learned", "bundle": "hrad"}]
+    measuring = {
+        "arms": arms,
         "temperatures": [0.0],
-        "candidates": 3,
-        "validation_prompts": 3,
+        "validation_prompts": 4,
         "test_prompts": 4,
         "threads": 1,
+        "led": False,
     }
-    section |= {"max_new_tokens": 8}
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"tune": section}}}))
-    pair = ModelPair.load(target=str(tmp_path / "pair" / "target"), draft=str(tmp_path / "pair" / "draft"))
-    random_bundle(tmp_path / "bundles" / "hrad", pair)
+    measuring |= {"max_new_tokens": 8, "loop_prompts": 0, "exactness_prompts": 0, "timelines": False}
+    sections = {"tune": section | {"max_new_tokens": 8}, "measure": measuring}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": sections}}))
+    args.pair_of_models = ModelPair.load(
+        target=str(tmp_path / "pair" / "target"), draft=str(tmp_path / "pair" / "draft")
+    )
+    random_bundle(tmp_path / "bundles" / "hrad", args.pair_of_models)
     table = pd.read_parquet(tmp_path / "replay" / "replay.parquet")
     table.loc[table["drafter"] == "entropy", "drafter"] = "hrad"
     table.to_parquet(tmp_path / "replay" / "replay.parquet")
@@ -119,25 +131,55 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch, c
     (tmp_path / "replay").mkdir()
     (tmp_path / "toy-1c").rename(tmp_path / "replay" / "toy-1c")
     (tmp_path / "guessers" / "lookahead.json").unlink()
+    known = {"hrad": bundle_hash(tmp_path / "bundles" / "hrad")}
+    write_json(
+        tmp_path / "replay" / "toy-1c" / "provenance.json", {"bundles_sha256": known, "noise": "toy-1c was noisy"}
+    )
     args.data, args.bundles, args.bundle = tmp_path, tmp_path / "bundles", tmp_path / "bundles" / "auto"
     args.replay, args.guessers, args.output = tmp_path / "replay", tmp_path / "guessers", tmp_path / "tuning"
     args.selectors, args.positions = tmp_path / "selectors", tmp_path / "positions"
     args.measured = tmp_path / "measured"
-    monkeypatch.setattr(study_module, "fastest", lambda some, *_: next((one for one in some if one.name == "hrad"), some[0]))
-    provenance = tmp_path / "replay" / "toy-1c" / "provenance.json"
-    write_json(provenance, {"bundles_sha256": {"hrad": "another"}})
-    with pytest.raises(ValueError, match="hrad: other content than was replayed"):
-        tune.run(args)
-    known = {"hrad": bundle_hash(tmp_path / "bundles" / "hrad")}
-    write_json(provenance, {"bundles_sha256": known, "noise": "toy-1c was noisy"})
+    monkeypatch.setattr(
+        study_module, "fastest", lambda some, *_: next((one for one in some if one.name == "hrad"), some[0])
+    )
+    return args
+
+
+def run(args):
+    """Run the stage; its one choice and what it timed itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tune.run(args)
-    (choice,) = json.loads((tmp_path / "tuning" / "toy-1c" / CHOICES).read_text())
+    (choice,) = json.loads((args.output / "toy-1c" / CHOICES).read_text())
+    return choice, pd.DataFrame(read_decodes(args.output / "toy-1c" / DECODES_FILE))
+
+
+def test_bundles_that_changed_since_they_were_replayed_are_refused(stage):
+    write_json(stage.replay / "toy-1c" / "provenance.json", {"bundles_sha256": {"hrad": "another"}})
+    with pytest.raises(ValueError, match="hrad: other content than was replayed"):
+        tune.run(stage)
+
+
+def test_what_stage_measure_has_timed_is_not_timed_again(stage):
+    measuring = SimpleNamespace(**{**vars(stage), "output": stage.measured, "section": "measure"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        measure.run(measuring)
+    choice, timed = run(stage)
+    assert set(timed["arm"]) == {"hrad", choice["static"], PLAIN} and set(timed["split"]) == {"validation"}
+    considered = {one["name"]: one["speedup"] for one in choice["candidates"]}
+    assert [considered[name]["documents"] for name, _ in CHAINS] == [2, 2]
+    assert choice["winner"] == "hrad" and {one["prompts"] for one in choice["score"].values()} == {4}
+
+
+def test_the_bundle_decodes_as_its_winners_do(stage, capsys):
+    tmp_path = stage.data
+    choice, timed = run(stage)
     assert choice["winner"] == "hrad" and choice["static"] in ("chain-1", "chain-3")
     assert "warning: toy-1c was noisy" in capsys.readouterr().err
-    timed = pd.DataFrame(read_decodes(tmp_path / "tuning" / "toy-1c" / DECODES_FILE))
-    assert set(timed[timed["split"] == "test"]["arm"]) == {"hrad", choice["static"], PLAIN} == {"hrad", *choice["score"]}
+    assert (
+        set(timed[timed["split"] == "test"]["arm"]) == {"hrad", choice["static"], PLAIN} == {"hrad", *choice["score"]}
+    )
     assert set(timed[timed["split"] == "validation"]["arm"]) == {"hrad", "chain-1", "chain-3", PLAIN}
     assert all(one["prompts"] == 4 for one in choice["score"].values())
     assert {row["arm"] for row in read_rounds(tmp_path / "tuning" / "toy-1c" / ROUNDS_FILE)} == set(timed["arm"])
@@ -146,7 +188,7 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch, c
     assert card["serving"]["target"] == {"dtype": "float32", "forward": "compact", "config_hash": None}
     assert card["reference"] == {"settings": {}, "missing": f"T=0: {OLD}"}
     texts = [
-        load_decoder(tmp_path / "bundles" / folder, pair).generate(
+        load_decoder(tmp_path / "bundles" / folder, stage.pair_of_models).generate(
             [1, 2, 3], max_new_tokens=12, randomness=Randomness(0)
         )
         for folder in ("auto", "hrad")
@@ -156,6 +198,12 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch, c
 
 
 def test_bad_parameters_are_named():
-    for name, value in (("candidates", 0), ("test_prompts", 0), ("tie", -0.1), ("replay_error", 0.0), ("temperatures", ())):
+    for name, value in (
+        ("candidates", 0),
+        ("test_prompts", 0),
+        ("tie", -0.1),
+        ("replay_error", 0.0),
+        ("temperatures", ()),
+    ):
         with pytest.raises(ValueError, match=name):
             TuneConfig(**{name: value})

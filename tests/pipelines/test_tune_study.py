@@ -36,9 +36,15 @@ def measured(rates, split="validation", settings=GREEDY, prompts=PROMPTS):
     """What stage ``measure`` left: every arm of ``rates`` on every prompt of a split."""
     rows = [
         {
-            **{"arm": name, "prompt": prompt.id, "document": prompt.document, "slice": prompt.slice, "split": split},
+            "arm": name,
+            "prompt": prompt.id,
+            "document": prompt.document,
+            "slice": prompt.slice,
+            "split": split,
             **asdict(settings),
-            **{"block": f"{split}/{prompt.id}/{settings.name}/0", "tokens": 10, "seconds": 10 / rate},
+            "block": f"{split}/{prompt.id}/{settings.name}/0",
+            "tokens": 10,
+            "seconds": 10 / rate,
         }
         for name, rate in rates.items()
         for prompt in prompts[split]
@@ -86,7 +92,7 @@ def tuning(monkeypatch, tmp_path):
     return study, decoded
 
 
-TEST_TOKENS = {tuple([99, *prompt.tokens]) for prompt in PROMPTS["test"]}
+TEST_TOKENS = {(99, *prompt.tokens) for prompt in PROMPTS["test"]}
 PROMPTS["test"] = [type(one)(**{**vars(one), "tokens": [99, *one.tokens]}) for one in PROMPTS["test"]]
 
 

@@ -38,9 +38,17 @@ TIMED = [arm.name for arm in ARMS]
 def decodes(names, split="validation", settings=GREEDY, prompts=4):
     return [
         {
-            **{"arm": name, "prompt": f"{split}-{n}", "document": f"{split}-{n}", "slice": "code", "split": split},
+            "arm": name,
+            "prompt": f"{split}-{n}",
+            "document": f"{split}-{n}",
+            "slice": "code",
+            "split": split,
             **asdict(settings),
-            **{"block": f"{split}/{n}/{settings.name}", "repeat": 0, "tokens": 10, "seconds": 1.0, "output": [1]},
+            "block": f"{split}/{n}/{settings.name}",
+            "repeat": 0,
+            "tokens": 10,
+            "seconds": 1.0,
+            "output": [1],
         }
         for name in names
         for n in range(prompts)

@@ -50,11 +50,13 @@ class WatchingSession(Session):
         return self.log[-1] == self.controller.stops_after
 
 
-FIXED = {}
-BY_DISTRIBUTION = {"confidence": 0.5}
-BY_TOKEN = {"stops_after": 1}
-BY_REJECTED = {"recalls": True}
-ALL = [FIXED, BY_DISTRIBUTION, BY_TOKEN, BY_REJECTED, {**BY_DISTRIBUTION, **BY_TOKEN, **BY_REJECTED}]
+CONTROLLERS = {
+    "fixed": {},
+    "by_distribution": {"confidence": 0.5},
+    "by_token": {"stops_after": 1},
+    "by_rejected": {"recalls": True},
+    "all": {"confidence": 0.5, "stops_after": 1, "recalls": True},
+}
 
 
 def toy_pair(seed=1, eos=(), **options):
@@ -63,8 +65,8 @@ def toy_pair(seed=1, eos=(), **options):
     return pair
 
 
-def chain_decoder(pair, verifier, controller=FIXED, gamma=2, **drafter):
-    return SequentialDecoder(pair, ChainConfig(gamma, **drafter), VERIFIERS[verifier], Watching(**controller))
+def chain_decoder(pair, verifier, controller=None, **drafter):
+    return SequentialDecoder(pair, ChainConfig(2, **drafter), VERIFIERS[verifier], Watching(**(controller or {})))
 
 
 def seen(decoder, generation):

@@ -21,10 +21,10 @@ import pandas as pd
 from pipelines.measuring.names import CALIBRATED, CHAIN, PLAIN, PLAIN_FAMILY, VALIDATION
 from pipelines.measuring.replay.names import POLICIES, REPLAYED
 from pipelines.measuring.selection.names import BUNDLE as TREE
+from pipelines.measuring.selection.names import SELECTOR
 from pipelines.prompt_table import EDIT
 
 BLOCK = "block"  # the rule of chains
-TREE_FAMILY = "delayed_tree"
 DECISIONS = ("rounds", "submitted", "passes", "seconds")  # of a text: alike where decisions are
 STATICS = 2  # static chains that are always timed: replay may have them in the wrong order
 
@@ -93,7 +93,7 @@ def plain(found: Iterable[Candidate]) -> Candidate:
 
 
 def shortlist(found: list[Candidate], count: int, known: Collection[str]) -> list[Candidate]:
-    """The ``count`` fastest of ``found``, the `STATICS` fastest static chains, plain decoding, and what the clock knows already."""
+    """The ``count`` fastest of ``found``, the `STATICS` fastest static chains, plain decoding, and what was timed already."""
     statics = [one.name for one in found if one.static][:STATICS]
     chosen = {PLAIN, *statics, *known, *(one.name for one in found[:count])}
     return [one for one in found if one.name in chosen]
@@ -107,7 +107,7 @@ def _trees(folder: Path, setting: str, replayed: Mapping[str, float]) -> Iterato
     if chain is not None:
         for rule, record in records.items():
             share = record["validation"][setting]["selector"] / chains["validation"][setting]["static"]
-            yield Candidate(f"{TREE}{rule}", TREE_FAMILY, {"bundle": f"{TREE}{rule}"}, chain * share)
+            yield Candidate(f"{TREE}{rule}", SELECTOR, {"bundle": f"{TREE}{rule}"}, chain * share)
 
 
 def _alone(folder: Path, setting: str, plain_rate: float) -> Iterator[Candidate]:

@@ -52,7 +52,9 @@ class Measured:
             return Measured([], note=f"{folder} was measured with another {', '.join(other)}")
         given = [parse_config(ArmRow, row, f"{folder / PROVENANCE}: parameters.arms") for row in there["arms"]]
         arms = expanded(given, str(bundles))
-        kept = [row for row in arms if row.bundle is None or origin[f"{row.bundle}_bundle_sha256"] == hashes.get(row.bundle)]
+        kept = [
+            row for row in arms if row.bundle is None or origin[f"{row.bundle}_bundle_sha256"] == hashes.get(row.bundle)
+        ]
         return Measured(read_decodes(folder / DECODES_FILE), tuple(kept))
 
     def of(self, settings: SamplingSettings, some: Iterable[Candidate], split: str) -> Rows:

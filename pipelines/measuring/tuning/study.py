@@ -1,10 +1,10 @@
 """The fastest candidate of every sampling setting: chosen on validation prompts, scored on test prompts.
 
-    shortlist   the fastest by replay, two static chains, plain decoding, and every candidate that stage ``measure`` timed already
-    clock       the others of them are timed here, in blocks with plain decoding and the static chain that is fastest so far
-    choice      by replay and clock together (`pipelines.measuring.tuning.speedups`)
-    score       over plain decoding and the fastest static chain, on the test prompts that stage ``measure`` decoded with all three;
-                if there are none, they are decoded here
+shortlist   the fastest by replay, two static chains, plain decoding, and every candidate that stage ``measure`` timed already
+clock       the others of them are timed here, in blocks with plain decoding and the static chain that is fastest so far
+choice      by replay and clock together (`pipelines.measuring.tuning.speedups`)
+score       over plain decoding and the fastest static chain, on the test prompts that stage ``measure`` decoded with all three;
+            if there are none, they are decoded here
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,17 +35,17 @@ Wanted = Mapping[SamplingSettings, Sequence[Candidate]]
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """Section ``tune``: the ``candidates`` fastest by replay are compared on the clock. Those that were not timed yet decode so many
-    ``validation_prompts``, and a winner that was not timed yet so many ``test_prompts``, ``repeats`` times.
+    """Section ``tune``: the ``candidates`` fastest by replay are compared on the clock. Those that were not timed yet decode so
+    many ``validation_prompts``, and a winner that was not timed yet so many ``test_prompts``, ``repeats`` times.
 
-    ``tie``: the share of speed that is not worth a more complex decoder; ``replay_error``: the least standard error of replay's
-    speed-ups; ``led``: above temperature 0 all decode one text; ``max_minutes`` bounds the timing.
+    ``tie``: the share of speed that is not worth a more complex decoder; ``replay_error``: how far replay's speed-ups are
+    off, before any is timed; ``led``: above temperature 0 all decode one text; ``max_minutes`` bounds the timing.
     """
 
     temperatures: tuple[float, ...] = (0.0, 1.0)
     candidates: int = 6
     tie: float = 0.01
-    replay_error: float = 0.02
+    replay_error: float = 0.05
     validation_prompts: int = 12
     test_prompts: int = 24
     repeats: int = 1
@@ -71,8 +71,8 @@ class TuneConfig:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was chosen at a sampling setting: the ``winner``; ``rivals``: plain decoding and the static chain that is fastest of its
-    kind, unless they are the winner; ``record``: what was considered and why."""
+    """What was chosen at a sampling setting: the ``winner``; ``rivals``: plain decoding and the static chain that is fastest of
+    its kind, unless they are the winner; ``record``: what was considered and why."""
 
     settings: SamplingSettings
     winner: Candidate
@@ -86,8 +86,8 @@ class Tuned:
 
 
 class TuneStudy:
-    """``found``: candidates by sampling setting, the fastest first; ``bundles``: folder of exported bundles. ``rows`` holds what was
-    timed here, each decode with its rounds; ``blocks.capped`` says that time ran out."""
+    """``found``: candidates by sampling setting, the fastest first; ``bundles``: folder of exported bundles. ``rows`` holds what
+    was timed here, each decode with its rounds; ``blocks.capped`` says that time ran out."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class TuneStudy:
             "winner": fastest(some, by_name, self.config.tie).name,
             "static": next((one.name for one in _static(some, by_name)), None),
             "candidates": [asdict(one) | {"speedup": asdict(by_name[one.name])} for one in some],
-            "replay": asdict(replay),
+            "replay": replay.to_record(),
         }
 
     def _score(self, tuned: Tuned) -> dict[str, dict[str, Any]] | None:
@@ -172,7 +172,7 @@ class TuneStudy:
         arms, prompts = self._arms(wanted), self.prompts[split][:count]
         harness = Harness(self.blocks, settings, self.config.seed, self.config.repeats, self.leading)
         decodes = sum(arm.at(one.temperature) for arm in arms.values() for one in settings)
-        self.blocks.bar.total += decodes * len(prompts) * self.config.repeats
+        self.blocks.bar.total = self.blocks.bar.n + decodes * len(prompts) * self.config.repeats
         harness.warm_up(arms, self.prompts[VALIDATION][0])
         self.rows += harness.time(split, [(prompt, list(arms.values())) for prompt in prompts], share)
         for arm in arms.values():
