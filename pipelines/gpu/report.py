@@ -125,7 +125,7 @@ def _plain_line(name: str, figures: Result) -> Sequence[str]:
 
 
 def _speed_table(found: Iterable[Result]) -> str:
-    """Speeds, with what is known of them beside."""
+    """Speeds, with what is known of them beside; a column that would be empty is left out."""
     lines = []
     for row in found:
         speed, of = row["tokens_per_second"], row["of_plain"]
@@ -134,7 +134,8 @@ def _speed_table(found: Iterable[Result]) -> str:
         own = ["**plain**" if row["arm"] == PLAIN else row["arm"], f"{row['temperature']:g}", f"{speed:.1f}"]
         lines.append([*own, f"{of['value']:.2f}x ({of['low']:.2f} to {of['high']:.2f})", *shares, joules])
     head = ["method", "T", "tokens/s", "of plain (95 %)", "of prediction", "of ceiling", "J/token"]
-    return _table(head, lines)
+    used = [place for place, cells in enumerate(zip(*lines, strict=True)) if any(cells)]
+    return _table([head[place] for place in used], ([line[place] for place in used] for line in lines))
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
