@@ -1,4 +1,4 @@
-"""Rows of the table of arms in the parameter file. A row with values under ``each`` is an arm for every combination of them; one with
+"""Rows of the table of arms in the parameter file. A row with values under ``each`` is an arm for every combination; one with
 ``cases`` is an arm for each.
 
     {name: "chain-{gamma}", family: chain, each: {gamma: [2, 4]}, always: true, choose: true,

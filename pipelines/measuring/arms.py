@@ -1,4 +1,4 @@
-"""Ways of decoding a prompt with the same weights, budget and token counter: a decoder of ours, or Hugging Face's ``generate``."""
+"""Ways of decoding a prompt with one budget and one token counter: a decoder of ours, or Hugging Face's ``generate``."""
 
 import copy
 from collections.abc import Callable, Collection

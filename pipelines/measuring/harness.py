@@ -66,7 +66,7 @@ class Harness:
                 arm.run(prompt.tokens, settings[-1], 0)
 
     def time(self, split: str, planned: Planned, share: float = 1.0) -> Rows:
-        """A row for each decode, with its rounds under ``by_round`` (`apart`); ends once ``share`` of the time allowed is over."""
+        """A row for each decode, with its rounds under ``by_round`` (`apart`); ends early after ``share`` of the time."""
         plans = {prompt.id: (prompt, arms) for prompt, arms in planned}
         rows: Rows = []
         for prompt in self.blocks.within(share, [prompt for prompt, _ in plans.values()]):

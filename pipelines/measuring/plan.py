@@ -1,7 +1,7 @@
 """Which arms a test prompt times: some always, the others in balanced incomplete blocks.
 
 Every slice goes through the rotating arms by itself, in laps: a lap is a fresh shuffle of all of them, and prompts take the next
-``group`` arms. So after k laps every arm was timed equally often, and shuffled laps bring any two arms together about equally often.
+``group`` arms. After k laps every arm was timed equally often, and shuffled laps bring any two together about equally often.
 Source: cyclic incomplete block designs (John and Williams, Cyclic and Computer Generated Designs, 1995), with random laps.
 """
 
