@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.evidence.allocation import turns_of
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import COMPONENTS, K, PriceCells, PriceFit
 
@@ -32,8 +33,9 @@ class World:
     ----------
     documents, spared
         Of the test share by slice, and new ones that every further look opens.
-    texts, prompts, further
-        Of the test share, of them timed, and timed at each further look; spread evenly over slices.
+    texts, prompts, further, least
+        Of the test share, spread evenly over slices; of them timed, and timed at each further look, allocated to slices by their
+        documents, with at least so many of each at the first look.
     noise
         Deviation of a pair's log ratio on one prompt by temperature, everything included.
     document_noise, foreseen
@@ -49,6 +51,7 @@ class World:
     texts: int = 240
     prompts: int = 60
     further: int = 30
+    least: int = 8
     noise: Mapping[float, float] = field(default_factory=lambda: {0.0: 0.10, 1.0: 0.16})
     document_noise: float = 0.03
     foreseen: float = 0.5
@@ -124,17 +127,18 @@ class Measurement:
         """Texts of a look's own documents; the documents of a slice take turns."""
         counts = self.world.documents if look == 0 else self.world.spared
         texts = self.world.texts if look == 0 else self.world.further
-        timed = self.world.prompts if look == 0 else self.world.further
+        timed, least = (self.world.prompts, self.world.least) if look == 0 else (self.world.further, 0)
+        turns = turns_of(dict.fromkeys(counts, texts), counts, timed, least)
         return [
             {
                 "look": look + 1,
                 "slice": name,
                 "document": f"{look}/{name}/{number % counts[name]}",
                 "prompt": f"{look}/{name}/{number}",
-                "timed": number < timed // len(counts),
+                "timed": number < turns.count(name),
             }
             for name in counts
-            for number in range(texts // len(counts))
+            for number in range(max(texts // len(counts), turns.count(name)))
         ]
 
     def _drawn_seconds(self, rates_A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,8 +4,8 @@ Decodes of earlier looks that lie in the trial's folder are kept if they are of 
 """
 
 import argparse
+import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -24,15 +24,15 @@ from pipelines.parameters import load_parameters
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.candidate import exact, problem_of, settings_of
 from pipelines.promotion.evidence import Evidence
-from pipelines.promotion.names import CHALLENGER, CHAMPION, DECODES, RESERVE, ROUNDS
+from pipelines.promotion.names import CHALLENGER, CHAMPION, DECODES, ROUNDS
 from pipelines.promotion.timing import BlockTiming
-from pipelines.promotion.trial import Look, TrialConfig, decoders_of, evidence_of, learned_documents, unservable
+from pipelines.promotion.trial import Look, TrialConfig, decoders_of, evidence_of, learned_documents, mix_of, unservable
 from pipelines.prompt_table import read_prompts
 from predictors.bundle import CARD, TENSORS, bundle_hash
 from runtime import ModelPair
 
 Origin = dict[str, Any]
-MAY_GROW = "prompts_sha256"  # of what was measured, what a further look adds to
+GROWS = "prompts_sha256"  # of what was measured, what a further look adds to
 
 
 def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path], number: int = 1) -> Evidence:
@@ -55,7 +55,7 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
         raise ValueError(f"the champion cannot be timed ({old}). Roll it back first (draftwright rollback).")
     config = load_parameters(TrialConfig, args.pair, "trial", args.params)
     bounds = load_parameters(Bounds, args.pair, "promotion", args.params)
-    look = Look.of(number, args.prompts, config)
+    look = Look.of(number, args.prompts, config, bounds.slice_documents)
     arm = predictor
     known = _measured(args, bundles[CHALLENGER], predictor) if number == 1 and champion is None else None
     if known is None:
@@ -64,7 +64,16 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     exactness = _exactness(precise, bundles[CHALLENGER], look, config)
     trained = _trained(args, look)
     return evidence_of(
-        who, decodes, look, bounds, exactness, trained, origin, champion, arm=arm, mix=_mix(args.prompts)
+        who,
+        decodes,
+        look,
+        bounds,
+        exactness,
+        trained,
+        origin,
+        champion,
+        arm=arm,
+        mix=mix_of(read_prompts(args.prompts, TEST)),
     )
 
 
@@ -95,8 +104,8 @@ def _timed(
     args: argparse.Namespace, config: TrialConfig, bundles: Mapping[str, Path], look: Look, hashes: dict[str, str]
 ) -> tuple[Rows, Origin]:
     """Decodes of all looks so far, of which only new prompts are timed now, and their origin."""
-    more = {RESERVE: (look.number - 1) * config.reserve_prompts} if look.number > 1 else {}
-    bench = open_bench(args, config, {TEST: config.test_prompts} | more, **hashes)
+    prompts_sha256 = hashlib.sha256(json.dumps([prompt.tokens for prompt in look.prompts]).encode()).hexdigest()
+    bench = open_bench(args, config, {}, **hashes, **{GROWS: prompts_sha256})
     earlier = _earlier(bench) if look.number > 1 else (Rows(), Rows())
     known = {row["prompt"] for row in earlier[0]}
     prompts = [prompt for prompt in look.prompts if prompt.id not in known]
@@ -125,7 +134,7 @@ def _earlier(bench: Bench) -> tuple[Rows, Rows]:
     if not place.is_file():
         return Rows(), Rows()
     origin = json.loads(place.read_text())
-    same = {name: value for name, value in bench.inputs.items() if name != MAY_GROW}
+    same = {name: value for name, value in bench.inputs.items() if name != GROWS}
     if origin.get("capped") or any(_plain(origin.get(name)) != _plain(value) for name, value in same.items()):
         return Rows(), Rows()
     return read_decodes(bench.folder / DECODES), read_rounds(bench.folder / ROUNDS)
@@ -144,9 +153,3 @@ def _exactness(pair: ModelPair, bundle: Path, look: Look, config: TrialConfig) -
 def _trained(args: argparse.Namespace, look: Look) -> set[str]:
     known = [prompt for split in ("train", VALIDATION) for prompt in read_prompts(args.prompts, split)]
     return learned_documents(known, look.prompts, read_facts(args.pair_folder))
-
-
-def _mix(prompts: Path) -> dict[str, float]:
-    """Documents of the test share by slice: what a slice weighs."""
-    slices = {prompt.document: prompt.slice for prompt in read_prompts(prompts, TEST)}
-    return {name: float(count) for name, count in Counter(slices.values()).items()}

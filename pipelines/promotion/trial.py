@@ -4,11 +4,13 @@ Look 1 times prompts of the test share, every further look new ones of the reser
 looks accumulate. Arms are paired by block at every sampling setting that challenger or champion was captured at.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.evidence.allocation import allocated
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.timed_blocks import Row
 from pipelines.measuring.names import PLAIN, TEST
@@ -72,8 +74,8 @@ class Look:
     documents_left: int
 
     @staticmethod
-    def of(number: int, folder: Path, config: TrialConfig) -> "Look":
-        """Of the prompts below ``folder``.
+    def of(number: int, folder: Path, config: TrialConfig, least: int = 0) -> "Look":
+        """Of the prompts below ``folder``, allocated to slices by their documents, at first at least ``least`` of each.
 
         Raises
         ------
@@ -81,11 +83,14 @@ class Look:
             If there are no test prompts, or a further look finds no new document.
         """
         opened, before = ((look - 1) * config.reserve_prompts for look in (number, number - 1))
-        test, reserve = read_prompts(folder, TEST, config.test_prompts), read_prompts(folder, RESERVE)
-        if not test:
+        known, reserve = read_prompts(folder, TEST), read_prompts(folder, RESERVE)
+        if not known:
             raise ValueError(f"{folder} has no {TEST} prompts: there is nothing to try a bundle on. Draw some.")
-        known = {prompt.document for prompt in (*test, *reserve[: max(before, 0)])}
-        if number > 1 and not {prompt.document for prompt in reserve[before:opened]} - known:
+        mix = mix_of(known)
+        test = allocated(known, mix, config.test_prompts, least)
+        reserve = allocated(reserve, mix, len(reserve))
+        seen = {prompt.document for prompt in (*test, *reserve[: max(before, 0)])}
+        if number > 1 and not {prompt.document for prompt in reserve[before:opened]} - seen:
             raise ValueError(
                 f"look {number} finds no new document among {len(reserve)} prompts of the {RESERVE}: documents exhausted. "
                 "Add documents, or raise prompts.reserve, and draw again."
@@ -98,6 +103,12 @@ class Look:
     def documents(self) -> tuple[str, ...]:
         """Ids of its documents."""
         return tuple(sorted({prompt.document for prompt in self.prompts}))
+
+
+def mix_of(test: Iterable[Prompt]) -> dict[str, float]:
+    """Documents of the test share by slice: what a slice weighs."""
+    slices = {prompt.document: prompt.slice for prompt in test}
+    return {name: float(count) for name, count in Counter(slices.values()).items()}
 
 
 def decoders_of(pair: ModelPair, config: TrialConfig, bundles: Mapping[str, Path]) -> dict[str, Decoder]:

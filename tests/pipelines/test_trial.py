@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from pipelines import trial as trial_stage
+from pipelines.evidence.allocation import allocated, turns_of
 from pipelines.measuring.arms import Run
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import PROVENANCE
@@ -100,28 +101,59 @@ def test_a_trial_is_evidence(tried):
     assert beside.gains["champion"].gain == pytest.approx(12 / 11 - 1)
 
 
-def reserve_prompts(count):
-    """Prompts of the reserve, two to a document; the first document is a test document's."""
-    prompts = toy_prompts(count, "reserve")
-    return [Prompt(**(vars(one) | {"document": "test-document-0"})) if i < 2 else one for i, one in enumerate(prompts)]
+def own_documents(count, split):
+    """Prompts of alternating slices, each of its own document."""
+    return [
+        Prompt(**(vars(prompt) | {"document": f"{split}-document-{place}"}))
+        for place, prompt in enumerate(toy_prompts(count, split))
+    ]
 
 
 def test_every_look_opens_new_documents(tmp_path):
-    write_prompts(tmp_path / FILE, [*toy_prompts(4), *reserve_prompts(8)])
+    """The reserve's first two documents are test documents, too: they are nothing new."""
+    reserve = own_documents(8, "reserve")
+    reserve[:2] = [Prompt(**(vars(one) | {"document": f"test-document-{n}"})) for n, one in enumerate(reserve[:2])]
+    write_prompts(tmp_path / FILE, [*own_documents(4, "test"), *reserve])
     config = trial.TrialConfig(test_prompts=4, reserve_prompts=3)
-    looks = [trial.Look.of(number, tmp_path, config) for number in (1, 2, 3)]
-    assert [len(one.prompts) for one in looks] == [4, 7, 10] and [one.documents_left for one in looks] == [3, 2, 1]
-    assert looks[1].prompts[:4] == looks[0].prompts and looks[0].documents == ("test-document-0", "test-document-1")
-    assert trial.Look.of(4, tmp_path, config).documents_left == 0
+    looks = [trial.Look.of(number, tmp_path, config) for number in (1, 2, 3, 4)]
+    assert [len(one.prompts) for one in looks] == [4, 7, 10, 12] and [one.documents_left for one in looks] == [
+        6,
+        5,
+        2,
+        0,
+    ]
+    assert looks[2].prompts[:7] == looks[1].prompts and len(looks[0].documents) == 4
     with pytest.raises(
         ValueError, match="look 5 finds no new document among 8 prompts of the reserve: documents exhausted"
     ):
         trial.Look.of(5, tmp_path, config)
     with pytest.raises(ValueError, match="look 2 finds no new document"):
         trial.Look.of(2, tmp_path, trial.TrialConfig(test_prompts=4, reserve_prompts=2))
-    write_prompts(tmp_path / FILE, reserve_prompts(8))
+    write_prompts(tmp_path / FILE, reserve)
     with pytest.raises(ValueError, match="no test prompts"):
         trial.Look.of(1, tmp_path, config)
+
+
+def test_slices_are_timed_in_proportion_to_their_documents():
+    """87, 21 and 11 documents: of 60 prompts 44, 11 and 5; or 8 of the smallest. Every slice keeps its own order."""
+    mix = {"code": 87.0, "prose": 21.0, "tables": 11.0}
+    prompts = [
+        Prompt(f"{name}{n}", f"{name}{n}", "", name, "test", "", []) for n in range(80) for name in (*mix, "edit")
+    ]
+
+    def counted(least, count=60):
+        made = allocated(prompts, mix, count, least)
+        for name in mix:
+            own = [prompt.id for prompt in made if prompt.slice == name]
+            assert own == [f"{name}{n}" for n in range(len(own))]
+        return [sum(prompt.slice == name for prompt in made) for name in mix]
+
+    assert counted(0) == [44, 11, 5] and counted(8) == [42, 10, 8]
+    assert allocated(prompts, mix, 60)[:30] == allocated(prompts, mix, 30), "looks are nested"
+    assert len(allocated(prompts, mix, 999)) == 240, "no more than there are, and no edits"
+    assert (
+        turns_of({"code": 1, "prose": 5}, mix, 4) == ["code", "prose", "prose", "prose"] and turns_of({}, mix, 0) == []
+    )
 
 
 def test_settings_are_those_of_challenger_and_champion_with_their_filters(tried, tmp_path):
@@ -187,11 +219,7 @@ def bench(folder, **section):
     gate = {"slice_documents": 2, "min_documents": 2}
     sections = {"trial": {**short, "threads": 1, **section}, "promotion": gate}
     args.params.write_text(yaml.safe_dump({"pairs": {"p": sections}}))
-    prompts = [
-        Prompt(**(vars(prompt) | {"document": f"{split}-document-{place}"}))
-        for split in ("validation", "test", "reserve")
-        for place, prompt in enumerate(toy_prompts(4, split))
-    ]
+    prompts = [prompt for split in ("validation", "test", "reserve") for prompt in own_documents(4, split)]
     write_prompts(args.prompts / FILE, prompts)
     return args, ModelPair.load(target=str(args.pair_folder / "target"), draft=str(args.pair_folder / "draft"))
 
