@@ -14,6 +14,8 @@ def decode(arm, prompt, seconds, tokens=10, document=None, slice_name="code", te
         "prompt": prompt,
         "prompt_tokens": 16,
         "temperature": temperature,
+        "top_k": 0,
+        "top_p": 1.0,
         "repeat": repeat,
         "block": f"{prompt}/{temperature:g}/{repeat}",
         "led": False,

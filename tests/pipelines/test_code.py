@@ -82,7 +82,7 @@ def test_listings_leave_out_plumbing_alone(code):
 def test_templates_belong_to_the_stage_that_fills_them_in(code):
     templates = {file.relative_to(ROOT).as_posix() for file in (ROOT / "pipelines/reporting/templates").iterdir()}
     assert templates and templates <= set(code.run_by("pipelines.report"))
-    assert "pipelines/reporting/statistics.py" in code.run_by("pipelines.trial")
+    assert "pipelines/evidence/gain.py" in code.run_by("pipelines.trial")
     assert not templates & set(code.run_by("pipelines.trial"))
 
 

@@ -5,8 +5,6 @@ import re
 import shutil
 import warnings
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -15,6 +13,7 @@ from pipelines.evidence.allocation import allocated, turns_of
 from pipelines.measuring.arms import Run
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import PROVENANCE
+from pipelines.measuring.tables import write_decodes
 from pipelines.outputs import write_json
 from pipelines.promote import read_evidence
 from pipelines.promotion import candidate, trial
@@ -62,7 +61,8 @@ def test_arms_take_turns_in_blocks_and_finished_blocks_are_kept(tried, tmp_path)
     timing = BlockTiming(settings, 6, log, repeats=2)
     rows, rounds = timing(arms, prompts)
     blocks = {row["block"] for row in rows}
-    assert len(blocks) == 3 * 2 * 2 and len(rows) == len(blocks) * 5 and not timing.capped and not rounds
+    assert len(blocks) == 3 * 2 * 2 and len(rows) == len(blocks) * 5 and not timing.capped
+    assert {one["block"] for one in rounds} == blocks
     for block in blocks:
         inside = [row for row in rows if row["block"] == block]
         assert sorted(row["order"] for row in inside) == list(range(5)) and len({row["seed"] for row in inside}) == 1
@@ -271,21 +271,24 @@ def test_looks_accumulate(tmp_path):
 
 
 def test_a_bundle_that_the_measured_table_has_is_not_timed_again(tmp_path, monkeypatch):
+    """At the settings that it was captured at, T=0; the same name with other content is timed."""
     args, pair = bench(tmp_path)
     bundle = random_bundle(tmp_path / "hrad", pair, temperatures=(0.0,))
     rows = [
-        row | {"arm": "hrad"} if row["arm"] == "challenger" else row
-        for row in decodes(lambda arm, *_: RATES.get(arm, 12.0))
+        row | {"arm": "hrad", "output": [1]} if row["arm"] == "challenger" else row | {"output": [1]}
+        for row in decodes(
+            lambda arm, slice_name, document, temperature: RATES.get(arm, 12.0) - (temperature > 0) * 4.9
+        )
     ]
     args.measured = tmp_path / "measured"
-    (args.measured / "toy-1c").mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist(rows), args.measured / "toy-1c" / DECODES)
-    write_json(args.measured / "toy-1c" / PROVENANCE, {"bundles": {"hrad": bundle_hash(bundle)}})
+    write_decodes(args.measured / "toy-1c" / DECODES, rows)
+    write_json(args.measured / "toy-1c" / PROVENANCE, {"hrad_bundle_sha256": bundle_hash(bundle)})
     with monkeypatch.context() as patched:
         patched.setattr("pipelines.promotion.attempt.BlockTiming", None)
         evidence = quietly(attempt, args, "hrad", {CHALLENGER: bundle})
     assert evidence.gains["chain-4"].gain == pytest.approx(0.2, abs=0.001) and evidence.documents == tuple("abcde")
-    write_json(args.measured / "toy-1c" / PROVENANCE, {"bundles": {"hrad": "another"}})
+    assert set(evidence.settings) == {"T=0"}
+    write_json(args.measured / "toy-1c" / PROVENANCE, {"hrad_bundle_sha256": "another"})
     assert set(quietly(attempt, args, "hrad", {CHALLENGER: bundle}).gains) == {"autoregressive", "chain-1", "chain-2"}
 
 
