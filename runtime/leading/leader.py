@@ -17,7 +17,7 @@ from runtime.leading.tape import LedRound, number_of
 from runtime.leading.text import GivenText
 from runtime.randomness import Chance
 
-LARGEST_DIFFERENCE = 0.1  # total variation: passes of other shapes in bfloat16 differ by less
+LARGEST_DIFFERENCE = 0.1  # total variation; coarse, to notice another pair and not another rounding
 
 
 @dataclass(frozen=True)

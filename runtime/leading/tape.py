@@ -45,8 +45,8 @@ class Tape:
     def chance(self, recorded: bool = False) -> "TapeChance | Randomness":
         """What to pass as a decode's ``randomness``; every decode takes its own.
 
-        A draw costs what a seeded one costs, so that led decodes take as long as served ones. ``recorded``: hand out the uniform
-        numbers of the draws, too, so that draws and verdicts run as recorded programs where the models' passes do.
+        Every draw is also made as a seeded one, and its cost with it. ``recorded``: hand out the uniform numbers of the draws, so
+        that draws and verdicts run as recorded programs where the models' passes do; check `followed` then.
         """
         if self.rounds is None:
             return Randomness(self.seed)
@@ -114,7 +114,7 @@ class TapeStream:
         self._check = check
 
     def categorical(self, weights: Tensor) -> Tensor:
-        """The next answer, at the cost of a draw from ``weights``."""
+        """The next answer, after a seeded draw from ``weights``."""
         self._check()
         self._paid.categorical(weights)
         self._answers = self._answers.to(weights.device)  # once
