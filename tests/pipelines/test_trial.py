@@ -13,7 +13,7 @@ from pipelines.evidence.allocation import allocated, turns_of
 from pipelines.measuring.arms import Run
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import PROVENANCE
-from pipelines.measuring.tables import write_decodes
+from pipelines.measuring.tables import read_decodes, write_decodes
 from pipelines.outputs import write_json
 from pipelines.promote import read_evidence
 from pipelines.promotion import candidate, trial
@@ -257,7 +257,7 @@ def test_looks_accumulate(tmp_path):
     seconds = []
     for number in (1, 2):
         evidence = quietly(attempt, args, "hrad", bundles, number)
-        rows = pq.read_table(args.output / "toy-1c" / DECODES).to_pylist()
+        rows = read_decodes(args.output / "toy-1c" / DECODES)
         seconds.append({(row["block"], row["arm"]): row["seconds"] for row in rows})
     assert (evidence.look, evidence.documents_left, len(evidence.documents)) == (2, 2, 6)
     first, both = seconds
@@ -266,7 +266,7 @@ def test_looks_accumulate(tmp_path):
     parameters["pairs"]["p"]["trial"]["seed"] = 1
     args.params.write_text(yaml.safe_dump(parameters))
     quietly(attempt, args, "hrad", bundles, 2)
-    rows = pq.read_table(args.output / "toy-1c" / DECODES).to_pylist()
+    rows = read_decodes(args.output / "toy-1c" / DECODES)
     assert len(rows) == 6 * 4 and not any(row["seconds"] in both.values() for row in rows)
 
 
@@ -346,7 +346,7 @@ def test_the_stage_leaves_evidence_that_promote_reads(tmp_path):
     assert record["verdict"] != "passed" and failed == {f"gain over {name}" for name in record["evidence"]["gains"]}
     evidence = read_evidence(args.output / "toy-1c" / VERDICT)
     assert (evidence.predictor, evidence.bundle_sha256, evidence.look) == ("hrad", bundle_hash(args.bundle), 1)
-    timed = pq.read_table(args.output / "toy-1c" / DECODES).to_pylist()
+    timed = read_decodes(args.output / "toy-1c" / DECODES)
     assert {row["arm"] for row in timed} == {"challenger", "chain-1", "chain-2", "autoregressive"}
 
 
