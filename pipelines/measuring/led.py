@@ -9,7 +9,8 @@ from pipelines.prompt_table import Prompt
 from predictors.controllers.fixed import Fixed
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
-from runtime.leading import GivenText, plan, why_not_led
+from runtime.adapter import programs_of
+from runtime.leading import GivenText, OffTapeError, plan, why_not_led
 
 
 class Leader:
@@ -25,15 +26,17 @@ class Leader:
         chance = Randomness(seed).stream("text")
         options = {"max_new_tokens": self.max_new_tokens, **asdict(settings)}
         tokens = self._plain.generate(prompt.tokens, randomness=chance, **options).tokens
-        return LedText(GivenText.of(self.pair, prompt.tokens, tokens, settings, self.max_new_tokens), seed)
+        text = GivenText.of(self.pair, prompt.tokens, tokens, settings, self.max_new_tokens)
+        return LedText(text, seed, recorded=programs_of(self.pair.target) is not None)
 
 
 @dataclass(frozen=True)
 class LedText:
-    """A block's text, along which its arms are led."""
+    """A block's text, along which its arms are led; ``recorded``: the pair's passes are recorded programs, and so are draws."""
 
     text: GivenText
     seed: int
+    recorded: bool = False
 
     def decode(self, arm: TimedArm) -> Decode | None:
         """A decode of the text, planned and not yet run; ``None`` for an arm that cannot be led."""
@@ -43,7 +46,10 @@ class LedText:
         tape = plan(decoder, self.text, self.seed, tails=not _looks_at_nothing(decoder))
 
         def run() -> Run:
-            out = decoder.generate(list(self.text.prompt), randomness=tape.chance(), **self.text.options)
+            chance = tape.chance(recorded=self.recorded)
+            out = decoder.generate(list(self.text.prompt), randomness=chance, **self.text.options)
+            if not tape.followed(out):  # recorded draws follow numbers, which rounding may turn
+                raise OffTapeError("its draws were not those planned.")
             return Run(out.tokens, out.rounds)
 
         return run
