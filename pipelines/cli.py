@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 COMMANDS = {
     "generate": "decode a prompt with any decoder or exported bundle",
+    "code": "stage: list for every other stage the code that it runs",
     "device": "stage: describe this machine",
     "pair": "stage: train the built-in model pair, or resolve a real one",
     "prompts": "stage: draw prompts, split by document",
@@ -29,12 +30,10 @@ COMMANDS = {
     "stopper": "stage: train, calibrate and export one model that stops drafting",
     "guesser": "stage: choose and export how the target drafts for itself by one method",
     "replay": "stage: what every policy for chains and branches would make of recorded texts on this machine",
-    "benchmark": "stage: time every decoder on held-out prompts, interleaved and paired",
+    "measure": "stage: time every arm of the parameter file on held-out prompts, interleaved and paired",
     "verifiers": "stage: compare the verification rules on the same trees and prompts",
-    "selection": "stage: time the delayed-tree selectors beside the best static trees",
-    "stopping": "stage: time every rule that stops drafting beside the best static chain and fork",
-    "self_drafting": "stage: time methods without a draft model beside the best static chain and prompt lookup",
-    "trial": "stage: time an exported bundle, and let the gate judge it over the best static chain",
+    "selection": "stage: compare the labels of delayed-tree selectors with real rounds",
+    "trial": "stage: time an exported bundle, and let the gate judge it over plain decoding and static chains",
     "report": "stage: turn measurements into tables, plots and one HTML page",
     "tune": "stage: find the fastest exact decoder for a pair on this machine, and export it as bundle auto",
     "drift": "compare served requests with what the bundle's card says of recorded ones; exit code 3 says drift",

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     config = load_parameters(GuessTraceConfig, args.pair, SECTION, args.params)
-    pair, prompts, code = open_collection(args, config.threads)
+    pair, prompts, code = open_collection(args, config.threads, collect_guesses)
     chosen = [prompt for prompt in prompts if prompt.split == VALIDATION][: config.prompts]
     done = collect_guesses(pair, chosen, config, args.out, progress, code)
     print(

@@ -1,4 +1,4 @@
-"""Every change of champion of a registered bundle, oldest first.
+"""Every change of champion of a registered bundle, oldest first, with what the gate had said.
 
 draftwright history --pair pystdlib --predictor hrad
 """
@@ -21,7 +21,8 @@ def run(args: argparse.Namespace) -> None:
     for event in events:
         forced = f", forced: {event.forced}" if event.forced else ""
         changed = f"version {event.version} ({event.sha256[:12]}) {event.action}"
-        print(f"{event.number:4d}  {event.at}  {changed} by {event.by}{forced}")
+        gate = f", gate: {event.verdict}" if event.verdict else ""
+        print(f"{event.number:4d}  {event.at}  {changed} by {event.by}{gate}{forced}")
     if not events:
         print(f"{champions.name} never had a champion")
 

@@ -10,14 +10,12 @@ are kept.
 import argparse
 import sys
 
-from pipelines.measuring.provenance import source_hash
 from pipelines.parameters import load_parameters
 from pipelines.prompt_table import EDIT, MEASURED_SPLITS, read_prompts
 from pipelines.traces import add_collection_arguments, open_collection, progress
 from trace_collection.positions import PositionTraceConfig, collect_positions
 
 SECTION = "traces.positions"
-FEATURES = "predictors/stopping"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     config = load_parameters(PositionTraceConfig, args.pair, SECTION, args.params)
-    pair, prompts, code = open_collection(args, config.threads)
-    code += source_hash((FEATURES,))
+    pair, prompts, code = open_collection(args, config.threads, collect_positions)
     edits = [prompt for split in MEASURED_SPLITS for prompt in read_prompts(args.prompts, split, slices=(EDIT,))]
     done = collect_positions(pair, prompts, config, args.out, progress, code, edits)
     print(

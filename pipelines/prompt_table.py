@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet
+from typing import Any
 
 from pipelines.outputs import replacing
 
@@ -13,17 +11,7 @@ FILE = "prompts.parquet"
 MEASURED_SPLITS = ("train", "validation", "test")  # what stages collect, measure and report
 SPLITS = (*MEASURED_SPLITS, "reserve")  # the last for a gate that has to look again
 EDIT = "edit"  # a slice that is reported by itself
-SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("document", pa.string()),
-        ("source", pa.string()),
-        ("slice", pa.string()),
-        ("split", pa.string()),
-        ("text", pa.string()),
-        ("tokens", pa.list_(pa.int32())),
-    ]
-)
+TEXTS = ("id", "document", "source", "slice", "split", "text")
 
 
 @dataclass(frozen=True)
@@ -41,8 +29,11 @@ class Prompt:
 
 def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
     """Write prompts in their order."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     with replacing(path) as partial:
-        pa.parquet.write_table(pa.Table.from_pylist([vars(prompt) for prompt in prompts], schema=SCHEMA), partial)
+        pq.write_table(pa.Table.from_pylist([vars(prompt) for prompt in prompts], schema=_schema()), partial)
 
 
 def read_prompts(path: Path, split: str, limit: int | None = None, slices: Sequence[str] | None = None) -> list[Prompt]:
@@ -50,11 +41,20 @@ def read_prompts(path: Path, split: str, limit: int | None = None, slices: Seque
 
     Those of ``slices``; by default of the headline mix, which is every slice in the file but `EDIT`.
     """
+    import pyarrow.parquet as pq
+
     if split not in SPLITS:
         raise ValueError(f"split {split!r} is unknown. Splits: {', '.join(SPLITS)}.")
     path = path / FILE if path.is_dir() else path
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: run the prompts stage first.")
-    rows = pa.parquet.read_table(path, schema=SCHEMA, filters=[("split", "=", split)]).to_pylist()
+    rows = pq.read_table(path, schema=_schema(), filters=[("split", "=", split)]).to_pylist()
     chosen = [row for row in rows if (row["slice"] != EDIT if slices is None else row["slice"] in slices)]
     return [Prompt(**row) for row in chosen[:limit]]
+
+
+def _schema() -> Any:
+    """A `Prompt` as a row. Made when asked for, as a process that decodes has no pyarrow."""
+    import pyarrow as pa
+
+    return pa.schema([*((name, pa.string()) for name in TEXTS), ("tokens", pa.list_(pa.int32()))])

@@ -16,8 +16,8 @@ from pipelines.device_profile import read_device_profile
 from pipelines.parameters import add_pair_arguments, load_parameters
 
 if TYPE_CHECKING:
-    from pipelines.reporting.benchmark_folder import Benchmark
     from pipelines.reporting.branch_folder import Timelines
+    from pipelines.reporting.measured_folder import Measured
     from predictors.latency import LatencyProfile
 
 QUALITY, TIMING, PAGE = "quality.json", "timing.json", "index.html"
@@ -39,7 +39,7 @@ class ReportConfig:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
     parser.add_argument("device", type=Path, help="JSON file of the device stage")
-    parser.add_argument("benchmark", type=Path, help="folder of the benchmark stage")
+    parser.add_argument("measured", type=Path, help="folder of the measure stage")
     parser.add_argument("calibration", type=Path, help="folder of calibration records")
     parser.add_argument("pair_folder", type=Path, help="folder of the pair stage")
     parser.add_argument("labels", type=Path, help="folder of the labels stage")
@@ -51,11 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "selection", type=Path, help="folder of the selection stage; its section is left out without it"
     )
     parser.add_argument("selectors", type=Path, help="folder of the selectors' records")
-    parser.add_argument("stopping", type=Path, help="folder of the stopping stage; its section is left out without it")
     parser.add_argument("stoppers", type=Path, help="folder of the stop models' records")
-    parser.add_argument(
-        "self_drafting", type=Path, help="folder of the self_drafting stage; its section is left out without it"
-    )
     parser.add_argument("guessers", type=Path, help="folder of the records of how the target drafts for itself")
     parser.add_argument("replay", type=Path, help="folder of the replay stage; its section is left out without it")
     parser.add_argument("tuning", type=Path, help="folder of the tune stage")
@@ -65,40 +61,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
-    from pipelines.reporting.benchmark_folder import read_benchmark
-    from pipelines.reporting.branch_folder import BranchBenchmark, read_timelines
+    from pipelines.reporting.branch_folder import BranchArms, read_timelines
     from pipelines.reporting.branch_report import BranchReport
     from pipelines.reporting.headline import headline, title
     from pipelines.reporting.latency_report import LatencyReport
+    from pipelines.reporting.measured_folder import read_measured
     from pipelines.reporting.quality_report import QualityReport
     from pipelines.reporting.report_page import png, render
     from pipelines.reporting.timing_report import TimingReport
 
     config = load_parameters(ReportConfig, args.pair, "report", args.params)
     device = read_device(args.device)["slug"]
-    branches = BranchBenchmark(read_benchmark(args.benchmark / device))
-    benchmark = branches.others
-    timelines = branches.drawn(read_timelines(args.benchmark / device))
+    measured = read_measured(args.measured / device)
+    main, branches = measured.main, BranchArms(measured)
+    timelines = branches.drawn(read_timelines(args.measured / device))
     facts = _read_json(args.pair_folder / "pair.json")
     calibration = {path.stem: _read_json(path) for path in sorted(args.calibration.glob("*.json"), reverse=True)}
     counts = args.labels / LABEL_COUNTS
     labels = _read_json(counts) if counts.is_file() else {}
 
-    quality = QualityReport(benchmark, config.bootstrap_replicates, config.seed).build(calibration, labels)
-    timing = TimingReport(benchmark, config.bootstrap_replicates, config.seed).build()
+    quality = QualityReport(main, config.bootstrap_replicates, config.seed).build(calibration, labels)
+    timing = TimingReport(main, config.bootstrap_replicates, config.seed).build()
     path = args.latency / f"{device}.json"
     profile = read_device_profile(args.latency, device) if path.is_file() else None
     beside = BranchReport(branches, config.bootstrap_replicates, config.seed, profile)
-    for name, section in ({"branches": beside} | _sections(args, device, config, branches.whole)).items():
+    for name, section in ({"branches": beside} | _sections(args, device, config, measured)).items():
         quality[name] = None if section is None else section.quality()
         timing[name] = None if section is None else section.timing()
-    timing["latency"] = None if profile is None else LatencyReport(benchmark, profile).build()
+    timing["latency"] = None if profile is None else LatencyReport(main, profile).build()
     timing["bars"] += [] if timing["self_drafting"] is None else timing["self_drafting"].pop("bars")
     timing["bars"] += [] if timing["latency"] is None else timing["latency"].pop("bars")
-    timing["provenance"] = benchmark.origin
+    timing["provenance"] = measured.origin
     timing["headline"] = headline(timing)
     timing["title"] = title(timing)
-    quality["provenance"] = {key: value for key, value in benchmark.origin.items() if key != "date"}
+    quality["provenance"] = {key: value for key, value in measured.origin.items() if key != "date"}
     folder = args.output / device
     images = {name: png(figure) for name, figure in _figures(timing, quality, profile, timelines).items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -113,45 +109,45 @@ def run(args: argparse.Namespace) -> None:
         print(line)
 
 
-def _sections(args: argparse.Namespace, device: str, config: ReportConfig, benchmark: "Benchmark") -> dict[str, Any]:
+def _sections(args: argparse.Namespace, device: str, config: ReportConfig, measured: "Measured") -> dict[str, Any]:
     """The sections on measurements that may be missing, by name; ``None`` where one is."""
+    from pipelines.measuring.names import METHODS, STOPPERS
+    from pipelines.reporting.measured_folder import read_records
     from pipelines.reporting.release_folder import read_release
     from pipelines.reporting.release_report import ReleaseReport
     from pipelines.reporting.replay_folder import read_replay
     from pipelines.reporting.replay_report import ReplayReport
     from pipelines.reporting.selection_folder import read_selection
     from pipelines.reporting.selection_report import SelectionReport
-    from pipelines.reporting.self_drafting_folder import read_self_drafting
     from pipelines.reporting.self_drafting_report import SelfDraftingReport
-    from pipelines.reporting.stopping_folder import read_stopping
     from pipelines.reporting.stopping_report import StoppingReport
     from pipelines.reporting.verifier_folder import read_comparison
     from pipelines.reporting.verifier_report import VerifierReport
 
-    stopping = read_stopping(args.stopping / device, args.stoppers)
-    measured = {"benchmark": benchmark.decodes} | ({} if stopping is None else {"stopping": stopping.decoding})
+    drawn = config.bootstrap_replicates, config.seed
+    decodes = measured.by_setting
     found: dict[str, tuple[Any, Any]] = {
-        "verifiers": (VerifierReport, read_comparison(args.verifiers / device)),
-        "selection": (SelectionReport, read_selection(args.selection / device, args.selectors)),
-        "stopping": (StoppingReport, stopping),
-        "self_drafting": (SelfDraftingReport, read_self_drafting(args.self_drafting / device, args.guessers)),
-        "replay": (ReplayReport, read_replay(args.replay / device, measured)),
-        "release": (ReleaseReport, read_release(args.tuning, args.trials, device, benchmark.decodes)),
+        "verifiers": (VerifierReport, read_comparison(args.verifiers / device, measured)),
+        "selection": (SelectionReport, read_selection(args.selection / device, args.selectors, measured)),
+        "replay": (ReplayReport, read_replay(args.replay / device, {"measure": decodes})),
+        "release": (ReleaseReport, read_release(args.tuning, args.trials, device)),
     }
-    return {
-        name: None if results is None else report(results, config.bootstrap_replicates, config.seed)
-        for name, (report, results) in found.items()
-    }
+    made = {name: None if results is None else report(results, *drawn) for name, (report, results) in found.items()}
+    stopping = StoppingReport(measured, read_records(args.stoppers, STOPPERS), *drawn)
+    alone = SelfDraftingReport(measured, read_records(args.guessers, METHODS), *drawn)
+    for name, report in (("stopping", stopping), ("self_drafting", alone)):
+        made[name] = None if report.empty else report
+    return made
 
 
 def _left_out(args: argparse.Namespace, device: str, timing: dict[str, Any]) -> list[str]:
     """A line for every section without a measurement."""
     measured = {
-        "branches": (args.benchmark / device, "arm that drafts beside the target", "says how to get one"),
+        "branches": (args.measured / device, "arm that drafts beside the target", "says how to get one"),
         "verifiers": (args.verifiers / device, "comparison of verification rules", "is left out"),
         "selection": (args.selection / device, "measurement of selectors", "is left out"),
-        "stopping": (args.stopping / device, "measurement of stop rules", "is left out"),
-        "self_drafting": (args.self_drafting / device, "measurement of methods without a draft model", "is left out"),
+        "stopping": (args.measured / device, "stop rule", "is left out"),
+        "self_drafting": (args.measured / device, "method without a draft model", "is left out"),
         "replay": (args.replay / device, "replay", "is left out"),
         "release": (args.trials, "tuning or trial", "is left out"),
         "latency": (args.latency, f"latency profile of {device}", "is left out"),
@@ -217,12 +213,14 @@ def _self_drafting_figures(timing: dict[str, Any], quality: dict[str, Any]) -> d
     from pipelines.reporting import plots
     from pipelines.reporting import self_drafting_plots as own
 
-    return {
+    figures = {
         "self_drafting": plots.draw(own.self_drafting_speeds, timing),
         "self_drafting_slices": plots.draw(own.self_drafting_slices, timing),
         "self_drafting_passes": plots.draw(own.self_drafting_passes, timing),
-        "guesses": plots.draw(own.guesses_and_efficiency, quality),
     }
+    if quality["ways"]:
+        figures["guesses"] = plots.draw(own.guesses_and_efficiency, quality)
+    return figures
 
 
 def _size_in_words(pair_folder: Path) -> str:

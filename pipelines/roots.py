@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     config = load_parameters(RootTraceConfig, args.pair, SECTION, args.params)
-    pair, prompts, code = open_collection(args, config.threads)
+    pair, prompts, code = open_collection(args, config.threads, collect_roots)
     began = monotonic()
     done = collect_roots(pair, prompts, config, args.out, progress, code)
     print(

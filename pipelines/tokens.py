@@ -8,13 +8,11 @@ Parameters: section ``traces.tokens`` of the pair. Interrupt it whenever you lik
 import argparse
 import sys
 
-from pipelines.measuring.provenance import source_hash
 from pipelines.parameters import load_parameters
 from pipelines.traces import add_collection_arguments, open_collection, progress
 from trace_collection.tokens import TokenTraceConfig, collect_tokens
 
 SECTION = "traces.tokens"
-FEATURES = "predictors/stopping"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,8 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     config = load_parameters(TokenTraceConfig, args.pair, SECTION, args.params)
-    pair, prompts, code = open_collection(args, config.threads)
-    code += source_hash((FEATURES,))
+    pair, prompts, code = open_collection(args, config.threads, collect_tokens)
     done = collect_tokens(pair, prompts, config, args.out, progress, code)
     print(
         f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run, {done['rows']} tokens"

@@ -7,14 +7,14 @@ Parameters: a section of the pair, by default ``traces``. Interrupt it whenever 
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from pipelines.measuring.provenance import source_hash
+from pipelines.code import Code
 from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.prompt_table import MEASURED_SPLITS, Prompt, read_prompts
@@ -22,16 +22,6 @@ from predictors.bundle import bundle_hash, read_bundle
 from predictors.controllers import learned_controller
 from runtime import ModelPair
 from trace_collection.collect import TraceConfig, collect
-
-COLLECTING_CODE = (
-    "trace_collection",
-    "runtime",
-    "predictors/controllers",
-    "predictors/actions.py",
-    "predictors/features.py",
-    "predictors/selection",
-    "predictors/signals.py",
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     config = load_parameters(TraceConfig, args.pair, args.section, args.params)
-    pair, prompts, code = open_collection(args, config.threads)
+    pair, prompts, code = open_collection(args, config.threads, collect)
     policy = None
     if args.policy is not None:
         code += bundle_hash(args.policy)
@@ -61,13 +51,15 @@ def add_collection_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="folder of the shards")
 
 
-def open_collection(args: argparse.Namespace, threads: int) -> tuple[ModelPair, list[Prompt], str]:
-    """The pair in the format of its traces, the prompts of all splits but the reserve, and the hash of the collecting code."""
+def open_collection(
+    args: argparse.Namespace, threads: int, collector: Callable[..., Any]
+) -> tuple[ModelPair, list[Prompt], str]:
+    """The pair in its traces' format, the prompts of all splits but the reserve, and the hash of all that ``collector`` runs."""
     place = read_pair(args.pair_folder)
     torch.set_num_threads(threads)
     pair = ModelPair.load(place.target, place.draft, dtype=place.dtype, tokenizer=place.tokenizer)
     prompts = [prompt for split in MEASURED_SPLITS for prompt in read_prompts(args.prompts, split)]
-    return pair, prompts, source_hash(COLLECTING_CODE)
+    return pair, prompts, Code().digest(collector.__module__)
 
 
 def progress(work: Iterable[Any], total: int) -> Iterable[Any]:

@@ -2,29 +2,36 @@
 
     draftwright tune --pair pystdlib
 
-For every sampling setting: all policies are ranked by replay and by the latency profile, the best few timed on validation prompts
-by successive halving, and the winner scored on test prompts beside the fastest static chain on the clock and plain decoding.
-``load_decoder`` then runs the winner of the request's setting:
+For every sampling setting: all policies are ranked by replay and by the latency profile, the best few compared on the clock on
+validation prompts, and the winner scored on test prompts beside the fastest static chain and plain decoding. What stage
+``measure`` has timed is read; only the others are timed here. ``load_decoder`` then runs the winner of the request's setting:
 
     load_decoder("data/pystdlib/bundles/auto", pair)
 
-An interrupted run goes on where it stopped.
+Writes a folder named after the device: ``choices.json`` (what was considered, predicted, measured, chosen, and the score), and
+``decodes.parquet`` and ``rounds.parquet`` of what was timed here. An interrupted run goes on where it stopped.
 """
 
 import argparse
+import hashlib
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.places import add_place_arguments, fill_in
 
 if TYPE_CHECKING:
     from pipelines.measuring.bench import Bench
-    from pipelines.measuring.tuning.study import Tuned
+    from pipelines.measuring.tuning.candidates import Candidate
+    from pipelines.measuring.tuning.study import Tuned, TuneStudy
+    from predictors.sampling import SamplingSettings
+
+    Found = Mapping[SamplingSettings, list[Candidate]]
 
 PLACES = {  # arguments and where they are below a pair's data folder
     "pair_folder": "pair",
@@ -35,6 +42,7 @@ PLACES = {  # arguments and where they are below a pair's data folder
     "guessers": "guessers",
     "selectors": "selectors",
     "positions": "traces/positions",
+    "measured": "measured",
     "output": "tuning",
     "bundle": "bundles/auto",
 }
@@ -48,38 +56,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from pipelines.device_file import read_device
     from pipelines.measuring.bench import open_bench
-    from pipelines.measuring.decoding_table import DECODES, write_table
-    from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
+    from pipelines.measuring.led import Leader
+    from pipelines.measuring.names import DECODES_FILE, TEST, VALIDATION
     from pipelines.measuring.tuning.candidates import candidates
-    from pipelines.measuring.tuning.names import CHOICES, DECODING
+    from pipelines.measuring.tuning.measured import Measured
     from pipelines.measuring.tuning.study import TuneConfig, TuneStudy
-    from pipelines.outputs import write_json
+    from pipelines.outputs import file_sha256
 
     config = load_parameters(TuneConfig, args.pair, "tune", args.params)
     fill_in(args, PLACES)
     device = read_device(args.device)["slug"]
-    found = {
-        made: candidates(args.replay / device, args.guessers, args.selectors, made.name) for made in config.settings
-    }
-    hashes = {name: _sha256(args.bundles / name) for name in _bundles_of(found)}
-    _require_replayed(hashes, args.replay / device)
-    counts = {VALIDATION: config.validation_prompts, TEST: config.test_prompts}
-    bench = open_bench(args, config, counts, **{f"{name}_sha256": value for name, value in hashes.items()})
-    study = TuneStudy(bench.pair, config, found, args.bundles, bench.prompts, bench.log)
+    replay, decodes = args.replay / device, args.measured / device / DECODES_FILE
+    found = {made: candidates(replay, args.guessers, args.selectors, made.name) for made in config.settings}
+    bundles = {name: _sha256(args.bundles / name) for name in _bundles_of(found)}
+    _require_replayed(bundles, replay)
+    hashes: dict[str, str | None] = {f"{name}_sha256": value for name, value in bundles.items()}
+    hashes["candidates_sha256"] = _digest(found)
+    hashes["measured_sha256"] = file_sha256(decodes) if decodes.is_file() else None
+    bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts}, **hashes)
+    measured = Measured.read(decodes.parent, bench.inputs, args.bundles, bundles)
+    if measured.note is not None:
+        print(f"{measured.note}: all is timed here", file=sys.stderr)
+    leading = Leader(bench.pair, config.max_new_tokens) if config.led else None
+    study = TuneStudy(bench.pair, config, found, measured, args.bundles, bench.prompts, bench.log, leading)
     chosen = study.run()
-    write_table(bench.folder / DECODING, study.rows, DECODES)
-    write_json(bench.folder / CHOICES, [_record(one) for one in chosen])
-    write_json(bench.folder / PROVENANCE, bench.origin(args.pair) | {"capped": study.capped})
+    _write(bench, args.pair, study, chosen)
     _export(args.bundle, args.bundles, args.positions, bench, chosen)
     bench.log.remove()
     for one in chosen:
         print(f"{one.settings.name}: {one.winner.name}")
-    print(f"{args.bundle}: exported" + (" (max_minutes ended the timing early)" if study.capped else ""))
+    print(f"{args.bundle}: exported" + (" (max_minutes ended the timing early)" if study.blocks.capped else ""))
 
 
-def _bundles_of(found: dict[Any, list[Any]]) -> list[str]:
+def _write(bench: "Bench", pair: str, study: "TuneStudy", chosen: list["Tuned"]) -> None:
+    from pipelines.measuring.harness import apart
+    from pipelines.measuring.names import DECODES_FILE, PROVENANCE, ROUNDS_FILE
+    from pipelines.measuring.tables import write_decodes, write_rounds
+    from pipelines.measuring.tuning.names import CHOICES
+    from pipelines.outputs import write_json
+
+    decodes, rounds = apart(study.rows)
+    write_decodes(bench.folder / DECODES_FILE, [{"pair": pair, **row} for row in decodes])
+    write_rounds(bench.folder / ROUNDS_FILE, rounds)
+    write_json(bench.folder / CHOICES, [one.record for one in chosen])
+    write_json(bench.folder / PROVENANCE, bench.origin(pair) | {"capped": study.blocks.capped})
+
+
+def _bundles_of(found: "Found") -> list[str]:
     """Names of all bundles among candidates."""
     return sorted({one.served["bundle"] for some in found.values() for one in some if "bundle" in one.served})
+
+
+def _digest(found: "Found") -> str:
+    """Of all candidates and what is predicted of them: what is timed follows from it."""
+    record = {settings.name: [asdict(one) for one in some] for settings, some in found.items()}
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _require_replayed(hashes: dict[str, str], replay: Path) -> None:
@@ -105,17 +136,6 @@ def _sha256(folder: Path) -> str:
             f"{folder} holds no bundle, and it is a candidate. Run the stage that exports it (dvc repro) again."
         )
     return bundle_hash(folder)
-
-
-def _record(tuned: "Tuned") -> dict[str, Any]:
-    """What was considered and chosen at one sampling setting."""
-    return {
-        "setting": tuned.settings.name,
-        "winner": tuned.winner.name,
-        "static": None if tuned.static is None else tuned.static.name,
-        "candidates": [asdict(one) for one in tuned.timed],
-        "turns": [asdict(turn) for turn in tuned.turns],
-    }
 
 
 def _export(folder: Path, bundles: Path, positions: Path, bench: "Bench", chosen: list["Tuned"]) -> None:

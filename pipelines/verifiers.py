@@ -1,8 +1,9 @@
-"""Stage ``verifiers``: compare the verification rules on the same trees and the same prompts.
+"""Stage ``verifiers``: compare the verification rules on the same trees, in exact expectation.
 
 Writes a folder named after the device: ``roots.parquet`` (exact expectation of every rule at matched roots),
-``acceptance.parquet`` (per-node acceptance rates by depth), ``decoding.parquet`` (timed, interleaved decodes), ``choices.json``
-(shapes chosen on validation prompts) and ``provenance.json``. An interrupted comparison goes on where it stopped.
+``acceptance.parquet`` (per-node acceptance rates by depth), ``choices.json`` (shapes of best block efficiency on validation
+prompts) and ``provenance.json``. Nothing is timed here: stage ``measure`` does that. An interrupted comparison goes on where it
+stopped.
 """
 
 import argparse
@@ -26,11 +27,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
 
     config = load_parameters(VerifierConfig, args.pair, "verifiers", args.params)
-    counts = {
-        VALIDATION: max(config.validation_prompts, config.timed_validation_prompts),
-        TEST: max(config.test_prompts, config.timed_test_prompts),
-    }
-    bench = open_bench(args, config, counts)
+    bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts})
     study = VerifierStudy(bench.pair, config, bench.prompts, bench.log)
     tables, choices = study.run()
     write_tables(bench.folder, tables)

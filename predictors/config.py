@@ -17,7 +17,7 @@ def parse_config(cls: type[Config], values: Mapping[str, Any], where: str) -> Co
     Parameters
     ----------
     cls
-        A dataclass; fields that are dataclasses are parsed from nested mappings, lists become tuples.
+        A dataclass; fields that are dataclasses, or mappings to some, are parsed from nested mappings; lists become tuples.
     values
         Keys must be field names of ``cls``.
     where
@@ -59,6 +59,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple and isinstance(value, list | tuple):
         element = typing.get_args(hint)[0]
         return tuple(_convert(element, item, f"{where}[{index}]") for index, item in enumerate(value))
+    of = typing.get_args(hint)[-1:]  # what a mapping is to
+    if origin is Mapping and isinstance(value, Mapping) and of and dataclasses.is_dataclass(of[0]):
+        return {key: _convert(of[0], item, f"{where}.{key}") for key, item in value.items()}
     if origin is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if isinstance(value, float) and not math.isfinite(value):

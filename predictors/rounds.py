@@ -54,10 +54,10 @@ class RoundRecord:
     that the target tested (by default all), of which the first ``accepted`` passed - one more where a branch point's token was
     hit. ``candidates`` were tried there; ``law_known``: the draft's law there was known before, as drafting had stopped at it or
     a branch was cut. ``guessed`` tokens ran in the target's pass untested, for a model that drafts for itself to go on from.
-    ``bypassed``: a learned controller stood aside and a static setting drafted. ``forecasts`` are those about the chain that was
-    submitted; of a tree there are none. ``seconds`` maps a phase of `PHASES` to
-    wall-clock seconds. Where draft and target may work side by side, ``timeline`` shows both, and ``overlapped`` is what the
-    round would have saved with both at once (0 where they really were).
+    ``passes``: of the draft model; ``asked``: questions to a controller's model. ``bypassed``: a learned controller stood aside
+    and a static setting drafted. ``forecasts`` are those about the chain that was submitted; of a tree there are none.
+    ``seconds`` maps a phase of `PHASES` to wall-clock seconds. Where draft and target may work side by side, ``timeline`` shows
+    both, and ``overlapped`` is what the round would have saved with both at once (0 where they really were).
     """
 
     drafted: int = 0
@@ -71,6 +71,8 @@ class RoundRecord:
     emitted: int = 0
     rolled_back: int = 0
     trimmed: int = 0
+    passes: int = 0
+    asked: int = 0
     ends_segment: bool = True
     bypassed: bool = False
     forecasts: tuple[Forecast, ...] = ()
@@ -83,6 +85,11 @@ class RoundRecord:
             self.levels = self.drafted
         if self.submitted < 0:
             self.submitted = self.levels
+
+    @property
+    def nodes(self) -> int:
+        """Drafted tokens in the target's pass: all, or the block of a decoder that drafts beside it."""
+        return self.submitted if self.timeline else self.drafted
 
     @property
     def accepted_in_sequence(self) -> int:

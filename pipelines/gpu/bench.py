@@ -1,141 +1,78 @@
-"""What every part of the GPU benchmark measures with: the device, the trained pair, and runs interleaved and paired by prompt."""
+"""What every part of the GPU benchmark measures with: the device, the trained pair, and the harness that times decodes."""
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from tqdm import tqdm
 
 from pipelines.gpu.ceilings import Ceilings
 from pipelines.gpu.pairs import Trained
 from pipelines.gpu.shapes import Sized
-from pipelines.measuring.arms import Arm, Run
-from pipelines.measuring.names import ROUND_LISTS
+from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
+from pipelines.measuring.arm_rows import ArmRow, expanded
+from pipelines.measuring.blocks import Blocks
+from pipelines.measuring.exactness import GREEDY
+from pipelines.measuring.harness import Harness
+from pipelines.measuring.measurement_log import MeasurementLog, Rows
+from pipelines.measuring.names import TEST
 from predictors.sampling import SamplingSettings
-from predictors.training.bootstrap import DocumentBootstrap, interval
-from runtime import Decoder, ModelPair, Randomness
-from runtime.latency.cells import synchronise
-from runtime.recorder import CudaGraphs
+from runtime import ModelPair
 
-REPLICATES = 1000
-RETRIES = 3
 Result = dict[str, Any]  # JSON
+SETTINGS = (GREEDY, SamplingSettings(1.0))
 
 
 @dataclass(frozen=True)
 class Bench:
-    """``prompts`` of the trained pair are decoded to ``new_tokens`` more each, at every one of ``temperatures``."""
+    """Every prompt of the trained pair is decoded to ``new_tokens`` more. ``folder`` keeps decodes, below their pair's name in a
+    log for each part; those of another ``fingerprint`` give way. ``bar`` counts those of the part at hand."""
 
     device: torch.device
     dtype: torch.dtype
     trained: Trained
     ceilings: Ceilings
-    prompts: int
     new_tokens: int
-    temperatures: tuple[float, ...] = (0.0, 1.0)
+    folder: Path
+    fingerprint: str
+    bar: tqdm
 
     @contextmanager
-    def pair(self, target: Sized, draft: Sized | None) -> Iterator[ModelPair]:
+    def pair(self, target: Sized, draft: Sized | None, dtype: torch.dtype | None = None) -> Iterator[ModelPair]:
         """Both models on the device, for one part."""
         release(self.device)
-        yield self.trained.pair(target, draft, self.device, self.dtype)
+        yield self.trained.pair(target, draft, self.device, dtype or self.dtype)
 
     @property
     def overlap(self) -> str:
         """How a branch stage's jobs run: at once, or one after the other on a virtual clock."""
         return "streams" if self.device.type == "cuda" else "none"
 
-    def arm(self, decoder: Decoder) -> Arm:
-        """One of our decoders as an arm; no end-of-sequence token ends a text, so that all have one length."""
+    def arms(self, pair: ModelPair, rows: Iterable[ArmRow]) -> dict[str, TimedArm]:
+        """Arms by name. No end-of-sequence token ends a text (`pipelines.gpu.pairs.inflated`), so that all have one length."""
+        return ArmBuilder(pair, Path(), self.new_tokens).build(expanded(rows, ""))
 
-        def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> Run:
-            options = {"max_new_tokens": self.new_tokens, "temperature": settings.temperature, "eos_token_id": []}
-            out = decoder.generate(prompt, randomness=Randomness(seed), **options)
-            return Run(out.tokens, out.rounds)
-
-        return decode
-
-    def race(self, arms: Mapping[str, Arm], temperatures: Sequence[float] | None = None) -> list[Result]:
-        """Rows of all arms: every prompt is decoded by all of them, one after the other, in an order that turns; the first one
-        twice, as the first time records programs."""
-        rows = []
-        names = list(arms)
-        for temperature in self.temperatures if temperatures is None else temperatures:
-            settings = SamplingSettings(temperature)
-            for number in range(-1, self.prompts):
-                prompt = self.trained.prompts[max(number, 0)]
-                for name in (*names[number % len(names) :], *names[: number % len(names)]):
-                    row = self._timed(arms[name], prompt, settings, number)
-                    if number >= 0:
-                        rows.append({"arm": name, "document": self.trained.documents[number], **row})
+    def race(
+        self, part: str, pair: str, arms: Mapping[str, TimedArm], settings: Sequence[SamplingSettings] = SETTINGS
+    ) -> Rows:
+        """A row for each decode of every prompt by every arm; what an interrupted run has left is not timed again."""
+        log = MeasurementLog(self.folder / pair / f"{part}.jsonl", self.fingerprint)
+        harness = Harness(Blocks(log, self.bar), settings)
+        prompts = self.trained.prompts
+        self.bar.total = self.bar.n + len(prompts) * len(arms) * len(settings)
+        harness.warm_up(arms, prompts[0])
+        rows = harness.time(TEST, [(prompt, list(arms.values())) for prompt in prompts])
+        for row in rows:
+            assert row["tokens"] == self.new_tokens, f"{row['arm']} gave {row['tokens']} tokens, not {self.new_tokens}"
         return rows
-
-    def _timed(self, arm: Arm, prompt: list[int], settings: SamplingSettings, seed: int) -> Result:
-        """A row; a run that recorded programs is run again, up to `RETRIES` times, and says how many it recorded at last."""
-        for _ in range(1 + RETRIES):
-            made = CudaGraphs.made
-            synchronise(self.device)
-            start = perf_counter()
-            run = arm(prompt, settings, seed + 1)
-            synchronise(self.device)
-            seconds = perf_counter() - start
-            if CudaGraphs.made == made:
-                break
-        assert len(run.tokens) == self.new_tokens, f"an arm gave {len(run.tokens)} tokens, not {self.new_tokens}"
-        return _row(run, seconds, settings, len(prompt)) | {"recorded": CudaGraphs.made - made}
 
 
 def release(device: torch.device) -> None:
-    """Give back what nobody holds any more."""
+    """Give back what models that are gone held."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def _row(run: Run, seconds: float, settings: SamplingSettings, prompt_tokens: int) -> Result:
-    row: Result = {
-        "temperature": settings.temperature,
-        "prompt_tokens": prompt_tokens,
-        "tokens": len(run.tokens),
-        "seconds": seconds,
-    }
-    if run.rounds is not None:
-        overlapped = sum(record.overlapped for record in run.rounds)  # on a virtual clock
-        row |= {"seconds": seconds - overlapped, "virtual": overlapped > 0}
-        row |= {f"round_{name}": [int(getattr(record, name)) for record in run.rounds[1:]] for name in ROUND_LISTS}
-    return row
-
-
-def speeds(rows: Sequence[Result], base: str, seed: int = 0) -> list[Result]:
-    """By arm and temperature: tokens per second, and as a multiple of arm ``base`` on the same prompts with its interval over
-    documents."""
-    found = []
-    for temperature in sorted({row["temperature"] for row in rows}):
-        some = [row for row in rows if row["temperature"] == temperature]
-        plain = [row for row in some if row["arm"] == base]
-        bootstrap = DocumentBootstrap(np.array([row["document"] for row in plain]), REPLICATES, seed)
-        base_seconds, base_tokens = _columns(plain)
-        for name in dict.fromkeys(row["arm"] for row in some):
-            seconds, tokens = _columns([row for row in some if row["arm"] == name])
-            value = (tokens.sum() / seconds.sum()) / (base_tokens.sum() / base_seconds.sum())
-            sums = bootstrap.sums(np.stack([tokens, seconds, base_tokens, base_seconds], axis=1)).T
-            ratio = interval(float(value), (sums[0] / sums[1]) / (sums[2] / sums[3]))
-            speed = {"arm": name, "temperature": temperature, "tokens_per_second": float(tokens.sum() / seconds.sum())}
-            found.append(speed | {"of_plain": ratio})
-    return found
-
-
-def _columns(rows: Sequence[Result]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array([row["seconds"] for row in rows]), np.array([float(row["tokens"]) for row in rows])
-
-
-def repeated(decode: Callable[[], Run], seconds: float) -> int:
-    """Decode again and again for so many ``seconds``; how many tokens that gave."""
-    start, tokens = perf_counter(), 0
-    while perf_counter() - start < seconds:
-        tokens += len(decode().tokens)
-    return tokens

@@ -1,18 +1,21 @@
-"""What the device can do at most: how fast it moves bytes and multiplies, and what that makes of a pass.
+"""What the device can do at most: how fast it moves bytes and multiplies, and what that makes of a pass and of rounds.
 
 bandwidth   twice the bytes of a large copy on the device, over its median seconds
 arithmetic  2 n^3 operations of a square product in the models' number format, over its median seconds
-bound       of a pass over N tokens behind L cached ones: the larger of its bytes over the bandwidth (weights and L rows of keys
-            and values, each read once) and its operations over the arithmetic rate
+bound       of a pass over N tokens after L cached ones: the larger of its bytes over the bandwidth (every matrix and L rows of
+            keys and values, each read once) and its operations over the arithmetic rate
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
+from pipelines.gpu.shapes import Sized
+from pipelines.measuring.harness import BY_ROUND
+from pipelines.measuring.names import branch_arm
 from runtime.latency.cells import seconds_of
 
 COPY_BYTES = {"cuda": 4 << 30, "cpu": 64 << 20}
@@ -22,19 +25,26 @@ REPEATS = 20
 
 @dataclass(frozen=True)
 class Ceilings:
-    """``bandwidth`` in bytes a second (read and written), ``arithmetic`` in operations a second."""
+    """``bandwidth`` in bytes a second (read and written), ``arithmetic`` in operations a second, ``itemsize`` of a weight."""
 
     bandwidth: float
     arithmetic: float
+    itemsize: int
 
-    def pass_seconds(self, model: PreTrainedModel, tokens: int, context: int) -> float:
-        """Least seconds of a pass over ``tokens`` behind ``context`` cached ones."""
-        return max(
-            pass_bytes(model, context) / self.bandwidth, pass_operations(model, tokens, context) / self.arithmetic
-        )
+    def pass_seconds(self, model: Sized, tokens: int, context: int) -> float:
+        """Least seconds of a pass over ``tokens`` after ``context`` cached ones."""
+        seconds = pass_numbers(model, context) * self.itemsize / self.bandwidth
+        return max(seconds, pass_operations(model, tokens, context) / self.arithmetic)
 
-    def facts(self) -> dict[str, Any]:
-        return asdict(self)
+    def rounds_seconds(self, target: Sized, draft: Sized, row: Mapping[str, Any]) -> float:
+        """Least seconds of a decode's rounds: passes alone, and of a branch stage the longer job."""
+        beside, total = branch_arm(row["arm"]) is not None, 0.0
+        for made in row[BY_ROUND][1:]:
+            idle, later = made["idle_levels"], made["levels"] - made["idle_levels"]
+            verified = self.pass_seconds(target, 1 + made["submitted"], made["context"])
+            step = self.pass_seconds(draft, 1, made["context"])
+            total += idle * step + (max(verified, later * step) if beside else verified + later * step)
+        return total
 
 
 def measured_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
@@ -42,7 +52,7 @@ def measured_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
     size = PRODUCT[device.type]
     left, right = torch.randn(2, size, size, device=device, dtype=dtype)
     arithmetic = 2 * size**3 / _median(lambda: left @ right, device)
-    return Ceilings(_copied(COPY_BYTES[device.type] // dtype.itemsize, device, dtype), arithmetic)
+    return Ceilings(_copied(COPY_BYTES[device.type] // dtype.itemsize, device, dtype), arithmetic, dtype.itemsize)
 
 
 def _copied(count: int, device: torch.device, dtype: torch.dtype) -> float:
@@ -52,28 +62,17 @@ def _copied(count: int, device: torch.device, dtype: torch.dtype) -> float:
     return 2 * source.nbytes / _median(lambda: copy.copy_(source), device)
 
 
-def pass_bytes(model: PreTrainedModel, context: int) -> int:
-    """Bytes that a pass behind ``context`` cached tokens reads at least: the blocks' weights, the head and the cache."""
-    return _matrix_parameters(model) * model.dtype.itemsize + context * _row_bytes(model)
+def pass_numbers(model: Sized, context: int) -> int:
+    """Numbers that a pass after ``context`` cached tokens reads at least: the blocks' weights, the head and the cache."""
+    return model.parameters + context * 2 * model.shape.layers * model.shape.kv_heads * model.shape.head_dim
 
 
-def pass_operations(model: PreTrainedModel, tokens: int, context: int) -> int:
+def pass_operations(model: Sized, tokens: int, context: int) -> int:
     """Multiplications and additions of a pass over ``tokens``."""
-    config = model.config
-    attended = 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * (context + tokens)
-    return tokens * (2 * _matrix_parameters(model) + attended)
+    attended = 4 * model.shape.layers * model.shape.heads * model.shape.head_dim * (context + tokens)
+    return tokens * (2 * model.parameters + attended)
 
 
-def _matrix_parameters(model: PreTrainedModel) -> int:
-    blocks = sum(weight.numel() for weight in model.model.layers.parameters())
-    return blocks + model.lm_head.weight.numel()
-
-
-def _row_bytes(model: PreTrainedModel) -> int:
-    config = model.config
-    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * model.dtype.itemsize
-
-
-def _median(work: Any, device: torch.device) -> float:
+def _median(work: Callable[[], object], device: torch.device) -> float:
     work()
     return median(seconds_of(work, device) for _ in range(REPEATS))

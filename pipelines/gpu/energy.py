@@ -1,35 +1,55 @@
 """Joules of a stretch of work: the board's own counter of energy, read through NVIDIA's management library."""
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
+from time import perf_counter
 
 import torch
 
+from pipelines.gpu.arms import PRESETS
+from pipelines.gpu.bench import Bench
+from pipelines.measuring.arm_builder import TimedArm
+from pipelines.measuring.arms import Run
+from pipelines.measuring.exactness import GREEDY
+from pipelines.measuring.harness import tokens_per_second
+from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.names import CHAIN, PLAIN
+
 LIBRARY = "libnvidia-ml.so.1"
+WARM_SECONDS, ENERGY_SECONDS = 1.0, 4.0
 
 
-@dataclass
-class Energy:
-    """``joules`` of the stretch; ``None`` where the board does not count, or there is none."""
+def joules_per_token(bench: Bench, arms: Mapping[str, TimedArm], rows: Rows) -> dict[str, float]:
+    """At temperature 0, of plain decoding, and of the fastest chain and the fastest of either preset by ``rows``; nothing where
+    the board does not count."""
+    if _millijoules(bench.device) is None:
+        return {}
+    speed = {name: tokens_per_second(rows, name, 0.0) for name in arms}
+    families = [[name for name in arms if arms[name].family == family] for family in (CHAIN, *PRESETS)]
+    prompt = bench.trained.prompts[0].tokens
+    found = {}
+    for name in (PLAIN, *(max(names, key=speed.__getitem__) for names in families)):
+        decode = partial(arms[name].run, prompt, GREEDY, 0)
+        _repeated(decode, WARM_SECONDS)
+        before = _millijoules(bench.device)
+        tokens = _repeated(decode, ENERGY_SECONDS)
+        after = _millijoules(bench.device)
+        assert before is not None and after is not None
+        found[name] = (after - before) / 1000 / tokens
+    return found
 
-    joules: float | None = None
 
-
-@contextmanager
-def measured_energy(device: torch.device) -> Iterator[Energy]:
-    """Read the counter of ``device`` before and behind the block."""
-    energy = Energy()
-    before = _millijoules(device)
-    yield energy
-    after = _millijoules(device)
-    if before is not None and after is not None:
-        energy.joules = (after - before) / 1000
+def _repeated(decode: Callable[[], Run], seconds: float) -> int:
+    """Decode again and again for so many ``seconds``, once at least; how many tokens that gave."""
+    start, tokens = perf_counter(), len(decode().tokens)
+    while perf_counter() - start < seconds:
+        tokens += len(decode().tokens)
+    return tokens
 
 
 def _millijoules(device: torch.device) -> int | None:
-    """The counter since the driver was loaded."""
+    """The counter since the driver was loaded; ``None`` where there is none."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
@@ -21,6 +22,8 @@ from pipelines.builtin.corpus import BuiltinCorpus
 from pipelines.builtin.inflation import inflate
 from pipelines.builtin.language_model import Shape
 from pipelines.gpu.shapes import Sized
+from pipelines.measuring.names import TEST
+from pipelines.prompt_table import Prompt
 from runtime import ModelPair
 
 TARGET, DRAFT = Shape(512, 8, 8, 1408), Shape(256, 2, 4, 704)
@@ -31,12 +34,11 @@ LONGEST_CONTEXT = 8192
 
 @dataclass(frozen=True)
 class Trained:
-    """The trained models in float32 on the host, and held-out prompts [P] of token ids with the documents that they are from."""
+    """The trained models in float32 on the host, and prompts of held-out documents."""
 
     target: LlamaForCausalLM
     draft: LlamaForCausalLM
-    prompts: list[list[int]]
-    documents: list[str]
+    prompts: list[Prompt]
 
     def pair(self, target: Sized, draft: Sized | None, device: torch.device, dtype: torch.dtype) -> ModelPair:
         """Both functions in the given shapes, over recorded passes."""
@@ -69,25 +71,28 @@ def trained(
     target, draft = (
         LlamaForCausalLM.from_pretrained(folder / name, dtype=torch.float32) for name in (SMALL, SMALL_DRAFT)
     )
-    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
-    prompts, documents = [], []
-    by_slice: dict[str, list[tuple[str, list[int]]]] = {}
-    for document in BuiltinCorpus.load(builtin.shares).documents["test"]:
-        tokens = token_stream([document], tokenizer).tolist()
-        if len(tokens) > 2 * prompt_tokens:
-            by_slice.setdefault(document.slice, []).append((document.id, tokens[:prompt_tokens]))
-    slices = [by_slice[name] for name in sorted(by_slice)]
-    for turn in range(count):
-        some = slices[turn % len(slices)]
-        name, tokens = some[(turn // len(slices)) % len(some)]
-        prompts.append(tokens)
-        documents.append(name)
-    return Trained(target.eval(), draft.eval(), prompts, documents)
+    prompts = _prompts(builtin, AutoTokenizer.from_pretrained(folder / "tokenizer"), count, prompt_tokens)
+    return Trained(target.eval(), draft.eval(), prompts)
 
 
 def training_facts(folder: Path) -> dict[str, object]:
     """What the two models were trained with, and their held-out losses."""
     return {name: json.loads((folder / name / RECORD).read_text()) for name in (SMALL, SMALL_DRAFT)}
+
+
+def _prompts(builtin: BuiltinParameters, tokenizer: Any, count: int, prompt_tokens: int) -> list[Prompt]:
+    by_slice: dict[str, list[tuple[str, list[int]]]] = {}
+    for document in BuiltinCorpus.load(builtin.shares).documents[TEST]:
+        tokens = token_stream([document], tokenizer).tolist()
+        if len(tokens) > 2 * prompt_tokens:
+            by_slice.setdefault(document.slice, []).append((document.id, tokens[:prompt_tokens]))
+    prompts = []
+    for turn in range(count):
+        slice_ = sorted(by_slice)[turn % len(by_slice)]
+        name, tokens = by_slice[slice_][(turn // len(by_slice)) % len(by_slice[slice_])]
+        text = tokenizer.decode(tokens)
+        prompts.append(Prompt(f"{name}#{turn}", name, "builtin", slice_, TEST, text, tokens))
+    return prompts
 
 
 def _larger(builtin: BuiltinParameters) -> BuiltinParameters:

@@ -1,7 +1,7 @@
 """Part ``picture``: what the device did in a few rounds of branch-parallel decoding by stream, and how far jobs overlap."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from pipelines.gpu.arms import branches
 from pipelines.gpu.bench import Bench, Result
-from pipelines.gpu.methods import branches
 from pipelines.gpu.shapes import Sized
 from pipelines.measuring.names import WITHOUT_HRAD
 from predictors.rounds import RoundRecord
 from runtime import Randomness, build_decoder
+from runtime.decoding.base import Step
 
 GAMMA = 8
 SKIPPED, SHOWN = 3, 4  # rounds
@@ -26,37 +27,40 @@ GAP = 2.0  # microseconds
 
 
 def picture(bench: Bench, target: Sized, draft: Sized) -> Result:
-    """Device work [stream, start, end] in seconds of some rounds, and branch stages against their jobs alone."""
+    """Branch stages against their jobs alone, and on a GPU the device's work [stream, start, end] in seconds of some rounds."""
+    prompts = [prompt.tokens for prompt in bench.trained.prompts]
+    jobs: list[tuple[float, float]] = []
+    together: list[float] = []
+    options: dict[str, Any] = {"max_new_tokens": bench.new_tokens, "temperature": 0.0}
     with bench.pair(target, draft) as pair:
-        options: dict[str, Any] = {"max_new_tokens": bench.new_tokens, "temperature": 0.0, "eos_token_id": []}
-        stages: dict[str, list[float]] = {"target_alone": [], "branches_alone": [], "together": []}
-        alone = build_decoder(pair, branches(WITHOUT_HRAD, GAMMA, "none"))
-        beside = build_decoder(pair, branches(WITHOUT_HRAD, GAMMA, bench.overlap))
+        on_gpu, ways = bench.device.type == "cuda", ("none", bench.overlap)
+        alone, beside = (build_decoder(pair, branches(WITHOUT_HRAD, GAMMA, overlap)) for overlap in ways)
         for decoder in (alone, beside):  # records its programs
-            decoder.generate(bench.trained.prompts[0], randomness=Randomness(0), **options)
-        for prompt in bench.trained.prompts[: bench.prompts]:
-            for record in alone.generate(prompt, randomness=Randomness(0), **options).rounds[1:]:
-                target_seconds, branch_seconds = _jobs(record)
-                stages["target_alone"].append(target_seconds)
-                stages["branches_alone"].append(branch_seconds)
-            for record in beside.generate(prompt, randomness=Randomness(0), **options).rounds[1:]:
-                stages["together"].append(sum(_jobs(record)) if bench.overlap == "none" else _stage(record))
-        medians = {name: median(values) for name, values in stages.items()}
-        longer = max(medians["target_alone"], medians["branches_alone"])
-        found: Result = {"stages": medians, "over_longer_job": medians["together"] / longer}
-        if bench.device.type == "cuda":
-            steps = beside.stream(bench.trained.prompts[0], randomness=Randomness(0), **options)
-            for _ in range(SKIPPED):
-                next(steps, None)
-            with profile(activities=[ProfilerActivity.CUDA]) as seen:
-                start = perf_counter()
-                for _ in range(SHOWN):
-                    next(steps, None)
-                torch.cuda.synchronize()
-                found["rounds_seconds"] = perf_counter() - start
-            found["work"] = _work(seen)
-            found |= shares(found["work"])
+            decoder.generate(prompts[0], randomness=Randomness(0), **options)
+        for prompt in prompts:
+            one, other = (way.generate(prompt, randomness=Randomness(0), **options) for way in (alone, beside))
+            jobs += [_jobs(record) for record in one.rounds[1:]]
+            together += [_stage(record) if on_gpu else sum(_jobs(record)) for record in other.rounds[1:]]
+        target_seconds, branch_seconds = (median(seconds) for seconds in zip(*jobs, strict=True))
+        stages = {"target_alone": target_seconds, "branches_alone": branch_seconds, "together": median(together)}
+        found: Result = {"stages": stages, "over_longer_job": stages["together"] / max(target_seconds, branch_seconds)}
+        if on_gpu:
+            found |= _profiled(beside.stream(prompts[0], randomness=Randomness(0), **options))
         return found
+
+
+def _profiled(steps: Iterator[Step]) -> Result:
+    """What each stream did in `SHOWN` rounds."""
+    for _ in range(SKIPPED):
+        next(steps, None)
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        start = perf_counter()
+        for _ in range(SHOWN):
+            next(steps, None)
+        torch.cuda.synchronize()
+        seconds = perf_counter() - start
+    work = _work(seen)
+    return {"rounds_seconds": seconds, "work": work, **shares(work)}
 
 
 def shares(work: Sequence[Sequence[float]]) -> dict[str, float]:

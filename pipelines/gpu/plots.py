@@ -1,10 +1,12 @@
-"""Plots of the GPU benchmark's report, drawn from its JSON."""
+"""Plots of the GPU benchmark's report."""
 
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from pipelines.measuring.names import branch_arm
+from pipelines.gpu.ceilings import Ceilings
+from pipelines.gpu.shapes import Sized
+from pipelines.measuring.names import PLAIN, branch_arm
 from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, RED
 from predictors.latency.profile import LatencyProfile
 
@@ -37,10 +39,11 @@ def against_prediction(sweeps: list[Result], temperature: float) -> Figure:
 
 def _fastest(sweeps: list[Result], temperature: float, beside: bool) -> list[tuple[Result, Result]]:
     found = []
-    for sweep in sorted(sweeps, key=lambda sweep: sweep["cost_ratio"]):
+    for sweep in sweeps:
         rows = [row for row in sweep["speeds"] if row["temperature"] == temperature]
-        plain = next(row for row in rows if row["arm"] == "autoregressive")
-        some = [row for row in rows if row is not plain and (branch_arm(row["arm"]) is not None) == beside]
+        plain = next(row for row in rows if row["arm"] == PLAIN)
+        covered = [row for row in rows if row is not plain and "predicted" in row]
+        some = [row for row in covered if (branch_arm(row["arm"]) is not None) == beside]
         best = max(some, key=lambda row: row["tokens_per_second"])
         found.append((sweep, best | {"plain": plain["tokens_per_second"]}))
     return found
@@ -59,19 +62,21 @@ def device_work(picture: Result) -> Figure:
     return figure
 
 
-def cost_growth(growth: Result) -> Figure:
+def cost_growth(growth: Result, ceilings: Ceilings) -> Figure:
     """Passes by context and by tokens, and work outside them by draft length, branches and vocabulary."""
     target = LatencyProfile.from_record(growth["passes"], "passes").table("target")
+    model = Sized.from_record(growth["target"])
     figure = Figure(figsize=(11, 7.5), layout="constrained")
     (by_context, by_tokens), (by_length, by_rows) = figure.subplots(2, 2)
     tokens, contexts = target.axes["tokens"], target.axes["context"]
     by_context.plot(contexts, 1e3 * target.median[0], "o-", color=BLUE, label="measured")
-    by_context.plot(contexts, [1e3 * growth["floors"][str((1, c))] for c in contexts], "_", color=GREY, label="least")
+    least = [1e3 * ceilings.pass_seconds(model, 1, context) for context in contexts]
+    by_context.plot(contexts, least, "_", color=GREY, label="least")
     by_context.set(title="A target pass of one token", xlabel="cached tokens", ylabel="milliseconds", ylim=(0, None))
     by_tokens.plot(tokens, 1e3 * target.median[:, 0], "o-", color=BLUE, label="measured")
-    least = [1e3 * growth["floors"][str((n, contexts[0]))] for n in tokens]
+    least = [1e3 * ceilings.pass_seconds(model, count, contexts[0]) for count in tokens]
     by_tokens.plot(tokens, least, "_", color=GREY, label="least")
-    by_tokens.set(title=f"A target pass behind {contexts[0]} tokens", xlabel="tokens of the pass", ylim=(0, None))
+    by_tokens.set(title=f"A target pass after {contexts[0]} tokens", xlabel="tokens of the pass", ylim=(0, None))
     outside = {name: LatencyProfile.from_record(record, name) for name, record in growth["outside"].items()}
     for (vocabulary, profile), colour in zip(outside.items(), LANES, strict=False):
         label = f"{int(vocabulary):,} tokens"

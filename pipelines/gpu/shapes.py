@@ -1,6 +1,8 @@
 """The shapes that are measured: Llamas of 1, 7 and 13 billion parameters, and drafts of a chosen share of a target's cost."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from pipelines.builtin.inflation import InflatedShape
 
@@ -18,6 +20,13 @@ class Sized:
     def parameters(self) -> int:
         """Weights that a pass reads: every matrix once, the shared one as the head."""
         return self.vocabulary * self.shape.hidden + self.shape.layers * layer_parameters(self.shape)
+
+    def to_record(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Sized":
+        return cls(InflatedShape(**record["shape"]), record["vocabulary"])
 
 
 SHAPES = {

@@ -1,4 +1,4 @@
-"""The Parquet table of timed decodes (`pipelines.measuring.verifiers.timing.decode_rows`)."""
+"""Writing a Parquet table whole or not at all, and the columns that tables of roots and replayed texts share."""
 
 from pathlib import Path
 
@@ -6,27 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.measurement_table import COUNTS
 from pipelines.outputs import replacing
-from predictors.rounds import PHASES
 
 WHERE = [(name, pa.string()) for name in ("setting", "prompt", "document", "slice")]
 ARM = [(name, pa.string()) for name in ("family", "drafter", "verifier")]
-DECODES = pa.schema(
-    [
-        *WHERE,
-        ("split", pa.string()),
-        ("prompt_tokens", pa.int32()),
-        ("order", pa.int32()),
-        ("repeat", pa.int32()),
-        *ARM,
-        ("tokens", pa.int32()),
-        ("seconds", pa.float64()),
-        *((name, pa.int32()) for name in COUNTS),
-        ("seconds_rounds", pa.float64()),  # without the prefill
-        *((f"seconds_{phase}", pa.float64()) for phase in (*PHASES, "rest")),
-    ]
-)
 
 
 def write_table(path: Path, rows: Rows, schema: pa.Schema) -> None:

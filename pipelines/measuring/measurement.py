@@ -1,173 +1,175 @@
-"""Interleaved, paired timing of decoding arms.
+"""The one measurement: its parameters and its order of work.
 
-    validation prompts   static γ and confidence ε are swept; the best of each family is chosen per temperature by tokens/s
-    test prompts         every arm decodes every prompt (of static branch-parallel arms, those chosen); the choice is scored here
-    replay               plain decoding and the best static γ against a bare replay of their forward passes
-    exactness            greedy text of every arm of ours in float32 against Hugging Face's
+    validation prompts   families with something to choose: the fastest arm of each is chosen at every setting, beside plain
+                         decoding, over which tuning reads the gains
+    test prompts         always plain decoding and the rivals (``always``); of all other arms a rotating group (`plan`), each
+                         with those that go beside it
+                         arms that a family chose stand for it; those without a choice stand for themselves
 
-A *block* is one prompt at one temperature: all arms decode it one after the other, in an order drawn anew from the seed. Repeats
-draw the same text in another order; the fastest counts, because neighbours on a machine only ever add time.
+Whatever is compared later is compared on the blocks where both were timed.
 """
 
-import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from pipelines.measuring.arms import Arm, timed
-from pipelines.measuring.bare_replay import record, seconds_of
+from tqdm import tqdm
+
+from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
+from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.blocks import Blocks
-from pipelines.measuring.branch_arms import STATIC
-from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.measurement_table import measured
-from pipelines.measuring.names import CHAIN, CONFIDENCE, PLAIN, REPLAY, branch_arm
-from pipelines.measuring.seeds import seed_of
+from pipelines.measuring.harness import Harness, Leading, Planned, tokens_per_second
+from pipelines.measuring.measurement_log import MeasurementLog, Rows
+from pipelines.measuring.names import PLAIN, TEST, VALIDATION
+from pipelines.measuring.plan import rotation
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
-from runtime import Randomness
-from runtime.decoding.sequential import SequentialDecoder
+from runtime import ModelPair
 
-FAMILIES = {CHAIN: "static", CONFIDENCE: "confidence"}  # what is chosen on validation prompts, by prefix of the arm
-VALIDATION_SHARE, TEST_SHARE, REPLAY_SHARE = 0.3, 0.9, 1.0  # of max_minutes, when these phases have to end
+VALIDATION_SHARE, TEST_SHARE = 0.25, 1.0  # of max_minutes, when these splits have to end
 
 
 @dataclass(frozen=True)
-class MeasurementConfig:
-    """Section ``benchmark``: how much is measured.
+class MeasureConfig:
+    """Section ``measure``: how much is measured, of which ``arms``, at which ``temperatures`` (0 and 1, if nothing is said), or
+    ``settings`` with filters.
 
-    ``epsilons``: thresholds of the confidence rule; ``branch_gammas``: lengths of static branch-parallel arms, which are
-    also tried with idle draft stages of ``draft_stage_gammas``; ``max_minutes`` ends the measurement early, after a whole prompt.
+    ``group``: how many rotating arms a test prompt times, each with those beside it; ``loop_prompts`` time the loop against a
+    bare repetition of its passes, ``loop_repeats`` times; ``exactness_prompts`` compare greedy texts in float32; ``timelines``:
+    whether to draw branch-parallel decoding; ``max_minutes`` ends the measurement early, after a whole prompt.
     """
 
+    arms: tuple[ArmRow, ...]
+    temperatures: tuple[float, ...] | None = None
+    settings: tuple[SamplingSettings, ...] = ()
+    validation_prompts: int = 6
+    test_prompts: int = 24
+    group: int = 8
+    repeats: int = 1
     max_new_tokens: int = 48
-    validation_prompts: int = 8
-    test_prompts: int = 15
-    repeats: int = 2
-    temperatures: tuple[float, ...] = (0.0, 1.0)
-    gammas: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
-    epsilons: tuple[float, ...] = (0.1, 0.3)
-    branch_gammas: tuple[int, ...] = (4, 8)
-    draft_stage_gammas: tuple[int, ...] = (4,)
-    verifier: str = "block"
     threads: int = 2
     seed: int = 0
-    warmup_prompts: int = 1
-    replay_prompts: int = 3
-    replay_repeats: int = 3
+    led: bool = True
+    loop_prompts: int = 2
+    loop_repeats: int = 2
     exactness_prompts: int = 2
+    timelines: bool = True
     max_minutes: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "validation_prompts", "test_prompts", "repeats", "threads", "replay_prompts"):
+        for name in ("validation_prompts", "test_prompts", "group", "repeats", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
-        for name in ("temperatures", "gammas", "epsilons"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} must not be empty.")
+        for name in ("loop_prompts", "loop_repeats", "exactness_prompts"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")
+        if self.max_new_tokens < 2:
+            raise ValueError(f"max_new_tokens must be >= 2, a prefill and a round, got {self.max_new_tokens}.")
+        if not self.arms:
+            raise ValueError("arms must not be empty.")
+        self._settle()
+        expanded(self.arms, "")
+
+    def _settle(self) -> None:
+        """Fill in ``settings`` from ``temperatures``, or the other way round."""
+        unfiltered = (0.0, 1.0) if self.temperatures is None else self.temperatures
+        settings = self.settings or tuple(map(SamplingSettings, unfiltered))
+        temperatures = tuple(dict.fromkeys(one.temperature for one in settings))
+        if not settings:
+            raise ValueError("temperatures must not be empty.")
+        if self.temperatures not in (None, temperatures):
+            raise ValueError(f"temperatures {self.temperatures} are not those of settings: give one of them.")
+        object.__setattr__(self, "settings", settings)
+        object.__setattr__(self, "temperatures", temperatures)
 
 
-@dataclass
 class Measurement:
-    """A measurement under way. ``arms`` decode, ``blocks`` keeps what is finished."""
+    """A measurement under way; ``capped`` says that time ran out. ``choices`` are those of validation prompts."""
 
-    config: MeasurementConfig
-    arms: Mapping[str, Arm]
-    blocks: Blocks
+    def __init__(
+        self, pair: ModelPair, config: MeasureConfig, bundles: Path, log: MeasurementLog, leading: Leading | None = None
+    ) -> None:
+        self.config, self.log, self.leading = config, log, leading
+        self.builder = ArmBuilder(pair, bundles, config.max_new_tokens)
+        rows = expanded(config.arms, str(bundles))
+        self.arms = self.builder.build(rows)
+        self.rows = [row for row in rows if row.name in self.arms]
+        self.choices: list[dict[str, Any]] = []
+        self.capped = False
 
-    def warm_up(self, prompts: Sequence[Prompt]) -> None:
-        """Every arm once per prompt, not recorded."""
-        for prompt in prompts[: self.config.warmup_prompts]:
-            for name, arm in self.arms.items():
-                self.blocks.bar.set_postfix_str(f"warm-up {name}")
-                arm(prompt.tokens, SamplingSettings(max(self.config.temperatures)), 0)
+    @property
+    def missing(self) -> list[str]:
+        """Bundles that the table names and nobody exported."""
+        return self.builder.missing
 
-    def time_split(self, split: str, prompts: Sequence[Prompt], names: Iterable[str], share: float) -> Rows:
-        """Rows of ``names`` on every prompt, until ``share`` of ``max_minutes`` has passed (one prompt at least)."""
-        names, rows = list(names), []
-        for prompt in self.blocks.within(share, prompts):
-            for repeat in range(self.config.repeats):
-                for temperature in self.config.temperatures:
-                    key = f"{split}/{prompt.id}/{temperature}/{repeat}"
-                    measure = partial(self._block, split, prompt, temperature, repeat, names)
-                    rows += self.blocks.once(key, len(names), measure)
+    def run(self, validation: Sequence[Prompt], test: Sequence[Prompt]) -> Rows:
+        """Rows of all decodes."""
+        swept = [self.arms[row.name] for row in self.rows if row.choose or row.name == PLAIN]
+        with tqdm(total=self._total(len(swept), len(validation), len(test)), desc="measure", unit="decode") as bar:
+            blocks = Blocks(self.log, bar, self.config.max_minutes)
+            harness = Harness(blocks, self.config.settings, self.config.seed, self.config.repeats, self.leading)
+            harness.warm_up(self.arms, validation[0])
+            rows = harness.time(VALIDATION, [(prompt, swept) for prompt in validation], VALIDATION_SHARE)
+            self.choices = self._choices(rows)
+            walls = self.builder.concurrent(row for row in self.rows if self._tested(row))
+            harness.warm_up(walls, validation[0])
+            planned = self._planned(test, walls.values())
+            bar.total = bar.n + self._decodes(planned)
+            rows += harness.time(TEST, planned, TEST_SHARE)
+            for wall in walls.values():
+                assert wall.decoder is not None
+                wall.decoder.close()
+        self.capped = blocks.capped
         return rows
 
-    def choose(self, rows: Rows) -> list[dict[str, Any]]:
-        """The fastest arm of each family at each temperature on validation ``rows``, with the sweep it was chosen from."""
+    def drawn(self) -> dict[str, TimedArm]:
+        """The arms of test prompts by name, but for those that need a process of their own."""
+        return {row.name: self.arms[row.name] for row in self.rows if self._tested(row)}
+
+    def _choices(self, rows: Rows) -> list[dict[str, Any]]:
+        """The fastest arm of each family at each setting, with the sweep it was chosen from."""
         choices = []
-        for temperature in self.config.temperatures:
-            for family in dict.fromkeys(filter(None, map(family_of, self.arms))):
-                sweep = {
-                    name: tokens_per_second(rows, name, temperature) for name in self.arms if family_of(name) == family
-                }
+        for settings in self.config.settings:
+            swept = [row for row in self.rows if row.choose and row.at(settings.temperature)]
+            for family in dict.fromkeys(row.family for row in swept):
+                names = [row.name for row in swept if row.family == family]
+                sweep = {name: tokens_per_second(rows, name, **asdict(settings)) for name in names}
                 best = max(sweep, key=sweep.__getitem__)
-                choices.append({"temperature": temperature, "family": family, "arm": best, "tokens_per_second": sweep})
+                made = {"family": family, "arm": best, "tokens_per_second": sweep}
+                choices.append(asdict(settings) | made)
         return choices
 
-    def time_replay(
-        self, prompts: Sequence[Prompt], decoders: Mapping[str, SequentialDecoder], best: Mapping[float, str]
-    ) -> Rows:
-        """Seconds in the loop and in a bare replay, interleaved, for plain decoding and the best static γ."""
-        rows = []
-        for prompt in self.blocks.within(REPLAY_SHARE, prompts[: self.config.replay_prompts]):
-            for temperature in self.config.temperatures:
-                for name in (PLAIN, best[temperature]):
-                    key = f"{REPLAY}/{prompt.id}/{temperature}/{name}"
-                    measure = partial(self._replay, key, prompt, temperature, name, decoders[name])
-                    rows += self.blocks.once(key, 1, measure)
-        return rows
+    def _tested(self, row: ArmRow) -> bool:
+        """Whether test prompts time it at any temperature."""
+        return row.always or not row.choose or row.name in {choice["arm"] for choice in self.choices}
 
-    def _block(self, split: str, prompt: Prompt, temperature: float, repeat: int, names: list[str]) -> Rows:
-        rows = []
-        block = f"{self.config.seed}/{split}/{prompt.id}/{temperature}"
-        for order, name in enumerate(random.Random(f"{block}/{repeat}").sample(names, len(names))):
-            self.blocks.bar.set_postfix_str(f"{split}, T={temperature:g}, {name}")
-            run, seconds = timed(
-                self.arms[name], prompt.tokens, SamplingSettings(temperature), seed_of(f"{block}/{name}")
-            )
-            place = {"split": split, "temperature": temperature, "repeat": repeat, "arm": name, "order": order}
-            who = {"prompt": prompt.id, "document": prompt.document, "slice": prompt.slice}
-            size = {"prompt_tokens": len(prompt.tokens)}
-            rows.append({**place, **who, **size, **measured(run, seconds)})
-            self.blocks.bar.update()
-        return rows
+    def _planned(self, test: Sequence[Prompt], walls: Iterable[TimedArm]) -> Planned:
+        always = [self.arms[row.name] for row in self.rows if row.always]
+        others = self._rotating() | {wall.name: [wall] for wall in walls}
+        groups = rotation(test, list(others), self.config.group, self.config.seed)
+        return [
+            (prompt, [*always, *(arm for name in names for arm in others[name])])
+            for prompt, names in zip(test, groups, strict=True)
+        ]
 
-    def _replay(self, key: str, prompt: Prompt, temperature: float, name: str, decoder: SequentialDecoder) -> Rows:
-        def options() -> dict[str, Any]:
-            return {
-                "max_new_tokens": self.config.max_new_tokens,
-                "temperature": temperature,
-                "randomness": Randomness(seed_of(f"{self.config.seed}/{key}")),
-            }
+    def _rotating(self) -> dict[str, list[TimedArm]]:
+        """What takes turns on test prompts: arms, each with those that go beside it."""
+        rows = [row for row in self.rows if self._tested(row) and not row.always]
+        names = {row.name for row in rows}
+        groups: dict[str, list[TimedArm]] = {}
+        for row in rows:
+            groups.setdefault(row.beside if row.beside in names else row.name, []).append(self.arms[row.name])
+        return groups
 
-        self.blocks.bar.set_postfix_str(f"{REPLAY}, T={temperature:g}, {name}")
-        work = {
-            "replay": record(decoder, prompt.tokens, **options()),
-            "loop": lambda: decoder.generate(prompt.tokens, **options()),
-        }
-        rows, order = [], random.Random(key)
-        for repeat in range(self.config.replay_repeats):
-            seconds = {kind: seconds_of(work[kind]) for kind in order.sample(sorted(work), len(work))}
-            who = {"prompt": prompt.id, "document": prompt.document, "temperature": temperature, "arm": name}
-            rows.append({**who, "repeat": repeat, "loop": seconds["loop"], "replay": seconds["replay"]})
-        self.blocks.bar.update()
-        return rows
+    def _decodes(self, planned: Planned) -> int:
+        settings = self.config.settings
+        return self.config.repeats * sum(
+            arm.at(one.temperature) for _, arms in planned for arm in arms for one in settings
+        )
 
-
-def family_of(arm: str) -> str | None:
-    """The family that ``arm`` competes in on validation prompts; ``None`` for an arm that is not swept."""
-    branching = branch_arm(arm)
-    if branching is not None:
-        return branching.family if branching.preset in STATIC and not branching.wall else None
-    return next((family for prefix, family in FAMILIES.items() if arm.startswith(prefix)), None)
-
-
-def tokens_per_second(rows: Rows, arm: str, temperature: float) -> float:
-    """Total tokens over total seconds of an arm, at each prompt's fastest repeat."""
-    fastest: dict[str, tuple[float, int]] = {}
-    for row in rows:
-        if row["arm"] == arm and row["temperature"] == temperature:
-            run = (row["seconds"], row["tokens"])
-            fastest[row["prompt"]] = min(run, fastest.get(row["prompt"], run))
-    return float(sum(tokens for _, tokens in fastest.values()) / sum(seconds for seconds, _ in fastest.values()))
+    def _total(self, swept: int, validation: int, test: int) -> int:
+        """About how many decodes there will be."""
+        always = sum(row.always for row in self.rows)
+        tested = test * (always + min(self.config.group, len(self.rows) - always))
+        return self.config.repeats * len(self.config.settings) * (validation * swept + tested)

@@ -49,3 +49,9 @@ def _complete_lines(path: Path) -> list[dict[str, Any]]:
         return []
     lines = path.read_text().split("\n")
     return [json.loads(line) for line in lines[:-1] if line]
+
+
+def logged_rows(path: Path, fingerprint: str) -> Rows:
+    """Rows of all finished blocks of the log at ``path``; none if its fingerprint is another."""
+    header, *blocks = _complete_lines(path) or [{}]
+    return [row for block in blocks for row in block["rows"]] if header.get("fingerprint") == fingerprint else []

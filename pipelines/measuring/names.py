@@ -1,29 +1,54 @@
-"""Names that the benchmark writes and the report reads: arms, splits and files."""
+"""Names that the measurement writes and its readers read: arms, their families, splits and files."""
 
 import re
 from dataclasses import dataclass
 
-PLAIN, HF_PLAIN, HF_ASSISTED, HRAD = "autoregressive", "hf_generate", "hf_assisted", "hrad"
+# Arms. Others are named after what they are: a rule, an exported bundle, a configuration.
+PLAIN, HF_PLAIN, HF_ASSISTED, HF_LOOKUP = "autoregressive", "hf_generate", "hf_assisted", "hf_prompt_lookup"
 HF_FORWARD = "plain_hf_forward"  # plain decoding by our loop over Hugging Face's own forward
-CHAIN, CONFIDENCE = "chain-", "confidence-"  # followed by γ and by ε
+ENTROPY, HRAD, LENGTH = "entropy", "hrad", "length"
+UNLEARNED = (ENTROPY, "roc", "ema")
+STOPPERS = ("logistic", "specdecpp", "early_stop-1", "early_stop-2")
+EARLY_STOPS = ("early_stop-1", "early_stop-2")  # MCSD's, that also stop forks
+ASKED = "asked anyway"  # behind the name of a stop model that calibration leaves unasked
+METHODS = ("progressive_tree", "lookahead", "self_draft")  # without a draft model
+# Families of arms; those of branch-parallel ones are `BranchArm.family`.
+PLAIN_FAMILY, HUGGING_FACE = "plain", "hugging_face"
+CHAIN, CONFIDENCE, RULE, LEARNED = "chain", "confidence", "rule", "learned"  # rule: also stop models; learned: heads
+FORK, CONFIG, DYNAMIC = "fork", "config", "dynamic fork"
+CALIBRATED, GIVEN = "calibrated", "given"  # methods without a draft model: as exported, by configuration
+TREES = (FORK, CONFIG, DYNAMIC)
+
 PEARL, SPECBRANCH = "pearl", "specbranch"
 WITHOUT_HRAD, WITHOUT_BRANCHES = "specbranch-no-hrad", "specbranch-no-branch"  # the latter drafts, then verifies
 BRANCH_PRESETS = (PEARL, SPECBRANCH, WITHOUT_HRAD, WITHOUT_BRANCHES)  # arms are named preset-γ, or preset-γd-γ
 WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
-VALIDATION, TEST, REPLAY = "validation", "test", "replay"
-MEASUREMENTS, REPLAYS, TIMELINES = "measurements.parquet", "replay.parquet", "timelines.json"
+VALIDATION, TEST = "validation", "test"
+DECODES_FILE, ROUNDS_FILE, LOOP_FILE = "decodes.parquet", "rounds.parquet", "loop.parquet"
+TIMELINES = "timelines.json"
 FINDINGS, PROVENANCE = "findings.json", "provenance.json"
-ROUND_LISTS = (
-    "submitted",
-    "idle_levels",
-    "levels",
-    "drafted",
-    "candidates",
-    "law_known",
-    "accepted",
-    "ends_segment",
-    "emitted",
-)  # of rounds, each as a table's column
+
+
+def chain_arm(gamma: int) -> str:
+    """The static chain of ``gamma`` tokens.
+
+    Examples
+    --------
+    >>> chain_arm(4), chain_gamma(chain_arm(4)), chain_gamma("early_stop-1")
+    ('chain-4', 4, None)
+    """
+    return f"{CHAIN}-{gamma}"
+
+
+def chain_gamma(arm: str) -> int | None:
+    """γ of a static chain; ``None`` for an arm of another kind."""
+    found = re.fullmatch(rf"{CHAIN}-(\d+)", arm)
+    return None if found is None else int(found[1])
+
+
+def confidence_arm(epsilon: float) -> str:
+    """The confidence rule at ``epsilon``."""
+    return f"{CONFIDENCE}-{epsilon:g}"
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from pipelines.promotion.verdict import outcome_of
 from pipelines.registry import BUNDLE_TAG, CHALLENGER, PAIR_TAG, found_model
 
 CHAMPION = "champion"
@@ -39,7 +40,7 @@ WAIT_SECONDS, POLL_SECONDS = 30.0, 0.2
 @dataclass(frozen=True)
 class Event:
     """One change of the champion: ``version`` (its content ``sha256``) was ``action``; ``forced``: why the gate's refusal was
-    overridden."""
+    overridden; ``verdict``: what the gate said, of a promotion."""
 
     number: int
     action: str
@@ -48,6 +49,7 @@ class Event:
     at: str
     by: str
     forced: str | None = None
+    verdict: str | None = None
 
 
 @dataclass(frozen=True)
@@ -95,15 +97,18 @@ class Champions:
         verdict
             The gate's record, kept as a tag of the version.
         forced
-            Why a refusal is overridden; recorded.
+            Why the verdict is overridden; recorded.
 
         Raises
         ------
         ValueError
-            If the verdict is a refusal and nothing forces it, if another champion stands there by now, or if ``version`` is it.
+            If the verdict is not a pass and nothing forces it, if another champion stands there by now, or if ``version`` is it.
         """
         if not verdict["passed"] and not forced:
-            raise ValueError(f"{self.name} version {version} was refused by the gate, and nothing forces it.")
+            raise ValueError(
+                f"{self.name} version {version} did not pass the gate ({outcome_of(verdict)}), and nothing forces it. "
+                "Say --force."
+            )
         with self.lock():
             standing = self.champion()
             found = None if standing is None else standing.sha256
@@ -117,10 +122,10 @@ class Champions:
                 what = "is the champion already" if made else "does not exist"
                 raise ValueError(f"{self.name} version {version} {what}: nothing was changed.")
             self._keep(version, verdict)
-            return self._record(PROMOTED, made, forced)
+            return self._record(PROMOTED, made, forced, outcome_of(verdict))
 
     def keep(self, version: str, verdict: dict[str, Any]) -> None:
-        """Keep the gate's record, be it a refusal, as a tag of the version."""
+        """Keep the gate's record, whatever it says, as a tag of the version."""
         with self.lock():
             self._keep(version, verdict)
 
@@ -196,12 +201,12 @@ class Champions:
         with self.lock():  # somebody may be between history and alias right now
             return self._follow()
 
-    def _record(self, action: str, version: Version, forced: str | None) -> Event:
+    def _record(self, action: str, version: Version, forced: str | None, verdict: str | None = None) -> Event:
         """Append an event, and let the alias follow."""
         if not self._holds():
             raise ValueError(f"the lock of {self.name} was broken meanwhile. The champion was not changed; try again.")
         history = self.history()
-        event = Event(len(history) + 1, action, version.version, version.sha256, _now(), _who(), forced)
+        event = Event(len(history) + 1, action, version.version, version.sha256, _now(), _who(), forced, verdict)
         text = json.dumps(asdict(event), sort_keys=True)
         self.client.set_registered_model_tag(self.name, f"{EVENT}{event.number:06d}", text)
         self._follow()

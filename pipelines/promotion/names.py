@@ -1,4 +1,6 @@
 """Names that a trial writes and its report reads."""
 
-DECODING, VERDICT = "decoding.parquet", "verdict.json"
-BEST_STATIC = "best static"  # baseline of evidence, where there is no champion
+DECODES, ROUNDS, VERDICT = "decodes.parquet", "rounds.parquet", "verdict.json"
+CHALLENGER, CHAMPION = "challenger", "champion"  # arms of a trial
+STATIC = "chain"  # family of the static chains
+RESERVE = "reserve"  # the split that further looks open

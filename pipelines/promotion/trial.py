@@ -1,81 +1,123 @@
-"""A challenger on trial: timed beside the champion, or the best static chain, on documents that nothing was trained on.
+"""A challenger on trial: timed beside the champion, plain decoding and static chains, on documents that nothing was trained on.
 
-Arms: the challenger, the champion if there is another one, plain decoding, and static chains, of which validation prompts choose
-one. Interleaved and paired by prompt, at every sampling setting that challenger or champion was captured at. The
-challenger's greedy text is compared with Hugging Face's own in float32.
+Look 1 times prompts of the test share, every further look new ones of the reserve. Decodes of earlier looks are kept, so that
+looks accumulate. Arms are paired by block at every sampling setting that challenger or champion was captured at.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from pipelines.measuring.arm_study import ArmStudy, ArmStudyConfig
-from pipelines.measuring.arms import decoder_arm, hugging_face_arm
-from pipelines.measuring.exactness import GREEDY, first_difference
-from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.stopping.names import CHAIN
-from pipelines.promotion.gate import Evidence
-from pipelines.promotion.names import BEST_STATIC
-from pipelines.prompt_table import Prompt
-from pipelines.reporting.decoding_arms import DecodingArms
-from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
+from pipelines.evidence.allocation import allocated
+from pipelines.evidence.ledger import Replayed
+from pipelines.evidence.timed_blocks import Row
+from pipelines.measuring.names import PLAIN, TEST
+from pipelines.promotion.bounds import Bounds
+from pipelines.promotion.calibration import calibration_of
+from pipelines.promotion.evidence import Evidence, compared
+from pipelines.promotion.names import CHALLENGER, CHAMPION, RESERVE, STATIC
+from pipelines.prompt_table import Prompt, read_prompts
 from predictors.bundle import bundle_hash, read_bundle
-from predictors.controllers import DelayedTree, is_learned
-from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, build_decoder, load_decoder
-from runtime.decoding.branch_parallel import BranchParallelDecoder
-from runtime.decoding.routed import RoutedDecoder
 
-CHALLENGER, CHAMPION = "challenger", "champion"
 VERIFIER = "block"
 
 
 @dataclass(frozen=True)
-class TrialConfig(ArmStudyConfig):
-    """Section ``trial``: static chains of ``gammas``; ``exactness_prompts`` greedy texts; bootstrap of the intervals.
-    ``sampling`` (instead of ``temperatures``) is what the bundles were captured at (`settings_of`)."""
+class TrialConfig:
+    """Section ``trial``.
 
-    validation_prompts: int = 9
-    gammas: tuple[int, ...] = (4, 6, 8, 10, 12)
-    sampling: tuple[SamplingSettings, ...] = ()
+    Parameters
+    ----------
+    gammas
+        Lengths of the static chains.
+    test_prompts, reserve_prompts
+        Timed at the first look, and new ones of the reserve at every further look.
+    repeats, max_new_tokens, threads, seed
+        Of every decode.
+    exactness_prompts
+        Greedy texts that are compared.
+    max_minutes
+        Ends early after a whole prompt, and records it.
+    """
+
+    gammas: tuple[int, ...] = (2, 3, 4, 6, 8)
+    test_prompts: int = 60
+    reserve_prompts: int = 30
+    repeats: int = 1
     exactness_prompts: int = 2
-    bootstrap_replicates: int = 2000
+    max_new_tokens: int = 48
+    threads: int = 2
+    seed: int = 0
+    max_minutes: float | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.gammas:
-            raise ValueError("gammas must name at least one static chain.")
-        for name in ("exactness_prompts", "bootstrap_replicates"):
+        if not self.gammas or min(self.gammas) < 1:
+            raise ValueError(
+                f"gammas must name at least one static chain, of 1 token or more, got {list(self.gammas)}."
+            )
+        for name in ("test_prompts", "reserve_prompts", "repeats", "exactness_prompts", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+        if self.max_new_tokens < 2:
+            raise ValueError(f"max_new_tokens must be >= 2, a prefill and a round, got {self.max_new_tokens}.")
+
+
+@dataclass(frozen=True)
+class Look:
+    """The ``number``-th look (from 1): its ``prompts`` with those of earlier looks, and how many documents it leaves unopened."""
+
+    number: int
+    prompts: tuple[Prompt, ...]
+    documents_left: int
+
+    @staticmethod
+    def of(number: int, folder: Path, config: TrialConfig, least: int = 0) -> "Look":
+        """Of the prompts below ``folder``, allocated to slices by their documents, at first at least ``least`` of each.
+
+        Raises
+        ------
+        ValueError
+            If there are no test prompts, or a further look finds no new document.
+        """
+        opened, before = ((look - 1) * config.reserve_prompts for look in (number, number - 1))
+        known, reserve = read_prompts(folder, TEST), read_prompts(folder, RESERVE)
+        if not known:
+            raise ValueError(f"{folder} has no {TEST} prompts: there is nothing to try a bundle on. Draw some.")
+        mix = mix_of(known)
+        test = allocated(known, mix, config.test_prompts, least)
+        reserve = allocated(reserve, mix, len(reserve))
+        seen = {prompt.document for prompt in (*test, *reserve[: max(before, 0)])}
+        if number > 1 and not {prompt.document for prompt in reserve[before:opened]} - seen:
+            raise ValueError(
+                f"look {number} finds no new document among {len(reserve)} prompts of the {RESERVE}: documents exhausted. "
+                "Add documents, or raise prompts.reserve, and draw again."
+            )
+        prompts = (*test, *reserve[:opened])
+        left = {prompt.document for prompt in reserve[opened:]} - {prompt.document for prompt in prompts}
+        return Look(number, prompts, len(left))
 
     @property
-    def settings(self) -> list[SamplingSettings]:
-        return list(self.sampling) or super().settings
+    def documents(self) -> tuple[str, ...]:
+        """Ids of its documents."""
+        return tuple(sorted({prompt.document for prompt in self.prompts}))
 
 
-class TrialStudy(ArmStudy):
-    """``bundles``: folders of the ``challenger`` and, if there is one, the ``champion``."""
+def mix_of(test: Iterable[Prompt]) -> dict[str, float]:
+    """Documents of the test share by slice: what a slice weighs."""
+    slices = {prompt.document: prompt.slice for prompt in test}
+    return {name: float(count) for name, count in Counter(slices.values()).items()}
 
-    title = "trial"
 
-    def __init__(
-        self,
-        pair: ModelPair,
-        config: TrialConfig,
-        bundles: Mapping[str, Path],
-        prompts: Mapping[str, list[Prompt]],
-        log: MeasurementLog,
-    ) -> None:
-        super().__init__(pair, config, prompts, log)
-        for gamma in config.gammas:
-            chain = {"method": "speculative", "drafter": {"kind": CHAIN, "gamma": gamma}, "verifier": VERIFIER}
-            self.add(self.tuned, f"{CHAIN}-{gamma}", CHAIN, VERIFIER, self.arm(build_decoder(pair, chain)))
-        for name, folder in bundles.items():
-            self.add(self.others, name, name, name, self.arm(load_decoder(folder, pair)))
+def decoders_of(pair: ModelPair, config: TrialConfig, bundles: Mapping[str, Path]) -> dict[str, Decoder]:
+    """Arms of a trial: plain decoding, static chains, and ``bundles``, folders of the challenger and, if any, the champion."""
+    made = {PLAIN: build_decoder(pair, {"method": "autoregressive"})}
+    for gamma in config.gammas:
+        chain = {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": VERIFIER}
+        made[f"{STATIC}-{gamma}"] = build_decoder(pair, chain)
+    return made | {name: load_decoder(folder, pair) for name, folder in bundles.items()}
 
 
 def learned_documents(known: Iterable[Prompt], test: Iterable[Prompt], facts: Mapping[str, Any]) -> set[str]:
@@ -87,174 +129,70 @@ def learned_documents(known: Iterable[Prompt], test: Iterable[Prompt], facts: Ma
     return names | {prompt.document for prompt in known}
 
 
-def settings_of(*bundles: Path) -> tuple[SamplingSettings, ...]:
-    """The sampling settings that any of ``bundles`` was captured at."""
-    rows = [row for bundle in bundles for row in read_bundle(bundle).contract.serving_range.settings]
-    return tuple(dict.fromkeys(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in rows))
-
-
-def problem_of(bundle: Path, pair: ModelPair) -> str | None:
-    """Why ``bundle`` cannot be read, does not serve ``pair``, changes the output's law, or would be timed on a virtual clock;
-    ``None``: nothing speaks against a trial."""
-    try:
-        settings_of(bundle)
-        decoder = load_decoder(bundle, pair)
-    except ValueError as error:
-        return str(error)
-    problems = (_problem(f"{bundle}: {name or 'its decoder'}", one) for name, one in parts_of(decoder).items())
-    return next((problem for problem in problems if problem is not None), None)
-
-
-def parts_of(decoder: Decoder) -> dict[str, Decoder]:
-    """The decoders that serve requests, by name: a routed decoder's are its routes'; any other is its own, without a name."""
-    if not isinstance(decoder, RoutedDecoder):
-        return {"": decoder}
-    return {
-        ", ".join(filter(None, (f"route {place} ({settings.name})", name))): part
-        for place, (settings, route) in enumerate(decoder.routes, 1)
-        for name, part in parts_of(route).items()
-    }
-
-
-def _problem(who: str, decoder: Decoder) -> str | None:
-    if decoder.lossy:
-        return f"{who} is lossy: its output need not follow the target's law. Export it without lossy=True."
-    if isinstance(decoder, BranchParallelDecoder) and decoder.host.virtual:
-        remedy = "Export it with overlap 'auto', 'processes' or 'streams'."
-        if decoder.config.overlap == "auto":
-            remedy = "Its overlap 'auto' finds a single core here: try it where there are more."
-        return (
-            f"{who} drafts and verifies in turn (overlap 'none'), so that its times would be a virtual clock's beside the wall "
-            f"clock's of the others. {remedy}"
-        )
-    return None
-
-
-def unservable(pair: str, predictor: str, bundle: Path, champion: str | None, problem: str) -> Evidence:
-    """What is known of a ``bundle`` that cannot be served (`problem_of`): nothing was measured."""
+def unservable(who: tuple[str, str, Path], champion: str | None, problem: str, look: int = 1) -> Evidence:
+    """What is known of a bundle that cannot be served (`candidate.problem_of`): nothing was measured."""
+    pair, predictor, bundle = who
     return Evidence(
         pair=pair,
         predictor=predictor,
         bundle_sha256=bundle_hash(bundle),
-        baseline=champion or BEST_STATIC,
+        champion=champion,
         problem=problem,
         exactness={},
         calibration_error=None,
-        gain={},
+        gains={},
+        reference=None,
+        settings={},
         slices={},
         documents=(),
         trained_documents=(),
+        look=look,
     )
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Expected calibration ``error`` of a bundle's model on documents that were not trained on; ``None``: unknown, or, with an
-    ``exemption``, there is none to know."""
-
-    error: float | None
-    exemption: str | None = None
-
-
-def calibration_of(folder: Path) -> Calibration:
-    """The calibration of a bundle; of one with several in it, the worst: an unknown one before any number."""
-    bundle = read_bundle(folder)
-    nested = {route.get("bundle") for route in bundle.card.get("routes", [])} - {None}
-    if nested:
-        return _worst([calibration_of(folder / name) for name in sorted(nested)])
-    if bundle.card["kind"] == DelayedTree.kind:
-        return Calibration(None, "a delayed-tree selector ranks trees and forecasts no probabilities")
-    if not is_learned(bundle):
-        return Calibration(None, "no model to calibrate")
-    quality = bundle.card.get("measured_quality", {})
-    errors = [quality.get(part, {}).get("ece") for part in ("metrics", "tokens")]
-    return Calibration(max((float(error) for error in errors if error is not None), default=None))
-
-
-def _worst(found: Sequence[Calibration]) -> Calibration:
-    if any(one.error is None and one.exemption is None for one in found):
-        return Calibration(None)
-    errors = [one.error for one in found if one.error is not None]
-    if errors:
-        return Calibration(max(errors))
-    return Calibration(None, "; ".join(dict.fromkeys(str(one.exemption) for one in found)))
-
-
-def exact(pair: ModelPair, bundle: Path, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> dict[str, bool]:
-    """By route and prompt: whether greedy text in float32 is Hugging Face's own (``pair`` in float32). A route that serves other
-    settings decodes greedily here, too: its drafts and its bookkeeping are the same."""
-    reference = hugging_face_arm(pair.target.model, None, max_new_tokens)  # type: ignore[attr-defined]
-    texts = [(list(one), reference(list(one), GREEDY, 0).tokens) for one in prompts]
-    decoder = load_decoder(bundle, pair)
-    found = {}
-    for name, part in parts_of(decoder).items():
-        arm = decoder_arm(part, max_new_tokens)
-        for number, (prompt, wanted) in enumerate(texts, 1):
-            check = ", ".join(filter(None, (name, f"greedy text {number}, float32")))
-            found[check] = first_difference(arm(prompt, GREEDY, 0).tokens, wanted) is None
-    decoder.close()
-    return found
-
-
 def evidence_of(
-    pair: str,
-    predictor: str,
-    bundle: Path,
-    champion: str | None,
-    decoding: pd.DataFrame,
+    who: tuple[str, str, Path],
+    decodes: Sequence[Row],
+    look: Look,
+    bounds: Bounds,
     exactness: Mapping[str, bool],
     trained: Iterable[str],
-    config: TrialConfig,
     origin: Mapping[str, Any],
+    champion: str | None = None,
+    arm: str = CHALLENGER,
+    mix: Mapping[str, float] | None = None,
+    replayed: Replayed | None = None,
 ) -> Evidence:
-    """What the trial's ``decoding`` says of ``bundle``, over the ``champion`` of that content hash or over the best static chain.
+    """What timed ``decodes`` say of a bundle, over the arm `CHAMPION` among them if ``champion`` names its content.
 
-    A bundle that does not serve the pair never gets here: it is `unservable`.
+    Parameters
+    ----------
+    who
+        Pair, predictor, and the bundle's folder. A bundle that does not serve the pair never gets here: it is `unservable`.
+    arm
+        The bundle's own, among the decodes.
+    mix, replayed
+        As of `compared`.
     """
-    arms = DecodingArms(decoding, config.bootstrap_replicates, config.seed)
-    chosen = {setting: arms.fastest(setting, CHAIN) for setting in arms.settings}
-    fastest = {setting: arms.fastest(setting, CHAIN, in_hindsight=True) for setting in arms.settings}
-    base = _rows(arms, dict.fromkeys(arms.settings, CHAMPION) if champion else chosen)
+    pair, predictor, bundle = who
+    found = compared(decodes, bounds, arm, None if champion is None else CHAMPION, mix, replayed)
     calibration = calibration_of(bundle)
-    rows, hindsight = _rows(arms, dict.fromkeys(arms.settings, CHALLENGER)), _rows(arms, fastest)
     return Evidence(
         pair=pair,
         predictor=predictor,
         bundle_sha256=bundle_hash(bundle),
-        baseline=champion or BEST_STATIC,
+        champion=champion,
         problem=None,
         exactness=dict(exactness),
         calibration_error=calibration.error,
-        gain=_gain(rows, base, config),
-        slices=_gains(rows, base, config),
-        documents=tuple(sorted(rows["document"].unique())),
+        gains=found.gains,
+        reference=found.reference,
+        settings=found.settings,
+        slices=found.slices,
+        documents=found.documents,
         trained_documents=tuple(sorted(set(trained))),
-        origin={
-            **origin,
-            "lineage": read_bundle(bundle).card.get("lineage"),
-            "static": {"chosen": chosen, "fastest": fastest, "hindsight": _gains(rows, hindsight, config)},
-        },
-        hindsight=_gain(rows, hindsight, config),
+        look=look.number,
+        documents_left=look.documents_left,
+        origin={**origin, "lineage": read_bundle(bundle).card.get("lineage")},
         exemption=calibration.exemption,
     )
-
-
-def _rows(arms: DecodingArms, names: Mapping[str, str]) -> pd.DataFrame:
-    """Test prompts at every sampling setting, of the arm that ``names`` has for it."""
-    return pd.concat([arms.rows(setting, name) for setting, name in names.items()], ignore_index=True)
-
-
-def _gains(rows: pd.DataFrame, base: pd.DataFrame, config: TrialConfig) -> dict[str, Interval]:
-    """At every sampling setting, and in every slice at it."""
-    found = {}
-    for setting, place in rows.groupby("setting").indices.items():
-        found[str(setting)] = _gain(rows.iloc[place], base.iloc[place], config)
-        for name, part in rows.iloc[place].groupby("slice").groups.items():
-            found[f"{setting} {name}"] = _gain(rows.loc[part], base.loc[part], config)
-    return found
-
-
-def _gain(rows: pd.DataFrame, base: pd.DataFrame, config: TrialConfig) -> Interval:
-    assert list(rows["prompt"]) == list(base["prompt"]), "arms are paired by prompt"
-    bootstrap = PairedBootstrap(list(rows["document"]), config.bootstrap_replicates, config.seed)
-    return less_one(bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"]))

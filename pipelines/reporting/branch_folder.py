@@ -1,8 +1,7 @@
-"""Branch-parallel arms of a finished benchmark, apart from the others: some of their times are a virtual clock's."""
+"""Branch-parallel arms of a finished measurement, apart from the others: some of their times are a virtual clock's."""
 
 import json
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from pipelines.measuring.names import (
     BranchArm,
     branch_arm,
 )
-from pipelines.reporting.benchmark_folder import Benchmark
 from pipelines.reporting.headline import arm_name
+from pipelines.reporting.measured_folder import Measured
 
 PRESET_NAMES = {
     PEARL: "PEARL",
@@ -32,18 +31,10 @@ Timelines = dict[str, list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
-class BranchBenchmark:
-    """``whole`` is the benchmark with every arm."""
+class BranchArms:
+    """``whole`` is the measurement with every arm."""
 
-    whole: Benchmark
-
-    @cached_property
-    def others(self) -> Benchmark:
-        """The benchmark without branch arms: its times are all the wall's."""
-        runs = self.whole.runs
-        choices = [choice for choice in self.whole.findings["choices"] if branch_arm(choice["arm"]) is None]
-        kept = runs[runs["arm"].map(branch_arm).isna()].reset_index(drop=True)
-        return replace(self.whole, runs=kept, findings={**self.whole.findings, "choices": choices})
+    whole: Measured
 
     def arms(self, temperature: float) -> dict[str, BranchArm]:
         """One arm of each family at a temperature: that of the γ chosen on validation prompts, else the only one measured; those
@@ -55,10 +46,12 @@ class BranchBenchmark:
             members = [arm for arm in measured if arm.family == family]
             lengths = self._lengths(family, members[0].preset, temperature)
             members = [arm for arm in members if lengths in (None, arm.lengths)]
-            if len(members) != 1:
+            if not members:
+                continue  # test prompts were too few for it to have its turn
+            if len(members) > 1:
                 raise ValueError(
                     f"{family} at temperature {temperature:g}: {len(members)} arms were measured at γ = {lengths}. "
-                    "Run the benchmark stage again."
+                    "Run the measure stage again."
                 )
             chosen[members[0].name] = members[0]
         return chosen
@@ -74,26 +67,22 @@ class BranchBenchmark:
 
     def runs(self, arm: str, temperature: float) -> pd.DataFrame:
         """Runs of an arm, every repeat, in the order of the prompts."""
-        runs = self.whole.runs
+        runs = self.whole.test
         same = (runs["arm"] == arm) & (runs["temperature"] == temperature)
         return runs[same].sort_values(["prompt", "repeat"])
 
     def counted(self, arm: str, temperature: float) -> pd.DataFrame:
-        """One run per prompt: repeats draw the same text."""
-        runs = self.runs(arm, temperature)
-        return runs[runs["repeat"] == runs["repeat"].min()].set_index("prompt")
+        """Runs of an arm, each text once, by prompt and repeat."""
+        runs = self.whole.counted
+        same = (runs["arm"] == arm) & (runs["temperature"] == temperature)
+        return runs[same].set_index(["prompt", "repeat"]).sort_index()
 
     def _measured(self, temperature: float) -> list[BranchArm]:
-        runs = self.whole.runs
-        arms = map(branch_arm, runs[runs["temperature"] == temperature]["arm"].unique())
+        arms = map(branch_arm, self.whole.arms(temperature))
         return sorted(filter(None, arms), key=lambda arm: (arm.wall, BRANCH_PRESETS.index(arm.preset), arm.lengths))
 
     def _lengths(self, family: str, preset: str, temperature: float) -> tuple[int, ...] | None:
-        arms = {
-            choice["family"]: branch_arm(choice["arm"])
-            for choice in self.whole.findings["choices"]
-            if choice["temperature"] == temperature
-        }
+        arms = {made: branch_arm(arm) for made, arm in self.whole.choices(temperature).items()}
         arm = arms.get(family) or arms.get(preset)
         return None if arm is None else arm.lengths
 
@@ -106,7 +95,7 @@ def read_timelines(folder: Path) -> Timelines:
     try:
         timelines: Timelines = json.loads(path.read_text())
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: damaged ({error}). Run the benchmark stage again.") from error
+        raise ValueError(f"{path}: damaged ({error}). Run the measure stage again.") from error
     return {arm: timelines[arm] for arm in sorted(timelines, key=_drawn_place)}
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pandas as pd
 
-from pipelines.measuring.names import PEARL, PLAIN
-from pipelines.reporting.benchmark_folder import STATIC
-from pipelines.reporting.branch_folder import BranchBenchmark
+from pipelines.measuring.names import CHAIN, PEARL, PLAIN
+from pipelines.reporting.branch_folder import BranchArms
 from pipelines.reporting.branch_prediction import predicted_seconds
+from pipelines.reporting.paired_arms import PairedArms
 from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
 from predictors.latency import LatencyProfile
 
@@ -30,13 +30,10 @@ COUNTS = ("rounds", "levels", "emitted", "rolled_back", "trimmed", "hits", "bran
 class BranchReport:
     """Builds the records of ``quality.json`` (counts) and ``timing.json`` (times); ``None`` where no such arm was measured."""
 
-    def __init__(
-        self, benchmark: BranchBenchmark, replicates: int, seed: int, profile: LatencyProfile | None = None
-    ) -> None:
-        self.benchmark = benchmark
+    def __init__(self, branches: BranchArms, replicates: int, seed: int, profile: LatencyProfile | None = None) -> None:
+        self.branches = branches
         self.profile = profile
-        self.replicates = replicates
-        self.seed = seed
+        self.paired = PairedArms(branches.whole, replicates, seed)
 
     def quality(self) -> dict[str, Any] | None:
         """Counts of the rounds by temperature and arm, the best static draft first."""
@@ -47,27 +44,25 @@ class BranchReport:
         return self._by_temperature(self._speeds)
 
     def _by_temperature(self, build: Callable[[float], dict[str, Any]]) -> dict[str, Any] | None:
-        measured = [t for t in self.benchmark.whole.temperatures if self.benchmark.arms(t)]
+        measured = [t for t in self.branches.whole.temperatures if self.branches.arms(t)]
         if not measured:
             return None
-        static = {t: self.benchmark.whole.chosen(STATIC, t) for t in measured}
+        static = {t: self.branches.whole.chosen(CHAIN, t) for t in measured}
         return {"temperatures": [{"temperature": t, "static": static[t], "arms": build(t)} for t in measured]}
 
     def _speeds(self, temperature: float) -> dict[str, Any]:
-        arms = [PLAIN, self.benchmark.whole.chosen(STATIC, temperature), *self.benchmark.arms(temperature)]
+        arms = [PLAIN, self.branches.whole.chosen(CHAIN, temperature), *self.branches.arms(temperature)]
         return {arm: self._speed(arm, temperature) for arm in arms}
 
     def _speed(self, arm: str, temperature: float) -> dict[str, Any]:
-        static = self.benchmark.whole.chosen(STATIC, temperature)
-        items = self.benchmark.whole.times(arm, [temperature])
-        runs = self.benchmark.runs(arm, temperature)
+        runs = self.branches.runs(arm, temperature)
         pearl = self._pearl(arm, temperature)
         return {
-            "clock": self.benchmark.clock(arm, temperature),
-            "tokens_per_second": self._bootstrap(items).rate(items["tokens"], items["seconds"]),
-            "speedup": self._ratio(arm, PLAIN, temperature),
-            "gain_over_best_static": less_one(self._ratio(arm, static, temperature)),
-            "gain_over_pearl": None if pearl is None else less_one(self._ratio(arm, pearl, temperature)),
+            "clock": self.branches.clock(arm, temperature),
+            "tokens_per_second": self.paired.rate(arm, [temperature]),
+            "speedup": self.paired.ratio(arm, PLAIN, [temperature]),
+            "gain_over_best_static": less_one(self.paired.ratio(arm, CHAIN, [temperature])),
+            "gain_over_pearl": None if pearl is None else less_one(self.paired.ratio(arm, pearl, [temperature])),
             "target_idle": self._bootstrap(runs).rate(runs["seconds_steady_wait"], runs["seconds_steady"]),
             **self._of_prediction(arm, temperature),
         }
@@ -77,27 +72,23 @@ class BranchReport:
         profile = self.profile
         if profile is None or not {"beside_target", "branch_candidates"} <= set(profile.tables):
             return {"of_prediction": None, "of_prediction_beside_plain": None}
-        rates = []
-        for name in (arm, PLAIN):
-            items = self.benchmark.whole.times(name, [temperature])
-            runs = self.benchmark.counted(name, temperature).loc[items.index.get_level_values("prompt")]
-            predicted = pd.Series([predicted_seconds(run, profile) for _, run in runs.iterrows()], index=items.index)
-            rates += [predicted, items["seconds"]]
-        bootstrap = self._bootstrap(items)
+        pair = self.paired.pair(arm, PLAIN, [temperature])
+        if pair[0].empty:
+            return {"of_prediction": None, "of_prediction_beside_plain": None}
+        rates: list[Any] = []
+        for runs in pair:
+            rows = (run for _, run in runs.reset_index().iterrows())
+            seconds = [predicted_seconds(run, self.branches.whole.rounds_of(run), profile) for run in rows]
+            rates += [seconds, runs["seconds"]]
+        bootstrap = self._bootstrap(pair[0])
         return {"of_prediction": bootstrap.rate(*rates[:2]), "of_prediction_beside_plain": bootstrap.rate_ratio(*rates)}
 
-    def _ratio(self, arm: str, base: str, temperature: float) -> Interval:
-        items, others = (self.benchmark.whole.times(name, [temperature]) for name in (arm, base))
-        assert items.index.equals(others.index), "arms must have decoded the same prompts"
-        rates = (items["tokens"], items["seconds"], others["tokens"], others["seconds"])
-        return self._bootstrap(items).rate_ratio(*rates)
-
     def _counts(self, temperature: float) -> dict[str, Any]:
-        arms = [self.benchmark.whole.chosen(STATIC, temperature), *self.benchmark.arms(temperature)]
+        arms = [self.branches.whole.chosen(CHAIN, temperature), *self.branches.arms(temperature)]
         return {arm: self._count(arm, temperature) for arm in arms}
 
     def _count(self, arm: str, temperature: float) -> dict[str, Any]:
-        runs = self.benchmark.counted(arm, temperature)
+        runs = self.branches.counted(arm, temperature)
         bootstrap = self._bootstrap(runs)
         m_excl = bootstrap.rate(runs["accepted"], runs["segments"])
         greedy = runs["equals_plain"].dropna()
@@ -120,18 +111,21 @@ class BranchReport:
         pearl = self._pearl(arm, temperature)
         if pearl is None:
             return None
-        runs, others = (self.benchmark.counted(name, temperature) for name in (arm, pearl))
-        assert runs.index.equals(others.index), "arms must have decoded the same prompts"
+        runs, others = (self.branches.counted(name, temperature) for name in (arm, pearl))
+        shared = runs.index.intersection(others.index).sort_values()
+        if shared.empty:
+            return None
+        runs, others = runs.loc[shared], others.loc[shared]
         rates = (runs["rolled_back"], runs["levels"], others["rolled_back"], others["levels"])
         return self._bootstrap(runs).rate_difference(*rates)
 
     def _pearl(self, arm: str, temperature: float) -> str | None:
         """PEARL's arm on the clock of ``arm``, unless that is it."""
-        clock = self.benchmark.clock(arm, temperature)
-        for name, parts in self.benchmark.arms(temperature).items():
-            if parts.preset == PEARL and self.benchmark.clock(name, temperature) == clock:
+        clock = self.branches.clock(arm, temperature)
+        for name, parts in self.branches.arms(temperature).items():
+            if parts.preset == PEARL and self.branches.clock(name, temperature) == clock:
                 return None if name == arm else name
         return None
 
     def _bootstrap(self, rows: pd.DataFrame) -> PairedBootstrap:
-        return PairedBootstrap(rows["document"].tolist(), self.replicates, self.seed)
+        return self.paired.bootstrap(rows)

@@ -38,7 +38,9 @@ def _speed_sentence(place: str, lead: str, pearl: str | None, speeds: dict[str, 
         f"{_place_of(speed['speedup'], 1.0, 'faster than', 'slower than')} plain decoding, {times(speed['speedup'])}"
     )
     others = [
-        f"{_place_of(gain, 0.0, 'faster than', 'slower than')} {name}, {percent(gain)}" for name, gain in gains.items()
+        f"{_place_of(gain, 0.0, 'faster than', 'slower than')} {name}, {percent(gain)}"
+        for name, gain in gains.items()
+        if gain["value"] is not None
     ]
     return f"{place} {shown_name(lead)} is {'; '.join([plain, *others])}."
 
@@ -46,6 +48,8 @@ def _speed_sentence(place: str, lead: str, pearl: str | None, speeds: dict[str, 
 def _rollback_sentence(lead: str, pearl: str, counts: dict[str, Any]) -> str:
     count, difference = counts["arms"][lead], counts["arms"][lead]["rollback_less_pearl"]
     rates = [counts["arms"][arm]["rollback_rate"]["value"] for arm in (lead, pearl)]
+    if difference is None:
+        return f"{shown_name(lead)} and {shown_name(pearl)} decoded no prompt in common: their rollback rates are not compared."
     if None in (*rates, *difference.values()):
         return f"{shown_name(lead)} or {shown_name(pearl)} drafted nothing: there is no rollback rate to compare."
     hits = count["hits_per_branch_point"]["value"]

@@ -1,4 +1,4 @@
-"""Timed decodes of an arm study, read: the fastest of every run's repeats, by split, sampling setting and arm."""
+"""Decodes of arms that all decoded the same prompts: the fastest of every run's repeats, by split, sampling setting and arm."""
 
 import pandas as pd
 
@@ -7,7 +7,7 @@ from pipelines.reporting.statistics import PairedBootstrap
 
 
 class DecodingArms:
-    """The table that `pipelines.measuring.arm_study` leaves. Intervals by bootstrap over documents."""
+    """Intervals by bootstrap over documents."""
 
     def __init__(self, decoding: pd.DataFrame, replicates: int, seed: int) -> None:
         self.replicates = replicates

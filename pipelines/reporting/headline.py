@@ -2,24 +2,29 @@
 
 from typing import Any
 
-from pipelines.measuring.names import CHAIN, HRAD
+from pipelines.measuring.names import CHAIN, CONFIDENCE, ENTROPY, HF_LOOKUP, HRAD, LENGTH, chain_gamma
 from pipelines.reporting.statistics import Interval
 
+UNKNOWN = "–"
 NAMES = {
     "autoregressive": "plain decoding",
     "plain_hf_forward": "plain, HF's forward",
     "hf_generate": "HF generate",
     "hf_assisted": "HF assisted",
-    "entropy": "entropy (AdaEDL)",
-    "hrad": "H-RAD",
-    "length": "explicit length",
+    HF_LOOKUP: "HF prompt lookup",
+    ENTROPY: "entropy (AdaEDL)",
+    HRAD: "H-RAD",
+    LENGTH: "explicit length",
 }
 
 
 def arm_name(arm: str) -> str:
     """An arm as a person reads it."""
-    number = arm.partition("-")[2]
-    return NAMES.get(arm) or (f"static γ={number}" if arm.startswith(CHAIN) else f"confidence ε={number}")
+    gamma = chain_gamma(arm)
+    if gamma is not None:
+        return f"static γ={gamma}"
+    family, _, number = arm.partition("-")
+    return f"confidence ε={number}" if family == CONFIDENCE else NAMES.get(arm, arm)
 
 
 def headline(timing: dict[str, Any]) -> list[str]:
@@ -27,7 +32,7 @@ def headline(timing: dict[str, Any]) -> list[str]:
     sentences = []
     for row in timing["temperatures"]:
         where = f"T={row['temperature']:g}"
-        static = row["chosen"]["static"]
+        static = row["chosen"][CHAIN]
         speedup = row["arms"][static]["speedup"]
         sentences.append(
             f"{where}: {arm_name(static)} (chosen on validation prompts) decodes {times(speedup)} as fast as plain "
@@ -35,8 +40,8 @@ def headline(timing: dict[str, Any]) -> list[str]:
         )
         sentences += [
             _controller(name, arm, row, timing["bundle"])
-            for name, arm in ((HRAD, HRAD), ("Confidence", row["chosen"]["confidence"]), ("Entropy", "entropy"))
-            if arm in row["arms"]
+            for name, arm in ((HRAD, HRAD), ("Confidence", row["chosen"].get(CONFIDENCE)), ("Entropy", ENTROPY))
+            if arm in row["arms"] and row["arms"][arm]["gain_over_best_static"]["value"] is not None
         ]
     return sentences
 
@@ -45,9 +50,9 @@ def title(timing: dict[str, Any]) -> str:
     """The verdict in a breath, for the top of the page."""
     parts: list[str] = []
     for row in timing["temperatures"]:
-        static = row["chosen"]["static"]
+        static = row["chosen"][CHAIN]
         as_fast = "" if parts else " as fast as plain decoding"
-        gamma = static.removeprefix(CHAIN)
+        gamma = chain_gamma(static)
         parts.append(
             f"{times(row['arms'][static]['speedup'])}{as_fast} at temperature {row['temperature']:g} (γ={gamma})"
         )
@@ -55,7 +60,9 @@ def title(timing: dict[str, Any]) -> str:
     gains = [
         (row["temperature"], row["arms"][HRAD]["gain_over_best_static"], row["arms"][HRAD]["speedup"])
         for row in timing["temperatures"]
-        if HRAD in row["arms"] and calibrated(timing["bundle"], row["temperature"])
+        if HRAD in row["arms"]
+        and row["arms"][HRAD]["gain_over_best_static"]["value"] is not None
+        and calibrated(timing["bundle"], row["temperature"])
     ]
     if not gains:
         return text
@@ -79,12 +86,16 @@ def verdict(gain: Interval, speedup: Interval) -> str:
 
 
 def times(ratio: Interval) -> str:
-    """A ratio such as ``1.62x (1.55–1.70)``."""
+    """A ratio such as ``1.62x (1.55–1.70)``; a dash where it is undefined."""
+    if None in ratio.values():
+        return UNKNOWN
     return f"{ratio['value']:.2f}x ({ratio['low']:.2f}–{ratio['high']:.2f})"
 
 
 def percent(gain: Interval) -> str:
-    """A gain such as ``−2 % (−5…+1)``."""
+    """A gain such as ``−2 % (−5…+1)``; a dash where it is undefined."""
+    if None in gain.values():
+        return UNKNOWN
     value, low, high = (f"{100 * (gain[name] or 0.0):+.0f}".replace("-", "−") for name in ("value", "low", "high"))
     return f"{value} % ({low}…{high})"
 

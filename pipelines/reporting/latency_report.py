@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipelines.reporting.bars import NUMBER, SHARE, bar_row
-from pipelines.reporting.benchmark_folder import Benchmark
 from pipelines.reporting.latency_branching import hidden_gammas
+from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.prediction_report import PredictionReport
 from predictors.latency import Latency, LatencyProfile
 from predictors.latency.soundness import noise_warning
@@ -15,12 +15,12 @@ DRAFT_STEP_BAR, ERROR_BAR, RANK_BAR = 1.8, 0.10, 0.9
 
 
 class LatencyReport:
-    """Builds the record; predictions are compared with the benchmark of the same machine."""
+    """Builds the record; predictions are compared with the measurement on the same machine."""
 
-    def __init__(self, benchmark: Benchmark, profile: LatencyProfile) -> None:
-        self.benchmark = benchmark
+    def __init__(self, measured: Measured, profile: LatencyProfile) -> None:
+        self.measured = measured
         self.profile = profile
-        self.prediction = PredictionReport(benchmark, profile)
+        self.prediction = PredictionReport(measured, profile)
 
     def build(self) -> dict[str, Any]:
         """``contexts``; by context ``cost_ratio``, ``draft_step_ms`` and ``target_pass_ms``; ``verify_ratio`` by tokens and
@@ -28,7 +28,7 @@ class LatencyReport:
         ``beside``, alike: a pass while the other model works over one alone (empty where that was not timed); ``exchange_ms``
         by tokens submitted; ``hidden_gamma`` by way of running both models and context; ``warning``, what to say of a noisy
         profile (``None``: nothing), and its ``noise``; ``prediction``; ``mismatches``, sentences on what the profile and the
-        benchmark were not measured alike in; ``bars``."""
+        decodes were not measured alike in; ``bars``."""
         profile, target = self.profile, self.profile.tables["target"]
         contexts = list(target.axes["context"])
         prediction = self.prediction.build()
@@ -52,7 +52,7 @@ class LatencyReport:
             "noise": list(profile.noise),
             "prediction": prediction,
             "provenance": dict(profile.provenance),
-            "mismatches": _mismatches(profile.provenance, self.benchmark.origin),
+            "mismatches": _mismatches(profile.provenance, self.measured.origin),
             "bars": [*_step_bars(gains, contexts), *_prediction_bars(prediction["summary"]["measured"])],
         }
 
@@ -80,11 +80,11 @@ class LatencyReport:
         }
 
 
-def _mismatches(profile: Mapping[str, Any], benchmark: Mapping[str, Any]) -> list[str]:
-    ours, theirs = _conditions(profile), _conditions(benchmark)
+def _mismatches(profile: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
+    ours, theirs = _conditions(profile), _conditions(measured)
     pairs = {field: (ours.get(field, "none"), theirs.get(field, "none")) for field in ours | theirs}
     return [
-        f"the latency profile was measured with {field} {mine}, the benchmark with {other}"
+        f"the latency profile was measured with {field} {mine}, the decodes with {other}"
         for field, (mine, other) in pairs.items()
         if mine != other
     ]

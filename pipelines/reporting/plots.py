@@ -8,7 +8,17 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipelines.measuring.names import CHAIN, CONFIDENCE, HF_ASSISTED, HF_FORWARD, HF_PLAIN, HRAD, PLAIN
+from pipelines.measuring.names import (
+    CHAIN,
+    CONFIDENCE,
+    ENTROPY,
+    HF_ASSISTED,
+    HF_FORWARD,
+    HF_PLAIN,
+    HRAD,
+    PLAIN,
+    chain_gamma,
+)
 from pipelines.reporting.headline import arm_name
 from pipelines.reporting.statistics import Interval
 from predictors.rounds import PHASES
@@ -23,8 +33,8 @@ GREY, LIGHT_BLUE, BLUE, ORANGE, GREEN, RED, PURPLE = (
     "#cc79a7",
 )
 WAIT = "#e6e6e6"
-COLOURS = {PLAIN: "#5a5a5a", HF_FORWARD: GREY, HF_PLAIN: "#b5b5b5", HF_ASSISTED: PURPLE, "entropy": GREEN, HRAD: RED}
-FAMILY_COLOURS = {"static": BLUE, "confidence": ORANGE, **COLOURS}
+COLOURS = {PLAIN: "#5a5a5a", HF_FORWARD: GREY, HF_PLAIN: "#b5b5b5", HF_ASSISTED: PURPLE, ENTROPY: GREEN, HRAD: RED}
+FAMILY_COLOURS = {CHAIN: BLUE, CONFIDENCE: ORANGE, **COLOURS}
 PHASE_COLOURS = dict(zip((*PHASES, "rest"), (ORANGE, BLUE, GREEN, PURPLE, WAIT, "#c9c9c9"), strict=True))
 TEMPERATURE_STYLES = ((BLUE, "o", "-"), (RED, "s", "--"), (GREEN, "^", ":"), (PURPLE, "D", "-."))
 STYLE = {
@@ -53,9 +63,10 @@ def draw(function: Any, *arguments: Any) -> Figure:
 def speedup_bars(timing: dict[str, Any]) -> Figure:
     """Speed-up of every arm over plain decoding, one panel per temperature."""
     rows = timing["temperatures"]
-    arms = [arm for arm in rows[0]["arms"] if arm != PLAIN]
-    figure, panels = _panels(len(rows), width=5.0, height=0.9 + 0.31 * len(arms))
+    height = 0.9 + 0.31 * max(len(row["arms"]) - 1 for row in rows)
+    figure, panels = _panels(len(rows), width=5.0, height=height)
     for axes, row in zip(panels, rows, strict=True):
+        arms = [arm for arm, made in row["arms"].items() if arm != PLAIN and made["speedup"]["value"] is not None]
         speedups = [row["arms"][arm]["speedup"] for arm in arms]
         colours = [_colour(arm, row["chosen"]) for arm in arms]
         _interval_bars(axes, speedups, colours)
@@ -76,14 +87,14 @@ def static_sweep(timing: dict[str, Any]) -> Figure:
     """Speed-up over the static draft length, with the validation choice circled."""
     figure, (axes,) = _panels(1, width=6.4, height=3.6)
     for row, (colour, marker, line) in zip(timing["temperatures"], TEMPERATURE_STYLES, strict=False):
-        arms = [arm for arm in row["arms"] if arm.startswith(CHAIN)]
-        gammas = [int(arm.removeprefix(CHAIN)) for arm in arms]
+        by_gamma = {gamma: arm for arm in row["arms"] if (gamma := chain_gamma(arm)) is not None}
+        gammas, arms = list(by_gamma), list(by_gamma.values())
         speedups = [row["arms"][arm]["speedup"] for arm in arms]
         values = [speedup["value"] for speedup in speedups]
         label = f"T = {row['temperature']:g}"
         axes.fill_between(gammas, [s["low"] for s in speedups], [s["high"] for s in speedups], color=colour, alpha=0.13)
         axes.plot(gammas, values, color=colour, marker=marker, linestyle=line, label=label)
-        best = arms.index(row["chosen"]["static"])
+        best = arms.index(row["chosen"][CHAIN])
         axes.plot(gammas[best], values[best], "o", markersize=15, fillstyle="none", color=colour)
     axes.axhline(1, color="#333333", linewidth=1)
     axes.set(xlabel="static draft length γ (tokens)", ylabel="speed-up (x)", title="Static sweep on test prompts")
@@ -96,10 +107,12 @@ def static_sweep(timing: dict[str, Any]) -> Figure:
 def accepted_histogram(quality: dict[str, Any]) -> Figure:
     """Share of rounds by accepted tokens, for the longest static draft."""
     rows = quality["temperatures"]
-    arm = [name for name in rows[0]["arms"] if name.startswith(CHAIN)][-1]
+    gamma, arm = max((gamma, name) for name in rows[0]["arms"] if (gamma := chain_gamma(name)) is not None)
     figure, (axes,) = _panels(1, width=6.4, height=3.4)
     width = 0.8 / len(rows)
     for index, (row, (colour, _, line)) in enumerate(zip(rows, TEMPERATURE_STYLES, strict=False)):
+        if arm not in row["arms"]:
+            continue
         counts = np.array(row["arms"][arm]["accepted_histogram"])
         places = np.arange(len(counts)) + (index - (len(rows) - 1) / 2) * width
         hatch = "" if line == "-" else "///"
@@ -112,7 +125,7 @@ def accepted_histogram(quality: dict[str, Any]) -> Figure:
             edgecolor="white",
             label=f"T = {row['temperature']:g}",
         )
-    axes.set_xticks(range(int(arm.removeprefix(CHAIN)) + 1))
+    axes.set_xticks(range(gamma + 1))
     axes.set(xlabel="accepted tokens in a round", ylabel="rounds (%)", title=f"Accepted length, {arm_name(arm)}")
     axes.grid(axis="y", color="#e6e6e6")
     axes.legend()
@@ -122,14 +135,15 @@ def accepted_histogram(quality: dict[str, Any]) -> Figure:
 def time_shares(timing: dict[str, Any]) -> Figure:
     """Where the time goes: share of wall-clock by phase, for the arms that keep a clock."""
     rows = timing["temperatures"]
-    names = [PLAIN, *dict.fromkeys(row["chosen"]["static"] for row in rows)]
-    names += [*dict.fromkeys(row["chosen"]["confidence"] for row in rows), "entropy"]
-    names += [HRAD] if HRAD in rows[0]["arms"] else []
+    names = [PLAIN, *dict.fromkeys(row["chosen"][CHAIN] for row in rows)]
+    names += dict.fromkeys(row["chosen"][CONFIDENCE] for row in rows if CONFIDENCE in row["chosen"])
+    names += [name for name in (ENTROPY, HRAD) if any(name in row["arms"] for row in rows)]
     figure, panels = _panels(len(rows), width=5.0, height=1.3 + 0.34 * len(names))
     for axes, row in zip(panels, rows, strict=True):
         left = np.zeros(len(names))
         for phase in row["arms"][PLAIN]["time_shares"]:
-            shares = 100 * np.array([row["arms"][name]["time_shares"][phase] for name in names])
+            timed = [row["arms"].get(name, {}).get("time_shares") or {} for name in names]
+            shares = 100 * np.array([made.get(phase, 0.0) for made in timed])
             axes.barh(range(len(names)), shares, left=left, color=PHASE_COLOURS[phase], edgecolor="white", label=phase)
             for place, (start, share) in enumerate(zip(left, shares, strict=True)):
                 if share >= 6:
@@ -146,7 +160,7 @@ def time_shares(timing: dict[str, Any]) -> Figure:
 def gain_by_slice(timing: dict[str, Any]) -> Figure:
     """Gain of each controller over the best static setting by slice, pooled over temperatures."""
     groups = {**timing["slices"], "all": timing["pooled"]}
-    controllers = [name for name in timing["pooled"] if name != "static"]
+    controllers = [name for name in timing["pooled"] if name != CHAIN]
     figure, (axes,) = _panels(1, width=6.4, height=1.1 + 0.62 * len(groups))
     markers = dict(zip(controllers, "osD^v", strict=False))
     for index, name in enumerate(controllers):
@@ -179,16 +193,16 @@ def _interval_bars(axes: Axes, intervals: list[dict[str, float]], colours: list[
 
 def _errors(intervals: list[dict[str, float]], scale: float = 1) -> tuple[np.ndarray, np.ndarray]:
     values, low, high = (
-        scale * np.array([interval[name] for interval in intervals]) for name in ("value", "low", "high")
+        scale * np.array([interval[name] for interval in intervals], float) for name in ("value", "low", "high")
     )
     return values, np.maximum([values - low, high - values], 0)
 
 
 def _colour(arm: str, chosen: dict[str, str]) -> str:
-    if arm.startswith(CHAIN):
-        return BLUE if arm == chosen["static"] else LIGHT_BLUE
+    if chain_gamma(arm) is not None:
+        return BLUE if arm == chosen[CHAIN] else LIGHT_BLUE
     if arm.startswith(CONFIDENCE):
-        return ORANGE if arm == chosen["confidence"] else "#f6d68a"
+        return ORANGE if arm == chosen.get(CONFIDENCE) else "#f6d68a"
     return COLOURS.get(arm, GREY)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pipelines.measuring.names import CHAIN
+from pipelines.measuring.names import PLAIN, chain_gamma
 from pipelines.reporting.plots import TEMPERATURE_STYLES
 
 BAND = 0.10  # relative, drawn around equality
@@ -25,7 +25,7 @@ def prediction_figure(prediction: dict[str, Any]) -> Figure:
         label = f"T = {temperature:g}"
         axes.errorbar(measured, heights, yerr=values, fmt=marker, color=colour, markersize=5, capsize=2, label=label)
         for row, height in zip(rows, heights, strict=True):
-            name = f"γ={row['arm'].removeprefix(CHAIN)}" if row["arm"].startswith(CHAIN) else "plain"
+            name = "plain" if row["arm"] == PLAIN else f"γ={chain_gamma(row['arm'])}"
             place = (row["measured"], height)
             axes.annotate(name, place, textcoords="offset points", xytext=(6, -9), fontsize=7.5, color=colour)
     _equality(axes, [row["measured"] for row in prediction["settings"]])

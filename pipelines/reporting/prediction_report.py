@@ -13,37 +13,38 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipelines.measuring.names import CHAIN, PLAIN
+from pipelines.measuring.names import PLAIN, chain_gamma
 from pipelines.reporting.bars import apart
-from pipelines.reporting.benchmark_folder import Benchmark
+from pipelines.reporting.measured_folder import Measured
 from predictors.latency import AcceptanceStatistics, LatencyProfile, generation_latency
 
 KINDS = ("measured", "iid")  # laws of the accepted length: acceptance by depth, or one α for every token
 
 
 class PredictionReport:
-    """Builds the record from a benchmark and the profile of the same machine."""
+    """Builds the record from a measurement and the profile of the same machine."""
 
-    def __init__(self, benchmark: Benchmark, profile: LatencyProfile) -> None:
-        self.benchmark = benchmark
+    def __init__(self, measured: Measured, profile: LatencyProfile) -> None:
+        self.measured = measured
         self.profile = profile
 
     def build(self) -> dict[str, Any]:
-        settings = [self._setting(t, arm) for t in self.benchmark.temperatures for arm in self._arms()]
+        settings = [self._setting(t, arm) for t in self.measured.temperatures for arm in self._arms(t)]
         summary = {kind: _summary(settings, kind) for kind in KINDS}
         return {
             "settings": settings,
-            "acceptance": {f"{t:g}": self._acceptance(t, self._arms()[1:]).rate for t in self.benchmark.temperatures},
+            "acceptance": {f"{t:g}": self._acceptance(t, self._arms(t)[1:]).rate for t in self.measured.temperatures},
             "apart": apart(summary[KINDS[0]]["median_error"]),
             "summary": summary,
         }
 
-    def _arms(self) -> list[str]:
-        return [PLAIN, *(arm for arm in self.benchmark.arms if arm.startswith(CHAIN))]
+    def _arms(self, temperature: float) -> list[str]:
+        """Plain decoding and the static chains, by length."""
+        return [arm for arm in self.measured.arms(temperature) if arm == PLAIN or chain_gamma(arm) is not None]
 
     def _acceptance(self, temperature: float, arms: Sequence[str]) -> AcceptanceStatistics:
         """Of static drafts, in the rounds that nothing cut short."""
-        runs = self.benchmark.first_repeat
+        runs = self.measured.counted
         runs = runs[runs["temperature"] == temperature]
         whole = [
             [row for row in runs[runs["arm"] == arm]["uncut_histogram"] if len(row) == _gamma(arm) + 1] for arm in arms
@@ -51,9 +52,10 @@ class PredictionReport:
         return AcceptanceStatistics([np.sum(rows, axis=0).tolist() for rows in whole if rows])
 
     def _setting(self, temperature: float, arm: str) -> dict[str, Any]:
-        items = self.benchmark.times(arm, [temperature])
+        items = self.measured.test
+        items = items[(items["arm"] == arm) & (items["temperature"] == temperature)]
         measured = float(items["tokens"].sum() / items["seconds"].sum())
-        *_, longest = arms = self._arms()
+        *_, longest = arms = self._arms(temperature)
         longer = [other for other in arms if _gamma(other) > _gamma(arm)] or [longest]
         acceptance = self._acceptance(temperature, longer)
         predicted = {kind: self._predicted(items, acceptance, _gamma(arm), kind, temperature > 0) for kind in KINDS}
@@ -80,7 +82,7 @@ class PredictionReport:
 
 
 def _gamma(arm: str) -> int:
-    return 0 if arm == PLAIN else int(arm.removeprefix(CHAIN))
+    return chain_gamma(arm) or 0
 
 
 def _summary(settings: list[dict[str, Any]], kind: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``quality.json``: deterministic counts of the benchmark's rounds, and how good the predictors are.
+"""``quality.json``: deterministic counts of the measured rounds, and how good the predictors are.
 
 block efficiency  = emitted / target passes            m_excl = accepted / segments,  m_incl = m_excl + 1
 rollback rate     = rolled back / levels               round 0, the prefill, is outside
@@ -9,38 +9,40 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipelines.reporting.benchmark_folder import COUNTED, Benchmark
+from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.statistics import PairedBootstrap
 
+COUNTED = ("rounds", "drafted", "levels", "accepted", "emitted", "rolled_back", "segments")
 PREDICTOR_METRICS = ("macro_auc", "macro_auc_interval", "accuracy", "macro_f1", "ece", "brier", "nll")
 
 
 class QualityReport:
-    """Builds the record from a benchmark, calibration records by predictor, and label counts."""
+    """Builds the record from a measurement, calibration records by predictor, and label counts."""
 
-    def __init__(self, benchmark: Benchmark, replicates: int, seed: int) -> None:
-        self.benchmark = benchmark
+    def __init__(self, measured: Measured, replicates: int, seed: int) -> None:
+        self.measured = measured
         self.replicates = replicates
         self.seed = seed
 
     def build(self, calibration: dict[str, dict[str, Any]], labels: dict[str, Any]) -> dict[str, Any]:
-        runs = self.benchmark.first_repeat
+        runs = self.measured.counted
         counted = runs[runs["rounds"].notna()]
         drafting = counted[counted.groupby("arm")["drafted"].transform("sum") > 0]
         return {
             "temperatures": [
                 {"temperature": t, "arms": self._arms(counted[counted["temperature"] == t])}
-                for t in self.benchmark.temperatures
+                for t in self.measured.temperatures
             ],
             "slices": {str(name): self._arms(part) for name, part in drafting.groupby("slice")},
             "equals_plain": self._equal_texts(),
-            "exactness": self.benchmark.findings["exactness"],
+            "exactness": self.measured.findings["exactness"],
             "predictors": {name: predictor_quality(record) for name, record in calibration.items()},
             "labels": labels,
         }
 
     def _arms(self, runs: pd.DataFrame) -> dict[str, Any]:
-        return {arm: self._counts(runs[runs["arm"] == arm]) for arm in self.benchmark.arms if arm in set(runs["arm"])}
+        timed = [arm for arm in self.measured.families if arm in set(runs["arm"])]
+        return {arm: self._counts(runs[runs["arm"] == arm]) for arm in timed}
 
     def _counts(self, runs: pd.DataFrame) -> dict[str, Any]:
         bootstrap = PairedBootstrap(runs["document"].tolist(), self.replicates, self.seed)
@@ -57,7 +59,7 @@ class QualityReport:
 
     def _equal_texts(self) -> dict[str, dict[str, int]]:
         """Greedy texts equal to plain decoding's, by arm. In bfloat16 near-ties flip between pass widths; see ``exactness``."""
-        runs = self.benchmark.first_repeat
+        runs = self.measured.counted
         greedy = runs[runs["equals_plain"].notna()]
         grouped = greedy.groupby("arm")["equals_plain"]
         return {str(arm): {"equal": int(flags.sum()), "texts": len(flags)} for arm, flags in grouped}

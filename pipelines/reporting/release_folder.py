@@ -5,28 +5,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from pipelines.measuring.tuning.names import CHOICES, DECODING
+from pipelines.measuring.tuning.names import CHOICES
 from pipelines.promotion.names import VERDICT
 
 
 @dataclass(frozen=True)
 class ReleaseResults:
-    """``choices`` and ``decoding`` of tuning (``None``: not tuned), ``verdicts`` by bundle, and the ``benchmark``'s decodes."""
+    """``choices`` of tuning (none: not tuned), and ``verdicts`` by bundle."""
 
     choices: list[dict[str, Any]]
-    decoding: pd.DataFrame | None
     verdicts: dict[str, dict[str, Any]]
-    benchmark: pd.DataFrame
 
 
-def read_release(tuning: Path, trials: Path, device: str, benchmark: pd.DataFrame) -> ReleaseResults | None:
+def read_release(tuning: Path, trials: Path, device: str) -> ReleaseResults | None:
     """Below ``tuning`` and, by bundle, below ``trials``; ``None`` if neither has been on this device."""
     tuned = (tuning / device / CHOICES).is_file()
     choices = json.loads((tuning / device / CHOICES).read_text()) if tuned else []
-    decoding = pd.read_parquet(tuning / device / DECODING) if tuned else None
     verdicts = {
         path.parent.parent.name: json.loads(path.read_text()) for path in sorted(trials.glob(f"*/{device}/{VERDICT}"))
     }
-    return ReleaseResults(choices, decoding, verdicts, benchmark) if choices or verdicts else None
+    return ReleaseResults(choices, verdicts) if choices or verdicts else None

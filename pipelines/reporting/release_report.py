@@ -1,24 +1,24 @@
 """What would be released: the fastest decoder found at every sampling setting, and the gate's verdict on bundles.
 
-    tuned      the winner of successive halving, scored on test prompts over the static chain that was fastest on validation
-               prompts, unless it is that chain, and over plain decoding
-    beside     the winner over the fastest configuration of stage ``benchmark``, on the prompts that both decoded: on each
-               document the one that was fastest on all others, as the best of many on the very prompts it is scored on owes some
-               of that to luck. Plain decoding, which both timed, says how fast the machine was in each
-
-Intervals by bootstrap over documents.
+tuned      the winner by replay and clock, scored on test prompts over the static chain that was fastest on validation prompts,
+           unless it is that chain, and over plain decoding; intervals by jackknife over documents (`pipelines.evidence`)
+verdicts   what the gate says of each bundle: gains over all rivals, guardrails, and the smallest gain that would pass
 """
 
+import math
 from typing import Any
 
-import pandas as pd
-
-from pipelines.measuring.names import PLAIN, on_virtual_clock
-from pipelines.promotion.names import BEST_STATIC
-from pipelines.reporting.decoding_arms import DecodingArms
+from pipelines.evidence.estimate import Estimate
+from pipelines.measuring.names import PLAIN
+from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED, lines
 from pipelines.reporting.headline import percent, times
 from pipelines.reporting.release_folder import ReleaseResults
-from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
+
+VERDICTS = {
+    PASSED: "The gate would let {} pass",
+    REFUSED: "The gate would refuse {}",
+    INCONCLUSIVE: "On {} the evidence is inconclusive",
+}
 
 
 class ReleaseReport:
@@ -36,88 +36,47 @@ class ReleaseReport:
         """What was tuned, by sampling setting, and the verdicts by bundle."""
         return {
             "tuned": [self._tuned(choice) for choice in self.results.choices],
-            "verdicts": [
-                {
-                    "bundle": name,
-                    "passed": record["passed"],
-                    "checks": record["checks"],
-                    "baseline": record["evidence"]["baseline"],
-                    "gain": record["evidence"]["gain"],
-                    "slices": record["evidence"]["slices"],
-                    "static": self._static(record["evidence"]),
-                }
-                for name, record in self.results.verdicts.items()
-            ],
+            "verdicts": [_judged(name, record) for name, record in self.results.verdicts.items()],
         }
 
     @staticmethod
-    def _static(evidence: dict[str, Any]) -> list[dict[str, Any]]:
-        """By sampling setting: the static chain that validation prompts chose, the one that was fastest on test prompts, and the
-        gain over either; nothing where a champion was the baseline."""
-        static = evidence["origin"].get("static")
-        if static is None or evidence["baseline"] != BEST_STATIC:
-            return []
-        return [
-            {
-                "setting": setting,
-                "chosen": chosen,
-                "gain": evidence["slices"][setting],
-                "fastest": static["fastest"][setting],
-                "hindsight": static["hindsight"][setting],
-            }
-            for setting, chosen in static["chosen"].items()
-        ]
-
-    def _tuned(self, choice: dict[str, Any]) -> dict[str, Any]:
-        assert self.results.decoding is not None
-        arms, setting = DecodingArms(self.results.decoding, self.replicates, self.seed), choice["setting"]
-        winner, plain = (arms.rows(setting, arm) for arm in (choice["winner"], PLAIN))
-        others = choice["static"] not in (None, choice["winner"])
-        static = arms.rows(setting, choice["static"]) if others else None
-        predicted = {one["name"]: one["predicted"] for one in choice["candidates"]}
+    def _tuned(choice: dict[str, Any]) -> dict[str, Any]:
+        candidates = {one["name"]: one for one in choice["candidates"]}
+        winner, score = candidates[choice["winner"]], choice["score"] or {}
+        over_plain, over_static = (score.get(name) for name in (PLAIN, choice["static"]))
         return {
-            "setting": setting,
+            "setting": choice["setting"],
             "winner": choice["winner"],
             "static": choice["static"],
-            "prompts": len(winner),
-            "speedup": self._over(winner, plain),
-            "gain": None if static is None else less_one(self._over(winner, static)),
-            "candidates": len(predicted),
-            "turns": [{"prompts": turn["prompts"], "ranking": turn["ranking"]} for turn in choice["turns"]],
-            "predicted": predicted[choice["winner"]] / predicted[PLAIN],
-            "beside": self._beside(setting, winner, plain),
+            "scored": choice["score"] is not None,
+            "prompts": max((one["prompts"] for one in score.values()), default=0),
+            "speedup": None if over_plain is None else {name: 1 + value for name, value in over_plain["gain"].items()},
+            "gain": None if over_static is None else over_static["gain"],
+            "candidates": len(candidates),
+            "predicted": math.exp(winner["speedup"]["predicted"]),
+            "validation": math.exp(winner["speedup"]["value"]),
         }
 
-    def _beside(self, setting: str, winner: pd.DataFrame, plain: pd.DataFrame) -> dict[str, Any] | None:
-        """The winner beside the fastest arm of the benchmark that is one request's real decoding; ``None`` without any."""
-        table = self.results.benchmark
-        table = table[(table["setting"] == setting) & table["prompt"].isin(winner["prompt"])]
-        table = table[~table["drafter"].map(on_virtual_clock)].sort_values("prompt")
-        if table.empty or PLAIN not in set(table["drafter"]):
-            return None
-        if table["document"].nunique() < 2:
-            return None
-        fastest = {
-            document: _fastest(table[table["document"] != document]) for document in sorted(table["document"].unique())
-        }
-        shared = set(table["prompt"])
-        winner, plain = (rows[rows["prompt"].isin(shared)] for rows in (winner, plain))
-        rows = table[table["drafter"] == table["document"].map(fastest)]
-        base = table[table["drafter"] == PLAIN]
-        machine = base["seconds"].sum() / base["tokens"].sum() * plain["tokens"].sum() / plain["seconds"].sum()
-        scaled = winner.assign(seconds=winner["seconds"] * machine)
-        names = sorted(set(fastest.values()))
-        return {"fastest": names, "prompts": len(shared), "gain": less_one(self._over(scaled, rows))}
 
-    def _over(self, rows: pd.DataFrame, base: pd.DataFrame) -> Interval:
-        bootstrap = PairedBootstrap(list(rows["document"]), self.replicates, self.seed)
-        return bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"])
-
-
-def _fastest(rows: pd.DataFrame) -> str:
-    """The arm of most tokens per second."""
-    sums = rows.groupby("drafter")[["tokens", "seconds"]].sum()
-    return str((sums["tokens"] / sums["seconds"]).idxmax())
+def _judged(name: str, record: dict[str, Any]) -> dict[str, Any]:
+    """A verdict, the gains that it rests on, and its five lines."""
+    evidence = record["evidence"]
+    gains, settings = (
+        {key: Estimate(**one).interval() | {"basis": one["basis"]} for key, one in evidence[part].items()}
+        for part in ("gains", "settings")
+    )
+    return {
+        "bundle": name,
+        "verdict": record["verdict"],
+        "passed": record["passed"],
+        "checks": record["checks"],
+        "lines": lines(record),
+        "reference": evidence["reference"],
+        "gains": gains,
+        "settings": settings,
+        "slices": evidence["slices"],
+        "smallest_gain": record["smallest_gain"],
+    }
 
 
 def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
@@ -126,21 +85,13 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
     for row in timing["tuned"]:
         itself = ", itself a static chain" if row["winner"] == row["static"] else ""
         static = itself if row["gain"] is None else f", {percent(row['gain'])} over {row['static']}"
-        beside = row["beside"]
-        other = ""
-        if beside is not None:
-            names = ", ".join(beside["fastest"])
-            other = f"; over the fastest of stage benchmark on other documents ({names}): {percent(beside['gain'])}"
+        speedup = "the fastest" if row["speedup"] is None else f"the fastest: {times(row['speedup'])} plain decoding"
+        unscored = "" if row["scored"] else "; no time was left to score it"
         found.append(
-            f"{row['setting']}: of {row['candidates']} candidates on the clock {row['winner']} was the fastest: "
-            f"{times(row['speedup'])} plain decoding{static}{other}."
+            f"{row['setting']}: of {row['candidates']} candidates on the clock {row['winner']} was {speedup}{static}{unscored}."
         )
     for verdict in timing["verdicts"]:
         failed = [check for check in verdict["checks"] if not check["passed"]]
         why = "; ".join(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed)
-        found.append(
-            f"The gate would let {verdict['bundle']} pass."
-            if verdict["passed"]
-            else f"The gate would refuse {verdict['bundle']} ({why})."
-        )
+        found.append(VERDICTS[verdict["verdict"]].format(verdict["bundle"]) + (f" ({why})." if why else "."))
     return found

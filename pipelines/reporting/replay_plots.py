@@ -4,8 +4,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from pipelines.measuring.names import CHAIN, CONFIDENCE, RULE
 from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE
-from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, RULE
 from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE, RED, gain_whiskers
 
 COLOURS = {CHAIN: GREY, CONFIDENCE: GREEN, RULE: BLUE, BRANCHES: RED, BRANCHES_WALL: RED, ORACLE: PURPLE}

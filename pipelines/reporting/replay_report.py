@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipelines.measuring.names import PLAIN, on_virtual_clock
+from pipelines.measuring.names import CHAIN, CONFIDENCE, PLAIN, RULE, TEST, on_virtual_clock
 from pipelines.measuring.replay.names import ORACLE
-from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, RULE
 from pipelines.prompt_table import EDIT
 from pipelines.reporting.bars import apart
 from pipelines.reporting.decoding_arms import DecodingArms
 from pipelines.reporting.headline import percent, times
 from pipelines.reporting.replay_folder import ReplayResults
-from pipelines.reporting.statistics import PairedBootstrap, less_one
+from pipelines.reporting.statistics import UNDEFINED, Interval, PairedBootstrap, less_one
 
 RULES = (CONFIDENCE, RULE)
+BLOCK = ["prompt", "repeat"]  # at one sampling setting
 ALL = "all"  # texts, beside the slices
 ROUNDING = 1e-6
 
@@ -128,21 +128,18 @@ class ReplayReport(DecodingArms):
 
     def _agreement(self, setting: str, table: pd.DataFrame) -> dict[str, Any] | None:
         """Replayed against measured speed-ups of the policies in ``table``; ``None`` where it has none at this setting."""
-        measured = DecodingArms(table, self.replicates, self.seed).test
-        measured, replayed = (rows[rows["setting"] == setting] for rows in (measured, self.test))
+        table = table[table["split"] == TEST]
+        measured, replayed = (rows[rows["setting"] == setting] for rows in (table, self.test))
         prompts, arms = (set(measured[name]) & set(replayed[name]) for name in ("prompt", "drafter"))
-        if PLAIN not in arms or all(arm == PLAIN or on_virtual_clock(arm) for arm in arms):
-            return None
-        speeds = [
-            _speedups(rows[rows["prompt"].isin(prompts) & rows["drafter"].isin(arms)]) for rows in (replayed, measured)
-        ]
-        shown = [str(arm) for arm in speeds[1].index if arm != PLAIN]
-        predicted, timed = ({arm: float(table[arm]) for arm in shown} for table in speeds)
+        measured = measured[measured["prompt"].isin(prompts) & measured["drafter"].isin(arms)]
+        timed, predicted = _speedups(measured), _speedups(_repeated(measured, replayed))
+        shown = [arm for arm in timed if arm != PLAIN and arm in predicted]
         real = [arm for arm in shown if not on_virtual_clock(arm)]
+        if not real:
+            return None
         choice, best = max(real, key=predicted.__getitem__), max(real, key=timed.__getitem__)
         errors = [abs(predicted[arm] / timed[arm] - 1) for arm in real]
-        rows, base = (measured[measured["drafter"] == arm].sort_values("prompt") for arm in (choice, best))
-        bootstrap = PairedBootstrap(list(rows["document"]), self.replicates, self.seed)
+        rows, base = _shared(measured, choice, best)
         return {
             "prompts": len(prompts),
             "policies": [
@@ -151,11 +148,18 @@ class ReplayReport(DecodingArms):
             ],
             "choice": choice,
             "best": best,
-            "gain": less_one(bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"])),
+            "gain": self._gain(rows, base),
             "apart": apart(float(np.median(errors))),
             "median_error": float(np.median(errors)),
             "largest_error": max(errors),
         }
+
+    def _gain(self, rows: pd.DataFrame, base: pd.DataFrame) -> Interval:
+        """What replay's choice was worth on the clock; undefined where the fastest was not timed beside it."""
+        if rows.empty:
+            return dict(UNDEFINED)
+        bootstrap = PairedBootstrap(list(rows["document"]), self.replicates, self.seed)
+        return less_one(bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"]))
 
 
 def _require_oracle_above(where: str, static: str, base: pd.DataFrame, oracle: pd.DataFrame) -> None:
@@ -176,11 +180,28 @@ def _against(agreement: dict[str, Any]) -> str:
     return f"{percent(agreement['gain'])} against the fastest there ({agreement['best']})"
 
 
-def _speedups(rows: pd.DataFrame) -> "pd.Series[float]":
-    """Tokens per second by arm, over those of plain decoding."""
-    sums = rows.groupby("drafter")[["tokens", "seconds"]].sum()
-    rates = sums["tokens"] / sums["seconds"]
-    return rates / rates[PLAIN]
+def _repeated(measured: pd.DataFrame, replayed: pd.DataFrame) -> pd.DataFrame:
+    """Of every measured decode the replayed tokens and seconds of the same policy on the same prompt."""
+    who = ["prompt", "drafter"]
+    made = replayed[[*who, "tokens", "seconds"]]
+    return measured.drop(columns=["tokens", "seconds"]).merge(made, on=who, validate="many_to_one")
+
+
+def _shared(rows: pd.DataFrame, arm: str, base: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows of both on the prompts and repeats that both decoded."""
+    made, other = (rows[rows["drafter"] == name].set_index(BLOCK) for name in (arm, base))
+    shared = made.index.intersection(other.index).sort_values()
+    return made.loc[shared], other.loc[shared]
+
+
+def _speedups(rows: pd.DataFrame) -> dict[str, float]:
+    """By arm, tokens per second over those of plain decoding where both decoded."""
+    speedups = {}
+    for arm in rows["drafter"].unique():
+        made, plain = (part[["tokens", "seconds"]].sum() for part in _shared(rows, arm, PLAIN))
+        if made["seconds"]:
+            speedups[str(arm)] = float(made["tokens"] / made["seconds"] / (plain["tokens"] / plain["seconds"]))
+    return speedups
 
 
 def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:

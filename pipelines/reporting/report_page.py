@@ -14,7 +14,7 @@ from pipelines.measuring.provenance import numerics
 from pipelines.reporting.bars import bar_text, measured_text
 from pipelines.reporting.branch_folder import Timelines
 from pipelines.reporting.branch_page import branch_section
-from pipelines.reporting.headline import arm_name, headline, percent, times
+from pipelines.reporting.headline import UNKNOWN, arm_name, headline, percent, times
 from pipelines.reporting.release_report import sentences as release_sentences
 from pipelines.reporting.replay_report import sentences as replay_sentences
 from pipelines.reporting.selection_report import sentences as selection_sentences
@@ -63,7 +63,7 @@ def render(
         quality=quality,
         origin=origin,
         device=origin["device"],
-        parameters=origin["parameters"],
+        parameters={name: value for name, value in origin["parameters"].items() if name != "arms"},
         numerics=numerics(origin),
         arms=list(timing["temperatures"][0]["arms"]),
         facts=facts,
@@ -88,12 +88,14 @@ def render(
         measured_text=measured_text,
         times=times,
         percent=percent,
-        bracket=lambda value: f"{value['value']:.2f} ({value['low']:.2f}–{value['high']:.2f})",
+        whole=lambda value: UNKNOWN if value["value"] is None else f"{value['value']:.0f}",
+        share=lambda value: UNKNOWN if value["value"] is None else f"{100 * value['value']:.1f} %",
+        bracket=_bracket,
     )
 
 
 def exported_predictor(timing: dict[str, Any], quality: dict[str, Any]) -> str | None:
-    """The predictor in the benchmarked bundle; the first one measured where that is unknown, ``None`` without any."""
+    """The predictor in the measured bundle; the first one measured where that is unknown, ``None`` without any."""
     selection = (timing["bundle"] or {}).get("selection") or {}
     measured = quality["predictors"]
     return selection["predictor"] if selection.get("predictor") in measured else next(iter(measured), None)
@@ -113,6 +115,13 @@ def _without_place(row: dict[str, Any], timing: dict[str, Any]) -> list[str]:
     return [sentence[0].upper() + sentence[1:] for sentence in sentences]
 
 
+def _bracket(value: dict[str, float | None]) -> str:
+    """A number with its interval; a dash where it is undefined."""
+    if None in value.values():
+        return UNKNOWN
+    return f"{value['value']:.2f} ({value['low']:.2f}–{value['high']:.2f})"
+
+
 def _image(data: bytes, text: str) -> Markup:
     encoded = base64.b64encode(data).decode()
     return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(text, encoded)
@@ -130,15 +139,15 @@ def _section(
 
 
 def _verifier_tables(timing: dict[str, Any] | None, quality: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """One table per sampling setting: a rule's expectation, counts and speed side by side; ``speed`` only where timed."""
+    """One table per sampling setting: a rule's expectation, counts and speed side by side; ``speed`` of rules that were timed."""
     if timing is None or quality is None:
         return []
     speeds = {group["setting"]: group["rules"] for group in timing["settings"]}
     tables = []
     for group in quality["settings"]:
-        timed = speeds.get(group["setting"], [None] * len(group["rules"]))
-        rules = [{**count, "speed": speed} for count, speed in zip(group["rules"], timed, strict=True)]
-        tables.append({"setting": group["setting"], "rules": rules})
+        timed = {row["name"]: row for row in speeds.get(group["setting"], ()) if row["speedup"]["value"] is not None}
+        rules = [{**count, "speed": timed.get(count["name"])} for count in group["rules"]]
+        tables.append({"setting": group["setting"], "rules": rules, "timed": bool(timed)})
     return tables
 
 

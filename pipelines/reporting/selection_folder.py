@@ -1,4 +1,5 @@
-"""A finished measurement of delayed-tree selectors on one device, and what their training says of them."""
+"""What is known of the delayed-tree selectors on one device: their training's records, checks of their labels, their arms on the
+clock and what their steps were priced at."""
 
 import json
 from dataclasses import dataclass
@@ -8,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from pipelines.measuring.names import PROVENANCE
-from pipelines.measuring.selection.names import DECODING, PRICES, ROUNDS
+from pipelines.measuring.selection.names import FIRST_ROUNDS, PRICES
+from pipelines.reporting.measured_folder import Measured
 from predictors.config import parse_config
 from predictors.latency.actions import Prices
 
@@ -17,30 +19,30 @@ RULES = ("nss", "naive_tree", "spectr", "specinfer", "khisti", "traversal", "blo
 
 @dataclass(frozen=True)
 class SelectionResults:
-    """``records`` of the selector stage by rule (node-by-node rules first), timed ``decoding``, first ``rounds`` at roots,
-    ``prices`` and names of ``actions`` by rule, and ``origin``."""
+    """``records`` of the selector stage by rule (node-by-node rules first), what was ``measured``, ``first_rounds`` at roots,
+    ``prices`` and names of ``actions`` by rule, and whether time ran out on the check (``capped``)."""
 
     records: dict[str, dict[str, Any]]
-    decoding: pd.DataFrame
-    rounds: pd.DataFrame
+    measured: Measured
+    first_rounds: pd.DataFrame
     prices: dict[str, Prices]
     actions: dict[str, list[str]]
-    origin: dict[str, Any]
+    capped: bool
 
 
-def read_selection(folder: Path, records: Path) -> SelectionResults | None:
-    """The measurement in ``folder``; ``None`` if there is none."""
+def read_selection(folder: Path, records: Path, measured: Measured) -> SelectionResults | None:
+    """The check in ``folder`` with the decodes ``measured`` on the same device; ``None`` if there is none."""
     if not (folder / PROVENANCE).is_file():
         return None
     found = {path.stem: json.loads(path.read_text()) for path in records.glob("*.json")}
     priced = json.loads((folder / PRICES).read_text())
     ordered = sorted(priced, key=lambda rule: RULES.index(rule) if rule in RULES else len(RULES))
-    tables = {name: pd.read_parquet(folder / name) for name in (DECODING, ROUNDS)}
+    origin = json.loads((folder / PROVENANCE).read_text())
     return SelectionResults(
         {rule: found[rule] for rule in ordered},
-        tables[DECODING],
-        tables[ROUNDS],
+        measured,
+        pd.read_parquet(folder / FIRST_ROUNDS),
         {rule: parse_config(Prices, priced[rule]["prices"], f"{folder / PRICES}: {rule}") for rule in ordered},
         {rule: priced[rule]["actions"] for rule in ordered},
-        json.loads((folder / PROVENANCE).read_text()),
+        origin["capped"] or measured.findings["capped"],
     )

@@ -1,7 +1,8 @@
 """What choosing a delayed tree at every root is worth: on exact labels of held-out documents, and on the clock.
 
     expected    Σ E / Σ T over roots: exact expectations, predicted seconds          (paper 004, Tables 4 to 7, as intervals)
-    measured    tokens / seconds of real decodes, interleaved and paired by prompt
+    measured    tokens / seconds of real decodes, paired by block: prompt, setting and repeat that both arms decoded
+    step        seconds of real rounds that drafted one action, and its price at the same contexts
     agreement   mean emitted tokens of real first rounds less the labels' expectation, paired by root
 
 Intervals by bootstrap over documents.
@@ -13,10 +14,13 @@ import numpy as np
 import pandas as pd
 
 from pipelines.measuring.names import PLAIN
-from pipelines.measuring.selection.names import ACTION, SELECTOR, STATIC
+from pipelines.measuring.selection.names import BUNDLE, SELECTOR, STATIC, STATIC_TREE
+from pipelines.reporting.paired_arms import PairedArms
 from pipelines.reporting.selection_folder import SelectionResults
-from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
+from pipelines.reporting.statistics import UNDEFINED, Interval, PairedBootstrap, less_one
+from predictors.rounds import PHASES
 
+ARMS = {STATIC: STATIC_TREE, SELECTOR: BUNDLE}  # an arm is named so, then after its rule
 WORTH_WINNING = 0.03  # a gap between static and a perfect choice below which there is nothing to win
 
 
@@ -27,6 +31,10 @@ class SelectionReport:
         self.results = results
         self.replicates = replicates
         self.seed = seed
+        self.paired = PairedArms(results.measured, replicates, seed)
+        timed = results.measured.test
+        arms = [self.arm(policy, rule) for policy in ARMS for rule in results.records]
+        self.temperatures = sorted(timed.loc[timed["arm"].isin(arms), "temperature"].unique())
 
     def quality(self) -> dict[str, Any]:
         """Exact expectations by rule, how labels agree with real rounds, and what is chosen where."""
@@ -49,8 +57,8 @@ class SelectionReport:
             "actions": (actions := self._actions()),
             "drift": actions[0]["drift"] if actions else None,
             "median_price_error": float(np.median([abs(row["beside_drift"]) for row in actions])) if actions else None,
-            "prompts": int(self.results.decoding["prompt"].nunique()),
-            "capped": self.results.origin["capped"],
+            "prompts": int(self._timed()["prompt"].nunique()),
+            "capped": self.results.capped,
         }
 
     def _expected(self, rule: str) -> dict[str, Any]:
@@ -74,25 +82,33 @@ class SelectionReport:
         worth = oracle is not None and oracle["gain"]["value"] >= WORTH_WINNING
         return row | {"worth_winning": worth, "nothing_to_win": row["oracle_same_draws"]["value"] < WORTH_WINNING}
 
+    @staticmethod
+    def arm(policy: str, rule: str) -> str:
+        """The arm of a rule's selector, or of its static tree."""
+        return ARMS[policy] + rule
+
     def _measured(self, rule: str) -> dict[str, Any]:
-        arms = {family: self._arm(family, rule) for family in (STATIC, SELECTOR)}
-        plain = self._arm(PLAIN, PLAIN)
-        bootstrap = self._bootstrap(plain)
-        speeds = {
-            family: {
-                "tokens_per_second": bootstrap.rate(arm["tokens"], arm["seconds"]),
-                "speedup": bootstrap.rate_ratio(arm["tokens"], arm["seconds"], plain["tokens"], plain["seconds"]),
-                "block_efficiency": bootstrap.rate(arm["emitted"], arm["rounds"]),
-            }
-            for family, arm in arms.items()
+        selector, static = (self._timed(policy, rule) for policy in (SELECTOR, STATIC))
+        return {
+            "rule": rule,
+            **{policy: self._speed(policy, rule) for policy in ARMS},
+            "gain": self._gain(rule, rule),
+            "decision_share": self._rate(selector, "seconds_controller", "seconds_rounds"),
+            "hooks_share": self._rate(static, "seconds_controller", "seconds_rounds"),
+            "bypassed": float(selector["bypassed"].sum() / max(1, selector["rounds"].sum())),
         }
-        selector, static = arms[SELECTOR], arms[STATIC]
-        ratio = bootstrap.rate_ratio(selector["tokens"], selector["seconds"], static["tokens"], static["seconds"])
-        share = bootstrap.rate(selector["seconds_controller"], selector["seconds_rounds"])
-        hooks = bootstrap.rate(static["seconds_controller"], static["seconds_rounds"])
-        bypassed = float(selector["bypassed"].sum() / max(1, selector["rounds"].sum()))
-        record = {"rule": rule, **speeds, "gain": less_one(ratio), "decision_share": share, "hooks_share": hooks}
-        return record | {"bypassed": bypassed}
+
+    def _speed(self, policy: str, rule: str) -> dict[str, Interval]:
+        arm = self.arm(policy, rule)
+        return {
+            "tokens_per_second": self.paired.rate(arm, self.temperatures),
+            "speedup": self.paired.ratio(arm, PLAIN, self.temperatures),
+            "block_efficiency": self._rate(self._timed(policy, rule), "emitted", "rounds"),
+        }
+
+    def _gain(self, rule: str, other: str) -> Interval:
+        """Of a rule's selector over the static tree of a rule."""
+        return less_one(self.paired.ratio(self.arm(SELECTOR, rule), self.arm(STATIC, other), self.temperatures))
 
     def _against_traversal(self) -> dict[str, Any] | None:
         """The node-by-node rule whose selector promised most on validation roots, over traversal with its best static tree."""
@@ -101,34 +117,58 @@ class SelectionReport:
         if not others or "traversal" not in records:
             return None
         best = max(others, key=lambda rule: float(records[rule]["validation_tokens_per_second"]))
-        ours, traversal = self._arm(SELECTOR, best), self._arm(STATIC, "traversal")
-        ratio = self._bootstrap(ours).rate_ratio(
-            ours["tokens"], ours["seconds"], traversal["tokens"], traversal["seconds"]
-        )
-        return {"rule": best, "gain": less_one(ratio)}
+        return {"rule": best, "gain": self._gain(best, "traversal")}
 
     def _actions(self) -> list[dict[str, Any]]:
-        """Measured and predicted seconds of a step by action, on the prompts that ran them all. ``drift`` is the median error:
-        how much faster (+) or slower (-) the machine ran than it was profiled; ``beside_drift`` is what is left of an action's.
-        """
-        decoding = self.results.decoding
-        rows = decoding[decoding["family"] == ACTION]
-        found: list[dict[str, Any]] = []
-        for (rule, name), part in rows.groupby(["verifier", "drafter"], sort=False):
-            place = self.results.actions[str(rule)].index(str(name))
-            middle = part["prompt_tokens"] + part["tokens"] / 2
-            prices_N = self.results.prices[str(rule)].rows(middle.to_numpy(float))[:, place]
-            predicted = float((prices_N * part["rounds"]).sum() / part["rounds"].sum())
-            measured = float(part["seconds_rounds"].sum() / part["rounds"].sum())
-            times = {"predicted_ms": 1e3 * predicted, "measured_ms": 1e3 * measured}
-            found.append({"action": name, "rule": rule, **times, "error": predicted / measured - 1})
+        """Measured and predicted seconds of a step, of arms that always draft one action. ``drift`` is the median error: how much
+        faster (+) or slower (-) the machine ran than it was profiled; ``beside_drift`` is what is left of an action's."""
+        rows = [self._step(*fixed) for fixed in self._fixed()]
+        found = [row for row in rows if row is not None]
         drift = float(np.median([row["error"] for row in found])) if found else 0.0
         return [row | {"drift": drift, "beside_drift": (1 + row["error"]) / (1 + drift) - 1} for row in found]
+
+    def _fixed(self) -> list[tuple[str, str, str, float]]:
+        """Arms that draft one action, with action, rule and temperature: static trees, and static chains by block."""
+        results = self.results
+        found = [
+            (self.arm(STATIC, rule), record["static_actions"][f"T={temperature:g}"], rule, temperature)
+            for temperature in self.temperatures
+            for rule, record in results.records.items()
+            if f"T={temperature:g}" in record["static_actions"]
+        ]
+        chains = [action for action in results.actions.get("block", ()) if action in results.measured.families]
+        return found + [(chain, chain, "block", temperature) for temperature in self.temperatures for chain in chains]
+
+    def _step(self, arm: str, action: str, rule: str, temperature: float) -> dict[str, Any] | None:
+        """A step of ``action``, on average over its rounds that nothing cut short; ``None`` where it was not timed."""
+        rounds = self.results.measured.rounds
+        rounds = rounds[(rounds["arm"] == arm) & (rounds["temperature"] == temperature) & ~rounds["prefill"]]
+        whole = rounds[rounds["levels"] == rounds["levels"].max()]
+        if whole.empty:
+            return None
+        prices_N = self.results.prices[rule].rows(whole["context"].to_numpy(float))
+        predicted = float(prices_N[:, self.results.actions[rule].index(action)].mean())
+        measured = float(whole[[f"seconds_{phase}" for phase in PHASES]].sum(axis=1).mean())
+        times = {"predicted_ms": 1e3 * predicted, "measured_ms": 1e3 * measured}
+        return {"action": action, "rule": rule, **times, "error": predicted / measured - 1}
+
+    def _timed(self, policy: str | None = None, rule: str | None = None) -> pd.DataFrame:
+        """Decodes of the arm of one policy and rule, or of all."""
+        arms = [
+            self.arm(one, name)
+            for one in ARMS
+            for name in self.results.records
+            if policy in (None, one) and rule in (None, name)
+        ]
+        return pd.concat([self.paired.rows(arm, self.temperatures) for arm in arms]).reset_index()
+
+    def _rate(self, rows: pd.DataFrame, amount: str, cost: str) -> Interval:
+        return dict(UNDEFINED) if rows.empty else self._bootstrap(rows).rate(rows[amount], rows[cost])
 
     def _agreement(self) -> list[dict[str, Any]]:
         """By rule and action: labels, real rounds, and their paired difference."""
         found = []
-        for (rule, action), part in self.results.rounds.groupby(["rule", "action"], sort=False):
+        for (rule, action), part in self.results.first_rounds.groupby(["rule", "action"], sort=False):
             bootstrap, ones = self._bootstrap(part), np.ones(len(part))
             difference: Interval = bootstrap.rate(part["emitted"] - part["expected"], ones)
             assert difference["low"] is not None and difference["high"] is not None
@@ -136,11 +176,6 @@ class SelectionReport:
             agrees = difference["low"] <= 0 <= difference["high"]
             found.append({"rule": rule, "action": action, **record, "difference": difference, "agrees": agrees})
         return found
-
-    def _arm(self, drafter: str, verifier: str) -> pd.DataFrame:
-        decoding = self.results.decoding
-        rows = decoding[(decoding["drafter"] == drafter) & (decoding["verifier"] == verifier)]
-        return rows.sort_values(["setting", "prompt"]).reset_index(drop=True)
 
     def _bootstrap(self, items: pd.DataFrame) -> PairedBootstrap:
         return PairedBootstrap(list(items["document"]), self.replicates, self.seed)
@@ -184,4 +219,6 @@ def _listed(names: list[str]) -> str:
 
 
 def _percent(value: Interval) -> str:
+    if None in value.values():
+        return "not timed"
     return f"{value['value']:+.1%} ({value['low']:+.1%} to {value['high']:+.1%})"

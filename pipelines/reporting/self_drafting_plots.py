@@ -6,8 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipelines.measuring.names import PLAIN
-from pipelines.measuring.self_drafting.names import CALIBRATED, CHAIN, GIVEN, HUGGING_FACE, METHODS
+from pipelines.measuring.names import CALIBRATED, CHAIN, GIVEN, HUGGING_FACE, METHODS
 from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE
 
 COLOURS = {CHAIN: GREY, CALIBRATED: BLUE, GIVEN: GREEN, HUGGING_FACE: PURPLE}
@@ -49,7 +48,7 @@ def self_drafting_passes(timing: dict[str, Any]) -> Figure:
     settings = timing["settings"]
     figure = Figure(figsize=(5.4 * len(settings), 3.2), layout="constrained")
     for axes, row in zip(figure.subplots(1, len(settings), squeeze=False)[0], settings, strict=True):
-        arms = [arm for arm in row["arms"] if arm["family"] in (PLAIN, CALIBRATED, GIVEN)]
+        arms = [arm for arm in row["arms"] if arm["milliseconds"] is not None]
         left = np.zeros(len(arms))
         for part, colour in (("forward", GREY), ("upkeep", BLUE), ("verdict", GREEN)):
             width = np.array([arm["milliseconds"][part] for arm in arms])
@@ -106,6 +105,8 @@ def grid_and_efficiency(timing: dict[str, Any], quality: dict[str, Any]) -> Figu
 
 
 def _whisker(axes: Axes, place: int, value: dict[str, float], colour: str) -> None:
+    if None in value.values():
+        return
     errors = [[max(0.0, value["value"] - value["low"])], [max(0.0, value["high"] - value["value"])]]
     axes.errorbar(value["value"], place, xerr=errors, fmt="o", color=colour, markersize=4.5, capsize=2, linewidth=1)
 

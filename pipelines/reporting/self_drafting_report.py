@@ -4,121 +4,138 @@
     counts     DE, HR and AL of `predictors.rounds`; guessed and candidate tokens of a pass
     upkeep     seconds spent on candidates, guesses and pool, of all seconds behind the prefill
 
-Real decodes, the fastest of their repeats, interleaved and paired by prompt. Intervals by bootstrap over documents.
+Real decodes, paired by block. Intervals by bootstrap over documents.
 """
 
 from typing import Any
 
 import pandas as pd
 
-from pipelines.measuring.names import HF_PLAIN, PLAIN
-from pipelines.measuring.self_drafting.names import CALIBRATED, CHAIN, GIVEN, HUGGING_FACE, PROMPT_LOOKUP
+from pipelines.measuring.names import (
+    CALIBRATED,
+    CHAIN,
+    GIVEN,
+    HF_ASSISTED,
+    HF_FORWARD,
+    HF_LOOKUP,
+    HF_PLAIN,
+    HUGGING_FACE,
+    METHODS,
+    PLAIN,
+    PLAIN_FAMILY,
+)
 from pipelines.reporting.bars import SHARE, bar_row
-from pipelines.reporting.decoding_arms import DecodingArms
-from pipelines.reporting.self_drafting_folder import SelfDraftingResults
-from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
+from pipelines.reporting.headline import times
+from pipelines.reporting.measured_folder import Measured
+from pipelines.reporting.paired_arms import PairedArms
+from pipelines.reporting.statistics import Interval, less_one
 
 OWN = (CALIBRATED, GIVEN)
-BASES = ("progressive_tree", "lookahead", "self_draft", PROMPT_LOOKUP)
+SHOWN = (PLAIN_FAMILY, CHAIN, CALIBRATED, GIVEN, HUGGING_FACE)
+OUTSIDE = (HF_FORWARD, HF_ASSISTED)  # shown where a draft model drafts
+BASES = (*METHODS, HF_LOOKUP)
 
 
-class SelfDraftingReport(DecodingArms):
-    """Builds the records of ``quality.json`` (counts, what was chosen) and ``timing.json`` (times)."""
+class SelfDraftingReport:
+    """Builds the records of ``quality.json`` (counts, what was chosen) and ``timing.json`` (times); ``records`` of the guesser
+    stage by method."""
 
-    def __init__(self, results: SelfDraftingResults, replicates: int, seed: int) -> None:
-        super().__init__(results.decoding, replicates, seed)
-        self.results = results
+    def __init__(self, measured: Measured, records: dict[str, dict[str, Any]], replicates: int, seed: int) -> None:
+        shown = [arm for arm, family in measured.families.items() if family in SHOWN and arm not in OUTSIDE]
+        self.measured = measured.only(shown)
+        self.records = records
+        self.paired = PairedArms(self.measured, replicates, seed)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no method without a draft model was timed."""
+        return not set(OWN) & set(self.measured.families.values())
 
     def quality(self) -> dict[str, Any]:
         """What was chosen for every method, what its ways are worth by the profile, and counts of measured passes."""
-        records = self.results.records
         return {
-            "chosen": {method: record["chosen"] for method, record in records.items()},
-            "ways": [row for record in records.values() for row in record["rows"]],
+            "chosen": {method: record["chosen"] for method, record in self.records.items()},
+            "ways": [row for record in self.records.values() for row in record["rows"]],
             "counts": [
-                {"setting": setting, "arm": arm, **_counts(self.rows(setting, arm))}
-                for setting in self.settings
-                for family, arm in self._arms(setting)
-                if family in OWN
+                {"setting": _setting(temperature), "arm": arm, **_counts(self.paired.rows(arm, [temperature]))}
+                for temperature, arm in self._own
             ],
         }
 
     def timing(self) -> dict[str, Any]:
         """Measured speeds by sampling setting and arm, and by slice."""
         return {
-            "settings": [self._setting(setting) for setting in self.settings],
-            "prompts": int(self.test["prompt"].nunique()),
-            "capped": self.results.origin["capped"],
+            "settings": [self._speeds(temperature) for temperature in self.measured.temperatures],
+            "prompts": int(self.measured.test["prompt"].nunique()),
+            "capped": self.measured.findings["capped"],
             "bars": [
                 bar_row(
-                    f"{setting}: upkeep of {arm}, share of a step", self._upkeep(setting, arm), 0.1, SHARE, at_most=True
+                    f"{_setting(temperature)}: upkeep of {arm}, share of a step",
+                    self._upkeep(temperature, arm),
+                    0.1,
+                    SHARE,
+                    at_most=True,
                 )
-                for setting in self.settings
-                for family, arm in self._arms(setting)
-                if family in OWN
+                for temperature, arm in self._own
             ],
         }
 
-    def _setting(self, setting: str) -> dict[str, Any]:
-        chains = set(self.validation["family"])
-        best = self.fastest(setting, CHAIN) if CHAIN in chains else None
-        arms = [
-            self._arm(setting, family, arm, best)
-            for family, arm in self._arms(setting)
-            if family != CHAIN or arm == best
-        ]
-        slices = sorted(self.test["slice"].unique())
-        shown = [arm["arm"] for arm in arms if arm["arm"] not in (PLAIN, HF_PLAIN)]
+    @property
+    def _own(self) -> list[tuple[float, str]]:
+        """Methods without a draft model, at every temperature."""
+        families = self.measured.families
+        timed = [(temperature, arm) for temperature in self.measured.temperatures for arm in self._arms(temperature)]
+        return [(temperature, arm) for temperature, arm in timed if families[arm] in OWN]
+
+    def _speeds(self, temperature: float) -> dict[str, Any]:
+        families = self.measured.families
+        best = self.measured.choices(temperature).get(CHAIN)
+        arms = [arm for arm in self._arms(temperature) if families[arm] != CHAIN or arm == best]
+        shown = [arm for arm in arms if arm not in (PLAIN, HF_PLAIN)]
+        slices = sorted(self.measured.test["slice"].unique())
         return {
-            "setting": setting,
+            "setting": _setting(temperature),
             "best": best,
-            "arms": arms,
-            "slices": {name: {arm: self._slice(setting, arm, name) for arm in shown} for name in slices},
+            "arms": [self._arm(temperature, families[arm], arm, best) for arm in arms],
+            "slices": {name: {arm: self._slice(temperature, arm, name) for arm in shown} for name in slices},
         }
 
-    def _arms(self, setting: str) -> list[tuple[str, str]]:
-        """Families and names of the arms that were timed."""
-        order = (PLAIN, CHAIN, CALIBRATED, GIVEN, HUGGING_FACE)
-        timed = self.test[self.test["setting"] == setting][["family", "drafter"]].drop_duplicates()
-        names = [(str(family), str(arm)) for family, arm in timed.itertuples(index=False)]
-        return sorted(names, key=lambda name: order.index(name[0]))
+    def _arms(self, temperature: float) -> list[str]:
+        """Arms that were timed, family by family."""
+        families = self.measured.families
+        return sorted(self.measured.arms(temperature), key=lambda arm: SHOWN.index(families[arm]))
 
-    def _arm(self, setting: str, family: str, arm: str, best: str | None) -> dict[str, Any]:
-        rows, bootstrap = self.rows(setting, arm), self.bootstrap(setting)
-        own = family in OWN
+    def _arm(self, temperature: float, family: str, arm: str, best: str | None) -> dict[str, Any]:
+        at, own = [temperature], family in OWN
         return {
             "family": family,
             "arm": arm,
-            "tokens_per_second": bootstrap.rate(rows["tokens"], rows["seconds"]),
-            "speedup": self._over(setting, arm, PLAIN),
-            "over_hugging_face": self._over(setting, arm, HF_PLAIN),
-            "gain": None if best is None else less_one(self._over(setting, arm, best)),
-            "over": self._over_others(setting, arm),
-            "upkeep": self._upkeep(setting, arm) if own else None,
-            "milliseconds": _milliseconds(rows) if own or arm == PLAIN else None,
+            "tokens_per_second": self.paired.rate(arm, at),
+            "speedup": self.paired.ratio(arm, PLAIN, at),
+            "over_hugging_face": self.paired.ratio(arm, HF_PLAIN, at),
+            "gain": None if best is None else less_one(self.paired.ratio(arm, best, at)),
+            "over": self._over_others(temperature, arm),
+            "upkeep": self._upkeep(temperature, arm) if own else None,
+            "milliseconds": _milliseconds(self.paired.rows(arm, at)) if own or arm == PLAIN else None,
         }
 
-    def _slice(self, setting: str, arm: str, name: str) -> dict[str, Any]:
+    def _slice(self, temperature: float, arm: str, name: str) -> dict[str, Any]:
         """The same ratios in one slice."""
-        return {"speedup": self._over(setting, arm, PLAIN, name), "over": self._over_others(setting, arm, name)}
+        speedup = self.paired.ratio(arm, PLAIN, [temperature], name)
+        return {"speedup": speedup, "over": self._over_others(temperature, arm, name)}
 
-    def _over_others(self, setting: str, arm: str, slice_: str | None = None) -> dict[str, Interval | None]:
+    def _over_others(self, temperature: float, arm: str, slice_: str | None = None) -> dict[str, Interval | None]:
         """An arm over each of `BASES`; ``None`` for itself and for one that was not timed."""
-        timed = {name for _, name in self._arms(setting)} - {arm}
-        return {base: self._over(setting, arm, base, slice_) if base in timed else None for base in BASES}
+        timed = set(self._arms(temperature)) - {arm}
+        return {base: self.paired.ratio(arm, base, [temperature], slice_) if base in timed else None for base in BASES}
 
-    def _upkeep(self, setting: str, arm: str) -> Interval:
-        rows = self.rows(setting, arm)
-        return self.bootstrap(setting).rate(rows["seconds_draft"], rows["seconds_rounds"])
+    def _upkeep(self, temperature: float, arm: str) -> Interval:
+        rows = self.paired.rows(arm, [temperature])
+        return self.paired.bootstrap(rows).rate(rows["seconds_draft"], rows["seconds_rounds"])
 
-    def _over(self, setting: str, arm: str, base: str, slice_: str | None = None) -> Interval:
-        """Tokens per second of an arm over those of another, over all prompts or those of a slice."""
-        rows, others = (
-            part if slice_ is None else part[part["slice"] == slice_]
-            for part in (self.rows(setting, arm), self.rows(setting, base))
-        )
-        bootstrap = PairedBootstrap(list(others["document"]), self.replicates, self.seed)
-        return bootstrap.rate_ratio(rows["tokens"], rows["seconds"], others["tokens"], others["seconds"])
+
+def _setting(temperature: float) -> str:
+    return f"T={temperature:g}"
 
 
 def _counts(rows: pd.DataFrame) -> dict[str, float | None]:
@@ -149,12 +166,12 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
     found = []
     for row in timing["settings"]:
         arms = [arm for arm in row["arms"] if arm["family"] == CALIBRATED]
-        speeds = ", ".join(f"{arm['arm']} {_times(arm['speedup'])}" for arm in arms)
-        lookup = next((arm for arm in row["arms"] if arm["arm"] == PROMPT_LOOKUP), None)
+        speeds = ", ".join(f"{arm['arm']} {times(arm['speedup'])}" for arm in arms)
+        lookup = next((arm for arm in row["arms"] if arm["arm"] == HF_LOOKUP), None)
         beside = ""
         if lookup:
-            own = _times(lookup["over_hugging_face"])
-            beside = f", Hugging Face prompt lookup {_times(lookup['speedup'])}, which is {own} over its own generate"
+            own = times(lookup["over_hugging_face"])
+            beside = f", Hugging Face prompt lookup {times(lookup['speedup'])}, which is {own} over its own generate"
         sure = [arm["arm"] for arm in arms if arm["speedup"]["low"] is not None and arm["speedup"]["low"] > 1]
         verdict = (
             f"surely faster than plain decoding: {', '.join(sure)}"
@@ -165,10 +182,6 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
         chain = next((arm for arm in row["arms"] if arm["arm"] == row["best"]), None)
         if chain:
             found.append(
-                f"{row['setting']}: the pair's best static chain ({row['best']}) reaches {_times(chain['speedup'])}."
+                f"{row['setting']}: the pair's best static chain ({row['best']}) reaches {times(chain['speedup'])}."
             )
     return found
-
-
-def _times(value: Interval) -> str:
-    return f"{value['value']:.2f}x ({value['low']:.2f} to {value['high']:.2f})"

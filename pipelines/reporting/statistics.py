@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from predictors.training.bootstrap import LEVEL, DocumentBootstrap, interval
 
 Interval = dict[str, float | None]
+UNDEFINED: Interval = {"value": None, "low": None, "high": None}
 
 
 class PairedBootstrap:
@@ -44,7 +45,7 @@ class PairedBootstrap:
         """Σ amount / Σ cost; undefined (all ``None``) where no cost was met."""
         amount_N, cost_N = np.asarray(amount, float), np.asarray(cost, float)
         if not cost_N.sum():
-            return {"value": None, "low": None, "high": None}
+            return dict(UNDEFINED)
         with np.errstate(invalid="ignore", divide="ignore"):
             replicates = self._bootstrap.ratio(amount_N, cost_N)
         return interval(float(amount_N.sum() / cost_N.sum()), replicates[np.isfinite(replicates)])
@@ -56,6 +57,26 @@ class PairedBootstrap:
         replicates = self._bootstrap.ratio(*arrays[:2]) / self._bootstrap.ratio(*arrays[2:])
         return interval(float(sums[0] / sums[1] / (sums[2] / sums[3])), replicates)
 
+    def rate_over_all(
+        self,
+        amount: ArrayLike,
+        cost: ArrayLike,
+        base_amount: ArrayLike,
+        base_cost: ArrayLike,
+        shared: ArrayLike,
+    ) -> Interval:
+        """Rate of a baseline over all items, times the rate of an arm over the baseline's where both are there (``shared``; 0
+        elsewhere is the arm's ``amount`` and ``cost``). Replicates that draw no shared item are left out."""
+        arrays = [np.asarray(values, float) for values in (amount, cost, base_amount, base_cost)]
+        both = np.asarray(shared, float)
+        arrays += [arrays[2] * both, arrays[3] * both]
+        value = np.prod([arrays[place].sum() / arrays[place + 1].sum() for place in (0, 2)])
+        value *= arrays[5].sum() / arrays[4].sum()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            made, whole, base = (self._bootstrap.ratio(arrays[place], arrays[place + 1]) for place in (0, 2, 4))
+            replicates = made * whole / base
+        return interval(float(value), replicates[np.isfinite(replicates)])
+
     def rate_difference(
         self, amount: ArrayLike, cost: ArrayLike, base_amount: ArrayLike, base_cost: ArrayLike
     ) -> Interval:
@@ -63,7 +84,7 @@ class PairedBootstrap:
         arrays = [np.asarray(values, float) for values in (amount, cost, base_amount, base_cost)]
         sums = [values.sum() for values in arrays]
         if not sums[1] or not sums[3]:
-            return {"value": None, "low": None, "high": None}
+            return dict(UNDEFINED)
         with np.errstate(invalid="ignore", divide="ignore"):
             replicates = self._bootstrap.ratio(*arrays[:2]) - self._bootstrap.ratio(*arrays[2:])
         return interval(float(sums[0] / sums[1] - sums[2] / sums[3]), replicates[np.isfinite(replicates)])
@@ -82,7 +103,7 @@ class PairedBootstrap:
         rates = [(arrays[place].sum() / arrays[place + 1].sum()) for place in (0, 2, 4)]
         made, low, high = (self._bootstrap.ratio(arrays[place], arrays[place + 1]) for place in (0, 2, 4))
         if (high <= low).mean() > (1 - LEVEL) / 2:
-            return {"value": None, "low": None, "high": None}
+            return dict(UNDEFINED)
         apart = high > low
         value = float((rates[0] - rates[1]) / (rates[2] - rates[1]))
         return interval(value, ((made - low)[apart] / (high - low)[apart]))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, RULE
+from pipelines.measuring.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, RULE
 from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE, gain_whiskers
 
 COLOURS = {CHAIN: GREY, CONFIDENCE: GREEN, RULE: BLUE, FORK: GREY, CONFIG: GREY, DYNAMIC: PURPLE}
@@ -16,7 +16,11 @@ def stop_gains(timing: dict[str, Any]) -> Figure:
     panels = [
         (
             row["setting"],
-            [(arm["arm"], arm["gain"], COLOURS[arm["family"]]) for arm in row["arms"] if arm["family"] in COLOURS],
+            [
+                (arm["arm"], arm["gain"], COLOURS[arm["family"]])
+                for arm in row["arms"]
+                if arm["family"] in COLOURS and None not in arm["gain"].values()
+            ],
         )
         for row in timing["settings"]
     ]

@@ -1,8 +1,8 @@
 """Which rule that stops drafting pays: what its model knows of held-out tokens, what replay promises, and what the clock says.
 
-    measured   tokens / seconds of real decodes, the fastest of their repeats, interleaved and paired by prompt, over the chain
-               that was fastest on validation prompts, and over the one that was on the test prompts themselves (hindsight): a
-               rule that pays beats both; forks also over the static fork that was fastest on validation prompts
+    measured   tokens / seconds of real decodes, paired by block, over the chain that was fastest on validation prompts, and over
+               the one that was on the test prompts themselves (hindsight): a rule that pays beats both; forks also over the
+               static fork that was fastest on validation prompts
     replayed   Σ tokens / Σ seconds over drafts that nothing cut short, from the latency profile: the model's rule, the paper's,
                and a perfect one's, which is the most that any stop rule can bring
 
@@ -11,74 +11,93 @@ Intervals by bootstrap over documents.
 
 from typing import Any
 
-import pandas as pd
-
-from pipelines.measuring.names import PLAIN
-from pipelines.measuring.stopping.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, RULE, TREES
-from pipelines.reporting.decoding_arms import DecodingArms
-from pipelines.reporting.statistics import Interval, less_one
-from pipelines.reporting.stopping_folder import StoppingResults
+from pipelines.measuring.names import (
+    CHAIN,
+    CONFIDENCE,
+    CONFIG,
+    DYNAMIC,
+    FORK,
+    HF_FORWARD,
+    PLAIN,
+    PLAIN_FAMILY,
+    RULE,
+    TREES,
+)
+from pipelines.reporting.headline import percent
+from pipelines.reporting.measured_folder import Measured
+from pipelines.reporting.paired_arms import PairedArms
+from pipelines.reporting.statistics import less_one
 
 TUNED = (CHAIN, CONFIDENCE, FORK, CONFIG)  # families whose setting is chosen on validation prompts
+SHOWN = (PLAIN_FAMILY, CHAIN, CONFIDENCE, RULE, FORK, CONFIG, DYNAMIC)
 
 
-class StoppingReport(DecodingArms):
-    """Builds the records of ``quality.json`` (what models know, what replay promises) and ``timing.json`` (times)."""
+class StoppingReport:
+    """Builds the records of ``quality.json`` (what models know, what replay promises) and ``timing.json`` (times); ``records`` of
+    the stopper stage by model."""
 
-    def __init__(self, results: StoppingResults, replicates: int, seed: int) -> None:
-        super().__init__(results.decoding, replicates, seed)
-        self.results = results
+    def __init__(self, measured: Measured, records: dict[str, dict[str, Any]], replicates: int, seed: int) -> None:
+        shown = [arm for arm, family in measured.families.items() if family in SHOWN and arm != HF_FORWARD]
+        self.measured = measured.only(shown)
+        self.records = records
+        self.paired = PairedArms(self.measured, replicates, seed)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no rule and no tree was timed."""
+        return not {RULE, *TREES} & set(self.measured.families.values())
 
     def quality(self) -> dict[str, Any]:
         """By model: calibration and ranking of tested tokens, bias of the product along the draft, replayed worth."""
         names = ("tokens", "product_bias", "parts", "settings", "documents", "rounds")
         return {
             "models": [
-                {"model": model, **{name: record[name] for name in names}}
-                for model, record in self.results.records.items()
+                {"model": model, **{name: record[name] for name in names}} for model, record in self.records.items()
             ]
         }
 
     def timing(self) -> dict[str, Any]:
         """Measured speeds by sampling setting and arm."""
         return {
-            "settings": [{"setting": setting, **self.setting(setting, chosen_only=True)} for setting in self.settings],
-            "prompts": int(self.test["prompt"].nunique()),
-            "beta": self.results.origin["parameters"]["beta"],
-            "capped": self.results.origin["capped"],
+            "settings": [self.setting(temperature, chosen_only=True) for temperature in self.measured.temperatures],
+            "prompts": int(self.measured.test["prompt"].nunique()),
+            "beta": self._threshold,
+            "capped": self.measured.findings["capped"],
         }
 
-    def setting(self, setting: str, chosen_only: bool) -> dict[str, Any]:
+    @property
+    def _threshold(self) -> float | None:
+        """Below which every path's chance ends a dynamic fork, where the table of arms names it."""
+        rows = [row for row in self.measured.origin["parameters"].get("arms", []) if row["family"] == DYNAMIC]
+        known = [((row.get("decoder") or {}).get("controller") or {}).get("threshold") for row in rows]
+        return next((threshold for threshold in known if threshold is not None), None)
+
+    def setting(self, temperature: float, chosen_only: bool) -> dict[str, Any]:
         """All arms of a sampling setting, or of tuned families only what was fastest on validation prompts."""
-        best = {family: self.fastest(setting, family) for family in TUNED if family in set(self.validation["family"])}
-        chains = self.test[(self.test["setting"] == setting) & (self.test["family"] == CHAIN)]
-        sums = chains.groupby("drafter", sort=False)[["tokens", "seconds"]].sum()
-        hindsight = str((sums["tokens"] / sums["seconds"]).idxmax())
-        shown = self.test[self.test["setting"] == setting][["family", "drafter"]].drop_duplicates()
-        arms = [
-            self._arm(setting, family, drafter, best, hindsight)
-            for family, drafter in shown.itertuples(index=False)
-            if not chosen_only or drafter == PLAIN or family not in TUNED or drafter == best[family]
+        families, best = self.measured.families, self.measured.choices(temperature)
+        timed = self.measured.arms(temperature)
+        chains = [arm for arm in timed if families[arm] == CHAIN]
+        speeds = {arm: self.paired.ratio(arm, PLAIN, [temperature])["value"] or 0.0 for arm in chains}
+        hindsight = max(chains, key=speeds.__getitem__)
+        shown = [
+            arm for arm in timed if not chosen_only or families[arm] not in TUNED or arm == best.get(families[arm])
         ]
-        order = (CHAIN, CONFIDENCE, RULE, FORK, CONFIG, DYNAMIC)
-        arms.sort(key=lambda arm: order.index(arm["family"]) if arm["family"] in order else -1)
-        return {"best": best, "hindsight": hindsight, "arms": arms}
+        shown.sort(key=lambda arm: SHOWN.index(families[arm]))
+        arms = [self._arm(temperature, arm, families[arm], hindsight) for arm in shown]
+        return {"setting": f"T={temperature:g}", "best": best, "hindsight": hindsight, "arms": arms}
 
-    def _arm(self, setting: str, family: str, drafter: str, best: dict[str, str], hindsight: str) -> dict[str, Any]:
-        rows, chain, fork = (self.rows(setting, name) for name in (drafter, best[CHAIN], best[FORK]))
-        plain, bootstrap = self.rows(setting, PLAIN), self.bootstrap(setting)
-
-        def over(base: pd.DataFrame) -> Interval:
-            return bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"])
-
+    def _arm(self, temperature: float, arm: str, family: str, hindsight: str) -> dict[str, Any]:
+        at = [temperature]
+        rows = self.paired.rows(arm, at)
+        bootstrap = self.paired.bootstrap(rows)
         return {
             "family": family,
-            "arm": drafter,
-            "tokens_per_second": bootstrap.rate(rows["tokens"], rows["seconds"]),
-            "speedup": over(plain),
-            "gain": less_one(over(chain)),
-            "gain_over_hindsight": less_one(over(self.rows(setting, hindsight))),
-            "gain_over_fork": less_one(over(fork)) if family in TREES else None,
+            "arm": arm,
+            "tokens_per_second": self.paired.rate(arm, at),
+            "speedup": self.paired.ratio(arm, PLAIN, at),
+            "gain": less_one(self.paired.ratio(arm, CHAIN, at)),
+            "gain_over_hindsight": less_one(self.paired.ratio(arm, hindsight, at)),
+            "gain_over_fork": less_one(self.paired.ratio(arm, FORK, at)) if family in TREES else None,
             "block_efficiency": bootstrap.rate(rows["emitted"], rows["rounds"]),
             "drafted_per_round": bootstrap.rate(rows["levels"], rows["rounds"]),
             "rollback_rate": bootstrap.rate(rows["rolled_back"], rows["levels"]),
@@ -91,11 +110,15 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
     """Which rule pays, by sampling setting, and how much a perfect one could bring."""
     found = []
     for row in timing["settings"]:
+        gains = ("gain", "gain_over_hindsight")
         rules = [arm for arm in row["arms"] if arm["family"] in (CONFIDENCE, RULE)]
-        sure = [arm for arm in rules if all(arm[gain]["low"] > 0 for gain in ("gain", "gain_over_hindsight"))]
+        rules = [arm for arm in rules if all(arm[gain]["low"] is not None for gain in gains)]
+        if not rules:
+            continue
+        sure = [arm for arm in rules if all(arm[gain]["low"] > 0 for gain in gains)]
         shown = sure or [max(rules, key=lambda arm: arm["gain"]["value"])]
         worth = ", ".join(
-            f"{arm['arm']} {_percent(arm['gain'])} over {row['best'][CHAIN]} and {_percent(arm['gain_over_hindsight'])} over "
+            f"{arm['arm']} {percent(arm['gain'])} over {row['best'][CHAIN]} and {percent(arm['gain_over_hindsight'])} over "
             f"{row['hindsight']}"
             for arm in shown
         )
@@ -106,11 +129,7 @@ def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
         )
     for model in quality["models"][:1]:
         perfect = ", ".join(
-            f"{name} {_percent(part['policies']['perfect']['gain'])}" for name, part in model["parts"].items()
+            f"{name} {percent(part['policies']['perfect']['gain'])}" for name, part in model["parts"].items()
         )
         found.append(f"A perfect stop rule, which knows what will be accepted, would bring, in replay: {perfect}.")
     return found
-
-
-def _percent(value: Interval) -> str:
-    return f"{value['value']:+.1%} ({value['low']:+.1%} to {value['high']:+.1%})"

@@ -1,4 +1,8 @@
-"""A finished comparison of verification rules on one device as the reports read it."""
+"""A finished comparison of verification rules on one device as the reports read it: exact expectations, and timed decodes.
+
+Its decodes are those of the measurement's arms ``SHAPE RULE``, of families ``FAMILY RULE``; a static chain verified by block is
+the arm ``chain-γ`` itself.
+"""
 
 import json
 from dataclasses import dataclass
@@ -8,7 +12,9 @@ from typing import Any
 import pandas as pd
 
 from pipelines.measuring.names import PLAIN, PROVENANCE, TEST
-from pipelines.measuring.verifiers.names import ACCEPTANCE, CHOICES, DECODING, ROOTS
+from pipelines.measuring.verifiers.names import ACCEPTANCE, BLOCK_EFFICIENCY, CHOICES, ROOTS, TOKENS_PER_SECOND
+from pipelines.reporting.measured_folder import Measured
+from predictors.sampling import SamplingSettings
 
 FAMILY_NAMES = {
     "chain": "",
@@ -17,6 +23,9 @@ FAMILY_NAMES = {
     "distinct": " (distinct)",
     "eleven": " (11 drafts)",
 }
+ARM = ["family", "drafter", "verifier"]
+SAMPLING = ["temperature", "top_k", "top_p"]
+BLOCK = ["setting", "prompt", "repeat"]
 Rule = tuple[str, str]  # family, verifier
 
 
@@ -53,8 +62,9 @@ class VerifierComparison:
         )
 
     def chosen(self, measure: str, setting: str, rule: Rule) -> str:
-        """The shape that was best by ``measure`` on validation prompts."""
-        return self.choices[measure, setting, *rule]
+        """The shape that was best by ``measure`` on validation prompts; by exact block efficiency where they timed none."""
+        exact = self.choices[BLOCK_EFFICIENCY, setting, *rule]
+        return self.choices.get((measure, setting, *rule), exact)
 
     def expected(self, setting: str, drafter: str, verifier: str) -> pd.DataFrame:
         """Items (one per root): amount = exact 1 + E[tau], cost = 1."""
@@ -62,36 +72,87 @@ class VerifierComparison:
         return _items(rows, ["setting", "prompt", "root"], rows["expected"], 1.0)
 
     def decoded(self, setting: str, drafter: str, verifier: str) -> pd.DataFrame:
-        """Items (one per prompt): amount = emitted tokens, cost = target passes, without the prefill round."""
+        """Items (one per block): amount = emitted tokens, cost = target passes, without the prefill round."""
         rows = _arm(self.decoding, setting, drafter, verifier)
-        return _items(rows, ["setting", "prompt"], rows["emitted"], rows["rounds"])
+        return _items(rows, BLOCK, rows["emitted"], rows["rounds"])
 
     def timed(self, setting: str, drafter: str, verifier: str, phase: str | None = None) -> pd.DataFrame:
-        """Items (one per prompt): amount = tokens, cost = seconds; with a phase: amount = its seconds, cost = all seconds."""
+        """Items (one per block): amount = tokens, cost = seconds; with a phase: amount = its seconds, cost = all seconds."""
         rows = _arm(self.decoding, setting, drafter, verifier)
-        return _items(rows, ["setting", "prompt"], rows["tokens"] if phase is None else rows[phase], rows["seconds"])
+        return _items(rows, BLOCK, rows["tokens"] if phase is None else rows[phase], rows["seconds"])
 
     def plain(self, setting: str) -> pd.DataFrame:
-        """Items of plain decoding."""
+        """Items of plain decoding, of all blocks with an arm of the comparison."""
         return self.timed(setting, PLAIN, PLAIN)
 
 
-def read_comparison(folder: Path) -> VerifierComparison | None:
-    """Read the folder of one device; ``None`` where there is no finished comparison."""
+def read_comparison(folder: Path, measured: Measured) -> VerifierComparison | None:
+    """What ``folder`` says of one device, with the decodes ``measured`` there; ``None`` where there is no finished comparison.
+
+    Raises
+    ------
+    ValueError
+        If none of its shapes and rules was timed.
+    """
     if not (folder / PROVENANCE).is_file():
         return None
-    tables = {name: pd.read_parquet(folder / name) for name in (ROOTS, DECODING, ACCEPTANCE)}
-    test = {name: tables[name][tables[name]["split"] == TEST] for name in (ROOTS, DECODING)}
+    roots, acceptance = (pd.read_parquet(folder / name) for name in (ROOTS, ACCEPTANCE))
+    roots = roots[roots["split"] == TEST]
+    timed = _timed(measured.decodes, roots)
+    decoding = timed[timed["split"] == TEST]
+    if decoding.empty:
+        raise ValueError(
+            f"no arm of {folder} was timed: give section measure an arm SHAPE RULE for each of its shapes."
+        )
     record = json.loads((folder / CHOICES).read_text())
-    choices = {(c["measure"], c["setting"], c["family"], c["verifier"]): c["drafter"] for c in record["choices"]}
-    origin = json.loads((folder / PROVENANCE).read_text())
-    return VerifierComparison(test[ROOTS], test[DECODING], tables[ACCEPTANCE], choices, record["capped"], origin)
+    choices = {(BLOCK_EFFICIENCY, c["setting"], c["family"], c["verifier"]): c["drafter"] for c in record["choices"]}
+    choices |= _fastest(measured.findings["choices"], timed)
+    capped = record["capped"] or measured.findings["capped"]
+    return VerifierComparison(roots, decoding, acceptance, choices, capped, measured.origin)
+
+
+def _timed(decodes: pd.DataFrame, roots: pd.DataFrame) -> pd.DataFrame:
+    """Decodes of the roots' shapes and rules at the roots' settings, and plain decoding's of the same blocks."""
+    settings = [_setting(dict(zip(SAMPLING, one, strict=True))) for one in _plainly(decodes[SAMPLING])]
+    rows = decodes.assign(setting=settings)
+    rows = rows[rows["setting"].isin(roots["setting"].unique())]
+    rows = rows.assign(drafter=_without_rule(rows, "arm"), family=_without_rule(rows, "family"))
+    known = set(_plainly(roots[ARM].drop_duplicates()))
+    own = rows[[arm in known for arm in _plainly(rows[ARM])]]
+    plain = rows[(rows["arm"] == PLAIN) & rows["block"].isin(own["block"])]
+    return pd.concat([own, plain.assign(verifier=PLAIN)])
+
+
+def _without_rule(rows: pd.DataFrame, column: str) -> list[str]:
+    """An arm's shape, or its family, without the rule that stands after it."""
+    return [name.removesuffix(f" {rule}") for name, rule in _plainly(rows[[column, "verifier"]])]
+
+
+def _fastest(choices: list[dict[str, Any]], timed: pd.DataFrame) -> dict[tuple[str, str, str, str], str]:
+    """The shape that was fastest on validation prompts, by setting, family and rule, of those that are compared."""
+    shapes = {arm: names for arm, *names in _plainly(timed[["arm", *ARM]].drop_duplicates())}
+    found = {}
+    for choice in choices:
+        speeds = {arm: speed for arm, speed in choice["tokens_per_second"].items() if arm in shapes}
+        if speeds:
+            family, drafter, verifier = shapes[max(speeds, key=speeds.__getitem__)]
+            found[TOKENS_PER_SECOND, _setting(choice), family, verifier] = drafter
+    return found
+
+
+def _setting(place: dict[str, Any]) -> str:
+    """Name of the sampling settings of a decode or a choice."""
+    return SamplingSettings(place["temperature"], int(place["top_k"]), place["top_p"]).name
 
 
 def rule_name(rule: Rule) -> str:
     """A rule as a person reads it."""
     family, verifier = rule
     return verifier + FAMILY_NAMES.get(family, f" ({family})")
+
+
+def _plainly(rows: pd.DataFrame) -> Any:
+    return rows.itertuples(index=False, name=None)
 
 
 def _arm(table: pd.DataFrame, setting: str, drafter: str, verifier: str) -> pd.DataFrame:

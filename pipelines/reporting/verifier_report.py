@@ -2,10 +2,11 @@
 
     expected     mean over matched roots of the exact 1 + E[tau | tree]
     decoded      emitted / target passes of real decodes                  (another sample of roots: where rounds began)
-    speed        tokens / seconds, and its ratio to plain decoding on the same prompts
+    speed        ratio of tokens / seconds to plain decoding's on the blocks (prompt, setting, repeat) that both decoded, and
+                 that ratio times plain decoding's own pace on all of them
 
 A rule stands for the shape that was best for it on validation prompts, at each sampling setting; ratios of two rules are paired
-by root or prompt. Two rules are *told apart* when the interval of their ratio excludes 1.
+by root, or by block where both were timed. Two rules are *told apart* when the interval of their ratio excludes 1.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from pipelines.measuring.verifiers.names import BLOCK_EFFICIENCY, FAMILIES, TOKENS_PER_SECOND
-from pipelines.reporting.statistics import Interval, PairedBootstrap
+from pipelines.reporting.statistics import UNDEFINED, Interval, PairedBootstrap
 from pipelines.reporting.verifier_folder import Rule, VerifierComparison, rule_name
 
 VERIFY = "seconds_verify"
@@ -68,12 +69,12 @@ class VerifierReport:
     def speeds(self, settings: Iterable[str], slice_: str | None = None) -> list[dict[str, Any]]:
         """One row per rule."""
         settings = list(settings)
-        plain = _sliced(pd.concat([self.comparison.plain(name) for name in settings]), slice_)
+        plain = self._plain(settings, slice_)
         rows = []
         for rule in self._competing():
             items = self.items(TOKENS_PER_SECOND, settings, rule, self.comparison.timed, slice_)
             verify = self.items(TOKENS_PER_SECOND, settings, rule, self._verify_items, slice_)
-            record = {"tokens_per_second": self.rate(items), "speedup": self.ratio(items, plain)}
+            record = {"tokens_per_second": self.pace(items, plain), "speedup": self.ratio(items, plain)}
             record |= {"verify_share": self.rate(verify)}
             rows.append({**_names(rule), "drafters": self._chosen(TOKENS_PER_SECOND, settings, rule), **record})
         return rows
@@ -83,11 +84,13 @@ class VerifierReport:
         settings = list(settings)
         table = {BLOCK_EFFICIENCY: self.comparison.expected, TOKENS_PER_SECOND: self.comparison.timed}[measure]
         items = {rule: self.items(measure, settings, rule, table, slice_) for rule in self._competing()}
-        best = max(items, key=lambda rule: float(items[rule]["amount"].sum() / items[rule]["cost"].sum()))
+        plain = self._plain(settings, slice_) if measure == TOKENS_PER_SECOND else None
+        values = {rule: self.rate(some) if plain is None else self.pace(some, plain) for rule, some in items.items()}
+        best = max(values, key=lambda rule: values[rule]["value"] or 0.0)
         ratios = {rule: self.ratio(items[best], other) for rule, other in items.items() if rule != best}
         return {
             "name": rule_name(best),
-            "value": self.rate(items[best]),
+            "value": values[best],
             "tied": [rule_name(rule) for rule, ratio in ratios.items() if (ratio["low"] or 0.0) <= 1],
         }
 
@@ -113,10 +116,22 @@ class VerifierReport:
         return self.bootstrap(items["document"]).rate(items["amount"], items["cost"])
 
     def ratio(self, items: pd.DataFrame, others: pd.DataFrame) -> Interval:
-        """Rate of ``items`` over the rate of ``others``, paired."""
-        assert items.index.equals(others.index), "rules must have been compared at the same roots and prompts"
+        """Rate of ``items`` over the rate of ``others``, on what they share; undefined where that is nothing."""
+        shared = items.index.intersection(others.index).sort_values()
+        if shared.empty:
+            return dict(UNDEFINED)
+        items, others = items.loc[shared], others.loc[shared]
         bootstrap = self.bootstrap(items["document"])
         return bootstrap.rate_ratio(items["amount"], items["cost"], others["amount"], others["cost"])
+
+    def pace(self, items: pd.DataFrame, plain: pd.DataFrame) -> Interval:
+        """Tokens per second as if the arm had decoded every block of ``plain`` decoding."""
+        if items.empty:
+            return dict(UNDEFINED)
+        made = items[["amount", "cost"]].reindex(plain.index).fillna(0.0)
+        shared = plain.index.isin(items.index)
+        bootstrap = self.bootstrap(plain["document"])
+        return bootstrap.rate_over_all(made["amount"], made["cost"], plain["amount"], plain["cost"], shared)
 
     def bootstrap(self, documents: pd.Series) -> PairedBootstrap:
         """The bootstrap over these documents; the same replicates wherever the items are the same."""
@@ -136,6 +151,9 @@ class VerifierReport:
         if not settings:
             return None
         return self.rate(self.items(BLOCK_EFFICIENCY, settings, rule, self.comparison.decoded, slice_))
+
+    def _plain(self, settings: Iterable[str], slice_: str | None) -> pd.DataFrame:
+        return _sliced(pd.concat([self.comparison.plain(name) for name in settings]), slice_)
 
     def _verify_items(self, setting: str, drafter: str, verifier: str) -> pd.DataFrame:
         return self.comparison.timed(setting, drafter, verifier, VERIFY)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.measuring.provenance import measured_on
+from pipelines.reporting.headline import times
 
 HEADER = (
     "| arm | DE | HR | AL | guessed a pass | candidates a pass | upkeep | speed-up over plain |\n"
@@ -16,12 +17,14 @@ HEADER = (
 
 def main() -> None:
     """Read the measurement, write the report."""
-    from pipelines.reporting.self_drafting_folder import read_self_drafting
+    from pipelines.measuring.names import METHODS
+    from pipelines.reporting.measured_folder import read_records
     from pipelines.reporting.self_drafting_report import SelfDraftingReport
-    from pipelines.studies.measured import read_measured
+    from pipelines.studies.measured import read_study
 
-    study = read_measured("self_drafting", "self_drafting_report", __doc__, read_self_drafting)
-    report = SelfDraftingReport(study.results, study.config.bootstrap_replicates, study.config.seed)
+    study = read_study("self_drafting_report", __doc__)
+    records = read_records(study.records, METHODS)
+    report = SelfDraftingReport(study.measured, records, study.config.bootstrap_replicates, study.config.seed)
     write_report(study.folder, study.pair, report)
 
 
@@ -32,11 +35,11 @@ def write_report(folder: Path, pair: str, report: Any) -> None:
     from pipelines.reporting.report_page import png
     from pipelines.reporting.self_drafting_plots import grid_and_efficiency
 
-    quality, timing, origin = report.quality(), report.timing(), report.results.origin
+    quality, timing, origin = report.quality(), report.timing(), report.measured.origin
     capped = " The time cap ended the study early." if timing["capped"] else ""
     text = [
         f"# Drafting without a draft model on {pair}",
-        f"{timing['prompts']} test prompts, interleaved and paired, all arms with one seed per prompt. DE: tokens committed a "
+        f"{timing['prompts']} test prompts; two arms are compared on what both decoded. DE: tokens committed a "
         "pass; HR: share of passes with candidates; AL: tokens committed in those. Brackets are 95 % bootstrap intervals over "
         "documents. "
         f"{measured_on(origin)}{capped}",
@@ -54,14 +57,13 @@ def table(row: dict[str, Any], quality: dict[str, Any]) -> str:
     counts = {count["arm"]: count for count in quality["counts"] if count["setting"] == row["setting"]}
     lines = [HEADER]
     for arm in row["arms"]:
-        count, speed = counts.get(arm["arm"]), arm["speedup"]
+        count = counts.get(arm["arm"])
         cells = ["–"] * 6
         if count is not None:
             length = "–" if count["accept_length"] is None else f"{count['accept_length']:.2f}"
             cells = [f"{count['decoding_efficiency']:.2f}", f"{count['hit_rate']:.2f}", length]
             cells += [f"{count['guessed']:.1f}", f"{count['candidates']:.1f}", f"{arm['upkeep']['value']:.1%}"]
-        speedup = f"{speed['value']:.2f} ({speed['low']:.2f}–{speed['high']:.2f})"
-        lines.append(f"| {arm['arm']} | {' | '.join(cells)} | {speedup} |")
+        lines.append(f"| {arm['arm']} | {' | '.join(cells)} | {times(arm['speedup'])} |")
     return "\n".join(lines)
 
 

@@ -267,5 +267,7 @@ def _cell(value: Interval | None, key: str) -> str:
 
 
 def _percent(ratio: Interval) -> str:
+    if ratio["value"] is None:
+        return "–"
     gains = [100 * ((ratio[name] or 0.0) - 1) for name in ("value", "low", "high")]
     return f"{gains[0]:+.1f} % ({gains[1]:+.1f}…{gains[2]:+.1f})"

@@ -16,6 +16,7 @@ from pipelines.report import ReportConfig
 
 def main() -> None:
     """Read the comparison, write the report."""
+    from pipelines.reporting.measured_folder import read_measured
     from pipelines.reporting.verifier_folder import read_comparison
     from pipelines.reporting.verifier_report import VerifierReport
 
@@ -23,11 +24,12 @@ def main() -> None:
     add_pair_arguments(parser)
     parser.add_argument("device", type=Path, help="JSON file of the device stage")
     parser.add_argument("comparison", type=Path, help="folder of the study's verifiers stage")
+    parser.add_argument("measured", type=Path, help="folder of the study's measure_verifiers stage")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
     args = parser.parse_args()
     config = load_parameters(ReportConfig, args.pair, "verifiers_report", args.params)
     device = read_device(args.device)["slug"]
-    comparison = read_comparison(args.comparison / device)
+    comparison = read_comparison(args.comparison / device, read_measured(args.measured / device))
     if comparison is None:
         raise SystemExit(f"{args.comparison / device} holds no finished comparison: run the verifiers stage first.")
     report = VerifierReport(comparison, config.bootstrap_replicates, config.seed)
@@ -72,7 +74,8 @@ def introduction(quality: dict[str, Any], timing: dict[str, Any], comparison: An
     changed = " with uncommitted changes" if origin.get("uncommitted_changes") else ""
     return (
         f"{quality['roots']} matched roots of {quality['documents']} test documents over {len(comparison.settings)} sampling "
-        f"settings; {timing['prompts']} test prompts decoded per arm and timed setting. Brackets are 95 % bootstrap intervals "
+        f"settings; {timing['prompts']} test prompts decoded at every timed setting, two arms compared on what both decoded. "
+        "Brackets are 95 % bootstrap intervals "
         "over documents. Shapes were chosen on validation prompts, at each setting, once for block efficiency and once for "
         f"speed; all slices share the choice. Plain decoding: {rate:.1f} tokens/s. `hsd` is `block` and `match` is `nss` under "
         f"another name. Measured on {origin['device']['slug']} ({numerics(origin)}, {origin['threads']} threads), commit "

@@ -43,12 +43,14 @@ class DelayedTreeSession(Session):
         self.uncalibrated = controller.rule.asks and not controller.guard.covers(settings)
 
     def plan(self, root: Root) -> None:
+        self.asked = 0
         if self.controller.rule.asks:
             self.bypassed = self.uncalibrated or not self.controller.guard.reaches(root.position)
 
     def tree(self, root: TreeRoot) -> Action:
         rule = self.controller.rule
         if rule.asks and not self.bypassed:
+            self.asked += 1
             tokens_A, seconds_A, distance = self.controller.expected(root)
             finite = bool(np.isfinite(tokens_A).all())
             self.bypassed = not self.controller.guard.trusts(finite, distance, rule.max_distance)

@@ -81,6 +81,7 @@ class BranchDraft(ChainDraft):
         """The next pending block behind ``root``; ``remaining`` tokens may still be emitted."""
         self._clock.resume()
         self._remaining = remaining
+        self.passes = 0
         if root.previous is not None:
             self._session.end_round(root.previous)
         self._root = root
@@ -103,12 +104,14 @@ class BranchDraft(ChainDraft):
         observed = laws if self._observe else []
         self._clock.lap("draft")
         stretches, said = self._clock.stretches(), tuple(self._session.forecasts)
-        return Pending(block, probs, drafted, trimmed, self._session.bypassed, observed, stretches, said)
+        done = self.passes, self._session.asked
+        return Pending(block, probs, drafted, trimmed, self._session.bypassed, observed, stretches, said, *done)
 
     @torch.inference_mode()
     def branch(self) -> Branches:
         """Grow branches behind the pending block, as far as tokens may still be submitted behind a branch token."""
         self._clock.resume()
+        self.passes, asked = 0, self._session.asked
         tokens = self._pending.tokens
         self._branches, self._num_nodes = [], len(tokens)
         length = min(self._config.gamma, self._remaining - len(tokens) - 2)
@@ -121,7 +124,7 @@ class BranchDraft(ChainDraft):
         if count < 0:
             raise ValueError(f"a controller's branch_count must be >= 0 or None, got {count}.")
         if count == 0:
-            return NO_BRANCHES
+            return Branches(passes=self.passes, asked=self._session.asked - asked)
         candidates = draw_candidates(self._kind, law, count, self._sampler)
         parent = self._num_nodes - 1
         for drawn in candidates.tokens:
@@ -133,7 +136,8 @@ class BranchDraft(ChainDraft):
         candidates = self._read(candidates)
         drafted = sum(len(branch.drawn) for branch in self._branches)
         self._clock.lap("draft")
-        return Branches(candidates, levels, drafted, known, self._clock.stretches())
+        done = self.passes, self._session.asked - asked
+        return Branches(candidates, levels, drafted, known, self._clock.stretches(), *done)
 
     def _branch_point(self) -> NextLaw:
         """The law behind the pending block: where drafting stopped before a token, it is known."""

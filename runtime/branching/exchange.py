@@ -30,7 +30,7 @@ class Verdict:
 class Pending:
     """The block that the target verifies next: ``tokens`` [m] int64 and the laws [m, V] they were drawn from. ``levels`` were
     drafted for it with the target idle, ``trimmed`` ones dropped from the branch that survived; ``laws`` only for observers;
-    ``forecasts`` are the controller's."""
+    ``forecasts`` are the controller's. ``passes`` of the draft and questions ``asked`` led to it."""
 
     tokens: Tensor
     draft_probs: Tensor
@@ -40,6 +40,8 @@ class Pending:
     laws: list[NextLaw]
     stretches: list[Stretch]
     forecasts: tuple[Forecast, ...] = ()
+    passes: int = 0
+    asked: int = 0
 
     @cached_property
     def tree(self) -> TokenTree:
@@ -52,13 +54,16 @@ class Pending:
 @dataclass(frozen=True)
 class Branches:
     """What was drafted beside the target: ``candidates`` at the branch point (``None``: there is none), ``levels`` of draft steps
-    and ``drafted`` tokens. ``law_known``: the law at the branch point was there before."""
+    and ``drafted`` tokens. ``law_known``: the law at the branch point was there before. ``passes`` of the draft and questions
+    ``asked`` are those beside the target."""
 
     candidates: Candidates | None = None
     levels: int = 0
     drafted: int = 0
     law_known: bool = False
     stretches: list[Stretch] = field(default_factory=list)
+    passes: int = 0
+    asked: int = 0
 
     @property
     def num_candidates(self) -> int:

@@ -164,6 +164,8 @@ class BranchRun(Run):
             accepted=accepted + hit,
             rolled_back=0 if hit else submitted - accepted + branches.levels,
             trimmed=pending.trimmed,
+            passes=pending.passes + branches.passes,
+            asked=pending.asked + branches.asked,
             ends_segment=not hit,
             bypassed=pending.bypassed,
             forecasts=pending.forecasts,

@@ -139,6 +139,7 @@ class SequentialRun(Run):
         cap = self._cap(root)
         if self.draft is None:
             return DraftedTree(EMPTY_TREE, [])
+        self.draft.passes = 0
         return self.draft.draft(root, cap, self.session, self.clock)
 
     def _cap(self, root: Root) -> int:
@@ -150,6 +151,8 @@ class SequentialRun(Run):
     def _end(self, drafted: int, levels: int, accepted: int, tokens: list[int]) -> tuple[list[int], RoundRecord]:
         """Emit ``tokens``, record the round and let the controller learn from it."""
         record = RoundRecord(drafted=drafted, levels=levels, accepted=accepted, rolled_back=levels - accepted)
+        record.passes = 0 if self.draft is None else self.draft.passes
+        record.asked = self.session.asked
         record.bypassed = self.session.bypassed
         record.forecasts = tuple(self.session.forecasts) if drafted == levels else ()
         tokens, record = self._emit(record, tokens)

@@ -69,6 +69,7 @@ class TargetRootsRun(SequentialRun):
         """Draft under every root, verify all in one target pass, commit the longest."""
         self.clock.resume()
         root = self._root()
+        self.draft.passes = 0
         tree = self.draft.draft_under(self.roots, root, self._cap(root), self.session, self.clock)
         logits = self.target.forward(tree.token_list, tree.parent_list).logits
         self.clock.lap("target")

@@ -47,7 +47,10 @@ class Drafter(Protocol):
 
 
 class Draft(ABC):
-    """One request's draft model state. Committed tokens the cache does not hold yet are fed at the start of a round."""
+    """One request's draft model state. Committed tokens the cache does not hold yet are fed at the start of a round. ``passes``
+    of the model behind the prefill are counted; a loop sets it to 0 as a round begins."""
+
+    passes = 0
 
     def __init__(
         self,
@@ -90,6 +93,7 @@ class Draft(ABC):
 
     def _feed_uncached(self) -> Row:
         """Commit the newest tokens; the row of the last one."""
+        self.passes += 1
         out = self._state.forward(self._uncached, last=1 if self._views is None else min(2, len(self._uncached)))
         self._state.keep(range(len(self._uncached)))
         self._uncached = []
@@ -101,6 +105,7 @@ class Draft(ABC):
         """Feed nodes of the tree in one pass; a row for each. Their parents (-1: the root) were fed before."""
         places = [self._scratch[parent] if parent >= 0 else -1 for parent in parents]
         self._scratch |= {node: len(self._scratch) + place for place, node in enumerate(nodes)}
+        self.passes += 1
         out = self._state.forward(tokens, places)
         if self._views is not None:
             self._views.drafted(out)

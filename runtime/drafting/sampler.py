@@ -114,7 +114,11 @@ class SamplingProgram:
 
 
 def sampler_for(settings: SamplingSettings, chance: Chance, programs: Programs | None) -> Sampler:
-    """Recorded where the model's passes are and ``chance`` allows it, else plain."""
-    if programs is None or not isinstance(chance, Uniform):
-        return PlainSampler(settings, chance)
-    return RecordedSampler(settings, chance, programs)
+    """Recorded where the model's passes are and ``chance`` allows it, else plain. Plain over recorded
+    passes, it leaves tokens unread, too: what is drafted does not depend on where draws come from."""
+    if programs is not None and isinstance(chance, Uniform):
+        return RecordedSampler(settings, chance, programs)
+    plain = PlainSampler(settings, chance)
+    if programs is not None:
+        plain.reads = False
+    return plain

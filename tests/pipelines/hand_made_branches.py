@@ -1,10 +1,9 @@
-"""Branch-parallel arms added to the hand-made benchmark, and timelines of two arms, written by hand."""
+"""Branch-parallel arms added to the hand-made measurement, and timelines of two arms, written by hand."""
 
-import json
-
-from pipelines.measuring.names import FINDINGS, TIMELINES
+from pipelines.measuring.names import TIMELINES
 from pipelines.outputs import write_json
-from tests.pipelines.hand_made_benchmark import SPEED, measurement_rows, write_benchmark
+from tests.pipelines import hand_made_measured
+from tests.pipelines.hand_made_measured import MAIN_SPEED, decodes, write_measured
 
 BRANCH_SPEED = {  # tokens per second; chain-3 makes 160
     "pearl-2": 250,  # fast on test prompts, but not what validation chose
@@ -15,21 +14,20 @@ BRANCH_SPEED = {  # tokens per second; chain-3 makes 160
     "specbranch-no-hrad-4": 200,
     "specbranch-no-branch-8": 150,
 }
-CHOSEN = {"pearl": "pearl-4", "specbranch": "specbranch-8"}  # the others are the only ones of their kind, or twins
+# The others are the only ones of their kind, or twins.
+CHOSEN = hand_made_measured.CHOSEN | {"pearl": "pearl-4", "specbranch": "specbranch-8"}
 PEARL_ROUNDS = {"levels": 100, "rolled_back": 40, "trimmed": 0, "hits": 10, "branch_points": 25, "tested_points": 20}
 SPECBRANCH_ROUNDS = {"levels": 80, "rolled_back": 16, "trimmed": 4, "hits": 18, "branch_points": 24}
 SPECBRANCH_ROUNDS |= {"tested_points": 21, "drafted": 200}
 IN_TURN_ROUNDS = {"levels": 60, "rolled_back": 20}
-NO_BRANCHES = {"hits": 0, "branch_points": 0, "tested_points": 0, "seconds_steady": 0.0, "seconds_steady_wait": 0.0}
-NO_BRANCHES |= {"virtual": False}
 
 
 def counted(arm: str, seconds: float) -> dict:
     """What the rounds of an arm did, 30 of them."""
     if arm not in BRANCH_SPEED:
-        return NO_BRANCHES
+        return {}
     if arm.startswith("specbranch-no-branch"):
-        return NO_BRANCHES | IN_TURN_ROUNDS
+        return IN_TURN_ROUNDS
     counts = PEARL_ROUNDS if arm.startswith("pearl") else SPECBRANCH_ROUNDS
     idle = 0.4 if arm.startswith("pearl") else 0.1
     steady = {"seconds_steady": 0.5 * seconds, "seconds_steady_wait": 0.5 * seconds * idle}
@@ -37,22 +35,15 @@ def counted(arm: str, seconds: float) -> dict:
 
 
 def branch_rows(speed: dict | None = None) -> list[dict]:
-    """The rows of the hand-made benchmark with branch arms of these speeds."""
+    """The rows of the hand-made measurement's main arms, and of branch arms of these speeds."""
     speed = BRANCH_SPEED if speed is None else speed
-    rows = measurement_rows(SPEED | speed)
+    rows = decodes(MAIN_SPEED | speed)
     return [row | counted(row["arm"], row["seconds"]) if "rounds" in row else row for row in rows]
 
 
-def write_branch_benchmark(folder, rows=None, timelines=True) -> None:
-    """A benchmark with branch arms, as the stage leaves it."""
-    write_benchmark(folder, branch_rows() if rows is None else rows)
-    findings = json.loads((folder / FINDINGS).read_text())
-    findings["choices"] += [
-        {"temperature": t, "family": family, "arm": arm, "tokens_per_second": {arm: 1.0}}
-        for t in (0.0, 1.0)
-        for family, arm in CHOSEN.items()
-    ]
-    write_json(folder / FINDINGS, findings)
+def write_branches(folder, rows=None, timelines=True) -> None:
+    """A measurement with branch arms, as the stage leaves it."""
+    write_measured(folder, branch_rows() if rows is None else rows, chosen=CHOSEN)
     if timelines:
         write_json(folder / TIMELINES, TIMELINES_BY_ARM)
 

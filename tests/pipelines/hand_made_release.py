@@ -1,35 +1,41 @@
-"""Tuning and a trial written by hand: one sampling setting on the prompts of the benchmark, arms of known speed."""
+"""Tuning and trials written by hand: one sampling setting, arms of known speed."""
 
-from dataclasses import replace
+import math
 
-from pipelines.measuring.decoding_table import DECODES, write_table
 from pipelines.measuring.names import PLAIN
-from pipelines.measuring.tuning.names import CHOICES, DECODING
+from pipelines.measuring.tuning.names import CHOICES
 from pipelines.outputs import write_json
-from pipelines.promotion.gate import Bounds, judge, judged
+from pipelines.promotion.bounds import Bounds
+from pipelines.promotion.gate import judge, judged
 from pipelines.promotion.names import VERDICT
-from tests.pipelines.test_gate import GOOD
+from tests.pipelines.test_gate import GOOD, change, gains
 
 RATES = {PLAIN: 50.0, "chain-2": 100.0, "ema": 110.0}
 
 
-def write_release(tuning, trials, device, prompts) -> None:
-    """The stages' outputs; ``prompts`` are (prompt, document) pairs. Bundle ``auto`` passes and ``hrad`` does not."""
-    rows = []
-    for prompt, document in prompts:
-        for name, rate in RATES.items():
-            where = {"setting": "T=0", "prompt": prompt, "document": document, "slice": "code", "split": "test"}
-            rows.append({**where, "repeat": 0, "drafter": name, "verifier": name, "tokens": 60, "seconds": 60 / rate})
-    write_table(tuning / device / DECODING, rows, DECODES)
-    candidates = [
-        {"name": name, "served": {}, "predicted": 2 * rate, "static": name == "chain-2"} for name, rate in RATES.items()
-    ]
-    turns = [{"prompts": 3, "ranking": ["ema", "chain-2", PLAIN]}]
-    choice = {"setting": "T=0", "winner": "ema", "static": "chain-2", "candidates": candidates, "turns": turns}
-    write_json(tuning / device / CHOICES, [choice])
-    static = {"chosen": {"T=0": "chain-4"}, "fastest": {"T=0": "chain-6"}, "hindsight": {"T=0": GOOD.hindsight}}
-    good = replace(GOOD, slices={"T=0": GOOD.gain}, origin={"static": static})
-    worse = replace(GOOD, gain={"value": 0.01, "low": -0.02, "high": 0.04})
-    for name, evidence in (("auto", good), ("hrad", worse)):
+def write_release(tuning, trials, device) -> None:
+    """The stages' outputs. Bundle ``auto`` passes, ``hrad`` is refused, ``length`` is open."""
+    write_json(tuning / device / CHOICES, [choice()])
+    for name, evidence in (("auto", GOOD), ("hrad", change(**gains(0.0))), ("length", change(**gains(0.03, 0.02)))):
         record = judged(evidence, judge(evidence, Bounds()), Bounds())
         write_json(trials / name / device / VERDICT, record)
+
+
+def choice(winner: str = "ema") -> dict:
+    """Tuning's record: replay had promised twice as much of a gain over plain decoding as validation prompts then showed."""
+    candidates = [
+        {"name": name, "served": {}, "family": name, "predicted": 2 * rate - 50, "speedup": speedup(rate)}
+        for name, rate in RATES.items()
+    ]
+    rivals = [name for name in (PLAIN, "chain-2") if name != winner]
+    score = {name: {"prompts": 9, "gain": interval(RATES[winner] / RATES[name] - 1)} for name in rivals}
+    return {"setting": "T=0", "winner": winner, "static": "chain-2", "candidates": candidates, "score": score}
+
+
+def speedup(rate: float) -> dict:
+    predicted, value = math.log((2 * rate - 50) / 50), math.log(rate / 50)
+    return {"predicted": predicted, "measured": value, "documents": 3, "value": value, "error": 0.01}
+
+
+def interval(gain: float) -> dict:
+    return {"value": gain, "low": gain - 0.05, "high": gain + 0.05}

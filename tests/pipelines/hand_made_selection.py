@@ -2,16 +2,22 @@
 
 from dataclasses import asdict
 
-from pipelines.measuring.names import PLAIN, PROVENANCE
-from pipelines.measuring.selection.names import ACTION, DECODING, PRICES, ROUNDS, SELECTOR, STATIC
-from pipelines.measuring.selection.table import write_tables
+from pipelines.measuring.names import PLAIN, PLAIN_FAMILY, PROVENANCE
+from pipelines.measuring.selection.names import BUNDLE, FIRST_ROUNDS, PRICES, SELECTOR, STATIC, STATIC_TREE
+from pipelines.measuring.selection.table import write_first_rounds
 from pipelines.outputs import write_json
 from predictors.latency.actions import Prices
+from tests.pipelines.hand_made_timed import decode, steps
 
 ACTIONS = ("chain-2", "delayed-2.0.1")
-RATES = {(PLAIN, PLAIN): 50.0, (STATIC, "specinfer"): 100.0, (SELECTOR, "specinfer"): 110.0}
+RULES = ("specinfer", "traversal")
+RATES = {(STATIC, "specinfer"): 100.0, (SELECTOR, "specinfer"): 110.0}
 RATES |= {(STATIC, "traversal"): 105.0, (SELECTOR, "traversal"): 104.0}
-STEP_SECONDS = {"chain-2": 0.02, "delayed-2.0.1": 0.03}
+FAMILIES = {STATIC: (STATIC_TREE, "static tree"), SELECTOR: (BUNDLE, "selector")}
+STEP_SECONDS = {
+    "specinfer": (2, 0.02),
+    "traversal": (2, 0.0225),
+}  # levels of the static tree, a chain of 2, and a step's seconds
 
 
 def figure(value, low, high):
@@ -49,28 +55,35 @@ def record(rule, gain, oracle):
     }
 
 
-def write_selection(folder, records) -> None:
-    """The stages' outputs: tables in ``folder``, one record per rule in ``records``."""
-    decoding, rounds = [], []
+def selection_decodes() -> list[dict]:
+    """Selectors, their static trees and plain decoding on two prompts; only a selector's controller takes time."""
+    rows = []
     for prompt in ("a", "b"):
-        who = {"setting": "T=1", "prompt": prompt, "document": f"d{prompt}", "slice": "code", "prompt_tokens": 10}
-        arms = {(drafter, verifier): 60 / rate for (drafter, verifier), rate in RATES.items()}
-        arms |= {(name, "specinfer"): 20 * seconds for name, seconds in STEP_SECONDS.items()}
-        for order, ((drafter, verifier), seconds) in enumerate(arms.items()):
-            family = drafter if drafter in (PLAIN, STATIC, SELECTOR) else ACTION
-            phases = {f"seconds_{name}": seconds / 10 for name in ("draft", "target", "verify", "wait", "rest")}
-            row = {**who, **phases, "order": order, "family": family, "drafter": drafter, "verifier": verifier}
-            row |= {"tokens": 60, "emitted": 59, "rounds": 20, "drafted": 40, "levels": 40, "bypassed": 0}
-            controller = 0.02 * seconds if family == SELECTOR else 0.0
-            decoding.append(row | {"seconds": seconds, "seconds_rounds": seconds, "seconds_controller": controller})
-        for rule in ("specinfer", "traversal"):
+        rows.append(decode(PLAIN, PLAIN_FAMILY, "", prompt, 60 / 50))
+        for (policy, rule), rate in RATES.items():
+            prefix, family = FAMILIES[policy]
+            deciding = 0.02 * 60 / rate if policy == SELECTOR else 0.0
+            rows.append(decode(prefix + rule, family, rule, prompt, 60 / rate, seconds_controller=deciding))
+    return rows
+
+
+def selection_rounds() -> list[dict]:
+    """Of the static trees."""
+    rows = {STATIC_TREE + rule: step for rule, step in STEP_SECONDS.items()}
+    return [step for row in selection_decodes() if row["arm"] in rows for step in steps(row, *rows[row["arm"]])]
+
+
+def write_selection(folder, records) -> None:
+    """The stages' outputs: first rounds and prices in ``folder``, one record per rule in ``records``."""
+    rounds = []
+    for prompt in ("a", "b"):
+        for rule in RULES:
             expected = 2.0 if rule == "specinfer" else 3.0  # decoded 2.0: traversal's labels are off
             place = {"setting": "T=1", "prompt": prompt, "document": f"d{prompt}", "root": 0}
             rounds.append({**place, "rule": rule, "action": "chain-2", "emitted": 2.0, "expected": expected})
-    write_tables(folder, {DECODING: decoding, ROUNDS: rounds})
+    write_first_rounds(folder / FIRST_ROUNDS, rounds)
     made = Prices((1, 100), ((0.022, 0.03),) * 2, 0.0003, "hash")
-    rules = ("specinfer", "traversal")
-    write_json(folder / PRICES, {rule: {"actions": ACTIONS, "prices": asdict(made)} for rule in rules})
+    write_json(folder / PRICES, {rule: {"actions": ACTIONS, "prices": asdict(made)} for rule in RULES})
     write_json(folder / PROVENANCE, {"capped": False})
     write_json(records / "specinfer.json", record("specinfer", 0.05, 0.1))
     write_json(records / "traversal.json", record("traversal", 0.0, -0.08))

@@ -7,17 +7,15 @@ import yaml
 
 from pipelines import report
 from pipelines.outputs import write_json
-from tests.pipelines.hand_made_benchmark import calibration, measurement_rows, write_benchmark
-from tests.pipelines.hand_made_comparison import write_comparison
+from tests.pipelines.hand_made_comparison import comparison_decodes, write_comparison
+from tests.pipelines.hand_made_measured import calibration, counts_of, decodes, write_measured, write_records
 from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.hand_made_release import write_release
 from tests.pipelines.hand_made_replay import write_replay
-from tests.pipelines.hand_made_selection import write_selection
-from tests.pipelines.hand_made_self_drafting import write_self_drafting
-from tests.pipelines.hand_made_stopping import write_stopping
+from tests.pipelines.hand_made_selection import selection_decodes, selection_rounds, write_selection
 
-PARTS = ("benchmark", "calibration", "labels", "verifiers", "latency", "selection", "selectors", "stopping", "stoppers")
-PARTS += ("self_drafting", "guessers", "replay", "tuning", "trials")
+PARTS = ("measured", "calibration", "labels", "verifiers", "latency", "selection", "selectors", "stoppers", "guessers")
+PARTS += ("replay", "tuning", "trials")
 
 
 def stage(inputs: Path, output: Path) -> Path:
@@ -30,21 +28,26 @@ def stage(inputs: Path, output: Path) -> Path:
     return output / "toy-1c"
 
 
+def timed() -> list[dict]:
+    """Decodes of every section: two more prompts at T=1 timed the rules and selectors, beside plain decoding."""
+    others = [*selection_decodes(), *comparison_decodes()]
+    by_block = {(row["arm"], row["block"]): counts_of(row["arm"], row["seconds"]) | row for row in others}
+    return [*decodes(), *by_block.values()]
+
+
 def write_inputs(folder: Path) -> None:
     """All that the stage reads, made by hand: every section of the report has something to say."""
     write_json(folder / "device.json", {"slug": "toy-1c"})
-    write_benchmark(folder / "benchmark" / "toy-1c", measurement_rows())
+    write_measured(folder / "measured" / "toy-1c", timed(), rounds=selection_rounds())
+    write_records(folder / "stoppers", folder / "guessers")
     for name in ("paper", "extended"):
         write_json(folder / "calibration" / f"{name}.json", calibration(name))
     write_json(folder / "calibration" / "length.json", calibration("extended", "length"))
     write_json(folder / "pair" / "pair.json", {"source": "builtin", "pair": "p"})
     write_comparison(folder / "verifiers" / "toy-1c")
     write_selection(folder / "selection" / "toy-1c", folder / "selectors")
-    write_stopping(folder / "stopping" / "toy-1c", folder / "stoppers")
-    write_self_drafting(folder / "self_drafting" / "toy-1c", folder / "guessers")
     write_replay(folder / "replay" / "toy-1c")
-    decoded = {(row["prompt"], row["document"]) for row in measurement_rows() if row["split"] == "test"}
-    write_release(folder / "tuning", folder / "trials", "toy-1c", sorted(decoded))
+    write_release(folder / "tuning", folder / "trials", "toy-1c")
     write_json(folder / "latency" / "toy-1c.json", PROFILE)
     write_json(folder / "labels" / "hrad.json", {"classes": {"test": {"none": 9, "some": 13, "all": 7}}})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 200}}}}))

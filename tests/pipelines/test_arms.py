@@ -3,13 +3,24 @@
 import pytest
 
 from pipelines.measuring import arms
-from pipelines.measuring.exactness import check_exactness, first_difference
+from pipelines.measuring.arm_builder import ArmBuilder
+from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.exactness import first_difference
+from pipelines.measuring.probes import exactness_rows
 from predictors.sampling import SamplingSettings
-from runtime import ModelPair
+from runtime import ModelPair, build_decoder
 from tests.bundles import random_bundle
 from tests.toys import tiny_llama
 
 SAMPLED = SamplingSettings(1.0)
+CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"}
+DECODERS = {
+    "plain": {"method": "autoregressive"},
+    "chain": CHAIN,
+    "confidence": {**CHAIN, "controller": {"kind": "confidence", "epsilon": 0.3}},
+    "entropy": {**CHAIN, "controller": {"kind": "entropy"}},
+    "pearl": {"preset": "pearl", "gamma": 2, "overlap": "none"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +33,7 @@ def test_both_sides_count_tokens_up_to_the_first_end_of_sequence(temperature):
     """Tiny vocabulary, so that every text ends early; Hugging Face and ours cut alike."""
     target, draft = (tiny_llama(vocabulary_size=4, seed=s, eos_token_id=2, pad_token_id=2) for s in (0, 1))
     pair = ModelPair(target, draft)
-    runners = {
-        name: arms.decoder_arm(d, 40) for name, d in arms.build_decoders(pair, (3,), (0.3,), "block", {}).items()
-    }
+    runners = {name: arms.decoder_arm(build_decoder(pair, config), 40) for name, config in DECODERS.items()}
     runners |= {"hf": arms.hugging_face_arm(target, None, 40), "assisted": arms.hugging_face_arm(target, draft, 40)}
     ended = 0
     for seed in range(4):
@@ -61,11 +70,38 @@ def test_assisted_generation_leaves_no_state_behind(pair):
 
 
 def test_exactness_check_passes_for_our_decoders_and_reports_where_others_differ(pair, tmp_path):
-    bundles = {name: random_bundle(tmp_path / name, pair, gamma=3, kind=name) for name in ("hrad", "length")}
-    bundles["second"] = bundles["length"]  # an arm has any name
-    options = {"gammas": (1, 3), "epsilons": (0.3,), "verifier": "block", "bundles": bundles}
-    rows = check_exactness(pair, [[1, 2, 3], [4, 5]], 12, options)
-    assert [row["arm"] for row in rows][-3:] == ["hrad", "length", "second"]
-    assert all(row["exact_float32"] and row["differs"] == [None, None] for row in rows)
+    rows = [ArmRow(name, "ours", decoder=config) for name, config in DECODERS.items()]
+    for kind in ("hrad", "length"):
+        random_bundle(tmp_path / kind, pair, gamma=3, kind=kind)
+        rows.append(ArmRow(kind, "learned", bundle=kind))
+    other = ModelPair(tiny_llama(seed=2), None)  # texts of another target
+    built = ArmBuilder(pair, tmp_path, 12).build(rows)
+    wrong = ArmBuilder(other, tmp_path, 12).build([ArmRow("wrong", "ours", decoder=DECODERS["plain"])])
+    found = exactness_rows(pair, [[1, 2, 3], [4, 5]], built | wrong, 12)
+    assert [row["arm"] for row in found] == [*DECODERS, "hrad", "length", "wrong"]
+    assert all(row["exact_float32"] and row["differs"] == [None, None] for row in found[:-1])
+    assert not found[-1]["exact_float32"]
+
+
+def test_first_difference():
     assert first_difference([1, 2, 3], [1, 5, 3]) == 1
     assert first_difference([1, 2], [1, 2, 3]) == 2
+    assert first_difference([1, 2], [1, 2]) is None
+
+
+@pytest.mark.parametrize(("options", "cache"), [(None, None), ({"cache_implementation": "static"}, "static")])
+def test_hugging_face_is_asked_for_the_cache_of_the_row(pair, tmp_path, monkeypatch, options, cache):
+    target, asked = pair.target.model, []
+    generate = target.generate
+
+    def watched(*args, **more):
+        asked.append(more["generation_config"].cache_implementation)
+        return generate(*args, **more)
+
+    monkeypatch.setattr(target, "generate", watched)
+    row = ArmRow("theirs", "hugging_face", hugging_face="generate", options=options)
+    ours = arms.decoder_arm(build_decoder(pair, DECODERS["plain"]), 8)
+    arm = ArmBuilder(pair, tmp_path, 8).build([row])["theirs"]
+    greedy = SamplingSettings(0.0)
+    assert arm.run([1, 2, 3], greedy, 0).tokens == ours([1, 2, 3], greedy, 0).tokens
+    assert asked == [cache]

@@ -2,7 +2,6 @@
 
 import pytest
 
-from pipelines.measuring import arms
 from pipelines.measuring.bare_replay import RecordedModel, record
 from runtime import ModelPair, Randomness, build_decoder
 from tests.toys import tiny_llama
@@ -40,7 +39,8 @@ class CountingModel:
 def test_replay_repeats_the_passes_of_the_decode(pair, name, temperature):
     passes: list = []
     counted = ModelPair(CountingModel(pair.target, "target", passes), CountingModel(pair.draft, "draft", passes))
-    decoder = arms.build_decoders(counted, (2,), (0.3,), "block", {})[name]
+    chain = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}, "verifier": "block"}
+    decoder = build_decoder(counted, {"method": "autoregressive"} if name == "autoregressive" else chain)
     options = {"max_new_tokens": 12, "temperature": temperature}
     replay = record(decoder, [1, 2, 3], randomness=Randomness(0), **options)
     recorded = list(passes)

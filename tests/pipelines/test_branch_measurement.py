@@ -4,13 +4,14 @@ import json
 from dataclasses import dataclass
 from time import perf_counter
 
-import pyarrow.parquet as pq
 import pytest
 
 from pipelines.measuring.arms import Run
-from pipelines.measuring.measurement_table import MEASUREMENT_SCHEMA, ROUND_LISTS, measured, write_measurements
+from pipelines.measuring.decode_rows import measured, rounds_of
 from pipelines.measuring.names import BRANCH_PRESETS, BranchArm, branch_arm
-from pipelines.measuring.timelines import MAX_TOKENS, record_timelines, rounds_of
+from pipelines.measuring.tables import DECODES, ROUNDS, read_decodes, write_decodes
+from pipelines.measuring.timelines import MAX_TOKENS, record_timelines
+from pipelines.measuring.timelines import rounds_of as drawn_rounds
 from predictors.rounds import LANES, PHASES, RoundRecord, Span, block_efficiency
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.presets import PRESETS
@@ -44,11 +45,14 @@ def records():
 
 
 def test_counts_of_branch_rounds_by_hand(records):
-    row = measured(Run([0] * 14, records), seconds=50.0)
+    run = Run([0] * 14, records)
+    row, rounds = measured(run, seconds=50.0), rounds_of(run, 3)[1:]
     assert (row["submitted"], row["idle_levels"], row["hits"]) == (10, 7, 1)
     assert (row["branch_points"], row["tested_points"]) == (3, 2)  # the last round drafted no branch
-    assert row["round_levels"] == [8, 4, 6, 1] and row["round_drafted"] == [16, 8, 12, 2]
-    assert row["round_submitted"] == [4, 3, 2, 1] and row["round_idle_levels"] == [4, 0, 2, 1]
+    names = ("levels", "drafted", "submitted", "idle_levels", "nodes")
+    by_name = {name: [made[name] for made in rounds] for name in names}
+    assert by_name["levels"] == [8, 4, 6, 1] and by_name["drafted"] == [16, 8, 12, 2]
+    assert by_name["submitted"] == [4, 3, 2, 1] == by_name["nodes"] and by_name["idle_levels"] == [4, 0, 2, 1]
     assert (row["seconds_steady"], row["seconds_steady_wait"]) == (6.0, 2.0)  # the one round behind the hit
 
 
@@ -70,18 +74,18 @@ def test_a_run_is_virtual_if_it_says_so_or_if_something_overlapped():
     wall = measured(Run([0], [record]), 9.0)
     assert not wall["virtual"] and wall["seconds"] == 9.0 and wall["seconds_draft"] == 3.0
     unknown = measured(Run([0], None), 9.0)
-    assert unknown["virtual"] is False and "round_levels" not in unknown
+    assert unknown["virtual"] is False and "levels" not in unknown
 
 
 def test_the_table_holds_the_new_columns_and_nulls_where_rounds_are_unknown(tmp_path, records):
     who = {"split": "test", "temperature": 0.0, "prompt": "a"}
     rows = [{**who, "arm": "pearl-4", **measured(Run([1], records), 50.0)}]
     rows += [{**who, "arm": "hf_generate", **measured(Run([1], None), 9.0)}]
-    write_measurements(tmp_path / "m.parquet", "p", rows)
-    branch, other = pq.read_table(tmp_path / "m.parquet").to_pylist()
-    assert set(branch) == set(MEASUREMENT_SCHEMA.names)
-    assert branch["round_submitted"] == [4, 3, 2, 1] and branch["tested_points"] == 2 and branch["virtual"]
-    assert other["round_submitted"] is None and other["hits"] is None and other["overlapped"] is None
+    write_decodes(tmp_path / "m.parquet", rows)
+    branch, other = read_decodes(tmp_path / "m.parquet")
+    assert set(branch) == set(DECODES.names)
+    assert branch["submitted"] == 10 and branch["tested_points"] == 2 and branch["virtual"]
+    assert other["submitted"] is None and other["hits"] is None and other["overlapped"] is None
 
 
 def test_arm_names_of_every_preset():
@@ -125,9 +129,11 @@ def test_table_of_real_branch_rounds_adds_up(pair, name, temperature):
     assert row["hits"] + row["segments"] == row["rounds"]
     assert 0 < row["seconds_steady_wait"] < row["seconds_steady"] < row["seconds"]
     assert row["emitted"] / row["rounds"] == block_efficiency(out.rounds[1:])
-    for column in ROUND_LISTS:
-        assert row.get(column, sum(row[f"round_{column}"])) == sum(row[f"round_{column}"])
-        assert len(row[f"round_{column}"]) == row["rounds"]
+    rounds = rounds_of(Run(out.tokens, out.rounds), len(PROMPT))[1:]
+    assert len(rounds) == row["rounds"]
+    for column in set(row) & set(ROUNDS.names) - {"overlapped"}:
+        if not column.startswith("seconds"):
+            assert sum(made[column] for made in rounds) == row[column], column
 
 
 def test_timelines_of_real_decoders(pair):
@@ -177,7 +183,7 @@ def test_draft_work_is_beside_the_pass_exactly_where_it_is(pair):
 
 def test_a_round_without_a_timeline_is_laid_out_phase_by_phase():
     records = [RoundRecord(seconds={"target": 2.0, "draft": 1.0}), RoundRecord(drafted=2, seconds=dict(WORK))]
-    prefill, turn = rounds_of(records)
+    prefill, turn = drawn_rounds(records)
     assert [span[:2] for span in prefill["spans"]] == [["target", "target"], ["draft", "draft"], ["target", "wait"]]
     assert turn["spans"] == [
         ["draft", "draft", 3.0, 6.0, False],

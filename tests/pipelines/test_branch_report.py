@@ -1,4 +1,4 @@
-"""The report's section on drafting while the target verifies, on a benchmark written by hand."""
+"""The report's section on drafting while the target verifies, on a measurement written by hand."""
 
 import json
 import shutil
@@ -10,12 +10,12 @@ import yaml
 
 from pipelines.measuring.names import TIMELINES, branch_arm
 from pipelines.outputs import write_json
-from pipelines.reporting.benchmark_folder import read_benchmark
-from pipelines.reporting.branch_folder import BranchBenchmark, read_timelines, shown_name
+from pipelines.reporting.branch_folder import BranchArms, read_timelines, shown_name
 from pipelines.reporting.branch_report import BranchReport
 from pipelines.reporting.branch_sentences import sentences
-from tests.pipelines.hand_made_benchmark import measurement_rows, write_benchmark
-from tests.pipelines.hand_made_branches import BRANCH_SPEED, branch_rows, write_branch_benchmark
+from pipelines.reporting.measured_folder import read_measured
+from tests.pipelines.hand_made_branches import BRANCH_SPEED, branch_rows, write_branches
+from tests.pipelines.hand_made_measured import MAIN_SPEED, decodes, write_measured
 from tests.pipelines.report_stage import stage
 
 ARMS = [
@@ -29,11 +29,11 @@ ARMS = [
 
 
 def read(folder):
-    return BranchBenchmark(read_benchmark(folder))
+    return BranchArms(read_measured(folder))
 
 
 def built(folder, rows):
-    write_branch_benchmark(folder, rows)
+    write_branches(folder, rows)
     reporter = BranchReport(read(folder), replicates=200, seed=0)
     return reporter.timing(), reporter.quality()
 
@@ -52,7 +52,7 @@ def records(tmp_path_factory):
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    write_branch_benchmark(folder / "benchmark" / "toy-1c")
+    write_branches(folder / "measured" / "toy-1c")
     write_json(folder / "device.json", {"slug": "toy-1c"})
     write_json(folder / "pair" / "pair.json", {"source": "builtin", "pair": "p"})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 50}}}}))
@@ -72,7 +72,7 @@ def test_each_way_of_drafting_stands_for_the_gamma_of_validation(records):
 
 
 def test_two_arms_without_a_choice_between_them_are_refused(tmp_path):
-    write_branch_benchmark(tmp_path, branch_rows(BRANCH_SPEED | {"specbranch-no-hrad-6": 210}))
+    write_branches(tmp_path, branch_rows(BRANCH_SPEED | {"specbranch-no-hrad-6": 210}))
     with pytest.raises(ValueError, match="specbranch-no-hrad at temperature 0: 2 arms were measured"):
         read(tmp_path).arms(0.0)
 
@@ -119,7 +119,7 @@ def test_counts_by_hand(records):
     assert spec["rows_wasted"]["value"] == pytest.approx(170 / 200)
     assert spec["m_incl"]["value"] == pytest.approx(1 + 30 / 12)
     assert spec["block_efficiency"]["value"] == pytest.approx(59 / 30)
-    assert spec["rolled_back"] == 6 * 16  # one repeat of six prompts
+    assert spec["rolled_back"] == 6 * 16  # one repeat of six greedy prompts
     assert spec["equals_plain"] == {"equal": 6, "texts": 6}
     assert records[1]["temperatures"][1]["arms"]["pearl-4"]["equals_plain"] is None  # sampled
     assert in_turn["hits_per_branch_point"]["value"] is None
@@ -131,21 +131,18 @@ def test_predictions_are_shown_beside_plain_decodings(tmp_path, monkeypatch):
     """A machine at three quarters of its profile's pace, and an arm at two thirds of what that leaves."""
     share = {"autoregressive": 0.75, "pearl-4": 0.5}
     told = "pipelines.reporting.branch_report.predicted_seconds"
-    monkeypatch.setattr(told, lambda run, profile: run["seconds"] * share.get(run["arm"], 0.75))
-    write_branch_benchmark(tmp_path, branch_rows())
+    monkeypatch.setattr(told, lambda run, rounds, profile: run["seconds"] * share.get(run["arm"], 0.75))
+    write_branches(tmp_path, branch_rows())
     profile = SimpleNamespace(tables={"beside_target", "branch_candidates"})
-    runs = replace(read(tmp_path).whole, runs=read(tmp_path).whole.runs.query("repeat == 0"))
-    arms = BranchReport(BranchBenchmark(runs), 50, 0, profile).timing()["temperatures"][0]["arms"]
+    branches = read(tmp_path)
+    arms = BranchReport(branches, 50, 0, profile).timing()["temperatures"][0]["arms"]
     for name in ("of_prediction", "of_prediction_beside_plain"):
         assert {arm: speed[name]["value"] for arm, speed in arms.items() if arm in (*share, "specbranch-8")} == {
             "autoregressive": pytest.approx([0.75, 1][name.endswith("plain")]),
             "specbranch-8": pytest.approx([0.75, 1][name.endswith("plain")]),
             "pearl-4": pytest.approx([0.5, 2 / 3][name.endswith("plain")]),
         }
-    assert (
-        BranchReport(BranchBenchmark(runs), 50, 0).timing()["temperatures"][0]["arms"]["pearl-4"]["of_prediction"]
-        is None
-    )
+    assert BranchReport(branches, 50, 0).timing()["temperatures"][0]["arms"]["pearl-4"]["of_prediction"] is None
 
 
 def test_sentences_name_clock_baselines_and_outcome(tmp_path):
@@ -231,9 +228,9 @@ def test_the_page_shows_the_section_and_the_machines_records_hold_it(folder):
 def test_other_sections_hold_wall_clock_arms_only(inputs, folder, tmp_path):
     """Branch arms change nothing outside their section: the headline never speaks of a virtual time."""
     other = tmp_path / "inputs"
-    shutil.copytree(inputs, other, ignore=shutil.ignore_patterns("reports", "benchmark"))
+    shutil.copytree(inputs, other, ignore=shutil.ignore_patterns("reports", "measured"))
     rows = [row for row in branch_rows() if branch_arm(row["arm"]) is None]
-    write_benchmark(other / "benchmark" / "toy-1c", rows)
+    write_measured(other / "measured" / "toy-1c", rows)
     without = stage(other, tmp_path / "reports")
     for name in ("timing.json", "quality.json"):
         mine, theirs = (json.loads((place / name).read_text()) for place in (folder, without))
@@ -241,13 +238,13 @@ def test_other_sections_hold_wall_clock_arms_only(inputs, folder, tmp_path):
         assert mine == theirs
 
 
-def test_a_benchmark_without_branch_arms_says_how_to_get_them(inputs, tmp_path, capsys):
+def test_a_measurement_without_branch_arms_says_how_to_get_them(inputs, tmp_path, capsys):
     other = tmp_path / "inputs"
-    shutil.copytree(inputs, other, ignore=shutil.ignore_patterns("reports", "benchmark"))
-    write_benchmark(other / "benchmark" / "toy-1c", measurement_rows())
+    shutil.copytree(inputs, other, ignore=shutil.ignore_patterns("reports", "measured"))
+    write_measured(other / "measured" / "toy-1c", decodes(MAIN_SPEED))
     place = stage(other, tmp_path / "reports")
     text = (place / "index.html").read_text()
-    assert "timed no arm that drafts beside the target" in text and "<code>dvc repro benchmark</code>" in text
+    assert "timed no arm that drafts beside the target" in text and "<code>dvc repro measure</code>" in text
     assert "no arm that drafts beside the target in" in capsys.readouterr().out
     assert not (place / "branches.png").exists() and not (place / "timelines.png").exists()
 
@@ -255,18 +252,18 @@ def test_a_benchmark_without_branch_arms_says_how_to_get_them(inputs, tmp_path, 
 def test_without_timelines_the_section_says_so(inputs, tmp_path):
     other = tmp_path / "inputs"
     shutil.copytree(inputs, other, ignore=shutil.ignore_patterns("reports"))
-    (other / "benchmark" / "toy-1c" / TIMELINES).unlink()
+    (other / "measured" / "toy-1c" / TIMELINES).unlink()
     place = stage(other, tmp_path / "reports")
     assert "No timeline was recorded" in (place / "index.html").read_text()
     assert (place / "branches.png").exists() and not (place / "timelines.png").exists()
 
 
 def test_timelines_of_a_gamma_chosen_elsewhere_are_not_drawn(inputs):
-    benchmark = read(inputs / "benchmark" / "toy-1c")
+    branches = read(inputs / "measured" / "toy-1c")
     recorded = {arm: [] for arm in ("chain-3", "pearl-2", "pearl-4", "pearl-4-wall")}
-    assert list(benchmark.drawn(recorded)) == ["chain-3", "pearl-4", "pearl-4-wall"]
-    runs = benchmark.whole.runs
-    sampled = BranchBenchmark(replace(benchmark.whole, runs=runs[runs["temperature"] > 0]))
+    assert list(branches.drawn(recorded)) == ["chain-3", "pearl-4", "pearl-4-wall"]
+    runs = branches.whole.decodes
+    sampled = BranchArms(replace(branches.whole, decodes=runs[runs["temperature"] > 0]))
     assert sampled.drawn(recorded) == recorded  # nothing was chosen for greedy text
 
 

@@ -52,10 +52,10 @@ def test_promote_and_roll_back_twice(champions):
 
 
 def test_refusals(champions):
-    with pytest.raises(ValueError, match="refused by the gate"):
+    with pytest.raises(ValueError, match=r"did not pass the gate \(refused\)"):
         champions.promote("1", None, REFUSED)
     forced = champions.promote("1", None, REFUSED, forced="an outage")
-    assert forced.forced == "an outage" and champions.history()[0].forced == "an outage"
+    assert forced.forced == "an outage" and forced.verdict == "refused" and champions.history()[0].forced == "an outage"
     with pytest.raises(ValueError, match="measured against no champion, and by now champion aaaaaaaaaaaa is"):
         champions.promote("2", None, PASSED)
     with pytest.raises(ValueError, match="measured against champion bbbbbbbbbbbb, and by now champion aaaaaaaaaaaa"):

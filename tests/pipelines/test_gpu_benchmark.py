@@ -1,28 +1,38 @@
 """The GPU benchmark end to end on small shapes, and its arithmetic."""
 
 import json
+import shutil
 import subprocess
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 import torch
+from tqdm import tqdm
 
 from pipelines.builtin.builtin_pair import BuiltinParameters
 from pipelines.builtin.inflation import InflatedShape
 from pipelines.gpu import __main__ as command
-from pipelines.gpu import ceilings, picture, report
-from pipelines.gpu.bench import Bench, _row, speeds
-from pipelines.gpu.ceilings import Ceilings, pass_bytes, pass_operations
+from pipelines.gpu import ceilings, energy, picture, report
+from pipelines.gpu.agreement import partings
+from pipelines.gpu.arms import COMPILED, OTHERS, THEIRS, static_rows
+from pipelines.gpu.bench import Bench
+from pipelines.gpu.ceilings import Ceilings, pass_numbers, pass_operations
+from pipelines.gpu.decodes import part_of, read_rows, write_tables
+from pipelines.gpu.figures import plain_figures, speeds
 from pipelines.gpu.pairs import inflated
 from pipelines.gpu.shapes import DRAFT_WIDTH, SHAPES, Sized, draft_shape
-from pipelines.gpu.sweep import floor_seconds
+from pipelines.measuring.arm_builder import TimedArm
+from pipelines.measuring.arm_rows import expanded
 from pipelines.measuring.arms import Run
+from pipelines.measuring.harness import BY_ROUND
+from pipelines.measuring.tables import read_decodes, read_rounds
 from predictors.rounds import RoundRecord, Span
-from predictors.sampling import SamplingSettings
-from runtime import ModelPair
-from runtime.recorder import CudaGraphs
+from tests.pipelines.toy_bench import toy_prompts
 from tests.toys import tiny_llama
+
+SMALL = Sized(InflatedShape(hidden=4, layers=1, heads=1, kv_heads=1, head_dim=4, feed_forward=8), 10)
 
 
 @pytest.mark.parametrize(("name", "billions"), [("1b", 1.24), ("7b", 6.61), ("13b", 12.85)])
@@ -36,34 +46,43 @@ def test_a_draft_costs_the_share_that_was_asked_for(ratio):
     assert SHAPES["7b"].parameters / draft.parameters == pytest.approx(ratio, rel=0.15)
 
 
-def test_bytes_and_operations_of_a_pass():
+def test_a_shape_comes_back_from_its_record():
+    assert Sized.from_record(json.loads(json.dumps(SHAPES["7b"].to_record()))) == SHAPES["7b"]
+
+
+def test_numbers_and_operations_of_a_pass():
     """A model of 1 layer, 1 head of 4, hidden size 4, 8 inner numbers and 10 tokens."""
-    model = tiny_llama(
-        10, hidden=4, layers=1, intermediate_size=8, num_attention_heads=1, num_key_value_heads=1, head_dim=4
-    )
-    weights = 4 * 16 + 3 * 32 + 8 + 40  # attention, feed-forward, the block's norms, the head
-    assert pass_bytes(model, 5) == 4 * (weights + 2 * 5 * 4)
-    assert pass_operations(model, 3, 5) == 3 * (2 * weights + 4 * 4 * 8)
-    seconds = Ceilings(bandwidth=100.0, arithmetic=1e9).pass_seconds(model, 1, 5)
-    assert seconds == pytest.approx(pass_bytes(model, 5) / 100)
-    assert Ceilings(1e9, 10.0).pass_seconds(model, 3, 5) == pytest.approx(pass_operations(model, 3, 5) / 10)
+    weights = 4 * 16 + 3 * 32 + 40  # attention, feed-forward, the head
+    assert pass_numbers(SMALL, 5) == weights + 2 * 5 * 4
+    assert pass_operations(SMALL, 3, 5) == 3 * (2 * weights + 4 * 4 * 8)
+    slow_memory, slow_units = Ceilings(100.0, 1e9, 2), Ceilings(1e9, 10.0, 2)
+    assert slow_memory.pass_seconds(SMALL, 1, 5) == pytest.approx(2 * pass_numbers(SMALL, 5) / 100)
+    assert slow_units.pass_seconds(SMALL, 3, 5) == pytest.approx(pass_operations(SMALL, 3, 5) / 10)
 
 
-def test_floors_of_branch_stages_take_the_longer_job():
-    small = {"intermediate_size": 8, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 4}
-    models = [tiny_llama(10, hidden=4, layers=1, **small) for _ in range(2)]
+def test_a_shape_has_the_numbers_of_its_model():
+    sizes = {"intermediate_size": 8, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 4}
+    model = tiny_llama(10, hidden=4, layers=1, **sizes)
+    matrices = [weight.numel() for weight in model.model.layers.parameters() if weight.dim() == 2]
+    assert SMALL.parameters == sum(matrices) + model.lm_head.weight.numel()
 
-    def seconds(model, tokens, context):
-        return (5 if model is models[0] else 2) * tokens + context / 100
 
-    pair = ModelPair(*models)
-    rounds = {"round_submitted": [2, 1], "round_levels": [4, 9], "round_idle_levels": [1, 0], "round_emitted": [1, 3]}
-    beside = {"arm": "pearl-4", "prompt_tokens": 7, **rounds}
+def test_floors_of_branch_stages_take_the_longer_job(monkeypatch):
+    target, draft = SMALL, SHAPES["tiny"]
+
+    def seconds(_, model, tokens, context):
+        return (5 if model is target else 2) * tokens + context / 100
+
+    monkeypatch.setattr(Ceilings, "pass_seconds", seconds)
+    rounds = [{"submitted": 9, "levels": 9, "idle_levels": 9, "context": 0}]  # the prefill, which has no part in it
+    rounds += [{"submitted": 2, "levels": 4, "idle_levels": 1, "context": 7}]
+    rounds += [{"submitted": 1, "levels": 9, "idle_levels": 0, "context": 8}]
+    limits = Ceilings(1.0, 1.0, 1)
     first = 2.07 + max(15.07, 3 * 2.07)
-    assert floor_seconds(SimpleNamespace(pass_seconds=seconds), pair, beside) == pytest.approx(first + 9 * 2.08)
-    chain = beside | {"arm": "chain-4"}
-    whole = (4 * 2.07 + 15.07) + (9 * 2.08 + 10.08)
-    assert floor_seconds(SimpleNamespace(pass_seconds=seconds), pair, chain) == pytest.approx(whole)
+    beside = limits.rounds_seconds(target, draft, {"arm": "pearl-4", BY_ROUND: rounds})
+    assert beside == pytest.approx(first + 9 * 2.08)
+    in_turn = limits.rounds_seconds(target, draft, {"arm": "chain-4", BY_ROUND: rounds})
+    assert in_turn == pytest.approx((4 * 2.07 + 15.07) + (9 * 2.08 + 10.08))
 
 
 def test_a_copy_counts_what_it_reads_and_what_it_writes(monkeypatch):
@@ -71,32 +90,69 @@ def test_a_copy_counts_what_it_reads_and_what_it_writes(monkeypatch):
     assert ceilings._copied(100, torch.device("cpu"), torch.bfloat16) == 400
 
 
-@pytest.mark.parametrize(("recordings", "runs", "left"), [([0], 1, 0), ([2, 1, 0], 3, 0), ([1] * 9, 4, 1)])
-def test_runs_that_record_are_run_again(monkeypatch, recordings, runs, left):
-    monkeypatch.setattr(CudaGraphs, "made", 0)
-    asked = iter(recordings)
-    ran = []
-
-    def arm(prompt, settings, seed):
-        ran.append(seed)
-        CudaGraphs.made += next(asked)
-        return Run([1, 2], None)
-
-    bench = Bench(torch.device("cpu"), torch.float32, None, None, prompts=1, new_tokens=2)
-    row = bench._timed(arm, [1], SamplingSettings(0.0), 4)
-    assert (len(ran), row["recorded"], set(ran)) == (runs, left, {5})
+def bench(folder, new_tokens=2, device="cpu"):
+    kept = SimpleNamespace(prompts=toy_prompts(2))
+    return Bench(torch.device(device), torch.float32, kept, None, new_tokens, folder, "f", tqdm(disable=True))
 
 
-def test_an_arm_that_stops_early_is_noticed():
-    bench = Bench(torch.device("cpu"), torch.float32, None, None, prompts=1, new_tokens=3)
-    with pytest.raises(AssertionError, match="gave 2 tokens, not 3"):
-        bench._timed(lambda *_: Run([1, 2], None), [1], SamplingSettings(0.0), 0)
+def fake_arm(name, family="chain", tokens=(1, 2)):
+    return TimedArm(name, family, lambda *_: Run(list(tokens), None))
 
 
-def test_a_virtual_clock_counts_both_jobs_once():
-    rounds = [RoundRecord(), RoundRecord(drafted=2, overlapped=0.25)]
-    row = _row(Run([1, 2], rounds), 1.0, SamplingSettings(0.0), 5)
-    assert row["seconds"] == 0.75 and row["virtual"] and row["round_drafted"] == [2]
+def test_a_race_is_kept_and_not_timed_again(tmp_path):
+    made = bench(tmp_path)
+    rows = made.race("methods", "7b-c10", {"a": fake_arm("a")})
+    assert sorted({(row["temperature"], row["prompt"]) for row in rows}) == [
+        (temperature, prompt.id) for temperature in (0.0, 1.0) for prompt in made.trained.prompts
+    ]
+    calls = []
+    again = TimedArm("a", "chain", lambda *_: calls.append(0) or Run([1, 2], None))
+    assert made.race("methods", "7b-c10", {"a": again}) == rows
+    assert len(calls) == 1, "to warm up"
+    found = read_rows(tmp_path, {"fingerprint": "f", "parts": {"methods/7b-c10": {}}})
+    assert len(found) == 4 and {row["pair"] for row in found} == {"7b-c10"}
+    assert part_of(found, "methods", "7b-c10") == found and not part_of(found, "plain")
+
+
+def test_decodes_of_other_code_or_settings_are_left_out_and_missed(tmp_path):
+    bench(tmp_path).race("plain", "7b", {"a": fake_arm("a")})
+    assert read_rows(tmp_path, {"fingerprint": "other", "parts": {"picture": {}}}) == []
+    with pytest.raises(ValueError, match="holds no decodes of part plain/7b"):
+        read_rows(tmp_path, {"fingerprint": "other", "parts": {"plain/7b": {}}})
+
+
+def test_an_arm_that_stops_early_is_noticed(tmp_path):
+    with pytest.raises(AssertionError, match="a gave 2 tokens, not 3"):
+        bench(tmp_path, new_tokens=3).race("methods", "p", {"a": fake_arm("a")})
+
+
+def test_every_arm_has_a_name_of_its_own():
+    names = [row.name for row in expanded((*static_rows("none"), *OTHERS, *THEIRS, *COMPILED), "")]
+    assert names[:5] == ["autoregressive", "chain-2", "chain-4", "chain-6", "chain-8"]
+    assert names[5:9] == ["pearl-4", "pearl-8", "specbranch-no-hrad-4", "specbranch-no-hrad-8"]
+    pearl = expanded(static_rows("streams"), "")[5]
+    assert pearl.decoder == {"preset": "pearl", "gamma": 4, "overlap": "streams"}
+
+
+def test_energy_is_that_of_plain_decoding_and_of_the_fastest_of_each_kind(tmp_path, monkeypatch):
+    counter = iter([0, 1000, 1000 + 50, 2000, 2000 + 80, 3000, 3000 + 20, 4000, 4000 + 10])
+    monkeypatch.setattr(energy, "_millijoules", lambda device: next(counter))
+    monkeypatch.setattr(energy, "WARM_SECONDS", 0.0)
+    monkeypatch.setattr(energy, "ENERGY_SECONDS", 0.0)
+    kinds = {"autoregressive": "plain", "chain-2": "chain", "chain-4": "chain", "pearl-4": "pearl"}
+    kinds["specbranch-no-hrad-4"] = "specbranch-no-hrad"
+    seconds = {"chain-2": 2.0, "chain-4": 1.0}
+    rows = [
+        {"arm": name, "temperature": 0.0, "prompt": "p", "tokens": 2, "seconds": seconds.get(name, 3.0)}
+        for name in kinds
+    ]
+    found = energy.joules_per_token(bench(tmp_path), {n: fake_arm(n, f) for n, f in kinds.items()}, rows)
+    expected = {"autoregressive": 0.025, "chain-4": 0.04, "pearl-4": 0.01, "specbranch-no-hrad-4": 0.005}
+    assert found == pytest.approx(expected)
+
+
+def test_no_energy_where_nothing_counts_it(tmp_path):
+    assert energy.joules_per_token(bench(tmp_path), {}, []) == {}
 
 
 def test_a_branch_stage_and_its_jobs_are_read_off_the_timeline():
@@ -107,14 +163,39 @@ def test_a_branch_stage_and_its_jobs_are_read_off_the_timeline():
     assert picture._stage(record) == 4
 
 
-def test_speeds_are_paired_with_plain_decoding():
-    def row(arm, document, seconds):
-        return {"arm": arm, "temperature": 0.0, "document": document, "tokens": 10, "seconds": seconds}
+def row(arm, prompt, seconds, block="", **more):
+    where = {"temperature": 0.0, "document": prompt, "prompt": prompt, "block": f"{block}/{prompt}"}
+    return {"arm": arm, **where, "tokens": 10, "seconds": seconds, **more}
 
-    rows = [row("a", "x", 1.0), row("b", "x", 0.5), row("a", "y", 3.0), row("b", "y", 1.5)]
-    base, fast = speeds(rows, "a")
-    assert base["of_plain"]["value"] == 1 and base["tokens_per_second"] == 5
-    assert fast["of_plain"] == {"value": 2.0, "low": 2.0, "high": 2.0}
+
+def test_speeds_are_paired_with_plain_decoding_of_the_same_blocks():
+    """Of arm b: twice as fast on both prompts, and not four times, as plain decoding of the other blocks would have it."""
+    rows = [row("b", "x", 0.5), row("autoregressive", "x", 1.0), row("autoregressive", "y", 3.0), row("b", "y", 1.5)]
+    rows += [row("autoregressive", "x", 9.0, "other"), row("autoregressive", "y", 9.0, "other")]
+    base, fast = speeds(rows)
+    assert base["arm"] == "autoregressive" and base["of_plain"]["value"] == 1
+    assert fast["tokens_per_second"] == 10 and fast["of_plain"] == {"value": 2.0, "low": 2.0, "high": 2.0}
+
+
+def test_a_token_of_plain_decoding_takes_what_is_left_without_the_prefill():
+    phases = {f"seconds_{name}": 0.0 for name in ("draft", "target", "verify", "controller", "wait")}
+    prefill = phases | {"seconds_target": 0.5, "seconds_verify": 0.25}
+    runs = {"x": 1.65, "y": 2.55}
+    rows = [row("autoregressive", name, seconds, **{BY_ROUND: [prefill]}) for name, seconds in runs.items()]
+    part = {"target": SMALL.to_record(), "context": 5, "pass_seconds": 0.12}
+    figures = plain_figures(part, rows, Ceilings(2 * pass_numbers(SMALL, 5) / 0.075, 1e9, 2))
+    assert figures["token_seconds"] == pytest.approx((0.1 + 0.2) / 2)
+    assert figures["share_of_bound"] == pytest.approx(0.5) and figures["outside_passes"] == pytest.approx(0.2)
+
+
+def test_texts_part_from_plain_decodings_of_the_same_block():
+    texts = {("autoregressive", "x"): [1, 2, 3], ("a", "x"): [1, 2, 3], ("b", "x"): [1, 5, 3]}
+    texts |= {("autoregressive", "y"): [1, 5, 3], ("a", "y"): [4, 5, 3], ("b", "y"): [1, 5, 3]}
+    rows = [row(arm, prompt, 1.0, output=output) for (arm, prompt), output in texts.items()]
+    assert partings(rows) == [
+        {"arm": "b", "prompt": "x", "tokens": [5, 2], "before": [1]},
+        {"arm": "a", "prompt": "y", "tokens": [4, 1], "before": []},
+    ]
 
 
 def test_idle_and_overlap_shares_of_streams():
@@ -131,15 +212,17 @@ def test_inflation_to_another_number_format_keeps_the_function():
     assert big.config.max_position_embeddings == 8192
 
 
+def arguments(folder, output):
+    lengths = ["--prompts", "2", "--prompt-tokens", "40", "--new-tokens", "10"]
+    return [str(output), "--tiny", "--pair", str(folder / "pair"), "--params", str(folder / "params.yaml"), *lengths]
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """A whole run on small shapes over an untrained pair."""
     folder = tmp_path_factory.mktemp("gpu")
-    parameters = folder / "params.yaml"
-    parameters.write_text(json.dumps({"pairs": {"pystdlib": {"models": {"builtin": BUILTIN}}}}))
-    lengths = ["--prompts", "2", "--prompt-tokens", "40", "--new-tokens", "10"]
-    arguments = [str(folder / "out"), "--tiny", "--pair", str(folder / "pair"), "--params", str(parameters), *lengths]
-    assert command.main(arguments) == 0
+    (folder / "params.yaml").write_text(json.dumps({"pairs": {"pystdlib": {"models": {"builtin": BUILTIN}}}}))
+    assert command.main(arguments(folder, folder / "out")) == 0
     (path,) = (folder / "out").glob("*.json")
     return path
 
@@ -166,28 +249,20 @@ BUILTIN = {
 
 def test_a_whole_run_measures_every_part(measured):
     results = json.loads(measured.read_text())
-    assert set(results["parts"]) == {
-        "plain/tiny",
-        "agreement",
-        "methods",
-        "hugging_face",
-        "sweep/10",
-        "picture",
-        "growth",
-    }
+    expected = {"plain/tiny", "agreement", "methods/tiny-c10", "hugging_face/tiny-c10", "picture", "growth"}
+    assert set(results["parts"]) == expected
     assert not results["failed"] and not results["left_out"]
-    assert sum(results["parts"]["agreement"]["float32_parted"].values()) == 0
-    plain = results["parts"]["plain/tiny"]
-    assert plain["bound_seconds"] > 0 and plain["pass_seconds"] > 0 and plain["token_seconds"] > 0
-    arms = {row["arm"] for row in results["parts"]["methods"]["speeds"]}
-    assert {"autoregressive", "chain-4", "pearl-4", "specbranch-no-hrad-8"} <= arms
-    assert {row["arm"] for row in results["parts"]["hugging_face"]["speeds"]} == {
-        "autoregressive",
-        "hf_generate",
-        "hf_assisted",
-    }
-    lengths = {row["tokens"] for name in ("methods", "hugging_face") for row in results["parts"][name]["rows"]}
-    assert lengths == {10}, "no arm stops early"
+    assert results["parts"]["agreement"]["float32"] == []
+    assert all(row["gap"] >= 0 for row in results["parts"]["agreement"]["bfloat16"])
+    assert results["parts"]["plain/tiny"]["pass_seconds"] > 0 and results["parts"]["methods/tiny-c10"]["cost_ratio"] > 0
+    rows = read_rows(measured.with_suffix(""), results)
+    arms = {row["arm"] for row in part_of(rows, "methods", "tiny-c10")}
+    assert {"autoregressive", "chain-4", "ema", "lookahead", "pearl-4", "specbranch-no-hrad-8"} <= arms
+    theirs = {row["arm"] for row in part_of(rows, "hugging_face", "tiny-c10")}
+    assert theirs == {"autoregressive", "hf_generate", "hf_assisted"}
+    assert {row["tokens"] for row in rows} == {10}, "no arm stops early"
+    single = {row["arm"] for row in part_of(rows, "agreement", "tiny-float32")}
+    assert single == arms == {row["arm"] for row in part_of(rows, "agreement", "tiny-bfloat16")}
 
 
 def test_its_report_is_drawn_and_names_every_aim(measured, capsys):
@@ -195,23 +270,55 @@ def test_its_report_is_drawn_and_names_every_aim(measured, capsys):
     page = measured.with_suffix(".md").read_text()
     for words in ("75 % of the bandwidth bound", "latency model's prediction", "1.1 times the longer", "near-tie"):
         assert words in page
+    for words in (
+        "at most 3 % of plain",
+        "at most 1 % of a round",
+        "at most 0.5 % of it",
+        "float32 equal",
+        "hf_assisted",
+    ):
+        assert words in page
     for plot in measured.parent.glob("*.png"):
         assert f"({plot.name})" in page
 
 
-def test_a_part_that_fails_leaves_the_others(measured, tmp_path, monkeypatch, capsys):
+def test_its_decodes_become_the_tables_of_the_measure_stage(measured):
+    rows = read_rows(measured.with_suffix(""), json.loads(measured.read_text()))
+    write_tables(measured.with_suffix(""), rows)
+    folder, own = measured.with_suffix("") / "tiny-c10", [row for row in rows if row["pair"] == "tiny-c10"]
+    decodes, rounds = read_decodes(folder / "decodes.parquet"), read_rounds(folder / "rounds.parquet")
+    assert [(row["block"], row["arm"]) for row in decodes] == [(row["block"], row["arm"]) for row in own]
+    assert {row["pair"] for row in decodes} == {"tiny-c10"}
+    greedy = [row for row in decodes if row["temperature"] == 0]
+    assert all(row["equals_plain"] == (row["output"] == _plain(row, decodes)) for row in greedy)
+    emitted = Counter()
+    for one in rounds:
+        emitted[one["block"], one["arm"]] += one["emitted"]
+    assert set(emitted.values()) == {10}
+    assert {row["arm"] for row in decodes} - {row["arm"] for row in rounds} == {"hf_generate", "hf_assisted"}
+
+
+def _plain(row, decodes):
+    plain = (one for one in decodes if one["arm"] == "autoregressive" and one["block"] == row["block"])
+    return next(plain)["output"]
+
+
+def test_a_part_that_fails_leaves_the_others_and_what_is_there_is_kept(measured, tmp_path, monkeypatch, capsys):
     def broken(*_):
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(command, "agreement", broken)
-    folder = measured.parent.parent
-    arguments = [str(tmp_path), "--tiny", "--pair", str(folder / "pair"), "--params", str(folder / "params.yaml")]
-    lengths = ["--prompts", "1", "--prompt-tokens", "40", "--new-tokens", "6", "--parts", "agreement", "plain"]
-    assert command.main([*arguments, *lengths]) == 1
-    (path,) = tmp_path.glob("*.json")
+    shutil.copytree(measured.parent, tmp_path / "out")
+    path = tmp_path / "out" / measured.name
+    earlier = json.loads(path.read_text())
+    rows = read_rows(path.with_suffix(""), earlier)
+    assert command.main([*arguments(measured.parent.parent, path.parent), "--parts", "agreement", "hugging_face"]) == 1
     results = json.loads(path.read_text())
-    assert set(results["parts"]) == {"plain/tiny"}
     assert results["failed"] == {"agreement": "RuntimeError: no such kernel"}
+    assert set(results["seconds"]) == {"setup", "agreement", "hugging_face/tiny-c10"}, "the part after it was measured"
+    assert set(results["parts"]) == set(earlier["parts"])
+    assert read_rows(path.with_suffix(""), results) == rows, "no decode was timed again"
+    assert command._earlier(path, "of other code") == {} != command._earlier(path, results["fingerprint"])
 
 
 def test_large_shapes_want_a_gpu(tmp_path, capsys):

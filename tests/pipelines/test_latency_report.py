@@ -1,4 +1,4 @@
-"""Latencies and predictions in the report, on a benchmark and a profile written by hand."""
+"""Latencies and predictions in the report, on a measurement and a profile written by hand."""
 
 import dataclasses
 
@@ -8,12 +8,12 @@ import pytest
 
 from pipelines.reporting import plots
 from pipelines.reporting.bars import bar_row, bar_text, measured_text
-from pipelines.reporting.benchmark_folder import read_benchmark
 from pipelines.reporting.latency_report import LatencyReport
+from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.prediction_plots import prediction_figure
 from pipelines.reporting.prediction_report import PredictionReport
 from predictors.latency import AcceptanceStatistics, LatencyProfile, generation_latency
-from tests.pipelines.hand_made_benchmark import measurement_rows, write_benchmark
+from tests.pipelines.hand_made_measured import MAIN_SPEED, decodes, write_measured
 from tests.pipelines.hand_made_profile import PROFILE
 
 
@@ -23,15 +23,15 @@ def profile():
 
 
 @pytest.fixture(scope="module")
-def benchmark(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("benchmark")
-    write_benchmark(folder, measurement_rows())
-    return read_benchmark(folder)
+def measured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("measured")
+    write_measured(folder, decodes(MAIN_SPEED))
+    return read_measured(folder)
 
 
 @pytest.fixture(scope="module")
-def record(benchmark, profile):
-    return LatencyReport(benchmark, profile).build()
+def record(measured, profile):
+    return LatencyReport(measured, profile).build()
 
 
 def test_ratios_and_gains_are_those_computed_by_hand(record):
@@ -52,9 +52,9 @@ def test_what_branch_parallel_decoding_rests_on_is_that_computed_by_hand(record)
     assert [ratio["value"] for ratio in record["beside"]["draft"]["4"]] == pytest.approx([2, 2])
 
 
-def test_a_profile_without_both_models_at_once_says_nothing_of_it(benchmark):
+def test_a_profile_without_both_models_at_once_says_nothing_of_it(measured):
     tables = {name: t for name, t in PROFILE["tables"].items() if not name.startswith(("beside", "exchange"))}
-    record = LatencyReport(benchmark, LatencyProfile.from_record({**PROFILE, "tables": tables}, "p")).build()
+    record = LatencyReport(measured, LatencyProfile.from_record({**PROFILE, "tables": tables}, "p")).build()
     assert record["beside"] == record["exchange_ms"] == {}
     assert record["hidden_gamma"] == {"one by one": [4, 6]}
 
@@ -71,9 +71,9 @@ def test_bars_meet_what_they_say(record):
     )
 
 
-def test_a_profile_of_one_forward_has_no_gains(benchmark):
+def test_a_profile_of_one_forward_has_no_gains(measured):
     tables = {name: table for name, table in PROFILE["tables"].items() if not name.endswith("hugging_face")}
-    record = LatencyReport(benchmark, LatencyProfile.from_record({**PROFILE, "tables": tables}, "p")).build()
+    record = LatencyReport(measured, LatencyProfile.from_record({**PROFILE, "tables": tables}, "p")).build()
     assert record["compact_gain"] == {}
     assert len(record["bars"]) == 3
 
@@ -83,27 +83,27 @@ def measured_with(profile, origin):
     return dataclasses.replace(profile, provenance=provenance)
 
 
-def test_a_profile_measured_as_the_benchmark_was_has_no_mismatches(benchmark, profile):
-    alike = measured_with(profile, benchmark.origin)
-    assert LatencyReport(benchmark, alike).build()["mismatches"] == []
+def test_a_profile_measured_as_the_decodes_were_has_no_mismatches(measured, profile):
+    alike = measured_with(profile, measured.origin)
+    assert LatencyReport(measured, alike).build()["mismatches"] == []
 
 
-def test_what_profile_and_benchmark_do_not_share_is_named_with_both_values(record, benchmark, profile):
-    measured = "the latency profile was measured with"
+def test_what_profile_and_decodes_do_not_share_is_named_with_both_values(record, measured, profile):
+    said = "the latency profile was measured with"
     assert record["mismatches"] == [
-        f"{measured} target dtype bfloat16, the benchmark with float32",
-        f"{measured} threads 3, the benchmark with 1",
+        f"{said} target dtype bfloat16, the decodes with float32",
+        f"{said} threads 3, the decodes with 1",
     ]
-    models = {**benchmark.origin["models"], "draft": {"dtype": "float32", "forward": "hugging_face"}}
-    other = measured_with(profile, {**benchmark.origin, "models": models})
-    assert LatencyReport(benchmark, other).build()["mismatches"] == [
-        f"{measured} draft forward hugging_face, the benchmark with compact"
+    models = {**measured.origin["models"], "draft": {"dtype": "float32", "forward": "hugging_face"}}
+    other = measured_with(profile, {**measured.origin, "models": models})
+    assert LatencyReport(measured, other).build()["mismatches"] == [
+        f"{said} draft forward hugging_face, the decodes with compact"
     ]
 
 
-def test_predictions_rest_on_longer_drafts_rounds_and_the_profile_alone(benchmark, profile):
+def test_predictions_rest_on_longer_drafts_rounds_and_the_profile_alone(measured, profile):
     """Of six prompts of 20 tokens and 60 new ones, each with histograms 9, 8 (chains of 1) and 9, 8, 7, 4 (chains of 3)."""
-    rows = {(row["temperature"], row["arm"]): row for row in PredictionReport(benchmark, profile).build()["settings"]}
+    rows = {(row["temperature"], row["arm"]): row for row in PredictionReport(measured, profile).build()["settings"]}
     assert {arm for _, arm in rows} == {"autoregressive", "chain-1", "chain-3"}
     one, three = [54, 48], [54, 48, 42, 24]
     of_others = {"autoregressive": [one, three], "chain-1": [three], "chain-3": [three]}
@@ -115,36 +115,37 @@ def test_predictions_rest_on_longer_drafts_rounds_and_the_profile_alone(benchmar
             expected = generation_latency(profile, law, gamma, 20, 60, sampled=temperature > 0)
             assert row["predicted"][kind]["value"] == pytest.approx(expected.tokens_per_second)
             assert row["predicted"][kind]["low"] == pytest.approx(expected.low)
-        times = benchmark.times(arm, [temperature])
+        times = measured.test
+        times = times[(times["arm"] == arm) & (times["temperature"] == temperature)]
         assert row["measured"] == pytest.approx(times["tokens"].sum() / times["seconds"].sum())
         assert row["error"]["iid"] == pytest.approx(row["predicted"]["iid"]["value"] / row["measured"] - 1)
 
 
-def test_requests_of_different_length_are_predicted_each_by_itself(benchmark, profile):
-    runs = benchmark.runs.copy()
+def test_requests_of_different_length_are_predicted_each_by_itself(measured, profile):
+    runs = measured.decodes.copy()
     other = runs["prompt"] == "p0"
     runs.loc[other, "prompt_tokens"], runs.loc[other, "tokens"] = 100, 8
-    mixed = type(benchmark)(runs, benchmark.replays, benchmark.findings, benchmark.origin)
+    mixed = dataclasses.replace(measured, decodes=runs)
     plain = next(row for row in PredictionReport(mixed, profile).build()["settings"] if row["arm"] == "autoregressive")
     seconds = [generation_latency(profile, [1.0], 0, p, n, sampled=False).seconds for p, n in ((20, 60), (100, 8))]
     expected = (5 * 60 + 8) / (5 * seconds[0] + seconds[1])
     assert plain["predicted"]["measured"]["value"] == pytest.approx(expected)
 
 
-def test_rounds_that_the_budget_cut_do_not_count(benchmark, profile):
+def test_rounds_that_the_budget_cut_do_not_count(measured, profile):
     """A run whose longest round was cut says nothing about longer drafts."""
-    runs = benchmark.runs.copy()
+    runs = measured.decodes.copy()
     runs["uncut_histogram"] = [
         np.array([5, 0]) if arm == "chain-3" and prompt == "p1" else histogram
         for arm, prompt, histogram in zip(runs["arm"], runs["prompt"], runs["uncut_histogram"], strict=True)
     ]
-    cut = type(benchmark)(runs, benchmark.replays, benchmark.findings, benchmark.origin)
+    cut = dataclasses.replace(measured, decodes=runs)
     acceptance = PredictionReport(cut, profile).build()["acceptance"]
     assert acceptance["0"] == pytest.approx(AcceptanceStatistics([[54, 48], [45, 40, 35, 20]]).rate)
 
 
-def test_summary_of_errors_and_ranks(benchmark, profile):
-    prediction = PredictionReport(benchmark, profile).build()
+def test_summary_of_errors_and_ranks(measured, profile):
+    prediction = PredictionReport(measured, profile).build()
     for kind, summary in prediction["summary"].items():
         errors = [abs(row["error"][kind]) for row in prediction["settings"]]
         assert summary["median_error"] == pytest.approx(np.median(errors))
@@ -199,10 +200,10 @@ def test_bars_in_words(row, bar, measured):
     assert row["met"]
 
 
-def test_predictions_far_off_the_clock_are_none(benchmark, profile, record):
+def test_predictions_far_off_the_clock_are_none(measured, profile, record):
     assert record["prediction"]["apart"] is None and record["warning"] is None
     fast = {name: dataclasses.replace(t, **_others(t)) for name, t in profile.tables.items()}
-    made = LatencyReport(benchmark, dataclasses.replace(profile, tables=fast, noise=("draft rows=1: loud",))).build()
+    made = LatencyReport(measured, dataclasses.replace(profile, tables=fast, noise=("draft rows=1: loud",))).build()
     assert "do not belong together" in made["prediction"]["apart"]
     assert "toy-1c was noisy" in made["warning"] and made["noise"] == ["draft rows=1: loud"]
 

@@ -11,15 +11,16 @@ import yaml
 from pipelines import trial as trial_stage
 from pipelines.cli import main
 from pipelines.outputs import write_json
-from pipelines.promote import read_evidence
+from pipelines.promote import next_look, read_evidence, require_new
+from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.champions import CHAMPION, VERDICT_TAG, Champions, names_of
-from pipelines.promotion.gate import Bounds
+from pipelines.promotion.evidence import VERSION
 from pipelines.promotion.names import VERDICT
 from pipelines.registry import BUNDLE_TAG, CHALLENGER, PAIR_TAG
 from pipelines.tracking import new_client
 from runtime import ModelPair
 from tests.bundles import random_bundle
-from tests.pipelines.test_gate import GOOD
+from tests.pipelines.test_gate import GOOD, gains
 from tests.pipelines.toy_bench import toy_bench
 from tests.toys import tiny_llama
 
@@ -54,32 +55,41 @@ def command(capsys, *arguments):
     return capsys.readouterr().out
 
 
+WORSE, OPEN = gains(0.0), gains(0.03, 0.02)  # refused, and inconclusive
+
+
 def test_promote_refuse_force_and_roll_back(released, capsys):
     out = command(capsys, "promote", "--evidence", challenge(released, "a"))
-    assert "p-hrad version 1 is champion" in out and json.loads(out[: out.rindex("}") + 1])["passed"]
+    assert "p-hrad version 1 is champion" in out and json.loads(out[: out.rindex("}") + 1])["verdict"] == "passed"
     assert "is the champion already" in command(capsys, "promote", "--evidence", challenge(released, "a"))
 
-    worse = {"baseline": "a" * 64, "gain": {"value": 0.01, "low": -0.02, "high": 0.04}}
-    with pytest.raises(
-        SystemExit, match=r"version 2 is refused: gain: \+1\.0% \(-2\.0% to \+4\.0%\) over champion aaaaaaaaaaaa"
-    ):
+    worse = {"champion": "a" * 64} | over_champion(WORSE)
+    with pytest.raises(SystemExit, match=r"version 2 is refused: .*gain over champion: \+0\.0%"):
         command(capsys, "promote", "--evidence", challenge(released, "b", **worse))
     record = json.loads((Path("data") / "p" / "promotion" / "hrad-2" / VERDICT).read_text())
-    assert not record["passed"] and record["bounds"] == dataclasses.asdict(Bounds())
-    assert not json.loads(released.get_model_version(NAME, "2").tags[VERDICT_TAG])["passed"]
-    assert "champion version 1 (aaaaaaaaaaaa), challenger version 2 (bbbbbbbbbbbb)" in command(capsys, "status")
+    assert (
+        record["verdict"] == "refused"
+        and Bounds(**record["bounds"] | {"looks": tuple(record["bounds"]["looks"])}) == Bounds()
+    )
+    kept = json.loads(released.get_model_version(NAME, "2").tags[VERDICT_TAG])
+    assert kept["verdict"] == "refused" and kept["evidence_sha256"] == record["evidence_sha256"]
+    status = command(capsys, "status")
+    assert "champion version 1 (aaaaaaaaaaaa), challenger version 2 (bbbbbbbbbbbb), refused at look 1 of 3" in status
 
     again = challenge(released, "b", **worse)
-    with pytest.raises(SystemExit, match=r"dry run: would be refused: gain: \+1\.0%.*; nothing was changed") as refusal:
+    with pytest.raises(
+        SystemExit, match=r"dry run: would be refused: .*gain over champion.*; nothing was changed"
+    ) as refusal:
         command(capsys, "promote", "--dry-run", "--evidence", again)
     assert isinstance(refusal.value.code, str), "exit code 1"
-    assert "look number 2 at version 2; before: 1 refused, 0 passed" in capsys.readouterr().out
     assert "would pass, forced" in command(capsys, "promote", "--dry-run", "--force", "an outage", "--evidence", again)
     assert len(Champions(released, NAME).verdicts("2")) == 1
+    with pytest.raises(SystemExit, match="was refused at look 1, and more looks would not change"):
+        command(capsys, "promote")
 
     forced = command(capsys, "promote", "--force", "an outage", "--evidence", challenge(released, "b", **worse))
     assert "version 2 is champion, forced: an outage" in forced
-    better = challenge(released, "c", baseline="b" * 64)
+    better = challenge(released, "c", champion="b" * 64, **over_champion({"gains": GOOD.gains}))
     assert "dry run: would pass" in command(capsys, "promote", "--dry-run", "--evidence", better)
     assert "version 3 is champion" in command(capsys, "promote", "--evidence", better)
     assert "version 3 rolled back, version 2 is champion again" in command(capsys, "rollback")
@@ -87,9 +97,43 @@ def test_promote_refuse_force_and_roll_back(released, capsys):
     with pytest.raises(SystemExit, match="has no earlier champion to go back to"):
         command(capsys, "rollback")
     lines = command(capsys, "history").splitlines()
-    assert [line.split()[2:4] for line in lines] == [
-        ["version", number] for number in "12332"
-    ] and "an outage" in lines[1]
+    assert [line.split()[2:4] for line in lines] == [["version", number] for number in "12332"]
+    assert "gate: passed" in lines[0] and "gate: refused, forced: an outage" in lines[1] and "gate" not in lines[3]
+
+
+def over_champion(values):
+    """The same gains, the closest of them over the champion, too."""
+    return {"gains": values["gains"] | {"champion": values["gains"]["chain-4"]}, "reference": "champion"}
+
+
+def test_an_inconclusive_look_stays_open_until_documents_are_exhausted(released, capsys):
+    with pytest.raises(SystemExit, match="version 1 is inconclusive: gain over chain-4"):
+        command(capsys, "promote", "--evidence", challenge(released, "a", **OPEN))
+    champions = Champions(released, NAME)
+    assert "inconclusive at look 1 of 3" in command(capsys, "status") and champions.champion() is None
+    assert next_look(champions.verdicts("1"), NAME, "1") == 2
+    with pytest.raises(SystemExit, match="look 1 was taken already, by other evidence"):
+        command(capsys, "promote", "--evidence", challenge(released, "a"))
+    with pytest.raises(SystemExit, match="documents exhausted"):
+        command(
+            capsys, "promote", "--evidence", challenge(released, "a", look=2, documents_left=0, **gains(0.03, 0.03))
+        )
+    assert "version 1 is champion" in command(capsys, "promote", "--evidence", challenge(released, "a", look=3))
+    assert [one["verdict"] for one in champions.verdicts("1")] == ["inconclusive", "inconclusive", "passed"]
+
+
+def test_only_what_was_measured_counts_as_a_look():
+    untried = {"passed": False, "verdict": "refused", "look": 1, "smallest_gain": None, "evidence_sha256": "x"}
+    open_look = untried | {"verdict": "inconclusive", "smallest_gain": 0.05}
+    assert next_look([], NAME, "1") == next_look([untried, untried], NAME, "1") == 1
+    assert next_look([untried, open_look], NAME, "1") == 2
+    require_new({"look": 1, "evidence_sha256": "y"}, [untried])
+    require_new({"look": 1, "evidence_sha256": "x"}, [open_look])
+    require_new({"look": 2, "evidence_sha256": "y"}, [open_look])
+    with pytest.raises(ValueError, match="look 1 was taken already"):
+        require_new({"look": 1, "evidence_sha256": "y"}, [open_look])
+    with pytest.raises(ValueError, match="was refused at look 1"):
+        next_look([{"passed": False, "checks": []}], NAME, "1")
 
 
 def test_evidence_must_be_on_the_challenger_and_over_the_champion(released, capsys):
@@ -99,7 +143,7 @@ def test_evidence_must_be_on_the_challenger_and_over_the_champion(released, caps
         command(capsys, "promote", "--evidence", file)
     command(capsys, "promote", "--evidence", challenge(released, "a"))
     for options in ([], ["--dry-run"], ["--force", "an outage"]):
-        with pytest.raises(SystemExit, match="compares with best static, and the champion is another"):
+        with pytest.raises(SystemExit, match="compares with no champion, and the champion is another"):
             command(capsys, "promote", *options, "--evidence", challenge(released, "b"))
     assert Champions(released, NAME).verdicts("2") == [] and not Path("data/p/promotion/hrad-2").exists()
     with pytest.raises(SystemExit, match="holds no evidence"):
@@ -143,9 +187,11 @@ def test_models_of_a_pair_are_found_page_by_page():
     [
         (b"[]", "expected a mapping"),
         (b"\xff\x00", "decode"),
-        ({"gain": None}, "gain: expected Mapping, got None"),
-        ({"gain": {"low": "much"}}, "gain must be an interval of numbers"),
-        ({"slices": {"T=0": None}}, "T=0 must be an interval of numbers, got None"),
+        ({"gains": None}, "gains: expected Mapping, got None"),
+        ({"gains": {"chain-4": {"value": "much"}}}, "gains.chain-4"),
+        ({"settings": {"T=0": None}}, "settings.T=0: expected a mapping of settings, got None"),
+        ({"slices": {"code": {"value": 0.1}}}, "slices.code: key .* is missing"),
+        ({"version": VERSION - 1}, "version must be 2"),
         ({"exactness": {"hrad": "false"}}, "exactness check 'hrad' must be true or false"),
         ({"verdict": 1}, "unknown key 'verdict'"),
     ],
@@ -200,5 +246,5 @@ def test_a_bundle_that_does_not_serve_the_pair_is_refused_by_contract(
     champions = Champions(new_client(f"sqlite:///{tmp_path}/mlflow.db"), NAME)
     kept = json.loads(champions.client.get_model_version(NAME, "1").tags[VERDICT_TAG])
     assert len(champions.verdicts("1")) == 2, "the forced one, too"
-    assert not kept["passed"] and kept["checks"] == record["checks"] and not kept["checks"][0]["passed"]
+    assert kept["verdict"] == "refused" and kept["checks"] == record["checks"] and kept["smallest_gain"] is None
     assert champions.champion() is None and champions.history() == []

@@ -281,6 +281,6 @@ def test_the_reserve_is_not_collected(edited, tmp_path, monkeypatch):
         traces, "read_pair", lambda folder: SimpleNamespace(target="t", draft="d", tokenizer="t", dtype="float32")
     )
     monkeypatch.setattr(traces.ModelPair, "load", lambda *_, **__: None)
-    _, prompts, _ = traces.open_collection(SimpleNamespace(pair_folder=tmp_path, prompts=tmp_path), 1)
+    _, prompts, _ = traces.open_collection(SimpleNamespace(pair_folder=tmp_path, prompts=tmp_path), 1, traces.collect)
     assert {prompt.split for prompt in prompts} == {"train", "validation", "test"}
     assert {prompt.split for split in stage.SPLITS for prompt in read_prompts(tmp_path, split)} == {*stage.SPLITS}

@@ -14,18 +14,17 @@ import yaml
 from pipelines.cli import main
 from pipelines.outputs import write_json
 from pipelines.promotion.champions import CHAMPION, Champions
-from pipelines.promotion.names import BEST_STATIC
 from pipelines.registry import CHALLENGER
 from pipelines.tracking import new_client
 from predictors.bundle import bundle_hash
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import random_bundle, routed_bundle
-from tests.pipelines.test_gate import GOOD
+from tests.pipelines.test_gate import GOOD, gains
 from tests.toys import tiny_llama
 
 NAME = "p-auto"
 CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}}
-WORSE = {"value": 0.01, "low": -0.02, "high": 0.04}
+WORSE = gains(0.0)["gains"]
 ROOT = Path(__file__).parents[2]
 SECONDS = 120
 
@@ -51,9 +50,10 @@ def export(pair, number):
     return bundle_hash(routed_bundle(Path("data/p/bundles/auto"), pair, made, CHAIN))
 
 
-def evidence(content, over, **changes):
-    """The file of evidence on the bundle of that ``content``."""
-    made = dataclasses.replace(GOOD, predictor="auto", bundle_sha256=content, baseline=over, **changes)
+def evidence(content, over=None, known=GOOD.gains):
+    """The file of evidence on the bundle of that ``content``, over the champion of content ``over``."""
+    beside = {} if over is None else {"gains": known | {"champion": known["chain-4"]}, "reference": "champion"}
+    made = dataclasses.replace(GOOD, predictor="auto", bundle_sha256=content, champion=over, **beside)
     write_json(Path(f"{content[:8]}.json"), dataclasses.asdict(made))
     return f"{content[:8]}.json"
 
@@ -103,11 +103,11 @@ def test_a_release_from_registration_to_rollback(champions, pair, capsys):
         assert f"already registered as {NAME} version {number}" in command(capsys, "register")
         assert f"challenger version {number} ({content[:12]})" in command(capsys, "status")
         if number == 1:
-            promoted = command(capsys, "promote", "--evidence", evidence(content, BEST_STATIC))
+            promoted = command(capsys, "promote", "--evidence", evidence(content))
             assert "version 1 is champion" in promoted
         if number == 2:
-            file = evidence(content, first, gain=WORSE)
-            with pytest.raises(SystemExit, match="version 2 is refused: gain"):
+            file = evidence(content, first, WORSE)
+            with pytest.raises(SystemExit, match="version 2 is refused: .*gain over champion"):
                 command(capsys, "promote", "--evidence", file)
             assert f"champion version 1 ({first[:12]})" in command(capsys, "status")
             forced = command(capsys, "promote", "--evidence", file, "--force", "an outage")
@@ -132,7 +132,7 @@ def test_of_two_processes_that_promote_at_once_one_fails_loudly(champions, pair,
         contents[str(number)] = export(pair, number)
         command(capsys, "register")
     champions.client.set_registered_model_alias(NAME, CHALLENGER, "1")
-    command(capsys, "promote", "--evidence", evidence(contents["1"], BEST_STATIC))
+    command(capsys, "promote", "--evidence", evidence(contents["1"]))
 
     outputs = {version: Path(f"{version}.txt") for version in "23"}
     processes, pipes = {}, {}

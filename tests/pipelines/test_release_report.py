@@ -1,25 +1,32 @@
-"""What would be released, in the report: tuning beside the benchmark."""
+"""What would be released, in the report: what tuning says of its winners."""
 
-import pandas as pd
 import pytest
 
 from pipelines.reporting.release_folder import ReleaseResults
-from pipelines.reporting.release_report import ReleaseReport
+from pipelines.reporting.release_report import ReleaseReport, sentences
+from tests.pipelines.hand_made_release import choice
 
 
-def test_the_fastest_of_many_is_chosen_on_other_documents():
-    """Two arms, each lucky on a document of its own: by hindsight either is as fast as the winner, elsewhere neither is."""
-    seconds = {("lucky", "a"): 1.0, ("lucky", "b"): 4.0, ("other", "a"): 4.0, ("other", "b"): 1.0}
-    seconds |= {(arm, document): 10.0 for arm in ("autoregressive",) for document in "ab"}
-    where = {"setting": "T=0", "split": "test", "slice": "code", "tokens": 20}
-    table = pd.DataFrame(
-        [
-            {**where, "drafter": arm, "document": document, "prompt": document, "seconds": spent}
-            for (arm, document), spent in seconds.items()
-        ]
-    )
-    plain = table[table["drafter"] == "autoregressive"]
-    winner = plain.assign(drafter="winner", seconds=2.5)
-    report = ReleaseReport(ReleaseResults([], None, {}, table), replicates=50, seed=0)
-    beside = report._beside("T=0", winner, plain)
-    assert beside["fastest"] == ["lucky", "other"] and beside["gain"]["value"] == pytest.approx(4 / 2.5 - 1)
+def tuned(record):
+    return ReleaseReport(ReleaseResults([record], {}), 10, 0).timing()["tuned"][0]
+
+
+def test_the_winner_is_shown_over_plain_decoding_and_the_static_chain():
+    row = tuned(choice())
+    assert row["speedup"] == pytest.approx({"value": 2.2, "low": 2.15, "high": 2.25})
+    assert row["gain"] == pytest.approx({"value": 0.1, "low": 0.05, "high": 0.15})
+    assert (row["predicted"], row["validation"]) == (pytest.approx(3.4), pytest.approx(2.2))
+    assert (row["prompts"], row["candidates"]) == (9, 3)
+
+
+def test_a_static_winner_gains_nothing_over_itself():
+    row = tuned(choice("chain-2"))
+    assert row["gain"] is None and row["speedup"]["value"] == pytest.approx(2.0)
+
+
+def test_plain_decoding_may_win_and_a_score_may_be_missing():
+    row = tuned(choice("autoregressive"))
+    assert row["speedup"] is None and row["gain"]["value"] == pytest.approx(-0.5)
+    unscored = tuned(choice() | {"score": None})
+    assert (unscored["speedup"], unscored["gain"], unscored["scored"]) == (None, None, False)
+    assert len(sentences({}, {"tuned": [row, unscored], "verdicts": []})) == 2

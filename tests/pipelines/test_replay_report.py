@@ -15,10 +15,10 @@ from tests.pipelines.hand_made_replay import write_replay
 
 def test_the_report_says_what_known_speeds_mean(tmp_path):
     write_replay(tmp_path)
-    measured = pd.read_parquet(tmp_path / REPLAYED).assign(seconds=lambda rows: rows["seconds"] * 2)
+    measured = pd.read_parquet(tmp_path / REPLAYED).assign(repeat=0, seconds=lambda rows: rows["seconds"] * 2)
     slower = (measured["drafter"] == "chain-3") & (measured["split"] == "test")
     measured.loc[slower, "seconds"] *= 160 / 140  # on the clock it reaches 140, and chain-1 150
-    results = read_replay(tmp_path, {"benchmark": measured[measured["family"].isin([PLAIN, "chain"])]})
+    results = read_replay(tmp_path, {"measure": measured[measured["family"].isin([PLAIN, "chain"])]})
     report = ReplayReport(results, replicates=100, seed=0)
     quality, timing = report.quality(), report.timing()
     (row,) = timing["settings"]
@@ -28,7 +28,7 @@ def test_the_report_says_what_known_speeds_mean(tmp_path):
     assert whole["gain"]["value"] == pytest.approx(0.05) and whole["room"]["value"] == pytest.approx(0.25)
     assert whole["closed"]["value"] == pytest.approx(0.2) and whole["closed"]["high"] == pytest.approx(0.2)
     assert set(row["ladder"]) == {"all", "code", "prose"} and quality == {"T=0": {"texts": 6, "documents": 3}}
-    agreement = row["agreement"]["benchmark"]
+    agreement = row["agreement"]["measure"]
     assert (agreement["choice"], agreement["best"]) == ("chain-3", "chain-1")
     assert agreement["gain"]["value"] == pytest.approx(140 / 150 - 1)
     assert agreement["largest_error"] == pytest.approx(160 / 140 - 1)
@@ -61,8 +61,8 @@ def test_edits_have_a_row_of_their_own_and_change_nothing_else(tmp_path):
     def report(results):
         return ReplayReport(results, replicates=100, seed=0)
 
-    measured = pd.read_parquet(tmp_path / "both" / REPLAYED)
-    measured = {"benchmark": measured[measured["slice"] != EDIT]}
+    measured = pd.read_parquet(tmp_path / "both" / REPLAYED).assign(repeat=0)
+    measured = {"measure": measured[measured["slice"] != EDIT]}
     mix, both = (report(read_replay(tmp_path / name, measured)) for name in ("mix", "both"))
     assert both.quality() == mix.quality()
     (row,), (alone,) = both.timing()["settings"], mix.timing()["settings"]
@@ -99,11 +99,32 @@ def test_who_knows_the_outcome_below_the_static_chain_is_an_error_and_no_figure(
 
 def test_replay_that_is_far_off_the_clock_is_called_that_and_given_no_figure(tmp_path):
     write_replay(tmp_path)
-    measured = pd.read_parquet(tmp_path / REPLAYED)
+    measured = pd.read_parquet(tmp_path / REPLAYED).assign(repeat=0)
     measured.loc[measured["drafter"] == PLAIN, "seconds"] /= 10  # on the clock nothing speeds plain decoding up
-    results = read_replay(tmp_path, {"benchmark": measured[measured["family"].isin([PLAIN, "chain"])]})
+    results = read_replay(tmp_path, {"measure": measured[measured["family"].isin([PLAIN, "chain"])]})
     report = ReplayReport(results, replicates=50, seed=0)
     quality, timing = report.quality(), report.timing()
-    assert timing["settings"][0]["agreement"]["benchmark"]["median_error"] > 5
+    assert timing["settings"][0]["agreement"]["measure"]["median_error"] > 5
     _, said = sentences(quality, timing)
     assert "do not belong together" in said and "latency@PAIR" in said and "900%" not in said
+
+
+def test_policies_are_compared_on_what_both_decoded(tmp_path):
+    """Slow prompts went to one chain, fast ones to the other: what each did by itself would turn the order round."""
+    write_replay(tmp_path)
+    whole = pd.read_parquet(tmp_path / REPLAYED).assign(repeat=0)
+    whole.loc[whole["prompt"] == "p0", "seconds"] *= 50
+    kept = ~((whole["drafter"] == "chain-3") & ~whole["prompt"].isin(["p0", "p1"]))
+    kept &= ~((whole["drafter"] == "chain-1") & whole["prompt"].isin(["p0"]))
+    measured = whole[kept & whole["family"].isin([PLAIN, "chain"])]
+    report = ReplayReport(read_replay(tmp_path, {"measure": measured}), replicates=50, seed=0)
+    (row,) = report.timing()["settings"]
+    agreement = row["agreement"]["measure"]
+    assert (agreement["choice"], agreement["best"]) == ("chain-3", "chain-3")
+    assert {one["policy"]: one["measured"] for one in agreement["policies"]} == {
+        "chain-1": pytest.approx(1.5),
+        "chain-3": pytest.approx(1.6),
+    }
+    sums = measured[measured["split"] == "test"].groupby("drafter")[["tokens", "seconds"]].sum()
+    rates = sums["tokens"] / sums["seconds"]
+    assert rates["chain-3"] < rates["chain-1"], "the wrong twin"

@@ -1,4 +1,4 @@
-"""From a pair to a measured selector, on tiny models: root traces, selectors, bundles, timed decodes, checks of labels."""
+"""From a pair to a measured selector, on tiny models: root traces, selectors, bundles, arms, checks of labels."""
 
 import json
 import shutil
@@ -10,16 +10,17 @@ import pytest
 import yaml
 
 from pipelines import roots, selection, selector
+from pipelines.measuring.arm_builder import ArmBuilder, fixed_tree
+from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.selection.names import DECODING, PRICES, ROUNDS, SELECTOR, STATIC
+from pipelines.measuring.selection.names import FIRST_ROUNDS, PRICES
 from pipelines.measuring.selection.study import SelectionConfig, SelectionStudy
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
-from pipelines.reporting.selection_folder import read_selection
-from pipelines.reporting.selection_report import SelectionReport
 from predictors.actions import Action
 from predictors.bundle import read_bundle
 from predictors.latency import LatencyProfile, LatencyTable
+from predictors.sampling import SamplingSettings
 from predictors.training.root_table import RootTable
 from runtime import ModelPair, Randomness, load_decoder
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
@@ -50,13 +51,10 @@ PARAMETERS = {
         "calibrate": {"bootstrap_replicates": 20},
     },
     "selection": {
-        "test_prompts": 2,
-        "action_prompts": 1,
         "checked_prompts": 4,
         "checked_rounds": 40,
         "checked_rules": ["specinfer"],
         "checked_actions": [{"k": 1, "l1": 3, "l2": 0}, {"k": 2, "l1": 1, "l2": 1}],
-        "max_new_tokens": 8,
         "threads": 1,
     },
 }
@@ -119,19 +117,54 @@ def test_records_say_what_a_selector_is_worth(folder):
     assert gains[record["candidate"]] == max(gains.values())
 
 
-def test_every_arm_is_timed_on_every_prompt(folder):
-    table = pd.read_parquet(folder / "selection" / "toy-1c" / DECODING)
-    counts = table.groupby(["family", "verifier"])["prompt"].nunique().to_dict()
-    assert counts[STATIC, "specinfer"] == counts[SELECTOR, "block"] == counts["autoregressive", "autoregressive"] == 2
-    actions = table[table["family"] == "action"]
-    assert set(actions["drafter"]) == {"chain-1", "chain-3", "delayed-2.0.1", "delayed-2.1.1"}
-    assert actions["prompt"].nunique() == 1 and (table["seconds_rounds"] < table["seconds"]).all()
-    assert set(json.loads((folder / "selection" / "toy-1c" / PRICES).read_text())) == set(RULES)
+def test_arms_are_a_selector_and_the_static_tree_that_it_knows(folder, pair):
+    """The tree that is best at the arm's temperature, by the selector's own rule: the same text and rounds as drafted by hand."""
+    rows = [
+        ArmRow("delayed_tree-specinfer", "selector", bundle="delayed_tree-specinfer", temperatures=(1.0,)),
+        ArmRow("static tree specinfer", "static tree", static_of="delayed_tree-specinfer", temperatures=(1.0,)),
+        ArmRow("static tree block", "static tree", static_of="delayed_tree-block", temperatures=(1.0,)),
+        ArmRow("static tree nss", "static tree", static_of="delayed_tree-nss", temperatures=(1.0,)),
+    ]
+    builder, settings = ArmBuilder(pair, folder / "bundles", 8), SamplingSettings(1.0)
+    arms = builder.build(rows)
+    assert builder.missing == ["delayed_tree-nss"] and set(arms) == {row.name for row in rows[:3]}
+    for rule in RULES:
+        arm, record = arms[f"static tree {rule}"], json.loads((folder / "selectors" / f"{rule}.json").read_text())
+        (action,) = [one for one in actions_of(folder, rule, pair) if one.name == record["static_actions"]["T=1"]]
+        assert arm.verifier == rule and arm.decoder.controller.kind == "fixed"
+        sampled = {"max_new_tokens": 8, "temperature": 1.0}
+        by_hand = fixed_tree(pair, action, rule).generate([1, 2], randomness=Randomness(0), **sampled)
+        run = arm.run([1, 2], settings, 0)
+        assert run.tokens == by_hand.tokens
+        assert [one.drafted for one in run.rounds] == [one.drafted for one in by_hand.rounds]
+        others = [one for one in actions_of(folder, rule, pair) if one.depth != action.depth]
+        wrong = fixed_tree(pair, others[0], rule).generate([1, 2], randomness=Randomness(0), **sampled)
+        assert [one.levels for one in run.rounds] != [one.levels for one in wrong.rounds]
+
+
+def actions_of(folder, rule, pair):
+    return load_decoder(folder / "bundles" / f"delayed_tree-{rule}", pair).controller.actions
+
+
+def test_static_trees_are_those_of_a_selector_at_one_temperature(folder, pair):
+    with pytest.raises(ValueError, match="give one under temperatures"):
+        ArmRow("static", "static tree", static_of="delayed_tree-block")
+    with pytest.raises(ValueError, match="give one under temperatures"):
+        ArmRow("static", "static tree", static_of="delayed_tree-block", temperatures=(0.0, 1.0))
+
+
+def test_prices_are_those_of_the_bundles(folder):
+    priced = json.loads((folder / "selection" / "toy-1c" / PRICES).read_text())
+    assert set(priced) == set(RULES)
+    for rule, one in priced.items():
+        card = read_bundle(folder / "bundles" / f"delayed_tree-{rule}").card
+        assert one["prices"]["action_seconds"] == card["prices"]["action_seconds"]
+        assert len(one["actions"]) == len(one["prices"]["action_seconds"][0])
 
 
 def test_real_rounds_begin_where_labels_were_made(folder):
     """Many first rounds at every root agree with the labels on average."""
-    rounds = pd.read_parquet(folder / "selection" / "toy-1c" / ROUNDS)
+    rounds = pd.read_parquet(folder / "selection" / "toy-1c" / FIRST_ROUNDS)
     labels = RootTable.read(folder / "roots").rows("test")
     assert len(rounds) == len(labels) * 2
     found = rounds.groupby("action")[["emitted", "expected"]].mean()
@@ -139,35 +172,24 @@ def test_real_rounds_begin_where_labels_were_made(folder):
     assert (rounds["emitted"].between(1, 4)).all()
 
 
-def test_the_report_reads_what_the_stages_left(folder):
-    results = read_selection(folder / "selection" / "toy-1c", folder / "selectors")
-    report = SelectionReport(results, replicates=20, seed=0)
-    assert [row["rule"] for row in report.quality()["rules"]] == list(RULES)
-    timing = report.timing()
-    assert timing["against_traversal"] is None and len(timing["actions"]) == 4
-
-
 def test_an_interrupted_measurement_goes_on(folder, pair, tmp_path):
     config = SelectionConfig(**{**PARAMETERS["selection"], "checked_actions": (Action(1, 3, 0),), "checked_rounds": 1})
-    bundles = {rule: folder / "bundles" / f"delayed_tree-{rule}" for rule in RULES}
     table, log = RootTable.read(folder / "roots"), MeasurementLog(tmp_path / "log.jsonl", "f")
 
     def study(log):
-        return SelectionStudy(pair, config, table, bundles, toy_prompts(4), log)
+        return SelectionStudy(pair, config, table, toy_prompts(4), log)
 
     whole = study(log).run()
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
-    (tmp_path / "log.jsonl").write_text("\n".join(lines[:3]) + "\n" + lines[3][:20])
+    (tmp_path / "log.jsonl").write_text("\n".join(lines[:2]) + "\n" + lines[2][:20])
     resumed = study(MeasurementLog(tmp_path / "log.jsonl", "f")).run()
-    assert [row["tokens"] for row in resumed[DECODING]] == [row["tokens"] for row in whole[DECODING]]
-    assert resumed[ROUNDS] == whole[ROUNDS]
+    assert len(lines) > 3 and resumed == whole
 
 
 def test_what_was_not_traced_cannot_be_checked(folder, pair, tmp_path):
     config = SelectionConfig(**{**PARAMETERS["selection"], "checked_actions": (Action(4, 4, 4),), "checked_rounds": 1})
-    bundles = {"specinfer": folder / "bundles" / "delayed_tree-specinfer"}
     log = MeasurementLog(tmp_path / "log.jsonl", "f")
-    study = SelectionStudy(pair, config, RootTable.read(folder / "roots"), bundles, toy_prompts(4), log)
+    study = SelectionStudy(pair, config, RootTable.read(folder / "roots"), toy_prompts(4), log)
     with pytest.raises(ValueError, match="no root trace tells of delayed-4.4.4 under specinfer"):
         study.run()
 

@@ -2,16 +2,24 @@
 
 import pytest
 
+from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.selection_folder import read_selection
 from pipelines.reporting.selection_plots import choices_by_slice, gains_by_rule
 from pipelines.reporting.selection_report import SelectionReport, sentences
-from tests.pipelines.hand_made_selection import write_selection
+from tests.pipelines.hand_made_selection import selection_decodes, selection_rounds, write_selection
+from tests.pipelines.hand_made_timed import write_timed
+
+
+def made(folder, rows, rounds):
+    write_selection(folder / "toy", folder / "selectors")
+    write_timed(folder / "measured", rows, rounds)
+    results = read_selection(folder / "toy", folder / "selectors", read_measured(folder / "measured"))
+    return SelectionReport(results, replicates=50, seed=0)
 
 
 @pytest.fixture
 def report(tmp_path):
-    write_selection(tmp_path / "toy", tmp_path / "selectors")
-    return SelectionReport(read_selection(tmp_path / "toy", tmp_path / "selectors"), replicates=50, seed=0)
+    return made(tmp_path, selection_decodes(), selection_rounds())
 
 
 def test_speeds_and_gains_are_paired(report):
@@ -26,13 +34,43 @@ def test_speeds_and_gains_are_paired(report):
     assert against["rule"] == "specinfer" and against["gain"]["value"] == pytest.approx(110 / 105 - 1)
 
 
+def test_a_selector_is_compared_with_its_static_tree_on_the_blocks_that_they_share(tmp_path):
+    """Prompt b takes ten times as long, and the selector decoded that one alone: by sums it would seem to lose."""
+    rows = [row | {"seconds": 10 * row["seconds"]} if row["prompt"] == "b" else row for row in selection_decodes()]
+    rows = [row for row in rows if (row["arm"], row["prompt"]) != ("delayed_tree-specinfer", "a")]
+    specinfer = made(tmp_path, rows, []).timing()["rules"][0]
+    assert specinfer["gain"]["value"] == pytest.approx(0.1)
+    assert specinfer["selector"]["speedup"]["value"] == pytest.approx(2.2)
+    assert specinfer["selector"]["tokens_per_second"]["value"] == pytest.approx(2.2 * 120 / (1.2 + 12))
+    assert made(tmp_path, rows, []).timing()["actions"] == []
+
+
+def test_what_no_block_compares_is_undefined(tmp_path):
+    apart = {("delayed_tree-specinfer", "a"), ("static tree specinfer", "b")}
+    rows = [row for row in selection_decodes() if (row["arm"], row["prompt"]) not in apart]
+    report = made(tmp_path, rows, selection_rounds())
+    quality, timing = report.quality(), report.timing()
+    assert timing["rules"][0]["gain"]["value"] is None
+    assert "specinfer not timed, traversal -1.0%" in " ".join(sentences(quality, timing))
+    assert gains_by_rule(quality, timing).axes
+
+
 def test_steps_are_compared_with_their_price(report):
+    """The last round, which was cut short, and the prefill are no steps of the action."""
     timing = report.timing()
-    errors = {row["action"]: row["error"] for row in timing["actions"]}
-    assert errors == pytest.approx({"chain-2": 0.1, "delayed-2.0.1": 0.0})
-    assert timing["drift"] == pytest.approx(0.05)
-    left = {row["action"]: row["beside_drift"] for row in timing["actions"]}
-    assert left == pytest.approx({"chain-2": 1.1 / 1.05 - 1, "delayed-2.0.1": 1 / 1.05 - 1})
+    assert [(row["rule"], row["action"]) for row in timing["actions"]] == [
+        ("specinfer", "chain-2"),
+        ("traversal", "chain-2"),
+    ]
+    assert {row["rule"]: row["measured_ms"] for row in timing["actions"]} == pytest.approx(
+        {"specinfer": 20.0, "traversal": 22.5}
+    )
+    errors = {row["rule"]: row["error"] for row in timing["actions"]}
+    assert errors == pytest.approx({"specinfer": 0.1, "traversal": 22 / 22.5 - 1})
+    drift = (0.1 + 22 / 22.5 - 1) / 2
+    assert timing["drift"] == pytest.approx(drift)
+    left = {row["rule"]: row["beside_drift"] for row in timing["actions"]}
+    assert left == pytest.approx({rule: (1 + error) / (1 + drift) - 1 for rule, error in errors.items()})
 
 
 def test_labels_are_compared_with_real_rounds(report):
@@ -65,4 +103,6 @@ def test_plots_draw_every_rule(report):
 
 
 def test_nothing_measured_is_no_report(tmp_path):
-    assert read_selection(tmp_path / "toy", tmp_path / "selectors") is None
+    write_timed(tmp_path / "measured", selection_decodes())
+    measured = read_measured(tmp_path / "measured")
+    assert read_selection(tmp_path / "toy", tmp_path / "selectors", measured) is None

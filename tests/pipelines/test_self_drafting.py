@@ -1,4 +1,4 @@
-"""From a model to measured self-drafting, on tiny models: guess traces, prices, bundles, timed decodes, report."""
+"""From a model to measured self-drafting, on tiny models: guess traces, prices, bundles, timed decodes, pages."""
 
 import json
 import warnings
@@ -8,12 +8,14 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipelines import guesser, guesses, register, self_drafting
+from pipelines import guesser, guesses, measure, register
+from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.harness import apart
+from pipelines.measuring.measurement import MeasureConfig, Measurement
 from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.self_drafting.names import CALIBRATED, DECODING, METHODS, PROMPT_LOOKUP
-from pipelines.measuring.self_drafting.study import SelfDraftingConfig, SelfDraftingStudy
+from pipelines.measuring.names import CALIBRATED, HF_LOOKUP, METHODS, PLAIN
 from pipelines.outputs import write_json
-from pipelines.reporting.self_drafting_folder import SelfDraftingResults, read_self_drafting
+from pipelines.reporting.measured_folder import Measured, read_measured, read_records
 from pipelines.reporting.self_drafting_plots import self_drafting_passes, self_drafting_speeds
 from pipelines.reporting.self_drafting_report import SelfDraftingReport, sentences
 from pipelines.studies.self_drafting_report import write_report
@@ -32,18 +34,26 @@ WAYS = [
     {"method": "lookahead", "ngram": 3, "window": 3, "guesses": 2},
     {"method": "self_draft", "branches": 2, "length": 4, "ngram": 3},
 ]
+ALONE = [
+    {"name": "autoregressive", "family": "plain", "always": True, "decoder": {"method": "autoregressive"}},
+    {"name": "{method}", "family": "calibrated", "each": {"method": list(METHODS)}, "bundle": "{method}"},
+    {"name": "progressive_tree-paper", "family": "given", "decoder": WAYS[1]},
+    {"name": "hf_generate", "family": "hugging_face", "hugging_face": "generate"},
+    {
+        "name": "hf_prompt_lookup",
+        "family": "hugging_face",
+        "hugging_face": "prompt_lookup",
+        "options": {"prompt_lookup_num_tokens": 3},
+    },
+]
+CHAINS = {"name": "chain-{gamma}", "family": "chain", "always": True, "choose": True, "each": {"gamma": [1, 3]}}
+CHAINS |= {"decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma}"}}}
+SHORT = {"validation_prompts": 2, "test_prompts": 3, "group": 20, "max_new_tokens": 12, "threads": 1}
+SHORT |= {"led": False, "loop_prompts": 0, "exactness_prompts": 0, "timelines": False}
 PARAMETERS = {
     "traces": {"guesses": {"ways": WAYS, "prompts": 3, "max_new_tokens": 16, "threads": 1}},
     "guesser": {"bootstrap_replicates": 20},
-    "self_drafting": {
-        "validation_prompts": 2,
-        "test_prompts": 3,
-        "gammas": [1, 3],
-        "given": {"progressive_tree-paper": {"method": "progressive_tree", "geometry": "paper"}},
-        "lookup_tokens": 3,
-        "max_new_tokens": 12,
-        "threads": 1,
-    },
+    "measure": {"arms": [*ALONE, CHAINS], **SHORT},
 }
 
 
@@ -63,9 +73,14 @@ def folder(tmp_path_factory):
             args.method = method
             args.record, args.bundle = place / "guessers" / f"{method}.json", place / "bundles" / method
             guesser.run(args)
-        args.bundles, args.output = place / "bundles", place / "self_drafting"
-        self_drafting.run(args)
+        args.bundles, args.output, args.section = place / "bundles", place / "measured", "measure"
+        measure.run(args)
     return place
+
+
+def report_of(folder):
+    measured = read_measured(folder / "measured" / "toy-1c")
+    return SelfDraftingReport(measured, read_records(folder / "guessers", METHODS), replicates=20, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -111,30 +126,12 @@ def test_a_bundle_belongs_to_its_model(folder):
         load_decoder(folder / "bundles" / "lookahead", ModelPair(tiny_llama(32, seed=5)))
 
 
-def test_every_arm_is_timed_on_every_prompt(folder):
-    table = pd.read_parquet(folder / "self_drafting" / "toy-1c" / DECODING)
-    test = table[table["split"] == "test"]
-    expected = {
-        "autoregressive",
-        "chain-1",
-        "chain-3",
-        *METHODS,
-        "progressive_tree-paper",
-        "hf_generate",
-        PROMPT_LOOKUP,
-    }
-    assert set(test["drafter"]) == expected
-    assert set(table[table["split"] == "validation"]["drafter"]) == {"chain-1", "chain-3"}
-    assert set(test.groupby(["drafter", "setting"])["prompt"].nunique()) == {3}
-    greedy = test[(test["setting"] == "T=0") & (test["family"] != "hugging_face")]
-    assert set(greedy.groupby("prompt")["tokens"].nunique()) == {1}
-    own = test[test["family"] == CALIBRATED]
+def test_the_page_reads_what_was_measured(folder):
+    report = report_of(folder)
+    own = report.measured.test[report.measured.test["family"] == CALIBRATED]
     assert (own["guessed"] > 0).all() and (own["tried"] <= own["rounds"]).all()
-
-
-def test_the_report_reads_what_the_stages_left(folder):
-    results = read_self_drafting(folder / "self_drafting" / "toy-1c", folder / "guessers")
-    report = SelfDraftingReport(results, replicates=20, seed=0)
+    assert own[own["temperature"] == 0]["equals_plain"].all()
+    assert not report.empty and SelfDraftingReport(report.measured.only([PLAIN, "chain-3"]), {}, 20, 0).empty
     quality, timing = report.quality(), report.timing()
     assert set(quality["chosen"]) == set(METHODS) and len(quality["ways"]) == 2 * len(WAYS)
     for row in quality["counts"]:
@@ -146,27 +143,25 @@ def test_the_report_reads_what_the_stages_left(folder):
         assert len([arm for arm in arms if arm.startswith("chain")]) == 1 and row["best"] in arms
         assert arms["autoregressive"]["speedup"]["value"] == 1 and arms[row["best"]]["gain"]["value"] == 0
         over = {name for name, ratio in arms["progressive_tree"]["over"].items() if ratio is not None}
-        assert over == {"lookahead", "self_draft", PROMPT_LOOKUP}
-        assert 0 < arms["lookahead"]["upkeep"]["value"] < 1 and arms[PROMPT_LOOKUP]["upkeep"] is None
+        assert over == {"lookahead", "self_draft", HF_LOOKUP}
+        assert 0 < arms["lookahead"]["upkeep"]["value"] < 1 and arms[HF_LOOKUP]["upkeep"] is None
         assert set(row["slices"]) == {"code", "prose"}
         assert row["slices"]["code"]["progressive_tree"]["over"]["lookahead"]["value"] > 0
         assert row["slices"]["code"]["lookahead"]["over"]["lookahead"] is None
         parts = arms["lookahead"]["milliseconds"]
-        rows = report.rows(row["setting"], "lookahead")
+        rows = report.paired.rows("lookahead", [float(row["setting"].removeprefix("T="))])
         assert sum(parts.values()) == pytest.approx(1e3 * rows["seconds_rounds"].sum() / rows["rounds"].sum())
     assert len(sentences(quality, timing)) == 4
     for figure in (self_drafting_speeds(timing), self_drafting_passes(timing)):
         assert [axes.get_title() for axes in figure.axes] == ["T=0", "T=1"]
     json.dumps([quality, timing], allow_nan=False)
-    assert read_self_drafting(folder / "nowhere", folder / "guessers") is None
 
 
 def test_the_study_has_every_arm_in_its_tables(folder, tmp_path):
-    results = read_self_drafting(folder / "self_drafting" / "toy-1c", folder / "guessers")
-    report = SelfDraftingReport(results, replicates=20, seed=0)
+    report = report_of(folder)
     write_report(tmp_path / "toy-1c", "p", report)
     text = (tmp_path / "toy-1c" / "self_drafting.md").read_text()
-    for arm in (*METHODS, "progressive_tree-paper", "autoregressive", PROMPT_LOOKUP):
+    for arm in (*METHODS, "progressive_tree-paper", "autoregressive", HF_LOOKUP):
         assert text.count(f"| {arm} |") == 2
     (count,) = [row for row in report.quality()["counts"] if (row["setting"], row["arm"]) == ("T=1", "lookahead")]
     assert f"| lookahead | {count['decoding_efficiency']:.2f} | {count['hit_rate']:.2f} |" in text.split("## T=1")[1]
@@ -176,18 +171,11 @@ def test_the_study_has_every_arm_in_its_tables(folder, tmp_path):
 def test_a_model_alone_can_be_measured(folder, tmp_path):
     """No draft model, so no chains to compare with."""
     alone = ModelPair.load(target=str(folder / "pair" / "target"))
-    config = SelfDraftingConfig(**{**PARAMETERS["self_drafting"], "gammas": (), "temperatures": (1.0,), "repeats": 1})
-    bundles = {method: folder / "bundles" / method for method in METHODS}
-    prompts = {split: toy_prompts(4, split) for split in ("validation", "test")}
-    rows = SelfDraftingStudy(alone, config, bundles, prompts, MeasurementLog(tmp_path / "log.jsonl", "f")).run()
-    results = SelfDraftingResults({}, pd.DataFrame(rows), {"capped": False})
-    (row,) = SelfDraftingReport(results, replicates=20, seed=0).timing()["settings"]
+    config = MeasureConfig(arms=tuple(ArmRow(**row) for row in ALONE), temperatures=(1.0,), **SHORT)
+    log = MeasurementLog(tmp_path / "log.jsonl", "f")
+    measurement = Measurement(alone, config, folder / "bundles", log)
+    tables = map(pd.DataFrame, apart(measurement.run(toy_prompts(2, "validation"), toy_prompts(2))))
+    measured = Measured(*tables, {"choices": measurement.choices, "capped": False}, {"parameters": {}})
+    (row,) = SelfDraftingReport(measured, {}, replicates=20, seed=0).timing()["settings"]
     assert row["best"] is None and all(arm["gain"] is None for arm in row["arms"])
     assert len(sentences({}, {"settings": [row]})) == 1
-
-
-def test_a_stage_needs_exported_methods(tmp_path):
-    args = toy_bench(tmp_path, "self_drafting", {})
-    args.bundles = tmp_path / "bundles"
-    with pytest.raises(ValueError, match="no method without a draft under"):
-        self_drafting.run(args)

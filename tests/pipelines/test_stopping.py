@@ -1,21 +1,17 @@
-"""From a pair to measured stop rules, on tiny models: token traces, stop models, bundles, timed decodes, report."""
+"""From a pair to measured stop rules, on tiny models: token traces, stop models, bundles, timed decodes, pages."""
 
 import json
 import warnings
-from argparse import Namespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import yaml
 
-from pipelines import stopper, stopping, tokens
-from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.stopping.names import DECODING, DYNAMIC, EARLY_STOPS, STOPPERS
-from pipelines.measuring.stopping.study import StoppingConfig, StoppingStudy
+from pipelines import measure, stopper, tokens
+from pipelines.measuring.names import CHAIN, DYNAMIC, EARLY_STOPS, PLAIN, STOPPERS
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
-from pipelines.reporting.stopping_folder import read_stopping
+from pipelines.reporting.measured_folder import read_measured, read_records
 from pipelines.reporting.stopping_plots import calibration_by_place
 from pipelines.reporting.stopping_report import StoppingReport, sentences
 from predictors.bundle import read_bundle
@@ -23,6 +19,40 @@ from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.predictors.affine_profile import PROFILE
 
+CHAINED = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}
+FORK = {"method": "speculative", "drafter": {"kind": "fork", "width": 3, "depth": 2}, "verifier": "traversal"}
+PAPER = {"kind": "early_stop", "threshold": 0.4, "bundle": "{bundles}/{model}"}
+ARMS = [
+    {"name": "autoregressive", "family": "plain", "always": True, "decoder": {"method": "autoregressive"}},
+    {
+        "name": "chain-{gamma}",
+        "family": "chain",
+        "always": True,
+        "choose": True,
+        "each": {"gamma": [1, 3]},
+        "decoder": CHAINED | {"drafter": {"kind": "chain", "gamma": "{gamma}"}},
+    },
+    {
+        "name": "confidence-0.05",
+        "family": "confidence",
+        "choose": True,
+        "decoder": CHAINED | {"controller": {"kind": "confidence", "epsilon": 0.05}},
+    },
+    {
+        "name": "{rule}",
+        "family": "rule",
+        "each": {"rule": ["entropy", "roc", "ema"]},
+        "decoder": CHAINED | {"controller": {"kind": "{rule}"}},
+    },
+    {"name": "{model}", "family": "rule", "each": {"model": list(STOPPERS)}, "bundle": "{model}"},
+    {"name": "fork-3.2", "family": "fork", "choose": True, "decoder": FORK},
+    {
+        "name": "fork-3.2 {model}",
+        "family": "dynamic fork",
+        "each": {"model": list(EARLY_STOPS)},
+        "decoder": FORK | {"controller": PAPER},
+    },
+]
 SMALL = {"epochs": 2, "batch_size": 64}
 PARAMETERS = {
     "traces": {"tokens": {"gamma_max": 4, "every": 1, "max_new_tokens": 24, "top": 4, "threads": 1}},
@@ -35,18 +65,19 @@ PARAMETERS = {
         },
         "calibrate": {"bootstrap_replicates": 20},
     },
-    "stopping": {
+    "measure": {
+        "arms": ARMS,
         "validation_prompts": 2,
         "test_prompts": 3,
-        "gammas": [1, 3],
-        "epsilons": [0.05],
-        "forks": [[2, 1], [3, 2]],
-        "all_on_forks": True,
+        "group": 20,
         "max_new_tokens": 12,
         "threads": 1,
+        "led": False,
+        "loop_prompts": 0,
+        "exactness_prompts": 0,
+        "timelines": False,
     },
 }
-COLUMNS = {"chain-1", "chain-3", "confidence-0.05", "entropy", "roc", "ema", *STOPPERS, "fork-2.1", "fork-3.2"}
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +98,8 @@ def folder(tmp_path_factory):
             args.predictor, args.latency, args.positions = name, place / "latency", None
             args.record, args.bundle = place / "stoppers" / f"{name}.json", place / "bundles" / name
             stopper.run(args)
-        args.bundles, args.output = place / "bundles", place / "stopping"
-        stopping.run(args)
+        args.bundles, args.output, args.section = place / "bundles", place / "measured", "measure"
+        measure.run(args)
     return place
 
 
@@ -99,29 +130,21 @@ def test_the_papers_threshold_replaces_the_exported_rule(folder, pair):
     assert levels == {0.0001: {4}, 0.9999: {2}}, "the token about to be drawn is kept, and one is always drafted"
 
 
-def test_every_arm_is_timed_on_every_prompt(folder):
-    table = pd.read_parquet(folder / "stopping" / "toy-1c" / DECODING)
-    test, validation = (table[table["split"] == split] for split in ("test", "validation"))
-    others = ("confidence-0.05", "entropy", "roc", "ema", *(f"{name}, chains' rule" for name in STOPPERS))
-    dynamic = {f"fork-3.2 {name}" for name in (*EARLY_STOPS, *others)}
-    asked = {f"{name}, asked anyway" for name in STOPPERS}  # of those that calibration left unasked
-    assert set(test["drafter"]) - asked == COLUMNS | dynamic | {"autoregressive"}
-    assert set(test[test["family"] == DYNAMIC]["drafter"]) == dynamic
-    assert set(validation["drafter"]) == {"chain-1", "chain-3", "confidence-0.05", "fork-2.1", "fork-3.2"}
-    assert set(test.groupby(["drafter", "setting"])["prompt"].nunique()) == {3}
-    greedy = test[test["setting"] == "T=0"]
-    assert set(greedy.groupby("prompt")["tokens"].nunique()) == {1}, "greedy output is the target's, whatever the rule"
-
-
-def test_the_report_reads_what_the_stages_left(folder):
-    results = read_stopping(folder / "stopping" / "toy-1c", folder / "stoppers")
-    report = StoppingReport(results, replicates=20, seed=0)
+def test_the_page_reads_what_was_measured(folder):
+    measured = read_measured(folder / "measured" / "toy-1c")
+    report = StoppingReport(measured, read_records(folder / "stoppers", STOPPERS), replicates=20, seed=0)
+    greedy = measured.test[measured.test["temperature"] == 0]
+    assert greedy["equals_plain"].all(), "greedy output is the target's, whatever the rule"
+    assert not report.empty and StoppingReport(measured.only([PLAIN, "chain-3"]), {}, 20, 0).empty
+    asked = measured.test.groupby("family")["asked"].min()
+    assert asked[DYNAMIC] > 0 == measured.test.groupby("family")["asked"].max()[CHAIN]
     quality, timing = report.quality(), report.timing()
     assert [model["model"] for model in quality["models"]] == list(STOPPERS)
     assert [row["setting"] for row in timing["settings"]] == ["T=0", "T=1"]
     for row in timing["settings"]:
         arms = {arm["arm"]: arm for arm in row["arms"]}
-        assert {row["best"]["chain"], row["best"]["fork"], "roc", "fork-3.2 early_stop-1"} <= set(arms)
+        others = {"chain-1", "chain-3"} - {row["best"][CHAIN]}
+        assert set(arms) == set(measured.families) - others
         assert arms[row["best"]["chain"]]["gain"] == {"value": 0.0, "low": 0.0, "high": 0.0}
         assert arms["autoregressive"]["speedup"]["value"] == 1 and arms["roc"]["gain_over_fork"] is None
     assert len(sentences(quality, timing)) == 3
@@ -132,45 +155,6 @@ def test_the_report_reads_what_the_stages_left(folder):
     for line, model in zip(calibrated.lines, quality["models"], strict=True):
         for place, error in zip(line.get_xdata(), line.get_ydata(), strict=True):
             assert error == model["tokens"][str(place - 1)]["ece"], "first place is the first drafted token"
-    assert read_stopping(folder / "nowhere", folder / "stoppers") is None
-
-
-def test_an_interrupted_measurement_goes_on(folder, pair, tmp_path):
-    config = StoppingConfig(
-        **{**PARAMETERS["stopping"], "gammas": (1, 3), "epsilons": (0.05,), "forks": ((2, 1),), "temperatures": (1.0,)}
-    )
-    bundles = {"early_stop-2": folder / "bundles" / "early_stop-2"}
-    prompts = {split: toy_prompts(4, split) for split in ("validation", "test")}
-
-    def rows():
-        return StoppingStudy(pair, config, bundles, prompts, MeasurementLog(tmp_path / "log.jsonl", "f")).run()
-
-    whole = rows()
-    lines = (tmp_path / "log.jsonl").read_text().splitlines()
-    (tmp_path / "log.jsonl").write_text("\n".join(lines[:3]) + "\n" + lines[3][:20])
-    assert [row["tokens"] for row in rows()] == [row["tokens"] for row in whole]
-
-
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        ({"forks": [[2]]}, r"a fork is a width and a depth, got \[2\]"),
-        ({"gammas": []}, "must name at least one each"),
-        ({"test_prompts": 0}, "test_prompts must be >= 1, got 0"),
-    ],
-)
-def test_bad_parameters(tmp_path, wrong, message):
-    args = toy_bench(tmp_path, "stopping", wrong)
-    args.bundles = tmp_path / "bundles"
-    with pytest.raises(ValueError, match=message):
-        stopping.run(args)
-
-
-def test_a_stage_needs_stop_models(tmp_path):
-    args = toy_bench(tmp_path, "stopping", {})
-    args.bundles = tmp_path / "bundles"
-    with pytest.raises(ValueError, match="no stop model under"):
-        stopping.run(Namespace(**vars(args)))
 
 
 def test_records_are_functions_of_their_inputs(folder):

@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from pipelines.reporting.stopping_folder import read_stopping
+from pipelines.measuring.names import STOPPERS
+from pipelines.reporting.measured_folder import read_measured, read_records
 from pipelines.reporting.stopping_report import StoppingReport
 from pipelines.studies.stopping_report import write_report
 from pipelines.studies.target_roots import (
@@ -20,7 +21,7 @@ from pipelines.studies.target_roots import (
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 from tests.ancestral import LlamaLogits
-from tests.pipelines.hand_made_stopping import write_stopping
+from tests.pipelines.hand_made_measured import decodes, write_measured, write_records
 from tests.pipelines.toy_bench import toy_prompts
 from tests.toys import tiny_llama
 
@@ -28,18 +29,16 @@ CONFIG = TargetRootsConfig(roots=(1, 3), below=(2, 1), max_new_tokens=8, bootstr
 
 
 def test_every_arm_stands_in_the_tables(tmp_path):
-    write_stopping(tmp_path / "stopping", tmp_path / "stoppers")
-    path = tmp_path / "stopping/provenance.json"
-    origin = {"device": {"slug": "toy", "cpu": "toy", "gpus": [], "bfloat16_flags": []}, "threads": 1, "commit": None}
-    origin |= {"date": "today", "models": {"target": {"dtype": "float32"}}}
-    path.write_text(json.dumps(json.loads(path.read_text()) | origin))
-    results = read_stopping(tmp_path / "stopping", tmp_path / "stoppers")
-    write_report(tmp_path / "out", "p", StoppingReport(results, replicates=50, seed=0))
+    write_measured(tmp_path / "measured", decodes(noise=0.0))
+    write_records(tmp_path / "stoppers", tmp_path / "guessers")
+    records = read_records(tmp_path / "stoppers", STOPPERS)
+    report = StoppingReport(read_measured(tmp_path / "measured"), records, replicates=50, seed=0)
+    write_report(tmp_path / "out", "p", report)
     text = (tmp_path / "out/stopping.md").read_text()
-    assert "| chain-4 | 0.97 | 2.95 | 2.0 | 1.80 (1.80–1.80) | -10.0% (-10.0% to -10.0%) |" in text
+    assert "| chain-1 | 0.50 | 1.97 | 2.0 | 1.30x (1.30–1.30) | −19 % (−19…−19) |" in text
     assert "| fork-4.2 early_stop-1 |" in text and "## T=1" in text
     arms_written = json.loads((tmp_path / "out/stopping.json").read_text())["settings"][0]["arms"]
-    assert {arm["arm"] for arm in arms_written} >= {"chain-2", "chain-4", "fork-4.2"}
+    assert {arm["arm"] for arm in arms_written} >= {"chain-1", "chain-3", "fork-4.2"}
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ from tests.pipelines.hand_made_branches import (
     TIMELINES_BY_ARM,
     beside_round,
     turns_round,
-    write_branch_benchmark,
+    write_branches,
 )
 
 
 @pytest.fixture(scope="module")
 def timelines(tmp_path_factory):
     folder = tmp_path_factory.mktemp("timelines")
-    write_branch_benchmark(folder)
+    write_branches(folder)
     return read_timelines(folder)
 
 

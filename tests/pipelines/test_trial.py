@@ -1,131 +1,180 @@
-"""A bundle on trial: what is timed beside it, over which static chain, and what keeps it from being tried."""
+"""A bundle on trial: what is timed beside it and on which prompts, what a look adds, and what keeps a bundle from being tried."""
 
 import json
 import re
 import shutil
 import warnings
 
-import pandas as pd
 import pytest
 import yaml
 
 from pipelines import trial as trial_stage
+from pipelines.evidence.allocation import allocated, turns_of
 from pipelines.measuring.arms import Run
 from pipelines.measuring.measurement_log import MeasurementLog
+from pipelines.measuring.names import PROVENANCE
+from pipelines.measuring.tables import read_decodes, write_decodes
+from pipelines.outputs import write_json
 from pipelines.promote import read_evidence
-from pipelines.promotion import trial
-from pipelines.promotion.gate import Bounds, judge
-from pipelines.promotion.names import BEST_STATIC, DECODING, VERDICT
+from pipelines.promotion import candidate, trial
+from pipelines.promotion.attempt import attempt
+from pipelines.promotion.bounds import Bounds
+from pipelines.promotion.calibration import Calibration, calibration_of
+from pipelines.promotion.names import CHALLENGER, CHAMPION, DECODES, VERDICT
+from pipelines.promotion.timing import BlockTiming
+from pipelines.prompt_table import FILE, Prompt, write_prompts
 from predictors.bundle import bundle_hash
+from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 from tests.bundles import auto_bundle, random_bundle, routed_bundle, selector_bundle, settings_bundle, stop_bundle
+from tests.pipelines.hand_made_decodes import decodes
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
+
+RATES = {"autoregressive": 5.0, "chain-2": 9.0, "chain-4": 10.0, "champion": 11.0, "challenger": 12.0}
 
 
 @pytest.fixture(scope="module")
 def tried(tmp_path_factory):
-    """A trial of one random controller beside another on a toy pair."""
+    """Two random controllers of a toy pair."""
     folder = tmp_path_factory.mktemp("trial")
     toy_bench(folder, "unused", {})
     pair = ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
     bundles = {
         who: random_bundle(folder / who, pair, seed=seed, temperatures=temperatures, change=measured)
-        for who, seed, temperatures in ((trial.CHALLENGER, 0, (0.0,)), (trial.CHAMPION, 1, (0.0, 1.0)))
+        for who, seed, temperatures in ((CHALLENGER, 0, (0.0,)), (CHAMPION, 1, (0.0, 1.0)))
     }
-    config = trial.TrialConfig(
-        validation_prompts=2,
-        test_prompts=4,
-        gammas=(1, 2),
-        sampling=trial.settings_of(*bundles.values()),
-        max_new_tokens=10,
-        repeats=1,
-        threads=1,
-    )
-    prompts = {split: toy_prompts(4, split) for split in ("validation", "test")}
-    study = trial.TrialStudy(pair, config, bundles, prompts, MeasurementLog(folder / "log.jsonl", "f"))
-    return pair, bundles, config, pd.DataFrame(study.run())
+    return pair, bundles
 
 
 def measured(card):
     card["measured_quality"] = {"metrics": {"ece": 0.02}}
 
 
-def test_a_trial_is_evidence(tried):
-    pair, bundles, config, rows = tried
-    greedy = trial.exact(pair, bundles["challenger"], [[1, 2, 3], [4, 5]], 8)
-    assert greedy == {"greedy text 1, float32": True, "greedy text 2, float32": True}
-    champion = bundle_hash(bundles["champion"])
-    validation, test = (rows[rows["split"] == split] for split in ("validation", "test"))
-    chosen, fastest = ({one: fastest_chain(part, one) for one in ("T=0", "T=1")} for part in (validation, test))
-    for over in (None, champion):
-        made = trial.evidence_of(
-            "p", "hrad", bundles["challenger"], over, rows, greedy, ["t"], config, {"device": "toy"}
-        )
-        assert made.baseline == (over or BEST_STATIC) and made.calibration_error == 0.02
-        assert set(made.slices) == {
-            f"{setting}{name}" for setting in ("T=0", "T=1") for name in ("", " code", " prose")
-        }
-        assert len(made.documents) == 2 and made.origin["static"]["chosen"] == chosen
-        base = dict.fromkeys(chosen, "champion") if over else chosen
-        assert made.gain["value"] == pytest.approx(gain_over(test, base))
-        assert made.hindsight["value"] == pytest.approx(gain_over(test, fastest))
-        assert made.slices["T=1"]["value"] == pytest.approx(gain_over(test, {"T=1": base["T=1"]}))
-        prose = gain_over(test[test["slice"] == "prose"], {"T=0": base["T=0"]})
-        assert made.slices["T=0 prose"]["value"] == pytest.approx(prose)
-        verdict = judge(made, Bounds(min_documents=2, slice_margin=9))
-        sure = made.gain["low"] > 0 and (over is not None or made.hindsight["value"] >= 0)
-        assert [check.name for check in verdict.checks if not check.passed] == ([] if sure else ["gain"])
+def test_arms_take_turns_in_blocks_and_finished_blocks_are_kept(tried, tmp_path):
+    pair, bundles = tried
+    settings = candidate.settings_of(*bundles.values())
+    config = trial.TrialConfig(gammas=(1, 2))
+    arms = trial.decoders_of(pair, config, bundles)
+    assert set(arms) == {"autoregressive", "chain-1", "chain-2", "challenger", "champion"}
+    prompts = toy_prompts(3)
+    log = MeasurementLog(tmp_path / "log.jsonl", "f")
+    timing = BlockTiming(settings, 6, log, repeats=2)
+    rows, rounds = timing(arms, prompts)
+    blocks = {row["block"] for row in rows}
+    assert len(blocks) == 3 * 2 * 2 and len(rows) == len(blocks) * 5 and not timing.capped
+    assert {one["block"] for one in rounds} == blocks
+    for block in blocks:
+        inside = [row for row in rows if row["block"] == block]
+        assert sorted(row["order"] for row in inside) == list(range(5)) and len({row["seed"] for row in inside}) == 1
+    assert len({tuple(row["arm"] for row in rows if row["block"] == block) for block in blocks}) > 1, "fresh orders"
+    greedy = {(row["prompt"], row["arm"]): row["tokens"] for row in rows if row["temperature"] == 0}
+    assert all(greedy[prompt, arm] == greedy[prompt, "autoregressive"] for prompt, arm in greedy)
+    assert {row["family"] for row in rows} == {"plain", "chain", "challenger", "champion"}
+    again, _ = BlockTiming(settings, 6, log, repeats=2)({}, prompts)
+    assert again == rows, "all blocks are in the log"
+    capped = BlockTiming(settings, 6, MeasurementLog(tmp_path / "other.jsonl", "f"), max_minutes=0.0)
+    assert len({row["prompt"] for row in capped(arms, prompts)[0]}) == 1 and capped.capped
 
 
-def fastest_chain(rows, setting):
-    sums = (
-        rows[(rows["family"] == "chain") & (rows["setting"] == setting)].groupby("drafter")[["tokens", "seconds"]].sum()
+def look(number=1, documents_left=30):
+    return trial.Look(number, tuple(toy_prompts(4)), documents_left)
+
+
+def evidence_of(bundle, champion=None, rates=RATES, **options):
+    rows = decodes(lambda arm, *where: rates[arm])
+    bounds = Bounds(slice_documents=2, min_documents=2)
+    return trial.evidence_of(
+        ("p", "hrad", bundle), rows, look(), bounds, {"one": True}, ["t"], {"device": "toy"}, champion, **options
     )
-    return (sums["tokens"] / sums["seconds"]).idxmax()
 
 
-def gain_over(rows, base):
-    """Of the challenger, over the arm that ``base`` names for every setting."""
-    arms = [rows[(rows["setting"] == setting) & (rows["drafter"] == name)] for setting, name in base.items()]
-    arms = [pd.concat(arms), rows[rows["setting"].isin(list(base)) & (rows["drafter"] == "challenger")]]
-    slow, fast = (arm["tokens"].sum() / arm["seconds"].sum() for arm in arms)
-    return fast / slow - 1
+def test_a_trial_is_evidence(tried):
+    _, bundles = tried
+    made = evidence_of(bundles[CHALLENGER])
+    assert made.champion is None and made.reference == "chain-4" and made.calibration_error == 0.02
+    assert set(made.gains) == {"autoregressive", "chain-2", "chain-4"} and made.documents == tuple("abcde")
+    assert made.gains["chain-4"].gain == pytest.approx(0.2) and (made.look, made.documents_left) == (1, 30)
+    assert made.bundle_sha256 == bundle_hash(bundles[CHALLENGER]) and made.origin["device"] == "toy"
+    champion = bundle_hash(bundles[CHAMPION])
+    beside = evidence_of(bundles[CHALLENGER], champion)
+    assert (beside.champion, beside.reference) == (champion, "champion")
+    assert beside.gains["champion"].gain == pytest.approx(12 / 11 - 1)
 
 
-def test_the_static_chain_is_chosen_on_validation_prompts_and_judged_in_hindsight_too(tried):
-    """Chain-1 is the fastest on validation prompts and chain-2 on test prompts, at temperature 1 alone."""
-    _, bundles, config, rows = tried
-    rates = {("validation", "chain-1"): 60, ("test", "chain-2"): 60, ("test", "challenger"): 55}
-    told = rows[rows["setting"] == "T=1"].assign(tokens=50, seconds=1.0)
-    told["tokens"] = [rates.get(place, 50) for place in zip(told["split"], told["drafter"], strict=True)]
-    made = trial.evidence_of("p", "hrad", bundles["challenger"], None, told, {"one": True}, ["t"], config, {})
-    assert made.gain["value"] == made.slices["T=1"]["value"] == pytest.approx(55 / 50 - 1)
-    assert made.hindsight["value"] == pytest.approx(55 / 60 - 1) and made.origin["static"]["chosen"] == {
-        "T=1": "chain-1"
-    }
-    assert [check.name for check in judge(made, Bounds(min_documents=2)).checks if not check.passed] == ["gain"]
+def own_documents(count, split):
+    """Prompts of alternating slices, each of its own document."""
+    return [
+        Prompt(**(vars(prompt) | {"document": f"{split}-document-{place}"}))
+        for place, prompt in enumerate(toy_prompts(count, split))
+    ]
+
+
+def test_every_look_opens_new_documents(tmp_path):
+    """The reserve's first two documents are test documents, too: they are nothing new."""
+    reserve = own_documents(8, "reserve")
+    reserve[:2] = [Prompt(**(vars(one) | {"document": f"test-document-{n}"})) for n, one in enumerate(reserve[:2])]
+    write_prompts(tmp_path / FILE, [*own_documents(4, "test"), *reserve])
+    config = trial.TrialConfig(test_prompts=4, reserve_prompts=3)
+    looks = [trial.Look.of(number, tmp_path, config) for number in (1, 2, 3, 4)]
+    assert [len(one.prompts) for one in looks] == [4, 7, 10, 12] and [one.documents_left for one in looks] == [
+        6,
+        5,
+        2,
+        0,
+    ]
+    assert looks[2].prompts[:7] == looks[1].prompts and len(looks[0].documents) == 4
+    with pytest.raises(
+        ValueError, match="look 5 finds no new document among 8 prompts of the reserve: documents exhausted"
+    ):
+        trial.Look.of(5, tmp_path, config)
+    with pytest.raises(ValueError, match="look 2 finds no new document"):
+        trial.Look.of(2, tmp_path, trial.TrialConfig(test_prompts=4, reserve_prompts=2))
+    write_prompts(tmp_path / FILE, reserve)
+    with pytest.raises(ValueError, match="no test prompts"):
+        trial.Look.of(1, tmp_path, config)
+
+
+def test_slices_are_timed_in_proportion_to_their_documents():
+    """87, 21 and 11 documents: of 60 prompts 44, 11 and 5; or 8 of the smallest. Every slice keeps its own order."""
+    mix = {"code": 87.0, "prose": 21.0, "tables": 11.0}
+    prompts = [
+        Prompt(f"{name}{n}", f"{name}{n}", "", name, "test", "", []) for n in range(80) for name in (*mix, "edit")
+    ]
+
+    def counted(least, count=60):
+        made = allocated(prompts, mix, count, least)
+        for name in mix:
+            own = [prompt.id for prompt in made if prompt.slice == name]
+            assert own == [f"{name}{n}" for n in range(len(own))]
+        return [sum(prompt.slice == name for prompt in made) for name in mix]
+
+    assert counted(0) == [44, 11, 5] and counted(8) == [42, 10, 8]
+    assert allocated(prompts, mix, 60)[:30] == allocated(prompts, mix, 30), "looks are nested"
+    assert len(allocated(prompts, mix, 999)) == 240, "no more than there are, and no edits"
+    assert (
+        turns_of({"code": 1, "prose": 5}, mix, 4) == ["code", "prose", "prose", "prose"] and turns_of({}, mix, 0) == []
+    )
 
 
 def test_settings_are_those_of_challenger_and_champion_with_their_filters(tried, tmp_path):
-    pair, bundles, config, rows = tried
-    assert [made.name for made in config.settings] == ["T=0", "T=1"] == sorted(rows["setting"].unique())
+    pair, bundles = tried
 
     def filtered(card):
         card["contract"]["serving_range"]["settings"] = [[0.0, 0.0, 1.0], [1.0, 20.0, 0.9]]
 
     other = random_bundle(tmp_path / "other", pair, change=filtered)
-    settings = trial.settings_of(bundles["champion"], other)
+    settings = candidate.settings_of(bundles[CHAMPION], other)
     assert [made.name for made in settings] == ["T=0", "T=1", "T=1, top-k 20, top-p 0.9"]
-    assert trial.TrialConfig(sampling=settings).settings == list(settings)
+    assert settings[0] == SamplingSettings(0.0)
 
 
 def test_auto_is_calibrated_as_badly_as_the_worst_of_its_bundles(tried, tmp_path):
-    pair, bundles, _, _ = tried
+    pair, bundles = tried
     settings = {"method": "autoregressive"}
     whole = routed_bundle(tmp_path / "auto", pair, bundles["challenger"], settings)
-    assert trial.calibration_of(whole) == trial.calibration_of(bundles["challenger"]) == trial.Calibration(0.02)
+    assert calibration_of(whole) == calibration_of(bundles["challenger"]) == Calibration(0.02)
     alone = auto_bundle(tmp_path / "alone", pair, [{"settings": {"temperature": 0.0}, "decoder": settings}])
-    assert trial.calibration_of(alone) == trial.Calibration(None, "no model to calibrate")
+    assert calibration_of(alone) == Calibration(None, "no model to calibrate")
 
 
 def unmeasured(card):
@@ -133,25 +182,25 @@ def unmeasured(card):
 
 
 def test_a_model_of_unknown_calibration_is_not_exempt(tried, tmp_path):
-    pair, bundles, _, _ = tried
+    pair, bundles = tried
     for name, change in (("hrad", unmeasured), ("other", None)):
-        assert trial.calibration_of(random_bundle(tmp_path / name, pair, change=change)) == trial.Calibration(None)
-    assert trial.calibration_of(stop_bundle(tmp_path / "stop", pair, change=unmeasured)) == trial.Calibration(None)
+        assert calibration_of(random_bundle(tmp_path / name, pair, change=change)) == Calibration(None)
+    assert calibration_of(stop_bundle(tmp_path / "stop", pair, change=unmeasured)) == Calibration(None)
     selector = selector_bundle(tmp_path / "selector", pair)
-    assert "forecasts no probabilities" in trial.calibration_of(selector).exemption
+    assert "forecasts no probabilities" in calibration_of(selector).exemption
 
     def routed(place, *names):
         return auto_bundle(tmp_path / place, pair, [{"settings": {}, "bundle": name} for name in names])
 
     for place, names, wanted in (
-        ("a", ("hrad", "good"), trial.Calibration(None)),
-        ("b", ("selector", "good"), trial.Calibration(0.02)),
-        ("c", ("selector",), trial.calibration_of(selector)),
+        ("a", ("hrad", "good"), Calibration(None)),
+        ("b", ("selector", "good"), Calibration(0.02)),
+        ("c", ("selector",), calibration_of(selector)),
     ):
         whole = routed(place, *names)
         for name in names:
             shutil.copytree(bundles["challenger"] if name == "good" else tmp_path / name, whole / name)
-        assert trial.calibration_of(whole) == wanted
+        assert calibration_of(whole) == wanted
 
 
 def test_what_the_pair_was_trained_on_is_known_too():
@@ -163,34 +212,84 @@ def test_what_the_pair_was_trained_on_is_known_too():
     assert trial.learned_documents(validation, test, {"source": "models"}) == {"validation-document-0"}
 
 
+def bench(folder, **section):
+    """The arguments of a trial of tiny models: four test documents of two slices, and four of the reserve."""
+    args = toy_bench(folder, "trial", {})
+    short = {"gammas": [1, 2], "test_prompts": 4, "reserve_prompts": 2, "max_new_tokens": 6, "exactness_prompts": 1}
+    gate = {"slice_documents": 2, "min_documents": 2}
+    sections = {"trial": {**short, "threads": 1, **section}, "promotion": gate}
+    args.params.write_text(yaml.safe_dump({"pairs": {"p": sections}}))
+    prompts = [prompt for split in ("validation", "test", "reserve") for prompt in own_documents(4, split)]
+    write_prompts(args.prompts / FILE, prompts)
+    return args, ModelPair.load(target=str(args.pair_folder / "target"), draft=str(args.pair_folder / "draft"))
+
+
+def quietly(call, *arguments):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return call(*arguments)
+
+
 def test_a_trial_beside_a_champion_is_at_the_settings_of_both(tmp_path):
-    section = {
-        "validation_prompts": 1,
-        "test_prompts": 2,
-        "gammas": [1],
-        "max_new_tokens": 4,
-        "repeats": 1,
-        "threads": 1,
-    }
-    args = toy_bench(tmp_path, "trial", {**section, "exactness_prompts": 1, "bootstrap_replicates": 20})
-    pair = ModelPair.load(target=str(args.pair_folder / "target"), draft=str(args.pair_folder / "draft"))
+    args, pair = bench(tmp_path, gammas=[1])
 
     def filtered(card):
         card["contract"]["serving_range"]["settings"] = [[0.6, 20.0, 0.9]]
 
     bundles = {
-        trial.CHALLENGER: random_bundle(tmp_path / "new", pair, temperatures=(0.0,)),
-        trial.CHAMPION: random_bundle(tmp_path / "old", pair, seed=1, change=filtered),
+        CHALLENGER: random_bundle(tmp_path / "new", pair, temperatures=(0.0,)),
+        CHAMPION: random_bundle(tmp_path / "old", pair, seed=1, change=filtered),
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        evidence = trial_stage.tried(args, "hrad", bundles)
-    assert evidence.baseline == bundle_hash(bundles[trial.CHAMPION])
-    assert "source/a.py" in evidence.trained_documents
-    assert {"T=0", "T=0.6, top-k 20, top-p 0.9", "T=0.6, top-k 20, top-p 0.9 prose"} <= set(evidence.slices)
-    bundles[trial.CHAMPION] = settings_bundle(tmp_path / "lossy", pair, LOSSY)
+    evidence = quietly(attempt, args, "hrad", bundles)
+    assert evidence.champion == bundle_hash(bundles[CHAMPION]) and evidence.reference == CHAMPION
+    assert "source/a.py" in evidence.trained_documents and evidence.documents_left == 4
+    assert set(evidence.settings) == {"T=0", "T=0.6, top-k 20, top-p 0.9"} and set(evidence.slices) == {"code", "prose"}
+    assert set(evidence.gains) == {"autoregressive", "chain-1", "champion"}
+    bundles[CHAMPION] = settings_bundle(tmp_path / "lossy", pair, LOSSY)
     with pytest.raises(ValueError, match=r"the champion cannot be timed \(.*is lossy.*Roll it back first"):
-        trial_stage.tried(args, "hrad", bundles)
+        attempt(args, "hrad", bundles)
+
+
+def test_looks_accumulate(tmp_path):
+    """The second look times new prompts only; after a change of parameters nothing earlier counts."""
+    args, pair = bench(tmp_path)
+    bundles = {CHALLENGER: random_bundle(tmp_path / "new", pair, temperatures=(0.0,))}
+    seconds = []
+    for number in (1, 2):
+        evidence = quietly(attempt, args, "hrad", bundles, number)
+        rows = read_decodes(args.output / "toy-1c" / DECODES)
+        seconds.append({(row["block"], row["arm"]): row["seconds"] for row in rows})
+    assert (evidence.look, evidence.documents_left, len(evidence.documents)) == (2, 2, 6)
+    first, both = seconds
+    assert len(first) == 4 * 4 and len(both) == 6 * 4 and first.items() <= both.items()
+    parameters = yaml.safe_load(args.params.read_text())
+    parameters["pairs"]["p"]["trial"]["seed"] = 1
+    args.params.write_text(yaml.safe_dump(parameters))
+    quietly(attempt, args, "hrad", bundles, 2)
+    rows = read_decodes(args.output / "toy-1c" / DECODES)
+    assert len(rows) == 6 * 4 and not any(row["seconds"] in both.values() for row in rows)
+
+
+def test_a_bundle_that_the_measured_table_has_is_not_timed_again(tmp_path, monkeypatch):
+    """At the settings that it was captured at, T=0; the same name with other content is timed."""
+    args, pair = bench(tmp_path)
+    bundle = random_bundle(tmp_path / "hrad", pair, temperatures=(0.0,))
+    rows = [
+        row | {"arm": "hrad", "output": [1]} if row["arm"] == "challenger" else row | {"output": [1]}
+        for row in decodes(
+            lambda arm, slice_name, document, temperature: RATES.get(arm, 12.0) - (temperature > 0) * 4.9
+        )
+    ]
+    args.measured = tmp_path / "measured"
+    write_decodes(args.measured / "toy-1c" / DECODES, rows)
+    write_json(args.measured / "toy-1c" / PROVENANCE, {"hrad_bundle_sha256": bundle_hash(bundle)})
+    with monkeypatch.context() as patched:
+        patched.setattr("pipelines.promotion.attempt.BlockTiming", None)
+        evidence = quietly(attempt, args, "hrad", {CHALLENGER: bundle})
+    assert evidence.gains["chain-4"].gain == pytest.approx(0.2, abs=0.001) and evidence.documents == tuple("abcde")
+    assert set(evidence.settings) == {"T=0"}
+    write_json(args.measured / "toy-1c" / PROVENANCE, {"hrad_bundle_sha256": "another"})
+    assert set(quietly(attempt, args, "hrad", {CHALLENGER: bundle}).gains) == {"autoregressive", "chain-1", "chain-2"}
 
 
 LOSSY = {"method": "speculative", "verifier": "hsd_as_published", "lossy": True}
@@ -207,61 +306,59 @@ OVERLAP_AUTO = {"method": "branch_parallel", "overlap": "auto"}
     ],
 )
 def test_what_is_lossy_or_on_a_virtual_clock_is_not_tried(tried, tmp_path, monkeypatch, decoder, problem):
-    pair, bundles, _, _ = tried
+    pair, bundles = tried
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0}, raising=False)
     alone = settings_bundle(tmp_path / "alone", pair, decoder)
-    assert re.search("its decoder " + problem, trial.problem_of(alone, pair))
+    assert re.search("its decoder " + problem, candidate.problem_of(alone, pair))
     routed = routed_bundle(tmp_path / "auto", pair, bundles["challenger"], decoder)
-    assert re.search(r"route 2 \(T=1\) " + problem, trial.problem_of(routed, pair))
-    assert trial.problem_of(bundles["challenger"], pair) is None
+    assert re.search(r"route 2 \(T=1\) " + problem, candidate.problem_of(routed, pair))
+    assert candidate.problem_of(bundles["challenger"], pair) is None
 
 
 def test_every_route_must_be_exact(tried, tmp_path, monkeypatch):
     """The greedy route is right; the route for temperature 1 says something else."""
-    pair, bundles, _, _ = tried
+    pair, bundles = tried
     routed = routed_bundle(tmp_path / "auto", pair, bundles["challenger"], {"method": "autoregressive"})
-    assert trial.exact(pair, routed, [[1, 2, 3]], 8) == {
+    assert candidate.exact(pair, routed, [[1, 2, 3]], 8) == {
         "route 1 (T=0), greedy text 1, float32": True,
         "route 2 (T=1), greedy text 1, float32": True,
     }
-    arm_of = trial.decoder_arm
+    arm_of = candidate.decoder_arm
 
     def broken(decoder, budget):
         right = arm_of(decoder, budget)
         learned = decoder.controller.kind == "hrad"
         return right if learned else lambda prompt, settings, seed: Run([0, 1, 2], None)
 
-    monkeypatch.setattr(trial, "decoder_arm", broken)
-    assert not trial.exact(pair, routed, [[1, 2, 3]], 8)["route 2 (T=1), greedy text 1, float32"]
+    monkeypatch.setattr(candidate, "decoder_arm", broken)
+    assert not candidate.exact(pair, routed, [[1, 2, 3]], 8)["route 2 (T=1), greedy text 1, float32"]
 
 
 def test_the_stage_leaves_evidence_that_promote_reads(tmp_path):
-    section = {"validation_prompts": 2, "test_prompts": 4, "gammas": [1, 2], "max_new_tokens": 8, "repeats": 1}
-    args = toy_bench(tmp_path, "trial", {**section, "exactness_prompts": 1, "threads": 1, "bootstrap_replicates": 50})
+    args, pair = bench(tmp_path)
     parameters = yaml.safe_load(args.params.read_text())
-    parameters["pairs"]["p"]["promotion"] = {"margin": 9.0, "slice_margin": 9.0, "min_documents": 2}
+    parameters["pairs"]["p"]["promotion"] |= {"margin": 9.0, "promised": 10.0, "guardrail": 9.0}
     args.params.write_text(yaml.safe_dump(parameters))
-    pair = ModelPair.load(target=str(args.pair_folder / "target"), draft=str(args.pair_folder / "draft"))
     args.bundle = random_bundle(tmp_path / "hrad", pair, temperatures=(0.0,), change=measured)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trial_stage.run(args)
+    quietly(trial_stage.run, args)
     record = json.loads((args.output / "toy-1c" / VERDICT).read_text())
-    assert [check["name"] for check in record["checks"] if not check["passed"]] == ["gain"]
+    failed = {check["name"] for check in record["checks"] if not check["passed"]}
+    assert record["verdict"] != "passed" and failed == {f"gain over {name}" for name in record["evidence"]["gains"]}
     evidence = read_evidence(args.output / "toy-1c" / VERDICT)
-    assert (evidence.predictor, evidence.bundle_sha256) == ("hrad", bundle_hash(args.bundle))
-    timed = pd.read_parquet(args.output / "toy-1c" / DECODING)
-    assert set(timed["drafter"]) == {"challenger", "chain-1", "chain-2", "autoregressive"}
+    assert (evidence.predictor, evidence.bundle_sha256, evidence.look) == ("hrad", bundle_hash(args.bundle), 1)
+    timed = read_decodes(args.output / "toy-1c" / DECODES)
+    assert {row["arm"] for row in timed} == {"challenger", "chain-1", "chain-2", "autoregressive"}
 
 
 def test_a_decoder_of_other_text_is_not_exact(tried, monkeypatch):
-    pair, bundles, _, _ = tried
+    pair, bundles = tried
     wrong = lambda decoder, budget: lambda prompt, settings, seed: Run([0, 1, 2], None)  # noqa: E731
-    monkeypatch.setattr(trial, "decoder_arm", wrong)
-    assert trial.exact(pair, bundles["challenger"], [[1, 2, 3]], 8) == {"greedy text 1, float32": False}
+    monkeypatch.setattr(candidate, "decoder_arm", wrong)
+    assert candidate.exact(pair, bundles["challenger"], [[1, 2, 3]], 8) == {"greedy text 1, float32": False}
 
 
 def test_bad_parameters_are_named():
-    for name, value in (("gammas", ()), ("exactness_prompts", 0), ("bootstrap_replicates", 0)):
+    wrong = {"gammas": (), "exactness_prompts": 0, "test_prompts": 0, "reserve_prompts": 0, "max_new_tokens": 1}
+    for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             trial.TrialConfig(**{name: value})

@@ -1,39 +1,36 @@
-"""Tuning: candidates by replay, successive halving by the clock, and a bundle that decodes as its winners do."""
+"""Tuning: candidates by replay, the best of them by the clock as well, and a bundle that decodes as its winners do."""
 
 import json
 import warnings
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import yaml
 
-from pipelines import tune
-from pipelines.measuring.arms import Run
-from pipelines.measuring.blocks import Blocks
-from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.names import PLAIN
+from pipelines import measure, tune
+from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE
 from pipelines.measuring.replay.names import POLICIES
-from pipelines.measuring.tuning import halving as halving_module
+from pipelines.measuring.tables import read_decodes, read_rounds
+from pipelines.measuring.tuning import study as study_module
 from pipelines.measuring.tuning.candidates import candidates, shortlist
-from pipelines.measuring.tuning.halving import Halving
-from pipelines.measuring.tuning.names import CHOICES, DECODING
+from pipelines.measuring.tuning.names import CHOICES
 from pipelines.measuring.tuning.study import TuneConfig
 from pipelines.outputs import write_json
 from pipelines.reference import OLD
 from predictors.bundle import bundle_hash, read_bundle
-from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import random_bundle
 from tests.pipelines.hand_made_replay import write_replay
-from tests.pipelines.toy_bench import toy_bench, toy_prompts
-
-GREEDY = SamplingSettings(0.0)
+from tests.pipelines.toy_bench import toy_bench
 
 
 def chain(gamma):
     return {"decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}}}
 
 
+CHAINS = (("chain-1", 1), ("chain-3", 3))
+PLAIN_ARM = {"name": PLAIN, "family": "plain", "always": True, "decoder": {"method": PLAIN}}
 SERVED = {"chain-1": chain(1), "chain-3": chain(3), "entropy": chain(2), "hrad": {"bundle": "hrad"}}
 
 
@@ -55,7 +52,9 @@ def test_candidates_are_ranked_by_what_was_replayed(replayed):
     found = candidates(*(replayed / name for name in ("replay", "guessers", "selectors")), "T=0")
     assert [one.name for one in found] == ["entropy", "lookahead", "chain-3", "chain-1", PLAIN]
     assert found[0].predicted == pytest.approx(168 * 6 / 9) and found[1].served == {"bundle": "lookahead"}
-    assert [one.name for one in shortlist(found, 2)] == ["entropy", "lookahead", "chain-3", "chain-1", PLAIN]
+    assert [one.name for one in shortlist(found, 1, ())] == ["entropy", "chain-3", "chain-1", PLAIN]
+    assert [one.name for one in shortlist(found, 1, {"lookahead"})] == [one.name for one in found]
+    assert [one.complexity for one in found] == [2, 3, 1, 1, 0]
     assert [one.name for one in found if one.static] == ["chain-3", "chain-1"]
 
 
@@ -104,69 +103,27 @@ def test_what_was_not_replayed_is_refused(replayed, tmp_path):
 
 
 @pytest.fixture
-def clockwork(monkeypatch, tmp_path):
-    """Arms of known speed; gives the halving of them and what was decoded."""
-    decoded = []
-
-    def halving(rates, **options):
-        def arm(name):
-            def decode(prompt, settings, seed):
-                decoded.append(name)
-                return Run([0] * 10, None)
-
-            return decode
-
-        arms = {(name, name): arm(name) for name in rates}
-        names = {id(decode): name for (name, _), decode in arms.items()}
-
-        def timed(one, prompt, settings, seed):
-            return one(prompt, settings, seed), 10 / rates[names[id(one)]]
-
-        monkeypatch.setattr("pipelines.measuring.verifiers.timing.timed", timed)
-        return Halving(arms, {}, ("slow", "slowest"), GREEDY, 0, **options)
-
-    def blocks(minutes=None):
-        from tqdm import tqdm
-
-        return Blocks(MeasurementLog(tmp_path / "log.jsonl", "f"), tqdm(disable=True), minutes)
-
-    return halving, blocks, decoded
-
-
-def test_the_slower_half_goes_and_the_baseline_stays(clockwork):
-    halving, blocks, decoded = clockwork
-    rates = {"slow": 1.0, "slowest": 0.5, "a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0}
-    made = halving(rates, first=2)
-    assert made.run(toy_prompts(14), blocks(), "validation") == "a"
-    assert [(turn.prompts, set(turn.ranking)) for turn in made.turns] == [
-        (2, set(rates)),
-        (4, {"a", "b", "c", "slow", "slowest"}),
-        (8, {"a", "b", "slow", "slowest"}),
-    ]
-    assert decoded.count("a") == 14 == decoded.count("slow") and decoded.count("c") == 6 and decoded.count("d") == 2
-
-
-def test_it_ends_when_time_is_up(clockwork):
-    halving, blocks, decoded = clockwork
-    made = halving({"slow": 1.0, "slowest": 0.5, "a": 5.0}, first=2)
-    assert made.run(toy_prompts(8), blocks(minutes=0.0), "validation") == "a"
-    assert decoded.count("a") == 1 and len(made.turns) == 1
-
-
-def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch, capsys):
+def stage(replayed, tmp_path, monkeypatch):
+    """The stage's arguments, on tiny models: bundle hrad is a candidate, and is chosen wherever it can be."""
     args = toy_bench(tmp_path, "unused", {})
-    section = {
+    section = {"temperatures": [0.0], "candidates": 3, "validation_prompts": 3, "test_prompts": 4, "threads": 1}
+    arms = [{"name": name, "family": "chain", "always": True, "choose": True, **chain(gamma)} for name, gamma in CHAINS]
+    arms += [PLAIN_ARM, {"name": "hrad", "family": "learned", "bundle": "hrad"}]
+    measuring = {
+        "arms": arms,
         "temperatures": [0.0],
-        "candidates": 3,
-        "first": 1,
-        "validation_prompts": 3,
-        "test_prompts": 2,
+        "validation_prompts": 4,
+        "test_prompts": 4,
         "threads": 1,
+        "led": False,
     }
-    section |= {"max_new_tokens": 8}
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"tune": section}}}))
-    pair = ModelPair.load(target=str(tmp_path / "pair" / "target"), draft=str(tmp_path / "pair" / "draft"))
-    random_bundle(tmp_path / "bundles" / "hrad", pair)
+    measuring |= {"max_new_tokens": 8, "loop_prompts": 0, "exactness_prompts": 0, "timelines": False}
+    sections = {"tune": section | {"max_new_tokens": 8}, "measure": measuring}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": sections}}))
+    args.pair_of_models = ModelPair.load(
+        target=str(tmp_path / "pair" / "target"), draft=str(tmp_path / "pair" / "draft")
+    )
+    random_bundle(tmp_path / "bundles" / "hrad", args.pair_of_models)
     table = pd.read_parquet(tmp_path / "replay" / "replay.parquet")
     table.loc[table["drafter"] == "entropy", "drafter"] = "hrad"
     table.to_parquet(tmp_path / "replay" / "replay.parquet")
@@ -174,32 +131,64 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch, c
     (tmp_path / "replay").mkdir()
     (tmp_path / "toy-1c").rename(tmp_path / "replay" / "toy-1c")
     (tmp_path / "guessers" / "lookahead.json").unlink()
+    known = {"hrad": bundle_hash(tmp_path / "bundles" / "hrad")}
+    write_json(
+        tmp_path / "replay" / "toy-1c" / "provenance.json", {"bundles_sha256": known, "noise": "toy-1c was noisy"}
+    )
     args.data, args.bundles, args.bundle = tmp_path, tmp_path / "bundles", tmp_path / "bundles" / "auto"
     args.replay, args.guessers, args.output = tmp_path / "replay", tmp_path / "guessers", tmp_path / "tuning"
     args.selectors, args.positions = tmp_path / "selectors", tmp_path / "positions"
+    args.measured = tmp_path / "measured"
     monkeypatch.setattr(
-        halving_module.Halving, "ranking", lambda self, names: sorted(names, key=lambda name: name != "hrad")
+        study_module, "fastest", lambda some, *_: next((one for one in some if one.name == "hrad"), some[0])
     )
-    provenance = tmp_path / "replay" / "toy-1c" / "provenance.json"
-    write_json(provenance, {"bundles_sha256": {"hrad": "another"}})
-    with pytest.raises(ValueError, match="hrad: other content than was replayed"):
-        tune.run(args)
-    known = {"hrad": bundle_hash(tmp_path / "bundles" / "hrad")}
-    write_json(provenance, {"bundles_sha256": known, "noise": "toy-1c was noisy"})
+    return args
+
+
+def run(args):
+    """Run the stage; its one choice and what it timed itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tune.run(args)
-    (choice,) = json.loads((tmp_path / "tuning" / "toy-1c" / CHOICES).read_text())
+    (choice,) = json.loads((args.output / "toy-1c" / CHOICES).read_text())
+    return choice, pd.DataFrame(read_decodes(args.output / "toy-1c" / DECODES_FILE))
+
+
+def test_bundles_that_changed_since_they_were_replayed_are_refused(stage):
+    write_json(stage.replay / "toy-1c" / "provenance.json", {"bundles_sha256": {"hrad": "another"}})
+    with pytest.raises(ValueError, match="hrad: other content than was replayed"):
+        tune.run(stage)
+
+
+def test_what_stage_measure_has_timed_is_not_timed_again(stage):
+    measuring = SimpleNamespace(**{**vars(stage), "output": stage.measured, "section": "measure"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        measure.run(measuring)
+    choice, timed = run(stage)
+    assert set(timed["arm"]) == {"hrad", choice["static"], PLAIN} and set(timed["split"]) == {"validation"}
+    considered = {one["name"]: one["speedup"] for one in choice["candidates"]}
+    assert [considered[name]["documents"] for name, _ in CHAINS] == [2, 2]
+    assert choice["winner"] == "hrad" and {one["prompts"] for one in choice["score"].values()} == {4}
+
+
+def test_the_bundle_decodes_as_its_winners_do(stage, capsys):
+    tmp_path = stage.data
+    choice, timed = run(stage)
     assert choice["winner"] == "hrad" and choice["static"] in ("chain-1", "chain-3")
     assert "warning: toy-1c was noisy" in capsys.readouterr().err
-    timed = pd.read_parquet(tmp_path / "tuning" / "toy-1c" / DECODING)
-    assert set(timed[timed["split"] == "test"]["drafter"]) == {"hrad", choice["static"], PLAIN}
+    assert (
+        set(timed[timed["split"] == "test"]["arm"]) == {"hrad", choice["static"], PLAIN} == {"hrad", *choice["score"]}
+    )
+    assert set(timed[timed["split"] == "validation"]["arm"]) == {"hrad", "chain-1", "chain-3", PLAIN}
+    assert all(one["prompts"] == 4 for one in choice["score"].values())
+    assert {row["arm"] for row in read_rounds(tmp_path / "tuning" / "toy-1c" / ROUNDS_FILE)} == set(timed["arm"])
     card = read_bundle(tmp_path / "bundles" / "auto").card
     assert card["routes"][0]["bundle"] == "hrad"
     assert card["serving"]["target"] == {"dtype": "float32", "forward": "compact", "config_hash": None}
     assert card["reference"] == {"settings": {}, "missing": f"T=0: {OLD}"}
     texts = [
-        load_decoder(tmp_path / "bundles" / folder, pair).generate(
+        load_decoder(tmp_path / "bundles" / folder, stage.pair_of_models).generate(
             [1, 2, 3], max_new_tokens=12, randomness=Randomness(0)
         )
         for folder in ("auto", "hrad")
@@ -209,6 +198,12 @@ def test_the_bundle_decodes_as_its_winners_do(replayed, tmp_path, monkeypatch, c
 
 
 def test_bad_parameters_are_named():
-    for name, value in (("candidates", 0), ("first", 0), ("test_prompts", 0), ("temperatures", ())):
+    for name, value in (
+        ("candidates", 0),
+        ("test_prompts", 0),
+        ("tie", -0.1),
+        ("replay_error", 0.0),
+        ("temperatures", ()),
+    ):
         with pytest.raises(ValueError, match=name):
             TuneConfig(**{name: value})

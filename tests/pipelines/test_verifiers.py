@@ -10,14 +10,11 @@ import yaml
 from pipelines import verifiers
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.verifiers.acceptance import acceptance_rows
-from pipelines.measuring.verifiers.names import ACCEPTANCE, BLOCK_EFFICIENCY, DECODING, ROOTS
-from pipelines.measuring.verifiers.roots import MatchedRoots, draw_trees, expected_rows
+from pipelines.measuring.verifiers.names import ACCEPTANCE, CHOICES, ROOTS
+from pipelines.measuring.verifiers.roots import MatchedRoots, decoder_of, draw_trees, expected_rows
 from pipelines.measuring.verifiers.shapes import shapes_of
 from pipelines.measuring.verifiers.study import AcceptanceConfig, VerifierConfig, VerifierStudy
-from pipelines.measuring.verifiers.timing import PLAIN_ARM, decoders_of
 from pipelines.parameters import load_parameters
-from pipelines.reporting.verifier_folder import read_comparison
-from pipelines.reporting.verifier_report import VerifierReport
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.verification import VERIFIERS
@@ -30,14 +27,10 @@ SAMPLING = SamplingSettings(temperature=1.0)
 CONFIG = VerifierConfig(
     drafters=(CHAIN, {"kind": "chain", "gamma": 2}, IID, DISTINCT),
     settings=(SAMPLING, SamplingSettings(temperature=1.0, top_p=0.9)),
-    timed_settings=(SAMPLING,),
     acceptance=AcceptanceConfig(k=2, depth=2, draws=2, lists=2),
     root_spacing=4,
     validation_prompts=1,
     test_prompts=2,
-    timed_validation_prompts=1,
-    timed_test_prompts=2,
-    max_new_tokens=6,
     threads=1,
 )
 
@@ -56,13 +49,9 @@ def a_root(pair, index=1):
     return list(MatchedRoots(pair, 4, 2, 4, seed=0).roots(toy_prompts(1, vocabulary=VOCABULARY)[0], SAMPLING))[index]
 
 
-def untimed(rows):
-    return [{k: v for k, v in row.items() if not k.startswith("seconds")} for row in rows]
-
-
 def test_expectation_is_one_plus_the_laws_own_averaged_over_the_trees(pair):
     root, shapes = a_root(pair), shapes_of(SHAPES)
-    decoders = {shape.name: decoders_of(pair, [shape])[shape.name, shape.verifiers[0]] for shape in shapes}
+    decoders = {shape.name: decoder_of(pair, shape) for shape in shapes}
     rows = expected_rows(decoders, shapes, root, trees=3)
     assert len(rows) == 2 + 7 + 7 + 4
     for row in rows:
@@ -79,18 +68,13 @@ def test_all_rules_and_all_shapes_see_the_same_draws(pair):
     root = a_root(pair)
     for entry in SHAPES:
         (shape,) = shapes_of([entry])
-        decoders = decoders_of(pair, [shape])
-        drawn = [draw_trees(decoders[shape.name, verifier], root, shape.depth, 2) for verifier in shape.verifiers]
+        drawn = [draw_trees(decoder_of(pair, shape, rule), root, shape.depth, 2) for rule in shape.verifiers]
         for others in drawn[1:]:
             for one, other in zip(drawn[0], others, strict=True):
                 assert one.tree.token_list == other.tree.token_list
                 assert torch.equal(one.tree.draft_probs, other.tree.draft_probs)
                 assert torch.equal(one.target_probs, other.target_probs)
-    first = {
-        name: draw_trees(decoders_of(pair, [s])[name, s.verifiers[0]], root, s.depth, 1)[0].target_probs[0]
-        for s in shapes_of(SHAPES)
-        for name in (s.name,)
-    }
+    first = {s.name: draw_trees(decoder_of(pair, s), root, s.depth, 1)[0].target_probs[0] for s in shapes_of(SHAPES)}
     for law in first.values():  # the prefill token is the same, so every shape drafts from the same context
         torch.testing.assert_close(law, first["chain-3"], rtol=1e-4, atol=1e-5)
 
@@ -123,10 +107,8 @@ def test_text_that_ends_has_no_roots_beyond_its_end():
 def test_decoding_accepts_what_the_expectation_says(pair, entry):
     """Over many rounds, accepted tokens less their exact expectation on the round's own tree is zero within its error."""
     (shape,) = shapes_of([entry])
-    for (name, verifier), decoder in decoders_of(pair, [shape]).items():
-        if name != shape.name:
-            continue
-        differences = []
+    for verifier in shape.verifiers:
+        decoder, differences = decoder_of(pair, shape, verifier), []
         for seed in range(3):
             options = {"max_new_tokens": 120, "temperature": 1.0, "randomness": Randomness(seed), "observe": True}
             for step in decoder.stream([1, 2, 3], **options):
@@ -141,7 +123,7 @@ def test_decoding_accepts_what_the_expectation_says(pair, entry):
 def test_acceptance_by_depth_weighs_every_drafted_path_once(pair):
     (shape,) = shapes_of([IID])
     root = a_root(pair)
-    (evidence,) = draw_trees(decoders_of(pair, [shape])[shape.name, "nss"], root, 2, 1)
+    (evidence,) = draw_trees(decoder_of(pair, shape, "nss"), root, 2, 1)
     rows = acceptance_rows(evidence, root, fixed_draws=2, lists=400)
     assert {row["solver"] for row in rows} == {"nss", "naive_tree", "spectr", "specinfer", "khisti"}
     assert {row["paths"] for row in rows} == {3}
@@ -167,22 +149,16 @@ def test_acceptance_by_depth_weighs_every_drafted_path_once(pair):
 def test_shapes_are_chosen_on_validation_prompts_and_scored_on_test_prompts(pair, tmp_path):
     tables, choices = study(pair, tmp_path).run()
     roots = pd.DataFrame(tables[ROOTS])
+    assert {(c["setting"], c["family"], c["verifier"]) for c in choices} == set(
+        roots[["setting", "family", "verifier"]].itertuples(index=False, name=None)
+    )
     for choice in choices:
-        if choice["measure"] == BLOCK_EFFICIENCY:
-            same = roots.query(
-                "split == 'validation' and setting == @choice['setting'] and verifier == @choice['verifier']"
-            )
-            means = same[same["family"] == choice["family"]].groupby("drafter")["expected"].mean()
-            assert choice["drafter"] == means.idxmax()
-            assert choice["sweep"] == pytest.approx(means.to_dict())
-        else:
-            assert choice["setting"] == "T=1"
-    decoding = pd.DataFrame(tables[DECODING])
-    chosen = {(c["drafter"], c["verifier"]) for c in choices if c["setting"] == "T=1"}
-    test = decoding[decoding["split"] == "test"]
-    assert set(zip(test["drafter"], test["verifier"], strict=True)) == chosen | {PLAIN_ARM}
-    assert len(test) == 2 * (len(chosen) + 1)
-    assert (test["emitted"] + 1 == test["tokens"]).all()
+        same = roots.query(
+            "split == 'validation' and setting == @choice['setting'] and verifier == @choice['verifier']"
+        )
+        means = same[same["family"] == choice["family"]].groupby("drafter")["expected"].mean()
+        assert choice["drafter"] == means.idxmax()
+        assert choice["sweep"] == pytest.approx(means.to_dict())
     assert set(roots["setting"]) == {"T=1", "T=1, top-p 0.9"}
     per_root = roots.groupby(["split", "setting", "prompt", "root"])["verifier"].count()
     assert per_root.eq(2 + 2 + 7 + 4).all() and len(per_root) == (1 + 2) * 2 * 2
@@ -205,12 +181,7 @@ def test_an_interrupted_comparison_resumes_to_the_same_rows(pair, tmp_path):
     resumed = study(pair, tmp_path / "broken")
     assert resumed.log.resumed == 6
     tables, again = resumed.run()
-    for name in (ROOTS, ACCEPTANCE):
-        assert tables[name] == whole[name]
-    pick = [c for c in choices if c["measure"] == BLOCK_EFFICIENCY]
-    assert [c for c in again if c["measure"] == BLOCK_EFFICIENCY] == pick
-    split = [[r for r in untimed(t[DECODING]) if r["split"] == "validation"] for t in (tables, whole)]
-    assert split[0] == split[1]
+    assert (tables, again) == (whole, choices)
 
 
 def test_roots_leave_room_for_the_tree_of_the_acceptance_rates(pair, tmp_path):
@@ -240,7 +211,6 @@ def test_the_time_cap_ends_every_part_after_a_whole_prompt(pair, tmp_path):
     [
         ({"root_spacing": 0}, "root_spacing must be >= 1, got 0"),
         ({"settings": []}, "settings must not be empty"),
-        ({"timed_settings": [{"temperature": 0.5}]}, r"timed_settings \['T=0.5'\] are not among settings"),
         ({"rootspacing": 3}, "unknown key 'rootspacing'.*root_spacing"),
         ({"drafters": [{"kind": "star"}]}, "unknown kind 'star'"),
         ({"drafters": [{"kind": "chain", "gama": 3}]}, "unknown key 'gama'"),
@@ -256,7 +226,6 @@ def test_a_broken_section_is_refused_by_name(tmp_path, change, message):
     section = {
         "drafters": [CHAIN],
         "settings": [{"temperature": 1.0}],
-        "timed_settings": [{"temperature": 1.0}],
     }
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump({"pairs": {"p": {"verifiers": section | change}}}))
@@ -269,14 +238,13 @@ def test_stage_writes_tables_choices_and_origin(tmp_path):
         **{key: value for key, value in vars(CONFIG).items() if isinstance(value, int)},
         "drafters": [CHAIN, IID],
         "settings": [{"temperature": 1.0}],
-        "timed_settings": [{"temperature": 1.0}],
         "acceptance": {"k": 2, "depth": 2},
     }
     args = toy_bench(tmp_path, "verifiers", section, VOCABULARY)
     verifiers.run(args)
     folder = args.output / "toy-1c"
-    comparison = read_comparison(folder)
-    assert comparison is not None and comparison.settings == ["T=1"]
+    assert set(pd.read_parquet(folder / ROOTS)["setting"]) == {"T=1"} and (folder / ACCEPTANCE).is_file()
+    choices = json.loads((folder / CHOICES).read_text())
+    assert {choice["drafter"] for choice in choices["choices"]} == {"chain-3", "iid-3x2"} and not choices["capped"]
     assert not list(folder.glob("*.jsonl"))
     assert json.loads((folder / "provenance.json").read_text())["parameters"]["root_spacing"] == 4
-    VerifierReport(comparison, replicates=20, seed=0).timing()

@@ -56,6 +56,7 @@ def rounds(controller, temperature, draft_stage="idle"):
         for step in chained(steps, model.passes):
             record = step.record
             round_ = composition(record, previous, context)
+            assert record.passes == len(model.passes)
             made.append((round_, [*model.passes]))
             previous, context = record, context + record.emitted
         assert context == 2 + NEW_TOKENS - 1

@@ -88,8 +88,12 @@ def test_replay_is_the_decoder_at_temperature_0(pair, prompts, folder, tmp_path)
                 reached(text.columns["ratio"][row:], text.columns["probability"][row:], "block") for row in range(24)
             ]
             rounds = list(replayed(text, controller, GAMMA, lambda start, reach=reach: accepted(reach[start - 1], 0.5)))
-            expected = [(record.drafted, record.accepted, record.emitted) for record in out.rounds[1:]]
-            assert [(one.submitted, one.accepted, one.emitted) for one in rounds] == expected, controller.kind
+            expected = [
+                (record.drafted, record.accepted, record.emitted, record.passes, record.asked)
+                for record in out.rounds[1:]
+            ]
+            found = [(one.submitted, one.accepted, one.emitted, one.passes, one.asked) for one in rounds]
+            assert found == expected, controller.kind
             lengths |= {one.submitted for one in rounds}
             asked += sum(one.asked for one in rounds)
     assert lengths == set(range(GAMMA + 1)) and asked > 100

@@ -1,4 +1,4 @@
-"""Names that the replay writes and its report reads. Families besides those of `pipelines.measuring.stopping.names`."""
+"""Names that the replay writes and its report reads. Families besides those of `pipelines.measuring.names`."""
 
 REPLAYED, POLICIES = "replay.parquet", "policies.json"
 BRANCHES, BRANCHES_WALL = "branches", "branches, side by side"  # families, on the virtual clock and on the wall's

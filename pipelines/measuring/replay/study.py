@@ -15,11 +15,23 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.measuring.branch_arms import STATIC
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import BRANCH_PRESETS, PLAIN, WALL, BranchArm
+from pipelines.measuring.names import (
+    ASKED,
+    BRANCH_PRESETS,
+    CHAIN,
+    CONFIDENCE,
+    PEARL,
+    PLAIN,
+    RULE,
+    UNLEARNED,
+    WALL,
+    WITHOUT_HRAD,
+    BranchArm,
+    chain_arm,
+    confidence_arm,
+)
 from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE
-from pipelines.measuring.stopping.names import ASKED, CHAIN, CONFIDENCE, RULE, UNLEARNED
 from predictors.bundle import read_bundle
 from predictors.controllers import CONTROLLERS, Controller, EarlyStop, build_controller
 from predictors.latency.profile import LatencyProfile
@@ -113,13 +125,13 @@ class ReplayStudy:
     def _arms(self, bundles: Mapping[str, Path]) -> Iterator[ReplayArm]:
         config, longest = self.config, max(self.config.gammas)
         for gamma in config.gammas:
-            yield self._configured(f"{CHAIN}-{gamma}", CHAIN, gamma, {"kind": "fixed"})
+            yield self._configured(chain_arm(gamma), CHAIN, gamma, {"kind": "fixed"})
         for epsilon in config.epsilons:
             confident = {"kind": "confidence", "epsilon": epsilon}
-            yield self._configured(f"{CONFIDENCE}-{epsilon:g}", CONFIDENCE, longest, confident)
+            yield self._configured(confidence_arm(epsilon), CONFIDENCE, longest, confident)
         for kind in UNLEARNED:
             yield self._configured(kind, RULE, longest, {"kind": kind})
-        for preset, lengths in product(STATIC, config.branch_gammas):
+        for preset, lengths in product((PEARL, WITHOUT_HRAD), config.branch_gammas):
             yield from self._preset(BranchArm(preset, lengths[-1], lengths[0] if len(lengths) > 1 else None))
         for name, folder in bundles.items():
             yield from self._exported(name, folder)

@@ -1,1 +1,1 @@
-"""The delayed-tree selectors at work: timed decodes beside the best static trees, and checks of the labels they learned from."""
+"""Checks of the delayed-tree selectors beside the measurement: of the labels they learned from, and what steps were priced at."""

@@ -1,28 +1,23 @@
-"""The Parquet tables of a measurement of selectors."""
+"""The Parquet table of first rounds at the roots of root traces."""
 
 from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.measuring.decoding_table import DECODES, write_table
+from pipelines.measuring.decoding_table import write_table
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.selection.names import DECODING, ROUNDS
 
-SCHEMAS = {
-    DECODING: DECODES,
-    ROUNDS: pa.schema(
-        [
-            *((name, pa.string()) for name in ("setting", "prompt", "document")),
-            ("root", pa.int32()),
-            *((name, pa.string()) for name in ("rule", "action")),
-            ("emitted", pa.float64()),  # mean over the decodes at this root
-            ("expected", pa.float64()),  # the root trace's label
-        ]
-    ),
-}
+FIRST_ROUNDS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("setting", "prompt", "document")),
+        ("root", pa.int32()),
+        *((name, pa.string()) for name in ("rule", "action")),
+        ("emitted", pa.float64()),  # mean over the decodes at this root
+        ("expected", pa.float64()),  # the root trace's label
+    ]
+)
 
 
-def write_tables(folder: Path, tables: dict[str, Rows]) -> None:
-    """Write both tables."""
-    for name, schema in SCHEMAS.items():
-        write_table(folder / name, tables[name], schema)
+def write_first_rounds(path: Path, rows: Rows) -> None:
+    """Write the table."""
+    write_table(path, rows, FIRST_ROUNDS)

@@ -1,1 +1,1 @@
-"""The fastest decoder for a pair on this machine: candidates ranked by replay, the best of them timed."""
+"""The fastest decoder for a pair on this machine: candidates ranked by replay, the best of them compared on the clock."""

@@ -11,17 +11,17 @@ candidate, the plainest of them. Only validation is read; test prompts are for s
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from pipelines.measuring.names import PLAIN, VALIDATION
+from pipelines.measuring.names import CALIBRATED, CHAIN, PLAIN, PLAIN_FAMILY, VALIDATION
 from pipelines.measuring.replay.names import POLICIES, REPLAYED
 from pipelines.measuring.selection.names import BUNDLE as TREE
-from pipelines.measuring.stopping.names import CHAIN
+from pipelines.measuring.selection.names import SELECTOR
 from pipelines.prompt_table import EDIT
 
 BLOCK = "block"  # the rule of chains
@@ -32,12 +32,24 @@ STATICS = 2  # static chains that are always timed: replay may have them in the 
 @dataclass(frozen=True)
 class Candidate:
     """A decoder by name: ``served`` is its configuration (``decoder``) or the name of its ``bundle``; ``predicted`` in tokens per
-    second; ``static``: a fixed draft length."""
+    second."""
 
     name: str
+    family: str
     served: dict[str, Any]
     predicted: float
-    static: bool = False
+
+    @property
+    def static(self) -> bool:
+        """Whether it drafts a fixed number of tokens."""
+        return self.family == CHAIN
+
+    @property
+    def complexity(self) -> int:
+        """How much there is to it: plain decoding, a static chain, any other configuration, a bundle."""
+        if self.name == PLAIN:
+            return 0
+        return 3 if "bundle" in self.served else 2 - self.static
 
 
 def candidates(replay: Path, guessers: Path, selectors: Path, setting: str) -> list[Candidate]:
@@ -62,34 +74,29 @@ def candidates(replay: Path, guessers: Path, selectors: Path, setting: str) -> l
             f"nothing was replayed at {setting}, only at {known}. Name it in traces.positions.temperatures."
         )
     made: dict[tuple[tuple[float, ...], ...], Candidate] = {}
-    for name, part in rows.groupby("drafter"):
-        rate = float(part["tokens"].sum() / part["seconds"].sum())
+    for (name, family), part in rows.groupby(["drafter", "family"]):
         if name in served or name == PLAIN:
             how = served.get(name, {"decoder": {"method": PLAIN}})
-            one = Candidate(str(name), how, rate, bool((part["family"] == CHAIN).all()))
+            rate = float(part["tokens"].sum() / part["seconds"].sum())
+            one = Candidate(str(name), PLAIN_FAMILY if name == PLAIN else str(family), how, rate)
             decisions = tuple(part.sort_values("prompt")[list(DECISIONS)].itertuples(index=False, name=None))
-            made[decisions] = max(made.get(decisions, one), one, key=_plainness)
+            made[decisions] = min(made.get(decisions, one), one, key=lambda alike: alike.complexity)
     found = list(made.values())
-    plain = next(one for one in found if one.name == PLAIN)
-    alone = _alone(guessers, setting, plain.predicted)
+    alone = _alone(guessers, setting, plain(found).predicted)
     trees = _trees(selectors, setting, {one.name: one.predicted for one in found})
     return sorted([*found, *alone, *trees], key=lambda one: one.predicted, reverse=True)
 
 
-def shortlist(found: list[Candidate], count: int) -> list[Candidate]:
-    """The ``count`` fastest of ``found``, and the `STATICS` fastest static chains and plain decoding if not among them."""
-    chosen = found[:count]
-    plain = next(one for one in found if one.name == PLAIN)
-    return chosen + [one for one in (*statics(found), plain) if one not in chosen]
+def plain(found: Iterable[Candidate]) -> Candidate:
+    """Plain decoding among ``found``."""
+    return next(one for one in found if one.name == PLAIN)
 
 
-def statics(found: list[Candidate]) -> list[Candidate]:
-    """The `STATICS` fastest static chains of ``found``, which stay in while others are dropped."""
-    return [one for one in found if one.static][:STATICS]
-
-
-def _plainness(candidate: Candidate) -> tuple[bool, bool]:
-    return candidate.static, "decoder" in candidate.served
+def shortlist(found: list[Candidate], count: int, known: Collection[str]) -> list[Candidate]:
+    """The ``count`` fastest of ``found``, the `STATICS` fastest static chains, plain decoding, and what was timed already."""
+    statics = [one.name for one in found if one.static][:STATICS]
+    chosen = {PLAIN, *statics, *known, *(one.name for one in found[:count])}
+    return [one for one in found if one.name in chosen]
 
 
 def _trees(folder: Path, setting: str, replayed: Mapping[str, float]) -> Iterator[Candidate]:
@@ -100,13 +107,14 @@ def _trees(folder: Path, setting: str, replayed: Mapping[str, float]) -> Iterato
     if chain is not None:
         for rule, record in records.items():
             share = record["validation"][setting]["selector"] / chains["validation"][setting]["static"]
-            yield Candidate(f"{TREE}{rule}", {"bundle": f"{TREE}{rule}"}, chain * share)
+            yield Candidate(f"{TREE}{rule}", SELECTOR, {"bundle": f"{TREE}{rule}"}, chain * share)
 
 
-def _alone(folder: Path, setting: str, plain: float) -> Iterator[Candidate]:
+def _alone(folder: Path, setting: str, plain_rate: float) -> Iterator[Candidate]:
     """Methods without a draft model, from the records of what was exported."""
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
         for row in record["rows"]:
             if row["way"] == record["chosen"] and row["setting"] == setting:
-                yield Candidate(record["method"], {"bundle": record["method"]}, plain * row["speedup"]["value"])
+                rate = plain_rate * row["speedup"]["value"]
+                yield Candidate(record["method"], CALIBRATED, {"bundle": record["method"]}, rate)

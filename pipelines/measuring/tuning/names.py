@@ -1,3 +1,3 @@
-"""Names that tuning writes and its report reads."""
+"""Names that tuning writes and its report reads, besides the tables' (`pipelines.measuring.names`)."""
 
-DECODING, CHOICES = "decoding.parquet", "choices.json"
+CHOICES = "choices.json"

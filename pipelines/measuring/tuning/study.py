@@ -1,53 +1,66 @@
-"""The best candidates of every sampling setting, timed by successive halving on validation prompts; the winner also on test ones.
+"""The fastest candidate of every sampling setting: chosen on validation prompts, scored on test prompts.
 
-On test prompts the winner, the static chain that was fastest on validation prompts and plain decoding are decoded, interleaved
-and paired, ``repeats`` times: that scores what was chosen.
+shortlist   the fastest by replay, two static chains, plain decoding, and every candidate that stage ``measure`` timed already
+clock       the others of them are timed here, in blocks with plain decoding and the static chain that is fastest so far
+choice      by replay and clock together (`pipelines.measuring.tuning.speedups`)
+score       over plain decoding and the fastest static chain, on the test prompts that stage ``measure`` decoded with all three;
+            if there are none, they are decoded here
 """
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
-from itertools import product
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from pipelines.measuring.arms import Arm, decoder_arm
+from pipelines.evidence.gain import gain
+from pipelines.evidence.timed_blocks import TimedBlocks
+from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
+from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.blocks import Blocks
+from pipelines.measuring.harness import Harness, Leading
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import PLAIN, TEST, VALIDATION
-from pipelines.measuring.tuning.candidates import Candidate, shortlist, statics
-from pipelines.measuring.tuning.halving import Halving, Turn
-from pipelines.measuring.verifiers.timing import ArmName, decode_rows
+from pipelines.measuring.tuning.candidates import Candidate, shortlist
+from pipelines.measuring.tuning.measured import Measured
+from pipelines.measuring.tuning.speedups import Speedup, clocked, fastest, shared_documents, speedups
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
-from runtime import Decoder, ModelPair, build_decoder, load_decoder
+from runtime import ModelPair
 
-HALVING_SHARE = 0.6  # of max_minutes, when the halvings have to end
+VALIDATION_SHARE = 0.6  # of max_minutes, when choosing has to end
+Wanted = Mapping[SamplingSettings, Sequence[Candidate]]
 
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """Section ``tune``: how many ``candidates`` are timed at each sampling setting, on how many ``validation_prompts`` (``first``
-    of them in the first turn), and the winner on how many ``test_prompts``, ``repeats`` times. ``max_minutes`` bounds it all."""
+    """Section ``tune``: the ``candidates`` fastest by replay are compared on the clock. Those that were not timed yet decode so
+    many ``validation_prompts``, and a winner that was not timed yet so many ``test_prompts``, ``repeats`` times.
+
+    ``tie``: the share of speed that is not worth a more complex decoder; ``replay_error``: how far replay's speed-ups are
+    off, before any is timed; ``led``: above temperature 0 all decode one text; ``max_minutes`` bounds the timing.
+    """
 
     temperatures: tuple[float, ...] = (0.0, 1.0)
     candidates: int = 6
-    first: int = 3
+    tie: float = 0.01
+    replay_error: float = 0.05
     validation_prompts: int = 12
     test_prompts: int = 24
     repeats: int = 1
     max_new_tokens: int = 48
+    led: bool = True
     threads: int = 2
     seed: int = 0
-    max_minutes: float | None = 9.0
+    max_minutes: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("candidates", "first", "validation_prompts", "test_prompts", "repeats", "threads"):
+        for name in ("candidates", "validation_prompts", "test_prompts", "repeats", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+        if self.tie < 0 or not self.replay_error > 0:
+            raise ValueError(f"tie must be >= 0 and replay_error > 0, got {self.tie} and {self.replay_error}.")
         if not self.temperatures:
             raise ValueError("temperatures must name at least one.")
 
@@ -58,79 +71,127 @@ class TuneConfig:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was chosen at a sampling setting: ``winner``, the ``static`` chain beside it, and the ``turns`` of halving."""
+    """What was chosen at a sampling setting: the ``winner``; ``rivals``: plain decoding and the static chain that is fastest of
+    its kind, unless they are the winner; ``record``: what was considered and why."""
 
     settings: SamplingSettings
     winner: Candidate
-    static: Candidate | None
-    timed: tuple[Candidate, ...]
-    turns: tuple[Turn, ...]
+    rivals: tuple[Candidate, ...]
+    record: dict[str, Any]
+
+    @property
+    def shown(self) -> tuple[Candidate, ...]:
+        """What the score compares."""
+        return (self.winner, *self.rivals)
 
 
 class TuneStudy:
-    """``found``: candidates by sampling setting, the fastest first; ``bundles``: folder of exported bundles."""
+    """``found``: candidates by sampling setting, the fastest first; ``bundles``: folder of exported bundles. ``rows`` holds what
+    was timed here, each decode with its rounds; ``blocks.capped`` says that time ran out."""
 
     def __init__(
         self,
         pair: ModelPair,
         config: TuneConfig,
         found: Mapping[SamplingSettings, list[Candidate]],
+        measured: Measured,
         bundles: Path,
-        prompts: Mapping[str, list[Prompt]],
+        prompts: Mapping[str, Sequence[Prompt]],
         log: MeasurementLog,
+        leading: Leading | None = None,
     ) -> None:
-        self.pair, self.config, self.bundles, self.prompts, self.log = pair, config, bundles, prompts, log
-        self.found = {settings: shortlist(some, config.candidates) for settings, some in found.items()}
+        self.config, self.measured, self.prompts, self.leading = config, measured, prompts, leading
+        self.builder = ArmBuilder(pair, bundles, config.max_new_tokens)
+        self.blocks = Blocks(log, tqdm(total=0, desc="tune", unit="decode"), config.max_minutes)
         self.rows: Rows = []
-        self.capped = False
-        self._arms: dict[str, Arm] = {}
+        self.found = {
+            settings: shortlist(some, config.candidates, clocked(self._rows(settings, some, VALIDATION)))
+            for settings, some in found.items()
+        }
 
     def run(self) -> list[Tuned]:
-        """Choose at every sampling setting; ``rows`` holds what was timed."""
-        config = self.config
-        most = sum(len(some) for some in self.found.values()) * config.validation_prompts
-        tests = 3 * len(self.found) * config.test_prompts * config.repeats
-        with tqdm(total=most + tests, desc="tune", unit="run") as bar:
-            minutes = math.inf if config.max_minutes is None else config.max_minutes
-            share = HALVING_SHARE * minutes / len(self.found)
-            chosen = [
-                self._chosen(settings, some, Blocks(self.log, bar, share)) for settings, some in self.found.items()
-            ]
-            scoring = Blocks(self.log, bar, (1 - HALVING_SHARE) * minutes)
-            for prompt in scoring.within(1.0, self.prompts[TEST][: config.test_prompts]):
-                for tuned, repeat in product(chosen, range(config.repeats)):
-                    self.rows += self._scored(tuned, prompt, repeat, scoring)
-            self.capped = self.capped or scoring.capped
+        """Choose at every sampling setting, and score what was chosen."""
+        with self.blocks.bar:
+            untimed = {settings: self._untimed(settings) for settings in self.found}
+            self._time(VALIDATION, untimed, self.config.validation_prompts, VALIDATION_SHARE)
+            chosen = [self._chosen(settings) for settings in self.found]
+            unscored = {one.settings: one.shown for one in chosen if self._score(one) is None}
+            self._time(TEST, unscored, self.config.test_prompts, 1.0)
+        for one in chosen:
+            one.record["score"] = self._score(one)
         return chosen
 
-    def _chosen(self, settings: SamplingSettings, some: list[Candidate], blocks: Blocks) -> Tuned:
-        arms = {(one.name, one.name): self._arm(one) for one in some}
+    def _untimed(self, settings: SamplingSettings) -> list[Candidate]:
+        """What the clock does not know, and what it is to be compared with; nothing if it knows all."""
+        some = self.found[settings]
+        rows = self._rows(settings, some, VALIDATION)
+        known = clocked(rows)
+        by_name, _ = speedups(some, rows, self.config.replay_error)
+        rivals = {PLAIN, *(one.name for one in _static(some, by_name))}
+        missing = {one.name for one in some} - {PLAIN, *known}
+        return [one for one in some if one.name in missing | rivals] if missing else []
+
+    def _chosen(self, settings: SamplingSettings) -> Tuned:
+        """The choice; one that an interrupted run has made stands, as test prompts may have been decoded by it."""
+        some = self.found[settings]
+        (record,) = self.blocks.log.once(f"choice/{settings.name}", lambda: [self._choice(settings, some)])
+        winner = next(one for one in some if one.name == record["winner"])
+        rivals = [one for one in some if one.name in (PLAIN, record["static"]) and one != winner]
+        return Tuned(settings, winner, tuple(rivals), dict(record))
+
+    def _choice(self, settings: SamplingSettings, some: list[Candidate]) -> dict[str, Any]:
+        by_name, replay = speedups(some, self._rows(settings, some, VALIDATION), self.config.replay_error)
+        return {
+            "setting": settings.name,
+            "winner": fastest(some, by_name, self.config.tie).name,
+            "static": next((one.name for one in _static(some, by_name)), None),
+            "candidates": [asdict(one) | {"speedup": asdict(by_name[one.name])} for one in some],
+            "replay": replay.to_record(),
+        }
+
+    def _score(self, tuned: Tuned) -> dict[str, dict[str, Any]] | None:
+        """The winner's gain by rival on test prompts; ``None`` as long as fewer than two documents were decoded with all."""
+        rows = self._rows(tuned.settings, tuned.shown, TEST)
+        blocks = TimedBlocks.of(rows) if rows else None
+        if blocks is None or shared_documents(blocks, *(one.name for one in tuned.shown)) < 2:
+            return None
+        gains = {one.name: gain(blocks, tuned.winner.name, one.name) for one in tuned.rivals}
+        return {name: {"prompts": one.prompts, "gain": one.interval()} for name, one in gains.items()}
+
+    def _rows(self, settings: SamplingSettings, some: Sequence[Candidate], split: str) -> Rows:
+        """Decodes of the candidates on the prompts of a split: those of stage ``measure``, and those of here."""
+        wanted, names = asdict(settings) | {"split": split}, {one.name for one in some}
+        here = [row for row in self.rows if row["arm"] in names and wanted.items() <= row.items()]
+        return self.measured.of(settings, some, split) + here
+
+    def _time(self, split: str, wanted: Wanted, count: int, share: float) -> None:
+        """Time the ``wanted`` candidates, interleaved, on ``count`` prompts of a split."""
+        settings = [one for one, some in wanted.items() if some]
+        if not settings:
+            return
+        arms, prompts = self._arms(wanted), self.prompts[split][:count]
+        harness = Harness(self.blocks, settings, self.config.seed, self.config.repeats, self.leading)
+        decodes = sum(arm.at(one.temperature) for arm in arms.values() for one in settings)
+        self.blocks.bar.total = self.blocks.bar.n + decodes * len(prompts) * self.config.repeats
+        harness.warm_up(arms, self.prompts[VALIDATION][0])
+        self.rows += harness.time(split, [(prompt, list(arms.values())) for prompt in prompts], share)
         for arm in arms.values():
-            arm(self.prompts[VALIDATION][0].tokens, settings, self.config.seed)
-        fixed = [one.name for one in statics(some)] or [PLAIN]
-        halving = Halving(arms, {}, tuple(fixed), settings, self.config.seed, self.config.first)
-        name = halving.run(self.prompts[VALIDATION][: self.config.validation_prompts], blocks, VALIDATION)
-        self.rows += halving.rows
-        self.capped = self.capped or blocks.capped
-        winner = next(one for one in some if one.name == name)
-        fastest = halving.ranking(fixed)[0]
-        static = next((one for one in some if one.static and one.name == fastest), None)
-        return Tuned(settings, winner, static, tuple(some), tuple(halving.turns))
+            if arm.decoder is not None:
+                arm.decoder.close()
 
-    def _scored(self, tuned: Tuned, prompt: Prompt, repeat: int, blocks: Blocks) -> Rows:
-        """The winner beside the static chain and plain decoding, on one test prompt."""
-        plain = next(one for one in tuned.timed if one.name == PLAIN)
-        shown = {one.name: one for one in (tuned.winner, tuned.static, plain) if one is not None}
-        arms: dict[ArmName, Arm] = {(name, name): self._arm(one) for name, one in shown.items()}
-        measure = partial(decode_rows, arms, {}, TEST, prompt, tuned.settings, self.config.seed, blocks.bar, repeat)
-        return blocks.once(f"{TEST}/{tuned.settings.name}/{prompt.id}/{repeat}", len(arms), measure)
+    def _arms(self, wanted: Wanted) -> dict[str, TimedArm]:
+        """Arms by name, each at the temperatures where it is wanted."""
+        served = {one.name: one for some in wanted.values() for one in some}
+        at = {
+            name: tuple(settings.temperature for settings, some in wanted.items() if name in {one.name for one in some})
+            for name in served
+        }
+        return self.builder.build(
+            ArmRow(name, one.family, **one.served, temperatures=at[name]) for name, one in served.items()
+        )
 
-    def _arm(self, candidate: Candidate) -> Arm:
-        if candidate.name not in self._arms:
-            self._arms[candidate.name] = decoder_arm(self._decoder(candidate.served), self.config.max_new_tokens)
-        return self._arms[candidate.name]
 
-    def _decoder(self, served: dict[str, Any]) -> Decoder:
-        if "decoder" in served:
-            return build_decoder(self.pair, served["decoder"])
-        return load_decoder(self.bundles / served["bundle"], self.pair)
+def _static(some: Iterable[Candidate], by_name: Mapping[str, Speedup]) -> list[Candidate]:
+    """The fastest static chain, if there is one."""
+    chains = [one for one in some if one.static]
+    return [fastest(chains, by_name)] if chains else []

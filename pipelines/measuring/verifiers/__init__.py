@@ -1,1 +1,1 @@
-"""The comparison of verification rules: matched roots, per-node acceptance, timed decodes."""
+"""The comparison of verification rules without a clock: matched roots, per-node acceptance."""

@@ -76,6 +76,12 @@ class MatchedRoots:
         return text[:-1] if ended else text
 
 
+def decoder_of(pair: ModelPair, shape: Shape, verifier: str | None = None) -> Decoder:
+    """The decoder that drafts ``shape`` and verifies with ``verifier``: where only the draft matters, any of the shape's."""
+    config = {"method": "speculative", "drafter": shape.drafter, "verifier": verifier or shape.verifiers[0]}
+    return build_decoder(pair, config)
+
+
 def draw_trees(decoder: Decoder, root: Root, depth: int, count: int) -> list[Evidence]:
     """``count`` trees of one round each; fewer where the target's next token ends the text."""
     rounds = [first_round(decoder, root, depth, seed_of(f"{root.seed}/{sample}")) for sample in range(count)]

@@ -18,14 +18,14 @@ from predictors.config import parse_config
 from runtime.drafting import DRAFTERS, Drafter
 from runtime.verification import ALIASES, VERIFIERS
 
-OPTIONS = ("verifiers", "family", "always_timed")  # of a shape; every other key is the drafter's
+OPTIONS = ("verifiers", "family")  # of a shape; every other key is the drafter's
 
 
 @dataclass(frozen=True)
 class Shape:
     """A drafter's configuration and the ``verifiers`` compared on its trees.
 
-    Shapes of one ``family`` compete for being chosen; ``always_timed`` ones are timed on test prompts even if not chosen.
+    Shapes of one ``family`` compete for being chosen.
     """
 
     name: str
@@ -33,7 +33,6 @@ class Shape:
     drafter: dict[str, Any]
     verifiers: tuple[str, ...]
     depth: int
-    always_timed: bool = False
 
 
 def shapes_of(entries: Iterable[Mapping[str, Any]]) -> tuple[Shape, ...]:
@@ -77,8 +76,7 @@ def _shape(entry: Mapping[str, Any], where: str) -> Shape:
     wrong = [verifier for verifier in verifiers if verifier not in known]
     if wrong or not verifiers:
         raise ValueError(f"{where}: {name} cannot be verified by {wrong}. Rules for it: {', '.join(known)}.")
-    always = bool(entry.get("always_timed", False))
-    return Shape(name, str(entry.get("family", family)), drafter, verifiers, parsed.depth, always)
+    return Shape(name, str(entry.get("family", family)), drafter, verifiers, parsed.depth)
 
 
 def _named(kind: str, drafter: Any) -> tuple[str, str]:

@@ -1,12 +1,12 @@
-"""The Parquet tables of the verifier comparison: exact expectations at roots, acceptance by depth, and timed decodes."""
+"""The Parquet tables of the verifier comparison: exact expectations at roots, and acceptance by depth."""
 
 from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.measuring.decoding_table import ARM, DECODES, WHERE, write_table
+from pipelines.measuring.decoding_table import ARM, WHERE, write_table
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.verifiers.names import ACCEPTANCE, DECODING, ROOTS
+from pipelines.measuring.verifiers.names import ACCEPTANCE, ROOTS
 
 SCHEMAS = {
     ROOTS: pa.schema(
@@ -31,11 +31,10 @@ SCHEMAS = {
             ("rate", pa.float64()),
         ]
     ),
-    DECODING: DECODES,
 }
 
 
 def write_tables(folder: Path, tables: dict[str, Rows]) -> None:
-    """Write the three tables."""
+    """Write both tables."""
     for name, schema in SCHEMAS.items():
         write_table(folder / name, tables[name], schema)

@@ -15,10 +15,11 @@ import numpy as np
 from tqdm import tqdm
 
 from pipelines.calibrate import with_measured_costs
+from pipelines.code import Code
 from pipelines.device_file import read_device
 from pipelines.device_profile import read_device_profile
 from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.provenance import provenance, source_hash
+from pipelines.measuring.provenance import provenance
 from pipelines.outputs import file_sha256
 from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters
 from pipelines.studies.enough.fits import Fit, Replicates, Sampled, measured
@@ -36,7 +37,6 @@ from predictors.training.stop_fit import StopTrainConfig
 from predictors.training.token_table import TokenTable
 
 LOG = "fits.jsonl"
-CODE = ("predictors", "pipelines/studies/enough", "pipelines/calibrate.py")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,9 @@ class Learners:
 
 def parser(stage: str, description: str | None) -> argparse.ArgumentParser:
     """The command line of a stage of this study."""
-    made = argparse.ArgumentParser(prog=f"python -m pipelines.studies.{stage}", description=description)
+    module = f"pipelines.studies.{stage}"
+    made = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    made.set_defaults(module=module)
     add_pair_arguments(made)
     made.add_argument("--main", type=Path, default=PARAMETERS, help="the main pipeline's parameters: how to train")
     made.add_argument("device", type=Path, help="JSON file of the device stage")
@@ -116,7 +118,8 @@ def open_learners(args: argparse.Namespace, config: StudyConfig) -> Learners:
     }
     configs: list[Any] = [calibration, costs, rule_calibration, selecting, *taught.values(), *stopping.values()]
     traces = [file_sha256(args.labels), tokens.manifest.content_hash, roots.manifest.content_hash, profile.profile_hash]
-    known = json.dumps([asdict(config), [asdict(made) for made in configs], traces, source_hash(CODE)], sort_keys=True)
+    code = Code().digest(args.module)
+    known = json.dumps([asdict(config), [asdict(made) for made in configs], traces, code], sort_keys=True)
     return Learners(
         [HeadLearner(name, labels, made, calibration, costs, replicates) for name, made in taught.items()],
         [StopLearner(name, tokens, made, replicates) for name, made in stopping.items()],

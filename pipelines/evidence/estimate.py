@@ -1,0 +1,73 @@
+"""An estimated gain, kept as the logarithm of a ratio of rates.
+
+    gain = exp(value) - 1,    bound at one-sided level a = exp(value -+ t_{1-a} error) - 1
+
+The t quantile has the estimate's own degrees of freedom.
+"""
+
+import math
+from dataclasses import dataclass
+
+from scipy.stats import t as student
+
+CORRECTED, CLOCK = "replay corrected by the clock", "clock"  # what an estimate rests on
+BASES = (CORRECTED, CLOCK)
+SIDE, LEVEL = 0.025, 0.05  # one-sided levels of a 95 % interval, and of a 95 % bound
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of a gain over a rival.
+
+    Parameters
+    ----------
+    value, error
+        Log ratio of the rates, and its standard error.
+    freedom
+        Degrees of freedom of the error.
+    documents, prompts
+        That both arms were timed on.
+    basis
+        `CORRECTED` or `CLOCK`.
+
+    Examples
+    --------
+    >>> round(Estimate(0.1, 0.0, 5.0, 6, 6).gain, 3)
+    0.105
+    """
+
+    value: float
+    error: float
+    freedom: float
+    documents: int
+    prompts: int
+    basis: str = CLOCK
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value) or not self.error >= 0 or not self.freedom > 0:
+            raise ValueError(
+                f"an estimate needs a finite value, an error >= 0 and freedom > 0, got {self.value}, {self.error} and "
+                f"{self.freedom}. Time both arms on more documents."
+            )
+        if self.basis not in BASES:
+            raise ValueError(f"basis must be one of {', '.join(BASES)}, got {self.basis!r}.")
+
+    @property
+    def gain(self) -> float:
+        return math.expm1(self.value)
+
+    def quantile(self, level: float) -> float:
+        """Of the error at one-sided ``level``, in log units."""
+        return float(student.ppf(1 - level, self.freedom)) * self.error
+
+    def low(self, level: float = LEVEL) -> float:
+        """The gain's lower bound at one-sided ``level``."""
+        return math.expm1(self.value - self.quantile(level))
+
+    def high(self, level: float = LEVEL) -> float:
+        """The gain's upper bound at one-sided ``level``."""
+        return math.expm1(self.value + self.quantile(level))
+
+    def interval(self) -> dict[str, float | None]:
+        """The gain with its 95 % interval."""
+        return {"value": self.gain, "low": self.low(SIDE), "high": self.high(SIDE)}

@@ -1,0 +1,201 @@
+"""What a pair of arms spent, summed by document and setting: all that a gain and its jackknife need.
+
+A vector holds tokens, seconds, and profiled seconds by component, which the price factors turn into seconds. Clock vectors are
+measured less predicted ones; replay vectors are predicted.
+
+Shape suffixes: B blocks, D documents, S settings, H strata (slices), V vector (2 + components), K components; 2 arm and rival.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipelines.evidence.prices import K, PriceFit
+from pipelines.evidence.timed_blocks import TimedBlocks, setting_of
+
+Row = Mapping[str, Any]
+V = 2 + K
+TOKENS, SECONDS, PARTS = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What replay says of arms.
+
+    Parameters
+    ----------
+    texts
+        A row per arm and text: ``arm prompt document slice temperature tokens``, and ``parts`` [K] as `RoundParts` adds them up;
+        of several draws of chance one row each.
+    timed
+        A row per timed decode, replayed with the same text and chance: ``arm block tokens parts``.
+    prices
+        Factors on the parts.
+    """
+
+    texts: Sequence[Row]
+    timed: Sequence[Row]
+    prices: PriceFit
+
+    def covers(self, *arms: str) -> bool:
+        """Whether there are both kinds of rows of every arm."""
+        return all(any(row["arm"] == arm for row in rows) for arm in arms for rows in (self.texts, self.timed))
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """``documents`` with their ``stratum_D``; ``weight_H`` of the strata; counts of pairs and of texts, and the vectors' sums."""
+
+    documents: tuple[str, ...]
+    stratum_D: np.ndarray
+    weight_H: np.ndarray
+    prompts: int
+    pairs_DS: np.ndarray
+    clock_2DSV: np.ndarray
+    texts_DS: np.ndarray | None = None
+    replay_2DSV: np.ndarray | None = None
+    prices: PriceFit | None = None
+
+    @property
+    def timed_D(self) -> np.ndarray:
+        """Whether a document has a timed pair."""
+        return np.asarray(self.pairs_DS.any(axis=1))
+
+
+def ledger(
+    blocks: TimedBlocks,
+    arms: tuple[str, str],
+    mix: Mapping[str, float] | None = None,
+    replayed: Replayed | None = None,
+    only_slice: str | None = None,
+    only_setting: str | None = None,
+) -> Ledger:
+    """Of ``arms``, an arm and its rival, on the blocks in which both were timed.
+
+    Parameters
+    ----------
+    mix
+        Documents by slice of what the gain is meant for: a slice weighs as many, and others are left out. By default
+        those that the tables have.
+    replayed
+        Left aside unless it covers both arms.
+    only_slice, only_setting
+        Of one slice, or at one sampling setting.
+
+    Raises
+    ------
+    ValueError
+        If both were timed on fewer than two documents at a setting.
+    """
+    covered = replayed if replayed is not None and replayed.covers(*arms) else None
+    texts = () if covered is None else [row for row in covered.texts if row["arm"] in arms]
+    kept_B = blocks.both(*arms)
+    if mix is not None:
+        kept_B &= np.isin(blocks.slice_B, list(mix))
+    if only_slice is not None:
+        kept_B &= blocks.slice_B == only_slice
+    if only_setting is not None:
+        kept_B &= blocks.setting_B == only_setting
+    if not kept_B.any():
+        raise ValueError(f"{arms[0]} and {arms[1]} were timed in no block together. Time both on the same prompts.")
+    settings = sorted(set(blocks.setting_B[kept_B].tolist()))
+    texts = [
+        row
+        for row in texts
+        if only_slice in (None, row["slice"]) and setting_of(row) in settings and (mix is None or row["slice"] in mix)
+    ]
+    slice_of = {str(row["document"]): str(row["slice"]) for row in texts}
+    slice_of |= dict(zip(blocks.document_B[kept_B].tolist(), blocks.slice_B[kept_B].tolist(), strict=True))
+    documents = tuple(sorted(slice_of))
+    place = {name: index for index, name in enumerate(documents)}
+    setting = {name: index for index, name in enumerate(settings)}
+    document_B = np.array([place[name] for name in blocks.document_B[kept_B].tolist()])
+    setting_B = np.array([setting[name] for name in blocks.setting_B[kept_B].tolist()])
+    shape = len(documents), len(settings)
+    pairs_DS, clock_2DSV = np.zeros(shape), np.zeros((2, *shape, V))
+    np.add.at(pairs_DS, (document_B, setting_B), 1.0)
+    for side, name in enumerate(arms):
+        vector_BV = np.zeros((int(kept_B.sum()), V))
+        vector_BV[:, TOKENS] = blocks.tokens_AB[blocks.arms[name], kept_B]
+        vector_BV[:, SECONDS] = blocks.seconds_AB[blocks.arms[name], kept_B]
+        if covered is not None:
+            vector_BV -= _predicted(name, [blocks.blocks[place] for place in np.flatnonzero(kept_B)], covered.timed)
+        np.add.at(clock_2DSV[side], (document_B, setting_B), vector_BV)
+    texts_DS, replay_2DSV = _replay(arms, texts, place, setting) if covered is not None else (None, None)
+    stratum_D, weight_H = _strata([slice_of[name] for name in documents], pairs_DS, texts_DS, mix)
+    return Ledger(
+        documents,
+        stratum_D,
+        weight_H,
+        len(set(blocks.prompt_B[kept_B].tolist())),
+        pairs_DS,
+        clock_2DSV,
+        texts_DS,
+        replay_2DSV,
+        None if covered is None else covered.prices,
+    )
+
+
+def _predicted(arm: str, blocks: Sequence[str], timed: Iterable[Row]) -> np.ndarray:
+    """Vectors [B, V] that replay foresaw; `ValueError` for a decode that it left out."""
+    found = {row["block"]: row for row in timed if row["arm"] == arm}
+    missing = [block for block in blocks if block not in found]
+    if missing:
+        raise ValueError(
+            f"replay says nothing of {arm!r} in block {missing[0]!r}. Replay every timed decode of it, or none."
+        )
+    return np.array([_vector(found[block]) for block in blocks])
+
+
+def _vector(row: Row) -> np.ndarray:
+    return np.array([row["tokens"], 0.0, *row["parts"]])
+
+
+def _replay(
+    arms: tuple[str, str], texts: Iterable[Row], place: Mapping[str, int], setting: Mapping[str, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Number of texts [D, S], and every side's sums over them, draws of chance averaged."""
+    shape = len(place), len(setting)
+    drawn: dict[tuple[str, str, str], list[np.ndarray]] = {}
+    where: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in texts:
+        key = str(row["prompt"]), setting_of(row)
+        where[key] = place[str(row["document"])], setting[key[1]]
+        drawn.setdefault((row["arm"], *key), []).append(_vector(row))
+    texts_DS, replay_2DSV = np.zeros(shape), np.zeros((2, *shape, V))
+    for key, at in where.items():
+        vectors = [drawn.get((name, *key)) for name in arms]
+        if None in vectors:
+            raise ValueError(
+                f"replay has text {key[0]!r} at {key[1]} for one of {arms[0]} and {arms[1]} only. Replay both."
+            )
+        texts_DS[at] += 1
+        for side, made in enumerate(vectors):
+            replay_2DSV[side][at] += np.mean(made, axis=0)  # type: ignore[arg-type]
+    return texts_DS, replay_2DSV
+
+
+def _strata(
+    slices: Sequence[str], pairs_DS: np.ndarray, texts_DS: np.ndarray | None, mix: Mapping[str, float] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Stratum of every document, and the strata's weights. A slice with fewer than two documents at a setting joins the largest:
+    nothing is known of its own spread."""
+    names = sorted(set(slices))
+    weights = {name: float(slices.count(name) if mix is None else mix.get(name, 0.0)) for name in names}
+    counts = [pairs_DS] if texts_DS is None else [pairs_DS, texts_DS]
+
+    def thin(members: np.ndarray) -> bool:
+        return any((count_DS[members] > 0).sum(axis=0).min() < 2 for count_DS in counts)
+
+    slice_D = np.array(slices)
+    full = [name for name in names if not thin(slice_D == name) and weights[name] > 0]
+    largest = max(full or names, key=lambda name: weights[name])
+    home = {name: name if name in full else largest for name in names}
+    kept = sorted(set(home.values()))
+    weight_H = np.array([sum(weights[name] for name in names if home[name] == one) for one in kept])
+    stratum_D = np.array([kept.index(home[name]) for name in slices])
+    if not full and thin(np.ones(len(slices), bool)):
+        raise ValueError("both arms were timed on fewer than 2 documents at a setting. Time them on more documents.")
+    return stratum_D, weight_H / weight_H.sum()

@@ -1,0 +1,184 @@
+"""What rounds cost on a machine: the latency profile's cells, refined by the rounds that were timed in place.
+
+    seconds of a component k in block b    Y_bk = X_bk exp(θ_k + β_b + noise)
+
+X is what the profile says of the block's rounds, summed over its arms; exp(θ_k) corrects the profile, and β_b says how fast the
+machine was in that block. Least squares of log(Y / X) by rounds, with Σ_b rounds_b β_b = 0:
+
+    (diag(n_k) - Σ_b n_b n_b' / n_b+ + n n' / n_++) θ = Σ_b n_b (r_b - mean r_b) + n mean(r)
+
+Blocks add up, so that the fit without a document is one subtraction. Source: two-way additive model with one factor swept out
+(Searle, Linear Models, 1971, section 7.2).
+
+Shape suffixes: B blocks, D documents, K components.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from predictors.latency.actions import undisturbed
+from predictors.latency.profile import LatencyProfile
+
+TARGET_ROWS = (1, 4, 8)  # largest number of rows of a target pass in a component; the last holds all above
+COMPONENTS = ("prefill", "draft", "target-1", "target-4", "target-8", "target-more", "verify", "question", "rest")
+K = len(COMPONENTS)
+PHASES = {"seconds_draft": "draft", "seconds_verify": "verify", "seconds_controller": "question"}
+Row = Mapping[str, Any]
+
+
+class RoundParts:
+    """Seconds of rounds on chains by component [K], as a latency ``profile`` has them; ``sampled``: at a temperature above 0.
+    The last component counts rounds: what a decode spends between its phases is a price a round."""
+
+    def __init__(self, profile: LatencyProfile, sampled: bool) -> None:
+        self.profile, self.sampled = undisturbed(profile), int(sampled)
+
+    def prefill(self, tokens: int, drafts: bool) -> np.ndarray:
+        """Of a prompt of so many ``tokens``; ``drafts``: the draft's too."""
+        seconds = self.profile.latency("target_prefill", tokens=tokens).seconds
+        seconds += self.profile.latency("draft_prefill", tokens=tokens).seconds * drafts
+        return _vector({"prefill": seconds})
+
+    def round(self, context: int, passes: int, submitted: int, asked: int = 0, question: float = 0.0) -> np.ndarray:
+        """Of ``passes`` draft passes and ``submitted`` tokens after ``context`` cached ones, ``asked`` queries of ``question``
+        seconds."""
+        price = self.profile.latency
+        draft = sum(price("draft", rows=1, context=context + place).seconds for place in range(passes))
+        if passes:
+            draft += price("chain_drawing", drafted=passes, sampled=self.sampled).seconds
+        return _vector(
+            {
+                "draft": draft,
+                target_component(1 + submitted): price("target", tokens=1 + submitted, context=context).seconds,
+                "verify": price("chain_verification", drafted=submitted, sampled=self.sampled).seconds,
+                "question": asked * question,
+                "rest": 1.0,
+            }
+        )
+
+
+def target_component(rows: int) -> str:
+    """The component of a target pass over so many ``rows``.
+
+    Examples
+    --------
+    >>> [target_component(rows) for rows in (1, 2, 4, 5, 9)]
+    ['target-1', 'target-4', 'target-4', 'target-8', 'target-more']
+    """
+    return next((f"target-{most}" for most in TARGET_ROWS if rows <= most), "target-more")
+
+
+@dataclass(frozen=True)
+class PriceCells:
+    """Measured and profiled seconds by block and component, and the ``rounds_BK`` behind them (0: nothing to compare)."""
+
+    document_B: np.ndarray
+    measured_BK: np.ndarray
+    profiled_BK: np.ndarray
+    rounds_BK: np.ndarray
+
+    @staticmethod
+    def of(
+        decodes: Iterable[Row],
+        rounds: Iterable[Row],
+        profile: LatencyProfile,
+        questions: Mapping[str, float] | None = None,
+    ) -> "PriceCells":
+        """From both tables. Only chains whose draft and target took turns count. ``questions``: seconds a query, by arm."""
+        decoded = {(row["arm"], row["block"]): row for row in decodes}
+        parts = {sampled: RoundParts(profile, sampled) for sampled in (False, True)}
+        cells: dict[str, np.ndarray] = {}
+        left: dict[tuple[str, str], np.ndarray] = {}
+        for row in rounds:
+            key = row["arm"], row["block"]
+            if key not in decoded or row.get("overlapped") or (row.get("nodes") or 0) > (row["submitted"] or 0):
+                continue
+            question = (questions or {}).get(row["arm"], 0.0)
+            measured, profiled = _measured(row), _profiled(row, parts[row["temperature"] > 0], decoded[key], question)
+            cell = cells.setdefault(row["block"], np.zeros((3, K)))
+            cell += [measured, profiled, (measured > 0) & (profiled > 0)]
+            left.setdefault(key, np.zeros(2))
+            left[key] += measured.sum(), not row["prefill"]
+        for (arm, block), (seconds, count) in left.items():
+            rest = decoded[arm, block]["seconds"] - seconds
+            cells[block][:, -1] += (rest, count, count) if rest > 0 else 0
+        documents = {row["block"]: row["document"] for row in decoded.values()}
+        names = sorted(cells)
+        measured_BK, profiled_BK, rounds_BK = np.array([cells[name] for name in names]).reshape(-1, 3, K).swapaxes(0, 1)
+        return PriceCells(np.array([str(documents[name]) for name in names]), measured_BK, profiled_BK, rounds_BK)
+
+
+class PriceFit:
+    """Factors on the profile's components (of ``rest``: seconds a round), and the same without any one document."""
+
+    def __init__(self, cells: PriceCells) -> None:
+        known_BK = (cells.measured_BK > 0) & (cells.profiled_BK > 0)
+        n_BK = np.where(known_BK, cells.rounds_BK, 0.0)
+        ratio_BK = np.log(np.where(known_BK, cells.measured_BK, 1.0) / np.where(known_BK, cells.profiled_BK, 1.0))
+        n_B = np.maximum(n_BK.sum(axis=1), 1e-300)
+        swept_BK = n_BK * (ratio_BK - ((n_BK * ratio_BK).sum(axis=1) / n_B)[:, None])
+        products_BKK = n_BK[:, :, None] * n_BK[:, None, :] / n_B[:, None, None]
+        names, self._place_B = np.unique(cells.document_B, return_inverse=True)
+        self._place = {str(name): place for place, name in enumerate(names)}
+        terms = (n_BK, swept_BK, products_BKK, (n_BK * ratio_BK).sum(axis=1))
+        self._by_document = [_summed(term, self._place_B, len(names)) for term in terms]
+        self._total = [term.sum(axis=0) for term in self._by_document]
+        self.factors_K = _solved(*self._total)
+
+    def without(self, document: str) -> np.ndarray:
+        """Factors [K] of the fit that never saw ``document``."""
+        if document not in self._place:
+            return self.factors_K
+        place = self._place[document]
+        return _solved(*(total - terms[place] for total, terms in zip(self._total, self._by_document, strict=True)))
+
+    def without_each(self, documents: Sequence[str]) -> np.ndarray:
+        """Factors [D, K] without each of ``documents``."""
+        return np.array([self.without(document) for document in documents])
+
+    def to_record(self) -> dict[str, float]:
+        """Factors by component, as JSON."""
+        return dict(zip(COMPONENTS, self.factors_K.tolist(), strict=True))
+
+
+def _vector(seconds: Mapping[str, float]) -> np.ndarray:
+    return np.array([seconds.get(name, 0.0) for name in COMPONENTS])
+
+
+def _measured(row: Row) -> np.ndarray:
+    """A timed round's seconds by component; the rest is known of whole decodes only."""
+    if row["prefill"]:
+        return _vector({"prefill": sum(row[phase] or 0.0 for phase in (*PHASES, "seconds_target"))})
+    seconds = {component: row[phase] or 0.0 for phase, component in PHASES.items()}
+    return _vector(seconds | {target_component(1 + row["submitted"]): row["seconds_target"] or 0.0})
+
+
+def _profiled(row: Row, parts: RoundParts, decode: Row, question: float) -> np.ndarray:
+    if row["prefill"]:
+        return parts.prefill(decode["prompt_tokens"], drafts=bool(row["seconds_draft"]))
+    made = parts.round(row["context"], row["passes"] or 0, row["submitted"] or 0, row["asked"] or 0, question)
+    made[-1] = 0.0
+    return made
+
+
+def _summed(terms: np.ndarray, place_B: np.ndarray, count: int) -> np.ndarray:
+    out = np.zeros((count, *terms.shape[1:]))
+    np.add.at(out, place_B, terms)
+    return out
+
+
+def _solved(n_K: np.ndarray, swept_K: np.ndarray, products_KK: np.ndarray, ratios: np.ndarray) -> np.ndarray:
+    """exp(θ); 1 for a component that was never measured (of the rest: no seconds)."""
+    total, known_K = n_K.sum(), n_K > 1e-9
+    factors_K = np.ones(K)
+    factors_K[-1] = 0.0
+    if total <= 0:
+        return factors_K
+    matrix_KK = np.diag(n_K) - products_KK + np.outer(n_K, n_K) / total
+    wanted_K = swept_K + n_K * ratios / total
+    chosen = np.ix_(known_K, known_K)
+    factors_K[known_K] = np.exp(np.linalg.lstsq(matrix_KK[chosen], wanted_K[known_K], rcond=None)[0])
+    return factors_K

@@ -1,0 +1,93 @@
+"""Figures of the GPU's report, from rows of decodes, the latency profile and the device's limits.
+
+    prediction  every pass and all work outside passes as timed alone on this device (`predictors.latency`), in the rounds that
+                were really run; both jobs of a branch stage count as if each had the device to itself
+    ceiling     the same rounds at no cost but the passes' least seconds (`pipelines.gpu.ceilings`)
+
+On one device whose passes wait for memory, two models at once share the bandwidth: what a branch stage can save there is the
+difference between prediction and measurement.
+"""
+
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from pipelines.gpu.arms import STATIC
+from pipelines.gpu.ceilings import Ceilings
+from pipelines.gpu.shapes import Sized
+from pipelines.measuring.harness import BY_ROUND
+from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.names import PLAIN
+from pipelines.reporting.branch_prediction import predicted_seconds
+from pipelines.reporting.statistics import PairedBootstrap
+from predictors.latency.profile import LatencyProfile
+from predictors.rounds import PHASES
+
+REPLICATES = 1000
+Result = dict[str, Any]
+
+
+def speeds(rows: Rows) -> list[Result]:
+    """By temperature and arm, plain decoding first: tokens per second, as a multiple of plain decoding's in the same blocks with
+    its interval over documents, and the rows."""
+    plain = {row["block"]: row for row in rows if row["arm"] == PLAIN}
+    found: list[Result] = []
+    for temperature, arm in sorted({(row["temperature"], row["arm"]) for row in rows}, key=_plain_first):
+        own = [row for row in rows if (row["temperature"], row["arm"]) == (temperature, arm)]
+        sides = own, [plain[row["block"]] for row in own]
+        tokens, seconds, *base = ([row[name] for row in side] for side in sides for name in ("tokens", "seconds"))
+        bootstrap = PairedBootstrap([row["document"] for row in own], REPLICATES, seed=0)
+        ratio = bootstrap.rate_ratio(tokens, seconds, *base)
+        speed = {"tokens_per_second": sum(tokens) / sum(seconds), "of_plain": ratio}
+        found.append({"arm": arm, "temperature": temperature, "rows": own, **speed})
+    return found
+
+
+def plain_figures(part: Result, rows: Rows, ceilings: Ceilings) -> Result:
+    """Of the target alone, to ``part``: median seconds of a token after the first, the least seconds of its pass, and shares."""
+    token = median((row["seconds"] - _prefill_seconds(row)) / (row["tokens"] - 1) for row in rows)
+    bound = ceilings.pass_seconds(Sized.from_record(part["target"]), 1, part["context"])
+    shares = {"share_of_bound": bound / token, "outside_passes": 1 - part["pass_seconds"] / token}
+    return part | {"bound_seconds": bound, "token_seconds": token, **shares}
+
+
+def pair_figures(part: Result, rows: Rows, ceilings: Ceilings) -> Result:
+    """Of one pair, to ``part`` the speeds of its arms: of those that the latency model covers with prediction and ceiling of the
+    same rounds in tokens per second, and joules per token where they were counted."""
+    profile = LatencyProfile.from_record(part["profile"], "profile")
+    target, draft = (Sized.from_record(part[name]) for name in ("target", "draft"))
+    found = speeds(rows)
+    for speed in found:
+        own = speed["rows"]
+        if own[0]["family"] in STATIC:
+            tokens = sum(row["tokens"] for row in own)
+            told = (predicted_seconds(pd.Series(row), pd.DataFrame(row[BY_ROUND]), profile) for row in own)
+            speed["predicted"] = tokens / sum(told)
+            speed["ceiling"] = tokens / sum(ceilings.rounds_seconds(target, draft, row) for row in own)
+        if speed["temperature"] == 0:
+            speed["joules"] = part["energy"].get(speed["arm"])
+    return part | {"speeds": found}
+
+
+def shares_of_a_step(profile: LatencyProfile, drafted: int = 4) -> Iterator[tuple[str, float, float]]:
+    """Aim, largest share and share of verification, of all work outside passes, and of a decision, in a round of a chain."""
+    context = profile.table("target").axes["context"][0]
+    passes = drafted * profile.latency("draft", rows=1, context=context).seconds
+    passes += profile.latency("target", tokens=1 + drafted, context=context).seconds
+    verdict = profile.latency("chain_verification", drafted=drafted, sampled=1).seconds
+    outside = verdict + profile.latency("chain_drawing", drafted=drafted, sampled=1).seconds
+    decision = profile.latency("predictor", features=profile.table("predictor").axes["features"][0]).seconds
+    whole = passes + outside
+    yield "verification, at most 1 % of a round of a chain of 4", 0.01, verdict / whole
+    yield "all work outside passes, at most 3 % of it", 0.03, outside / whole
+    yield "a decision of the predictor, at most 0.5 % of it", 0.005, decision / whole
+
+
+def _prefill_seconds(row: Result) -> float:
+    return sum(row[BY_ROUND][0][f"seconds_{phase}"] for phase in PHASES)
+
+
+def _plain_first(key: tuple[float, str]) -> tuple[float, bool, str]:
+    return key[0], key[1] != PLAIN, key[1]

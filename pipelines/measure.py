@@ -1,0 +1,193 @@
+"""Stage ``measure``: time every arm of the table in the parameter file on held-out prompts, interleaved and paired.
+
+Writes a folder named after the device: ``decodes.parquet`` (a row for each decode), ``rounds.parquet`` (a row for each of its
+rounds), ``loop.parquet`` (the loop beside its bare passes), ``findings.json`` (what validation prompts chose, exactness, notes),
+``timelines.json`` and ``provenance.json``. An interrupted measurement goes on where it stopped.
+
+    python -m pipelines.measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
+        --bundles data/pystdlib/bundles --latency data/pystdlib/latency
+"""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.measuring.bench import Bench, add_bench_arguments, open_bench
+from pipelines.measuring.names import (
+    DECODES_FILE,
+    FINDINGS,
+    LOOP_FILE,
+    PLAIN,
+    PROVENANCE,
+    ROUNDS_FILE,
+    TEST,
+    TIMELINES,
+    VALIDATION,
+    branch_arm,
+)
+from pipelines.parameters import load_parameters
+
+if TYPE_CHECKING:
+    from pipelines.measuring.measurement import MeasureConfig, Measurement
+    from pipelines.measuring.measurement_log import Rows
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_bench_arguments(parser)
+    bundles_help = "folder of exported bundles; arms of those not there are left out"
+    parser.add_argument("--bundles", type=Path, default=Path("bundles"), help=bundles_help)
+    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+    parser.add_argument("--section", default="measure", help="section of the parameter file (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> None:
+    from pipelines.measuring.harness import apart
+    from pipelines.measuring.led import Leader
+    from pipelines.measuring.measurement import MeasureConfig, Measurement
+    from pipelines.measuring.tables import write_decodes, write_loop, write_rounds
+    from pipelines.outputs import write_json
+
+    config = load_parameters(MeasureConfig, args.pair, args.section, args.params)
+    hashes = _hashes(config, args.bundles)
+    bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts}, **hashes)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        leading = Leader(bench.pair, config.max_new_tokens) if config.led else None
+        measurement = Measurement(bench.pair, config, args.bundles, bench.log, leading)
+        rows = measurement.run(bench.prompts[VALIDATION], bench.prompts[TEST])
+        loop = _loop(bench, config, measurement)
+        timelines = _timelines(bench, config, measurement)
+    findings: dict[str, Any] = {"choices": measurement.choices, "capped": measurement.capped}
+    findings |= bench.log.once("checks", lambda: [_checks(bench, config, args.bundles)])[0]
+    findings["notes"] = sorted({str(one.message) for one in caught if one.category is UserWarning}) + _bypassed(rows)
+    findings["notes"] += [f"no bundle {name}: its arms are left out" for name in measurement.missing]
+    findings["bundles"] = _facts(config, args.bundles)
+    decodes, rounds = apart(rows)
+    write_decodes(bench.folder / DECODES_FILE, [{"pair": args.pair, **row} for row in decodes])
+    write_rounds(bench.folder / ROUNDS_FILE, rounds)
+    write_loop(bench.folder / LOOP_FILE, loop)
+    write_json(bench.folder / FINDINGS, findings)
+    write_json(bench.folder / TIMELINES, timelines)
+    write_json(bench.folder / PROVENANCE, bench.origin(args.pair))
+    bench.log.remove()
+    _print_summary(bench.folder, rows, findings)
+
+
+def _hashes(config: "MeasureConfig", bundles: Path) -> dict[str, str | None]:
+    """The content of every bundle that the table names, by ``NAME_bundle_sha256``."""
+    from predictors.bundle import CARD, bundle_hash
+
+    names = _bundle_names(config, bundles)
+    return {
+        f"{one}_bundle_sha256": bundle_hash(bundles / one) if (bundles / one / CARD).is_file() else None
+        for one in names
+    }
+
+
+def _bundle_names(config: "MeasureConfig", bundles: Path) -> list[str]:
+    from pipelines.measuring.arm_builder import bundles_of
+    from pipelines.measuring.arm_rows import expanded
+
+    return list(dict.fromkeys(name for row in expanded(config.arms, str(bundles)) for name in bundles_of(row)))
+
+
+def _loop(bench: Bench, config: "MeasureConfig", measurement: "Measurement") -> "Rows":
+    """Plain decoding and the static chain chosen at every temperature, beside their bare passes."""
+    from pipelines.measuring.names import CHAIN
+    from pipelines.measuring.probes import loop_rows
+
+    unfiltered = [one for one in measurement.choices if (one["top_k"], one["top_p"]) == (0, 1)]
+    chosen = {one["temperature"]: one["arm"] for one in unfiltered if one["family"] == CHAIN}
+    names = {temperature: (PLAIN, arm) for temperature, arm in chosen.items()}
+    arms = {t: [measurement.arms[name] for name in some if name in measurement.arms] for t, some in names.items()}
+    prompts = bench.prompts[TEST][: config.loop_prompts]
+    return loop_rows(prompts, arms, config.max_new_tokens, config.loop_repeats, bench.log.once)
+
+
+def _timelines(bench: Bench, config: "MeasureConfig", measurement: "Measurement") -> dict[str, Any]:
+    """When draft and target worked in one short greedy text of every branch-parallel arm of test prompts."""
+    from pipelines.measuring.timelines import record_timelines
+
+    arms = {name: arm.decoder for name, arm in measurement.drawn().items() if branch_arm(name) and arm.decoder}
+    if not config.timelines or not arms:
+        return {}
+    return bench.log.once("timelines", lambda: [record_timelines(arms, bench.prompts[TEST][0].tokens)])[0]
+
+
+def _checks(bench: Bench, config: "MeasureConfig", bundles: Path) -> dict[str, Any]:
+    """Exactness of every arm of ours and agreement of the forwards, in float32."""
+    from pipelines.measuring.arm_builder import ArmBuilder
+    from pipelines.measuring.arm_rows import expanded
+    from pipelines.measuring.exactness import load_float32
+    from pipelines.measuring.probes import agreement, exactness_rows
+
+    if not config.exactness_prompts:
+        return {"exactness": [], "forward_agreement": {}}
+    pair = load_float32(bench.location.target, bench.location.draft, bench.location.tokenizer)
+    prompts = [prompt.tokens for prompt in bench.prompts[TEST][: config.exactness_prompts]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a head trained on bfloat16 states serves float32 ones here
+        arms = ArmBuilder(pair, bundles, config.max_new_tokens).build(expanded(config.arms, str(bundles)))
+        found = exactness_rows(pair, prompts, arms, config.max_new_tokens)
+    return {"exactness": found, "forward_agreement": agreement(pair, prompts)}
+
+
+def _bypassed(rows: "Rows") -> list[str]:
+    """How much of the learned controllers' arms was really decoded at their fallback."""
+    counts: dict[tuple[float, str], list[int]] = {}
+    for row in rows:
+        if row.get("bypassed"):
+            counts.setdefault((row["temperature"], row["arm"]), [0, 0])
+    for row in rows:
+        if (key := (row["temperature"], row["arm"])) in counts:
+            counts[key][0] += row["bypassed"]
+            counts[key][1] += row["rounds"]
+    return [
+        f"T={temperature:g}: {arm} stood aside in {bypassed / rounds:.0%} of its rounds (static gamma instead)"
+        for (temperature, arm), (bypassed, rounds) in sorted(counts.items())
+    ]
+
+
+def _facts(config: "MeasureConfig", bundles: Path) -> dict[str, dict[str, Any]]:
+    """What a reader must know of every exported controller that was timed."""
+    from predictors.bundle import CARD, read_bundle
+
+    names = [name for name in _bundle_names(config, bundles) if (bundles / name / CARD).is_file()]
+    return {name: _bundle_facts(read_bundle(bundles / name).card) for name in names}
+
+
+def _bundle_facts(card: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "selection": card.get("selection"),
+        "thresholds": card.get("thresholds"),
+        "calibrated_settings": card["contract"]["serving_range"]["settings"],
+        "gamma": card["decoder"].get("gamma") or card["decoder"].get("drafter", {}).get("gamma"),
+    }
+
+
+def _print_summary(folder: Path, rows: "Rows", findings: dict[str, Any]) -> None:
+    from pipelines.measuring.harness import tokens_per_second
+    from pipelines.measuring.names import CHAIN
+    from predictors.sampling import SamplingSettings
+
+    test = [row for row in rows if row["split"] == TEST]
+    for choice in findings["choices"]:
+        if choice["family"] == CHAIN:
+            settings = {name: choice[name] for name in ("temperature", "top_k", "top_p")}
+            plain, best = (tokens_per_second(test, arm, **settings) for arm in (PLAIN, choice["arm"]))
+            name = SamplingSettings(**settings).name
+            print(f"{name}: {choice['arm']} {best:.0f} tokens/s, {PLAIN} {plain:.0f} tokens/s")
+    inexact = [row["arm"] for row in findings["exactness"] if not row["exact_float32"]]
+    print(f"greedy text in float32: {'equal for every arm' if not inexact else 'differs for ' + ', '.join(inexact)}")
+    for note in findings["notes"]:
+        print(f"note: {note}")
+    print(f"{folder}: {len(rows)} decodes" + (", ended early by max_minutes" if findings["capped"] else ""))
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    main(["measure", *sys.argv[1:]])

@@ -1,0 +1,158 @@
+"""From rows of the table of arms to arms that decode: the pair's weights, one budget, one counter of tokens."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.arms import Arm, decoder_arm, hugging_face_arm
+from pipelines.measuring.names import WALL
+from predictors.actions import Action
+from predictors.bundle import CARD
+from predictors.controllers import DelayedTree, EarlyStop
+from predictors.sampling import SamplingSettings
+from runtime import Decoder, ModelPair, build_decoder, load_decoder
+from runtime.causal_model import CausalLanguageModel
+
+
+@dataclass(frozen=True)
+class TimedArm:
+    """``run`` decodes; ``decoder`` is ours, where it is one of ours; ``temperatures``: where it is timed (none: everywhere)."""
+
+    name: str
+    family: str
+    run: Arm
+    decoder: Decoder | None = None
+    temperatures: tuple[float, ...] | None = None
+
+    @property
+    def verifier(self) -> str:
+        """The rule by which its drafts are verified, as far as it is known."""
+        return str(getattr(getattr(self.decoder, "verifier", None), "name", ""))
+
+    def at(self, temperature: float) -> bool:
+        """Whether it is timed at ``temperature``."""
+        return self.temperatures is None or temperature in self.temperatures
+
+
+def arm_of(name: str, family: str, decoder: Decoder, max_new_tokens: int) -> TimedArm:
+    """A decoder of ours as an arm."""
+    return TimedArm(name, family, decoder_arm(decoder, max_new_tokens), decoder)
+
+
+def fixed_tree(pair: ModelPair, action: Action, rule: str) -> Decoder:
+    """The decoder that drafts ``action`` at every root and verifies by ``rule``."""
+    drafter = {"kind": "delayed_tree", **asdict(action)}
+    return build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": rule})
+
+
+class ArmBuilder:
+    """``bundles``: folder of exported bundles; ``missing`` collects the names of those that are not there."""
+
+    def __init__(self, pair: ModelPair, bundles: Path, max_new_tokens: int) -> None:
+        self.pair, self.bundles, self.max_new_tokens = pair, bundles, max_new_tokens
+        self.missing: list[str] = []
+
+    def build(self, rows: Iterable[ArmRow]) -> dict[str, TimedArm]:
+        """Arms by name; rows that do not apply here are left out."""
+        made = (self._arm(row) for row in rows)
+        return {arm.name: arm for arm in made if arm is not None}
+
+    def concurrent(self, rows: Iterable[ArmRow]) -> dict[str, TimedArm]:
+        """Those of ``rows`` that are also timed with both models at work at the same time, as ``NAME-wall``: each with a draft
+        process (on accelerators a stream) of its own, to be closed after use."""
+        on_cpu = torch.device(getattr(self.pair.draft, "device", "cpu")).type == "cpu"
+        overlap = "processes" if on_cpu else "streams"
+        arms = {}
+        for row in rows:
+            decoder = self._decoder(row, {"overlap": overlap}) if row.concurrent else None
+            if decoder is not None:
+                name = row.name + WALL
+                arms[name] = arm_of(name, row.family + WALL, decoder, self.max_new_tokens)
+        return arms
+
+    def _arm(self, row: ArmRow) -> TimedArm | None:
+        if row.hugging_face is not None:
+            return TimedArm(row.name, row.family, self._hugging_face(row), None, row.temperatures)
+        decoder = self._decoder(row, {})
+        if decoder is None:
+            return None
+        return TimedArm(row.name, row.family, decoder_arm(decoder, self.max_new_tokens), decoder, row.temperatures)
+
+    def _decoder(self, row: ArmRow, own: dict[str, Any]) -> Decoder | None:
+        """The row's decoder; ``None`` where it does not apply: no such bundle, a model that is asked, no other forward."""
+        if row.bundle is not None:
+            folder = self._folder(row.bundle)
+            return None if folder is None else load_decoder(folder, self.pair, (row.options or {}) | own)
+        if row.if_unasked is not None and not self._unasked(row.if_unasked):
+            return None
+        if row.static_of is not None:
+            assert row.temperatures is not None
+            (temperature,) = row.temperatures
+            return self._static_tree(row.static_of, SamplingSettings(temperature))
+        assert row.decoder is not None
+        if any(self._folder(name) is None for name in bundles_of(row)):
+            return None
+        pair = self.pair
+        if row.forward is not None:
+            if not isinstance(pair.target, CausalLanguageModel) or pair.target.forward == row.forward:
+                return None
+            pair = ModelPair(pair.target.model, forward="hugging_face")
+        return build_decoder(pair, row.decoder | own)
+
+    def _hugging_face(self, row: ArmRow) -> Arm:
+        target, draft = self.pair.target, self.pair.draft
+        assert isinstance(target, CausalLanguageModel)
+        if row.hugging_face == "assisted":
+            assert isinstance(draft, CausalLanguageModel)
+            return hugging_face_arm(target.model, draft.model, self.max_new_tokens)
+        options = row.options or {}
+        lookup = options.get("prompt_lookup_num_tokens", 10) if row.hugging_face == "prompt_lookup" else None
+        cache = options.get("cache_implementation")
+        return hugging_face_arm(target.model, None, self.max_new_tokens, lookup, cache)
+
+    def _static_tree(self, name: str, settings: SamplingSettings) -> Decoder | None:
+        """The best static tree at ``settings`` that the selector of a bundle knows, verified by its rule."""
+        folder = self._folder(name)
+        if folder is None:
+            return None
+        selector = load_decoder(folder, self.pair).controller
+        if not isinstance(selector, DelayedTree):
+            raise ValueError(
+                f"{folder} is no selector of trees but {selector.kind}: static_of takes delayed_tree-RULE."
+            )
+        assert selector.verifier is not None
+        return fixed_tree(self.pair, selector.actions[selector.static(settings).place], selector.verifier)
+
+    def _unasked(self, name: str) -> bool:
+        folder = self._folder(name)
+        if folder is None:
+            return False
+        model = load_decoder(folder, self.pair).controller
+        return isinstance(model, EarlyStop) and not model.asks
+
+    def _folder(self, name: str) -> Path | None:
+        """The folder of an exported bundle, if it is there."""
+        folder = self.bundles / name
+        if (folder / CARD).is_file():
+            return folder
+        if name not in self.missing:
+            self.missing.append(name)
+        return None
+
+
+def bundles_of(row: ArmRow) -> list[str]:
+    """Names of the exported bundles that an arm is made of."""
+    named = row.bundle or row.static_of
+    return [Path(folder).name for folder in _folders_in(row.decoder)] if named is None else [named]
+
+
+def _folders_in(value: Any) -> list[str]:
+    """Every ``bundle`` that a decoder's configuration names."""
+    if not isinstance(value, dict):
+        return []
+    own = [value["bundle"]] if isinstance(value.get("bundle"), str) else []
+    return own + [name for one in value.values() for name in _folders_in(one)]

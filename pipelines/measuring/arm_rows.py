@@ -1,0 +1,137 @@
+"""Rows of the table of arms in the parameter file. A row with values under ``each`` is an arm for every combination; one with
+``cases`` is an arm for each.
+
+    {name: "chain-{gamma}", family: chain, each: {gamma: [2, 4]}, always: true, choose: true,
+     decoder: {method: speculative, drafter: {kind: chain, gamma: "{gamma}"}, verifier: block}}
+
+``{bundles}`` stands for the folder of exported bundles. A text that is one placeholder becomes the value itself; within a longer
+text a number is written as briefly as it can be.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+HUGGING_FACE = ("generate", "assisted", "prompt_lookup")
+FILLED = ("name", "family", "decoder", "bundle", "static_of", "options", "if_unasked", "beside")
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class ArmRow:
+    """One way of decoding, or one for each of ``cases`` and each combination of ``each``.
+
+    Parameters
+    ----------
+    name, family
+        Of the arm, and of those among which validation prompts choose.
+    decoder, bundle, static_of, hugging_face
+        One of them: a decoder's configuration, an exported bundle's name, the name of a selector's bundle for the best static
+        tree that it knows at the one temperature given, or a kind of `HUGGING_FACE`.
+    options
+        What a bundle's decoder is given besides its card, or Hugging Face's ``generate`` besides its draft.
+    temperatures
+        At which it is timed; none: at all of the measurement.
+    choose
+        Timed on validation prompts, where the fastest of its family is chosen; on test prompts only that one is timed, unless
+        ``always``.
+    always
+        Timed on every test prompt, and not in rotation.
+    concurrent
+        Also with draft and target at work at the same time, as arm ``NAME-wall`` on test prompts.
+    forward
+        ``hugging_face``: over Hugging Face's own forward, where ours is another.
+    if_unasked
+        Only if this stop model's calibration leaves it unasked.
+    beside
+        Rotates with the arm of this name: both on the same test prompts, so that they share blocks.
+    """
+
+    name: str
+    family: str
+    decoder: dict | None = None
+    bundle: str | None = None
+    static_of: str | None = None
+    hugging_face: str | None = None
+    options: dict | None = None
+    each: dict | None = None
+    cases: tuple[dict, ...] | None = None
+    temperatures: tuple[float, ...] | None = None
+    choose: bool = False
+    always: bool = False
+    concurrent: bool = False
+    forward: str | None = None
+    if_unasked: str | None = None
+    beside: str | None = None
+
+    def __post_init__(self) -> None:
+        sources = ("decoder", "bundle", "static_of", "hugging_face")
+        named = [source for source in sources if getattr(self, source) is not None]
+        if len(named) != 1:
+            raise ValueError(
+                f"arm {self.name!r} must have one of {', '.join(sources)}, got {', '.join(named) or 'none'}."
+            )
+        if self.hugging_face not in (None, *HUGGING_FACE):
+            raise ValueError(
+                f"arm {self.name!r}: hugging_face is one of {', '.join(HUGGING_FACE)}, got {self.hugging_face!r}."
+            )
+        if self.forward not in (None, "hugging_face"):
+            raise ValueError(f"arm {self.name!r}: forward is hugging_face or left out, got {self.forward!r}.")
+        if self.choose and self.bundle is not None:
+            raise ValueError(f"arm {self.name!r}: a bundle was chosen when it was exported; leave out choose.")
+        if self.static_of is not None and len(self.temperatures or ()) != 1:
+            raise ValueError(f"arm {self.name!r}: static trees differ by temperature; give one under temperatures.")
+
+    def at(self, temperature: float) -> bool:
+        """Whether it is timed at ``temperature``."""
+        return self.temperatures is None or temperature in self.temperatures
+
+
+def expanded(rows: Iterable[ArmRow], bundles: str) -> list[ArmRow]:
+    """Every arm as a row of its own; ``bundles``: folder of the exported ones.
+
+    Raises
+    ------
+    ValueError
+        For a placeholder without a value, or a name given twice.
+    """
+    arms = [arm for row in rows for arm in _arms_of(row, bundles)]
+    names = [arm.name for arm in arms]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"arms {', '.join(twice)} are given twice: every arm needs a name of its own.")
+    return arms
+
+
+def _arms_of(row: ArmRow, bundles: str) -> Iterator[ArmRow]:
+    each = row.each or {}
+    for case, values in product(row.cases or ({},), product(*each.values())):
+        known = {"bundles": bundles, **case, **dict(zip(each, values, strict=True))}
+        yield replace(
+            row, each=None, cases=None, **{name: _filled(getattr(row, name), known, row.name) for name in FILLED}
+        )
+
+
+def _filled(value: Any, known: Mapping[str, Any], arm: str) -> Any:
+    """``value`` with its placeholders replaced."""
+    if isinstance(value, Mapping):
+        return {key: _filled(one, known, arm) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_filled(one, known, arm) for one in value]
+    if not isinstance(value, str):
+        return value
+    missing = [name for name in PLACEHOLDER.findall(value) if name not in known]
+    if missing:
+        raise ValueError(f"arm {arm!r}: {{{missing[0]}}} has no value. Give it under each: {{{missing[0]}: [...]}}.")
+    whole = PLACEHOLDER.fullmatch(value)
+    if whole:
+        return known[whole[1]]
+    return PLACEHOLDER.sub(lambda found: _brief(known[found[1]]), value)
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ".".join(map(_brief, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,144 @@
+"""The one clock: arms decode prompts, interleaved and paired, and every decode becomes a row.
+
+A *block* is one prompt at one sampling setting and one repeat: its arms decode one after the other, in an order drawn from the
+seed. All draw with one seed, which no arm's name enters; above temperature 0 those that can be are led along one text of the
+target's own (`pipelines.measuring.led`), so that they emit the same tokens.
+"""
+
+import random
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+
+from pipelines.measuring.arm_builder import TimedArm
+from pipelines.measuring.arms import Run
+from pipelines.measuring.blocks import Blocks
+from pipelines.measuring.decode_rows import measured, rounds_of
+from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.seeds import seed_of
+from pipelines.prompt_table import Prompt
+from predictors.sampling import SamplingSettings
+from runtime.leading import OffTapeError
+from runtime.recorder import CudaGraphs
+
+RETRIES = 3  # of a decode that recorded programs
+BY_ROUND = "by_round"
+OF_DECODE = ("arm", "split", "prompt", "temperature", "top_k", "top_p", "repeat", "block")  # and of its rounds
+Planned = Iterable[tuple[Prompt, Sequence[TimedArm]]]
+Decode = Callable[[], Run]
+
+
+class Leading(Protocol):
+    """Gives every arm of a block one text, as far as it can be led along it."""
+
+    def block(self, prompt: Prompt, settings: SamplingSettings, seed: int) -> "LedBlock": ...
+
+
+class LedBlock(Protocol):
+    """One prompt, one setting, one repeat."""
+
+    def decode(self, arm: TimedArm) -> Decode | None:
+        """A decode led along the block's text, prepared and not yet run; ``None`` for an arm that cannot be led."""
+        ...
+
+
+@dataclass
+class Harness:
+    """Times arms at ``settings``, each decode ``repeats`` times; ``blocks`` keeps what is finished and moves its bar."""
+
+    blocks: Blocks
+    settings: Sequence[SamplingSettings]
+    seed: int = 0
+    repeats: int = 1
+    leading: Leading | None = None
+
+    def warm_up(self, arms: Mapping[str, TimedArm], prompt: Prompt) -> None:
+        """Every arm once, unrecorded, at the last of the settings that it is timed at."""
+        for name, arm in arms.items():
+            self.blocks.bar.set_postfix_str(f"warm-up {name}")
+            settings = [one for one in self.settings if arm.at(one.temperature)]
+            if settings:
+                arm.run(prompt.tokens, settings[-1], 0)
+
+    def time(self, split: str, planned: Planned, share: float = 1.0) -> Rows:
+        """A row for each decode, with its rounds under ``by_round`` (`apart`); ends early after ``share`` of the time."""
+        plans = {prompt.id: (prompt, arms) for prompt, arms in planned}
+        rows: Rows = []
+        for prompt in self.blocks.within(share, [prompt for prompt, _ in plans.values()]):
+            for settings in self.settings:
+                arms = [arm for arm in plans[prompt.id][1] if arm.at(settings.temperature)]
+                for repeat in range(self.repeats):
+                    key = f"{split}/{prompt.id}/{settings.name}/{repeat}"
+                    rows += self.blocks.once(
+                        key, len(arms), partial(self._block, split, prompt, settings, repeat, arms)
+                    )
+        return rows
+
+    def _block(
+        self, split: str, prompt: Prompt, settings: SamplingSettings, repeat: int, arms: Sequence[TimedArm]
+    ) -> Rows:
+        text = f"{self.seed}/{prompt.id}/{settings.name}"  # repeats go over the same text
+        seed, block = seed_of(text), f"{split}/{prompt.id}/{settings.name}/{repeat}"
+        led = None if self.leading is None or settings.greedy else self.leading.block(prompt, settings, seed)
+        planned = {arm.name: led.decode(arm) for arm in arms} if led is not None else {}
+        where = {"split": split, **asdict(settings), "repeat": repeat, "block": block, "seed": seed}
+        where |= {"prompt": prompt.id, "document": prompt.document, "slice": prompt.slice}
+        where["prompt_tokens"] = len(prompt.tokens)
+        rows = []
+        for order, arm in enumerate(random.Random(f"{text}/{repeat}").sample(list(arms), len(arms))):
+            self.blocks.bar.set_postfix_str(f"{split}, {settings.name}, {arm.name}")
+            who = {"arm": arm.name, "family": arm.family, "verifier": arm.verifier, "order": order}
+            free = partial(arm.run, prompt.tokens, settings, seed)
+            rows.append({**where, **who, **_timed_row(arm.name, free, planned.get(arm.name), len(prompt.tokens))})
+            self.blocks.bar.update()
+        return rows
+
+
+def _timed_row(name: str, free: Decode, led: Decode | None, prompt_tokens: int) -> dict[str, Any]:
+    """What an arm's decode took and did: ``led`` along the block's text, or ``free`` where it cannot be."""
+    try:
+        run, seconds = timed(led or free)
+    except OffTapeError as error:
+        warnings.warn(f"{name} left its text, and decodes one of its own there: {error}", stacklevel=2)
+        led, (run, seconds) = None, timed(free)
+    return {"led": led is not None, **measured(run, seconds), BY_ROUND: rounds_of(run, prompt_tokens)}
+
+
+def timed(decode: Decode) -> tuple[Run, float]:
+    """One decode and the seconds until its last work on an accelerator is done; what recorded programs is decoded again, up to
+    `RETRIES` times, as recording takes far longer than running."""
+    for _ in range(1 + RETRIES):
+        made, start = CudaGraphs.made, perf_counter()
+        run = decode()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        seconds = perf_counter() - start
+        if CudaGraphs.made == made:
+            return run, seconds
+    warnings.warn(f"a decode recorded programs {1 + RETRIES} times: its {seconds:.3f} s hold a recording", stacklevel=2)
+    return run, seconds
+
+
+def apart(rows: Rows) -> tuple[Rows, Rows]:
+    """Rows of decodes and rows of rounds, as their tables hold them."""
+    decodes = [{name: value for name, value in row.items() if name != BY_ROUND} for row in rows]
+    rounds = [{name: row[name] for name in OF_DECODE} | one for row in rows for one in row[BY_ROUND]]
+    return decodes, rounds
+
+
+def tokens_per_second(rows: Rows, arm: str, temperature: float, **filters: float) -> float:
+    """Total tokens over total seconds of an arm, at each prompt's fastest repeat; NaN where it was not timed. ``filters``:
+    ``top_k`` and ``top_p``, where rows differ in them."""
+    wanted = {"arm": arm, "temperature": temperature, **filters}
+    fastest: dict[str, tuple[float, int]] = {}
+    for row in rows:
+        if all(row[name] == value for name, value in wanted.items()):
+            run = (row["seconds"], row["tokens"])
+            fastest[row["prompt"]] = min(run, fastest.get(row["prompt"], run))
+    seconds = sum(seconds for seconds, _ in fastest.values())
+    return sum(tokens for _, tokens in fastest.values()) / seconds if seconds else float("nan")

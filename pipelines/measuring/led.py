@@ -1,0 +1,60 @@
+"""Blocks whose arms are led along one text of the target's own (`runtime.leading`), where that is proved exact."""
+
+from dataclasses import asdict, dataclass
+
+from pipelines.measuring.arm_builder import TimedArm
+from pipelines.measuring.arms import Run
+from pipelines.measuring.harness import Decode
+from pipelines.prompt_table import Prompt
+from predictors.controllers.fixed import Fixed
+from predictors.sampling import SamplingSettings
+from runtime import Decoder, ModelPair, Randomness, build_decoder
+from runtime.adapter import programs_of
+from runtime.leading import GivenText, OffTapeError, plan, why_not_led
+
+
+class Leader:
+    """Leads the arms of ``pair``. A block's text is plain decoding's own by the block's seed, so it follows the target's
+    distribution; text and plans are made before anything is timed."""
+
+    def __init__(self, pair: ModelPair, max_new_tokens: int) -> None:
+        self.pair, self.max_new_tokens = pair, max_new_tokens
+        self._plain = build_decoder(pair, {"method": "autoregressive"})
+
+    def block(self, prompt: Prompt, settings: SamplingSettings, seed: int) -> "LedText":
+        """The text of this prompt, setting and seed."""
+        chance = Randomness(seed).stream("text")
+        options = {"max_new_tokens": self.max_new_tokens, **asdict(settings)}
+        tokens = self._plain.generate(prompt.tokens, randomness=chance, **options).tokens
+        text = GivenText.of(self.pair, prompt.tokens, tokens, settings, self.max_new_tokens)
+        return LedText(text, seed, recorded=programs_of(self.pair.target) is not None)
+
+
+@dataclass(frozen=True)
+class LedText:
+    """A block's text, along which its arms are led; ``recorded``: the pair's passes are recorded programs, and so are draws."""
+
+    text: GivenText
+    seed: int
+    recorded: bool = False
+
+    def decode(self, arm: TimedArm) -> Decode | None:
+        """A decode of the text, planned and not yet run; ``None`` for an arm that cannot be led."""
+        decoder = arm.decoder
+        if decoder is None or why_not_led(decoder, self.text.settings) is not None:
+            return None
+        tape = plan(decoder, self.text, self.seed, tails=not _looks_at_nothing(decoder))
+
+        def run() -> Run:
+            chance = tape.chance(recorded=self.recorded)
+            out = decoder.generate(list(self.text.prompt), randomness=chance, **self.text.options)
+            if not tape.followed(out):  # recorded draws follow numbers, which rounding may turn
+                raise OffTapeError("its draws were not those planned.")
+            return Run(out.tokens, out.rounds)
+
+        return run
+
+
+def _looks_at_nothing(decoder: Decoder) -> bool:
+    """Whether no decision depends on what is drafted after the first rejected token, which then needs no passes of the target."""
+    return type(getattr(decoder, "controller", None)) is Fixed

@@ -1,0 +1,127 @@
+"""The Parquet tables of what is timed: `DECODES`, a row per decode, and `ROUNDS`, a row per round of decodes that keep records;
+`LOOP`, seconds of a decode in the loop and of its model calls alone.
+
+Rows with one ``block`` were timed interleaved in one go (one prompt, one setting, one repeat), and compare pairwise. What their
+counts and seconds mean says `pipelines.measuring.decode_rows`.
+"""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipelines.measuring.decode_rows import COUNTED, HISTOGRAMS, OF_ROUND, SECONDS, STEADY, SUMMED
+from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.names import PLAIN
+from pipelines.outputs import replacing
+
+SETTING = (("temperature", pa.float64()), ("top_k", pa.int32()), ("top_p", pa.float64()))
+DECODE_NAMES = ("pair", "arm", "family", "verifier", "split", "slice", "document", "prompt")
+DECODES = pa.schema(
+    [
+        *((name, pa.string()) for name in DECODE_NAMES),
+        ("prompt_tokens", pa.int32()),
+        *SETTING,
+        ("repeat", pa.int32()),
+        ("order", pa.int32()),  # turn within its block, the first is 0
+        ("block", pa.string()),
+        ("seed", pa.int64()),  # of prompt, setting and repeat
+        ("led", pa.bool_()),  # along a recorded text
+        ("tokens", pa.int32()),
+        ("seconds", pa.float64()),
+        ("virtual", pa.bool_()),
+        *((name, pa.int32()) for name in (*COUNTED, *SUMMED)),  # null where the arm keeps no records of rounds
+        *((name, pa.list_(pa.int32())) for name in HISTOGRAMS),
+        *((name, pa.float64()) for name in (*SECONDS, "seconds_rest", "seconds_rounds", *STEADY)),
+        ("equals_plain", pa.bool_()),  # greedy text equals plain decoding's; null above temperature 0
+        ("output", pa.list_(pa.int32())),
+    ]
+)
+ROUNDS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("arm", "split", "prompt")),
+        *SETTING,
+        ("repeat", pa.int32()),
+        ("block", pa.string()),
+        ("round", pa.int32()),  # 0 is the prefill
+        ("prefill", pa.bool_()),
+        *((name, pa.int32()) for name in OF_ROUND),
+        *((name, pa.bool_()) for name in ("law_known", "ends_segment")),
+        *((name, pa.float64()) for name in SECONDS),
+    ]
+)
+LOOP = pa.schema(
+    [
+        *((name, pa.string()) for name in ("arm", "document", "prompt")),
+        ("temperature", pa.float64()),
+        ("repeat", pa.int32()),
+        ("loop", pa.float64()),
+        ("passes", pa.float64()),
+    ]
+)
+
+
+def write_decodes(path: Path, rows: Rows) -> None:
+    """Write rows of `DECODES`; ``equals_plain`` is filled in from plain decoding's greedy outputs."""
+    plain = {(row["split"], row["prompt"]): row["output"] for row in _greedy(rows) if row["arm"] == PLAIN}
+    known = [row["temperature"] == 0 and (row["split"], row["prompt"]) in plain for row in rows]
+    compared = [
+        row | {"equals_plain": row["output"] == plain[row["split"], row["prompt"]] if compares else None}
+        for row, compares in zip(rows, known, strict=True)
+    ]
+    _write(path, compared, DECODES)
+
+
+def write_rounds(path: Path, rows: Rows) -> None:
+    """Write rows of `ROUNDS`."""
+    _write(path, rows, ROUNDS)
+
+
+def write_loop(path: Path, rows: Rows) -> None:
+    """Write rows of `LOOP`."""
+    _write(path, rows, LOOP)
+
+
+def read_decodes(path: Path) -> Rows:
+    """Rows of `DECODES`.
+
+    Raises
+    ------
+    ValueError
+        If the file is missing, damaged or of another kind.
+    """
+    rows: Rows = read_table(path, DECODES).to_pylist()
+    return rows
+
+
+def read_rounds(path: Path) -> Rows:
+    """Rows of `ROUNDS`; errors as of `read_decodes`."""
+    rows: Rows = read_table(path, ROUNDS).to_pylist()
+    return rows
+
+
+def read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """A table of ``schema``; errors as of `read_decodes`."""
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ValueError(f"{path}: missing or damaged ({error}). Run the measure stage (dvc repro) again.") from error
+    if table.schema.names != schema.names:
+        other = sorted(set(table.schema.names) ^ set(schema.names))
+        raise ValueError(f"{path}: columns {other} are of another version. Run the measure stage (dvc repro) again.")
+    return table
+
+
+def _greedy(rows: Rows) -> Rows:
+    return [row for row in rows if row["temperature"] == 0]
+
+
+def _write(path: Path, rows: Rows, schema: pa.Schema) -> None:
+    names = set(schema.names)
+    for row in rows:
+        unknown = sorted(row.keys() - names)
+        if unknown:
+            known = ", ".join(schema.names)
+            raise ValueError(f"{path.name}: no column {unknown[0]!r} for a row to write. Columns: {known}.")
+    with replacing(path) as partial:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial)

@@ -1,0 +1,131 @@
+"""Which candidate is fastest: the clock's speed-ups over plain decoding and those that replay predicts, each by its precision.
+
+    clock       m_a = log of the ratio of sums over the blocks that a and plain decoding share (`pipelines.evidence.gain`)
+    replay      p_a = log of the predicted rates' ratio
+    model       m_a = p_a + b + e_a + n_a,    e_a ~ (0, τ²),    n_a ~ (0, σ² / D_a)
+    speed-up    θ_a = t_a m_a + (1 - t_a) (p_a + b),    t_a = τ² / (τ² + σ² / D_a);    θ_a = p_a + b without a clock
+
+b is by how much replay is wrong in all candidates alike, as prices of another hour are; τ by how much in each; σ²/D_a is what D_a
+documents leave of the clock's noise. σ² is pooled over candidates, as a handful of documents say little about one alone. It holds
+plain decoding's own noise, too, which all candidates share and b takes up: so replay counts for a little more than it must.
+τ has a half-normal prior of a given scale and b a flat one; θ_a is its mean over what the candidates that were timed say of both:
+
+    P(τ) ∝ exp(-τ² / 2 scale²) V_b^½ Π_a w_a^½ exp(-w_a (m_a - p_a - b)² / 2),    w_a = 1 / (τ² + σ² / D_a)
+    b = V_b Σ_a w_a (m_a - p_a),    V_b = 1 / Σ_a w_a
+
+Sources: Fay and Herriot, Estimates of income for small places, 1979 (model); Gelman et al., Bayesian Data Analysis, 2013,
+section 5.4 (P(τ)).
+
+Shape suffixes: A candidates, T values of τ.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipelines.evidence.estimate import Estimate
+from pipelines.evidence.gain import gain
+from pipelines.evidence.timed_blocks import TimedBlocks
+from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.names import PLAIN
+from pipelines.measuring.tuning.candidates import Candidate, plain
+
+TINY = 1e-12  # a variance: clocks without any noise are no clocks
+GRID_T = np.linspace(0.02, 4.0, 200)  # τ over its scale
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """Over plain decoding, as logarithms: what was ``predicted``, what was ``measured`` on so many ``documents`` (``None``: on
+    fewer than two), and both together, with a standard ``error``."""
+
+    predicted: float
+    measured: float | None
+    documents: int
+    value: float
+    error: float
+
+
+class ReplayError:
+    """How far replay is from the clock, by candidates that have both; ``scale``: how far before any was timed."""
+
+    def __init__(self, predicted_A: np.ndarray, clock: Iterable[Estimate], scale: float) -> None:
+        estimates = list(clock)
+        documents_A, freedom_A, value_A, error_A = (
+            np.array([getattr(one, name) for one in estimates]) for name in ("documents", "freedom", "value", "error")
+        )
+        self.spread_T = scale * GRID_T
+        self.noise = (
+            max(TINY, float((freedom_A * documents_A * error_A**2).sum() / freedom_A.sum())) if estimates else 0.0
+        )
+        log_T, self.bias_T, self.bias_variance_T = -(GRID_T**2) / 2, np.zeros_like(GRID_T), np.zeros_like(GRID_T)
+        if estimates:
+            w_TA = 1 / (self.spread_T[:, None] ** 2 + self.noise / documents_A)
+            wrong_A = value_A - predicted_A
+            self.bias_variance_T = 1 / w_TA.sum(axis=1)
+            self.bias_T = self.bias_variance_T * (w_TA * wrong_A).sum(axis=1)
+            far_TA = w_TA * (wrong_A - self.bias_T[:, None]) ** 2
+            log_T = log_T + (np.log(self.bias_variance_T) + (np.log(w_TA) - far_TA).sum(axis=1)) / 2
+        weight_T = np.exp(log_T - log_T.max())
+        self.weight_T = weight_T / weight_T.sum()
+
+    def combined(self, predicted: float, clock: Estimate | None) -> Speedup:
+        """A candidate's speed-up by replay and, if it was timed, by the clock."""
+        expected_T, variance_T = predicted + self.bias_T, self.spread_T**2
+        if clock is None:
+            return self._averaged(predicted, None, expected_T, variance_T + self.bias_variance_T)
+        noise = self.noise / clock.documents
+        trust_T = variance_T / (variance_T + noise)
+        value_T = trust_T * clock.value + (1 - trust_T) * expected_T
+        return self._averaged(predicted, clock, value_T, trust_T * noise + (1 - trust_T) ** 2 * self.bias_variance_T)
+
+    def to_record(self) -> dict[str, float]:
+        """The means of b and τ, and σ, as JSON."""
+        means = {"bias": self.bias_T @ self.weight_T, "spread": self.spread_T @ self.weight_T}
+        return {name: float(value) for name, value in means.items()} | {"noise": math.sqrt(self.noise)}
+
+    def _averaged(
+        self, predicted: float, clock: Estimate | None, value_T: np.ndarray, variance_T: np.ndarray
+    ) -> Speedup:
+        value = float(value_T @ self.weight_T)
+        error = math.sqrt(float((variance_T + (value_T - value) ** 2) @ self.weight_T))
+        measured, documents = (None, 0) if clock is None else (clock.value, clock.documents)
+        return Speedup(predicted, measured, documents, value, error)
+
+
+def clocked(rows: Rows) -> dict[str, Estimate]:
+    """Gains over plain decoding at one sampling setting, of every arm that shares blocks of two documents with it."""
+    if not any(row["arm"] == PLAIN for row in rows):
+        return {}
+    blocks = TimedBlocks.of(rows)
+    arms = [arm for arm in blocks.arms if arm != PLAIN and shared_documents(blocks, arm, PLAIN) > 1]
+    return {arm: gain(blocks, arm, PLAIN) for arm in arms}
+
+
+def shared_documents(blocks: TimedBlocks, *arms: str) -> int:
+    """Number of documents of the blocks in which all of ``arms`` were timed."""
+    if any(arm not in blocks.arms for arm in arms):
+        return 0
+    shared_B = np.all([blocks.both(arm, arm) for arm in arms], axis=0)
+    return len(set(blocks.document_B[shared_B].tolist()))
+
+
+def speedups(found: Iterable[Candidate], rows: Rows, scale: float) -> tuple[dict[str, Speedup], ReplayError]:
+    """By candidate, from decodes at one sampling setting; plain decoding's own is 0."""
+    some = list(found)
+    base = plain(some).predicted
+    predicted = {one.name: math.log(one.predicted / base) for one in some if one.name != PLAIN}
+    clock = clocked([row for row in rows if row["arm"] == PLAIN or row["arm"] in predicted])
+    replay = ReplayError(np.array([predicted[name] for name in clock]), clock.values(), scale)
+    made = {name: replay.combined(value, clock.get(name)) for name, value in predicted.items()}
+    return made | {PLAIN: Speedup(0.0, None, 0, 0.0, 0.0)}, replay
+
+
+def fastest(found: Iterable[Candidate], by_name: Mapping[str, Speedup], tie: float = 0.0) -> Candidate:
+    """The fastest of ``found``; of those that are slower by a share of ``tie`` at most, the plainest."""
+    some = list(found)
+    best = max(by_name[one.name].value for one in some)
+    tied = [one for one in some if by_name[one.name].value >= best - math.log1p(tie)]
+    return min(tied, key=lambda one: (one.complexity, -by_name[one.name].value))

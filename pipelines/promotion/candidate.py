@@ -1,0 +1,71 @@
+"""A bundle before its trial: at which settings it serves, whether it can be tried at all, and whether it is exact."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pipelines.measuring.arms import decoder_arm, hugging_face_arm
+from pipelines.measuring.exactness import GREEDY, first_difference
+from predictors.bundle import read_bundle
+from predictors.sampling import SamplingSettings
+from runtime import Decoder, ModelPair, load_decoder
+from runtime.decoding.branch_parallel import BranchParallelDecoder
+from runtime.decoding.routed import RoutedDecoder
+
+
+def settings_of(*bundles: Path) -> tuple[SamplingSettings, ...]:
+    """The sampling settings that any of ``bundles`` was captured at."""
+    rows = [row for bundle in bundles for row in read_bundle(bundle).contract.serving_range.settings]
+    return tuple(dict.fromkeys(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in rows))
+
+
+def problem_of(bundle: Path, pair: ModelPair) -> str | None:
+    """Why ``bundle`` cannot be read, does not serve ``pair``, changes the output's law, or would be timed on a virtual clock;
+    ``None``: nothing speaks against a trial."""
+    try:
+        settings_of(bundle)
+        decoder = load_decoder(bundle, pair)
+    except ValueError as error:
+        return str(error)
+    problems = (_problem(f"{bundle}: {name or 'its decoder'}", one) for name, one in parts_of(decoder).items())
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def parts_of(decoder: Decoder) -> dict[str, Decoder]:
+    """The decoders that serve requests, by name: a routed decoder's are its routes'; any other is its own, without a name."""
+    if not isinstance(decoder, RoutedDecoder):
+        return {"": decoder}
+    return {
+        ", ".join(filter(None, (f"route {place} ({settings.name})", name))): part
+        for place, (settings, route) in enumerate(decoder.routes, 1)
+        for name, part in parts_of(route).items()
+    }
+
+
+def _problem(who: str, decoder: Decoder) -> str | None:
+    if decoder.lossy:
+        return f"{who} is lossy: its output need not follow the target's law. Export it without lossy=True."
+    if isinstance(decoder, BranchParallelDecoder) and decoder.host.virtual:
+        remedy = "Export it with overlap 'auto', 'processes' or 'streams'."
+        if decoder.config.overlap == "auto":
+            remedy = "Its overlap 'auto' finds a single core here: try it where there are more."
+        return (
+            f"{who} drafts and verifies in turn (overlap 'none'), so that its times would be a virtual clock's beside the wall "
+            f"clock's of the others. {remedy}"
+        )
+    return None
+
+
+def exact(pair: ModelPair, bundle: Path, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> dict[str, bool]:
+    """By route and prompt: whether greedy text in float32 is Hugging Face's own (``pair`` in float32). A route that serves other
+    settings decodes greedily here, too: its drafts and its bookkeeping are the same."""
+    reference = hugging_face_arm(pair.target.model, None, max_new_tokens)  # type: ignore[attr-defined]
+    texts = [(list(one), reference(list(one), GREEDY, 0).tokens) for one in prompts]
+    decoder = load_decoder(bundle, pair)
+    found = {}
+    for name, part in parts_of(decoder).items():
+        arm = decoder_arm(part, max_new_tokens)
+        for number, (prompt, wanted) in enumerate(texts, 1):
+            check = ", ".join(filter(None, (name, f"greedy text {number}, float32")))
+            found[check] = first_difference(arm(prompt, GREEDY, 0).tokens, wanted) is None
+    decoder.close()
+    return found

@@ -1,0 +1,143 @@
+"""What is known of a challenger: all that the gate reads, from the tables of a trial."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipelines.evidence.estimate import Estimate
+from pipelines.evidence.gain import gain
+from pipelines.evidence.ledger import Replayed
+from pipelines.evidence.slices import SliceGain, slice_gains
+from pipelines.evidence.timed_blocks import Row, TimedBlocks
+from pipelines.measuring.names import PLAIN
+from pipelines.promotion.bounds import Bounds
+from pipelines.promotion.names import CHALLENGER, CHAMPION, STATIC
+from predictors.config import parse_config
+
+VERSION = 2
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a challenger.
+
+    Parameters
+    ----------
+    pair, predictor, bundle_sha256
+        Whose bundle, and which content.
+    champion
+        Content hash of the champion that was timed beside it; ``None``: there was none.
+    problem
+        Why the bundle cannot be tried; ``None``: it can.
+    exactness
+        Green or not, by name of the check.
+    calibration_error
+        Of its model on documents that were not trained on; ``None``: unknown, which is only good with an ``exemption``.
+    gains
+        Over every rival: the champion, plain decoding and every static chain.
+    reference
+        The rival that guardrails compare with: the champion, or the static chain that came closest.
+    settings, slices
+        Gains over the reference, by sampling setting, and pooled by slice.
+    documents, trained_documents
+        Ids of the documents measured, and of those that training or calibration read.
+    look, documents_left
+        Which look this is, from 1, and how many documents of the reserve it left unopened.
+    origin
+        Where the numbers are from: device, commit, parameters; ``capped``: time ran out before all prompts were decoded.
+    exemption
+        Why there is no calibration error to know; ``None``: there must be one.
+    """
+
+    pair: str
+    predictor: str
+    bundle_sha256: str
+    champion: str | None
+    problem: str | None
+    exactness: Mapping[str, bool]
+    calibration_error: float | None
+    gains: Mapping[str, Estimate]
+    reference: str | None
+    settings: Mapping[str, Estimate]
+    slices: Mapping[str, SliceGain]
+    documents: tuple[str, ...]
+    trained_documents: tuple[str, ...]
+    look: int = 1
+    documents_left: int = 0
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    exemption: str | None = None
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if self.version != VERSION:
+            raise ValueError(f"version must be {VERSION}, got {self.version}: another draftwright wrote it.")
+        if self.look < 1 or self.documents_left < 0:
+            raise ValueError(f"look must be >= 1 and documents_left >= 0, got {self.look} and {self.documents_left}.")
+        if self.problem is None and self.reference not in self.gains:
+            raise ValueError(f"reference must be one of the rivals {', '.join(self.gains)}, got {self.reference!r}.")
+        for name, green in self.exactness.items():
+            if not isinstance(green, bool):
+                raise ValueError(f"exactness check {name!r} must be true or false, got {green!r}.")
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> "Evidence":
+        """From JSON; unknown keys are refused by name."""
+        return parse_config(Evidence, record, "evidence")
+
+    @property
+    def unknown_rivals(self) -> list[str]:
+        """Kinds of rivals that no gain is known over."""
+        known = {
+            CHAMPION: self.champion is None or CHAMPION in self.gains,
+            PLAIN: PLAIN in self.gains,
+            f"a static {STATIC}": any(name.startswith(f"{STATIC}-") for name in self.gains),
+        }
+        return [name for name, there in known.items() if not there]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Gains of one arm: over every rival, and over the ``reference`` by setting and slice."""
+
+    gains: dict[str, Estimate]
+    reference: str
+    settings: dict[str, Estimate]
+    slices: dict[str, SliceGain]
+    documents: tuple[str, ...]
+
+
+def compared(
+    decodes: Iterable[Row],
+    bounds: Bounds,
+    arm: str = CHALLENGER,
+    champion: str | None = None,
+    mix: Mapping[str, float] | None = None,
+    replayed: Replayed | None = None,
+) -> Comparison:
+    """What timed ``decodes`` say of ``arm`` over the arm ``champion``, if there is one, plain decoding and every static chain.
+
+    Parameters
+    ----------
+    decodes
+        Rows of the measured table.
+    mix
+        Documents by slice that gains are weighed by; by default those of the table.
+    replayed
+        What replay says of the same texts.
+    """
+    blocks = TimedBlocks.of(decodes)
+    static = blocks.of_family(STATIC)
+    if not static:
+        raise ValueError(f"no static {STATIC} was timed beside {arm}. Time at least one.")
+    names = {PLAIN: PLAIN} | {name: name for name in static} | ({} if champion is None else {CHAMPION: champion})
+    gains = {known: gain(blocks, arm, name, mix, replayed) for known, name in names.items()}
+    reference = CHAMPION if champion is not None else min(static, key=lambda name: gains[name].value)
+    rival = names[reference]
+    settings = sorted(set(blocks.setting_B[blocks.both(arm, rival)].tolist()))
+    return Comparison(
+        gains,
+        reference,
+        {name: gain(blocks, arm, rival, mix, replayed, only_setting=name) for name in settings},
+        slice_gains(blocks, arm, rival, bounds.slice_documents, bounds.slice_spread, replayed),
+        tuple(sorted(set(blocks.document_B[blocks.both(arm, rival)].tolist()))),
+    )

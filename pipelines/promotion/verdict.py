@@ -1,0 +1,135 @@
+"""The gate's verdict: passed, refused, or inconclusive, by every check, with what this evidence could have shown."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+VERSION = 2
+PASSED, REFUSED, INCONCLUSIVE = "passed", "refused", "inconclusive"
+EXHAUSTED = "documents exhausted"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One condition: its ``outcome``, what it ``found`` and ``wanted``, in words."""
+
+    name: str
+    outcome: str
+    found: str
+    wanted: str
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome == PASSED
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """On a challenger.
+
+    Parameters
+    ----------
+    checks
+        Any refusal refuses; all must pass to pass.
+    look, looks, level
+        Which look this was of how many, and its one-sided level (``None``: past the plan).
+    smallest_gain
+        The smallest true gain that this evidence would pass as often as the gate promises; ``None``: nothing was measured.
+    documents_needed
+        With which the estimated gain, were it true, would pass as often; ``None``: no number of them, or none needed.
+    documents_left
+        In the reserve.
+    static_slices
+        Too small to judge: nothing is released for them, and static drafting serves them.
+    """
+
+    checks: tuple[Check, ...]
+    look: int
+    looks: int
+    level: float | None
+    smallest_gain: float | None = None
+    documents_needed: int | None = None
+    documents_left: int = 0
+    static_slices: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> str:
+        """The worst of the checks."""
+        found = {check.outcome for check in self.checks}
+        return next(outcome for outcome in (REFUSED, INCONCLUSIVE, PASSED) if outcome in found)
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome == PASSED
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it is inconclusive, and no document is left to look at."""
+        return self.outcome == INCONCLUSIVE and (self.documents_left == 0 or self.look >= self.looks)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Every check that did not pass."""
+        return [f"{check.name}: {check.found}, wanted {check.wanted}" for check in self.checks if not check.passed]
+
+    def to_record(self) -> dict[str, Any]:
+        """As JSON."""
+        numbers = {name: value for name, value in asdict(self).items() if name != "checks"}
+        checks = [asdict(check) | {"passed": check.passed} for check in self.checks]
+        return {
+            "version": VERSION,
+            "verdict": self.outcome,
+            "passed": self.passed,
+            "exhausted": self.exhausted,
+            "checks": checks,
+            **numbers,
+        }
+
+
+def outcome_of(record: Mapping[str, Any]) -> str:
+    """The verdict of a kept record; version 1 knew two."""
+    return str(record.get("verdict", PASSED if record["passed"] else REFUSED))
+
+
+def lines(record: Mapping[str, Any]) -> list[str]:
+    """A record (`judged`) in five lines: verdict, gains, guardrails, other checks, power."""
+    evidence, checks = record["evidence"], record["checks"]
+    gains = [check for check in checks if check["name"].startswith("gain")]
+    guards = [check for check in checks if check["name"].startswith("guardrail")]
+    others = [check for check in checks if check not in gains and check not in guards]
+    level = "" if record["level"] is None else f", one-sided level {record['level']:.2%}"
+    name = f"{evidence['pair']}-{evidence['predictor']} ({evidence['bundle_sha256'][:12]})"
+    outcome = f"{record['verdict']}: {EXHAUSTED}" if record["exhausted"] else record["verdict"]
+    documents = f"{len(evidence['documents'])} documents"
+    return [
+        f"{name}: {outcome} at look {record['look']} of {record['looks']} ({documents}{level})",
+        f"gains: {_listed(gains)}",
+        f"guardrails: {_listed(guards)}{_small(record['static_slices'])}",
+        f"checks: {_listed(others)}",
+        f"power: {_power(record)}",
+    ]
+
+
+def _listed(checks: list[dict[str, Any]]) -> str:
+    """What failed in numbers; of what passed the names."""
+    failed = [
+        f"{check['name']} {check['outcome']}: {check['found']}, wanted {check['wanted']}"
+        for check in checks
+        if not check["passed"]
+    ]
+    passed = [check["name"] for check in checks if check["passed"]]
+    return "; ".join([*failed, *([f"{', '.join(passed)} passed"] if passed else [])]) or "none"
+
+
+def _small(slices: list[str] | tuple[str, ...]) -> str:
+    return f"; too small to judge, served static: {', '.join(slices)}" if slices else ""
+
+
+def _power(record: Mapping[str, Any]) -> str:
+    if record["smallest_gain"] is None:
+        return "nothing was measured"
+    share = record["bounds"]["power"]
+    text = f"a true gain of {record['smallest_gain']:+.1%} would pass in {share:.0%} of cases"
+    if record["documents_needed"] is not None and record["verdict"] == INCONCLUSIVE:
+        text += f"; the estimated gain would with {record['documents_needed']} documents"
+    return f"{text}; {record['documents_left']} documents left in the reserve"

@@ -1,0 +1,169 @@
+"""A finished measurement of one device as reports read it: its tables, and what was found beside them.
+
+Blocks are incomplete: not every arm was timed on every prompt. `pipelines.reporting.paired_arms` compares arms where both were.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipelines.measuring.names import (
+    CHAIN,
+    CONFIDENCE,
+    DECODES_FILE,
+    ENTROPY,
+    FINDINGS,
+    HF_ASSISTED,
+    HF_FORWARD,
+    HF_LOOKUP,
+    HF_PLAIN,
+    HRAD,
+    HUGGING_FACE,
+    LEARNED,
+    LENGTH,
+    LOOP_FILE,
+    PLAIN,
+    PLAIN_FAMILY,
+    PROVENANCE,
+    ROUNDS_FILE,
+    TEST,
+)
+from pipelines.measuring.tables import DECODES, LOOP, ROUNDS, read_table
+
+KEY = ["temperature", "prompt", "repeat"]  # of a block of one split
+MAIN_FAMILIES = (PLAIN_FAMILY, HUGGING_FACE, CHAIN, CONFIDENCE, LEARNED)
+MAIN_ARMS = (ENTROPY, HRAD, LENGTH)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """``decodes`` of test and validation prompts, their ``rounds``, ``findings``, ``origin`` (provenance); ``loop``: seconds in
+    the loop and of its passes alone."""
+
+    decodes: pd.DataFrame
+    rounds: pd.DataFrame
+    findings: dict[str, Any]
+    origin: dict[str, Any]
+    loop: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @cached_property
+    def test(self) -> pd.DataFrame:
+        """Decodes of test prompts."""
+        return self.decodes[self.decodes["split"] == TEST].reset_index(drop=True)
+
+    @property
+    def temperatures(self) -> list[float]:
+        return sorted(float(temperature) for temperature in self.test["temperature"].unique())
+
+    @cached_property
+    def families(self) -> dict[str, str]:
+        """The family of every arm that was timed on test prompts, in the order arms are shown."""
+        arms = self.test[["arm", "family"]].drop_duplicates()
+        return dict(sorted(arms.itertuples(index=False, name=None), key=_place))
+
+    def arms(self, temperature: float) -> list[str]:
+        """Arms that were timed at a temperature, in the order they are shown."""
+        timed = set(self.test.loc[self.test["temperature"] == temperature, "arm"])
+        return [arm for arm in self.families if arm in timed]
+
+    def only(self, arms: Iterable[str]) -> "Measured":
+        """The measurement of these arms alone, and the choices among them."""
+        kept = set(arms)
+        choices = [choice for choice in self.findings["choices"] if choice["arm"] in kept]
+        decodes, rounds = (table[table["arm"].isin(kept)] for table in (self.decodes, self.rounds))
+        return replace(self, decodes=decodes, rounds=rounds, findings={**self.findings, "choices": choices})
+
+    @property
+    def main(self) -> "Measured":
+        """Without arms that have a section of their own: what the report's first tables show."""
+        arms = [
+            arm
+            for arm, family in self.families.items()
+            if (family in MAIN_FAMILIES or arm in MAIN_ARMS) and arm != HF_LOOKUP
+        ]
+        return self.only(arms)
+
+    def choices(self, temperature: float) -> dict[str, str]:
+        """By family the arm that was fastest on validation prompts."""
+        made = (choice for choice in self.findings["choices"] if choice["temperature"] == temperature)
+        return {choice["family"]: choice["arm"] for choice in made}
+
+    def chosen(self, family: str, temperature: float) -> str:
+        """The arm of ``family`` that was fastest on validation prompts."""
+        choices = self.choices(temperature)
+        if family not in choices:
+            raise ValueError(
+                f"no arm of family {family!r} was chosen at temperature {temperature:g}. Run the measure stage again."
+            )
+        return choices[family]
+
+    @cached_property
+    def counted(self) -> pd.DataFrame:
+        """Decodes of test prompts, each text once: repeats write the same one at temperature 0 and from the same seed."""
+        ordered = self.test.sort_values("repeat", kind="stable")
+        text = ["arm", "temperature", "prompt"]
+        again = ordered.duplicated([*text, "seed"]) | (ordered["temperature"] == 0) & ordered.duplicated(text)
+        return ordered[~again].sort_index()
+
+    def rounds_of(self, run: pd.Series) -> pd.DataFrame:
+        """The rounds of one decode, the prefill first."""
+        return self._rounds[tuple(run[["split", "arm", *KEY]])]
+
+    @cached_property
+    def _rounds(self) -> dict[tuple[Any, ...], pd.DataFrame]:
+        grouped = self.rounds.sort_values("round", kind="stable").groupby(["split", "arm", *KEY])
+        return {key: part for key, part in grouped if isinstance(key, tuple)}
+
+    @property
+    def bundle(self) -> dict[str, Any] | None:
+        """What is known of the exported H-RAD controller, if it was timed."""
+        bundles: dict[str, dict[str, Any]] = self.findings.get("bundles", {})
+        return bundles.get(HRAD)
+
+    @property
+    def by_setting(self) -> pd.DataFrame:
+        """Decodes of test prompts with the columns that replay and tuning have: ``setting`` and ``drafter``."""
+        rows = self.test.rename(columns={"arm": "drafter"})
+        return rows.assign(setting=[f"T={temperature:g}" for temperature in rows["temperature"]])
+
+
+def read_measured(folder: Path) -> Measured:
+    """Read the folder of one device.
+
+    Raises
+    ------
+    ValueError
+        If it is missing or incomplete.
+    """
+    try:
+        findings, origin = (json.loads((folder / name).read_text()) for name in (FINDINGS, PROVENANCE))
+    except (FileNotFoundError, json.JSONDecodeError) as error:
+        raise ValueError(f"{folder} holds no finished measurement ({error}). Run the measure stage.") from error
+    decodes, rounds = (
+        read_table(folder / name, schema).to_pandas()
+        for name, schema in ((DECODES_FILE, DECODES), (ROUNDS_FILE, ROUNDS))
+    )
+    timed_loop = (folder / LOOP_FILE).is_file()
+    loop = read_table(folder / LOOP_FILE, LOOP).to_pandas() if timed_loop else pd.DataFrame()
+    return Measured(decodes, rounds, findings, origin, loop)
+
+
+def read_records(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """JSON records by name, of those that are in ``folder``."""
+    paths = {name: folder / f"{name}.json" for name in names}
+    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.is_file()}
+
+
+def _place(arm: tuple[str, str]) -> tuple[int, float]:
+    """Plain decoding first, then rivals, then families as they were timed; numbered arms by their number."""
+    name, family = arm
+    order = (PLAIN, HF_FORWARD, HF_PLAIN, HF_ASSISTED, HF_LOOKUP, CHAIN, CONFIDENCE, ENTROPY, HRAD, LENGTH)
+    place = next((place for place, known in enumerate(order) if known in (name, family)), len(order))
+    number = re.search(r"-(\d+(?:\.\d+)?)$", name)
+    return place, float(number[1]) if number and family in (CHAIN, CONFIDENCE) else 0.0

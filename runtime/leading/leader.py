@@ -1,0 +1,137 @@
+"""The source of chance that a decode is planned with: it makes each choice given the text (`runtime.leading.chain`).
+
+A decoder queries it as any other: for a token of the draft's probabilities, for the row where the accepted path ends, and for the
+token after that. Shape suffix: V vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from runtime.leading.ahead import Ahead
+from runtime.leading.chain import LedChain
+from runtime.leading.luck import EXTEND, KEEP, Luck
+from runtime.leading.tape import LedRound, number_of
+from runtime.leading.text import GivenText
+from runtime.randomness import Chance
+
+LARGEST_DIFFERENCE = 0.1  # total variation; coarse, to notice another pair and not another rounding
+
+
+@dataclass(frozen=True)
+class Answers:
+    """`Chance` whose draws are made by ``answer``."""
+
+    answer: Callable[[Tensor], int]
+
+    def categorical(self, weights: Tensor) -> Tensor:
+        return torch.tensor(self.answer(weights), device=weights.device)
+
+
+class Leader:
+    """Leads one decode along ``text``; ``rounds`` are those so far, ``first_uniform`` is the number of the prefill's draw.
+
+    ``joint``: the verifier weighs whole prefixes. ``tails=False`` draws what follows the first token beside the text from the
+    draft's own probabilities, which saves the target's passes there (see `plan`).
+    """
+
+    def __init__(self, text: GivenText, joint: bool, luck: Luck, tails: bool = True) -> None:
+        self.rounds: list[LedRound] = []
+        self.first_uniform = 0.0
+        self._text = text
+        self._joint = joint
+        self._luck = luck
+        self._tails = tails
+        self._ahead: Ahead | None = None
+        self._tokens = list(text.tokens)  # and those after its end that a round has reached
+        self._chain: LedChain | None = None  # none before the prefill's token
+        self._draft_uniforms: list[float] = []
+        self._stop_uniform: float | None = None  # of the verdict whose token is not drawn yet
+
+    def stream(self, purpose: str) -> Chance:
+        """The stream of one purpose, ``draft`` or ``verify``."""
+        return Answers({"draft": self._drafted, "verify": self._verified}[purpose])
+
+    def _drafted(self, draft_V: Tensor) -> int:
+        """A draft token."""
+        chain = self._chain
+        assert chain is not None, "a round is in flight"
+        token = self._along_text(chain, draft_V) if chain.on_text else self._beside_text(chain, draft_V)
+        self._draft_uniforms.append(number_of(draft_V, token))
+        return token
+
+    def _along_text(self, chain: LedChain, draft_V: Tensor) -> int:
+        """The text's next token, or the first one beside it."""
+        token, target_V = self._token(chain.row), self._probs(chain.row)
+        draft, target = float(draft_V[token]), float(target_V[token])
+        keep = chain.keep_probability(draft, target)
+        weights = torch.tensor([keep, 1 - keep], dtype=torch.float64)
+        if keep < 1 and self._luck.draw(weights, chain.row, KEEP):
+            return self._leave(chain, draft_V, target_V)
+        chain.keep(token, draft, target)
+        return token
+
+    def _beside_text(self, chain: LedChain, draft_V: Tensor) -> int:
+        """A token after the first one beside the text. At weight 0 it is the draft's own, whatever the target says."""
+        if chain.weight == 0 or not self._tails:
+            return self._leave(chain, draft_V, None)
+        return self._leave(chain, draft_V, self._beyond(chain.row, chain.beside))
+
+    def _leave(self, chain: LedChain, draft_V: Tensor, target_V: Tensor | None) -> int:
+        """A token beside the text; without the target's probabilities as the draft draws it."""
+        target_V = draft_V if target_V is None else target_V
+        surplus_V = chain.surplus(draft_V, target_V)
+        weights_V = surplus_V if surplus_V.sum() > 0 else draft_V.double()  # rounding may leave none
+        token = self._luck.draw(weights_V, chain.row, 1 + len(chain.beside))
+        chain.leave(token, float(draft_V[token]), float(target_V[token]))
+        return token
+
+    def _verified(self, weights: Tensor) -> int:
+        """The prefill's token; then of every round the row where the accepted path ends, and the token there."""
+        chain = self._chain
+        if chain is None:
+            self._require_same(weights)
+            self._chain = LedChain(1, self._joint)
+            self.first_uniform = number_of(weights, self._text.tokens[0])
+            return self._text.tokens[0]
+        if self._stop_uniform is None:
+            assert len(weights) == len(chain.tokens) + 1, "every drafted token was drawn"
+            self._stop_uniform = number_of(weights, chain.kept)
+            return chain.kept
+        token = self._token(chain.row)
+        self._end_round(chain, token, (self._stop_uniform, number_of(weights, token)))
+        return token
+
+    def _require_same(self, target_V: Tensor) -> None:
+        """`ValueError` unless the decoder's target says after the prompt what the text's target did."""
+        apart = float((target_V - self._text.probs_RV[0].to(target_V)).abs().sum() / 2)
+        if not apart < LARGEST_DIFFERENCE:
+            raise ValueError(
+                f"after the prompt the decoder's target and the text's differ by a total variation of {apart:.2g}: the text is "
+                "of another pair, number format or setting. Make it with `GivenText.of` this pair."
+            )
+
+    def _end_round(self, chain: LedChain, token: int, verdict_uniforms: tuple[float, float]) -> None:
+        drafted, numbers = tuple(chain.tokens), tuple(self._draft_uniforms)
+        self.rounds.append(LedRound(drafted, chain.kept, token, numbers, verdict_uniforms))
+        self._chain = LedChain(chain.row + 1, self._joint)
+        self._draft_uniforms, self._stop_uniform = [], None
+
+    def _token(self, row: int) -> int:
+        """The text's token at ``row``; after its end, where drafting may go on, a token that the target continues it with."""
+        while row >= len(self._tokens):
+            end = len(self._tokens)
+            self._tokens.append(self._luck.draw(self._probs(end), end, EXTEND))
+        return self._tokens[row]
+
+    def _probs(self, row: int) -> Tensor:
+        """The target's probabilities [V] of that token."""
+        return self._text.probs_RV[row] if row < len(self._text.probs_RV) else self._beyond(row, [])
+
+    def _beyond(self, row: int, beside: list[int]) -> Tensor:
+        """The target's probabilities [V] where the text has ended, or ``beside`` it from ``row`` on."""
+        self._ahead = self._ahead or Ahead(self._text)
+        last = min(row, len(self._text.tokens))
+        return self._ahead.probs(last, [*self._tokens[last:row], *beside])

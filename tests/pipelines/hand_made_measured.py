@@ -1,0 +1,259 @@
+"""A measurement written by hand: arms of known speed on six prompts, and the records that other stages leave beside it."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from pipelines.measuring.names import (
+    CALIBRATED,
+    CHAIN,
+    CONFIDENCE,
+    DECODES_FILE,
+    DYNAMIC,
+    FINDINGS,
+    FORK,
+    GIVEN,
+    HRAD,
+    HUGGING_FACE,
+    LEARNED,
+    LENGTH,
+    LOOP_FILE,
+    METHODS,
+    PLAIN,
+    PLAIN_FAMILY,
+    PROVENANCE,
+    ROUNDS_FILE,
+    RULE,
+    STOPPERS,
+    UNLEARNED,
+    branch_arm,
+    chain_gamma,
+)
+from pipelines.measuring.tables import write_decodes, write_loop, write_rounds
+from pipelines.outputs import write_json
+
+UNFILTERED = {"top_k": 0, "top_p": 1.0}
+PHASES = ("draft", "target", "verify", "controller", "rest")
+MAIN_SPEED = {  # tokens per second
+    "autoregressive": 100,
+    "plain_hf_forward": 82,
+    "hf_generate": 80,
+    "hf_assisted": 120,
+    "chain-1": 130,
+    "chain-3": 160,
+    "confidence-0.4": 150,
+    "entropy": 160,
+    "hrad": 176,
+    "length": 150,
+}
+STOP_SPEED = {"roc": 152, "early_stop-1": 170, "fork-4.2": 120, "fork-4.2 early_stop-1": 132}
+ALONE_SPEED = {"progressive_tree": 150, "lookahead": 120, "self_draft": 80}
+ALONE_SPEED |= {"progressive_tree-paper": 140, "hf_prompt_lookup": 100}
+SPEED = MAIN_SPEED | STOP_SPEED | ALONE_SPEED
+STOPPED = {"family": DYNAMIC, "decoder": {"controller": {"threshold": 0.4}}}  # as the parameter file names it
+CHOSEN = {CHAIN: "chain-3", CONFIDENCE: "confidence-0.4", FORK: "fork-4.2"}
+FAMILIES = dict.fromkeys((PLAIN, "plain_hf_forward"), PLAIN_FAMILY) | dict.fromkeys((*UNLEARNED, *STOPPERS), RULE)
+FAMILIES |= dict.fromkeys((HRAD, LENGTH), LEARNED) | dict.fromkeys(METHODS, CALIBRATED)
+PREFIXES = {"hf_": HUGGING_FACE, "chain-": CHAIN, "confidence-": CONFIDENCE, "fork-": FORK}
+
+
+def family_of(arm: str) -> str:
+    branching = branch_arm(arm)
+    if branching is not None:
+        return branching.family
+    if arm.startswith("fork-") and " " in arm:
+        return DYNAMIC
+    return FAMILIES.get(arm) or next((family for prefix, family in PREFIXES.items() if arm.startswith(prefix)), GIVEN)
+
+
+def interval(value: float) -> dict:
+    return {"value": value, "low": value - 0.1, "high": value + 0.1}
+
+
+def decodes(
+    speed: dict[str, float] = SPEED, noise: float = 0.05, temperatures: Iterable[float] = (0.0, 1.0)
+) -> list[dict]:
+    """Rows of every arm on all of six prompts, whose pace differs fourfold."""
+    generator = np.random.default_rng(0)
+    rows = []
+    for index in range(6):
+        who = {"prompt": f"p{index}", "document": f"d{index // 2}", "slice": ("code", "prose")[index % 2]}
+        place = {"pair": "p", "split": "test", **who, "prompt_tokens": 20, "led": False, "verifier": "block"}
+        for temperature in temperatures:
+            pace = generator.uniform(0.5, 2.0)  # what a prompt does to all arms
+            for repeat in range(2):
+                block = f"test/p{index}/T={temperature:g}/{repeat}"
+                where = {
+                    "temperature": temperature,
+                    **UNFILTERED,
+                    "repeat": repeat,
+                    "block": block,
+                    "seed": 2 * index + repeat,
+                }
+                for order, (arm, rate) in enumerate(speed.items()):
+                    seconds = 60 / rate * pace * (1 + noise * generator.uniform()) * (1 + 0.1 * repeat)
+                    row = {**place, **where, "arm": arm, "family": family_of(arm), "order": order, "virtual": False}
+                    row |= {"tokens": 60, "seconds": seconds, "output": [1, 2]}
+                    rows.append(row if arm.startswith("hf") else row | counts_of(arm, seconds))
+    return rows
+
+
+def counts_of(arm: str, seconds: float) -> dict:
+    """What 30 rounds did."""
+    drafted = 0 if arm in (PLAIN, "plain_hf_forward") else 60
+    half = drafted // 2
+    counts = {"rounds": 30, "drafted": drafted, "levels": drafted, "accepted": half, "emitted": 59, "rolled_back": half}
+    counts |= {"segments": 30, "tried": 15, "submitted": drafted, "guessed": 90, "asked": 0, "idle_levels": 0}
+    return {
+        **counts,
+        **dict.fromkeys(("trimmed", "bypassed", "branch_points", "tested_points", "hits"), 0),
+        "accepted_histogram": [10, 10, 10] if drafted else [30],
+        "uncut_histogram": [9, 8, 7, 4, 2, 1, 1][: 1 + (chain_gamma(arm) or 3)] if drafted else [30],
+        **{f"seconds_{phase}": seconds / 5 for phase in PHASES},
+        "seconds_wait": 0.0,
+        "overlapped": 0.0,
+        "seconds_rounds": seconds,
+        "seconds_steady": 0.0,
+        "seconds_steady_wait": 0.0,
+    }
+
+
+def rounds_of(row: dict) -> list[dict]:
+    """A prefill and two rounds of a decode."""
+    keys = ("arm", "split", "prompt", "temperature", "top_k", "top_p", "repeat", "block")
+    who = {key: row[key] for key in keys} | {"ends_segment": True, "law_known": False, "guessed": 0, "candidates": 0}
+    who |= {"asked": 0, "idle_levels": 0}
+    drafted = 0 if row["arm"] == PLAIN else 2
+    made = {"submitted": drafted, "nodes": drafted, "levels": drafted, "drafted": drafted, "passes": drafted}
+    contexts = (0, row["prompt_tokens"], row["prompt_tokens"] + 1)
+    return [
+        who | made | {"round": number, "prefill": number == 0, "context": context, "emitted": 1, "accepted": 0}
+        for number, context in enumerate(contexts)
+    ]
+
+
+def write_measured(folder, rows=None, calibrated=(0.0,), chosen=CHOSEN, rounds=()) -> None:
+    """A folder as stage ``measure`` leaves it; ``rounds`` of arms that do not have the usual ones."""
+    rows = decodes() if rows is None else rows
+    write_decodes(folder / DECODES_FILE, rows)
+    own = {row["arm"] for row in rounds}
+    usual = [made for row in rows if "rounds" in row and row["arm"] not in own for made in rounds_of(row)]
+    write_rounds(folder / ROUNDS_FILE, [*usual, *rounds])
+    loop = [
+        {"arm": arm, "prompt": f"p{i}", "document": f"d{i}", "temperature": t, "repeat": 0, "loop": 1.05, "passes": 1.0}
+        for arm in ("autoregressive", "chain-3")
+        for i in range(3)
+        for t in (0.0, 1.0)
+    ]
+    write_loop(folder / LOOP_FILE, loop)
+    bundle = {
+        "selection": {"predictor": "extended", "reason": "extended decides best."},
+        "thresholds": {"static_gamma": 3, "epsilon": 0.2, "max_distance": 3.0},
+        "calibrated_settings": [[t, 0, 1.0] for t in calibrated],
+        "gamma": 3,
+    }
+    timed = {row["arm"] for row in rows}
+    findings = {
+        "choices": [
+            {"temperature": t, **UNFILTERED, "family": family, "arm": arm, "tokens_per_second": {arm: 1.0}}
+            for t in (0.0, 1.0)
+            for family, arm in chosen.items()
+            if arm in timed
+        ],
+        "capped": False,
+        "exactness": [
+            {"arm": arm, "exact_float32": True, "differs": [None]} for arm in MAIN_SPEED if not arm.startswith("hf")
+        ],
+        "notes": ["<b>note</b>"],
+        "bundles": {HRAD: bundle},
+        "forward_agreement": {"target": {"compact": 2e-6, "rounding": 3e-6}},
+    }
+    write_json(folder / FINDINGS, findings)
+    device = {"slug": "toy-1c", "cpu": "toy", "cores": 1, "gpus": [], "bfloat16_flags": [], "system": "Linux"}
+    origin = {
+        "commit": "abc",
+        "uncommitted_changes": False,
+        "versions": {"python": "3", "torch": "2"},
+        "device": device,
+        "date": "2026-01-01",
+        "pair": "p",
+        "threads": 1,
+        "models": {name: {"dtype": "float32", "forward": "compact"} for name in ("target", "draft")},
+        "parameters": {"max_new_tokens": 60, "repeats": 2, "arms": [STOPPED]},
+        **{f"{name}_sha256": "0" * 64 for name in ("pair", "prompts", "bundle", "code")},
+    }
+    write_json(folder / PROVENANCE, origin)
+
+
+def calibration(feature_set: str, target: str = "classes") -> dict:
+    bins = [{"from": 0.4, "rows": 10, "confidence": 0.45, "accuracy": 0.5}]
+    metrics = {
+        "macro_auc": 0.7,
+        "macro_auc_interval": interval(0.7),
+        "accuracy": 0.6,
+        "macro_f1": 0.5,
+        "ece": 0.03,
+        "brier": 0.5,
+        "nll": 0.9,
+        "auc": {"none": 0.8, "some": 0.6, "all": None},
+        "confusion": [[5, 3, 1], [2, 9, 2], [0, 4, 3]],
+        "reliability": bins,
+    }
+    names = ("head", "head_uncalibrated", "majority", "previous_label", "draft_confidence")
+    policies = ("head", *names[2:], "confidence", "best_static", "oracle")
+    values = {name: interval(2.0) | {"submitted_per_round": 3.0, "passes_per_round": 3.0} for name in policies}
+    return {
+        "target": target,
+        "feature_set": feature_set,
+        "gamma": 3,
+        "sampling_temperature": 0.0,
+        "rows": {"train": 100, "validation": 20, "test": 29},
+        "documents": {"train": 10, "validation": 4, "test": 6},
+        "class_shares": {"natural": [0.3, 0.5, 0.2], "training": [0.33, 0.33, 0.34], "test": [0.3, 0.5, 0.2]},
+        "draft_cost": 0.1,
+        "test": {
+            "metrics": {name: dict(metrics) for name in names},
+            "decision": values,
+            "gain_over_best_static": {name: interval(0.05) for name in policies},
+        },
+    }
+
+
+def stop_record(auroc: float) -> dict:
+    """What the stopper stage says of a model."""
+    gains = {"static": 0.0, "confidence": 0.02, "paper": -0.05, "model": 0.06, "asked": 0.01}
+    gains |= {"asked for nothing": 0.07, "perfect": 0.3}
+    policies = {
+        name: {"tokens_per_second": 100 * (1 + gain), "block_efficiency": 2.0, "submitted": 2.0, "gain": _near(gain)}
+        for name, gain in gains.items()
+    }
+    quality = {"tokens": 400, "accepted": 0.6, "auroc": auroc, "brier": 0.15, "ece": 0.03}
+    return {
+        "tokens": {"all": quality, "0": quality},
+        "product_bias": {"predicted": [0.6, 0.4], "observed": [0.62, 0.41]},
+        "parts": {"T=1": {"static_length": 2, "epsilon": 0.2, "policies": policies}},
+        "settings": [],
+        "documents": 2,
+        "rounds": 100,
+    }
+
+
+def guess_record(method: str) -> dict:
+    """What the guesser stage says of a method."""
+    worth = {"value": 1.4, "low": 1.3, "high": 1.5}
+    counts = {"decoding_efficiency": 1.9, "hit_rate": 0.5, "accept_length": 2.8, "guessed": 5.0, "candidates": 3.0}
+    way = {"method": method}
+    row = {"way": way, "setting": "T=1", "speedup": worth, "tokens_per_second": 70.0, **counts}
+    return {"method": method, "chosen": way, "rows": [row]}
+
+
+def write_records(stoppers, guessers) -> None:
+    """Records of two stop models and of all methods without a draft model, as their stages leave them."""
+    for name, auroc in (("early_stop-1", 0.8), ("logistic", 0.7)):
+        write_json(stoppers / f"{name}.json", stop_record(auroc))
+    for method in METHODS:
+        write_json(guessers / f"{method}.json", guess_record(method))
+
+
+def _near(value: float) -> dict:
+    return {"value": value, "low": value - 0.02, "high": value + 0.02}

@@ -1,0 +1,227 @@
+"""The stage ``measure`` on tiny models, from its table of arms to the files it leaves."""
+
+import json
+from functools import partial
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from pipelines import measure
+from pipelines.measuring.measurement import MeasureConfig, Measurement
+from pipelines.measuring.names import DECODES_FILE, FINDINGS, LOOP_FILE, PROVENANCE, ROUNDS_FILE, TIMELINES
+from pipelines.measuring.tables import read_decodes, read_rounds
+from pipelines.pair_folder import read_pair
+from predictors.rounds import PHASES
+from runtime import ModelPair
+from tests.bundles import random_bundle
+from tests.pipelines.toy_bench import toy_bench
+
+CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma}"}, "verifier": "block"}
+ARMS = [
+    {"name": "autoregressive", "family": "plain", "always": True, "decoder": {"method": "autoregressive"}},
+    {"name": "plain_hf_forward", "family": "plain", "decoder": {"method": "autoregressive"}, "forward": "hugging_face"},
+    {"name": "hf_generate", "family": "hugging_face", "hugging_face": "generate"},
+    {"name": "hf_assisted", "family": "hugging_face", "hugging_face": "assisted"},
+    {
+        "name": "chain-{gamma}",
+        "family": "chain",
+        "always": True,
+        "choose": True,
+        "each": {"gamma": [1, 2]},
+        "decoder": CHAIN,
+    },
+    {
+        "name": "confidence-{epsilon}",
+        "family": "confidence",
+        "choose": True,
+        "each": {"epsilon": [0.3, 0.5]},
+        "decoder": {
+            **CHAIN,
+            "drafter": {"kind": "chain", "gamma": 2},
+            "controller": {"kind": "confidence", "epsilon": "{epsilon}"},
+        },
+    },
+    {
+        "name": "pearl-{gamma}",
+        "family": "pearl",
+        "choose": True,
+        "concurrent": True,
+        "each": {"gamma": [1, 2]},
+        "decoder": {"preset": "pearl", "gamma": "{gamma}", "overlap": "none"},
+    },
+    {"name": "hrad", "family": "learned", "always": True, "bundle": "hrad"},
+    {
+        "name": "specbranch-2",
+        "family": "specbranch",
+        "always": True,
+        "bundle": "specbranch",
+        "options": {"overlap": "none"},
+    },
+]
+PARAMETERS = {
+    "arms": ARMS,
+    "max_new_tokens": 6,
+    "validation_prompts": 2,
+    "test_prompts": 4,
+    "group": 3,
+    "threads": 1,
+    "loop_prompts": 1,
+    "loop_repeats": 1,
+    "exactness_prompts": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    """The whole stage on tiny models without bundles: its arguments, already run once."""
+    args = toy_bench(tmp_path_factory.mktemp("stage"), "measure", PARAMETERS)
+    args.bundles, args.section = args.output.parent / "bundles", "measure"
+    measure.run(args)
+    return args
+
+
+@pytest.fixture(scope="module")
+def decodes(stage):
+    return pd.DataFrame(read_decodes(stage.output / "toy-1c" / DECODES_FILE))
+
+
+@pytest.fixture(scope="module")
+def findings(stage):
+    return json.loads((stage.output / "toy-1c" / FINDINGS).read_text())
+
+
+def test_test_prompts_time_rivals_always_and_others_in_rotation(decodes, findings):
+    test = decodes[decodes["split"] == "test"]
+    chosen = {choice["arm"] for choice in findings["choices"]}
+    pearls = {arm for arm in chosen if arm.startswith("pearl")}
+    rotating = {"plain_hf_forward", "hf_generate", "hf_assisted"} | chosen - {"chain-1", "chain-2"}
+    rotating |= {f"{pearl}-wall" for pearl in pearls}
+    always = {"autoregressive", "chain-1", "chain-2"}
+    assert set(test["arm"]) <= always | rotating
+    by_block = test.groupby("block")["arm"].agg(set)
+    assert len(by_block) == 4 * 2 and all(always <= arms and len(arms) == 3 + 3 for arms in by_block)
+    assert (test["tokens"] == 6).all() and set(decodes["pair"]) == {"p"}
+    assert test["virtual"].eq(test["arm"].isin(pearls)).all()
+    assert set(test[test["arm"].isin({"chain-1", "chain-2"})]["verifier"]) == {"block"}
+
+
+def test_validation_prompts_time_what_is_to_be_chosen(decodes, findings):
+    validation = decodes[decodes["split"] == "validation"]
+    swept = {"chain-1", "chain-2", "confidence-0.3", "confidence-0.5", "pearl-1", "pearl-2"}
+    assert set(validation["arm"]) == {"autoregressive", *swept} and len(validation) == 7 * 2 * 2
+    assert [(one["temperature"], one["family"]) for one in findings["choices"]] == [
+        (temperature, family) for temperature in (0.0, 1.0) for family in ("chain", "confidence", "pearl")
+    ]
+    for one in findings["choices"]:
+        rows = validation[validation["temperature"] == one["temperature"]]
+        rates = {
+            arm: part["tokens"].sum() / part["seconds"].sum()
+            for arm, part in rows[rows["family"] == one["family"]].groupby("arm")
+        }
+        assert one["arm"] == max(rates, key=rates.get)
+        assert one["tokens_per_second"] == pytest.approx(rates)
+
+
+def test_counts_and_seconds_of_a_decode_are_those_of_its_rounds(stage, decodes):
+    ours = decodes[decodes["rounds"].notna()]
+    phases = ours[[f"seconds_{phase}" for phase in (*PHASES, "rest")]]
+    assert phases.sum(axis=1).to_numpy() == pytest.approx(ours["seconds"].to_numpy())
+    assert (ours["emitted"] + 1 == ours["tokens"]).all()
+    assert ours["accepted_histogram"].map(sum).eq(ours["rounds"]).all()
+    rounds = pd.DataFrame(read_rounds(stage.output / "toy-1c" / ROUNDS_FILE))
+    later = rounds[~rounds["prefill"]].groupby(["block", "arm"])[["accepted", "emitted", "submitted"]].sum()
+    of_decodes = ours.set_index(["block", "arm"]).loc[later.index]
+    assert (later == of_decodes[["accepted", "emitted", "submitted"]].astype(int)).all().all()
+
+
+def test_greedy_texts_are_the_targets_own(decodes, findings):
+    greedy = decodes[decodes["temperature"] == 0]
+    assert set(greedy.groupby("prompt")["output"].agg(lambda texts: len({tuple(text) for text in texts}))) == {1}
+    assert all(row["exact_float32"] for row in findings["exactness"]) and len(findings["exactness"]) >= 8
+    for found in (findings["forward_agreement"][name] for name in ("target", "draft")):
+        assert 0 < found["compact"] < 1e-5 and found["rounding"] < 1e-5
+
+
+def test_led_arms_of_a_block_emit_one_text(decodes):
+    led = decodes[decodes["led"]]
+    assert set(led["temperature"]) == {1.0} and {"autoregressive", "chain-1", "chain-2"} <= set(led["arm"])
+    assert set(led.groupby("block")["output"].agg(lambda texts: len({tuple(text) for text in texts}))) == {1}
+    assert not led["arm"].str.contains("^(?:pearl|hf_|specbranch)").any()
+
+
+def test_probes_and_origin_stand_beside_the_tables(stage, decodes, findings):
+    folder = stage.output / "toy-1c"
+    origin = json.loads((folder / PROVENANCE).read_text())
+    assert origin["device"]["slug"] == "toy-1c" and origin["hrad_bundle_sha256"] is None
+    assert origin["parameters"]["group"] == 3
+    drawn = set(json.loads((folder / TIMELINES).read_text()))
+    assert drawn and drawn == {one["arm"] for one in findings["choices"] if one["family"] == "pearl"}
+    loop = pd.read_parquet(folder / LOOP_FILE)
+    assert len(loop) == 4 and (loop[["loop", "passes"]] > 0).all().all()
+    assert findings["notes"][-2:] == [f"no bundle {name}: its arms are left out" for name in ("hrad", "specbranch")]
+    assert not list(folder.glob("*.jsonl"))
+
+
+def _rows(arms):
+    from pipelines.measuring.arm_rows import ArmRow
+
+    return tuple(ArmRow(**arm) for arm in arms)
+
+
+def test_bundles_are_timed_and_their_fallback_is_noted(stage, tmp_path):
+    location = read_pair(stage.pair_folder)
+    pair = ModelPair.load(location.target, location.draft)
+    random_bundle(tmp_path / "bundles" / "hrad", pair, temperatures=(0.0,), kind="hrad")
+    change = partial(dict.update, decoder={"preset": "specbranch", "gamma": 2})
+    random_bundle(tmp_path / "bundles" / "specbranch", pair, temperatures=(0.0,), change=change)
+    args = SimpleNamespace(**{**vars(stage), "bundles": tmp_path / "bundles", "output": tmp_path / "measured"})
+    measure.run(args)
+    output = args.output / "toy-1c"
+    found, origin = (json.loads((output / name).read_text()) for name in (FINDINGS, PROVENANCE))
+    assert {"hrad", "specbranch-2"} <= {row["arm"] for row in read_decodes(output / DECODES_FILE)}
+    assert all(row["exact_float32"] for row in found["exactness"])
+    assert found["bundles"]["hrad"]["thresholds"]["static_gamma"] == 2
+    assert found["bundles"]["hrad"]["calibrated_settings"] == [[0.0, 0.0, 1.0]]
+    assert "T=1: hrad stood aside in 100% of its rounds (static gamma instead)" in found["notes"]
+    hashes = [origin[f"{name}_bundle_sha256"] for name in ("hrad", "specbranch")]
+    assert len(set(hashes)) == 2 and all(len(name) == 64 for name in hashes)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"test_prompts": 0}, "test_prompts must be >= 1, got 0"),
+        ({"arms": []}, "arms must not be empty"),
+        ({"max_new_tokens": 1}, "a prefill and a round, got 1"),
+        ({"loop_prompts": -1}, "loop_prompts must be >= 0"),
+    ],
+)
+def test_bad_parameters(tmp_path, change, message):
+    args = toy_bench(tmp_path, "measure", PARAMETERS | change)
+    args.bundles, args.section = tmp_path / "bundles", "measure"
+    with pytest.raises(ValueError, match=message):
+        measure.run(args)
+
+
+def test_the_same_arm_twice_comes_out_alike_in_all_but_its_clock(tmp_path):
+    """Two names, one decoder: same texts, same rounds, at T=1 too."""
+    twin = [{**ARMS[4], "name": "twin-{gamma}", "family": "twin"}]
+    args = toy_bench(tmp_path, "measure", PARAMETERS | {"arms": [ARMS[0], ARMS[4], *twin], "exactness_prompts": 0})
+    args.bundles, args.section = tmp_path / "bundles", "measure"
+    measure.run(args)
+    rounds = pd.DataFrame(read_rounds(args.output / "toy-1c" / ROUNDS_FILE))
+    what = ["prompt", "temperature", "round", "context", "submitted", "accepted", "emitted"]
+    tables = [
+        rounds[(rounds["arm"] == arm) & (rounds["split"] == "test")][what].reset_index(drop=True)
+        for arm in ("chain-2", "twin-2")
+    ]
+    assert len(tables[0]) > 10 and tables[0].equals(tables[1])
+
+
+def test_only_what_the_table_names_is_built(stage):
+    location = read_pair(stage.pair_folder)
+    pair = ModelPair.load(location.target, location.draft)
+    config = MeasureConfig(**{**PARAMETERS, "arms": _rows(ARMS[:4])})
+    measurement = Measurement(pair, config, stage.bundles, None)
+    assert measurement.missing == [] and list(measurement.arms) == [arm["name"] for arm in ARMS[:4]]

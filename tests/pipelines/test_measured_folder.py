@@ -1,0 +1,137 @@
+"""The one reader of a measurement: incomplete blocks compared in pairs, texts counted once, what is refused."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from pipelines.measuring.names import DECODES_FILE, FINDINGS, ROUNDS_FILE
+from pipelines.outputs import write_json
+from pipelines.reporting.measured_folder import read_measured, read_records
+from pipelines.reporting.paired_arms import PairedArms
+from pipelines.reporting.statistics import UNDEFINED
+from tests.pipelines.hand_made_branches import write_branches
+from tests.pipelines.hand_made_measured import MAIN_SPEED, SPEED, decodes, write_measured
+
+AT = [0.0]
+
+
+def paired(folder, rows, **options):
+    write_measured(folder, rows, **options)
+    return PairedArms(read_measured(folder), replicates=100, seed=0)
+
+
+def incomplete(rows):
+    """Plain decoding everywhere, chain-3 on four prompts of six, hrad on three, of which it shares two with chain-3; chain-1 and
+    length on none in common. Prompts differ fourfold in pace, and tenfold here."""
+    where = {"chain-3": (0, 1, 2, 3), "hrad": (2, 3, 4), "chain-1": (0, 1), "length": (4, 5)}
+    kept = [row for row in rows if int(row["prompt"][1]) in where.get(row["arm"], range(6))]
+    return [row | {"seconds": row["seconds"] * (10 if row["prompt"] in ("p0", "p1") else 1)} for row in kept]
+
+
+def test_arms_are_compared_on_the_blocks_that_both_decoded(tmp_path):
+    """Of what each decoded by itself, the ratio says which prompts it was given: the wrong twin is tenfold off."""
+    rows = incomplete(decodes(MAIN_SPEED, noise=0.0))
+    made = paired(tmp_path, rows)
+    for arm, base in (("hrad", "chain-3"), ("hrad", "autoregressive"), ("chain-3", "autoregressive")):
+        for at in (AT, [1.0], None):
+            assert made.ratio(arm, base, at)["value"] == pytest.approx(MAIN_SPEED[arm] / MAIN_SPEED[base]), (arm, base)
+    assert made.ratio("hrad", "chain-3", AT)["low"] == pytest.approx(1.1)
+    hrad, chain = (made.rows(arm, AT)[["tokens", "seconds"]].sum() for arm in ("hrad", "chain-3"))
+    wrong = hrad["tokens"] / hrad["seconds"] / (chain["tokens"] / chain["seconds"])
+    assert abs(wrong / 1.1 - 1) > 1
+    assert made.ratio("chain-1", "length", AT) == made.median("chain-1", "length", AT) == UNDEFINED
+    assert made.ratio("hrad", "nobody", AT) == UNDEFINED
+
+
+def test_speeds_are_put_to_the_pace_of_plain_decoding_on_all_prompts(tmp_path):
+    rows = incomplete(decodes(MAIN_SPEED, noise=0.0))
+    made = paired(tmp_path, rows)
+    plain = made.rows("autoregressive", AT)[["tokens", "seconds"]].sum()
+    pace = plain["tokens"] / plain["seconds"] / 100
+    for arm in ("autoregressive", "chain-3", "hrad", "length"):
+        assert made.rate(arm, AT)["value"] == pytest.approx(pace * MAIN_SPEED[arm]), arm
+    whole = paired(tmp_path / "whole", decodes(MAIN_SPEED)).rows("hrad", AT)
+    of_all = paired(tmp_path / "again", decodes(MAIN_SPEED)).rate("hrad", AT)
+    assert of_all["value"] == pytest.approx(whole["tokens"].sum() / whole["seconds"].sum())
+
+
+def test_a_block_pairs_repeats_and_settings_not_prompts_alone(tmp_path):
+    """A repeat that took ten times as long for both says nothing of either."""
+    rows = [row | {"seconds": row["seconds"] * (1 + 9 * row["repeat"])} for row in decodes(MAIN_SPEED, noise=0.0)]
+    once = [row for row in rows if row["arm"] != "hrad" or row["repeat"] == 0]
+    assert paired(tmp_path, once).ratio("hrad", "chain-3", AT)["value"] == pytest.approx(1.1)
+    assert len(paired(tmp_path, once).pair("hrad", "chain-3", AT)[0]) == 6
+
+
+def test_a_family_stands_for_what_was_chosen_of_it_at_each_temperature(tmp_path):
+    write_measured(tmp_path, decodes(MAIN_SPEED, noise=0.0))
+    findings = json.loads((tmp_path / FINDINGS).read_text())
+    for choice in findings["choices"]:
+        if choice["temperature"] == 1 and choice["family"] == "chain":
+            choice["arm"] = "chain-1"
+    write_json(tmp_path / FINDINGS, findings)
+    measured = read_measured(tmp_path)
+    made = PairedArms(measured, 50, 0)
+    assert (measured.chosen("chain", 0.0), measured.chosen("chain", 1.0)) == ("chain-3", "chain-1")
+    assert made.ratio("hrad", "chain", [0.0])["value"] == pytest.approx(1.1)
+    assert made.ratio("hrad", "chain", [1.0])["value"] == pytest.approx(176 / 130)
+    assert made.ratio("chain", "chain")["value"] == 1.0
+    with pytest.raises(ValueError, match="no arm of family 'fork' was chosen at temperature 0"):
+        measured.chosen("fork", 0.0)
+
+
+def test_greedy_texts_are_counted_once_and_sampled_ones_each(tmp_path):
+    rows = [row for row in decodes(MAIN_SPEED) if row["arm"] != "hrad" or row["repeat"] == 1]
+    write_measured(tmp_path, rows)
+    counted = read_measured(tmp_path).counted.groupby(["arm", "temperature"]).size()
+    assert counted["chain-3", 0.0] == 6 and counted["chain-3", 1.0] == 12
+    assert counted["hrad", 0.0] == 6 and counted["hrad", 1.0] == 6  # in whichever repeat its turn came
+    write_measured(tmp_path, [row | {"seed": 7} for row in rows])
+    again = read_measured(tmp_path).counted.groupby(["arm", "temperature"]).size()
+    assert again["chain-3", 1.0] == 6, "from the same seed comes the same text"
+
+
+def test_main_arms_are_those_without_a_section_of_their_own(tmp_path):
+    write_measured(tmp_path, decodes(SPEED))
+    whole = read_measured(tmp_path)
+    assert list(whole.main.families) == [
+        *("autoregressive", "plain_hf_forward", "hf_generate", "hf_assisted", "chain-1", "chain-3", "confidence-0.4"),
+        *("entropy", "hrad", "length"),
+    ]
+    assert set(whole.families) == set(SPEED)
+    assert "fork" in whole.choices(0.0) and "fork" not in whole.main.choices(0.0)
+    assert set(whole.main.rounds["arm"]) < set(whole.rounds["arm"])
+    write_branches(tmp_path / "branches")
+    branches = read_measured(tmp_path / "branches")
+    assert {"pearl-4", "pearl-4-wall"} <= set(branches.families) - set(branches.main.families)
+
+
+def test_rounds_of_a_decode_are_its_own(tmp_path):
+    rows = decodes(MAIN_SPEED)
+    write_measured(tmp_path, rows)
+    measured = read_measured(tmp_path)
+    for _, run in measured.test.iloc[[0, 4, 50]].iterrows():
+        rounds = measured.rounds_of(run)
+        assert set(rounds["arm"]) == {run["arm"]} and set(rounds["block"]) == {run["block"]}
+        assert list(rounds["round"]) == [0, 1, 2] and list(rounds["context"]) == [0, 20, 21]
+
+
+def test_what_is_missing_or_of_another_version_is_one_clear_message(tmp_path):
+    with pytest.raises(ValueError, match="holds no finished measurement"):
+        read_measured(tmp_path)
+    write_measured(tmp_path, decodes(MAIN_SPEED))
+    table = pd.read_parquet(tmp_path / DECODES_FILE)
+    table.drop(columns="family").to_parquet(tmp_path / DECODES_FILE)
+    with pytest.raises(ValueError, match=r"columns \['family'\] are of another version"):
+        read_measured(tmp_path)
+    (tmp_path / ROUNDS_FILE).write_bytes(b"no table")
+    table.to_parquet(tmp_path / DECODES_FILE)
+    with pytest.raises(ValueError, match="missing or damaged"):
+        read_measured(tmp_path)
+
+
+def test_records_are_those_that_are_there(tmp_path):
+    write_json(tmp_path / "b.json", {"x": 1})
+    assert read_records(tmp_path, ("a", "b")) == {"b": {"x": 1}}
+    assert read_records(tmp_path / "nowhere", ("a",)) == {}

@@ -1,0 +1,128 @@
+"""Prices of rounds: the profile's cells refined by timed rounds, with how fast the machine was in every block."""
+
+import numpy as np
+import pytest
+
+from pipelines.evidence.prices import COMPONENTS, K, PriceCells, PriceFit, RoundParts
+from pipelines.evidence.refined_profile import refined
+from predictors.latency import LatencyProfile
+from predictors.replay.prices import Prices
+from tests.pipelines.hand_made_profile import PROFILE
+
+DRAFT, REST = COMPONENTS.index("draft"), COMPONENTS.index("rest")
+PROFILED = LatencyProfile.from_record(PROFILE, "PROFILE")
+
+
+def cells(factors, speeds, shape):
+    """Exact cells: ``shape`` [B, K] profiled seconds, each measured as factor times the block's speed; the rounds are 1."""
+    shape_BK = np.asarray(shape, float)
+    measured_BK = shape_BK * np.asarray(factors) * np.asarray(speeds)[:, None]
+    return PriceCells(np.array([f"d{n // 2}" for n in range(len(speeds))]), measured_BK, shape_BK, (shape_BK > 0) * 1.0)
+
+
+def made(seed=0, blocks=8):
+    """Slow blocks draft more: half of them have no plain target pass."""
+    draw = np.random.default_rng(seed)
+    shape = draw.uniform(0.5, 2.0, (blocks, K))
+    slow = np.arange(blocks) % 2 == 0
+    shape[~slow, DRAFT] = 0
+    shape[slow, COMPONENTS.index("target-1")] = 0
+    factors = draw.uniform(0.7, 1.4, K)
+    return cells(factors, np.where(slow, 1.25, 0.8), shape), factors
+
+
+def test_factors_are_those_of_a_machine_at_its_usual_speed():
+    known, factors = made()
+    found = PriceFit(known).factors_K
+    np.testing.assert_allclose(found, factors, rtol=1e-9)
+    pooled = known.measured_BK.sum(axis=0) / known.profiled_BK.sum(axis=0)
+    assert abs(pooled[DRAFT] / factors[DRAFT] - 1) > 0.2, "sums over blocks take slow blocks for slow drafting"
+
+
+def test_a_fit_without_a_document_never_saw_it():
+    known, _ = made(1)
+    noise = np.random.default_rng(2).normal(0, 0.1, known.measured_BK.shape)
+    noisy = PriceCells(known.document_B, known.measured_BK * np.exp(noise), known.profiled_BK, known.rounds_BK)
+    fit = PriceFit(noisy)
+    for document, factors_K in zip(("d0", "d3", "unknown"), fit.without_each(("d0", "d3", "unknown")), strict=True):
+        left_B = noisy.document_B != document
+        alone = PriceFit(PriceCells(**{name: value[left_B] for name, value in vars(noisy).items()}))
+        np.testing.assert_allclose(factors_K, alone.factors_K, rtol=1e-9)
+    assert not np.allclose(fit.without("d0"), fit.factors_K)
+
+
+def test_what_was_never_measured_keeps_the_profile():
+    shape = np.ones((4, K))
+    shape[:, [DRAFT, REST]] = 0
+    found = PriceFit(cells(np.full(K, 1.3), np.ones(4), shape)).factors_K
+    assert found[DRAFT] == 1 and found[REST] == 0 and found[COMPONENTS.index("verify")] == pytest.approx(1.3)
+    nothing = PriceFit(PriceCells(np.array([], dtype=str), *(np.zeros((0, K)) for _ in range(3))))
+    assert nothing.factors_K.tolist() == [1.0] * (K - 1) + [0.0]
+    assert PriceFit(cells(np.full(K, 1.3), np.ones(4), shape)).to_record()["verify"] == pytest.approx(1.3)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_parts_are_the_replay_s_prices(sampled):
+    parts, prices = RoundParts(PROFILED, sampled), Prices(PROFILED, sampled)
+    for submitted, context in ((0, 32), (1, 40), (4, 100)):
+        made = parts.round(context, submitted, submitted)
+        assert made[-1] == 1 and made[:-1].sum() == pytest.approx(prices.chain(submitted, context))
+    for drafts in (False, True):
+        assert parts.prefill(20, drafts).sum() == pytest.approx(prices.prefill(20, drafts))
+
+
+def rounds_of(arm, block, factor, question=0.0):
+    """A prefill and two rounds, each measured as ``factor`` times the profile."""
+    parts = RoundParts(PROFILED, sampled=False)
+    shared = {"arm": arm, "block": block, "temperature": 0.0, "overlapped": 0.0, "asked": 0}
+    prefill = parts.prefill(16, drafts=True)[0] * factor
+    rows = [
+        shared | {"prefill": True, "context": 0, "passes": 0, "submitted": 0, "nodes": 0, "seconds_target": prefill / 2}
+    ]
+    rows[0] |= {"seconds_draft": prefill / 2, "seconds_verify": 0.0, "seconds_controller": 0.0}
+    for context in (40, 45):
+        made = dict(zip(COMPONENTS, parts.round(context, 3, 3, 1, question) * factor, strict=True))
+        seconds = {"seconds_draft": made["draft"], "seconds_target": made["target-4"], "seconds_verify": made["verify"]}
+        shape = {
+            "prefill": False,
+            "context": context,
+            "passes": 3,
+            "submitted": 3,
+            "nodes": 3,
+            "asked": int(question > 0),
+        }
+        rows.append(shared | shape | seconds | {"seconds_controller": made["question"]})
+    return rows
+
+
+def test_cells_come_from_rounds():
+    """Every phase took 1.1 times what the profile says, and each of two rounds 2 ms between its phases."""
+    rounds = (
+        rounds_of("chain-3", "p/0", 1.1) + rounds_of("stop", "p/0", 1.1, question=1e-4) + rounds_of("x", "q/0", 1.1)
+    )
+    decodes = []
+    for arm, block in (("chain-3", "p/0"), ("stop", "p/0"), ("x", "q/0")):
+        own = [row for row in rounds if (row["arm"], row["block"]) == (arm, block)]
+        seconds = sum(row[name] for row in own for name in row if name.startswith("seconds_")) + 0.004
+        decodes.append({"arm": arm, "block": block, "document": block[0], "prompt_tokens": 16, "seconds": seconds})
+    known = PriceCells.of(decodes, rounds, PROFILED, {"stop": 1e-4})
+    fit = PriceFit(known).to_record()
+    for name in ("prefill", "draft", "target-4", "verify", "question"):
+        assert fit[name] == pytest.approx(1.1), name
+    assert fit["rest"] == pytest.approx(0.002) and fit["target-1"] == 1
+    assert known.document_B.tolist() == ["p", "q"]
+    unlike = [row | {"overlapped": 0.001} for row in rounds] + [row | {"nodes": 9} for row in rounds]
+    assert PriceCells.of(decodes, unlike, PROFILED).measured_BK.shape == (0, K), "neither side by side, nor trees"
+
+
+def test_a_refined_profile_has_the_fitted_prices():
+    """A round priced by the refined profile is the fit's own sum over parts, where no cell is read between two components."""
+    factors = dict(zip(COMPONENTS, np.linspace(1.0, 1.4, K - 1), strict=False)) | {"rest": 0.003}
+    fit = PriceFit(cells([factors[name] for name in COMPONENTS], [1.0, 1.0], np.ones((2, K))))
+    known, made = refined(PROFILED, fit), RoundParts(PROFILED, sampled=True)
+    factors_K = np.array([factors[name] for name in COMPONENTS])
+    prices = Prices(known, sampled=True)
+    for submitted, context in ((0, 32), (4, 100)):
+        assert prices.chain(submitted, context) == pytest.approx(made.round(context, submitted, submitted) @ factors_K)
+    assert prices.prefill(20, True) == pytest.approx(made.prefill(20, True) @ factors_K)
+    assert known.latency("transfer", bytes=64).seconds == pytest.approx(0.9 * 0.0125e-3), "others stay as they are"

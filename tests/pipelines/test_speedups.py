@@ -1,0 +1,140 @@
+"""Speed-ups by replay and clock together: the formulas by hand, and why neither alone is enough."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pipelines.evidence.estimate import Estimate
+from pipelines.measuring.names import CHAIN, PLAIN
+from pipelines.measuring.tuning.candidates import Candidate
+from pipelines.measuring.tuning.speedups import ReplayError, Speedup, clocked, fastest, speedups
+
+
+def candidate(name, predicted=100.0, family="rule", served=None):
+    return Candidate(name, family, served or {"decoder": {"method": name}}, predicted)
+
+
+def by_arm(rows):
+    return [(arm, [row for row in rows if row["arm"] == arm]) for arm in {row["arm"] for row in rows}]
+
+
+def decode(arm, prompt, seconds, tokens=10):
+    where = {"prompt": prompt, "document": f"d{prompt}", "slice": "code", "block": prompt, "temperature": 0.0}
+    return {**where, "arm": arm, "tokens": tokens, "seconds": seconds}
+
+
+CLOCK = [Estimate(value, 0.05, 3.0, 4, 4) for value in (0.05, 0.3, 0.1)]
+REPLAY = np.array([0.0, 0.1, 0.2])
+
+
+def integrated(predicted, clock, scale, candidate):
+    """The mean of a candidate's speed-up and of b by brute force, over all of τ and b; noise of a document 0.01."""
+    total, speedup, bias = 0.0, 0.0, 0.0
+    for tau in np.linspace(0.01 * scale, 4 * scale, 60):
+        for b in np.linspace(-0.4, 0.6, 61):
+            variances = [tau**2 + 0.01 / one.documents for one in clock]
+            far = sum((m.value - p - b) ** 2 / v for m, p, v in zip(clock, predicted, variances, strict=True))
+            density = math.exp(-((tau / scale) ** 2) / 2 - far / 2) / math.sqrt(math.prod(variances))
+            trust = tau**2 / variances[candidate]
+            total, bias = total + density, bias + density * b
+            speedup += density * (trust * clock[candidate].value + (1 - trust) * (predicted[candidate] + b))
+    return speedup / total, bias / total
+
+
+def test_the_combination_is_the_mean_over_all_that_replays_error_may_be():
+    replay = ReplayError(REPLAY, CLOCK, scale=0.05)
+    value, bias = integrated(REPLAY, CLOCK, 0.05, 1)
+    assert replay.noise == pytest.approx(0.01)
+    assert replay.combined(0.1, CLOCK[1]).value == pytest.approx(value, abs=1e-3)
+    assert replay.combined(0.4, None).value == pytest.approx(0.4 + bias, abs=1e-3)
+    assert replay.to_record()["bias"] == pytest.approx(bias, abs=1e-3)
+    assert 0.15 < value < 0.3, "between what replay expects and what the clock says"
+
+
+def test_the_more_a_clock_is_worth_the_more_it_counts():
+    clocks = [
+        [Estimate(value, 0.1 / math.sqrt(count), count - 1, count, count) for value in (0.05, 0.3, 0.1)]
+        for count in (2, 20, 2000)
+    ]
+    made = [ReplayError(REPLAY, clock, scale=0.05).combined(0.1, clock[1]) for clock in clocks]
+    assert 0.15 < made[0].value < made[1].value < made[2].value == pytest.approx(0.3, abs=0.002)
+    assert made[2].error < 0.005 < made[1].error < made[0].error
+    rough, fine = (ReplayError(REPLAY, CLOCK, scale).combined(0.1, CLOCK[1]).value for scale in (0.5, 0.005))
+    assert fine < rough
+
+
+def test_noise_is_pooled_over_candidates_by_their_documents():
+    few, many = Estimate(0.0, 0.1, 1.0, 2, 2), Estimate(0.0, 0.02, 9.0, 10, 10)
+    noise = ReplayError(np.zeros(2), [few, many], 0.05).noise
+    assert noise == pytest.approx((1 * 2 * 0.01 + 9 * 10 * 0.0004) / 10)
+
+
+def test_gains_are_over_plain_decoding_in_the_same_blocks():
+    """An arm that was timed on slow prompts only: by rates over all prompts it would hardly be faster than plain decoding."""
+    rows = [decode(PLAIN, str(n), seconds) for n, seconds in enumerate((1.0, 1.0, 8.0, 8.0))]
+    rows += [decode("fast", str(n), 4.0) for n in (2, 3)] + [decode("lonely", "9", 1.0), decode("once", "0", 0.5)]
+    assert clocked(rows)["fast"].gain == pytest.approx(1.0)
+    rates = {
+        arm: sum(row["tokens"] for row in some) / sum(row["seconds"] for row in some) for arm, some in by_arm(rows)
+    }
+    assert rates["fast"] / rates[PLAIN] - 1 == pytest.approx(0.125), "the wrong twin"
+    assert set(clocked(rows)) == {"fast"}, "others share no two documents with plain decoding"
+    assert clocked([row for row in rows if row["arm"] != PLAIN]) == {}
+
+
+def test_what_was_timed_counts_and_what_was_not_is_moved_by_replays_bias():
+    found = [candidate("a", 150.0), candidate("b", 120.0), candidate("c", 180.0), candidate(PLAIN, 100.0)]
+    rows = [decode(PLAIN, str(n), 1.0) for n in range(4)]
+    rows += [decode(name, str(n), 1 / ratio) for name, ratio in (("a", 1.65), ("b", 1.32)) for n in range(4)]
+    made, replay = speedups([*found], [*rows, decode("stranger", "0", 0.1)], scale=0.05)
+    assert math.exp(replay.to_record()["bias"]) == pytest.approx(1.1)
+    assert math.exp(made["a"].value) == pytest.approx(1.65) and made["a"].documents == 4
+    assert math.exp(made["c"].value) == pytest.approx(1.98) and made["c"].measured is None
+    assert made[PLAIN].value == 0.0
+
+
+def test_without_a_clock_replay_decides():
+    found = [candidate("a", 150.0), candidate(PLAIN, 100.0)]
+    made, _ = speedups(found, [], scale=0.05)
+    assert made["a"].value == pytest.approx(math.log(1.5)) and made["a"].measured is None
+    assert made["a"].error == pytest.approx(0.05, rel=0.03)
+
+
+def test_ties_go_to_the_plainest():
+    found = [
+        candidate("head", served={"bundle": "head"}),
+        candidate("rule"),
+        candidate("chain-2", family=CHAIN),
+        candidate(PLAIN),
+    ]
+    values = {"head": math.log(2.0), "rule": math.log(1.99), "chain-2": math.log(1.97), PLAIN: 0.0}
+    by_name = {name: Speedup(0.0, None, 0, value, 0.0) for name, value in values.items()}
+    picked = [fastest(found, by_name, tie).name for tie in (0.0, 0.003, 0.01, 0.02, 2.0)]
+    assert picked == ["head", "head", "rule", "chain-2", PLAIN]
+
+
+def choose(rng, candidates=8, documents=6):
+    """What the three ways of choosing lose to the truly fastest, and whether 95 % intervals of the combination hold the truth."""
+    true = rng.normal(0.5, 0.1, candidates)
+    predicted = true - 0.06 + rng.normal(0, 0.05, candidates)
+    by_document = true + rng.normal(0, 0.15, (documents, candidates))
+    clock = [
+        Estimate(
+            float(column.mean()), float(column.std(ddof=1) / math.sqrt(documents)), documents - 1, documents, documents
+        )
+        for column in by_document.T
+    ]
+    replay = ReplayError(predicted, clock, scale=0.05)
+    both = [replay.combined(p, one) for p, one in zip(predicted, clock, strict=True)]
+    ways = [[one.value for one in both], [one.value for one in clock], predicted]
+    held = [abs(one.value - truth) < 1.96 * one.error for one, truth in zip(both, true, strict=True)]
+    return [true.max() - true[int(np.argmax(way))] for way in ways], np.mean(held)
+
+
+def test_both_together_choose_better_than_the_clock_or_replay_alone():
+    rng = np.random.default_rng(0)
+    lost, held = zip(*(choose(rng) for _ in range(600)), strict=True)
+    both, clock, replay = np.mean(lost, axis=0)
+    assert both < 0.8 * clock and both < 0.9 * replay
+    assert 0.9 < np.mean(held) < 0.98
