@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from pipelines.evidence.allocation import allocated, mix_of
     from pipelines.measuring.harness import apart
     from pipelines.measuring.led import Leader
     from pipelines.measuring.measurement import MeasureConfig, Measurement
@@ -52,12 +53,14 @@ def run(args: argparse.Namespace) -> None:
 
     config = load_parameters(MeasureConfig, args.pair, args.section, args.params)
     hashes = _hashes(config, args.bundles)
-    bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts}, **hashes)
+    bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: None}, **hashes)
+    test = allocated(bench.prompts[TEST], mix_of(bench.prompts[TEST]), config.test_prompts, config.slice_prompts)
+    bench.prompts[TEST] = test
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         leading = Leader(bench.pair, config.max_new_tokens) if config.led else None
         measurement = Measurement(bench.pair, config, args.bundles, bench.log, leading)
-        rows = measurement.run(bench.prompts[VALIDATION], bench.prompts[TEST])
+        rows = measurement.run(bench.prompts[VALIDATION], test)
         loop = _loop(bench, config, measurement)
         timelines = _timelines(bench, config, measurement)
     findings: dict[str, Any] = {"choices": measurement.choices, "capped": measurement.capped}

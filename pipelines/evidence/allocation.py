@@ -5,10 +5,17 @@ of it. Numbers n_h in proportion to weights W_h are nearly the best. Source: pro
 Techniques, 1977, section 5.5), rounded as by Webster.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from pipelines.prompt_table import Prompt
+
+
+def mix_of(test: Iterable[Prompt]) -> dict[str, float]:
+    """Documents by slice of ``test`` prompts: what a slice weighs in the mix."""
+    slices = {prompt.document: prompt.slice for prompt in test}
+    return {name: float(count) for name, count in Counter(slices.values()).items()}
 
 
 def allocated(prompts: Sequence[Prompt], mix: Mapping[str, float], count: int, least: int = 0) -> list[Prompt]:

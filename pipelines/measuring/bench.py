@@ -72,8 +72,11 @@ def add_bench_arguments(parser: argparse.ArgumentParser, prompts: bool = True, l
         parser.add_argument("--latency", type=Path, required=True, help=help_text)
 
 
-def open_bench(args: argparse.Namespace, config: BenchConfig, counts: Mapping[str, int], **hashes: str | None) -> Bench:
-    """Set the threads, read the prompts (``counts`` of each split; empty: none), load the pair and take up an interrupted log.
+def open_bench(
+    args: argparse.Namespace, config: BenchConfig, counts: Mapping[str, int | None], **hashes: str | None
+) -> Bench:
+    """Set the threads, read the prompts (``counts`` of each split, all where it is ``None``; empty: none), load the pair and take
+    up an interrupted log.
 
     The pair is loaded as the profile of this device below ``args.latency`` says. The log's fingerprint covers the parameters, the
     pair, how it is served, the prompts, the code, the machine and ``hashes`` of other inputs.
@@ -94,7 +97,7 @@ def open_deciding_bench(args: argparse.Namespace, config: BenchConfig, decide: D
 def _opened(
     args: argparse.Namespace,
     config: BenchConfig,
-    counts: Mapping[str, int],
+    counts: Mapping[str, int | None],
     hashes: dict[str, str | None],
     decide: Decide | None,
 ) -> Bench:

@@ -35,6 +35,7 @@ class MeasureConfig:
     """Section ``measure``: how much is measured, of which ``arms``, at which ``temperatures`` (0 and 1, if nothing is said), or
     ``settings`` with filters.
 
+    Of the ``test_prompts`` each slice has its share of the test documents, and at least ``slice_prompts``.
     ``group``: how many rotating arms a test prompt times, each with those beside it; ``loop_prompts`` time the loop against a
     bare repetition of its passes, ``loop_repeats`` times; ``exactness_prompts`` compare greedy texts in float32; ``timelines``:
     whether to draw branch-parallel decoding; ``max_minutes`` ends the measurement early, after a whole prompt.
@@ -45,6 +46,7 @@ class MeasureConfig:
     settings: tuple[SamplingSettings, ...] = ()
     validation_prompts: int = 6
     test_prompts: int = 24
+    slice_prompts: int = 8
     group: int = 8
     repeats: int = 1
     max_new_tokens: int = 48

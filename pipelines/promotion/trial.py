@@ -4,13 +4,12 @@ Look 1 times prompts of the test share, every further look new ones of the reser
 looks accumulate. Arms are paired by block at every sampling setting that challenger or champion was captured at.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.evidence.allocation import allocated
+from pipelines.evidence.allocation import allocated, mix_of
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.timed_blocks import Row
 from pipelines.measuring.names import PLAIN, TEST
@@ -103,12 +102,6 @@ class Look:
     def documents(self) -> tuple[str, ...]:
         """Ids of its documents."""
         return tuple(sorted({prompt.document for prompt in self.prompts}))
-
-
-def mix_of(test: Iterable[Prompt]) -> dict[str, float]:
-    """Documents of the test share by slice: what a slice weighs."""
-    slices = {prompt.document: prompt.slice for prompt in test}
-    return {name: float(count) for name, count in Counter(slices.values()).items()}
 
 
 def decoders_of(pair: ModelPair, config: TrialConfig, bundles: Mapping[str, Path]) -> dict[str, Decoder]:
