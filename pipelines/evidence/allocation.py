@@ -14,8 +14,8 @@ from pipelines.prompt_table import Prompt
 
 def mix_of(test: Iterable[Prompt]) -> dict[str, float]:
     """Documents by slice of ``test`` prompts: what a slice weighs in the mix."""
-    slices = {prompt.document: prompt.slice for prompt in test}
-    return {name: float(count) for name, count in Counter(slices.values()).items()}
+    counts = Counter(name for _, name in {(prompt.document, prompt.slice) for prompt in test})
+    return {name: float(counts[name]) for name in sorted(counts)}
 
 
 def allocated(prompts: Sequence[Prompt], mix: Mapping[str, float], count: int, least: int = 0) -> list[Prompt]:
