@@ -12,8 +12,8 @@ from pipelines.prompt_table import Prompt
 
 
 def allocated(prompts: Sequence[Prompt], mix: Mapping[str, float], count: int, least: int = 0) -> list[Prompt]:
-    """``count`` of ``prompts`` in turns of slices, whose own prompts keep their order; slices that ``mix`` lacks are left out. More
-    prompts change nothing about earlier ones."""
+    """``count`` of ``prompts`` in turns of slices, whose own prompts keep their order; slices that ``mix`` lacks are left out.
+    More prompts change nothing about earlier ones."""
     queues = {name: [prompt for prompt in prompts if prompt.slice == name] for name in sorted(mix)}
     turns = turns_of({name: len(queue) for name, queue in queues.items()}, mix, count, least)
     return [queues[name].pop(0) for name in turns]
