@@ -61,7 +61,7 @@ class Ledger:
     @property
     def timed_D(self) -> np.ndarray:
         """Whether a document has a timed pair."""
-        return self.pairs_DS.any(axis=1)
+        return np.asarray(self.pairs_DS.any(axis=1))
 
 
 def ledger(

@@ -60,10 +60,10 @@ class TimedBlocks:
                 )
             tokens[place], seconds[place] = row["tokens"], row["seconds"]
         where = [first[block] for block in blocks]
-        named = (_column(where, name) for name in ("prompt", "document", "slice"))
+        prompt_B, document_B, slice_B = (_column(where, name) for name in ("prompt", "document", "slice"))
         settings = np.array([setting_of(row) for row in where])
         families = {row["arm"]: str(row.get("family", row["arm"])) for row in rows}
-        return TimedBlocks(row_of, families, blocks, *named, settings, tokens, seconds)
+        return TimedBlocks(row_of, families, blocks, prompt_B, document_B, slice_B, settings, tokens, seconds)
 
     def both(self, arm: str, rival: str) -> np.ndarray:
         """By block [B]: whether both were timed in it; `ValueError` for an unknown arm."""

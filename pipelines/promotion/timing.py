@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from tqdm import tqdm
 
@@ -61,7 +62,12 @@ class BlockTiming:
     def _block(
         self, key: str, arms: Mapping[str, Arm], prompt: Prompt, settings: SamplingSettings, repeat: int, bar: tqdm
     ) -> Rows:
-        where = {"split": prompt.split, "slice": prompt.slice, "document": prompt.document, "prompt": prompt.id}
+        where: dict[str, Any] = {
+            "split": prompt.split,
+            "slice": prompt.slice,
+            "document": prompt.document,
+            "prompt": prompt.id,
+        }
         where |= {"setting": settings.name, "temperature": settings.temperature, "repeat": repeat, "block": key}
         seed = seed_of(f"{self.seed}/{prompt.id}/{settings.name}")
         rows = Rows()
