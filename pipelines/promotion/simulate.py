@@ -16,7 +16,7 @@ from typing import TypeVar
 from tqdm import tqdm
 
 from pipelines.evidence.gain import gain
-from pipelines.evidence.simulated import CHALLENGER, Measurement, World
+from pipelines.evidence.simulated import CHALLENGER, PLAIN, Measurement, World
 from pipelines.evidence.timed_blocks import TimedBlocks
 from pipelines.parameters import PARAMETERS, load_parameters
 from pipelines.promotion.bounds import Bounds
@@ -24,13 +24,14 @@ from pipelines.promotion.evidence import Evidence, compared
 from pipelines.promotion.gate import judge
 from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
 
+RIVAL = "chain-4"  # the closest
 WORLDS = {
     "usual": World(),
     "quiet": World(noise={0.0: 0.05, 1.0: 0.09}),
     "noisy": World(noise={0.0: 0.14, 1.0: 0.22}),
+    "one rival": World(rates={PLAIN: 0.6, RIVAL: 1.0}),  # where the error of all looks is largest
 }
 GAINS = (0.0, 0.02, 0.04, 0.05, 0.08)
-RIVAL = "chain-4"  # the closest
 Item = TypeVar("Item")
 
 
