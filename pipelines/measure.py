@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from pipelines.evidence.allocation import allocated, mix_of
     from pipelines.measuring.harness import apart
-    from pipelines.measuring.led import Leader
+    from pipelines.measuring.led import TextLeader
     from pipelines.measuring.measurement import MeasureConfig, Measurement
     from pipelines.measuring.tables import write_decodes, write_loop, write_rounds
     from pipelines.outputs import write_json
@@ -58,11 +58,14 @@ def run(args: argparse.Namespace) -> None:
     bench.prompts[TEST] = test
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        leading = Leader(bench.pair, config.max_new_tokens) if config.led else None
+        leading = TextLeader(bench.pair, config.max_new_tokens) if config.led else None
         measurement = Measurement(bench.pair, config, args.bundles, bench.log, leading)
-        rows = measurement.run(bench.prompts[VALIDATION], test)
-        loop = _loop(bench, config, measurement)
-        timelines = _timelines(bench, config, measurement)
+        try:
+            rows = measurement.run(bench.prompts[VALIDATION], test)
+            loop = _loop(bench, config, measurement)
+            timelines = _timelines(bench, config, measurement)
+        finally:
+            measurement.close()
     findings: dict[str, Any] = {"choices": measurement.choices, "capped": measurement.capped}
     findings |= bench.log.once("checks", lambda: [_checks(bench, config, args.bundles)])[0]
     findings["notes"] = sorted({str(one.message) for one in caught if one.category is UserWarning}) + _bypassed(rows)
@@ -114,10 +117,11 @@ def _timelines(bench: Bench, config: "MeasureConfig", measurement: "Measurement"
     """When draft and target worked in one short greedy text of every branch-parallel arm of test prompts."""
     from pipelines.measuring.timelines import record_timelines
 
-    arms = {name: arm.decoder for name, arm in measurement.drawn().items() if branch_arm(name) and arm.decoder}
+    arms = {name: arm.decoder for name, arm in measurement.tested.items() if branch_arm(name) and arm.decoder}
     if not config.timelines or not arms:
         return {}
-    return bench.log.once("timelines", lambda: [record_timelines(arms, bench.prompts[TEST][0].tokens)])[0]
+    prompt = bench.prompts[TEST][0].tokens
+    return bench.log.once("timelines", lambda: [record_timelines(arms, prompt, config.max_new_tokens)])[0]
 
 
 def _checks(bench: Bench, config: "MeasureConfig", bundles: Path) -> dict[str, Any]:

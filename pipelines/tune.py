@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from pipelines.device_file import read_device
     from pipelines.measuring.bench import open_bench
-    from pipelines.measuring.led import Leader
+    from pipelines.measuring.led import TextLeader
     from pipelines.measuring.names import DECODES_FILE, TEST, VALIDATION
     from pipelines.measuring.tuning.candidates import candidates
     from pipelines.measuring.tuning.measured import Measured
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
     measured = Measured.read(decodes.parent, bench.inputs, args.bundles, bundles)
     if measured.note is not None:
         print(f"{measured.note}: all is timed here", file=sys.stderr)
-    leading = Leader(bench.pair, config.max_new_tokens) if config.led else None
+    leading = TextLeader(bench.pair, config.max_new_tokens) if config.led else None
     study = TuneStudy(bench.pair, config, found, measured, args.bundles, bench.prompts, bench.log, leading)
     chosen = study.run()
     _write(bench, args.pair, study, chosen)

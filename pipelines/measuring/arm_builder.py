@@ -1,7 +1,7 @@
 """From rows of the table of arms to arms that decode: the pair's weights, one budget, one counter of tokens."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,8 @@ class ArmBuilder:
             decoder = self._decoder(row, {"overlap": overlap}) if row.concurrent else None
             if decoder is not None:
                 name = row.name + WALL
-                arms[name] = arm_of(name, row.family + WALL, decoder, self.max_new_tokens)
+                wall = arm_of(name, row.family + WALL, decoder, self.max_new_tokens)
+                arms[name] = replace(wall, temperatures=row.temperatures)
         return arms
 
     def _arm(self, row: ArmRow) -> TimedArm | None:

@@ -79,6 +79,10 @@ class ArmRow:
             )
         if self.forward not in (None, "hugging_face"):
             raise ValueError(f"arm {self.name!r}: forward is hugging_face or left out, got {self.forward!r}.")
+        if self.concurrent and self.decoder is None and self.bundle is None:
+            raise ValueError(
+                f"arm {self.name!r}: concurrent is for a decoder or a bundle that drafts beside the target."
+            )
         if self.choose and self.bundle is not None:
             raise ValueError(f"arm {self.name!r}: a bundle was chosen when it was exported; leave out choose.")
         if self.static_of is not None and len(self.temperatures or ()) != 1:

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -66,13 +65,6 @@ def hugging_face_arm(
         return Run(cut_after(out[0, len(prompt) :].tolist(), config.eos_token_id or ()), None)
 
     return decode
-
-
-def timed(arm: Arm, prompt: list[int], settings: SamplingSettings, seed: int) -> tuple[Run, float]:
-    """One decode and the seconds it took."""
-    start = perf_counter()
-    run = arm(prompt, settings, seed)
-    return run, perf_counter() - start
 
 
 def cut_after(tokens: list[int], eos_tokens: Collection[int]) -> list[int]:

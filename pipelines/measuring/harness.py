@@ -36,7 +36,7 @@ Decode = Callable[[], Run]
 class Leading(Protocol):
     """Gives every arm of a block one text, as far as it can be led along it."""
 
-    def block(self, prompt: Prompt, settings: SamplingSettings, seed: int) -> "LedBlock": ...
+    def block(self, prompt: Prompt, settings: SamplingSettings, seed: int) -> "LedBlock | None": ...
 
 
 class LedBlock(Protocol):
@@ -132,13 +132,9 @@ def apart(rows: Rows) -> tuple[Rows, Rows]:
 
 
 def tokens_per_second(rows: Rows, arm: str, temperature: float, **filters: float) -> float:
-    """Total tokens over total seconds of an arm, at each prompt's fastest repeat; NaN where it was not timed. ``filters``:
-    ``top_k`` and ``top_p``, where rows differ in them."""
+    """Total tokens over total seconds of an arm; NaN where it was not timed. ``filters``: ``top_k`` and ``top_p``, where rows
+    differ in them."""
     wanted = {"arm": arm, "temperature": temperature, **filters}
-    fastest: dict[str, tuple[float, int]] = {}
-    for row in rows:
-        if all(row[name] == value for name, value in wanted.items()):
-            run = (row["seconds"], row["tokens"])
-            fastest[row["prompt"]] = min(run, fastest.get(row["prompt"], run))
-    seconds = sum(seconds for seconds, _ in fastest.values())
-    return sum(tokens for _, tokens in fastest.values()) / seconds if seconds else float("nan")
+    runs = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+    seconds = sum(row["seconds"] for row in runs)
+    return sum(row["tokens"] for row in runs) / seconds if seconds else float("nan")

@@ -1,5 +1,6 @@
 """Blocks whose arms are led along one text of the target's own (`runtime.leading`), where that is proved exact."""
 
+import warnings
 from dataclasses import asdict, dataclass
 
 from pipelines.measuring.arm_builder import TimedArm
@@ -10,23 +11,27 @@ from predictors.controllers.fixed import Fixed
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
 from runtime.adapter import programs_of
+from runtime.decoding.routed import RoutedDecoder
 from runtime.leading import GivenText, OffTapeError, plan, why_not_led
 
 
-class Leader:
+class TextLeader:
     """Leads the arms of ``pair``. A block's text is plain decoding's own by the block's seed, so it follows the target's
-    distribution; text and plans are made before anything is timed."""
+    distribution; text and plans are made before anything is timed. What cannot be planned is said, and decodes freely."""
 
     def __init__(self, pair: ModelPair, max_new_tokens: int) -> None:
         self.pair, self.max_new_tokens = pair, max_new_tokens
         self._plain = build_decoder(pair, {"method": "autoregressive"})
 
-    def block(self, prompt: Prompt, settings: SamplingSettings, seed: int) -> "LedText":
-        """The text of this prompt, setting and seed."""
-        chance = Randomness(seed).stream("text")
+    def block(self, prompt: Prompt, settings: SamplingSettings, seed: int) -> "LedText | None":
+        """The text of this prompt, setting and seed; ``None`` where passes of other shapes round its probabilities to 0."""
         options = {"max_new_tokens": self.max_new_tokens, **asdict(settings)}
-        tokens = self._plain.generate(prompt.tokens, randomness=chance, **options).tokens
-        text = GivenText.of(self.pair, prompt.tokens, tokens, settings, self.max_new_tokens)
+        tokens = self._plain.generate(prompt.tokens, randomness=Randomness(seed), **options).tokens
+        try:
+            text = GivenText.of(self.pair, prompt.tokens, tokens, settings, self.max_new_tokens)
+        except ValueError as error:
+            warnings.warn(f"{prompt.id}, {settings.name}: no arm is led: {error}", stacklevel=2)
+            return None
         return LedText(text, seed, recorded=programs_of(self.pair.target) is not None)
 
 
@@ -43,7 +48,11 @@ class LedText:
         decoder = arm.decoder
         if decoder is None or why_not_led(decoder, self.text.settings) is not None:
             return None
-        tape = plan(decoder, self.text, self.seed, tails=not _looks_at_nothing(decoder))
+        try:
+            tape = plan(decoder, self.text, self.seed, tails=not looks_at_nothing(decoder, self.text.settings))
+        except ValueError as error:
+            warnings.warn(f"{arm.name} decodes a text of its own: {error}", stacklevel=2)
+            return None
 
         def run() -> Run:
             chance = tape.chance(recorded=self.recorded)
@@ -55,6 +64,9 @@ class LedText:
         return run
 
 
-def _looks_at_nothing(decoder: Decoder) -> bool:
-    """Whether no decision depends on what is drafted after the first rejected token, which then needs no passes of the target."""
+def looks_at_nothing(decoder: Decoder, settings: SamplingSettings) -> bool:
+    """Whether no decision at ``settings`` depends on what is drafted after the first rejected token, which then needs no passes of
+    the target."""
+    while isinstance(decoder, RoutedDecoder):
+        decoder = decoder.route(settings)
     return type(getattr(decoder, "controller", None)) is Fixed

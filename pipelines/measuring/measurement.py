@@ -95,9 +95,11 @@ class Measurement:
         self.config, self.log, self.leading = config, log, leading
         self.builder = ArmBuilder(pair, bundles, config.max_new_tokens)
         rows = expanded(config.arms, str(bundles))
+        rows = [row for row in rows if any(row.at(one.temperature) for one in config.settings)]
         self.arms = self.builder.build(rows)
         self.rows = [row for row in rows if row.name in self.arms]
         self.choices: list[dict[str, Any]] = []
+        self.walls: dict[str, TimedArm] = {}
         self.capped = False
 
     @property
@@ -113,21 +115,25 @@ class Measurement:
             harness = Harness(blocks, self.config.settings, self.config.seed, self.config.repeats, self.leading)
             harness.warm_up(self.arms, validation[0])
             rows = harness.time(VALIDATION, [(prompt, swept) for prompt in validation], VALIDATION_SHARE)
-            self.choices = self._choices(rows)
-            walls = self.builder.concurrent(row for row in self.rows if self._tested(row))
-            harness.warm_up(walls, validation[0])
-            planned = self._planned(test, walls.values())
+            self.choices = self.log.once("choices", lambda: self._choices(rows))  # a resumed run keeps them
+            self.walls = self.builder.concurrent(row for row in self.rows if self._tested(row))
+            harness.warm_up(self.walls, validation[0])
+            planned = self._planned(test, self.walls.values())
             bar.total = bar.n + self._decodes(planned)
             rows += harness.time(TEST, planned, TEST_SHARE)
-            for wall in walls.values():
-                assert wall.decoder is not None
-                wall.decoder.close()
         self.capped = blocks.capped
         return rows
 
-    def drawn(self) -> dict[str, TimedArm]:
-        """The arms of test prompts by name, but for those that need a process of their own."""
-        return {row.name: self.arms[row.name] for row in self.rows if self._tested(row)}
+    @property
+    def tested(self) -> dict[str, TimedArm]:
+        """The arms of test prompts by name."""
+        return {row.name: self.arms[row.name] for row in self.rows if self._tested(row)} | self.walls
+
+    def close(self) -> None:
+        """End the processes of concurrent arms."""
+        for wall in self.walls.values():
+            assert wall.decoder is not None
+            wall.decoder.close()
 
     def _choices(self, rows: Rows) -> list[dict[str, Any]]:
         """The fastest arm of each family at each setting, with the sweep it was chosen from."""

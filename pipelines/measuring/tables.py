@@ -25,7 +25,7 @@ DECODES = pa.schema(
         ("repeat", pa.int32()),
         ("order", pa.int32()),  # turn within its block, the first is 0
         ("block", pa.string()),
-        ("seed", pa.int64()),  # of prompt, setting and repeat
+        ("seed", pa.int64()),  # of prompt and setting
         ("led", pa.bool_()),  # along a recorded text
         ("tokens", pa.int32()),
         ("seconds", pa.float64()),

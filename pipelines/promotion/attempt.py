@@ -14,7 +14,7 @@ from typing import Any
 from pipelines.device_file import read_device
 from pipelines.measuring.bench import Bench, open_bench
 from pipelines.measuring.exactness import load_float32
-from pipelines.measuring.led import Leader
+from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
 from pipelines.measuring.tables import read_decodes, read_rounds, write_decodes, write_rounds
@@ -116,7 +116,7 @@ def _timed(
         config.repeats,
         config.seed,
         config.max_minutes,
-        Leader(bench.pair, config.max_new_tokens),
+        TextLeader(bench.pair, config.max_new_tokens),
     )
     made = measure(decoders_of(bench.pair, config, bundles), prompts)
     origin = bench.origin(args.pair) | {"capped": measure.capped, "look": look.number}

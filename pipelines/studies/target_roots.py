@@ -13,6 +13,7 @@ Written as JSON and as a Markdown table; every row of a lossy arm says so.
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,8 @@ def decoded(
     """A row for every arm, in an order drawn from the prompt."""
     import random
 
-    from pipelines.measuring.arms import decoder_arm, timed
+    from pipelines.measuring.arms import decoder_arm
+    from pipelines.measuring.harness import timed
     from pipelines.measuring.seeds import seed_of
 
     key = f"{config.seed}/{prompt.id}/{settings.temperature}"
@@ -116,7 +118,7 @@ def decoded(
     texts: dict[str, list[int]] = {}
     for name in random.Random(key).sample(list(decoders), len(decoders)):
         arm = decoder_arm(decoders[name], config.max_new_tokens)
-        run, seconds = timed(arm, prompt.tokens, settings, seed_of(key))
+        run, seconds = timed(partial(arm, prompt.tokens, settings, seed_of(key)))
         texts[name] = run.tokens
         place = {"arm": name, "temperature": settings.temperature, "document": prompt.document}
         counts = {"tokens": len(run.tokens), "seconds": seconds, "lossy": decoders[name].lossy}
