@@ -65,7 +65,7 @@ class LedText:
 
 
 def looks_at_nothing(decoder: Decoder, settings: SamplingSettings) -> bool:
-    """Whether no decision at ``settings`` depends on what is drafted after the first rejected token, which then needs no passes of
+    """Whether no decision at ``settings`` depends on what is drafted after the first rejected token: it then needs no passes of
     the target."""
     while isinstance(decoder, RoutedDecoder):
         decoder = decoder.route(settings)

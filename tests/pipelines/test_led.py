@@ -1,0 +1,74 @@
+"""Blocks whose arms are led along one text: which drafts need the target's passes, and what is not led."""
+
+import warnings
+
+import pytest
+
+from pipelines.measuring.arm_builder import arm_of
+from pipelines.measuring.led import TextLeader, looks_at_nothing
+from predictors.sampling import SamplingSettings
+from runtime import ModelPair, build_decoder
+from runtime.decoding.routed import RoutedDecoder
+from runtime.leading import GivenText
+from tests.pipelines.toy_bench import toy_prompts
+from tests.toys import tiny_llama
+
+CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"}
+GREEDY, SAMPLED = SamplingSettings(0.0), SamplingSettings(1.0)
+PROMPT = toy_prompts(1)[0]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair(target=tiny_llama(32, seed=0, layers=2), draft=tiny_llama(32, seed=1, layers=1))
+
+
+@pytest.fixture(scope="module")
+def fixed(pair):
+    return build_decoder(pair, CHAIN)
+
+
+@pytest.fixture(scope="module")
+def confident(pair):
+    return build_decoder(pair, {**CHAIN, "controller": {"kind": "confidence", "epsilon": 0.3}})
+
+
+def test_a_routed_decoder_looks_at_drafts_where_its_route_does(pair, fixed, confident):
+    """Its own controller is the static fallback, which says nothing of its routes."""
+    routed = RoutedDecoder(pair, [(GREEDY, fixed), (SAMPLED, confident)])
+    assert looks_at_nothing(fixed, SAMPLED) and looks_at_nothing(routed, GREEDY)
+    assert not looks_at_nothing(confident, SAMPLED) and not looks_at_nothing(routed, SAMPLED)
+
+
+def test_routed_and_direct_decoders_are_led_to_the_same_rounds(pair, fixed, confident):
+    routed = RoutedDecoder(pair, [(GREEDY, fixed), (SAMPLED, confident)])
+    block = TextLeader(pair, 24).block(PROMPT, SAMPLED, seed=5)
+    runs = [block.decode(arm_of(name, name, one, 24))() for name, one in (("routed", routed), ("direct", confident))]
+    assert runs[0].tokens == runs[1].tokens == list(block.text.tokens)
+    counts = [[(record.drafted, record.accepted) for record in run.rounds] for run in runs]
+    assert counts[0] == counts[1] and len(counts[0]) > 3
+
+
+def test_what_cannot_be_led_decodes_freely_and_says_why(pair, fixed, monkeypatch):
+    tree = {"method": "speculative", "drafter": {"kind": "fork", "width": 2, "depth": 2}, "verifier": "traversal"}
+    leader = TextLeader(pair, 12)
+    block = leader.block(PROMPT, SAMPLED, seed=1)
+    assert block.decode(arm_of("tree", "fork", build_decoder(pair, tree), 12)) is None
+
+    def impossible(*arguments, **options):
+        raise ValueError("token 3 at position 2 of the text has probability 0.0 under the target.")
+
+    monkeypatch.setattr(GivenText, "of", impossible)
+    with pytest.warns(UserWarning, match="no arm is led: token 3"):
+        assert leader.block(PROMPT, SAMPLED, seed=1) is None
+    monkeypatch.setattr("pipelines.measuring.led.plan", impossible)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert block.decode(arm_of("chain-3", "chain", fixed, 12)) is None
+    assert "chain-3 decodes a text of its own" in str(caught[0].message)
+
+
+def test_a_blocks_text_is_plain_decodings_own_by_its_seed(pair):
+    plain = arm_of("plain", "plain", build_decoder(pair, {"method": "autoregressive"}), 12)
+    block = TextLeader(pair, 12).block(PROMPT, SAMPLED, seed=9)
+    assert list(block.text.tokens) == plain.run(PROMPT.tokens, SAMPLED, 9).tokens
