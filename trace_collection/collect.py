@@ -31,7 +31,7 @@ from trace_collection.collection import (
     seed_of,
 )
 from trace_collection.probe import Probe
-from trace_collection.rows import Prompt, collect_rows
+from trace_collection.rows import Prompt, collect_rows, one_in
 
 DRAFTING = ("chain", "branches")
 
@@ -41,7 +41,7 @@ class TraceConfig:
     """How round traces are collected.
 
     ``gamma_max`` tokens are drafted every round, as a chain or as ``branches`` (``drafting``), of which at most ``k_max`` are
-    grown; ``every`` n-th prompt is decoded; ``num_layers`` last hidden states of the target are stored (the last one after the
+    grown; one in ``every`` prompts is decoded; ``num_layers`` last hidden states of the target are stored (the last one after the
     final norm); ``max_gigabytes`` is the most disk the shards may need.
     """
 
@@ -112,7 +112,7 @@ def collect(
     ValueError
         If a prompt does not fit the context or the disk does not suffice - before anything is written or removed.
     """
-    prompts = prompts[:: config.every]
+    prompts = one_in(config.every, prompts)
     decoder = _decoder(pair, config, policy)
     require_context(decoder.context_limit, prompts, config.max_new_tokens, "traces.max_new_tokens")
     torch.set_num_threads(config.threads)

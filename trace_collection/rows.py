@@ -3,6 +3,7 @@
 Shape suffixes: G drafted tokens, V vocabulary.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -28,6 +29,18 @@ class Prompt(Protocol):
     def split(self) -> str: ...
     @property
     def tokens(self) -> Sequence[int]: ...
+
+
+def one_in(every: int, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """One in ``every`` prompts: the first of each split, whose prefixes alternate slices and documents. A stride would keep step
+    with them: every third of three alternating slices is one slice."""
+    sizes, taken = Counter(prompt.split for prompt in prompts), Counter[str]()
+    chosen = []
+    for prompt in prompts:
+        if taken[prompt.split] * every < sizes[prompt.split]:
+            taken[prompt.split] += 1
+            chosen.append(prompt)
+    return chosen
 
 
 def collect_rows(

@@ -34,13 +34,13 @@ from trace_collection.collection import (
     require_disk,
     seed_of,
 )
-from trace_collection.rows import Prompt, place_columns
+from trace_collection.rows import Prompt, one_in, place_columns
 
 
 @dataclass(frozen=True)
 class TokenTraceConfig:
-    """How token traces are collected: ``gamma_max`` tokens of every round; ``every`` n-th prompt; the ``top`` most likely tokens'
-    probabilities; ``draft_layers`` last hidden states of the draft (the last one after the final norm)."""
+    """How token traces are collected: ``gamma_max`` tokens of every round; one in ``every`` prompts; probabilities of the ``top``
+    most likely tokens; ``draft_layers`` last hidden states of the draft (the last one after the final norm)."""
 
     gamma_max: int = 8
     every: int = 2
@@ -85,7 +85,7 @@ def collect_tokens(
     if pair.draft is None:
         raise ValueError("token traces need a draft model; this pair has none.")
     torch.set_num_threads(config.threads)
-    prompts = prompts[:: config.every]
+    prompts = one_in(config.every, prompts)
     spec = StopSpec(last_layers(pair.draft, config.draft_layers), hidden_size(pair.draft), config.top)
     chain = {"kind": "chain", "gamma": config.gamma_max + 1}
     decoder = build_decoder(pair, {"method": "speculative", "drafter": chain, "verifier": config.verifier})

@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from tests.toys import tiny_llama
 from tests.trace_collection.collecting import contents, quiet, random_prompts, read
 from trace_collection.collect import TraceConfig, collect
 from trace_collection.probe import Probe
+from trace_collection.rows import one_in
 
 GAMMA = 3
 CONFIG = TraceConfig(
@@ -220,9 +223,32 @@ def test_an_interrupted_collection_ends_in_the_same_bytes(pair, prompts, tmp_pat
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
-def test_every_nth_prompt_is_decoded(pair, prompts, tmp_path):
+def test_one_in_n_prompts_of_every_split_is_decoded(pair, prompts, tmp_path):
     collect(pair, prompts, dataclasses.replace(CONFIG, every=5), tmp_path, quiet)
-    assert {row["prompt_id"] for row in read(tmp_path)} == {"p0", "p5", "p10"}
+    by_split = itertools.groupby(sorted(prompts, key=lambda one: one.split), key=lambda one: one.split)
+    splits = [list(some) for _, some in by_split]
+    wanted = {one.id for some in splits for one in some[: math.ceil(len(some) / 5)]}
+    assert {row["prompt_id"] for row in read(tmp_path)} == wanted and len(wanted) < len(prompts) / 2
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 6])
+def test_a_share_of_the_prompts_has_all_slices_and_most_documents(every):
+    """As the prompts stage orders them. A stride, the wrong twin, meets one slice only where it is a multiple of their number."""
+    slices = {"code": 9, "prose": 6, "tables": 3}
+    prompts = [
+        SimpleNamespace(id=f"{split}-{n}", split=split, slice=name, document=f"{split}/{name}/{n % documents}")
+        for split in ("train", "test")
+        for n in range(18)
+        for name, documents in slices.items()
+    ]
+    chosen = one_in(every, prompts)
+    assert len(chosen) == len(prompts) / every
+    for split in ("train", "test"):
+        for name, documents in slices.items():
+            mine = [one for one in chosen if (one.split, one.slice) == (split, name)]
+            assert len(mine) == 18 / every and len({one.document for one in mine}) == min(documents, 18 // every)
+    strided = {one.slice for one in prompts[::every]}
+    assert (len(strided) == 1) == (every % 3 == 0)
 
 
 # ---- labels of two sets
