@@ -4,10 +4,11 @@
     draftwright promote --pair pystdlib --predictor hrad --force "outage of the old one"
 
 The version under alias ``challenger`` is timed beside the champion, if there is one, plain decoding and static chains (minutes;
-an interrupted trial goes on where it stopped). The gate's verdict is printed as JSON and in five lines, and kept as a tag of the
-version. Refused and inconclusive end with exit code 1 and change nothing else. After an inconclusive verdict the next call takes
-the next look, on new documents of the reserve; a refusal stands. ``--evidence`` judges an earlier trial's file again, such as the
-one that stage ``trial`` left.
+an interrupted trial goes on where it stopped). Without a champion, what stage ``trial`` found of this very bundle is the first
+look. The gate's verdict is printed as JSON and in five lines, and kept as a tag of the version before anything else is done: a
+look counts, with ``--dry-run``, too. Refused and inconclusive end with exit code 1 and change nothing else. After an inconclusive
+verdict the next call takes the next look, on new documents of the reserve; a refusal stands; a pass that was not yet acted on is
+not measured again. ``--evidence`` judges an earlier trial's file again.
 """
 
 import argparse
@@ -16,17 +17,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.device_file import read_device
+from pipelines.parameters import add_pair_arguments
 from pipelines.places import add_place_arguments, fill_in
 
 if TYPE_CHECKING:
-    from pipelines.promotion.champions import Version
+    from pipelines.promotion.champions import Champions, Version
     from pipelines.promotion.evidence import Evidence
     from pipelines.registry import Registry
 
 
-PLACES = {"pair_folder": "pair", "prompts": "prompts", "latency": "latency", "output": "promotion"}
-Records = list[dict[str, Any]]
+PLACES = {"pair_folder": "pair", "prompts": "prompts", "latency": "latency", "trials": "trials", "output": "promotion"}
+Record = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,21 +41,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REASON",
         help="promote even if it does not pass, unless the bundle cannot be tried; the reason is recorded",
     )
-    parser.add_argument("--dry-run", action="store_true", help="measure and judge, change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="measure and judge only; a measured look counts")
     parser.add_argument("--break-lock", action="store_true", help="of a promotion or rollback that was killed")
 
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
-    from pipelines.promotion.bounds import Bounds
     from pipelines.promotion.champions import Champions
+    from pipelines.promotion.evidence_file import other_code, require_match
     from pipelines.promotion.gate import judge, judged
+    from pipelines.promotion.kept_looks import require_new, require_same_bounds
     from pipelines.promotion.names import VERDICT
+    from pipelines.promotion.plan import load_plan
     from pipelines.promotion.verdict import lines
     from pipelines.registry import Registry
 
     fill_in(args, PLACES)
-    bounds = load_parameters(Bounds, args.pair, "promotion", args.params)
+    slug = read_device(args.device)["slug"]
+    _, bounds = load_plan(args.pair, args.params)
     registry = Registry()
     champions = Champions(registry.client, f"{args.pair}-{args.predictor}", args.break_lock)
     if not args.dry_run:
@@ -66,113 +71,91 @@ def run(args: argparse.Namespace) -> None:
         return
     args.output = args.output / f"{args.predictor}-{challenger.version}"
     earlier = champions.verdicts(challenger.version)
-    if args.evidence is not None:
-        evidence = read_evidence(args.evidence)
-    else:
-        number = next_look(earlier, champions.name, challenger.version)
-        evidence = _measured(args, registry, champions.name, challenger, champion, number)
+    if not args.force:
+        require_same_bounds(bounds, earlier)
     over = None if champion is None else champion.sha256
-    _require_match(evidence, challenger, over)
+    evidence = _known(args, challenger, over, earlier)
+    is_look = evidence is None
+    if evidence is None:
+        evidence = _look(args, registry, champions.name, challenger, champion, earlier, len(bounds.looks))
+    require_match(evidence, (args.pair, args.predictor), challenger, over, slug)
     record = judged(evidence, judge(evidence, bounds), bounds)
     require_new(record, earlier)
-    print(json.dumps({name: value for name, value in record.items() if name != "evidence"}, indent=2))
-    print(*lines(record), sep="\n")
-    place = args.output / VERDICT
-    write_json(place, record)
-    _act(args, champions, challenger, over, record, place)
+    write_json(args.output / VERDICT, record)
+    kept = {name: value for name, value in record.items() if name != "evidence"}
+    is_look = is_look and evidence.problem is None
+    if is_look or not args.dry_run:
+        champions.keep(challenger.version, kept)
+    print(json.dumps(kept, indent=2))
+    print(*lines(record), *other_code(evidence), sep="\n")
+    _act(args, champions, challenger, over, record, "the look counts, nothing else" if is_look else "nothing")
 
 
 def _act(
     args: argparse.Namespace,
-    champions: Any,
+    champions: "Champions",
     challenger: "Version",
     over: str | None,
-    record: dict[str, Any],
-    place: Path,
+    record: Record,
+    changed: str,
 ) -> None:
-    """Promote, or say why not."""
-    kept = {name: value for name, value in record.items() if name not in ("evidence", "bounds")}
+    """Promote, or say why not; ``changed``: what has been so far."""
     stopped = record["evidence"]["problem"] is not None or (not record["passed"] and not args.force)
     failed = [check for check in record["checks"] if not check["passed"]]
     reasons = "; ".join(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed)
     outcome = record["verdict"]
     if args.dry_run and stopped:
-        raise ValueError(f"dry run: would be {outcome}: {reasons}; nothing was changed ({place})")
+        raise ValueError(f"dry run: would be {outcome}: {reasons}; {changed} was changed ({args.output})")
     if args.dry_run:
-        print(f"dry run: would pass{'' if record['passed'] else ', forced'}; nothing was changed ({place})")
+        print(f"dry run: would pass{'' if record['passed'] else ', forced'}; {changed} was changed ({args.output})")
         return
     if stopped:
-        champions.keep(challenger.version, kept)
         raise ValueError(f"{champions.name} version {challenger.version} is {outcome}: {reasons}")
-    event = champions.promote(challenger.version, over, kept, None if record["passed"] else args.force)
+    event = champions.promote(challenger.version, over, record, None if record["passed"] else args.force)
     forced = f", forced: {event.forced}" if event.forced else ""
     print(f"{champions.name} version {event.version} is champion{forced}")
 
 
-def next_look(earlier: Records, name: str, version: str) -> int:
-    """The number of the next look after the kept verdicts; `ValueError` after a refusal, which stands."""
-    from pipelines.promotion.verdict import REFUSED, outcome_of
+def _known(
+    args: argparse.Namespace, challenger: "Version", over: str | None, earlier: list[Record]
+) -> "Evidence | None":
+    """Evidence that is given, or that of a kept look which can still be promoted by: one that passed, or any by force."""
+    from pipelines.promotion.evidence_file import evidence_on, read_evidence
+    from pipelines.promotion.gate import fingerprint
+    from pipelines.promotion.kept_looks import looks_among
+    from pipelines.promotion.names import VERDICT
+    from pipelines.promotion.verdict import PASSED
 
-    looks = [record for record in earlier if _took_a_look(record)]
-    if looks and outcome_of(looks[-1]) == REFUSED:
-        raise ValueError(
-            f"{name} version {version} was refused at look {looks[-1].get('look', 1)}, and more looks would not change what is "
-            "known. Register another bundle, or promote this evidence with --evidence and --force."
-        )
-    return max((int(record.get("look", 1)) for record in looks), default=0) + 1
-
-
-def require_new(record: dict[str, Any], earlier: Records) -> None:
-    """`ValueError` for a second measurement of a look that was taken: only the first one counts."""
-    for kept in earlier:
-        again = _took_a_look(kept) and kept.get("look", 1) >= record["look"]
-        if again and kept.get("evidence_sha256") not in (None, record["evidence_sha256"]):
-            raise ValueError(
-                f"look {record['look']} was taken already, by other evidence. Of many measurements one passes by chance: "
-                "measure the next look (leave --evidence out)."
-            )
+    if args.evidence is not None:
+        return read_evidence(args.evidence)
+    found = evidence_on(args.output / VERDICT, challenger, over)
+    if found is None:
+        return None
+    verdicts = {kept["evidence_sha256"]: kept["verdict"] for kept in looks_among(earlier)}
+    verdict = verdicts.get(fingerprint(found))
+    return found if verdict == PASSED or (verdict is not None and args.force) else None
 
 
-def _took_a_look(kept: dict[str, Any]) -> bool:
-    """Whether anything was measured for a kept verdict; those of version 1 do not say."""
-    return kept.get("smallest_gain", 0.0) is not None
-
-
-def _require_match(evidence: "Evidence", challenger: "Version", over: str | None) -> None:
-    """`ValueError` unless the evidence is on the challenger, and over the champion."""
-    if evidence.bundle_sha256 != challenger.sha256:
-        raise ValueError(
-            f"the evidence is on content {evidence.bundle_sha256[:12]}, and the challenger, version {challenger.version}, is "
-            f"{challenger.sha256[:12]}. Measure again."
-        )
-    if evidence.champion != over:
-        found = "no champion" if evidence.champion is None else f"champion {evidence.champion[:12]}"
-        raise ValueError(f"the evidence compares with {found}, and the champion is another. Measure again.")
-
-
-def read_evidence(path: Path) -> "Evidence":
-    """Evidence by itself, or as part of an earlier verdict's record (`judged`)."""
-    from pipelines.promotion.evidence import Evidence
-
-    try:
-        record = json.loads(path.read_text())
-        return Evidence.from_record(record.get("evidence", record) if isinstance(record, dict) else record)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} holds no evidence ({error}). Leave --evidence out to measure it.") from error
-
-
-def _measured(
+def _look(
     args: argparse.Namespace,
     registry: "Registry",
     name: str,
     challenger: "Version",
     champion: "Version | None",
-    number: int,
+    earlier: list[Record],
+    planned: int,
 ) -> "Evidence":
-    """A look at the challenger, fetched from the registry, as the champion is."""
+    """The next look: what stage ``trial`` found of this bundle, or measured now, with bundles fetched from the registry."""
     from pipelines.promotion.attempt import attempt
-    from pipelines.promotion.names import CHALLENGER, CHAMPION
+    from pipelines.promotion.evidence_file import evidence_on
+    from pipelines.promotion.kept_looks import next_look
+    from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
 
+    number = next_look(earlier, name, challenger.version, planned)
+    place = args.trials / args.predictor / read_device(args.device)["slug"] / VERDICT
+    tried = evidence_on(place, challenger, None) if number == 1 and champion is None else None
+    if tried is not None:
+        return tried
     fetched = {CHALLENGER: challenger} | ({} if champion is None else {CHAMPION: champion})
     bundles = {who: args.output / who for who in fetched}
     for who, version in fetched.items():

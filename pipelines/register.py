@@ -10,7 +10,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.registry import CHALLENGER, Registry
+    from pipelines.promotion.names import CHALLENGER
+    from pipelines.registry import Registry
     from predictors.bundle import CARD
 
     folders = sorted(card.parent for card in args.data.glob(f"*/bundles/*/{CARD}"))

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.outputs import replacing
+from pipelines.promotion.names import CHALLENGER
 from pipelines.tracking import Tracking, new_client, require_reachable, tracking_uri, without_password
 from predictors.bundle import CARD, Bundle, bundle_hash, read_bundle
 from predictors.controllers import is_learned, learned_controller
 
 BUNDLE_TAG, PAIR_TAG = "bundle_sha256", "pair"
 RUN_TAG = "run."  # and the name of a bundle in bundle ``auto``
-CHALLENGER = "challenger"
 REQUIREMENTS = ("mlflow", "torch", "safetensors", "numpy")
 MODEL_CODE = Path(__file__).with_name("registered_model.py")
 

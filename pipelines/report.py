@@ -130,9 +130,10 @@ def _sections(args: argparse.Namespace, device: str, config: ReportConfig, measu
         "verifiers": (VerifierReport, read_comparison(args.verifiers / device, measured)),
         "selection": (SelectionReport, read_selection(args.selection / device, args.selectors, measured)),
         "replay": (ReplayReport, read_replay(args.replay / device, {"measure": decodes})),
-        "release": (ReleaseReport, read_release(args.tuning, args.trials, device)),
     }
     made = {name: None if results is None else report(results, *drawn) for name, (report, results) in found.items()}
+    release = read_release(args.tuning, args.trials, device)
+    made["release"] = None if release is None else ReleaseReport(release)
     stopping = StoppingReport(measured, read_records(args.stoppers, STOPPERS), *drawn)
     alone = SelfDraftingReport(measured, read_records(args.guessers, METHODS), *drawn)
     for name, report in (("stopping", stopping), ("self_drafting", alone)):

@@ -2,8 +2,8 @@
 
 Writes a folder named after the device: ``decodes.parquet`` and ``rounds.parquet`` (timed, interleaved), ``provenance.json`` and
 ``verdict.json``, the gate's verdict with its bounds and the evidence, which ``draftwright promote --evidence`` reads. Nothing is
-promoted here. A bundle that stage ``measure`` timed is judged by its table. This is the first look of the gate's plan. An
-interrupted trial goes on where it stopped.
+promoted here. A bundle that stage ``measure`` timed on as many prompts is judged by its table. This is the first look of the
+gate's plan, and a stage that is run again is the first look again. An interrupted trial goes on where it stopped.
 """
 
 import argparse
@@ -12,7 +12,6 @@ from pathlib import Path
 
 from pipelines.device_file import read_device
 from pipelines.measuring.bench import add_bench_arguments
-from pipelines.parameters import load_parameters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,13 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from pipelines.promotion.attempt import attempt
-    from pipelines.promotion.bounds import Bounds
     from pipelines.promotion.gate import judge, judged
     from pipelines.promotion.names import CHALLENGER, VERDICT
+    from pipelines.promotion.plan import load_plan
     from pipelines.promotion.verdict import lines
 
     path = args.output / read_device(args.device)["slug"] / VERDICT
-    bounds = load_parameters(Bounds, args.pair, "promotion", args.params)
+    _, bounds = load_plan(args.pair, args.params)
     evidence = attempt(args, args.bundle.name, {CHALLENGER: args.bundle})
     record = judged(evidence, judge(evidence, bounds), bounds)
     write_json(path, record)

@@ -20,6 +20,10 @@ V = 2 + K
 TOKENS, SECONDS, PARTS = 0, 1, 2
 
 
+class TooFewDocumentsError(ValueError):
+    """Two arms were timed on fewer than two documents at a setting: nothing says how far their gain is off."""
+
+
 @dataclass(frozen=True)
 class Replayed:
     """What replay says of arms.
@@ -86,7 +90,7 @@ def ledger(
 
     Raises
     ------
-    ValueError
+    TooFewDocumentsError
         If both were timed on fewer than two documents at a setting.
     """
     covered = replayed if replayed is not None and replayed.covers(*arms) else None
@@ -99,7 +103,9 @@ def ledger(
     if only_setting is not None:
         kept_B &= blocks.setting_B == only_setting
     if not kept_B.any():
-        raise ValueError(f"{arms[0]} and {arms[1]} were timed in no block together. Time both on the same prompts.")
+        raise TooFewDocumentsError(
+            f"{arms[0]} and {arms[1]} were timed in no block together. Time both on the same prompts."
+        )
     settings = sorted(set(blocks.setting_B[kept_B].tolist()))
     texts = [
         row
@@ -197,5 +203,7 @@ def _strata(
     weight_H = np.array([sum(weights[name] for name in names if home[name] == one) for one in kept])
     stratum_D = np.array([kept.index(home[name]) for name in slices])
     if not full and thin(np.ones(len(slices), bool)):
-        raise ValueError("both arms were timed on fewer than 2 documents at a setting. Time them on more documents.")
+        raise TooFewDocumentsError(
+            "both arms were timed on fewer than 2 documents at a setting. Time them on more documents."
+        )
     return stratum_D, weight_H / weight_H.sum()

@@ -12,7 +12,6 @@ Sequential Methods, 2000, section 3.8 (t statistics).
 """
 
 import math
-from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -60,17 +59,6 @@ def levels(alpha: float, information: tuple[float, ...]) -> tuple[float, ...]:
         points_N, mass_N = _moved(points_N, mass_N, deviation, edge, share)
         before = share
     return tuple(found)
-
-
-def crossing(information: Sequence[float], edges: Sequence[float], drift: float = 0.0) -> list[float]:
-    """Probability of a first pass at every look: z statistics beyond ``edges``, whose mean is ``drift`` sqrt(share)."""
-    points_N, mass_N, before, found = np.zeros(1), np.ones(1), 0.0, []
-    for share, edge in zip(information, edges, strict=True):
-        deviation, height = math.sqrt(share - before), edge * math.sqrt(share) - drift * share
-        found.append(float((mass_N * norm.sf((height - points_N) / deviation)).sum()))
-        points_N, mass_N = _moved(points_N, mass_N, deviation, height, share)
-        before = share
-    return found
 
 
 def _edge(points_N: np.ndarray, mass_N: np.ndarray, deviation: float, wanted: float) -> float:

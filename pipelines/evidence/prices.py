@@ -87,19 +87,22 @@ class PriceCells:
         profile: LatencyProfile,
         questions: Mapping[str, float] | None = None,
     ) -> "PriceCells":
-        """From both tables. Only chains whose draft and target took turns count. ``questions``: seconds a query, by arm."""
+        """From both tables. Decodes count if all their rounds are of chains, and draft and target took turns. ``questions``:
+        seconds a query, by arm."""
         decoded = {(row["arm"], row["block"]): row for row in decodes}
         parts = {sampled: RoundParts(profile, sampled) for sampled in (False, True)}
         cells: dict[str, np.ndarray] = {}
         left: dict[tuple[str, str], np.ndarray] = {}
+        rounds = list(rounds)
+        others = {(row["arm"], row["block"]) for row in rounds if not _is_chain(row)}
         for row in rounds:
             key = row["arm"], row["block"]
-            if key not in decoded or row.get("overlapped") or (row.get("nodes") or 0) > (row["submitted"] or 0):
+            if key not in decoded or key in others:
                 continue
             question = (questions or {}).get(row["arm"], 0.0)
             measured, profiled = _measured(row), _profiled(row, parts[row["temperature"] > 0], decoded[key], question)
             cell = cells.setdefault(row["block"], np.zeros((3, K)))
-            cell += [measured, profiled, (measured > 0) & (profiled > 0)]
+            cell += np.array([measured, profiled, np.ones(K)]) * ((measured > 0) & (profiled > 0))
             left.setdefault(key, np.zeros(2))
             left[key] += measured.sum(), not row["prefill"]
         for (arm, block), (seconds, count) in left.items():
@@ -146,6 +149,11 @@ class PriceFit:
 
 def _vector(seconds: Mapping[str, float]) -> np.ndarray:
     return np.array([seconds.get(name, 0.0) for name in COMPONENTS])
+
+
+def _is_chain(row: Row) -> bool:
+    """Whether a round had no tree, and draft and target took turns."""
+    return not row.get("overlapped") and (row.get("nodes") or 0) <= (row["submitted"] or 0)
 
 
 def _measured(row: Row) -> np.ndarray:

@@ -28,7 +28,7 @@ GRID = 200
 
 @dataclass(frozen=True)
 class SliceGain:
-    """A slice's pooled gain with one-sided 95 % bounds; without bounds it is too small to judge (``judged`` false)."""
+    """A slice's pooled gain with one-sided 95 % bounds; without bounds it is not judged."""
 
     value: float | None
     low: float | None

@@ -119,19 +119,19 @@ def _opened(
                 f"{args.prompts} has no {split} prompts: settings are chosen on validation and scored on test prompts."
             )
     if prompts:
-        hashes["prompts_sha256"] = _digest(
+        hashes["prompts_sha256"] = digest(
             {split: [prompt.tokens for prompt in some] for split, some in prompts.items()}
         )
     serving = None if decide else read_serving(args.latency / f"{device['slug']}.json")
     inputs = {
         "parameters": asdict(config),  # type: ignore[call-overload]
-        "pair_sha256": _digest(read_facts(args.pair_folder)),
+        "pair_sha256": digest(read_facts(args.pair_folder)),
         **({} if serving is None else {"serving": serving.to_record()}),
         **hashes,
         "code_sha256": source_hash(MEASURED_CODE),
     }
     folder = args.output / device["slug"]
-    log = MeasurementLog(folder / "partial.jsonl", _digest({**inputs, "device": device, "versions": versions()}))
+    log = MeasurementLog(folder / "partial.jsonl", digest({**inputs, "device": device, "versions": versions()}))
     if log.resumed:
         print(f"{folder}: going on after {log.resumed} blocks of an interrupted run")
     location = read_pair(args.pair_folder)
@@ -142,5 +142,6 @@ def _opened(
     return Bench(folder, pair, location, prompts, log, inputs, device, serving)
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
+    """SHA-256 of a value as JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

@@ -4,32 +4,34 @@ Decodes of earlier looks that lie in the trial's folder are kept if they are of 
 """
 
 import argparse
-import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from pipelines.device_file import read_device
-from pipelines.measuring.bench import Bench, open_bench
+from pipelines.measuring.bench import Bench, digest, open_bench
 from pipelines.measuring.exactness import load_float32
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
+from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
+from pipelines.measuring.provenance import versions
 from pipelines.measuring.tables import read_decodes, read_rounds, write_decodes, write_rounds
+from pipelines.measuring.tuning.candidates import Candidate
+from pipelines.measuring.tuning.measured import Measured
 from pipelines.outputs import write_json
 from pipelines.pair_folder import read_facts, read_pair
-from pipelines.parameters import load_parameters
-from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.candidate import exact, problem_of, settings_of
 from pipelines.promotion.evidence import Evidence
-from pipelines.promotion.names import CHALLENGER, CHAMPION, DECODES, ROUNDS
+from pipelines.promotion.names import CHALLENGER, CHAMPION
+from pipelines.promotion.plan import TrialConfig, load_plan
 from pipelines.promotion.timing import BlockTiming
-from pipelines.promotion.trial import Look, TrialConfig, decoders_of, evidence_of, learned_documents, mix_of, unservable
+from pipelines.promotion.trial import Look, decoders_of, evidence_of, learned_documents, mix_of, rivals_of, unservable
 from pipelines.prompt_table import read_prompts
 from predictors.bundle import CARD, TENSORS, bundle_hash
 from runtime import ModelPair
+from runtime.serving_record import read_serving
 
 Origin = dict[str, Any]
 GROWS = "prompts_sha256"  # of what was measured, what a further look adds to
@@ -53,17 +55,19 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     old = None if champion is None else problem_of(bundles[CHAMPION], precise)
     if old is not None:
         raise ValueError(f"the champion cannot be timed ({old}). Roll it back first (draftwright rollback).")
-    config = load_parameters(TrialConfig, args.pair, "trial", args.params)
-    bounds = load_parameters(Bounds, args.pair, "promotion", args.params)
+    config, bounds = load_plan(args.pair, args.params)
     look = Look.of(number, args.prompts, config, bounds.slice_documents)
     arm = predictor
-    known = _measured(args, bundles[CHALLENGER], predictor) if number == 1 and champion is None else None
+    bench: Bench | None = None
+    known = _measured(args, config, bundles[CHALLENGER], predictor, look) if number == 1 and champion is None else None
     if known is None:
-        arm, known = CHALLENGER, _timed(args, config, bundles, look, hashes)
+        grown = {GROWS: digest([prompt.tokens for prompt in look.prompts])}
+        arm, bench = CHALLENGER, open_bench(args, config, {}, **hashes, **grown)
+        known = _timed(bench, args.pair, config, bundles, look)
     decodes, origin = known
     exactness = _exactness(precise, bundles[CHALLENGER], look, config)
     trained = _trained(args, look)
-    return evidence_of(
+    evidence = evidence_of(
         who,
         decodes,
         look,
@@ -75,6 +79,9 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
         arm=arm,
         mix=mix_of(read_prompts(args.prompts, TEST)),
     )
+    if bench is not None:
+        bench.log.remove()  # no earlier: what fails before is not timed again
+    return evidence
 
 
 def _require(bundles: Mapping[str, Path]) -> None:
@@ -84,28 +91,40 @@ def _require(bundles: Mapping[str, Path]) -> None:
             raise ValueError(f"{folder} is no bundle, it lacks {' and '.join(missing)}. Export it first (dvc repro).")
 
 
-def _measured(args: argparse.Namespace, bundle: Path, predictor: str) -> tuple[Rows, Origin] | None:
-    """Test decodes of the measured table below ``args.measured``, at the settings that ``bundle`` was captured at, with their
-    origin; if this very bundle is an arm there."""
-    folder = getattr(args, "measured", None)
-    place = None if folder is None else folder / read_device(args.device)["slug"]
-    if place is None or not (place / PROVENANCE).is_file():
+def _measured(
+    args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: Look
+) -> tuple[Rows, Origin] | None:
+    """Test decodes of the measured table below ``args.measured`` with their origin, at the settings ``bundle`` was captured at.
+
+    ``None`` unless its arms that every prompt times have this very bundle under the predictor's name, plain decoding and every
+    static chain of the trial, each on as many prompts of each setting as the look.
+    """
+    if getattr(args, "measured", None) is None:
         return None
+    slug = read_device(args.device)["slug"]
+    place = args.measured / slug
+    inputs = {"parameters": asdict(config), "pair_sha256": digest(read_facts(args.pair_folder))}
+    inputs["serving"] = read_serving(args.latency / f"{slug}.json").to_record()
+    known = Measured.read(place, inputs, bundle.parent, {predictor: bundle_hash(bundle)})
+    always = [row for row in known.arms if row.always and (row.bundle is None or row.name == predictor)]
+    served = {name: {"decoder": decoder} for name, decoder in rivals_of(config).items()}
+    wanted = [Candidate(name, name, one, 0.0) for name, one in (served | {predictor: {"bundle": predictor}}).items()]
+    rows = Rows()
+    for settings in settings_of(bundle):
+        some = replace(known, arms=tuple(always)).of(settings, wanted, TEST)
+        prompts = [{row["prompt"] for row in some if row["arm"] == one.name} for one in wanted]
+        if min(map(len, prompts)) < len(look.prompts):
+            return None
+        rows += some
+    capped = json.loads((place / FINDINGS).read_text())["capped"]
     origin = json.loads((place / PROVENANCE).read_text())
-    if origin.get(f"{predictor}_bundle_sha256") != bundle_hash(bundle):
-        return None
-    captured = [asdict(settings) for settings in settings_of(bundle)]
-    rows = [row for row in read_decodes(place / DECODES) if row["split"] == TEST]
-    rows = [row for row in rows if {name: row[name] for name in ("temperature", "top_k", "top_p")} in captured]
-    return rows, origin | {"measured": str(place), "look": 1}
+    return rows, origin | {"capped": capped, "measured": str(place), "look": 1}
 
 
 def _timed(
-    args: argparse.Namespace, config: TrialConfig, bundles: Mapping[str, Path], look: Look, hashes: dict[str, str]
+    bench: Bench, pair: str, config: TrialConfig, bundles: Mapping[str, Path], look: Look
 ) -> tuple[Rows, Origin]:
     """Decodes of all looks so far, of which only new prompts are timed now, and their origin."""
-    prompts_sha256 = hashlib.sha256(json.dumps([prompt.tokens for prompt in look.prompts]).encode()).hexdigest()
-    bench = open_bench(args, config, {}, **hashes, **{GROWS: prompts_sha256})
     earlier = _earlier(bench) if look.number > 1 else (Rows(), Rows())
     known = {row["prompt"] for row in earlier[0]}
     prompts = [prompt for prompt in look.prompts if prompt.id not in known]
@@ -119,12 +138,11 @@ def _timed(
         TextLeader(bench.pair, config.max_new_tokens),
     )
     made = measure(decoders_of(bench.pair, config, bundles), prompts)
-    origin = bench.origin(args.pair) | {"capped": measure.capped, "look": look.number}
+    origin = bench.origin(pair) | {"capped": measure.capped, "look": look.number}
     tables = [before + now for before, now in zip(earlier, made, strict=True)]
-    write_decodes(bench.folder / DECODES, [{"pair": args.pair, **row} for row in tables[0]])
-    write_rounds(bench.folder / ROUNDS, tables[1])
+    write_decodes(bench.folder / DECODES_FILE, [{"pair": pair, **row} for row in tables[0]])
+    write_rounds(bench.folder / ROUNDS_FILE, tables[1])
     write_json(bench.folder / PROVENANCE, origin)
-    bench.log.remove()
     return tables[0], origin
 
 
@@ -135,9 +153,16 @@ def _earlier(bench: Bench) -> tuple[Rows, Rows]:
         return Rows(), Rows()
     origin = json.loads(place.read_text())
     same = {name: value for name, value in bench.inputs.items() if name != GROWS}
-    if origin.get("capped") or any(_plain(origin.get(name)) != _plain(value) for name, value in same.items()):
+    same |= {"versions": versions(), "device": bench.device}
+    others = _hashed(origin) != _hashed(bench.inputs)  # another champion, or none
+    if origin.get("capped") or others or any(_plain(origin.get(name)) != _plain(value) for name, value in same.items()):
         return Rows(), Rows()
-    return read_decodes(bench.folder / DECODES), read_rounds(bench.folder / ROUNDS)
+    return read_decodes(bench.folder / DECODES_FILE), read_rounds(bench.folder / ROUNDS_FILE)
+
+
+def _hashed(origin: Mapping[str, Any]) -> set[str]:
+    """Of what there is a hash."""
+    return {name for name in origin if name.endswith("_sha256")}
 
 
 def _plain(value: Any) -> Any:

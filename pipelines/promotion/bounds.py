@@ -22,7 +22,7 @@ class Bounds:
     guardrail
         The most that a sampling setting or a slice may lose.
     slice_documents, slice_spread
-        A slice with fewer timed documents is too small to judge; by how much true gains of slices differ (scale of the prior).
+        A slice with fewer timed documents is not judged; by how much true gains of slices differ (scale of the prior).
     calibration_error, min_documents
         The largest error of calibration, and the fewest documents.
     """

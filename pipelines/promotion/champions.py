@@ -25,10 +25,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.promotion.verdict import outcome_of
-from pipelines.registry import BUNDLE_TAG, CHALLENGER, PAIR_TAG, found_model
+from pipelines.registry import BUNDLE_TAG, PAIR_TAG, found_model
 
-CHAMPION = "champion"
 EVENT = "champion."
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
 VERDICT_TAG = "verdict"
@@ -86,7 +86,7 @@ class Champions:
         return self._version(self._alias(CHALLENGER))
 
     def promote(self, version: str, over: str | None, verdict: dict[str, Any], forced: str | None = None) -> Event:
-        """Make ``version`` the champion.
+        """Make ``version`` the champion. What the gate said is kept before (`keep`): a look counts, however this ends.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class Champions:
         over
             Content hash of the champion that the evidence was measured against; ``None``: there was none.
         verdict
-            The gate's record, kept as a tag of the version.
+            The gate's record.
         forced
             Why the verdict is overridden; recorded.
 
@@ -121,23 +121,19 @@ class Champions:
             if made is None or made.sha256 == over:
                 what = "is the champion already" if made else "does not exist"
                 raise ValueError(f"{self.name} version {version} {what}: nothing was changed.")
-            self._keep(version, verdict)
             return self._record(PROMOTED, made, forced, outcome_of(verdict))
 
     def keep(self, version: str, verdict: dict[str, Any]) -> None:
         """Keep the gate's record, whatever it says, as a tag of the version."""
         with self.lock():
-            self._keep(version, verdict)
+            number, text = len(self.verdicts(version)) + 1, json.dumps(verdict, sort_keys=True)
+            for key in (f"{VERDICT_TAG}.{number:06d}", VERDICT_TAG):
+                self.client.set_model_version_tag(self.name, version, key, text)
 
     def verdicts(self, version: str) -> list[dict[str, Any]]:
         """The gate's records that were kept on a version, oldest first."""
         tags = self.client.get_model_version(self.name, version).tags
         return [json.loads(tags[key]) for key in sorted(tags) if key.startswith(f"{VERDICT_TAG}.")]
-
-    def _keep(self, version: str, verdict: dict[str, Any]) -> None:
-        number, text = len(self.verdicts(version)) + 1, json.dumps(verdict, sort_keys=True)
-        for key in (f"{VERDICT_TAG}.{number:06d}", VERDICT_TAG):
-            self.client.set_model_version_tag(self.name, version, key, text)
 
     def rollback(self) -> Event:
         """Put back the champion before this one; `ValueError` if there is none."""

@@ -6,12 +6,12 @@ from typing import Any
 
 from pipelines.evidence.estimate import Estimate
 from pipelines.evidence.gain import gain
-from pipelines.evidence.ledger import Replayed
+from pipelines.evidence.ledger import Replayed, TooFewDocumentsError
 from pipelines.evidence.slices import SliceGain, slice_gains
 from pipelines.evidence.timed_blocks import Row, TimedBlocks
-from pipelines.measuring.names import PLAIN
+from pipelines.measuring.names import CHAIN, PLAIN, chain_gamma
 from pipelines.promotion.bounds import Bounds
-from pipelines.promotion.names import CHALLENGER, CHAMPION, STATIC
+from pipelines.promotion.names import CHALLENGER, CHAMPION
 from predictors.config import parse_config
 
 VERSION = 2
@@ -41,6 +41,8 @@ class Evidence:
         Gains over the reference, by sampling setting, and pooled by slice.
     documents, trained_documents
         Ids of the documents measured, and of those that training or calibration read.
+    few_rivals, few_settings
+        Rivals and sampling settings that were timed on fewer than two documents: no gain is known there.
     look, documents_left
         Which look this is, from 1, and how many documents of the reserve it left unopened.
     origin
@@ -62,6 +64,8 @@ class Evidence:
     slices: Mapping[str, SliceGain]
     documents: tuple[str, ...]
     trained_documents: tuple[str, ...]
+    few_rivals: tuple[str, ...] = ()
+    few_settings: tuple[str, ...] = ()
     look: int = 1
     documents_left: int = 0
     origin: Mapping[str, Any] = field(default_factory=dict)
@@ -73,8 +77,9 @@ class Evidence:
             raise ValueError(f"version must be {VERSION}, got {self.version}: another draftwright wrote it.")
         if self.look < 1 or self.documents_left < 0:
             raise ValueError(f"look must be >= 1 and documents_left >= 0, got {self.look} and {self.documents_left}.")
-        if self.problem is None and self.reference not in self.gains:
-            raise ValueError(f"reference must be one of the rivals {', '.join(self.gains)}, got {self.reference!r}.")
+        rivals = (*self.gains, *self.few_rivals)
+        if self.problem is None and self.reference not in rivals:
+            raise ValueError(f"reference must be one of the rivals {', '.join(rivals)}, got {self.reference!r}.")
         for name, green in self.exactness.items():
             if not isinstance(green, bool):
                 raise ValueError(f"exactness check {name!r} must be true or false, got {green!r}.")
@@ -86,24 +91,27 @@ class Evidence:
 
     @property
     def unknown_rivals(self) -> list[str]:
-        """Kinds of rivals that no gain is known over."""
+        """Kinds of rivals that were not timed beside it."""
+        timed = {*self.gains, *self.few_rivals}
         known = {
-            CHAMPION: self.champion is None or CHAMPION in self.gains,
-            PLAIN: PLAIN in self.gains,
-            f"a static {STATIC}": any(name.startswith(f"{STATIC}-") for name in self.gains),
+            CHAMPION: self.champion is None or CHAMPION in timed,
+            PLAIN: PLAIN in timed,
+            f"a static {CHAIN}": any(chain_gamma(name) is not None for name in timed),
         }
         return [name for name, there in known.items() if not there]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Gains of one arm: over every rival, and over the ``reference`` by setting and slice."""
+    """Gains of one arm: over every rival, and over the ``reference`` by setting and slice; ``few``: of too few documents."""
 
     gains: dict[str, Estimate]
     reference: str
     settings: dict[str, Estimate]
     slices: dict[str, SliceGain]
     documents: tuple[str, ...]
+    few_rivals: tuple[str, ...] = ()
+    few_settings: tuple[str, ...] = ()
 
 
 def compared(
@@ -119,25 +127,45 @@ def compared(
     Parameters
     ----------
     decodes
-        Rows of the measured table.
+        Rows of the measured table. Without static chains the reference is plain decoding, and the gate refuses.
     mix
-        Documents by slice that gains are weighed by; by default those of the table.
+        Documents by slice that gains are weighed by; by default those of the table. A slice that was not timed is not judged.
     replayed
         What replay says of the same texts.
     """
     blocks = TimedBlocks.of(decodes)
-    static = blocks.of_family(STATIC)
-    if not static:
-        raise ValueError(f"no static {STATIC} was timed beside {arm}. Time at least one.")
+    static = blocks.of_family(CHAIN)
     names = {PLAIN: PLAIN} | {name: name for name in static} | ({} if champion is None else {CHAMPION: champion})
-    gains = {known: gain(blocks, arm, name, mix, replayed) for known, name in names.items()}
-    reference = CHAMPION if champion is not None else min(static, key=lambda name: gains[name].value)
+    known = {name: _gain(blocks, arm, rival, mix, replayed) for name, rival in names.items()}
+    gains = _estimates(known)
+    judged = [name for name in static if name in gains]
+    closest = min(judged, key=lambda name: gains[name].value, default=next(iter(static), PLAIN))
+    reference = closest if champion is None else CHAMPION
     rival = names[reference]
-    settings = sorted(set(blocks.setting_B[blocks.both(arm, rival)].tolist()))
+    both_B = blocks.both(arm, rival)
+    of_setting = {
+        name: _gain(blocks, arm, rival, mix, replayed, only_setting=name)
+        for name in sorted(set(blocks.setting_B[both_B].tolist()))
+    }
+    untimed = dict.fromkeys(mix or (), SliceGain(None, None, None, 0, False))
     return Comparison(
         gains,
         reference,
-        {name: gain(blocks, arm, rival, mix, replayed, only_setting=name) for name in settings},
-        slice_gains(blocks, arm, rival, bounds.slice_documents, bounds.slice_spread, replayed),
-        tuple(sorted(set(blocks.document_B[blocks.both(arm, rival)].tolist()))),
+        _estimates(of_setting),
+        untimed | slice_gains(blocks, arm, rival, bounds.slice_documents, bounds.slice_spread, replayed),
+        tuple(sorted(set(blocks.document_B[both_B].tolist()))),
+        tuple(name for name in known if name not in gains),
+        tuple(name for name, one in of_setting.items() if one is None),
     )
+
+
+def _gain(blocks: TimedBlocks, *arguments: Any, **options: Any) -> Estimate | None:
+    """As `gain`; ``None``: of too few documents."""
+    try:
+        return gain(blocks, *arguments, **options)
+    except TooFewDocumentsError:
+        return None
+
+
+def _estimates(known: Mapping[str, Estimate | None]) -> dict[str, Estimate]:
+    return {name: one for name, one in known.items() if one is not None}

@@ -8,10 +8,11 @@
     gain          over the champion, plain decoding and every static chain: the lower bound at the look's level lies above the
                   margin. All must hold, so that no choice among rivals costs any error (intersection-union)
     guardrail     over the champion, or the static chain that came closest: no sampling setting and no slice loses more than the
-                  guardrail, by a one-sided 95 % bound. A slice too small to judge is named and left to static drafting
+                  guardrail, by a one-sided 95 % bound. A slice with too few documents is not judged, and named
 
 A gain that does not pass is refused only if the evidence says so: the promised gain is ruled out, or all documents were used and
-would have shown it. Otherwise the verdict is inconclusive. Source of intersection-union: Berger, Technometrics 24, 1982.
+would have shown it. A guardrail refuses only if the 95 % bound from above lies below it, or at the last look the estimate does.
+Otherwise the verdict is inconclusive. Source of intersection-union: Berger, Technometrics 24, 1982.
 """
 
 import hashlib
@@ -26,6 +27,8 @@ from pipelines.evidence.slices import SliceGain
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.verdict import EXHAUSTED, INCONCLUSIVE, PASSED, REFUSED, Check, Verdict
+
+FEW = "fewer than 2 documents", "2 documents or more at every setting"  # found, and wanted
 
 
 def judge(evidence: Evidence, bounds: Bounds) -> Verdict:
@@ -106,6 +109,8 @@ def _gains(evidence: Evidence, bounds: Bounds) -> Iterator[Check]:
         yield Check("gain", REFUSED, f"unknown over {', '.join(evidence.unknown_rivals)}", "a gain over every rival")
     for name, one in evidence.gains.items():
         yield _gain(name, one, evidence, bounds)
+    for name in evidence.few_rivals:
+        yield Check(f"gain over {name}", INCONCLUSIVE, *FEW)
 
 
 def _gain(name: str, one: Estimate, evidence: Evidence, bounds: Bounds) -> Check:
@@ -130,28 +135,31 @@ def _gain(name: str, one: Estimate, evidence: Evidence, bounds: Bounds) -> Check
 
 def _guardrails(evidence: Evidence, bounds: Bounds) -> Iterator[Check]:
     judged = {name: one for name, one in evidence.slices.items() if one.judged}
-    for what, some in (("setting", evidence.settings), ("slice", judged)):
+    settings = (*evidence.settings, *evidence.few_settings)
+    for what, some in (("setting", settings), ("slice", tuple(judged))):
         if not some:
             yield Check(f"guardrail {what}s", INCONCLUSIVE, f"no {what} known", f"every {what} known")
+    for name in evidence.few_settings:
+        yield Check(f"guardrail {name}", INCONCLUSIVE, *FEW)
     for name, one in evidence.settings.items():
-        yield _guardrail(name, one.gain, one.low(), evidence, bounds)
+        yield _guardrail(name, one.gain, one.low(), one.high(), evidence, bounds)
     for name, part in judged.items():
         yield _guardrail(name, *_known(part), evidence, bounds)
 
 
-def _known(part: SliceGain) -> tuple[float, float]:
-    assert part.value is not None and part.low is not None, "a judged slice has bounds"
-    return part.value, part.low
+def _known(part: SliceGain) -> tuple[float, float, float]:
+    assert part.value is not None and part.low is not None and part.high is not None, "a judged slice has bounds"
+    return part.value, part.low, part.high
 
 
-def _guardrail(name: str, value: float, low: float, evidence: Evidence, bounds: Bounds) -> Check:
-    found = f"{value:+.1%} over {evidence.reference}, at least {low:+.1%}"
+def _guardrail(name: str, value: float, low: float, high: float, evidence: Evidence, bounds: Bounds) -> Check:
+    found = f"{value:+.1%} over {evidence.reference}, at least {low:+.1%}, at most {high:+.1%}"
     wanted = f"a lower bound above {-bounds.guardrail:.1%}"
     if low > -bounds.guardrail:
         return Check(f"guardrail {name}", PASSED, found, wanted)
-    if value < -bounds.guardrail:
-        return Check(f"guardrail {name}", REFUSED, found, wanted)
     more = _more(evidence, bounds)
+    if high < -bounds.guardrail or (not more and value < -bounds.guardrail):
+        return Check(f"guardrail {name}", REFUSED, found, wanted)
     return Check(f"guardrail {name}", INCONCLUSIVE, found if more else f"{EXHAUSTED}: {found}", wanted)
 
 

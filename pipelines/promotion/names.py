@@ -1,6 +1,5 @@
 """Names that a trial writes and its report reads."""
 
-DECODES, ROUNDS, VERDICT = "decodes.parquet", "rounds.parquet", "verdict.json"
-CHALLENGER, CHAMPION = "challenger", "champion"  # arms of a trial
-STATIC = "chain"  # family of the static chains
+VERDICT = "verdict.json"
+CHALLENGER, CHAMPION = "challenger", "champion"  # aliases in the registry, and arms of a trial
 RESERVE = "reserve"  # the split that further looks open

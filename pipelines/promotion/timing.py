@@ -9,8 +9,7 @@ from pipelines.measuring.arm_builder import arm_of
 from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.harness import Harness, Leading, apart
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
-from pipelines.measuring.names import PLAIN, PLAIN_FAMILY
-from pipelines.promotion.names import STATIC
+from pipelines.measuring.names import CHAIN, PLAIN, PLAIN_FAMILY, chain_gamma
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime import Decoder
@@ -52,7 +51,7 @@ class BlockTiming:
 
 
 def family_of(arm: str) -> str:
-    """Of an arm of a trial: plain decoding's, `STATIC`, or its own name."""
+    """Of an arm of a trial: plain decoding's, static chains', or its own name."""
     if arm == PLAIN:
         return PLAIN_FAMILY
-    return STATIC if arm.startswith(f"{STATIC}-") else arm
+    return arm if chain_gamma(arm) is None else CHAIN

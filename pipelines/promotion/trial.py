@@ -12,56 +12,17 @@ from typing import Any
 from pipelines.evidence.allocation import allocated, mix_of
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.timed_blocks import Row
-from pipelines.measuring.names import PLAIN, TEST
+from pipelines.measuring.names import PLAIN, TEST, chain_arm
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.calibration import calibration_of
 from pipelines.promotion.evidence import Evidence, compared
-from pipelines.promotion.names import CHALLENGER, CHAMPION, RESERVE, STATIC
+from pipelines.promotion.names import CHALLENGER, CHAMPION, RESERVE
+from pipelines.promotion.plan import TrialConfig
 from pipelines.prompt_table import Prompt, read_prompts
 from predictors.bundle import bundle_hash, read_bundle
 from runtime import Decoder, ModelPair, build_decoder, load_decoder
 
 VERIFIER = "block"
-
-
-@dataclass(frozen=True)
-class TrialConfig:
-    """Section ``trial``.
-
-    Parameters
-    ----------
-    gammas
-        Lengths of the static chains.
-    test_prompts, reserve_prompts
-        Timed at the first look, and new ones of the reserve at every further look.
-    repeats, max_new_tokens, threads, seed
-        Of every decode.
-    exactness_prompts
-        Greedy texts that are compared.
-    max_minutes
-        Ends early after a whole prompt, and records it.
-    """
-
-    gammas: tuple[int, ...] = (2, 3, 4, 6, 8)
-    test_prompts: int = 60
-    reserve_prompts: int = 30
-    repeats: int = 1
-    exactness_prompts: int = 2
-    max_new_tokens: int = 48
-    threads: int = 2
-    seed: int = 0
-    max_minutes: float | None = None
-
-    def __post_init__(self) -> None:
-        if not self.gammas or min(self.gammas) < 1:
-            raise ValueError(
-                f"gammas must name at least one static chain, of 1 token or more, got {list(self.gammas)}."
-            )
-        for name in ("test_prompts", "reserve_prompts", "repeats", "exactness_prompts", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
-        if self.max_new_tokens < 2:
-            raise ValueError(f"max_new_tokens must be >= 2, a prefill and a round, got {self.max_new_tokens}.")
 
 
 @dataclass(frozen=True)
@@ -104,12 +65,18 @@ class Look:
         return tuple(sorted({prompt.document for prompt in self.prompts}))
 
 
+def rivals_of(config: TrialConfig) -> dict[str, dict[str, Any]]:
+    """Configurations of plain decoding and the static chains, by arm."""
+    chains = {
+        chain_arm(gamma): {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": VERIFIER}
+        for gamma in config.gammas
+    }
+    return {PLAIN: {"method": "autoregressive"}, **chains}
+
+
 def decoders_of(pair: ModelPair, config: TrialConfig, bundles: Mapping[str, Path]) -> dict[str, Decoder]:
     """Arms of a trial: plain decoding, static chains, and ``bundles``, folders of the challenger and, if any, the champion."""
-    made = {PLAIN: build_decoder(pair, {"method": "autoregressive"})}
-    for gamma in config.gammas:
-        chain = {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": VERIFIER}
-        made[f"{STATIC}-{gamma}"] = build_decoder(pair, chain)
+    made = {name: build_decoder(pair, decoder) for name, decoder in rivals_of(config).items()}
     return made | {name: load_decoder(folder, pair) for name, folder in bundles.items()}
 
 
@@ -184,6 +151,8 @@ def evidence_of(
         slices=found.slices,
         documents=found.documents,
         trained_documents=tuple(sorted(set(trained))),
+        few_rivals=found.few_rivals,
+        few_settings=found.few_settings,
         look=look.number,
         documents_left=look.documents_left,
         origin={**origin, "lineage": read_bundle(bundle).card.get("lineage")},

@@ -40,7 +40,7 @@ class Verdict:
     documents_left
         In the reserve.
     static_slices
-        Too small to judge: nothing is released for them, and static drafting serves them.
+        Not judged, for too few documents: keep static drafting there.
     """
 
     checks: tuple[Check, ...]
@@ -64,8 +64,8 @@ class Verdict:
 
     @property
     def exhausted(self) -> bool:
-        """Whether it is inconclusive, and no document is left to look at."""
-        return self.outcome == INCONCLUSIVE and (self.documents_left == 0 or self.look >= self.looks)
+        """Whether it is inconclusive, and a check says that no document is left to look at."""
+        return self.outcome == INCONCLUSIVE and any(check.found.startswith(EXHAUSTED) for check in self.checks)
 
     @property
     def reasons(self) -> list[str]:
@@ -122,12 +122,12 @@ def _listed(checks: list[dict[str, Any]]) -> str:
 
 
 def _small(slices: list[str] | tuple[str, ...]) -> str:
-    return f"; too small to judge, served static: {', '.join(slices)}" if slices else ""
+    return f"; not judged: {', '.join(slices)}; keep static drafting there" if slices else ""
 
 
 def _power(record: Mapping[str, Any]) -> str:
     if record["smallest_gain"] is None:
-        return "nothing was measured"
+        return "no gain is known"
     share = record["bounds"]["power"]
     text = f"a true gain of {record['smallest_gain']:+.1%} would pass in {share:.0%} of cases"
     if record["documents_needed"] is not None and record["verdict"] == INCONCLUSIVE:

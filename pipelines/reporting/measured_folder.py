@@ -139,7 +139,7 @@ def read_measured(folder: Path) -> Measured:
     Raises
     ------
     ValueError
-        If it is missing or incomplete.
+        If it is missing or incomplete, or has several settings at one temperature.
     """
     try:
         findings, origin = (json.loads((folder / name).read_text()) for name in (FINDINGS, PROVENANCE))
@@ -149,9 +149,22 @@ def read_measured(folder: Path) -> Measured:
         read_table(folder / name, schema).to_pandas()
         for name, schema in ((DECODES_FILE, DECODES), (ROUNDS_FILE, ROUNDS))
     )
+    _require_one_setting(decodes, folder)
     timed_loop = (folder / LOOP_FILE).is_file()
     loop = read_table(folder / LOOP_FILE, LOOP).to_pandas() if timed_loop else pd.DataFrame()
     return Measured(decodes, rounds, findings, origin, loop)
+
+
+def _require_one_setting(decodes: pd.DataFrame, folder: Path) -> None:
+    """`ValueError` unless split, arm and `KEY` name one decode."""
+    twice = decodes[decodes.duplicated(["split", "arm", *KEY], keep=False)]
+    if len(twice):
+        row = twice.iloc[0]
+        raise ValueError(
+            f"{folder} has {len(twice)} decodes that share split, arm, temperature, prompt and repeat with another, the first of "
+            f"{row['arm']} on {row['prompt']} at temperature {row['temperature']:g}. Reports read one setting per temperature: "
+            "measure one set of filters at each."
+        )
 
 
 def read_records(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -24,9 +24,8 @@ VERDICTS = {
 class ReleaseReport:
     """Builds the records of ``quality.json`` (which bundles were judged) and ``timing.json`` (all the rest)."""
 
-    def __init__(self, results: ReleaseResults, replicates: int, seed: int) -> None:
+    def __init__(self, results: ReleaseResults) -> None:
         self.results = results
-        self.replicates, self.seed = replicates, seed
 
     def quality(self) -> dict[str, Any]:
         """Names of the bundles that were tried."""

@@ -5,8 +5,9 @@ import multiprocessing
 
 import pytest
 
-from pipelines.promotion.champions import BROKEN, CHAMPION, EVENT, VERDICT_TAG, Champions
-from pipelines.registry import BUNDLE_TAG, CHALLENGER
+from pipelines.promotion.champions import BROKEN, EVENT, VERDICT_TAG, Champions
+from pipelines.promotion.names import CHALLENGER, CHAMPION
+from pipelines.registry import BUNDLE_TAG
 from pipelines.tracking import new_client
 
 NAME = "p-hrad"
@@ -48,7 +49,6 @@ def test_promote_and_roll_back_twice(champions):
     assert champions.rollback() and str(alias(champions)) == "1", (
         "back to what stood before, not to what was rolled back"
     )
-    assert json.loads(champions.client.get_model_version(NAME, "2").tags[VERDICT_TAG]) == PASSED
 
 
 def test_refusals(champions):
@@ -110,7 +110,7 @@ def test_a_holder_does_not_release_what_another_holds_by_now(champions):
 
 
 def test_every_verdict_is_kept(champions):
-    for record in (REFUSED, REFUSED):
+    for record in (REFUSED, REFUSED, PASSED):
         champions.keep("1", record)
     champions.promote("1", None, PASSED)
     assert champions.verdicts("1") == [REFUSED, REFUSED, PASSED] and champions.verdicts("2") == []

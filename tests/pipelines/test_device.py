@@ -10,7 +10,7 @@ from pipelines import device
 from pipelines.cli import main
 from pipelines.device_file import read_device
 from pipelines.measuring.bench import open_bench
-from pipelines.promotion.trial import TrialConfig
+from pipelines.promotion.plan import TrialConfig
 from tests.pipelines.toy_bench import toy_bench
 
 

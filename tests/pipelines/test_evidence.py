@@ -2,9 +2,13 @@
 
 import pytest
 
+from pipelines.evidence.slices import SliceGain
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.evidence import compared
+from pipelines.promotion.gate import judge
+from pipelines.promotion.verdict import INCONCLUSIVE, REFUSED
 from tests.pipelines.hand_made_decodes import decodes
+from tests.pipelines.test_gate import change
 
 BOUNDS = Bounds(slice_documents=2)
 RATES = {"autoregressive": 5.0, "chain-2": 9.0, "chain-4": 10.0, "champion": 11.0, "challenger": 12.0}
@@ -44,7 +48,36 @@ def test_sampling_settings_with_filters_are_their_own():
     assert set(compared(rows, BOUNDS).settings) == {"T=0", "T=1, top-k 20"}
 
 
-def test_without_a_static_chain_there_is_no_evidence():
+def verdict_on(found):
+    """By check, of evidence that is good but for what was compared."""
+    verdict = judge(change(**vars(found)), Bounds(slice_documents=2, min_documents=2))
+    return verdict, {check.name: check for check in verdict.checks}
+
+
+def test_without_a_static_chain_the_gate_refuses():
     rows = [row for row in decodes(rate) if row["family"] != "chain"]
-    with pytest.raises(ValueError, match="no static chain was timed"):
-        compared(rows, BOUNDS)
+    found = compared(rows, BOUNDS)
+    assert found.reference == "autoregressive" and set(found.gains) == {"autoregressive"}
+    verdict, checks = verdict_on(found)
+    assert verdict.outcome == REFUSED and checks["gain"].found == "unknown over a static chain"
+
+
+def test_a_gain_of_one_document_is_not_known():
+    """At T=1 only document a was timed: neither there nor over all settings has any gain an error."""
+    rows = [row for row in decodes(rate) if row["temperature"] == 0 or row["document"] == "a"]
+    found = compared(rows, BOUNDS)
+    assert found.gains == {} and found.few_rivals == ("autoregressive", "chain-2", "chain-4")
+    assert found.reference == "chain-2" and found.few_settings == ("T=1",)
+    assert found.settings["T=0"].gain == pytest.approx(12 / 9 - 1)
+    verdict, checks = verdict_on(found)
+    assert verdict.outcome == INCONCLUSIVE and verdict.smallest_gain is None
+    for name in ("gain over autoregressive", "gain over chain-4", "guardrail T=1"):
+        assert (checks[name].outcome, checks[name].found) == (INCONCLUSIVE, "fewer than 2 documents")
+    assert checks["guardrail T=0"].passed
+
+
+def test_a_slice_of_the_mix_that_was_not_timed_is_not_judged():
+    found = compared(decodes(rate), BOUNDS, mix={"code": 3.0, "prose": 2.0, "tables": 1.0})
+    assert found.slices["tables"] == SliceGain(None, None, None, 0, False) and found.slices["code"].judged
+    assert verdict_on(found)[0].static_slices == ("tables",)
+    assert verdict_on(compared(decodes(rate), BOUNDS))[0].static_slices == (), "without the mix nobody misses it"

@@ -131,6 +131,19 @@ def test_what_is_missing_or_of_another_version_is_one_clear_message(tmp_path):
         read_measured(tmp_path)
 
 
+def test_two_settings_at_one_temperature_are_refused(tmp_path):
+    """A report that reads temperatures would take both for one."""
+    rows = decodes(MAIN_SPEED)
+    filtered = [row | {"top_p": 0.9, "block": f"{row['block']}/0.9"} for row in rows if row["temperature"]]
+    write_measured(tmp_path, rows + filtered[:1])
+    with pytest.raises(
+        ValueError, match=r"has 2 decodes that share .* autoregressive on p0 at temperature 1. .*one setting"
+    ):
+        read_measured(tmp_path)
+    write_measured(tmp_path, [row for row in rows if not row["temperature"]] + filtered)
+    assert read_measured(tmp_path).temperatures == [0.0, 1.0]
+
+
 def test_records_are_those_that_are_there(tmp_path):
     write_json(tmp_path / "b.json", {"x": 1})
     assert read_records(tmp_path, ("a", "b")) == {"b": {"x": 1}}

@@ -115,6 +115,41 @@ def test_cells_come_from_rounds():
     assert PriceCells.of(decodes, unlike, PROFILED).measured_BK.shape == (0, K), "neither side by side, nor trees"
 
 
+def decode_of(rounds, between=0.004):
+    """The decode of those rounds, with so many seconds between their phases."""
+    seconds = sum(row[name] for row in rounds for name in row if name.startswith("seconds_")) + between
+    arm, block = rounds[0]["arm"], rounds[0]["block"]
+    return {"arm": arm, "block": block, "document": block[0], "prompt_tokens": 16, "seconds": seconds}
+
+
+def same(made, wanted):
+    for name, value in vars(wanted).items():
+        np.testing.assert_array_equal(getattr(made, name), value)
+
+
+def test_a_tree_beside_a_chain_says_nothing():
+    """Its prefill is one like any other, and the rest of its decode is not a chain's: the wrong twin knows of no tree."""
+    chain, tree = rounds_of("chain-3", "p/0", 1.1), rounds_of("tree", "p/0", 1.1)
+    tree[1:] = [row | {"nodes": 9} for row in tree[1:]]
+    decodes = [decode_of(chain), decode_of(tree, between=0.1)]
+    alone = PriceCells.of(decodes[:1], chain, PROFILED)
+    same(PriceCells.of(decodes, chain + tree, PROFILED), alone)
+    assert PriceFit(alone).to_record()["rest"] == pytest.approx(0.002)
+    wrong = PriceFit(PriceCells.of(decodes, chain + tree[:1], PROFILED)).to_record()["rest"]
+    assert wrong > 25 * 0.002
+    beside = [*tree[:1], tree[1] | {"nodes": 3}, tree[2] | {"nodes": 3, "overlapped": 0.001}]
+    same(PriceCells.of(decodes, chain + beside, PROFILED), alone)
+
+
+def test_seconds_that_the_profile_has_no_price_for_are_left_out():
+    """Queries of a model without a price, beside one with: the sum of both would be twice as dear."""
+    priced, free = (rounds_of(arm, "p/0", 1.1, question=1e-4) for arm in ("stop", "free"))
+    known = PriceCells.of([decode_of(priced), decode_of(free)], priced + free, PROFILED, {"stop": 1e-4})
+    assert PriceFit(known).to_record()["question"] == pytest.approx(1.1)
+    assert known.measured_BK[0, COMPONENTS.index("question")] == pytest.approx(2 * 1.1e-4)
+    assert PriceFit(known).to_record()["rest"] == pytest.approx(0.002), "and they are no rest, either"
+
+
 def test_a_refined_profile_has_the_fitted_prices():
     """A round priced by the refined profile is the fit's own sum over parts, where no cell is read between two components."""
     factors = dict(zip(COMPONENTS, np.linspace(1.0, 1.4, K - 1), strict=False)) | {"rest": 0.003}

@@ -10,13 +10,17 @@ import yaml
 
 from pipelines import trial as trial_stage
 from pipelines.cli import main
+from pipelines.measuring.bench import MEASURED_CODE
+from pipelines.measuring.provenance import source_hash
 from pipelines.outputs import write_json
-from pipelines.promote import next_look, read_evidence, require_new
 from pipelines.promotion.bounds import Bounds
-from pipelines.promotion.champions import CHAMPION, VERDICT_TAG, Champions, names_of
+from pipelines.promotion.champions import VERDICT_TAG, Champions, Version, names_of
 from pipelines.promotion.evidence import VERSION
-from pipelines.promotion.names import VERDICT
-from pipelines.registry import BUNDLE_TAG, CHALLENGER, PAIR_TAG
+from pipelines.promotion.evidence_file import other_code, read_evidence, require_match
+from pipelines.promotion.gate import fingerprint, judge, judged
+from pipelines.promotion.kept_looks import next_look, require_new, require_same_bounds
+from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
+from pipelines.registry import BUNDLE_TAG, PAIR_TAG
 from pipelines.tracking import new_client
 from runtime import ModelPair
 from tests.bundles import random_bundle
@@ -32,7 +36,7 @@ def released(tmp_path, monkeypatch, tracking_uri):
     """A workspace whose registry has contents a, b and c as versions; `challenge(client, content, …)` writes evidence on one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"promotion": {}}}}))
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"promotion": {}, "trial": {}}}}))
     write_json(tmp_path / "data" / "device.json", {"slug": "toy-1c"})
     client = new_client(tracking_uri)
     client.create_registered_model(NAME)
@@ -111,7 +115,7 @@ def test_an_inconclusive_look_stays_open_until_documents_are_exhausted(released,
         command(capsys, "promote", "--evidence", challenge(released, "a", **OPEN))
     champions = Champions(released, NAME)
     assert "inconclusive at look 1 of 3" in command(capsys, "status") and champions.champion() is None
-    assert next_look(champions.verdicts("1"), NAME, "1") == 2
+    assert next_look(champions.verdicts("1"), NAME, "1", 3) == 2
     with pytest.raises(SystemExit, match="look 1 was taken already, by other evidence"):
         command(capsys, "promote", "--evidence", challenge(released, "a"))
     with pytest.raises(SystemExit, match="documents exhausted"):
@@ -122,18 +126,175 @@ def test_an_inconclusive_look_stays_open_until_documents_are_exhausted(released,
     assert [one["verdict"] for one in champions.verdicts("1")] == ["inconclusive", "inconclusive", "passed"]
 
 
+UNTRIED = {
+    "version": 2,
+    "passed": False,
+    "verdict": "refused",
+    "look": 1,
+    "smallest_gain": None,
+    "evidence_sha256": "x",
+}
+OPEN_LOOK = UNTRIED | {"verdict": "inconclusive", "smallest_gain": 0.05}
+
+
 def test_only_what_was_measured_counts_as_a_look():
-    untried = {"passed": False, "verdict": "refused", "look": 1, "smallest_gain": None, "evidence_sha256": "x"}
-    open_look = untried | {"verdict": "inconclusive", "smallest_gain": 0.05}
-    assert next_look([], NAME, "1") == next_look([untried, untried], NAME, "1") == 1
-    assert next_look([untried, open_look], NAME, "1") == 2
-    require_new({"look": 1, "evidence_sha256": "y"}, [untried])
-    require_new({"look": 1, "evidence_sha256": "x"}, [open_look])
-    require_new({"look": 2, "evidence_sha256": "y"}, [open_look])
+    assert next_look([], NAME, "1", 3) == next_look([UNTRIED, UNTRIED], NAME, "1", 3) == 1
+    assert next_look([UNTRIED, OPEN_LOOK], NAME, "1", 3) == 2
+    require_new({"look": 1, "evidence_sha256": "y"}, [UNTRIED])
+    require_new({"look": 1, "evidence_sha256": "x"}, [OPEN_LOOK])
+    require_new({"look": 2, "evidence_sha256": "y"}, [OPEN_LOOK])
     with pytest.raises(ValueError, match="look 1 was taken already"):
-        require_new({"look": 1, "evidence_sha256": "y"}, [open_look])
+        require_new({"look": 1, "evidence_sha256": "y"}, [OPEN_LOOK])
     with pytest.raises(ValueError, match="was refused at look 1"):
-        next_look([{"passed": False, "checks": []}], NAME, "1")
+        next_look([OPEN_LOOK | {"verdict": "refused"}], NAME, "1", 3)
+
+
+def test_verdicts_of_the_earlier_gate_are_no_looks():
+    """Neither a refusal of version 1 stands, nor does its look count; the same record of version 2 does both."""
+    for record in (
+        {"passed": False, "checks": []},
+        OPEN_LOOK | {"version": 1, "verdict": "refused", "bounds": {"margin": 9.0}},
+    ):
+        assert next_look([record], NAME, "1", 3) == 1
+        require_new({"look": 1, "evidence_sha256": "y"}, [record])
+        require_same_bounds(Bounds(), [record])
+
+
+def test_past_the_plan_nothing_is_measured():
+    last = OPEN_LOOK | {"look": 3}
+    with pytest.raises(ValueError, match="documents exhausted: the plan has no further look"):
+        next_look([OPEN_LOOK, last], NAME, "1", 3)
+    assert next_look([OPEN_LOOK, last], NAME, "1", 4) == 4
+
+
+def on(content, **changes):
+    """Evidence on a version of that content."""
+    return dataclasses.replace(GOOD, bundle_sha256=content * 64, **changes)
+
+
+def measuring(monkeypatch, *found):
+    """Let looks find these; the numbers of those that were measured."""
+    taken, answers = [], iter(found)
+
+    def attempt(args, predictor, bundles, number):
+        taken.append(number)
+        return next(answers)
+
+    monkeypatch.setattr("pipelines.promotion.attempt.attempt", attempt)
+    monkeypatch.setattr("pipelines.registry.Registry.fetch", lambda *arguments: None)
+    return taken
+
+
+def test_a_dry_run_that_measures_takes_a_look(released, monkeypatch, capsys):
+    """Repeated at one look until it passes, every challenger would pass. A pass is acted on later, and not measured again."""
+    released.set_registered_model_alias(NAME, CHALLENGER, "1")
+    taken = measuring(monkeypatch, on("a", **OPEN), on("a", look=2, **OPEN), on("a", look=3))
+    for _ in range(2):
+        with pytest.raises(
+            SystemExit, match="dry run: would be inconclusive: .*the look counts, nothing else was changed"
+        ):
+            command(capsys, "promote", "--dry-run")
+    assert "dry run: would pass; the look counts" in command(capsys, "promote", "--dry-run")
+    assert "dry run: would pass; nothing was changed" in command(capsys, "promote", "--dry-run")
+    champions = Champions(released, NAME)
+    assert champions.champion() is None and [one["look"] for one in champions.verdicts("1")] == [1, 2, 3]
+    assert "version 1 is champion" in command(capsys, "promote")
+    assert taken == [1, 2, 3]
+
+
+def test_a_lost_race_takes_its_look(released, monkeypatch, capsys):
+    """Another version became champion while this one was measured: its look is kept, and the next one is over the champion."""
+    released.set_registered_model_alias(NAME, CHALLENGER, "1")
+    champions = Champions(released, NAME)
+    beside = on("a", look=2, champion="b" * 64, **over_champion({"gains": GOOD.gains}))
+    taken = measuring(monkeypatch, on("a"), beside)
+    keep = Champions.keep
+
+    def raced(self, version, verdict):
+        keep(self, version, verdict)
+        if len(taken) == 1:
+            champions.promote("2", None, {"passed": True})
+
+    monkeypatch.setattr(Champions, "keep", raced)
+    with pytest.raises(SystemExit, match="measured against no champion, and by now champion bbbbbbbbbbbb"):
+        command(capsys, "promote")
+    assert [one["verdict"] for one in champions.verdicts("1")] == ["passed"]
+    assert "version 1 is champion" in command(capsys, "promote")
+    assert taken == [1, 2] and [one["look"] for one in champions.verdicts("1")] == [1, 2]
+
+
+def test_the_stage_s_evidence_is_the_first_look(released, monkeypatch, capsys):
+    """Of this very bundle, and without a champion; else the look is measured."""
+    tried = on("a", **OPEN)
+    write_json(Path("data/p/trials/hrad/toy-1c") / VERDICT, judged(tried, judge(tried, Bounds()), Bounds()))
+    taken = measuring(monkeypatch, on("b"), on("a", champion="b" * 64, **over_champion({"gains": GOOD.gains})))
+    champions = Champions(released, NAME)
+    released.set_registered_model_alias(NAME, CHALLENGER, "2")
+    assert "version 2 is champion" in command(capsys, "promote") and taken == [1]
+    released.set_registered_model_alias(NAME, CHALLENGER, "1")
+    assert "version 1 is champion" in command(capsys, "promote") and taken == [1, 1], "it was not beside the champion"
+
+    released.delete_registered_model(NAME)
+    released.create_registered_model(NAME)
+    for content in "ab":
+        released.create_model_version(NAME, f"s3://nowhere/{content}", tags={BUNDLE_TAG: content * 64, PAIR_TAG: "p"})
+    released.set_registered_model_alias(NAME, CHALLENGER, "1")
+    with pytest.raises(SystemExit, match="version 1 is inconclusive"):
+        command(capsys, "promote")
+    (kept,) = champions.verdicts("1")
+    assert kept["evidence_sha256"] == fingerprint(tried) and taken == [1, 1], "nothing was measured"
+    assert next_look([kept], NAME, "1", 3) == 2
+
+
+def test_bounds_are_those_of_the_looks_before(released, capsys):
+    file = challenge(released, "a", **OPEN)
+    with pytest.raises(SystemExit, match="version 1 is inconclusive"):
+        command(capsys, "promote", "--evidence", file)
+    (kept,) = Champions(released, NAME).verdicts("1")
+    assert kept["bounds"]["promised"] == 0.05 and kept["bounds"]["looks"] == [0.5, 0.75, 1.0] and "evidence" not in kept
+    parameters = {"promotion": {"promised": 0.1}, "trial": {}}
+    Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": parameters}}))
+    for options in ([], ["--dry-run"], ["--evidence", file]):
+        with pytest.raises(SystemExit, match=r"promotion.promised was 0.05 at look 1, and is 0.1 now: .*--force"):
+            command(capsys, "promote", *options)
+    assert len(Champions(released, NAME).verdicts("1")) == 1
+    assert "champion, forced: so be it" in command(capsys, "promote", "--force", "so be it", "--evidence", file)
+
+
+def test_force_promotes_by_the_evidence_of_the_last_look(released, monkeypatch, capsys):
+    taken = measuring(monkeypatch)
+    with pytest.raises(SystemExit, match="version 1 is refused"):
+        command(capsys, "promote", "--evidence", challenge(released, "a", **WORSE))
+    assert "version 1 is champion, forced: an outage" in command(capsys, "promote", "--force", "an outage")
+    assert taken == [] and Champions(released, NAME).history()[0].verdict == "refused"
+
+
+VERSION_1 = Version("1", "a" * 64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"pair": "q"}, "on q-hrad, and the challenger is p-hrad"),
+        ({"predictor": "length"}, "on p-length, and the challenger is p-hrad"),
+        ({"origin": {"device": {"slug": "h100"}}}, "from machine h100, and this is toy-1c"),
+        ({"bundle_sha256": "b" * 64}, "on content bbbbbbbbbbbb"),
+        ({"champion": "b" * 64}, "compares with champion bbbbbbbbbbbb"),
+    ],
+)
+def test_evidence_is_on_this_pair_predictor_content_and_machine(changes, problem):
+    where = ("p", "hrad"), VERSION_1, None, "toy-1c"
+    require_match(GOOD, *where)
+    require_match(dataclasses.replace(GOOD, origin={"device": {"slug": "toy-1c"}}), *where)
+    with pytest.raises(ValueError, match=problem):
+        require_match(dataclasses.replace(GOOD, **changes), *where)
+
+
+def test_other_code_is_a_warning(released, capsys):
+    here = {"code_sha256": source_hash(MEASURED_CODE)}
+    assert other_code(GOOD) == other_code(dataclasses.replace(GOOD, origin=here)) == []
+    out = command(capsys, "promote", "--evidence", challenge(released, "a", origin={"code_sha256": "0" * 64}))
+    assert "warning: measured by other code (000000000000)" in out and "version 1 is champion" in out
 
 
 def test_evidence_must_be_on_the_challenger_and_over_the_champion(released, capsys):
@@ -231,7 +392,8 @@ def test_a_bundle_that_does_not_serve_the_pair_is_refused_by_contract(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    toy_bench(tmp_path / "data" / "p", "promotion", {}).params.rename("params.yaml")
+    toy_bench(tmp_path / "data" / "p", "promotion", {})
+    Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"promotion": {}, "trial": {}}}}))
     Path("data/p/device.json").rename("data/device.json")
     random_bundle(
         Path("data/p/bundles/hrad"), ModelPair(tiny_llama(seed=seed), tiny_llama(seed=1, layers=1)), change=change

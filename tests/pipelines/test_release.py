@@ -13,8 +13,8 @@ import yaml
 
 from pipelines.cli import main
 from pipelines.outputs import write_json
-from pipelines.promotion.champions import CHAMPION, Champions
-from pipelines.registry import CHALLENGER
+from pipelines.promotion.champions import Champions
+from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.tracking import new_client
 from predictors.bundle import bundle_hash
 from runtime import ModelPair, Randomness, load_decoder
@@ -39,7 +39,7 @@ def champions(tmp_path, monkeypatch, tracking_uri):
     """A workspace without any bundle, and the registry's champions of ``auto``."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"promotion": {}}}}))
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"promotion": {}, "trial": {}}}}))
     write_json(tmp_path / "data" / "device.json", {"slug": "toy-1c"})
     return Champions(new_client(tracking_uri), NAME)
 

@@ -8,7 +8,7 @@ from tests.pipelines.hand_made_release import choice
 
 
 def tuned(record):
-    return ReleaseReport(ReleaseResults([record], {}), 10, 0).timing()["tuned"][0]
+    return ReleaseReport(ReleaseResults([record], {})).timing()["tuned"][0]
 
 
 def test_the_winner_is_shown_over_plain_decoding_and_the_static_chain():

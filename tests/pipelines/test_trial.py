@@ -1,31 +1,41 @@
 """A bundle on trial: what is timed beside it and on which prompts, what a look adds, and what keeps a bundle from being tried."""
 
+import dataclasses
 import json
 import re
 import shutil
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from pipelines import trial as trial_stage
 from pipelines.evidence.allocation import allocated, turns_of
+from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Run
+from pipelines.measuring.bench import digest
 from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.names import PROVENANCE
-from pipelines.measuring.tables import read_decodes, write_decodes
+from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE
+from pipelines.measuring.provenance import versions
+from pipelines.measuring.tables import read_decodes, write_decodes, write_rounds
 from pipelines.outputs import write_json
-from pipelines.promote import read_evidence
+from pipelines.pair_folder import read_facts
+from pipelines.promotion import attempt as one_look
 from pipelines.promotion import candidate, trial
 from pipelines.promotion.attempt import attempt
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.calibration import Calibration, calibration_of
-from pipelines.promotion.names import CHALLENGER, CHAMPION, DECODES, VERDICT
+from pipelines.promotion.evidence_file import read_evidence
+from pipelines.promotion.gate import judge
+from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
+from pipelines.promotion.plan import TrialConfig, load_plan
 from pipelines.promotion.timing import BlockTiming
 from pipelines.prompt_table import FILE, Prompt, write_prompts
 from predictors.bundle import bundle_hash
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
+from runtime.serving_record import read_serving
 from tests.bundles import auto_bundle, random_bundle, routed_bundle, selector_bundle, settings_bundle, stop_bundle
 from tests.pipelines.hand_made_decodes import decodes
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
@@ -53,7 +63,7 @@ def measured(card):
 def test_arms_take_turns_in_blocks_and_finished_blocks_are_kept(tried, tmp_path):
     pair, bundles = tried
     settings = candidate.settings_of(*bundles.values())
-    config = trial.TrialConfig(gammas=(1, 2))
+    config = TrialConfig(gammas=(1, 2))
     arms = trial.decoders_of(pair, config, bundles)
     assert set(arms) == {"autoregressive", "chain-1", "chain-2", "challenger", "champion"}
     prompts = toy_prompts(3)
@@ -114,7 +124,7 @@ def test_every_look_opens_new_documents(tmp_path):
     reserve = own_documents(8, "reserve")
     reserve[:2] = [Prompt(**(vars(one) | {"document": f"test-document-{n}"})) for n, one in enumerate(reserve[:2])]
     write_prompts(tmp_path / FILE, [*own_documents(4, "test"), *reserve])
-    config = trial.TrialConfig(test_prompts=4, reserve_prompts=3)
+    config = TrialConfig(test_prompts=4, reserve_prompts=3)
     looks = [trial.Look.of(number, tmp_path, config) for number in (1, 2, 3, 4)]
     assert [len(one.prompts) for one in looks] == [4, 7, 10, 12] and [one.documents_left for one in looks] == [
         6,
@@ -128,7 +138,7 @@ def test_every_look_opens_new_documents(tmp_path):
     ):
         trial.Look.of(5, tmp_path, config)
     with pytest.raises(ValueError, match="look 2 finds no new document"):
-        trial.Look.of(2, tmp_path, trial.TrialConfig(test_prompts=4, reserve_prompts=2))
+        trial.Look.of(2, tmp_path, TrialConfig(test_prompts=4, reserve_prompts=2))
     write_prompts(tmp_path / FILE, reserve)
     with pytest.raises(ValueError, match="no test prompts"):
         trial.Look.of(1, tmp_path, config)
@@ -257,7 +267,7 @@ def test_looks_accumulate(tmp_path):
     seconds = []
     for number in (1, 2):
         evidence = quietly(attempt, args, "hrad", bundles, number)
-        rows = read_decodes(args.output / "toy-1c" / DECODES)
+        rows = read_decodes(args.output / "toy-1c" / DECODES_FILE)
         seconds.append({(row["block"], row["arm"]): row["seconds"] for row in rows})
     assert (evidence.look, evidence.documents_left, len(evidence.documents)) == (2, 2, 6)
     first, both = seconds
@@ -266,30 +276,156 @@ def test_looks_accumulate(tmp_path):
     parameters["pairs"]["p"]["trial"]["seed"] = 1
     args.params.write_text(yaml.safe_dump(parameters))
     quietly(attempt, args, "hrad", bundles, 2)
-    rows = read_decodes(args.output / "toy-1c" / DECODES)
+    rows = read_decodes(args.output / "toy-1c" / DECODES_FILE)
     assert len(rows) == 6 * 4 and not any(row["seconds"] in both.values() for row in rows)
 
 
-def test_a_bundle_that_the_measured_table_has_is_not_timed_again(tmp_path, monkeypatch):
-    """At the settings that it was captured at, T=0; the same name with other content is timed."""
-    args, pair = bench(tmp_path)
-    bundle = random_bundle(tmp_path / "hrad", pair, temperatures=(0.0,))
-    rows = [
-        row | {"arm": "hrad", "output": [1]} if row["arm"] == "challenger" else row | {"output": [1]}
-        for row in decodes(
-            lambda arm, slice_name, document, temperature: RATES.get(arm, 12.0) - (temperature > 0) * 4.9
-        )
-    ]
+GAMMAS = {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma}"}, "verifier": "block"}
+ARMS = [
+    ArmRow("autoregressive", "plain", {"method": "autoregressive"}, always=True),
+    ArmRow("chain-{gamma}", "chain", GAMMAS, each={"gamma": [2, 4]}, always=True, choose=True),
+    ArmRow("hrad", "learned", bundle="hrad", always=True),
+]
+
+
+def timed(row):
+    """A row as stage ``measure`` writes it; at T=1 the bundle is slow."""
+    slower = row["temperature"] > 0 and row["arm"] == "challenger"
+    named = {"arm": "hrad"} if row["arm"] == "challenger" else {}
+    return row | named | {"output": [1], "seconds": 10 / 7.1 if slower else row["seconds"]}
+
+
+ROWS = [timed(row) for row in decodes(lambda arm, *where: RATES[arm]) if row["arm"] != "champion"]
+
+
+def write_table(args, bundle, rows=ROWS, arms=ARMS, capped=False, parameters=None, **changes):
+    """The measured table of this pair, and of the bundle beside static chains."""
+    place = args.measured / "toy-1c"
+    write_decodes(place / DECODES_FILE, rows)
+    given = {"max_new_tokens": 6, "threads": 1, "arms": [dataclasses.asdict(arm) for arm in arms]} | (parameters or {})
+    origin = {"hrad_bundle_sha256": bundle_hash(bundle), "pair_sha256": digest(read_facts(args.pair_folder))}
+    origin |= {"serving": read_serving(args.latency / "toy-1c.json").to_record(), "parameters": given}
+    write_json(place / PROVENANCE, origin | changes)
+    write_json(place / FINDINGS, {"capped": capped})
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A trial's arguments, with the place of a measured table, and a bundle that was captured at T=0."""
+    args, pair = bench(tmp_path, gammas=[2, 4])
     args.measured = tmp_path / "measured"
-    write_decodes(args.measured / "toy-1c" / DECODES, rows)
-    write_json(args.measured / "toy-1c" / PROVENANCE, {"hrad_bundle_sha256": bundle_hash(bundle)})
-    with monkeypatch.context() as patched:
-        patched.setattr("pipelines.promotion.attempt.BlockTiming", None)
-        evidence = quietly(attempt, args, "hrad", {CHALLENGER: bundle})
+    return args, random_bundle(tmp_path / "hrad", pair, temperatures=(0.0,), change=measured)
+
+
+def test_a_bundle_that_the_measured_table_has_is_not_timed_again(table, monkeypatch):
+    args, bundle = table
+    write_table(args, bundle)
+    monkeypatch.setattr(one_look, "BlockTiming", None)
+    evidence = quietly(attempt, args, "hrad", {CHALLENGER: bundle})
     assert evidence.gains["chain-4"].gain == pytest.approx(0.2, abs=0.001) and evidence.documents == tuple("abcde")
-    assert set(evidence.settings) == {"T=0"}
-    write_json(args.measured / "toy-1c" / PROVENANCE, {"hrad_bundle_sha256": "another"})
-    assert set(quietly(attempt, args, "hrad", {CHALLENGER: bundle}).gains) == {"autoregressive", "chain-1", "chain-2"}
+    assert set(evidence.settings) == {"T=0"} and set(evidence.gains) == {"autoregressive", "chain-2", "chain-4"}
+    assert evidence.origin["capped"] is False and evidence.origin["measured"].endswith("toy-1c")
+    bounds = load_plan("p", args.params)[1]
+    assert "gain" not in {check.name for check in judge(evidence, bounds).checks}
+    write_table(args, bundle, capped=True)
+    cut = judge(quietly(attempt, args, "hrad", {CHALLENGER: bundle}), bounds)
+    assert [(check.name, check.found) for check in cut.checks if not check.passed] == [
+        ("gain", "out of time (max_minutes)")
+    ]
+
+
+def without(**where):
+    """The table's rows but for those."""
+    return [row for row in ROWS if not where.items() <= row.items()]
+
+
+def replaced(place, **changes):
+    """The table of arms with another row."""
+    return [dataclasses.replace(arm, **changes) if number == place else arm for number, arm in enumerate(ARMS)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hrad_bundle_sha256": "another"},
+        {"pair_sha256": "another"},
+        {"parameters": {"max_new_tokens": 7}},
+        {"arms": replaced(2, always=False)},
+        {"arms": replaced(2, options={"overlap": "none"})},
+        {"arms": replaced(2, name="head")},
+        {"arms": replaced(1, decoder=GAMMAS | {"verifier": "tokenwise"})},
+        {"arms": replaced(1, each={"gamma": [2, 3]})},
+        {"rows": without(arm="chain-4", temperature=0.0)},
+        {"rows": without(arm="hrad", temperature=0.0)},
+        {"rows": [row for row in ROWS if row["prompt"] in "abc"]},
+    ],
+)
+def test_another_arm_or_less_than_the_look_asks_is_timed(table, changes):
+    """The look has four prompts. By the bundle's hash alone, most of these would pass for its trial."""
+    args, bundle = table
+    config, _ = load_plan("p", args.params)
+    look = trial.Look.of(1, args.prompts, config)
+    write_table(args, bundle)
+    rows, _ = one_look._measured(args, config, bundle, "hrad", look)
+    assert {row["arm"] for row in rows} == {"autoregressive", "chain-2", "chain-4", "hrad"} and len(rows) == 5 * 4
+    write_table(args, bundle, **changes)
+    assert one_look._measured(args, config, bundle, "hrad", look) is None
+
+
+def test_every_setting_that_a_bundle_was_captured_at_must_have_been_timed(table, tmp_path):
+    args, _ = table
+    pair = ModelPair.load(target=str(args.pair_folder / "target"), draft=str(args.pair_folder / "draft"))
+    both = random_bundle(tmp_path / "both" / "hrad", pair, temperatures=(0.0, 1.0))
+    config, _ = load_plan("p", args.params)
+    look = trial.Look.of(1, args.prompts, config)
+    write_table(args, both)
+    assert {row["temperature"] for row in one_look._measured(args, config, both, "hrad", look)[0]} == {0.0, 1.0}
+    for kept in ({"temperature": 1.0}, {"arm": "hrad", "temperature": 1.0}):
+        write_table(args, both, without(**kept))
+        assert one_look._measured(args, config, both, "hrad", look) is None
+
+
+def test_earlier_decodes_are_of_the_same_machine_libraries_and_arms(tmp_path):
+    inputs = {"parameters": {"seed": 0}, "challenger_sha256": "a", "prompts_sha256": "x"}
+    place = SimpleNamespace(folder=tmp_path, inputs=inputs, device={"slug": "toy-1c"})
+    write_decodes(tmp_path / DECODES_FILE, ROWS)
+    write_rounds(tmp_path / ROUNDS_FILE, [])
+    origin = inputs | {"versions": versions(), "device": {"slug": "toy-1c"}}
+
+    def kept(**changes):
+        write_json(tmp_path / PROVENANCE, origin | changes)
+        return len(one_look._earlier(place)[0])
+
+    assert kept() == kept(prompts_sha256="y") == len(ROWS)
+    others = {
+        "versions": {},
+        "device": {"slug": "h100"},
+        "champion_sha256": "b",
+        "challenger_sha256": "b",
+        "capped": True,
+    }
+    assert [kept(**{name: value}) for name, value in others.items()] == [0] * 5
+
+
+def test_what_was_timed_outlives_a_failure_behind_it(tmp_path, monkeypatch):
+    """And a trial on one document has a verdict."""
+    args, pair = bench(tmp_path, gammas=[1])
+    prompts = [prompt for split in ("validation", "test", "reserve") for prompt in own_documents(4, split)]
+    write_prompts(args.prompts / FILE, [Prompt(**(vars(one) | {"document": one.split})) for one in prompts])
+    bundles = {CHALLENGER: random_bundle(tmp_path / "new", pair, temperatures=(0.0,), change=measured)}
+    with monkeypatch.context() as patched:
+        patched.setattr(one_look, "evidence_of", None)
+        with pytest.raises(TypeError):
+            quietly(attempt, args, "hrad", bundles)
+    log = args.output / "toy-1c" / "partial.jsonl"
+    seconds = [row["seconds"] for row in read_decodes(args.output / "toy-1c" / DECODES_FILE)]
+    assert log.is_file() and len(seconds) == 4 * 3
+    evidence = quietly(attempt, args, "hrad", bundles)
+    assert [row["seconds"] for row in read_decodes(args.output / "toy-1c" / DECODES_FILE)] == seconds
+    assert not log.is_file() and evidence.documents == ("test",)
+    assert evidence.few_rivals == ("autoregressive", "chain-1") and evidence.few_settings == ("T=0",)
+    verdict = judge(evidence, load_plan("p", args.params)[1])
+    assert verdict.outcome == "inconclusive" and verdict.smallest_gain is None
 
 
 LOSSY = {"method": "speculative", "verifier": "hsd_as_published", "lossy": True}
@@ -346,7 +482,7 @@ def test_the_stage_leaves_evidence_that_promote_reads(tmp_path):
     assert record["verdict"] != "passed" and failed == {f"gain over {name}" for name in record["evidence"]["gains"]}
     evidence = read_evidence(args.output / "toy-1c" / VERDICT)
     assert (evidence.predictor, evidence.bundle_sha256, evidence.look) == ("hrad", bundle_hash(args.bundle), 1)
-    timed = read_decodes(args.output / "toy-1c" / DECODES)
+    timed = read_decodes(args.output / "toy-1c" / DECODES_FILE)
     assert {row["arm"] for row in timed} == {"challenger", "chain-1", "chain-2", "autoregressive"}
 
 
@@ -357,8 +493,23 @@ def test_a_decoder_of_other_text_is_not_exact(tried, monkeypatch):
     assert candidate.exact(pair, bundles["challenger"], [[1, 2, 3]], 8) == {"greedy text 1, float32": False}
 
 
+def test_looks_are_the_shares_that_the_prompts_make(tmp_path):
+    path = tmp_path / "params.yaml"
+
+    def plan(**sections):
+        path.write_text(yaml.safe_dump({"pairs": {"p": {"trial": {}, "promotion": {}} | sections}}))
+        return load_plan("p", path)
+
+    assert plan() == (TrialConfig(), Bounds())
+    assert plan(trial={"test_prompts": 48, "reserve_prompts": 24})[1].looks == (0.5, 0.75, 1.0)
+    assert plan(promotion={"looks": [0.667, 1.0]})[0].shares(2) == [60 / 90, 1.0]
+    problem = r"promotion.looks are \[0.5, 0.75, 1.0\], and trial.test_prompts 48 .* make \[0.444, 0.722, 1.0\]"
+    with pytest.raises(ValueError, match=problem):
+        plan(trial={"test_prompts": 48})
+
+
 def test_bad_parameters_are_named():
     wrong = {"gammas": (), "exactness_prompts": 0, "test_prompts": 0, "reserve_prompts": 0, "max_new_tokens": 1}
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
-            trial.TrialConfig(**{name: value})
+            TrialConfig(**{name: value})
