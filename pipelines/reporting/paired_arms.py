@@ -52,7 +52,7 @@ class PairedArms:
     ) -> Interval:
         """How many times as fast ``arm`` is as ``base``."""
         rows, others = self.pair(arm, base, temperatures, slice_)
-        if rows["document"].nunique() < 2:  # one document has no spread to see
+        if rows.empty:
             return dict(UNDEFINED)
         rates = rows["tokens"], rows["seconds"], others["tokens"], others["seconds"]
         return self.bootstrap(rows).rate_ratio(*rates)
@@ -60,7 +60,7 @@ class PairedArms:
     def median(self, arm: str, base: str, temperatures: Sequence[float] | None = None) -> Interval:
         """The median of the shared blocks' own ratios."""
         rows, others = self.pair(arm, base, temperatures)
-        if rows["document"].nunique() < 2:  # one document has no spread to see
+        if rows.empty:
             return dict(UNDEFINED)
         ratios = (rows["tokens"] / rows["seconds"]) / (others["tokens"] / others["seconds"])
         return self.bootstrap(rows).median(ratios.to_numpy())
@@ -68,7 +68,7 @@ class PairedArms:
     def rate(self, arm: str, temperatures: Sequence[float] | None = None) -> Interval:
         """Tokens per second on all that plain decoding was timed on."""
         rows, plain = self.pair(arm, PLAIN, temperatures)
-        if rows["document"].nunique() < 2:  # one document has no spread to see
+        if rows.empty:
             return dict(UNDEFINED)
         whole = self.rows(PLAIN, temperatures)
         shared = whole.index.isin(rows.index)
