@@ -95,17 +95,7 @@ def ledger(
     """
     covered = replayed if replayed is not None and replayed.covers(*arms) else None
     texts = () if covered is None else [row for row in covered.texts if row["arm"] in arms]
-    kept_B = blocks.both(*arms)
-    if mix is not None:
-        kept_B &= np.isin(blocks.slice_B, list(mix))
-    if only_slice is not None:
-        kept_B &= blocks.slice_B == only_slice
-    if only_setting is not None:
-        kept_B &= blocks.setting_B == only_setting
-    if not kept_B.any():
-        raise TooFewDocumentsError(
-            f"{arms[0]} and {arms[1]} were timed in no block together. Time both on the same prompts."
-        )
+    kept_B = _kept(blocks, arms, mix, only_slice, only_setting)
     settings = sorted(set(blocks.setting_B[kept_B].tolist()))
     texts = [
         row
@@ -123,12 +113,7 @@ def ledger(
     pairs_DS, clock_2DSV = np.zeros(shape), np.zeros((2, *shape, V))
     np.add.at(pairs_DS, (document_B, setting_B), 1.0)
     for side, name in enumerate(arms):
-        vector_BV = np.zeros((int(kept_B.sum()), V))
-        vector_BV[:, TOKENS] = blocks.tokens_AB[blocks.arms[name], kept_B]
-        vector_BV[:, SECONDS] = blocks.seconds_AB[blocks.arms[name], kept_B]
-        if covered is not None:
-            vector_BV -= _predicted(name, [blocks.blocks[place] for place in np.flatnonzero(kept_B)], covered.timed)
-        np.add.at(clock_2DSV[side], (document_B, setting_B), vector_BV)
+        np.add.at(clock_2DSV[side], (document_B, setting_B), _clock(blocks, name, kept_B, covered))
     texts_DS, replay_2DSV = _replay(arms, texts, place, setting) if covered is not None else (None, None)
     stratum_D, weight_H = _strata([slice_of[name] for name in documents], pairs_DS, texts_DS, mix)
     return Ledger(
@@ -142,6 +127,38 @@ def ledger(
         replay_2DSV,
         None if covered is None else covered.prices,
     )
+
+
+def _kept(
+    blocks: TimedBlocks,
+    arms: tuple[str, str],
+    mix: Mapping[str, float] | None,
+    only_slice: str | None,
+    only_setting: str | None,
+) -> np.ndarray:
+    """By block [B]: whether it counts; errors as of `ledger`."""
+    kept_B = blocks.both(*arms)
+    if mix is not None:
+        kept_B &= np.isin(blocks.slice_B, list(mix))
+    if only_slice is not None:
+        kept_B &= blocks.slice_B == only_slice
+    if only_setting is not None:
+        kept_B &= blocks.setting_B == only_setting
+    if not kept_B.any():
+        raise TooFewDocumentsError(
+            f"{arms[0]} and {arms[1]} were timed in no block together. Time both on the same prompts."
+        )
+    return kept_B
+
+
+def _clock(blocks: TimedBlocks, arm: str, kept_B: np.ndarray, replayed: Replayed | None) -> np.ndarray:
+    """Vectors of ``arm`` in the blocks that are kept, less what replay foresaw."""
+    vector_BV = np.zeros((int(kept_B.sum()), V))
+    vector_BV[:, TOKENS] = blocks.tokens_AB[blocks.arms[arm], kept_B]
+    vector_BV[:, SECONDS] = blocks.seconds_AB[blocks.arms[arm], kept_B]
+    if replayed is not None:
+        vector_BV -= _predicted(arm, [blocks.blocks[place] for place in np.flatnonzero(kept_B)], replayed.timed)
+    return vector_BV
 
 
 def _predicted(arm: str, blocks: Sequence[str], timed: Iterable[Row]) -> np.ndarray:
