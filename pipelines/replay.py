@@ -33,11 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
-    from pipelines.measuring.decoding_table import write_table
     from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
     from pipelines.measuring.replay.names import POLICIES, REPLAYED, replayed_at
     from pipelines.measuring.replay.study import ReplayConfig, ReplayStudy
     from pipelines.measuring.replay.table import REPLAY_ROWS
+    from pipelines.measuring.tables import write_table
     from pipelines.outputs import write_json
     from predictors.bundle import CARD, bundle_hash
     from predictors.latency.soundness import noise_warning

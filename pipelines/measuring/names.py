@@ -9,7 +9,6 @@ HF_FORWARD = "plain_hf_forward"  # plain decoding by our loop over Hugging Face'
 ENTROPY, HRAD, LENGTH = "entropy", "hrad", "length"
 UNLEARNED = (ENTROPY, "roc", "ema")
 STOPPERS = ("logistic", "specdecpp", "early_stop-1", "early_stop-2")
-EARLY_STOPS = ("early_stop-1", "early_stop-2")  # MCSD's, that also stop forks
 ASKED = "asked anyway"  # behind the name of a stop model that calibration leaves unasked
 METHODS = ("progressive_tree", "lookahead", "self_draft")  # without a draft model
 # Families of arms; those of branch-parallel ones are `BranchArm.family`.

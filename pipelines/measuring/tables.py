@@ -15,6 +15,10 @@ from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
 from pipelines.outputs import replacing
 
+# What tables of roots and of replayed texts share.
+WHERE = [(name, pa.string()) for name in ("setting", "prompt", "document", "slice")]
+ARM = [(name, pa.string()) for name in ("family", "drafter", "verifier")]
+
 SETTING = (("temperature", pa.float64()), ("top_k", pa.int32()), ("top_p", pa.float64()))
 DECODE_NAMES = ("pair", "arm", "family", "verifier", "split", "slice", "document", "prompt")
 DECODES = pa.schema(
@@ -123,5 +127,10 @@ def _write(path: Path, rows: Rows, schema: pa.Schema) -> None:
         if unknown:
             known = ", ".join(schema.names)
             raise ValueError(f"{path.name}: no column {unknown[0]!r} for a row to write. Columns: {known}.")
+    write_table(path, rows, schema)
+
+
+def write_table(path: Path, rows: Rows, schema: pa.Schema) -> None:
+    """Write ``rows``, whole or not at all."""
     with replacing(path) as partial:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pipelines import measure, stopper, tokens
-from pipelines.measuring.names import CHAIN, DYNAMIC, EARLY_STOPS, PLAIN, STOPPERS
+from pipelines.measuring.names import CHAIN, DYNAMIC, PLAIN, STOPPERS
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from pipelines.reporting.measured_folder import read_measured, read_records
@@ -49,7 +49,7 @@ ARMS = [
     {
         "name": "fork-3.2 {model}",
         "family": "dynamic fork",
-        "each": {"model": list(EARLY_STOPS)},
+        "each": {"model": ["early_stop-1", "early_stop-2"]},
         "decoder": FORK | {"controller": PAPER},
     },
 ]

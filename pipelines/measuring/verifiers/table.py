@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.measuring.decoding_table import ARM, WHERE, write_table
 from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.tables import ARM, WHERE, write_table
 from pipelines.measuring.verifiers.names import ACCEPTANCE, ROOTS
 
 SCHEMAS = {
