@@ -19,7 +19,7 @@ COMMANDS = {
     "traces": "stage: collect round traces with the real decoder",
     "roots": "stage: collect root traces, what every delayed tree would emit at places of the target's text",
     "tokens": "stage: collect token traces, what the draft knew around every token and what became of it",
-    "positions": "stage: collect position traces, what the draft says at and beside every place of the target's texts",
+    "texts": "stage: collect text traces, what the draft says at and beside every place of the target's texts",
     "guesses": "stage: collect guess traces, how the target drafts for itself in many ways",
     "policy": "stage: train a first controller whose rounds are traced next",
     "labels": "stage: turn traces into a label table",

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("calibration", type=Path, help="folder of their calibration records")
     parser.add_argument("output", type=Path, help="bundle folder to write")
     parser.add_argument(
-        "--positions", type=Path, help="folder of position traces, for the card's reference (draftwright drift)"
+        "--texts", type=Path, help="folder of text traces, for the card's reference (draftwright drift)"
     )
 
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
         heads[chosen], records[chosen], selection(chosen, values, records), _decoder(config, heads[chosen].spec.gamma)
     )
     tensors = heads[chosen].network.state_dict()
-    write_bundle(args.output, card | {KEY: reference(card, tensors, args.positions)}, tensors)
+    write_bundle(args.output, card | {KEY: reference(card, tensors, args.texts)}, tensors)
     print(f"{args.output}: {card['selection']['reason']}")
 
 

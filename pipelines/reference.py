@@ -20,7 +20,7 @@ from predictors.replay.chains import replayed
 from predictors.replay.decode import Reading
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
-from predictors.training.position_table import PositionTable
+from predictors.training.text_table import TextTable
 from runtime.branching.config import BranchConfig
 from runtime.drafting.chain import ChainConfig
 from runtime.presets import expanded
@@ -28,7 +28,7 @@ from runtime.presets import expanded
 KEY = "reference"  # in the card
 SEED = 0
 OLD = "the bundle was exported before there were references. Export it again (dvc repro)"
-ELSEWHERE = "it has some where the bundle is calibrated and texts are recorded (traces.positions.temperatures)"
+ELSEWHERE = "it has some where the bundle is calibrated and texts are recorded (traces.texts.temperatures)"
 
 
 def read_reference(card: Mapping[str, Any]) -> tuple[dict[str, Reference], str]:
@@ -44,11 +44,11 @@ def read_reference(card: Mapping[str, Any]) -> tuple[dict[str, Reference], str]:
     return references, made["missing"] or ELSEWHERE
 
 
-def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], positions: Path | None) -> dict[str, Any]:
-    """The card's entry of a bundle, by the position traces in ``positions``."""
-    if positions is None:
-        return _missing("the bundle was exported without position traces. Export it again with --positions")
-    bundle, recorded = Bundle(dict(card), dict(tensors)), recorded_texts(positions)
+def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Path | None) -> dict[str, Any]:
+    """The card's entry of a bundle, by the text traces in ``texts``."""
+    if texts is None:
+        return _missing("the bundle was exported without text traces. Export it again with --texts")
+    bundle, recorded = Bundle(dict(card), dict(tensors)), recorded_texts(texts)
     try:
         controller = CONTROLLERS[card["kind"]].from_bundle(bundle)
         known = [SamplingSettings(t, int(k), p) for t, k, p in bundle.contract.serving_range.settings]
@@ -58,7 +58,7 @@ def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], positions: Pa
         return _missing(str(error))
 
 
-def routed_reference(routes: Iterable[Mapping[str, Any]], bundles: Path, positions: Path) -> dict[str, Any]:
+def routed_reference(routes: Iterable[Mapping[str, Any]], bundles: Path, texts: Path) -> dict[str, Any]:
     """The entry of a bundle whose ``routes`` name a decoder for each of some sampling settings: a bundle's own reference, or one
     made for a configuration."""
     references: dict[str, Reference] = {}
@@ -66,14 +66,14 @@ def routed_reference(routes: Iterable[Mapping[str, Any]], bundles: Path, positio
     for route in routes:
         settings = parse_config(SamplingSettings, route["settings"], "routes")
         try:
-            references |= _of_route(route, settings, bundles, positions)
+            references |= _of_route(route, settings, bundles, texts)
         except ValueError as error:
             missing.append(f"{settings.name}: {error}")
     return _entry(references) | {"missing": "; ".join(missing) or None}
 
 
 def _of_route(
-    route: Mapping[str, Any], settings: SamplingSettings, bundles: Path, positions: Path
+    route: Mapping[str, Any], settings: SamplingSettings, bundles: Path, texts: Path
 ) -> dict[str, Reference]:
     if "bundle" in route:
         found, missing = read_reference(read_bundle(bundles / route["bundle"]).card)
@@ -81,19 +81,19 @@ def _of_route(
             raise ValueError(missing)
         return {settings.name: found[settings.name]}
     decoder = expanded(route["decoder"])
-    texts = [text for text in recorded_texts(positions) if text.settings == settings]
+    texts = [text for text in recorded_texts(texts) if text.settings == settings]
     return _references(decoder, build_controller(decoder.get("controller") or {"kind": "fixed"}), texts)
 
 
-def recorded_texts(positions: Path) -> list[RecordedText]:
+def recorded_texts(texts: Path) -> list[RecordedText]:
     """Those of test documents, without edits: requests are compared with the headline mix.
 
     Raises
     ------
     ValueError
-        Where the traces in ``positions`` cannot be read or have none.
+        Where the traces in ``texts`` cannot be read or have none.
     """
-    return [text for text in PositionTable.read(positions).rows("test").texts() if text.slice != EDIT]
+    return [text for text in TextTable.read(texts).rows("test").texts() if text.slice != EDIT]
 
 
 def _references(
@@ -129,7 +129,7 @@ def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading:
     kind = drafter.pop("kind") if method == "speculative" else method
     if kind != "chain":
         raise ValueError(
-            f"{kind} cannot be replayed, as position traces know chains and their branches only. Watch its tokens/s"
+            f"{kind} cannot be replayed, as text traces know chains and their branches only. Watch its tokens/s"
         )
     chain = parse_config(ChainConfig, drafter, "decoder.drafter")
     counts = RequestCounts(text.budget, chain.depth)

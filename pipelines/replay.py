@@ -1,6 +1,6 @@
 """Stage ``replay``: what every policy for chains and branches would make of recorded texts on this machine; no model is run.
 
-    python -m pipelines.replay --pair pystdlib data/pystdlib/traces/positions data/pystdlib/bundles data/pystdlib/replay
+    python -m pipelines.replay --pair pystdlib data/pystdlib/traces/texts data/pystdlib/bundles data/pystdlib/replay
         --device data/device.json --latency data/pystdlib/latency
 
 Seconds come from a latency profile: give ``--device`` another machine's to rank policies there from the same traces. Writes a
@@ -21,7 +21,7 @@ from pipelines.parameters import add_pair_arguments, load_parameters
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
-    parser.add_argument("positions", type=Path, help="folder of position traces")
+    parser.add_argument("texts", type=Path, help="folder of text traces")
     parser.add_argument(
         "bundles", type=Path, help="folder of exported bundles: those that decide about chains or branches are replayed"
     )
@@ -41,12 +41,12 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from predictors.bundle import CARD, bundle_hash
     from predictors.latency.soundness import noise_warning
-    from predictors.training.position_table import PositionTable
+    from predictors.training.text_table import TextTable
 
     config = load_parameters(ReplayConfig, args.pair, "replay", args.params)
     device = read_device(args.device)["slug"]
     profile = read_device_profile(args.latency, device)
-    table = PositionTable.read(args.positions)
+    table = TextTable.read(args.texts)
     bundles = {card.parent.name: card.parent for card in sorted(args.bundles.glob(f"*/{CARD}"))}
     texts = [(split, text) for split in (VALIDATION, TEST) for text in table.rows(split).texts()]
 

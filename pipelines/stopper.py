@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", type=Path, required=True, help="JSON file of the device stage")
     parser.add_argument("--latency", type=Path, required=True, help="folder of the latency stage")
     parser.add_argument(
-        "--positions", type=Path, help="folder of position traces, for the card's reference (draftwright drift)"
+        "--texts", type=Path, help="folder of text traces, for the card's reference (draftwright drift)"
     )
 
 
@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> None:
     calibration = load_parameters(RuleCalibration, args.pair, "stopper.calibrate", args.params)
     device = read_device(args.device)["slug"]
     profile = read_device_profile(args.latency, device)
-    if args.positions is not None:
-        recorded_texts(args.positions)  # traces that cannot be read are to end the stage before training
+    if args.texts is not None:
+        recorded_texts(args.texts)  # traces that cannot be read are to end the stage before training
     table = TokenTable.read(args.tokens)
     manifest = table.manifest
     train, validation, test = (table.rows(split) for split in ("train", "validation", "test"))
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
     }
     card = build_card(args.predictor, manifest, config, model, chosen, measured, lineage)
     card |= {"prices": prices, **on_card(profile.serving)}
-    write_bundle(args.bundle, card | {KEY: reference(card, tensors, args.positions)}, tensors)
+    write_bundle(args.bundle, card | {KEY: reference(card, tensors, args.texts)}, tensors)
     learned = {"predictor": args.predictor, "history": model.history, "best_epoch": model.best_epoch}
     rules = {"settings": [asdict(made) for made in chosen.settings], "validation_gain": chosen.validation_gain}
     seconds = {"rounds": costs.rounds_SM.tolist(), "draft": costs.draft_S.tolist(), "question": costs.question}

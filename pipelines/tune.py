@@ -41,7 +41,7 @@ PLACES = {  # arguments and where they are below a pair's data folder
     "replay": "replay",
     "guessers": "guessers",
     "selectors": "selectors",
-    "positions": "traces/positions",
+    "texts": "traces/texts",
     "measured": "measured",
     "output": "tuning",
     "bundle": "bundles/auto",
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> None:
     study = TuneStudy(bench.pair, config, found, measured, args.bundles, bench.prompts, bench.log, leading)
     chosen = study.run()
     _write(bench, args.pair, study, chosen)
-    _export(args.bundle, args.bundles, args.positions, bench, chosen)
+    _export(args.bundle, args.bundles, args.texts, bench, chosen)
     bench.log.remove()
     for one in chosen:
         print(f"{one.settings.name}: {one.winner.name}")
@@ -138,7 +138,7 @@ def _sha256(folder: Path) -> str:
     return bundle_hash(folder)
 
 
-def _export(folder: Path, bundles: Path, positions: Path, bench: "Bench", chosen: list["Tuned"]) -> None:
+def _export(folder: Path, bundles: Path, texts: Path, bench: "Bench", chosen: list["Tuned"]) -> None:
     """Write the bundle, with the bundles of its controllers in folders below it; whole or not at all."""
     from pipelines.outputs import replacing
     from pipelines.reference import KEY, routed_reference
@@ -162,7 +162,7 @@ def _export(folder: Path, bundles: Path, positions: Path, bench: "Bench", chosen
         "contract": contract.to_json(),
         "decoder": {},
         "routes": routes,
-        KEY: routed_reference(routes, bundles, positions),
+        KEY: routed_reference(routes, bundles, texts),
         "selection": {
             "predictor": AUTO,
             "reason": "; ".join(f"{one.settings.name}: {one.winner.name}" for one in chosen),

@@ -91,15 +91,16 @@ GUESS_COLUMNS = {
     "committed": "int32",  # accepted candidates and one more token, an end not cut
 }
 
-POSITION_TRACES_VERSION = 1
+TEXT_TRACES_VERSION = 2
 
 # One row per place of a target trajectory, from its second token on (`predictors.replay.text`). "slots<…>" has γ_max entries:
 # the draft's law in front of the text's token, then those behind a token that was rejected there; "tops<…>" and "states<…>"
 # hold as many lists in a row, "candidates<…>" has an entry per number of candidates from 1 on.
-POSITION_COLUMNS = {
+TEXT_COLUMNS = {
     **PLACE_COLUMNS,
     "place": "int32",  # the token's in the continuation
     "position": "int32",  # committed tokens at a root in front of it
+    "newest": "int32",  # the token in front of it: the last committed one at that root
     "token": "int32",  # the text's own
     "probability": "float32",  # of that token under the draft's processed law
     "unit_probability": "float32",  # and under its temperature-1 law
@@ -109,6 +110,9 @@ POSITION_COLUMNS = {
     "mass": "candidates<float32>",  # the target's law on the draft's k likeliest tokens
     "hits": "candidates<float32>",  # P(one of k candidates drawn without replacement is accepted | the text)
     "root": "root<float16>",  # the target's state in front of the round (`predictors.features.state_vector`)
+    "beside_ratio": "float64",  # draft over target probability of the first token drawn beside the text; NaN where none was
+    "match": "int32",  # most last tokens of prompt and text that occurred before (`predictors.lookup`)
+    "lookup": "slots<int32>",  # what followed them then; -1 behind the newest token
     "tokens": "slots<int32>",  # drawn beside the text: -1 where nothing could be rejected, and behind an end of sequence
     "probabilities": "slots<float32>",
     "unit_probabilities": "slots<float32>",

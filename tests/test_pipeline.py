@@ -138,7 +138,7 @@ def test_the_studies_are_no_part_of_the_main_pipeline():
     assert not any("studies" in str(stage) for stage in main.values())
 
 
-@pytest.mark.parametrize("section", ["traces.tokens", "traces.positions", "traces.guesses", "measure", "tune"])
+@pytest.mark.parametrize("section", ["traces.tokens", "traces.texts", "traces.guesses", "measure", "tune"])
 def test_headline_numbers_are_at_the_temperatures_of_the_mix(section):
     from pipelines.parameters import read_section
 

@@ -201,7 +201,7 @@ def _hits(text: RecordedText, row: int, count: int, config: BranchSettings, chan
     hits_C = text.columns["hits"][row - 1]
     if count > len(hits_C):
         raise ValueError(
-            f"{count} candidates cannot be replayed where {len(hits_C)} were recorded. Raise traces.positions.candidates."
+            f"{count} candidates cannot be replayed where {len(hits_C)} were recorded. Raise traces.texts.candidates."
         )
     return chances.hit(row, float(hits_C[count - 1]))
 
@@ -214,5 +214,5 @@ def _require(text: RecordedText, config: BranchSettings) -> None:
     if config.gamma > text.slots:
         raise ValueError(
             f"branches of {config.gamma} tokens cannot be replayed on texts recorded with gamma_max={text.slots}. Raise "
-            "traces.positions.gamma_max and collect again."
+            "traces.texts.gamma_max and collect again."
         )

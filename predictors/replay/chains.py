@@ -2,7 +2,7 @@
 
 The same hooks in the same order as `runtime.decoding.sequential` and `runtime.drafting.chain`, with `predictors.signals` that
 were recorded. Given the text, accepted counts and what was drafted beside it have exactly the law of decoding with a tokenwise
-verifier (tests/trace_collection/test_positions.py enumerates both). For block verification the counts are exact too, and the
+verifier (tests/trace_collection/test_texts.py enumerates both). For block verification the counts are exact too, and the
 tokens behind a rejection are drawn as a tokenwise verifier would have rejected them, which only a controller's decisions there
 can tell.
 """
@@ -68,7 +68,7 @@ def replayed(text: RecordedText, controller: Controller, depth: int, accepted: A
     if depth > text.slots:
         raise ValueError(
             f"chains of {depth} tokens cannot be replayed on texts recorded with gamma_max={text.slots}. Raise "
-            "traces.positions.gamma_max and collect again."
+            "traces.texts.gamma_max and collect again."
         )
     text.require_layers(controller.kind, controller.layers, controller.draft_layers)
     session, start, previous = controller.start(text.settings), 1, None

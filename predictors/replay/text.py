@@ -4,7 +4,7 @@ Row t (from 1) is where a round may start: behind t tokens y_0 … y_{t-1} of th
 and the tokens drawn from them: slot 0 in front of y_t, with a token x_t that was rejected there; slot i behind x_t and i - 1 free
 draws after it. A round that starts at row s and accepts n tokens saw slot 0 of rows s … s + n, then slots 1, 2, … of row s + n.
 No two rounds of one decode end at the same row, so what was drawn beside the text is drawn once and serves every policy. Source:
-`trace_collection.positions`.
+`trace_collection.texts`.
 
 Shape suffixes: N rows, G slots (γ_max), T most likely tokens, K tapped layers, D hidden size, E embedding size, S state size.
 """
@@ -42,7 +42,7 @@ class RootStates:
 class RecordedText:
     """One continuation of ``prompt_tokens`` tokens within a ``budget`` of new ones.
 
-    ``columns`` hold its rows from 1 on, as `predictors.schema.POSITION_COLUMNS` names them: numbers [N] and lists [N, G, …].
+    ``columns`` hold its rows from 1 on, as `predictors.schema.TEXT_COLUMNS` names them: numbers [N] and lists [N, G, …].
     """
 
     prompt_id: str
@@ -76,7 +76,7 @@ class RecordedText:
             if wanted and wanted != known:
                 raise ValueError(
                     f"a {kind} controller reads hidden states {list(wanted)} of the {model}, and {list(known)} were recorded. "
-                    f"Set traces.positions.{key} to {len(wanted)} and collect again."
+                    f"Set traces.texts.{key} to {len(wanted)} and collect again."
                 )
 
     def cap(self, start: int) -> int:
@@ -151,7 +151,7 @@ class RecordedLaw(NextLaw):
         if top > len(recorded_T):
             raise ValueError(
                 f"this controller reads the {top} most likely tokens of a law, and {len(recorded_T)} were recorded. Raise "
-                "traces.positions.top and collect again."
+                "traces.texts.top and collect again."
             )
         return torch.from_numpy(recorded_T[:top])
 

@@ -90,7 +90,7 @@ def test_templates_belong_to_the_stage_that_fills_them_in(code):
     ("collects", "module"),
     [
         ("trace_collection.collect", "pipelines.traces"),
-        *((f"trace_collection.{name}", f"pipelines.{name}") for name in ("tokens", "positions", "roots", "guesses")),
+        *((f"trace_collection.{name}", f"pipelines.{name}") for name in ("tokens", "texts", "roots", "guesses")),
     ],
 )
 def test_collections_are_fingerprinted_by_all_that_collects(collects, module, code):

@@ -132,7 +132,7 @@ def test_what_cannot_be_compared_ends_in_4(bundle, pair, tmp_path, capsys):
     assert drift(bundle, tmp_path) == UNKNOWN
     said = capsys.readouterr().out
     assert "T=0: 15 requests are too few; a comparison takes 16" in said
-    assert "T=0.6: 40 requests, and" in said and "traces.positions.temperatures" in said
+    assert "T=0.6: 40 requests, and" in said and "traces.texts.temperatures" in said
     write(tmp_path, [line.replace('"rounds": ', '"rounds": 0, "was": ') for line in served(bundle, 20)])
     assert drift(bundle, tmp_path) == 0, "forecasts are compared without rounds"
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""From a pair to replayed policies on tiny models: position traces and replay."""
+"""From a pair to replayed policies on tiny models: text traces and replay."""
 
 import warnings
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipelines import positions, replay
+from pipelines import texts, replay
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.replay.names import ORACLE, REPLAYED, replayed_at
 from pipelines.measuring.replay.study import ReplayConfig
@@ -22,7 +22,7 @@ from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import replayed
 from predictors.replay.decode import Clock, Reading
 from predictors.replay.prices import Prices
-from predictors.training.position_table import PositionTable
+from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.branching.config import BranchConfig
 from tests.bundles import random_bundle, selector_bundle, stop_bundle
@@ -33,7 +33,7 @@ GAMMAS = [1, 2, 4]
 CHEAP = 40.0
 PARAMETERS = {
     "traces": {
-        "positions": {
+        "texts": {
             "gamma_max": 4,
             "candidates": 6,
             "prompts": [2, 4],
@@ -56,7 +56,7 @@ PARAMETERS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder in which positions were traced and replayed, with bundles of all kinds."""
+    """A folder in which texts were traced and replayed, with bundles of all kinds."""
     place = tmp_path_factory.mktemp("replay")
     args = toy_bench(place, "unused", {})
     (place / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
@@ -69,8 +69,8 @@ def folder(tmp_path_factory):
     stop_bundle(place / "bundles" / "early_stop-1", pair)
     stop_bundle(place / "bundles" / "unasked", pair, change=unasked)
     selector_bundle(place / "bundles" / "delayed_tree-nss", pair)
-    args.out = args.positions = place / "positions"
-    positions.run(args)
+    args.out = args.texts = place / "texts"
+    texts.run(args)
     args.bundles, args.output, args.latency = place / "bundles", place / "replay", place / "latency"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -146,7 +146,7 @@ def test_another_machine_ranks_the_same_texts_anew(folder):
         device = {"slug": machine, "cpu": "toy", "cores": 1, "gpus": [], "bfloat16_flags": []}
         write_json(folder / "latency" / f"{machine}.json", toy_profile(**quiet, **costs).to_record())
         write_json(folder / f"{machine}.json", device)
-        places = {name: folder / name for name in ("positions", "bundles", "latency")}
+        places = {name: folder / name for name in ("texts", "bundles", "latency")}
         args = {"pair": "p", "params": folder / "params.yaml", "device": folder / f"{machine}.json"}
         replay.run(SimpleNamespace(**args, **places, output=folder / "elsewhere"))
         table = pd.read_parquet(folder / "elsewhere" / machine / REPLAYED)
@@ -158,7 +158,7 @@ def test_another_machine_ranks_the_same_texts_anew(folder):
 
 def test_a_law_that_is_read_is_paid_for(folder):
     """Rules read the laws behind a token, a static length none, and a model that is asked pays for what it reads itself."""
-    text = next(text for text in PositionTable.read(folder / "positions").texts() if text.settings.greedy)
+    text = next(text for text in TextTable.read(folder / "texts").texts() if text.settings.greedy)
     would = Reading.of(text, 0).accepted("block").__getitem__
     model = CONTROLLERS["early_stop"].from_bundle(read_bundle(folder / "bundles" / "early_stop-1"))
     prices = Prices(PROFILE, sampled=False)
@@ -181,7 +181,7 @@ def test_a_law_that_is_read_is_paid_for(folder):
 
 
 def test_branches_pay_for_what_they_read_while_the_target_is_idle(folder):
-    text = next(text for text in PositionTable.read(folder / "positions").texts() if text.settings.greedy)
+    text = next(text for text in TextTable.read(folder / "texts").texts() if text.settings.greedy)
     reading, config = Reading.of(text, 0), BranchConfig(gamma=2, draft_stage_gamma=2)
     controller = build_controller({"kind": "confidence", "epsilon": 0.1})
     rounds = list(replayed_branches(text, controller, config, reading.chances("block")))
@@ -195,7 +195,7 @@ def test_branches_pay_for_what_they_read_while_the_target_is_idle(folder):
 
 def test_chance_is_shared_and_means_approach_the_law(folder):
     """The share of rounds that accept a token approaches its probability, and all policies of a text share the same luck."""
-    texts = [text for text in PositionTable.read(folder / "positions").texts() if not text.settings.greedy]
+    texts = [text for text in TextTable.read(folder / "texts").texts() if not text.settings.greedy]
     columns = texts[0].columns
     chance = reached(columns["ratio"], columns["probability"], "block")[0]
     hits = [Reading.of(texts[0], seed).accepted("block")[1] >= 1 for seed in range(400)]

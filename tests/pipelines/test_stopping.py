@@ -95,7 +95,7 @@ def folder(tmp_path_factory):
         args.out = args.tokens = place / "tokens"
         tokens.run(args)
         for name in STOPPERS:
-            args.predictor, args.latency, args.positions = name, place / "latency", None
+            args.predictor, args.latency, args.texts = name, place / "latency", None
             args.record, args.bundle = place / "stoppers" / f"{name}.json", place / "bundles" / name
             stopper.run(args)
         args.bundles, args.output, args.section = place / "bundles", place / "measured", "measure"

@@ -137,7 +137,7 @@ def stage(replayed, tmp_path, monkeypatch):
     )
     args.data, args.bundles, args.bundle = tmp_path, tmp_path / "bundles", tmp_path / "bundles" / "auto"
     args.replay, args.guessers, args.output = tmp_path / "replay", tmp_path / "guessers", tmp_path / "tuning"
-    args.selectors, args.positions = tmp_path / "selectors", tmp_path / "positions"
+    args.selectors, args.texts = tmp_path / "selectors", tmp_path / "texts"
     args.measured = tmp_path / "measured"
     monkeypatch.setattr(
         study_module, "fastest", lambda some, *_: next((one for one in some if one.name == "hrad"), some[0])

@@ -89,12 +89,12 @@ def test_the_length_bundle_holds_its_rule_and_what_it_is_worth(finished):
     assert "mean_absolute_error" not in read_bundle(finished / BUNDLE).card["measured_quality"]["metrics"]
 
 
-def test_the_card_has_the_reference_that_positions_give(copied):
+def test_the_card_has_the_reference_that_texts_give(copied):
     made = read_bundle(BUNDLE).card["reference"]
-    assert made["settings"] == {} and "exported without position traces" in made["missing"]
+    assert made["settings"] == {} and "exported without text traces" in made["missing"]
     places = "--bundle", "hrad", "data/p/predictors", "data/p/calibration", BUNDLE
     with pytest.raises(SystemExit, match="nowhere.* is missing: collection did not finish"):
-        stage("export", *places, "--positions", "data/p/nowhere")
+        stage("export", *places, "--texts", "data/p/nowhere")
 
 
 def test_a_bundle_holds_one_kind_of_controller(copied):

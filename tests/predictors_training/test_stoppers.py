@@ -250,7 +250,7 @@ pairs:
     features = TokenTable.read(folder).rows("test").features("before")[:50]
     chances = controller.outputs(features)[:, 0].detach()
     assert ((chances > 0) & (chances < 1)).all() and float(chances.std()) > 0.1
-    assert "exported without position traces" in read_bundle(bundle).card["reference"]["missing"]
+    assert "exported without text traces" in read_bundle(bundle).card["reference"]["missing"]
     assert read_bundle(bundle).card["serving"] == PROFILE.serving.to_record()
     monkeypatch.setattr(stop_fit, "fit_stop_model", None)
     with pytest.raises(SystemExit, match="nowhere.* is missing: collection did not finish"):
@@ -262,7 +262,7 @@ pairs:
                 str(record),
                 str(bundle),
                 *places,
-                "--positions",
+                "--texts",
                 str(tmp_path / "nowhere"),
             ]
         )

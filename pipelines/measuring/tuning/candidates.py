@@ -71,7 +71,7 @@ def candidates(replay: Path, guessers: Path, selectors: Path, setting: str) -> l
     if rows.empty:
         known = ", ".join(sorted(table["setting"].unique()))
         raise ValueError(
-            f"nothing was replayed at {setting}, only at {known}. Name it in traces.positions.temperatures."
+            f"nothing was replayed at {setting}, only at {known}. Name it in traces.texts.temperatures."
         )
     made: dict[tuple[tuple[float, ...], ...], Candidate] = {}
     for (name, family), part in rows.groupby(["drafter", "family"]):

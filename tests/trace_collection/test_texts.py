@@ -1,4 +1,4 @@
-"""Position traces and their replay: the law of a decode's rounds, its text among them, is the real decoder's."""
+"""Text traces and their replay: the law of a decode's rounds, its text among them, is the real decoder's."""
 
 import dataclasses
 from functools import partial
@@ -19,7 +19,7 @@ from runtime.branching.config import BranchConfig
 from runtime.laws import processed_law
 from tests.toys import TableModel, enumerate_outcomes, total_variation
 from trace_collection.candidate_hits import candidate_hits
-from trace_collection.position_tracer import Extent, PositionTracer
+from trace_collection.text_tracer import Extent, TextTracer
 
 PROMPT = [0, 1]
 BUDGET = 4
@@ -41,14 +41,14 @@ def law_of(run):
     return law
 
 
-class Uncoupled(PositionTracer):
+class Uncoupled(TextTracer):
     """Beside the text goes any draft token, not one that was rejected: what the text says is ignored."""
 
     def _beside(self, state, laws, target_NV, chance):
         return super()._beside(state, laws, torch.zeros_like(target_NV), chance)
 
 
-def recorded(pair, text, settings, chance, kind=PositionTracer, candidates=1):
+def recorded(pair, text, settings, chance, kind=TextTracer, candidates=1):
     tracer = kind(pair, Extent(gamma_max=2, budget=BUDGET, candidates=candidates, layers=(), spec=StopSpec((), 0, 2)))
     rows = tracer.trace(PROMPT, text, settings, chance)
     columns = by_slot({name: np.array([row[name] for row in rows]) for name in rows[0]})
@@ -67,7 +67,7 @@ def decoded_rounds(pair, controller, settings, verifier="tokenwise"):
     return law_of(run)
 
 
-def replayed_rounds(pair, controller, settings, verifier="tokenwise", kind=PositionTracer):
+def replayed_rounds(pair, controller, settings, verifier="tokenwise", kind=TextTracer):
     plain = build_decoder(pair, {"method": "autoregressive"})
     chosen = build_controller(controller)
 

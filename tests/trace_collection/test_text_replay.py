@@ -1,4 +1,4 @@
-"""Position traces of real models on disk: at temperature 0 every controller's replayed rounds are the real decoder's."""
+"""Text traces of real models on disk: at temperature 0 every controller's replayed rounds are the real decoder's."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ from predictors.replay.acceptance import accepted, reached
 from predictors.replay.branches import Chances, replayed_branches
 from predictors.replay.chains import replayed
 from predictors.replay.decode import Reading
-from predictors.training.position_table import PositionTable
+from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig
@@ -24,10 +24,10 @@ from runtime.verification import VERIFIERS
 from tests.bundles import random_bundle, selector_bundle, stop_bundle
 from tests.toys import tiny_llama
 from tests.trace_collection.collecting import contents, quiet, random_prompts
-from trace_collection.positions import PositionTraceConfig, collect_positions
+from trace_collection.texts import TextTraceConfig, collect_texts
 
 GAMMA = 5
-CONFIG = PositionTraceConfig(
+CONFIG = TextTraceConfig(
     gamma_max=GAMMA, candidates=4, prompts=(1, 3), max_new_tokens=24, layers=2, top=4, prompts_per_shard=2, threads=1
 )
 UNLEARNED = [
@@ -56,8 +56,8 @@ def prompts():
 
 @pytest.fixture(scope="module")
 def folder(pair, prompts, tmp_path_factory):
-    place = tmp_path_factory.mktemp("positions")
-    collect_positions(pair, prompts, CONFIG, place, quiet)
+    place = tmp_path_factory.mktemp("texts")
+    collect_texts(pair, prompts, CONFIG, place, quiet)
     return place
 
 
@@ -76,7 +76,7 @@ def reads_last_layer(card):
 
 
 def test_replay_is_the_decoder_at_temperature_0(pair, prompts, folder, tmp_path):
-    texts = [text for text in PositionTable.read(folder).texts() if text.settings.greedy]
+    texts = [text for text in TextTable.read(folder).texts() if text.settings.greedy]
     assert [text.prompt_id for text in texts] == ["p1", "p2", "p3", "p4"]
     assert any(text.length < 24 for text in texts), "no text ends before its budget"
     lengths, asked = set(), 0
@@ -105,7 +105,7 @@ def branch_bundle(folder, pair):
 
 
 def monitored(folder, pair):
-    """Bundles of all kinds that position traces can replay."""
+    """Bundles of all kinds that text traces can replay."""
     yield random_bundle(folder / "hrad", pair, gamma=3)
     yield random_bundle(folder / "length", pair, "paper", gamma=3, kind="length")
     yield branch_bundle(folder / "branches", pair)
@@ -115,7 +115,7 @@ def monitored(folder, pair):
 
 def test_requests_are_counted_alike_by_runtime_and_replay(pair, prompts, folder, tmp_path):
     """At temperature 0 a record of the real decoder is what the replay counts, so the reference is of what is served."""
-    texts = [text for text in PositionTable.read(folder).texts() if text.settings.greedy]
+    texts = [text for text in TextTable.read(folder).texts() if text.settings.greedy]
     tested = outcomes = 0
     for bundle in monitored(tmp_path, pair):
         records, loaded = tmp_path / f"{bundle.name}.jsonl", read_bundle(bundle)
@@ -144,11 +144,11 @@ def test_what_cannot_be_replayed_has_no_reference(pair, folder, tmp_path):
     tree = read_bundle(selector_bundle(tmp_path / "tree", pair))
     made = reference(tree.card, tree.tensors, folder)
     assert (
-        made["settings"] == {} and "delayed_tree cannot be replayed, as position traces know chains" in made["missing"]
+        made["settings"] == {} and "delayed_tree cannot be replayed, as text traces know chains" in made["missing"]
     )
     chain = read_bundle(random_bundle(tmp_path / "long", pair, gamma=6))
     assert "chains of 6 tokens cannot be replayed" in reference(chain.card, chain.tensors, folder)["missing"]
-    assert "without position traces" in reference(chain.card, chain.tensors, None)["missing"]
+    assert "without text traces" in reference(chain.card, chain.tensors, None)["missing"]
     with pytest.raises(ValueError, match="did not finish"):
         reference(chain.card, chain.tensors, tmp_path)
 
@@ -156,9 +156,9 @@ def test_what_cannot_be_replayed_has_no_reference(pair, folder, tmp_path):
 def test_edits_are_counted_by_themselves_and_are_in_no_reference(pair, prompts, folder, tmp_path):
     config = dataclasses.replace(CONFIG, edit_prompts=(0, 2))
     edits = [prompt._replace(id=f"{prompt.id}#edit", slice=EDIT) for prompt in prompts]
-    collect_positions(pair, prompts, config, tmp_path / "traces", quiet, edits=edits)
-    texts = list(PositionTable.read(tmp_path / "traces").texts())
-    mix = list(PositionTable.read(folder).texts())
+    collect_texts(pair, prompts, config, tmp_path / "traces", quiet, edits=edits)
+    texts = list(TextTable.read(tmp_path / "traces").texts())
+    mix = list(TextTable.read(folder).texts())
     assert [text.prompt_id for text in texts if text.slice != EDIT] == [text.prompt_id for text in mix]
     assert {text.prompt_id for text in texts if text.slice == EDIT} == {f"{prompts[i].id}#edit" for i in (2, 3)}
     bundle = read_bundle(random_bundle(tmp_path / "hrad", pair, gamma=3))
@@ -196,7 +196,7 @@ BRANCHING = [
 
 
 def test_branch_replay_is_the_decoder_at_temperature_0(pair, prompts, folder, tmp_path):
-    texts = [text for text in PositionTable.read(folder).texts() if text.settings.greedy]
+    texts = [text for text in TextTable.read(folder).texts() if text.settings.greedy]
     bundle = random_bundle(tmp_path / "hrad", pair, "paper", gamma=3)
     hits, seen = 0, set()
     for config in (*BRANCHING, {"gamma": 4, "k_max": 2, "controller": {"kind": "hrad", "bundle": str(bundle)}}):
@@ -228,7 +228,7 @@ def test_branch_replay_is_the_decoder_at_temperature_0(pair, prompts, folder, tm
 
 
 def test_layers_that_were_not_recorded_are_refused(pair, folder, tmp_path):
-    text = next(PositionTable.read(folder).texts())
+    text = next(TextTable.read(folder).texts())
     other = learned_controller(read_bundle(stop_bundle(tmp_path, pair)))
     with pytest.raises(
         ValueError, match=r"early_stop controller reads hidden states \[1\] of the draft, and \[2\] were"
@@ -248,13 +248,13 @@ def test_an_interrupted_collection_ends_in_the_same_bytes(pair, prompts, folder,
             yield item
 
     with pytest.raises(KeyboardInterrupt):
-        collect_positions(pair, prompts, CONFIG, tmp_path, interrupted)
-    assert collect_positions(pair, prompts, CONFIG, tmp_path, quiet)["kept"] == 1
+        collect_texts(pair, prompts, CONFIG, tmp_path, interrupted)
+    assert collect_texts(pair, prompts, CONFIG, tmp_path, quiet)["kept"] == 1
     assert contents(tmp_path) == contents(folder)
 
 
 def test_rows_describe_the_text(pair, prompts, folder):
-    table = PositionTable.read(folder)
+    table = TextTable.read(folder)
     for text in table.texts():
         columns = text.columns
         assert text.length == 24 or text.columns["token"][-1] == 7
@@ -280,4 +280,4 @@ def test_bad_parameters_are_named():
         with pytest.raises(ValueError, match=name):
             dataclasses.replace(CONFIG, **{name: value})
     with pytest.raises(ValueError, match="needs? a draft model"):
-        collect_positions(ModelPair(tiny_llama()), [], CONFIG, None, quiet)
+        collect_texts(ModelPair(tiny_llama()), [], CONFIG, None, quiet)

@@ -1,4 +1,4 @@
-"""One text's position traces: both models' laws along it, and rollouts of the draft beside it (`trace_collection.positions`).
+"""One text's text traces: both models' laws along it, and rollouts of the draft beside it (`trace_collection.texts`).
 
 Shape suffixes: N places, G slots (γ_max), V vocabulary, K tapped layers, D hidden size, C candidates.
 """
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from predictors.features import state_vector
+from predictors.lookup import longest_matches
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 from predictors.stopping.features import StopSpec, draft_state
@@ -23,6 +24,8 @@ from runtime.laws import processed_law
 from runtime.randomness import Chance
 from trace_collection.candidate_hits import LEAST_MASS, candidate_hits
 from trace_collection.collection import Rows
+
+LONGEST_MATCH = 16  # tokens: longer ones say no more
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Slot:
     token: Tensor | None = None
 
 
-class PositionTracer:
+class TextTracer:
     """Walks along texts of ``pair``."""
 
     def __init__(self, pair: ModelPair, extent: Extent) -> None:
@@ -54,20 +57,34 @@ class PositionTracer:
 
     @torch.inference_mode()
     def trace(self, prompt: list[int], text: list[int], settings: SamplingSettings, chance: Chance) -> Rows:
-        """Columns of `POSITION_COLUMNS`, but for the prompt's own, at places 1, 2, … of ``text``."""
+        """Columns of `TEXT_COLUMNS`, but for the prompt's own, at places 1, 2, … of ``text``."""
         if len(text) < 2:
             return []
         target_NV, root_N = self._target(prompt, text, settings)
         draft = self.draft.open(len(prompt) + len(text) * self.extent.gamma_max, self.extent.spec.draft_layers)
         laws = self._along(draft, prompt, text, settings)
         slots = self._beside(draft, laws, target_NV, chance)
+        lookups = self._lookups(prompt, text)
         tokens = torch.tensor(text[1:], device=target_NV.device)
         compared = self._compared(laws, target_NV, tokens, settings, chance)
         return [
-            {"place": place, "position": len(prompt) + place, "token": token, "root": root}
+            {"place": place, "position": len(prompt) + place, "newest": text[place - 1], "token": token, "root": root}
             | {name: numbers[place - 1] for name, numbers in compared.items()}
+            | {"beside_ratio": _ratio(beside[0], target_NV[place - 1])}
+            | lookup
             | self._slots(beside)
-            for place, (token, root, beside) in enumerate(zip(text[1:], root_N, slots, strict=True), start=1)
+            for place, (token, root, beside, lookup) in enumerate(
+                zip(text[1:], root_N, slots, lookups, strict=True), start=1
+            )
+        ]
+
+    def _lookups(self, prompt: list[int], text: list[int]) -> list[dict[str, Any]]:
+        """By place: what followed the longest match of the tokens in front of it."""
+        tokens, size = [*prompt, *text], self.extent.gamma_max
+        matches = longest_matches(tokens, LONGEST_MATCH)[len(prompt) : -1]
+        return [
+            {"match": match.length, "lookup": _filled(tokens[match.start : min(end, match.start + size)], size, -1)}
+            for end, match in enumerate(matches, start=len(prompt) + 1)
         ]
 
     def _target(
@@ -197,6 +214,14 @@ def _walk(state: ModelState, committed: Sequence[int], chain: Sequence[int]) -> 
     return ahead, state.forward(chain) if chain else None
 
 
+def _ratio(slot: Slot, target_V: Tensor) -> float:
+    """Draft over target probability of the token drawn at a slot."""
+    if slot.token is None:
+        return float("nan")
+    drafted, wanted = (float(law_V[int(slot.token)]) for law_V in (slot.law.probs_V.double(), target_V.double()))
+    return drafted / wanted if wanted > 0 else float("inf")
+
+
 def _last(slots: Sequence[Slot]) -> Tensor:
     token = slots[-1].token
     assert token is not None
@@ -206,7 +231,7 @@ def _last(slots: Sequence[Slot]) -> Tensor:
 def _finite(state: Tensor, model: str, key: str) -> np.ndarray:
     if not bool(torch.isfinite(state).all()):
         raise ValueError(
-            f"a hidden state of the {model} does not fit float16. Tap other layers (traces.positions.{key})."
+            f"a hidden state of the {model} does not fit float16. Tap other layers (traces.texts.{key})."
         )
     return state.cpu().numpy()
 

@@ -1,4 +1,4 @@
-"""Position traces in memory (columns: `predictors.schema`), text by text. Shape suffixes: N rows."""
+"""Text traces in memory (columns: `predictors.schema`), text by text. Shape suffixes: N rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from predictors.contract import CaptureContract
 from predictors.replay.text import RecordedText, RootStates, by_slot
-from predictors.schema import PLACE_COLUMNS, POSITION_COLUMNS, POSITION_TRACES_VERSION
+from predictors.schema import PLACE_COLUMNS, TEXT_COLUMNS, TEXT_TRACES_VERSION
 from predictors.stopping.features import StopSpec
 from predictors.training.placed import PlacedTable
 from predictors.training.trace_table import Manifest, ShardedTable, list_column
@@ -18,8 +18,8 @@ ROOT = "root"
 
 
 @dataclass(frozen=True)
-class PositionManifest(Manifest):
-    """Of position traces: how far they reach and which states they hold."""
+class TextManifest(Manifest):
+    """Of text traces: how far they reach and which states they hold."""
 
     gamma_max: int
     candidates: int
@@ -34,6 +34,7 @@ class PositionManifest(Manifest):
         return {
             ROOT: len(self.feature_layers) * self.hidden_size + self.embedding_size,
             "tokens": self.gamma_max,
+            "lookup": self.gamma_max,
             "tops": self.gamma_max * self.stop_spec.top,
             "states": self.gamma_max * self.stop_spec.state_size,
             "hits": self.candidates,
@@ -43,24 +44,24 @@ class PositionManifest(Manifest):
         return CaptureContract.from_json(self.contract, where)
 
 
-class PositionTraces(ShardedTable[PositionManifest]):
-    """Position traces: shards with the columns of `POSITION_COLUMNS`."""
+class TextTraces(ShardedTable[TextManifest]):
+    """Text traces: shards with the columns of `TEXT_COLUMNS`."""
 
-    columns = POSITION_COLUMNS
-    version = POSITION_TRACES_VERSION
-    kind = PositionManifest
+    columns = TEXT_COLUMNS
+    version = TEXT_TRACES_VERSION
+    kind = TextManifest
 
 
-class PositionTable(PlacedTable[PositionManifest]):
+class TextTable(PlacedTable[TextManifest]):
     """Places of texts of some splits, those of a text one after the other."""
 
-    hint = "Raise traces.positions.prompts."
+    hint = "Raise traces.texts.prompts."
 
     @staticmethod
-    def read(folder: str | Path) -> "PositionTable":
+    def read(folder: str | Path) -> "TextTable":
         """All places of a finished collection; errors as `ShardedTable`'s."""
-        traces = PositionTraces(folder)
-        return PositionTable(traces.manifest, pa.concat_tables(list(traces.shards())))
+        traces = TextTraces(folder)
+        return TextTable(traces.manifest, pa.concat_tables(list(traces.shards())))
 
     @property
     def median_context(self) -> float:
@@ -70,7 +71,7 @@ class PositionTable(PlacedTable[PositionManifest]):
     def texts(self) -> Iterator[RecordedText]:
         """The recorded texts, in the table's order."""
         manifest, text_N = self.manifest, np.cumsum(self.column("place") == 1)
-        columns = by_slot({name: self._values(name) for name in POSITION_COLUMNS if name not in PLACE_COLUMNS})
+        columns = by_slot({name: self._values(name) for name in TEXT_COLUMNS if name not in PLACE_COLUMNS})
         states_NS = columns.pop(ROOT)
         names = {name: self.column(name) for name in ("prompt_id", "document", "slice")}
         for number in range(1, int(text_N[-1]) + 1):
@@ -88,6 +89,6 @@ class PositionTable(PlacedTable[PositionManifest]):
             )
 
     def _values(self, name: str) -> np.ndarray:
-        if "<" not in POSITION_COLUMNS[name]:
+        if "<" not in TEXT_COLUMNS[name]:
             return self.column(name)
         return np.array(list_column(self.table, name))  # tensors share it, and want it writable
