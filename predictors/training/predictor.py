@@ -1,0 +1,53 @@
+"""What a predictor is to stage ``fit``: from traces, labels and prices to a bundle and its quality.
+
+A predictor says its rows, its network and loss, its candidate rules and its card. It is trained on training documents, calibrated
+and given rules on validation documents by replayed tokens per second, for the verifier, settings and prices that it will serve,
+and scored once on test documents.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from lightning.pytorch.loggers import Logger
+from torch import Tensor
+
+from predictors.latency.profile import LatencyProfile
+
+
+@dataclass(frozen=True)
+class Materials:
+    """What predictors are fitted from: folders of ``texts``, ``trees`` and ``guesses`` traces, the folder of ``labels``
+    (``<kind>.parquet``), and this device's latency ``profile``."""
+
+    texts: Path
+    trees: Path
+    guesses: Path
+    labels: Path
+    profile: LatencyProfile
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted predictor: the bundle's ``card`` (a function of file contents only) and ``tensors``, its ``quality`` on test
+    documents (JSON), flat ``metrics`` for tracking, and what it comes to in one ``sentence``."""
+
+    card: dict[str, Any]
+    tensors: dict[str, Tensor]
+    quality: dict[str, Any]
+    metrics: dict[str, float | None]
+    sentence: str
+
+
+class Predictor(Protocol):
+    """A configuration under ``fit`` in params.yaml, by its ``family``."""
+
+    def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
+        """Fit the predictor called ``name``; curves go to ``logger``.
+
+        Raises
+        ------
+        ValueError
+            If a trace, a label table or a price that it needs is missing.
+        """
+        ...
