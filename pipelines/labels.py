@@ -4,7 +4,6 @@ Writes ``hrad.parquet`` and its class counts, ``hrad.json``.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from pipelines.parameters import add_pair_arguments, load_parameters
@@ -32,9 +31,3 @@ def run(args: argparse.Namespace) -> None:
     for split, classes in report["classes"].items():
         print(f"{split}: {report['rows'][split]} rows from {report['documents'][split]} documents, {classes}")
     print(f"dropped: {report['dropped']}")
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["labels", *sys.argv[1:]])
