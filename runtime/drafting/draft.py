@@ -138,12 +138,6 @@ def draft_settings(temperature: float | None, target: SamplingSettings) -> Sampl
     return target if temperature is None else SamplingSettings(temperature, target.top_k, target.top_p)
 
 
-def require_temperature(draft_temperature: float | None) -> None:
-    """`ValueError` if ``draft_temperature`` is negative; ``None`` is the target's own."""
-    if draft_temperature is not None and draft_temperature < 0:
-        raise ValueError(f"draft_temperature must be >= 0, or null to draft at the target's, got {draft_temperature}.")
-
-
 def fit_vocabulary(logits: Tensor, size: int) -> Tensor:
     """A draft's logits [..., V] on the target's vocabulary: missing ids are impossible, surplus (padding) ids are dropped."""
     own = logits.shape[-1]
