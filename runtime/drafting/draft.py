@@ -14,7 +14,7 @@ from torch import Tensor
 from predictors.controllers import Session
 from predictors.sampling import SamplingSettings
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
-from runtime.adapter import Forward, LanguageModel, programs_of
+from runtime.adapter import Forward, LanguageModel
 from runtime.clock import PhaseClock
 from runtime.drafting.drafted import Drafted
 from runtime.drafting.sampler import sampler_for
@@ -65,7 +65,7 @@ class Draft(ABC):
         self._eos_tokens = request.eos_tokens
         self._randomness = randomness
         self._state = model.open(request.max_length, request.draft_layers)
-        self._sampler = sampler_for(self._settings, randomness, programs_of(model))
+        self._sampler = sampler_for(self._settings, randomness, model.programs)
         self._views = Views() if request.views else None
         self._scratch: dict[int, int] = {}  # fed nodes of the tree, by their place in the model's scratch
         self._uncached: list[int] = []

@@ -18,7 +18,6 @@ from runtime.latency.passes import CONTINUATION, CommittedState, begin_round, pa
 from runtime.latency.plain import plain_cells
 from runtime.latency.reference import reference_cells
 from runtime.latency.rounds import round_cells
-from runtime.latency.sample import device_of
 from runtime.latency.transfer import open_transfer, transfer_cells
 from runtime.latency.weightless import weightless_pair
 from runtime.pair import ModelPair
@@ -111,7 +110,7 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
     if draft is None:
         raise ValueError("the pair's draft is None, and a profile times both models. Give the pair a draft model.")
     generator = torch.Generator().manual_seed(config.seed)
-    device = device_of(target)
+    device = target.device
     room = min(target.context_limit - max(config.target_tokens), draft.context_limit - max(config.draft_rows))
     contexts, notes = cut("contexts", config.contexts, room)
     longest = min(target.context_limit, draft.context_limit) - CONTINUATION
