@@ -4,7 +4,7 @@ Several candidates are trained; of them the one of the largest gain on validatio
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from predictors.selection.network import ServedSelector
@@ -47,8 +47,8 @@ class TreePredictor:
 
     rule: str
     candidates: tuple[Candidate, ...] = (Candidate(), Candidate(states=True), Candidate(THROUGHPUT, states=True))
-    training: SelectorConfig = SelectorConfig()
-    calibration: RuleCalibration = RuleCalibration()
+    training: SelectorConfig = field(default_factory=SelectorConfig)
+    calibration: RuleCalibration = field(default_factory=RuleCalibration)
 
     def __post_init__(self) -> None:
         if not self.candidates:
