@@ -26,6 +26,7 @@ COMMANDS = {
     "train": "stage: train one predictor",
     "calibrate": "stage: calibrate a trained predictor and measure it on held-out documents",
     "export": "stage: write the controller bundle",
+    "fit": "stage: fit one predictor, calibrate it for what it will serve, and export its bundle",
     "selector": "stage: train, calibrate and export the delayed-tree selector of one verification rule",
     "stopper": "stage: train, calibrate and export one model that stops drafting",
     "guesser": "stage: choose and export how the target drafts for itself by one method",
