@@ -94,6 +94,14 @@ class Starts:
             made[place, :count] = of_text[rows_SG, np.arange(self.depth) - path_SG]
         return made
 
+    def by_start(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """Of each reading's ``values`` [N, …] by row: those at every start [X, S, …]; 0 where no round can start."""
+        first = np.asarray(values[0])
+        made = np.zeros((*self.would_XS.shape, *first.shape[1:]), first.dtype)
+        for place, of_text in enumerate(values):
+            made[place, : len(of_text)] = of_text
+        return made
+
     def column(self, name: str) -> np.ndarray:
         """`gather` of a recorded column, such as ``confidence``."""
         return self.gather([one.text.columns[name] for one in self.readings])
