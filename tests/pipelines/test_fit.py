@@ -108,7 +108,7 @@ def test_a_predictor_becomes_a_bundle_its_quality_and_a_run(folder, pair, capsys
     assert bundle.card["selection"] == {"predictor": "toy", "reason": "worth a quarter"}
     assert bundle.card["serving"] == SERVING.to_record()
     assert quality["worth"] == 0.25 and quality["profile_hash"] == PROFILE.profile_hash
-    assert (quality["family"], quality["predictor"]) == ("toy", "toy")
+    assert (quality["family"], quality["predictor"], quality["bundle_sha256"]) == ("toy", "toy", bundle_hash(BUNDLE))
     references, missing = read_reference(bundle.card)
     assert not references and "delayed_tree cannot be replayed" in missing
     assert tracked.info.status == "FINISHED" and tracked.data.tags[HEAD_TAG] == head
