@@ -21,9 +21,6 @@ from predictors.replay.decode import Reading
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.training.text_table import TextTable
-from runtime.branching.config import BranchConfig
-from runtime.drafting.chain import ChainConfig
-from runtime.presets import expanded
 
 KEY = "reference"  # in the card
 SEED = 0
@@ -50,9 +47,11 @@ def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Path |
         return _missing("the bundle was exported without text traces. Export it again with --texts")
     bundle = Bundle(dict(card), dict(tensors))
     try:
-        require_chains(expanded(card["decoder"]))  # before texts are read, which takes seconds
+        require_chains(card["decoder"])  # before the runtime is loaded and texts are read, which takes seconds
     except ValueError as error:
         return _missing(str(error))
+    from runtime.presets import expanded
+
     recorded = recorded_texts(texts)
     try:
         controller = CONTROLLERS[card["kind"]].from_bundle(bundle)
@@ -77,14 +76,14 @@ def routed_reference(routes: Iterable[Mapping[str, Any]], bundles: Path, texts: 
     return _entry(references) | {"missing": "; ".join(missing) or None}
 
 
-def _of_route(
-    route: Mapping[str, Any], settings: SamplingSettings, bundles: Path, texts: Path
-) -> dict[str, Reference]:
+def _of_route(route: Mapping[str, Any], settings: SamplingSettings, bundles: Path, texts: Path) -> dict[str, Reference]:
     if "bundle" in route:
         found, missing = read_reference(read_bundle(bundles / route["bundle"]).card)
         if settings.name not in found:
             raise ValueError(missing)
         return {settings.name: found[settings.name]}
+    from runtime.presets import expanded
+
     decoder = expanded(route["decoder"])
     texts = [text for text in recorded_texts(texts) if text.settings == settings]
     return _references(decoder, build_controller(decoder.get("controller") or {"kind": "fixed"}), texts)
@@ -122,6 +121,9 @@ def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading:
     ValueError
         If the decoder or the controller goes beyond what was recorded.
     """
+    from runtime.branching.config import BranchConfig
+    from runtime.drafting.chain import ChainConfig
+
     require_chains(decoder)
     text, verifier = reading.text, decoder.get("verifier", "block")
     if decoder["method"] == "branch_parallel":
@@ -140,7 +142,10 @@ def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading:
 
 
 def require_chains(decoder: Mapping[str, Any]) -> None:
-    """`ValueError` where a ``decoder`` drafts more than chains and their branches, which is all that text traces know."""
+    """`ValueError` where a ``decoder`` drafts more than chains and their branches, which is all that text traces know, and all
+    that presets draft."""
+    if "preset" in decoder:
+        return
     method, drafter = decoder.get("method"), {"kind": "chain", **(decoder.get("drafter") or {})}
     kind = drafter["kind"] if method == "speculative" else method
     if kind not in ("chain", "branch_parallel"):

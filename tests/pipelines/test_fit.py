@@ -83,7 +83,12 @@ def folder(pair, empty, tmp_path, monkeypatch):
 def run(family="toy", made="made", **changes):
     values = {"family": family, "made": made, **changes}
     Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"fit": {"toy": values}}}}))
-    places = {"device": "device.json", "latency": "data/p/latency", "traces": "data/p/traces", "labels": "data/p/labels"}
+    places = {
+        "device": "device.json",
+        "latency": "data/p/latency",
+        "traces": "data/p/traces",
+        "labels": "data/p/labels",
+    }
     named = [word for name, place in places.items() for word in (f"--{name}", place)]
     main(["fit", "--pair", "p", "--predictor", "toy", *named, str(QUALITY), str(BUNDLE)])
 
@@ -103,7 +108,7 @@ def test_a_predictor_becomes_a_bundle_its_quality_and_a_run(folder, pair, capsys
     assert bundle.card["selection"] == {"predictor": "toy", "reason": "worth a quarter"}
     assert bundle.card["serving"] == SERVING.to_record()
     assert quality["worth"] == 0.25 and quality["profile_hash"] == PROFILE.profile_hash
-    assert (quality["family"], quality["predictor"]) == ("toy", "toy")
+    assert (quality["family"], quality["predictor"], quality["bundle_sha256"]) == ("toy", "toy", bundle_hash(BUNDLE))
     references, missing = read_reference(bundle.card)
     assert not references and "delayed_tree cannot be replayed" in missing
     assert tracked.info.status == "FINISHED" and tracked.data.tags[HEAD_TAG] == head
@@ -123,7 +128,7 @@ def test_the_same_inputs_give_the_same_bundle_and_another_network_another(folder
         run(step=step)
         hashes.append((bundle_hash(BUNDLE), read_bundle(BUNDLE).card["lineage"][HEAD_TAG]))
     assert hashes[0] == hashes[1] and all(one != other for one, other in zip(hashes[0], hashes[2], strict=True))
-    client, tracked = runs()
+    _, tracked = runs()
     assert Tracking("p").found_run(hashes[2][1]) == tracked[0].info.run_id
     assert Tracking("p").found_run(hashes[0][1]) in {one.info.run_id for one in tracked[1:]}
 
