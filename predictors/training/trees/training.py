@@ -5,22 +5,20 @@ from dataclasses import dataclass
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 
 from predictors.selection.network import SelectorNetwork
 from predictors.training.callbacks import BestEpoch
-from predictors.training.selector_objective import (
+from predictors.training.trainer import Rows, in_order, new_trainer, quiet, shuffled, threads
+from predictors.training.trees.objective import (
     OBJECTIVES,
     SHARPNESS,
-    THROUGHPUT,
     TOKENS,
     log_gain,
     objective,
     token_error,
 )
-from predictors.training.selector_rows import Labelling, SelectorRows
-from predictors.training.trainer import Rows, in_order, new_trainer, quiet, shuffled, threads
+from predictors.training.trees.rows import Labelling, SelectorRows
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -44,11 +42,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class SelectorConfig:
-    """How a selector is trained: once for each of ``candidates``, of which the best on validation roots is exported; ``width``
-    that hidden states are projected to, the MLP's ``hidden_sizes``, and of objective throughput the ``penalty`` λ and ``worst``
-    fraction α."""
+    """How a selector is trained: ``width`` that hidden states are projected to, the MLP's ``hidden_sizes``, and of objective
+    throughput the ``penalty`` λ and ``worst`` fraction α."""
 
-    candidates: tuple[Candidate, ...] = (Candidate(), Candidate(states=True), Candidate(THROUGHPUT, states=True))
     width: int = 64
     hidden_sizes: tuple[int, ...] = (512, 32)
     dropout: float = 0.2
@@ -64,8 +60,6 @@ class SelectorConfig:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        if not self.candidates:
-            raise ValueError("candidates must name at least one selector to train.")
         if len(self.hidden_sizes) != 2:
             raise ValueError(f"hidden_sizes must be two numbers, got {list(self.hidden_sizes)}.")
         for name in ("width", "epochs", "batch_size", "stop_patience", "threads"):
@@ -145,7 +139,6 @@ def fit_selector(
     validation: SelectorRows,
     goal: str,
     config: SelectorConfig,
-    logger: Logger | None = None,
 ) -> TrainedSelector:
     """Train on ``train`` for objective ``goal``, choose the epoch by ``validation``; the same for the same rows, config and
     number of threads."""
@@ -156,7 +149,7 @@ def fit_selector(
         standardise(network, train.features)
         begin_at_mean(network, train)
         best = BestEpoch()
-        trainer = new_trainer(best, config.epochs, config.gradient_clip, config.stop_patience, logger)
+        trainer = new_trainer(best, config.epochs, config.gradient_clip, config.stop_patience, None)
         trainer.fit(
             SelectorTraining(network, goal, torch.from_numpy(train.efficiency_NA.mean(axis=0)).float(), config),
             shuffled(_in_memory(train), config.batch_size, config.seed),
