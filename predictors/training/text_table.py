@@ -1,6 +1,6 @@
 """Text traces in memory (columns: `predictors.schema`), text by text. Shape suffixes: N rows."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,11 +68,12 @@ class TextTable(PlacedTable[TextManifest]):
         """Tokens in front of the median place."""
         return float(np.median(self.column("position")))
 
-    def texts(self) -> Iterator[RecordedText]:
-        """The recorded texts, in the table's order."""
+    def texts(self, leave_out: Container[str] = ()) -> Iterator[RecordedText]:
+        """The recorded texts, in the table's order, without the columns ``leave_out``."""
         manifest, text_N = self.manifest, np.cumsum(self.column("place") == 1)
-        columns = by_slot({name: self._values(name) for name in TEXT_COLUMNS if name not in PLACE_COLUMNS})
-        states_NS = columns.pop(ROOT)
+        kept = [name for name in TEXT_COLUMNS if name not in PLACE_COLUMNS and name not in leave_out]
+        columns = by_slot({name: self._values(name) for name in kept})
+        states_NS = columns.pop(ROOT, None)
         names = {name: self.column(name) for name in ("prompt_id", "document", "slice")}
         for number in range(1, int(text_N[-1]) + 1):
             rows = slice(*np.searchsorted(text_N, (number, number + 1)))
@@ -85,7 +86,9 @@ class TextTable(PlacedTable[TextManifest]):
                 columns={name: values[rows] for name, values in columns.items()},
                 eos_tokens=frozenset(manifest.eos_tokens),
                 draft_layers=manifest.stop_spec.draft_layers,
-                roots=RootStates(states_NS[rows], manifest.feature_layers, manifest.hidden_size),
+                roots=None
+                if states_NS is None
+                else RootStates(states_NS[rows], manifest.feature_layers, manifest.hidden_size),
             )
 
     def _values(self, name: str) -> np.ndarray:
