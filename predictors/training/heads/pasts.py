@@ -1,8 +1,8 @@
 """Roots that a policy's decodes meet, each with the round before it, as features know it.
 
-A round from every position s gives the position after it its past:  e = s + min(N(s), submitted) + 1. So all texts are learned
-from, and only positions that some round of the policy ends at; where several do, each makes a row. A policy that reads its own
-past needs one at s, too: that of the last round before it which ends there, by the policy before. Shape suffixes: X readings,
+A round from every position s gives the position after it its past:  e = s + min(N(s), submitted) + 1. So a text is learned from
+wherever some round of the policy ends, once with every past that occurs. A policy that reads its own past needs one at s, too:
+that of the latest round which ends there. Shape suffixes: X readings,
 S starts, M states of memory, P roots with a past.
 """
 
@@ -62,5 +62,7 @@ def met(grid: Grid, drafts: Drafts, past_XS: np.ndarray, gamma: int) -> tuple[np
     state_P = previous_round(gamma).after(accepted_XS, submitted_XS)[reading_P, start_P]
     given_XS = np.zeros_like(past_XS)
     given_XS[reading_P, end_P] = state_P
-    rows = np.concatenate([grid.row_XS[:, 0], grid.row_XS[reading_P, end_P]])
-    return rows, np.concatenate([np.zeros(len(past_XS), dtype=int), state_P]), given_XS
+    rows_P = np.concatenate([grid.row_XS[:, 0], grid.row_XS[reading_P, end_P]])
+    pasts_P = np.concatenate([np.zeros(len(past_XS), dtype=int), state_P])
+    rows_P, pasts_P = np.unique(np.stack([rows_P, pasts_P]), axis=1)
+    return rows_P, pasts_P, given_XS
