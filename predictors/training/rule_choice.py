@@ -4,7 +4,9 @@
     gain        ln (Σ_k T_{r(-k)} / Σ_k C_{r(-k)}) - ln (T_static / C_static)       k folds of documents, r(-k) the best on the others
     pays        the gain's lower bound is above 0
 
-The interval is `predictors.training.intervals.jackknife`'s over documents, of out-of-fold sums. Shape suffixes: R rules, X readings.
+The interval is `predictors.training.intervals.jackknife`'s over documents, of out-of-fold sums. It takes the folds' choices as given,
+which makes it too narrow where rules have nothing in common and folds are many. Simulated on 30 documents, 50 worthless rules pay in
+2 % of cases with 5 folds where most decisions are shared, and in 8 % where none is. Shape suffixes: R rules, X readings.
 """
 
 from collections.abc import Sequence
@@ -61,7 +63,9 @@ def fold_of(document_X: np.ndarray, folds: int, seed: int) -> np.ndarray:
     """Each reading's fold; all readings of a document share one."""
     names, document_X = np.unique(document_X, return_inverse=True)
     if not 2 <= folds <= len(names):
-        raise ValueError(f"{len(names)} documents cannot be split into {folds} folds of at least one. Collect more prompts.")
+        raise ValueError(
+            f"{len(names)} documents cannot be split into {folds} folds of at least one. Collect more prompts."
+        )
     return np.random.default_rng(seed).permutation(len(names))[document_X] % folds
 
 

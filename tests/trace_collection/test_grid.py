@@ -1,6 +1,8 @@
 """Decodes in arrays are those of the real controllers' sessions, text by text: counts exactly, seconds to rounding."""
 
-from dataclasses import astuple, replace
+import copy
+import warnings
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -10,7 +12,6 @@ from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
 from predictors.features import assemble
 from predictors.network import squared_distance
-from predictors.replay import grid
 from predictors.replay.decode import ChainPolicy, Clock, Reading
 from predictors.replay.grid import Memory, Starts, decoded
 from predictors.replay.policies import confidence, heads, previous_round, remembered, static, stopping
@@ -48,11 +49,12 @@ def texts(pair, tmp_path_factory):
 
 
 def starts_of(texts, greedy, verifier, depth=GAMMA):
-    readings = [Reading.of(text, seed) for text in texts for seed in range(3) if text.settings.greedy == greedy]
+    chosen = [text for text in texts if text.settings.greedy == greedy]
+    readings = [Reading.of(text, seed) for text in chosen for seed in range(1 if greedy else 2)]
     return Starts.of(readings, depth, verifier, Prices(PROFILE, not greedy))
 
 
-def stop_drafts(starts, controller):
+def stop_drafts(starts, controller, retains=False):
     """What an exported stop model does."""
     made = controller.setting(starts.readings[0].text.settings)
     chances, far = [], []
@@ -71,9 +73,9 @@ def stop_drafts(starts, controller):
     return stopping(starts, *values), None
 
 
-def head_drafts(starts, controller):
-    """What an exported head does, by what it knows of the round before."""
-    spec, rule, thresholds = controller.spec, controller.thresholds.rule, controller.thresholds
+def head_drafts(starts, controller, retains=False):
+    """What an exported head does, by what it knows of the round before; ``retains``: where a branch survived."""
+    spec, thresholds = controller.spec, controller.thresholds
     at_root = spec.decides_before_drafting
     drafted_M, accepted_M = (torch.tensor([0]),) * 2 if at_root else map(torch.from_numpy, remembered(spec.gamma))
     said, far = [], []
@@ -92,24 +94,22 @@ def head_drafts(starts, controller):
             distance = squared_distance(controller.network.reduction(features)).reshape(count, -1)
         far.append(distance.numpy() > thresholds.max_distance)
     largest = starts.column("confidence")
-    values = (rule, spec.gamma, at_root, largest, thresholds.static_gamma, starts.by_start(far))
+    values = (thresholds.of(retains), spec.gamma, at_root, largest, thresholds.static(retains), starts.by_start(far))
     return heads(starts, starts.by_start(said), *values), None if at_root else previous_round(spec.gamma)
 
 
-def drafts_of(starts, controller):
+def drafts_of(starts, controller, retains=False):
     """What ``controller`` does at every start, and its memory: the one place that knows how controllers are built."""
     if controller.kind == "fixed":
-        return static(starts, controller.config.gamma), None
+        return static(starts, starts.depth if controller.config.gamma is None else controller.config.gamma), None
     if controller.kind == "confidence":
         return confidence(starts, starts.column("confidence"), **vars(controller.config)), None
-    return (head_drafts if controller.kind in ("hrad", "length") else stop_drafts)(starts, controller)
+    return (head_drafts if controller.kind in ("hrad", "length") else stop_drafts)(starts, controller, retains)
 
 
-def totals_of(starts, controller, memory=True):
-    drafts, remembers = drafts_of(starts, controller)
-    if not memory:
-        remembers = remembers and Memory(remembers.first, lambda accepted, submitted: np.zeros_like(accepted))
-    return decoded(starts, drafts, controller.question_seconds(starts.prices.profile), remembers)
+def totals_of(starts, controller):
+    drafts, memory = drafts_of(starts, controller)
+    return decoded(starts, drafts, controller.question_seconds(starts.prices.profile), memory)
 
 
 def differences(starts, controller, totals):
@@ -152,7 +152,9 @@ def stop_controllers(pair, place):
             ("early_stop", "before", {"product": True, "min_tokens": 1}, with_far),
         ]
     ):
-        yield learned_controller(read_bundle(stop_bundle(place / f"stop-{number}", pair, kind, inputs, change=change, **rule)))
+        yield learned_controller(
+            read_bundle(stop_bundle(place / f"stop-{number}", pair, kind, inputs, change=change, **rule))
+        )
 
 
 def head_controllers(pair, place):
@@ -169,7 +171,14 @@ def head_controllers(pair, place):
                     yield learned_controller(
                         read_bundle(
                             random_bundle(
-                                name, pair, features, gamma=gamma, kind=kind, change=change, rule=rule, static_gamma=static_gamma
+                                name,
+                                pair,
+                                features,
+                                gamma=gamma,
+                                kind=kind,
+                                change=change,
+                                rule=rule,
+                                static_gamma=static_gamma,
                             )
                         )
                     )
@@ -183,17 +192,87 @@ def plain_controllers():
         yield build_controller({"kind": "confidence", "epsilon": epsilon, "min_tokens": int(10 * epsilon) % 3})
 
 
-@pytest.mark.parametrize("greedy", [True, False])
-@pytest.mark.parametrize("verifier", ["block", "tokenwise"])
+def vars_of(starts):
+    return {field.name: getattr(starts, field.name) for field in fields(Starts)}
+
+
+def learned_controllers(pair, place):
+    yield from stop_controllers(pair, place)
+    yield from head_controllers(pair, place)
+
+
+@pytest.mark.parametrize(("greedy", "verifier"), [(True, "block"), (False, "block"), (False, "tokenwise")])
 def test_totals_are_those_of_real_sessions(pair, texts, tmp_path, greedy, verifier):
     starts = starts_of(texts, greedy, verifier)
-    asked, lengths, far_rounds = 0, set(), 0
-    for made in (plain_controllers(), stop_controllers(pair, tmp_path), head_controllers(pair, tmp_path)):
-        for controller in made:
-            with np.testing.suppress_warnings() as quiet_warnings:
-                quiet_warnings.filter(UserWarning)
-                totals = totals_of(starts, controller)
-                assert not differences(starts, controller, totals), controller.kind
-            asked += totals.asked_X.sum()
-            lengths |= set(np.unique(drafts_of(starts, controller)[0].submitted_XSM))
+    asked, lengths = 0, set()
+    for controller in (*plain_controllers(), *learned_controllers(pair, tmp_path)):
+        with warnings.catch_warnings(action="ignore"):  # of rounds that are bypassed
+            totals = totals_of(starts, controller)
+            assert not differences(starts, controller, totals), controller.kind
+        asked += totals.asked_X.sum()
+        lengths |= set(np.unique(drafts_of(starts, controller)[0].submitted_XSM))
     assert lengths == set(range(GAMMA + 1)) and asked > 100
+
+
+class Shifted(Starts):
+    """Wrong: reads the distribution one row on."""
+
+    def gather(self, values):
+        return super().gather([np.concatenate([of_text[1:], of_text[-1:]]) for of_text in values])
+
+
+class Beside(Starts):
+    """Wrong: reads what was drawn beside the text one token too soon."""
+
+    def gather(self, values):
+        return Starts(**{**vars_of(self), "would_XS": np.maximum(self.would_XS - 1, 0)}).gather(values)
+
+
+def forgets(starts, controller):
+    drafts, memory = drafts_of(starts, controller)
+    forgetful = Memory(memory.first, lambda accepted, submitted: np.zeros_like(accepted)) if memory else None
+    return decoded(starts, drafts, controller.question_seconds(starts.prices.profile), forgetful)
+
+
+def trusts_all(starts, controller):
+    trusting = copy.copy(controller)
+    if hasattr(trusting, "thresholds"):
+        trusting.thresholds = replace(trusting.thresholds, max_distance=1e9)
+    else:
+        trusting.max_distance = 1e9
+    return totals_of(starts, trusting)
+
+
+def through_the_end(starts, controller):
+    left_XS = np.array(
+        [[one.text.cap(start) for start in range(1, starts.left_XS.shape[1] + 1)] for one in starts.readings]
+    )
+    endless = replace(starts, cap_XS=np.minimum(np.maximum(left_XS, 0), starts.depth) * starts.valid_XS)
+    return totals_of(endless, controller)
+
+
+def asks_for_nothing(starts, controller):
+    drafts, memory = drafts_of(starts, controller)
+    return decoded(starts, drafts, 0.0, memory)
+
+
+TWINS = {
+    "shifted": lambda starts, controller: totals_of(Shifted(**vars_of(starts)), controller),
+    "beside": lambda starts, controller: totals_of(Beside(**vars_of(starts)), controller),
+    "forgets": forgets,
+    "trusts all": trusts_all,
+    "through the end": through_the_end,
+    "asks for nothing": asks_for_nothing,
+}
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_wrong_twins_are_found_out(pair, texts, tmp_path, twin):
+    def found_out():
+        for greedy in (True, False):
+            starts = starts_of(texts, greedy, "block")
+            for controller in learned_controllers(pair, tmp_path):
+                with warnings.catch_warnings(action="ignore"):
+                    yield bool(differences(starts, controller, TWINS[twin](starts, controller)))
+
+    assert any(found_out())
