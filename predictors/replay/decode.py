@@ -1,7 +1,8 @@
 """Whole decodes on recorded texts: which policy would have taken how long.
 
-All policies read one text with the same chance: what a verifier would accept from a row follows from the row's own uniform
-number, whoever starts a round there. So policies are compared on the same luck, and their differences are those of decisions.
+All policies read one text with the same chance: whether a drafted token is kept at a row follows from the row's own uniform
+number, whoever drafts there. So policies are compared on the same luck, and their differences are those of decisions. Rounds of
+one decode share no row, so that their numbers are independent.
 """
 
 import zlib
@@ -46,7 +47,10 @@ class Decode:
 
 @dataclass(frozen=True)
 class Reading:
-    """A text with its luck: uniform numbers in [0, 1), by row for chains that start there and for candidates tried there."""
+    """A text with its luck: uniform numbers in [0, 1) by row, for the tokens of chains and for candidates tried there.
+
+    With the numbers of `runtime.leading.luck` at ``KEEP``, chains accept what a decode led along this text accepts.
+    """
 
     text: RecordedText
     uniforms: np.ndarray
@@ -67,8 +71,10 @@ class Reading:
         if verifier not in self._accepted:
             columns = self.text.columns
             self._accepted[verifier] = [0] + [
-                accepted(reached(columns["ratio"][row - 1 :], columns["probability"][row - 1 :], verifier), uniform)
-                for row, uniform in enumerate(self.uniforms[1:], start=1)
+                accepted(
+                    reached(columns["ratio"][row - 1 :], columns["probability"][row - 1 :], verifier), self.uniforms[row:]
+                )
+                for row in range(1, self.text.length)
             ]
         return self._accepted[verifier]
 

@@ -62,6 +62,11 @@ class RecordedText:
         return len(self.columns["token"]) + 1
 
     @property
+    def tokens(self) -> list[int]:
+        """The continuation from its first token on."""
+        return [int(self.columns["newest"][0]), *self.columns["token"].tolist()]
+
+    @property
     def slots(self) -> int:
         """Most tokens of a round that can be replayed."""
         return int(self.columns["tokens"].shape[1])
