@@ -24,6 +24,7 @@ BRANCH_PRESETS = (PEARL, SPECBRANCH, WITHOUT_HRAD, WITHOUT_BRANCHES)  # arms are
 WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
 VALIDATION, TEST = "validation", "test"
 DECODES_FILE, ROUNDS_FILE, LOOP_FILE = "decodes.parquet", "rounds.parquet", "loop.parquet"
+FORESEEN = "foreseen.parquet"
 TIMELINES = "timelines.json"
 FINDINGS, PROVENANCE = "findings.json", "provenance.json"
 

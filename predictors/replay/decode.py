@@ -83,6 +83,11 @@ class Reading:
         return {}
 
 
+def plain_rounds(text: RecordedText) -> list[ReplayedRound]:
+    """The target alone: a round a token."""
+    return [ReplayedRound(text.prompt_tokens + row, 0, 0, 0, 0, 1) for row in range(text.length - 1)]
+
+
 class Clock:
     """Times decodes by a latency ``profile``."""
 
@@ -92,9 +97,7 @@ class Clock:
 
     def plain(self, text: RecordedText) -> Decode:
         """The target alone: a round a token."""
-        contexts = range(text.prompt_tokens, text.prompt_tokens + text.length - 1)
-        rounds = [ReplayedRound(context, 0, 0, 0, 0, 1) for context in contexts]
-        return self._decode(text, rounds, 0.0, drafts=False)
+        return self._decode(text, plain_rounds(text), 0.0, drafts=False)
 
     def policy(self, reading: Reading, policy: ChainPolicy) -> Decode:
         """What ``policy`` makes of the text."""
