@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     bundles_help = "folder of exported bundles; arms of those not there are left out"
     parser.add_argument("--bundles", type=Path, default=Path("bundles"), help=bundles_help)
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
-    parser.add_argument("--texts", type=Path, help="folder of text traces: recorded prompts are timed first, and replayed")
+    parser.add_argument(
+        "--texts", type=Path, help="folder of text traces: recorded prompts are timed first, and replayed"
+    )
     parser.add_argument("--section", default="measure", help="section of the parameter file (default: %(default)s)")
 
 
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
     texts = RecordedTexts(args.texts, config.max_new_tokens)
     hashes = _hashes(config, args.bundles) | {"texts_sha256": texts.sha256}
     bench = open_bench(args, config, {VALIDATION: None, TEST: None}, **hashes)
-    validation, test = (texts.first(bench.prompts[split], config.settings) for split in (VALIDATION, TEST))
+    validation, test = (texts.first(bench.prompts[split]) for split in (VALIDATION, TEST))
     bench.prompts[VALIDATION] = validation[: config.validation_prompts]
     bench.prompts[TEST] = test = allocated(test, mix_of(test), config.test_prompts, config.slice_prompts)
     with warnings.catch_warnings(record=True) as caught:
@@ -82,7 +84,8 @@ def run(args: argparse.Namespace) -> None:
     write_decodes(bench.folder / DECODES_FILE, [{"pair": args.pair, **row} for row in decodes])
     write_rounds(bench.folder / ROUNDS_FILE, rounds)
     write_loop(bench.folder / LOOP_FILE, loop)
-    write_foreseen(bench.folder / FORESEEN, foreseen(bench, args.latency, measurement.decoders, texts, decodes, rounds))
+    replayed = foreseen(bench, args.latency, measurement.decoders, texts, test, decodes, rounds)
+    write_foreseen(bench.folder / FORESEEN, {TEST: replayed})
     write_json(bench.folder / FINDINGS, findings)
     write_json(bench.folder / TIMELINES, timelines)
     write_json(bench.folder / PROVENANCE, bench.origin(args.pair))

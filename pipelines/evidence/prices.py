@@ -45,7 +45,9 @@ class RoundParts:
     def reading(self, confidences: int, entropies: int) -> float:
         """Of the host reading distributions: of so many the confidence, of so many the entropy, too."""
         counts = enumerate((confidences, entropies))
-        return sum(count * self.profile.latency("reading", entropy=entropy).seconds for entropy, count in counts if count)
+        return sum(
+            count * self.profile.latency("reading", entropy=entropy).seconds for entropy, count in counts if count
+        )
 
     def round(self, context: int, passes: int, submitted: int, deciding: float = 0.0) -> np.ndarray:
         """Of ``passes`` draft passes and ``submitted`` tokens after ``context`` cached ones, and the seconds of ``deciding``."""

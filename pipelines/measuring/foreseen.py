@@ -7,7 +7,7 @@ Both are seconds by component (`RoundParts`), not prices yet. Arms that draft tr
 covered: what is said of them rests on the clock alone. Shape suffix: K components.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +20,9 @@ from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import PriceCells, PriceFit, RoundParts
 from pipelines.measuring.bench import Bench
 from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.names import TEST
 from pipelines.measuring.recorded import RecordedTexts, Recorder
-from pipelines.prompt_table import EDIT
+from pipelines.prompt_table import EDIT, Prompt
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
 from predictors.replay.chains import ReplayedRound, replayed
@@ -120,17 +121,16 @@ class Foresight:
                 "tokens": text.length,
                 "parts": np.mean([self._spent(policy, one) for one in readings], axis=0).tolist(),
             }
-            for text, readings in self._readings
+            for text, readings in self._readings()
             if (policy := policies.get(text.settings)) is not None
         ]
 
-    @cached_property
-    def _readings(self) -> list[tuple[RecordedText, list[Reading]]]:
-        return [
-            (text, [Reading.of(text, self.seed + draw) for draw in range(1 if text.settings.greedy else self.repeats)])
-            for text in self.recorded
-            if text.slice != EDIT
-        ]
+    def _readings(self) -> Iterator[tuple[RecordedText, list[Reading]]]:
+        """All texts, those of timed decodes among them, with their draws of chance; edits are no part of the mix."""
+        for text in {id(one): one for one in (*self.recorded, *self._known.values()) if one is not None}.values():
+            if text.slice != EDIT:
+                draws = range(1 if text.settings.greedy else self.repeats)
+                yield text, [Reading.of(text, self.seed + draw) for draw in draws]
 
     def _text(self, row: Row) -> RecordedText | None:
         """The text of a decode; where none is to be had, another one of its prompt."""
@@ -182,15 +182,18 @@ def _reaches(policy: Policy, text: RecordedText) -> bool:
 
 
 def foreseen(
-    bench: Bench, latency: Path, arms: Mapping[str, Decoder], texts: RecordedTexts, decodes: Rows, rounds: Rows
-) -> dict[str, Replayed | None]:
-    """By split of timed ``decodes``, what replay says of them; nothing without recorded texts."""
+    bench: Bench,
+    latency: Path,
+    arms: Mapping[str, Decoder],
+    texts: RecordedTexts,
+    prompts: Sequence[Prompt],
+    decodes: Rows,
+    rounds: Rows,
+) -> Replayed | None:
+    """What replay says of timed ``decodes`` of test ``prompts``, and of the reserve's; nothing without recorded texts."""
     if texts.table is None or bench.pair.draft is None:
-        return {}
+        return None
     profile = read_device_profile(latency, bench.device["slug"])
-    made = {}
-    for split in dict.fromkeys(row["split"] for row in decodes):
-        some, others = ([row for row in rows if row["split"] == split] for rows in (decodes, rounds))
-        recorder = Recorder(bench.pair, texts, bench.prompts[split])
-        made[split] = Foresight(profile, texts.of(split), recorder).of(arms, some, others)
-    return made
+    known = {prompt.id for prompt in prompts}
+    tables = ([row for row in rows if row["prompt"] in known] for rows in (decodes, rounds))
+    return Foresight(profile, texts.of(TEST), Recorder(bench.pair, texts, prompts)).of(arms, *tables)

@@ -38,10 +38,10 @@ class RecordedTexts:
         """The recorded text of a prompt at a sampling setting."""
         return self._tokens.get((prompt, settings))
 
-    def first(self, prompts: Sequence[Prompt], settings: Iterable[SamplingSettings]) -> list[Prompt]:
-        """Prompts that are recorded at all of ``settings`` first, else in their order."""
-        some = list(settings)
-        return sorted(prompts, key=lambda prompt: any(self.tokens(prompt.id, one) is None for one in some))
+    def first(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+        """Prompts that are recorded first, else in their order."""
+        known = {prompt for prompt, _ in self._tokens}
+        return sorted(prompts, key=lambda prompt: prompt.id not in known)
 
     @cached_property
     def _tokens(self) -> dict[tuple[str, SamplingSettings], list[int]]:
@@ -72,5 +72,3 @@ class Recorder:
         roots = RootStates(columns.pop(ROOT), extent.layers, self._hidden_size)
         where = prompt.id, prompt.document, prompt.slice, settings, len(prompt.tokens), extent.budget
         return RecordedText(*where, columns, self._eos_tokens, roots, extent.spec.draft_layers)
-
-

@@ -97,15 +97,13 @@ def _foreseen(one: Replayed) -> Iterator[dict[str, Any]]:
         yield {"kind": PRICES, "document": str(document), "parts": parts, "measured": measured, "rounds": rounds}
 
 
-def read_foreseen(path: Path, split: str, names: Mapping[str, str] | None = None) -> Replayed | None:
-    """What replay says of a split, of arms by other ``names`` if given; ``None`` if nothing does."""
+def read_foreseen(path: Path, split: str) -> Replayed | None:
+    """What replay says of the decodes of a split; ``None`` if nothing does."""
     if not path.is_file():
         return None
     rows = [row for row in read_table(path, FORESEEN_ROWS).to_pylist() if row["split"] == split]
-    some = [row | {"arm": (names or {}).get(row["arm"], row["arm"])} for row in rows if row["kind"] != PRICES]
-    cells = [row for row in rows if row["kind"] == PRICES]
+    texts, timed, cells = ([row for row in rows if row["kind"] == kind] for kind in (TEXTS, TIMED, PRICES))
     vectors = (np.array([row[name] for row in cells]) for name in ("measured", "parts", "rounds"))
-    texts, timed = ([row for row in some if row["kind"] == kind] for kind in (TEXTS, TIMED))
     if not timed:
         return None
     return Replayed(texts, timed, PriceFit(PriceCells(np.array([row["document"] for row in cells]), *vectors)))

@@ -72,7 +72,8 @@ class Reading:
             columns = self.text.columns
             self._accepted[verifier] = [0] + [
                 accepted(
-                    reached(columns["ratio"][row - 1 :], columns["probability"][row - 1 :], verifier), self.uniforms[row:]
+                    reached(columns["ratio"][row - 1 :], columns["probability"][row - 1 :], verifier),
+                    self.uniforms[row:],
                 )
                 for row in range(1, self.text.length)
             ]
