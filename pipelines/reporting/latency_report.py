@@ -1,11 +1,16 @@
 """What the report says of a latency profile: cost ratios, the price of wider passes, the compact forward's gain, predictions."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
+
+from matplotlib.figure import Figure
 
 from pipelines.reporting.bars import NUMBER, SHARE, bar_row
+from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.latency_branching import hidden_gammas
+from pipelines.reporting.latency_plots import latency_figure
 from pipelines.reporting.measured_folder import Measured
+from pipelines.reporting.prediction_plots import prediction_figure
 from pipelines.reporting.prediction_report import PredictionReport
 from predictors.latency import Latency, LatencyProfile
 from predictors.latency.soundness import noise_warning
@@ -22,7 +27,19 @@ class LatencyReport:
         self.profile = profile
         self.prediction = PredictionReport(measured, profile)
 
-    def build(self) -> dict[str, Any]:
+    @classmethod
+    def read(cls, inputs: Inputs) -> Self | None:
+        return None if inputs.profile is None else cls(inputs.measured, inputs.profile)
+
+    def quality(self) -> dict[str, Any]:
+        """Nothing: all of it is time."""
+        return {}
+
+    def figures(self, quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
+        """The profile, and predicted against measured speeds."""
+        return {"latency": latency_figure(self.profile), "prediction": prediction_figure(timing["prediction"])}
+
+    def timing(self) -> dict[str, Any]:
         """``contexts``; by context ``cost_ratio``, ``draft_step_ms`` and ``target_pass_ms``; ``verify_ratio`` by tokens and
         context; ``compact_gain`` by model, size of the pass and context (empty where only one forward was timed);
         ``beside``, alike: a pass while the other model works over one alone (empty where that was not timed); ``exchange_ms``

@@ -5,14 +5,21 @@ tuned      the winner by replay and clock, scored on test prompts over the stati
 verdicts   what the gate says of each bundle: gains over all rivals, guardrails, and the smallest gain that would pass
 """
 
+import json
 import math
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from matplotlib.figure import Figure
 
 from pipelines.evidence.estimate import Estimate
 from pipelines.measuring.names import PLAIN
+from pipelines.measuring.tuning.names import CHOICES
+from pipelines.promotion.names import VERDICT
 from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED, lines
-from pipelines.reporting.headline import percent, times
-from pipelines.reporting.release_folder import ReleaseResults
+from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.intervals import percent, times
 
 VERDICTS = {
     PASSED: "The gate would let {} pass",
@@ -21,11 +28,39 @@ VERDICTS = {
 }
 
 
+@dataclass(frozen=True)
+class ReleaseResults:
+    """``choices`` of tuning (none: not tuned), and ``verdicts`` by bundle."""
+
+    choices: list[dict[str, Any]]
+    verdicts: dict[str, dict[str, Any]]
+
+
+def read_release(tuning: Path, trials: Path, device: str) -> ReleaseResults | None:
+    """Below ``tuning`` and, by bundle, below ``trials``; ``None`` if neither has been on this device."""
+    tuned = (tuning / device / CHOICES).is_file()
+    choices = json.loads((tuning / device / CHOICES).read_text()) if tuned else []
+    verdicts = {
+        path.parent.parent.name: json.loads(path.read_text()) for path in sorted(trials.glob(f"*/{device}/{VERDICT}"))
+    }
+    return ReleaseResults(choices, verdicts) if choices or verdicts else None
+
+
 class ReleaseReport:
     """Builds the records of ``quality.json`` (which bundles were judged) and ``timing.json`` (all the rest)."""
 
     def __init__(self, results: ReleaseResults) -> None:
         self.results = results
+
+    @classmethod
+    def read(cls, inputs: Inputs) -> Self | None:
+        results = read_release(inputs.data / "tuning", inputs.data / "trials", inputs.device)
+        return None if results is None else cls(results)
+
+    @staticmethod
+    def figures(quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
+        """None."""
+        return {}
 
     def quality(self) -> dict[str, Any]:
         """Names of the bundles that were tried."""
