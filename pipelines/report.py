@@ -30,7 +30,6 @@ LEFT_OUT = {  # section -> where its measurement would be, and what it is
     "release": ("trials", "tuning or trial"),
     "latency": ("latency", "latency profile"),
     "heads": ("fit", "head"),
-    "learned": ("traces", "trace"),
 }
 
 
@@ -58,6 +57,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.reporting.branch_folder import BranchArms, read_timelines
     from pipelines.reporting.headline import headline, title
     from pipelines.reporting.inputs import Inputs, read_record
+    from pipelines.reporting.learned import learned
     from pipelines.reporting.plots import draw
     from pipelines.reporting.quality_report import QualityReport
     from pipelines.reporting.report_page import png, render
@@ -71,12 +71,15 @@ def run(args: argparse.Namespace) -> None:
     quality = QualityReport(measured.main, *inputs.drawn).build()
     timing = TimingReport(measured.main, *inputs.drawn).build()
     figures = draw(speed_figures, quality, timing)
+    said = {}
     for name, section in _sections(inputs).items():
         quality[name] = None if section is None else section.quality()
         timing[name] = None if section is None else section.timing()
         if section is not None:
             timing["bars"] += timing[name].pop("bars", [])
             figures |= draw(section.figures, quality[name], timing[name])
+            said[name] = section.sentences(quality[name], timing[name])
+    quality["learned"] = learned(args.data)
     timelines = BranchArms(measured).drawn(read_timelines(inputs.of("measured"))) if timing["branches"] else {}
     if timelines:
         figures["timelines"] = draw(timeline_figure, timelines)
@@ -88,7 +91,8 @@ def run(args: argparse.Namespace) -> None:
     for name, data in images.items():
         (folder / f"{name}.png").write_bytes(data)
     facts = read_record(args.data / "pair" / "pair.json")
-    (folder / PAGE).write_text(render(timing, quality, facts, images, _size_in_words(args.data / "pair"), timelines))
+    small = _size_in_words(args.data / "pair")
+    (folder / PAGE).write_text(render(timing, quality, facts, images, small, timelines, said))
     write_json(folder / QUALITY, quality)
     write_json(folder / TIMING, timing)
     print("\n".join([str(folder / PAGE), *timing["headline"]]))
@@ -102,7 +106,6 @@ def _sections(inputs: "Inputs") -> "dict[str, Section | None]":
     from pipelines.reporting.branch_report import BranchReport
     from pipelines.reporting.heads_report import HeadsReport
     from pipelines.reporting.latency_report import LatencyReport
-    from pipelines.reporting.learned_report import LearnedReport
     from pipelines.reporting.release_report import ReleaseReport
     from pipelines.reporting.replay_report import ReplayReport
     from pipelines.reporting.selection_report import SelectionReport
@@ -114,7 +117,6 @@ def _sections(inputs: "Inputs") -> "dict[str, Section | None]":
         "branches": BranchReport.read(inputs),
         "heads": HeadsReport.read(inputs),
         "latency": LatencyReport.read(inputs),
-        "learned": LearnedReport.read(inputs),
         "release": ReleaseReport.read(inputs),
         "replay": ReplayReport.read(inputs),
         "selection": SelectionReport.read(inputs),

@@ -21,7 +21,7 @@ from pipelines.measuring.names import CHAIN, PEARL, PLAIN
 from pipelines.reporting.branch_folder import BranchArms
 from pipelines.reporting.branch_plots import branch_speeds
 from pipelines.reporting.branch_prediction import predicted_seconds
-from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.inputs import Inputs, Section
 from pipelines.reporting.paired_arms import PairedArms, equal_texts
 from pipelines.reporting.statistics import Interval
 from predictors.latency import LatencyProfile
@@ -37,7 +37,7 @@ SHARES = {  # of rounds: amount and cost
 NEEDED = {"beside_target", "branch_candidates"}  # tables of the profile
 
 
-class BranchReport:
+class BranchReport(Section):
     """Builds the records of ``quality.json`` (counts) and ``timing.json`` (times)."""
 
     def __init__(self, branches: BranchArms, replicates: int, seed: int, profile: LatencyProfile | None = None) -> None:
@@ -52,8 +52,7 @@ class BranchReport:
         report = cls(BranchArms(inputs.measured), *inputs.drawn, inputs.profile)
         return report if report.settings else None
 
-    @staticmethod
-    def figures(quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
+    def figures(self, quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
         """Tokens per second of every arm."""
         return {"branches": branch_speeds(timing)}
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipelines.measuring.names import HRAD
-from pipelines.reporting.inputs import Inputs, Record
+from pipelines.reporting.inputs import Inputs, Record, Section
 from pipelines.reporting.intervals import known, percent, surely_above
 from pipelines.reporting.plots import heat_map
 
@@ -30,7 +30,7 @@ BASELINES = {
 }
 
 
-class HeadsReport:
+class HeadsReport(Section):
     """Builds the record of ``quality.json`` from ``records`` of stage ``fit`` by predictor."""
 
     def __init__(self, records: dict[str, Record]) -> None:
@@ -46,12 +46,7 @@ class HeadsReport:
         shown = HRAD if HRAD in self.records else next(iter(self.records))
         return {"shown": shown, "heads": {name: _head(record) for name, record in self.records.items()}}
 
-    def timing(self) -> Record:
-        """Nothing: what replay promises follows from the inputs."""
-        return {}
-
-    @staticmethod
-    def figures(quality: Record, timing: Record) -> dict[str, Figure]:
+    def figures(self, quality: Record, timing: Record) -> dict[str, Figure]:
         """Of the head that is shown: calibration and confusion, a panel for each sampling setting."""
         head = quality["heads"][quality["shown"]]
         parts = head["parts"]
@@ -60,6 +55,19 @@ class HeadsReport:
             _reliability(figures["reliability"].add_subplot(1, len(parts), place), setting, part["metrics"])
             _confusion(figures["confusion"].add_subplot(1, len(parts), place), setting, part["metrics"], head["classes"])
         return figures
+
+    @staticmethod
+    def sentences(quality: Record, timing: Record) -> list[str]:
+        """What every head is worth in replay."""
+        said = []
+        for name, head in quality["heads"].items():
+            gains = {setting: part["policies"]["head"]["gain"] for setting, part in head["parts"].items()}
+            sure = [setting for setting, gain in gains.items() if surely_above(gain)]
+            worth = ", ".join(f"{percent(gain)} at {setting}" for setting, gain in gains.items())
+            verdict = f"surely pays at {', '.join(sure)}" if sure else "surely pays nowhere"
+            said.append(f"{name}, replayed over the best static length: {worth}; it {verdict}.")
+        return said
+
 
 
 def _head(record: Record) -> Record:
@@ -102,17 +110,6 @@ def _row(label: str, setting: str, part: Record, name: str) -> Record:
         "static_length": part["static_length"] if name in ("head", "best_static") else None,
     }
 
-
-def sentences(quality: Record, timing: Record) -> list[str]:
-    """What every head is worth in replay."""
-    said = []
-    for name, head in quality["heads"].items():
-        gains = {setting: part["policies"]["head"]["gain"] for setting, part in head["parts"].items()}
-        sure = [setting for setting, gain in gains.items() if surely_above(gain)]
-        worth = ", ".join(f"{percent(gain)} at {setting}" for setting, gain in gains.items())
-        verdict = f"surely pays at {', '.join(sure)}" if sure else "surely pays nowhere"
-        said.append(f"{name}, replayed over the best static length: {worth}; it {verdict}.")
-    return said
 
 
 def _reliability(axes: Axes, setting: str, metrics: Record) -> None:

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pipelines.device_profile import read_device_profile
 from pipelines.reporting.measured_folder import Measured, read_measured
@@ -48,19 +48,28 @@ class Inputs:
         return read_fitted(self.data / "fit", family)
 
 
-class Section(Protocol):
+class Section:
     """A part of the report. ``quality`` holds no times, and goes with ``timing`` to the files of these names."""
 
     @classmethod
     def read(cls, inputs: Inputs) -> Self | None:
         """``None`` where nothing was measured."""
-        ...
+        raise NotImplementedError
 
-    def quality(self) -> Record: ...
+    def quality(self) -> Record:
+        return {}
 
-    def timing(self) -> Record: ...
+    def timing(self) -> Record:
+        return {}
 
-    def figures(self, quality: Record, timing: Record) -> "dict[str, Figure]": ...
+    def figures(self, quality: Record, timing: Record) -> "dict[str, Figure]":
+        """By name, from both records."""
+        return {}
+
+    @staticmethod
+    def sentences(quality: Record, timing: Record) -> list[str]:
+        """What both come to."""
+        return []
 
 
 def read_fitted(folder: Path, family: str) -> dict[str, Record]:

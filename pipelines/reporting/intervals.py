@@ -27,11 +27,6 @@ def percent(gain: Interval | None) -> str:
     return _shown(gain, "{0:+.0f} % ({1:+.0f}…{2:+.0f})", 100)
 
 
-def points(difference: Interval | None) -> str:
-    """A difference of shares such as ``−12 points (−20…−4)``."""
-    return _shown(difference, "{0:+.0f} points ({1:+.0f}…{2:+.0f})", 100)
-
-
 def share(part: Interval | None) -> str:
     """A share such as ``12 % (8–15)``."""
     return _shown(part, "{0:.0f} % ({1:.0f}–{2:.0f})", 100)

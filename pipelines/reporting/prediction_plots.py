@@ -19,7 +19,7 @@ def prediction_figure(prediction: dict[str, Any]) -> Figure:
     for label, (colour, marker) in looks.items():
         rows = [row for row in prediction["settings"] if row["setting"] == label]
         measured = [row["measured"] for row in rows]
-        predicted = [row["predicted"]["measured"] for row in rows]
+        predicted = [row["predicted"] for row in rows]
         values = np.array([[p["value"] - p["low"], p["high"] - p["value"]] for p in predicted]).T
         heights = [p["value"] for p in predicted]
         axes.errorbar(measured, heights, yerr=values, fmt=marker, color=colour, markersize=5, capsize=2, label=label)

@@ -1,9 +1,9 @@
 """Predicted against measured tokens/s of the static settings: what a latency profile and rounds of longer drafts tell.
 
-A static chain's distribution of the accepted length comes from the rounds of all longer static drafts at its sampling setting, cut at its own γ: by
-depth, or as one acceptance probability α for the closed form. (Shorter drafts begin their rounds elsewhere in the text.) The
-profile gives the time (`predictors.latency.throughput`). Of what a setting was measured to do, only the lengths of its outputs
-enter its own prediction; the longest draft's acceptance is its own.
+A static chain's distribution of the accepted length comes, by depth, from the rounds of all longer static drafts at its sampling
+setting, cut at its own γ. (Shorter drafts begin their rounds elsewhere in the text.) The profile gives the time
+(`predictors.latency.throughput`). Of what a chain was measured to do, only the lengths of its outputs enter its own prediction;
+the longest draft's acceptance is its own.
 """
 
 from collections import Counter
@@ -18,9 +18,6 @@ from pipelines.reporting.bars import apart
 from pipelines.reporting.measured_folder import Measured
 from predictors.latency import AcceptanceStatistics, LatencyProfile, generation_latency
 
-KINDS = ("measured", "iid")  # distributions of the accepted length: acceptance by depth, or one α for every token
-
-
 class PredictionReport:
     """Builds the record from a measurement and the profile of the same machine."""
 
@@ -30,11 +27,11 @@ class PredictionReport:
 
     def build(self) -> dict[str, Any]:
         settings = [self._setting(at, arm) for at in self.measured.settings for arm in self._arms(at)]
-        summary = {kind: _summary(settings, kind) for kind in KINDS}
+        summary = _summary(settings)
         return {
             "settings": settings,
             "acceptance": {at: self._acceptance(at, self._arms(at)[1:]).rate for at in self.measured.settings},
-            "apart": apart(summary[KINDS[0]]["median_error"]),
+            "apart": apart(summary["median_error"]),
             "summary": summary,
         }
 
@@ -58,20 +55,20 @@ class PredictionReport:
         *_, longest = arms = self._arms(setting)
         longer = [other for other in arms if _gamma(other) > _gamma(arm)] or [longest]
         acceptance = self._acceptance(setting, longer)
-        predicted = {kind: self._predicted(items, acceptance, _gamma(arm), kind, not self.measured.greedy(setting)) for kind in KINDS}
+        predicted = self._predicted(items, acceptance, _gamma(arm), not self.measured.greedy(setting))
         return {
             "setting": setting,
             "arm": arm,
             "measured": measured,
             "predicted": predicted,
-            "error": {kind: value["value"] / measured - 1 for kind, value in predicted.items()},
+            "error": predicted["value"] / measured - 1,
         }
 
     def _predicted(
-        self, items: pd.DataFrame, acceptance: AcceptanceStatistics, gamma: int, kind: str, sampled: bool
+        self, items: pd.DataFrame, acceptance: AcceptanceStatistics, gamma: int, sampled: bool
     ) -> dict[str, float]:
         """Tokens/s over the same prompts and output lengths."""
-        law = acceptance.accepted_law(gamma, kind)
+        law = acceptance.accepted_law(gamma, "measured")
         requests = Counter(zip(items["prompt_tokens"], items["tokens"], strict=True))
         seconds = np.zeros(3)
         for (prompt_tokens, tokens), count in requests.items():
@@ -85,7 +82,7 @@ def _gamma(arm: str) -> int:
     return chain_gamma(arm) or 0
 
 
-def _summary(settings: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+def _summary(settings: list[dict[str, Any]]) -> dict[str, Any]:
     """Median relative error, of tokens/s and of the speed-up over plain decoding; rank correlation of predicted with measured
     tokens/s over all rows and by sampling setting. ``drift`` is plain decoding's own error: no acceptance enters there, so it is
     how much faster or slower the machine ran when it was profiled."""
@@ -94,7 +91,7 @@ def _summary(settings: list[dict[str, Any]], kind: str) -> dict[str, Any]:
             "setting": [row["setting"] for row in settings],
             "arm": [row["arm"] for row in settings],
             "measured": [row["measured"] for row in settings],
-            "predicted": [row["predicted"][kind]["value"] for row in settings],
+            "predicted": [row["predicted"]["value"] for row in settings],
         }
     )
     error = table["predicted"] / table["measured"] - 1

@@ -24,7 +24,7 @@ from pipelines.measuring.names import CHAIN, CONFIDENCE, PLAIN, PROVENANCE, RULE
 from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
 from pipelines.prompt_table import EDIT
 from pipelines.reporting.bars import apart
-from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.inputs import Inputs, Section
 from pipelines.reporting.intervals import percent, times
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.paired_arms import PairedArms
@@ -57,7 +57,7 @@ def read_replay(folder: Path, clock: Measured | None) -> ReplayResults | None:
     return ReplayResults(pd.read_parquet(folder / REPLAYED), clock, origin, elsewhere)
 
 
-class ReplayReport:
+class ReplayReport(Section):
     """Builds the records of ``quality.json`` (what was read) and ``timing.json`` (what follows from the machine's latencies)."""
 
     def __init__(self, results: ReplayResults, replicates: int, seed: int) -> None:
@@ -76,8 +76,7 @@ class ReplayReport:
         results = read_replay(inputs.of("replay"), inputs.measured)
         return None if results is None else cls(results, *inputs.drawn)
 
-    @staticmethod
-    def figures(quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
+    def figures(self, quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
         """Gain of every policy over the best static chain, the fastest on top."""
         panels = []
         for row in timing["settings"]:
@@ -182,6 +181,34 @@ class ReplayReport:
     def _paired(self, rows: pd.DataFrame) -> PairedArms:
         return PairedArms(replace(self.texts.measured, decodes=rows), self.texts.replicates, self.texts.seed)
 
+    @staticmethod
+    def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
+        """The ladder, by sampling setting."""
+        found = []
+        for row in timing["settings"]:
+            made, agreement = row["ladder"][ALL], row["agreement"]
+            closed = made["closed"]
+            known = closed["value"] is not None
+            share = f" ({closed['value']:.0%} of the gap, {closed['low']:.0%} to {closed['high']:.0%})" if known else ""
+            found.append(
+                f"{row['setting']}, replayed: plain decoding, {row['static']} {times(made['static'])}, {row['ours']} "
+                f"{times(made['ours'])}{share}, and {times(made['oracle'])} for the oracle."
+            )
+            if agreement is None:
+                continue
+            if agreement["apart"]:
+                found.append(f"{row['setting']}: {agreement['apart']}, and read no replayed figure.")
+                continue
+            same = agreement["choice"] == agreement["best"]
+            cost = "the fastest there" if same else f"{percent(agreement['gain'])} against the fastest, {agreement['best']}"
+            found.append(
+                f"{row['setting']}: on {agreement['prompts']} prompts on the clock, replayed speed-ups are "
+                f"{agreement['median_error']:.0%} off in the median, {agreement['largest_error']:.0%} at most; "
+                f"replay would have chosen {agreement['choice']}, {cost}."
+            )
+        return found
+
+
 
 def _renamed(table: pd.DataFrame) -> pd.DataFrame:
     """Replayed decodes with the columns of measured ones."""
@@ -213,30 +240,3 @@ def _require_oracle_above(where: str, base: pd.DataFrame, oracle: pd.DataFrame) 
             f"({base['arm'].iloc[0]}), which cannot be. Measure the profile again and replay by it: dvc repro -sf latency@PAIR, "
             "then dvc repro replay@PAIR."
         )
-
-
-def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
-    """The ladder, by sampling setting."""
-    found = []
-    for row in timing["settings"]:
-        made, agreement = row["ladder"][ALL], row["agreement"]
-        closed = made["closed"]
-        known = closed["value"] is not None
-        share = f" ({closed['value']:.0%} of the gap, {closed['low']:.0%} to {closed['high']:.0%})" if known else ""
-        found.append(
-            f"{row['setting']}, replayed: plain decoding, {row['static']} {times(made['static'])}, {row['ours']} "
-            f"{times(made['ours'])}{share}, and {times(made['oracle'])} for the oracle."
-        )
-        if agreement is None:
-            continue
-        if agreement["apart"]:
-            found.append(f"{row['setting']}: {agreement['apart']}, and read no replayed figure.")
-            continue
-        same = agreement["choice"] == agreement["best"]
-        cost = "the fastest there" if same else f"{percent(agreement['gain'])} against the fastest, {agreement['best']}"
-        found.append(
-            f"{row['setting']}: on {agreement['prompts']} prompts on the clock, replayed speed-ups are "
-            f"{agreement['median_error']:.0%} off in the median, {agreement['largest_error']:.0%} at most; "
-            f"replay would have chosen {agreement['choice']}, {cost}."
-        )
-    return found

@@ -10,32 +10,13 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from pipelines.measuring.provenance import numerics
-from pipelines.reporting import (
-    branch_sentences,
-    heads_report,
-    intervals,
-    release_report,
-    replay_report,
-    selection_report,
-    self_drafting_report,
-    stopping_report,
-    verifier_report,
-)
+from pipelines.reporting import branch_sentences, heads_report, intervals
 from pipelines.reporting.bars import bar_text, measured_text
 from pipelines.reporting.branch_folder import Timelines, shown_name
 from pipelines.reporting.headline import arm_name, verdicts
 from pipelines.reporting.timeline_plots import timeline_text
 
 TEMPLATE = "report.html"
-SAID = {
-    "heads": heads_report.sentences,
-    "release": release_report.sentences,
-    "replay": replay_report.sentences,
-    "selection": selection_report.sentences,
-    "self_drafting": self_drafting_report.sentences,
-    "stopping": stopping_report.sentences,
-    "verifiers": verifier_report.sentences,
-}
 FORMATS = ("times", "bracket", "whole", "percent", "share", "tenths", "listed")  # of `pipelines.reporting.intervals`
 
 
@@ -46,8 +27,10 @@ def render(
     images: dict[str, bytes],
     small: str,
     timelines: Timelines,
+    said: dict[str, list[str]],
 ) -> str:
-    """The page's HTML. ``facts`` is ``pair.json``, ``small`` the size of the built-in pair's trained target in words."""
+    """The page's HTML. ``facts`` is ``pair.json``, ``small`` the size of the built-in pair's trained target in words, ``said`` what
+    sections come to."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")), autoescape=True, undefined=StrictUndefined
     )
@@ -61,7 +44,7 @@ def render(
         verdicts={row["setting"]: verdicts(row, timing["bundle"]) for row in timing["settings"]},
         timing=timing,
         quality=quality,
-        said={name: sentences(quality[name], timing[name]) for name, sentences in SAID.items() if quality[name]},
+        said=said,
         origin=origin,
         device=origin["device"],
         parameters={name: value for name, value in origin["parameters"].items() if name != "arms"},
@@ -96,8 +79,7 @@ def _branches(timing: dict[str, Any] | None, quality: dict[str, Any] | None) -> 
         return []
     groups = zip(timing["settings"], quality["settings"], strict=True)
     return [
-        {"setting": speeds["setting"], "sentences": branch_sentences.sentences(speeds, counts)}
-        | {"speeds": speeds, "counts": counts["arms"]}
+        {"sentences": branch_sentences.sentences(speeds), "speeds": speeds, "counts": counts["arms"]}
         for speeds, counts in groups
     ]
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.selection.names import BUNDLE, SELECTOR, STATIC, STATIC_TREE
-from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.inputs import Inputs, Section
 from pipelines.reporting.intervals import listed, percent, surely_above
 from pipelines.reporting.measured_folder import with_settings
 from pipelines.reporting.paired_arms import PairedArms
@@ -29,7 +29,7 @@ ARMS = {STATIC: STATIC_TREE, SELECTOR: BUNDLE}  # an arm is named so, then after
 WORTH_WINNING = 0.03  # a gap between static and a perfect choice below which there is nothing to win
 
 
-class SelectionReport:
+class SelectionReport(Section):
     """Builds the records of ``quality.json`` (expectations) and ``timing.json`` (times)."""
 
     def __init__(self, results: SelectionResults, replicates: int, seed: int) -> None:
@@ -44,8 +44,7 @@ class SelectionReport:
         results = read_selection(inputs.of("selection"), inputs.fitted("tree"), inputs.measured)
         return None if results is None else cls(results, *inputs.drawn)
 
-    @staticmethod
-    def figures(quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
+    def figures(self, quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
         """What choosing is worth, and what is chosen."""
         return {"selection": gains_by_rule(quality, timing), "choices": choices_by_slice(quality)}
 
@@ -184,33 +183,33 @@ class SelectionReport:
             found.append({"rule": rule, "action": action, **record, "difference": difference, "agrees": agrees})
         return found
 
-
-def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
-    """What there was to win, what was won, and what the clock says."""
-    rules = quality["rules"]
-    sure = [row["rule"] for row in rules if surely_above(row["gain"])]
-    found = [
-        f"On exact labels of held-out documents the selector surely beats the best static tree with {listed(sure)}; with "
-        f"{listed([row['rule'] for row in rules if row['rule'] not in sure])} it does not."
-    ]
-    worth = [row for row in rules if row["worth_winning"]]
-    if worth:
-        quarter = [row["rule"] for row in worth if row["gap_closed"] and row["gap_closed"]["value"] >= 0.25]
-        found.append(
-            f"A perfect choice per root would bring 3 % or more with {listed([row['rule'] for row in worth])} at least: the "
-            f"selector closes a quarter of that gap or more with {listed(quarter)}."
-        )
-    nothing = [row["rule"] for row in rules if row["nothing_to_win"]]
-    if nothing:
-        found.append(
-            f"With {listed(nothing)} even a perfect choice would bring less than 3 %: there is nothing to win."
-        )
-    gains = [f"{row['rule']} {percent(row['gain'])}" for row in timing["rules"]]
-    found.append(f"On the clock, selectors over their rules' best static trees: {', '.join(gains)}.")
-    against = timing["against_traversal"]
-    if against is not None:
-        found.append(
-            f"The selector that promised most on validation roots, with {against['rule']}, against traversal with its best "
-            f"static tree, on the clock: {percent(against['gain'])}."
-        )
-    return found
+    @staticmethod
+    def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
+        """What there was to win, what was won, and what the clock says."""
+        rules = quality["rules"]
+        sure = [row["rule"] for row in rules if surely_above(row["gain"])]
+        found = [
+            f"On exact labels of held-out documents the selector surely beats the best static tree with {listed(sure)}; with "
+            f"{listed([row['rule'] for row in rules if row['rule'] not in sure])} it does not."
+        ]
+        worth = [row for row in rules if row["worth_winning"]]
+        if worth:
+            quarter = [row["rule"] for row in worth if row["gap_closed"] and row["gap_closed"]["value"] >= 0.25]
+            found.append(
+                f"A perfect choice per root would bring 3 % or more with {listed([row['rule'] for row in worth])} at least: the "
+                f"selector closes a quarter of that gap or more with {listed(quarter)}."
+            )
+        nothing = [row["rule"] for row in rules if row["nothing_to_win"]]
+        if nothing:
+            found.append(
+                f"With {listed(nothing)} even a perfect choice would bring less than 3 %: there is nothing to win."
+            )
+        gains = [f"{row['rule']} {percent(row['gain'])}" for row in timing["rules"]]
+        found.append(f"On the clock, selectors over their rules' best static trees: {', '.join(gains)}.")
+        against = timing["against_traversal"]
+        if against is not None:
+            found.append(
+                f"The selector that promised most on validation roots, with {against['rule']}, against traversal with its best "
+                f"static tree, on the clock: {percent(against['gain'])}."
+            )
+        return found

@@ -10,6 +10,7 @@ Real decodes, paired by block. Intervals by bootstrap over documents.
 from typing import Any, Self
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from pipelines.measuring.names import (
     CALIBRATED,
@@ -25,7 +26,7 @@ from pipelines.measuring.names import (
     PLAIN_FAMILY,
 )
 from pipelines.reporting.bars import SHARE, bar_row
-from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.inputs import Inputs, Section
 from pipelines.reporting.intervals import surely_above, times
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.paired_arms import PairedArms
@@ -38,7 +39,7 @@ OUTSIDE = (HF_FORWARD, HF_ASSISTED)  # shown where a draft model drafts
 BASES = (*METHODS, HF_LOOKUP)
 
 
-class SelfDraftingReport:
+class SelfDraftingReport(Section):
     """Builds the records of ``quality.json`` (counts, what was chosen) and ``timing.json`` (times); ``records`` of stage ``fit``
     by predictor."""
 
@@ -48,7 +49,8 @@ class SelfDraftingReport:
         self.records = records
         self.paired = PairedArms(self.measured, replicates, seed)
 
-    figures = staticmethod(self_drafting_figures)
+    def figures(self, quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
+        return self_drafting_figures(quality, timing)
 
     @classmethod
     def read(cls, inputs: Inputs) -> Self | None:
@@ -136,6 +138,29 @@ class SelfDraftingReport:
     def _upkeep(self, setting: str, arm: str) -> Interval:
         return self.paired.of(self.paired.rows(arm, [setting]), "seconds_draft", "seconds_rounds")
 
+    @staticmethod
+    def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
+        """What drafting without a draft model brings, by sampling setting."""
+        found = []
+        for row in timing["settings"]:
+            arms = [arm for arm in row["arms"] if arm["family"] == CALIBRATED]
+            speeds = ", ".join(f"{arm['arm']} {times(arm['speedup'])}" for arm in arms)
+            lookup = next((arm for arm in row["arms"] if arm["arm"] == HF_LOOKUP), None)
+            others = ""
+            if lookup:
+                own = times(lookup["over_hugging_face"])
+                others = f", Hugging Face prompt lookup {times(lookup['speedup'])}, which is {own} over its own generate"
+            sure = [arm["arm"] for arm in arms if surely_above(arm["speedup"], 1.0)]
+            verdict = f"{'surely' if sure else 'none is surely'} faster than plain decoding{': ' if sure else ''}{', '.join(sure)}"
+            found.append(f"{row['setting']}, without a draft model: {verdict} ({speeds}{others}).")
+            chain = next((arm for arm in row["arms"] if arm["arm"] == row["best"]), None)
+            if chain:
+                found.append(
+                    f"{row['setting']}: the pair's best static chain ({row['best']}) reaches {times(chain['speedup'])}."
+                )
+        return found
+
+
 
 def _counts(rows: pd.DataFrame) -> dict[str, float | None]:
     """Of all passes after the prefills: DE, HR, AL, and mean guessed and candidate tokens."""
@@ -158,25 +183,3 @@ def _milliseconds(rows: pd.DataFrame) -> dict[str, float]:
         "forward": 1e3 * float(rows["seconds_rounds"].sum() / rounds) - upkeep - verdict,
         "verdict": verdict,
     }
-
-
-def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
-    """What drafting without a draft model brings, by sampling setting."""
-    found = []
-    for row in timing["settings"]:
-        arms = [arm for arm in row["arms"] if arm["family"] == CALIBRATED]
-        speeds = ", ".join(f"{arm['arm']} {times(arm['speedup'])}" for arm in arms)
-        lookup = next((arm for arm in row["arms"] if arm["arm"] == HF_LOOKUP), None)
-        others = ""
-        if lookup:
-            own = times(lookup["over_hugging_face"])
-            others = f", Hugging Face prompt lookup {times(lookup['speedup'])}, which is {own} over its own generate"
-        sure = [arm["arm"] for arm in arms if surely_above(arm["speedup"], 1.0)]
-        verdict = f"{'surely' if sure else 'none is surely'} faster than plain decoding{': ' if sure else ''}{', '.join(sure)}"
-        found.append(f"{row['setting']}, without a draft model: {verdict} ({speeds}{others}).")
-        chain = next((arm for arm in row["arms"] if arm["arm"] == row["best"]), None)
-        if chain:
-            found.append(
-                f"{row['setting']}: the pair's best static chain ({row['best']}) reaches {times(chain['speedup'])}."
-            )
-    return found

@@ -25,7 +25,7 @@ from pipelines.measuring.names import (
     RULE,
     TREES,
 )
-from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.inputs import Inputs, Section
 from pipelines.reporting.intervals import known, percent, surely_above
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.paired_arms import PairedArms
@@ -35,7 +35,7 @@ TUNED = (CHAIN, CONFIDENCE, FORK, CONFIG)  # families whose setting is chosen on
 SHOWN = (PLAIN_FAMILY, CHAIN, CONFIDENCE, RULE, FORK, CONFIG, DYNAMIC)
 
 
-class StoppingReport:
+class StoppingReport(Section):
     """Builds the records of ``quality.json`` (what models know, what replay promises) and ``timing.json`` (times); ``records`` of
     stage ``fit`` by model."""
 
@@ -45,7 +45,8 @@ class StoppingReport:
         self.records = records
         self.paired = PairedArms(self.measured, replicates, seed)
 
-    figures = staticmethod(stop_figures)
+    def figures(self, quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
+        return stop_figures(quality, timing)
 
     @classmethod
     def read(cls, inputs: Inputs) -> Self | None:
@@ -105,31 +106,31 @@ class StoppingReport:
             "bypassed": float(rows["bypassed"].sum() / max(1, rows["rounds"].sum())),
         }
 
-
-def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
-    """Which rule pays, by sampling setting, and how much a perfect one could bring."""
-    found = []
-    for row in timing["settings"]:
-        gains = ("gain", "gain_over_hindsight")
-        rules = [arm for arm in row["arms"] if arm["family"] in (CONFIDENCE, RULE)]
-        rules = [arm for arm in rules if all(known(arm[gain]) for gain in gains)]
-        if not rules:
-            continue
-        sure = [arm for arm in rules if all(surely_above(arm[gain]) for gain in gains)]
-        shown = sure or [max(rules, key=lambda arm: arm["gain"]["value"])]
-        worth = ", ".join(
-            f"{arm['arm']} {percent(arm['gain'])} over {row['best'][CHAIN]} and {percent(arm['gain_over_hindsight'])} over "
-            f"{row['hindsight']}"
-            for arm in shown
-        )
-        verdict = "these surely pay" if sure else "none surely pays; the fastest gains"
-        found.append(
-            f"{row['setting']}, over the static chain that validation prompts chose ({row['best'][CHAIN]}) and the one that was "
-            f"fastest here ({row['hindsight']}): {verdict}: {worth}."
-        )
-    for model in quality["models"][:1]:
-        perfect = ", ".join(
-            f"{name} {percent(part['policies']['perfect']['gain'])}" for name, part in model["parts"].items()
-        )
-        found.append(f"The oracle among stop rules would bring, in replay: {perfect}.")
-    return found
+    @staticmethod
+    def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
+        """Which rule pays, by sampling setting, and how much a perfect one could bring."""
+        found = []
+        for row in timing["settings"]:
+            gains = ("gain", "gain_over_hindsight")
+            rules = [arm for arm in row["arms"] if arm["family"] in (CONFIDENCE, RULE)]
+            rules = [arm for arm in rules if all(known(arm[gain]) for gain in gains)]
+            if not rules:
+                continue
+            sure = [arm for arm in rules if all(surely_above(arm[gain]) for gain in gains)]
+            shown = sure or [max(rules, key=lambda arm: arm["gain"]["value"])]
+            worth = ", ".join(
+                f"{arm['arm']} {percent(arm['gain'])} over {row['best'][CHAIN]} and {percent(arm['gain_over_hindsight'])} over "
+                f"{row['hindsight']}"
+                for arm in shown
+            )
+            verdict = "these surely pay" if sure else "none surely pays; the fastest gains"
+            found.append(
+                f"{row['setting']}, over the static chain that validation prompts chose ({row['best'][CHAIN]}) and the one that was "
+                f"fastest here ({row['hindsight']}): {verdict}: {worth}."
+            )
+        for model in quality["models"][:1]:
+            perfect = ", ".join(
+                f"{name} {percent(part['policies']['perfect']['gain'])}" for name, part in model["parts"].items()
+            )
+            found.append(f"The oracle among stop rules would bring, in replay: {perfect}.")
+        return found

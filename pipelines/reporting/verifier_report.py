@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pipelines.measuring.verifiers.names import BLOCK_EFFICIENCY, FAMILIES, TOKENS_PER_SECOND
-from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.inputs import Inputs, Section
 from pipelines.reporting.intervals import listed
 from pipelines.reporting.statistics import UNDEFINED, Interval, PairedBootstrap
 from pipelines.reporting.verifier_folder import Rule, VerifierComparison, read_comparison, rule_name
@@ -25,7 +25,7 @@ from pipelines.reporting.verifier_plots import acceptance_by_depth, block_effici
 VERIFY = "seconds_verify"
 
 
-class VerifierReport:
+class VerifierReport(Section):
     """Builds the records of ``quality.json`` (counts and expectations) and ``timing.json`` (times)."""
 
     def __init__(self, comparison: VerifierComparison, replicates: int, seed: int) -> None:
@@ -39,8 +39,7 @@ class VerifierReport:
         comparison = read_comparison(inputs.of("verifiers"), inputs.measured)
         return None if comparison is None else cls(comparison, *inputs.drawn)
 
-    @staticmethod
-    def figures(quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
+    def figures(self, quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
         """Block efficiency by rule, and acceptance by depth."""
         return {"verifiers": block_efficiency_by_rule(quality), "acceptance": acceptance_by_depth(quality)}
 
@@ -172,11 +171,12 @@ class VerifierReport:
     def _verify_items(self, setting: str, drafter: str, verifier: str) -> pd.DataFrame:
         return self.comparison.timed(setting, drafter, verifier, VERIFY)
 
+    @staticmethod
+    def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
+        """Which rule wins, and which ones the data do not tell apart from it."""
+        efficiency = _win(quality["winner"], "tokens per target pass", ".2f")
+        return [f"By exact block efficiency {efficiency}; by speed {_win(timing['winner'], 'tokens/s', '.0f')}."]
 
-def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
-    """Which rule wins, and which ones the data do not tell apart from it."""
-    efficiency = _win(quality["winner"], "tokens per target pass", ".2f")
-    return [f"By exact block efficiency {efficiency}; by speed {_win(timing['winner'], 'tokens/s', '.0f')}."]
 
 
 def _win(winner: dict[str, Any], unit: str, form: str) -> str:
