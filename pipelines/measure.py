@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.evidence.allocation import allocated, mix_of
-    from pipelines.measuring.harness import apart
     from pipelines.measuring.foreseen import foreseen
+    from pipelines.measuring.harness import apart
     from pipelines.measuring.led import TextLeader
     from pipelines.measuring.measurement import MeasureConfig, Measurement
     from pipelines.measuring.recorded import RecordedTexts
