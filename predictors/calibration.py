@@ -20,7 +20,6 @@ class Calibration(Checked):
     temperature: Positive = 1.0
     bias: tuple[float, ...] = (0.0, 0.0, 0.0)
 
-    def probabilities(self, logits: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Calibrated probabilities [B, L] of logits [B, L]; ``bias`` [L]: its own, on the logits' device already."""
-        bias = logits.new_tensor(self.bias) if bias is None else bias
-        return torch.softmax(logits / self.temperature + bias, dim=-1)
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Calibrated probabilities [B, L] of logits [B, L]."""
+        return torch.softmax(logits / self.temperature + logits.new_tensor(self.bias), dim=-1)
