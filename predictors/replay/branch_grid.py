@@ -18,7 +18,7 @@ import numpy as np
 from predictors.latency.branching import BranchRound, branch_parallel_prediction, branch_round_latency
 from predictors.replay.branches import MATCH, BranchSettings, require_replayable
 from predictors.replay.decode import Reading
-from predictors.replay.grid import Drafts, Memory, Starts, Totals, summed, visited
+from predictors.replay.grid import NO_MEMORY, Drafts, Memory, Starts, Totals, summed, visited
 from predictors.replay.prices import Prices
 
 
@@ -161,12 +161,13 @@ class _Rounds:
 
 
 def branch_decoded(
-    starts: BranchStarts, idle: Drafts, retained: Drafts, question: float = 0.0, memory: Memory | None = None
+    starts: BranchStarts, idle: Drafts, retained: Drafts, question: float = 0.0, memory: Memory = NO_MEMORY
 ) -> Totals:
     """Exact totals of every text by a policy that drafts as ``idle`` says, and keeps of a branch what ``retained`` says.
 
     Visits [X, S, 2 M] are of idle stages, then of retained ones.
     """
+    idle, retained, states = idle.by_state(memory), retained.by_state(memory), memory.states
     size_XSM, passes_XSM, asked_XSM = (
         np.concatenate(both, axis=2)
         for both in (
@@ -175,13 +176,11 @@ def branch_decoded(
             (idle.asked_XSM, retained.asked_XSM),
         )
     )
-    states = idle.submitted_XSM.shape[2]
     rounds = _Rounds(starts, size_XSM, passes_XSM > size_XSM, np.arange(2 * states) >= states)
     accepted_XSM = np.minimum(starts.retained.would_XS[..., None], size_XSM)
     emitted_XSM = np.minimum(accepted_XSM + 1, starts.retained.left_XS[..., None])
     hit_XSM = rounds.at_size(starts.hit_XSP)
-    known = 0 if memory is None else memory.after(accepted_XSM, size_XSM)
-    visits_XSM = visited(emitted_XSM, hit_XSM * states + known, 0 if memory is None else memory.first)
+    visits_XSM = visited(emitted_XSM, hit_XSM * states + memory.after(accepted_XSM, size_XSM), memory.first)
     cells = np.nonzero(visits_XSM)
     read = (summed(counts, visits_XSM[..., :states]) for counts in (idle.confidences_XSM, idle.entropies_XSM))
     read_X = np.array([starts.retained.prices.reading(*counts) for counts in zip(*read, strict=True)])

@@ -146,14 +146,20 @@ class Drafts:
     confidences_XSM: np.ndarray
     entropies_XSM: np.ndarray
 
+    def by_state(self, memory: "Memory") -> "Drafts":
+        """In every state of ``memory``, where a policy does not listen to it."""
+        shape_XSM = (*self.submitted_XSM.shape[:2], memory.states)
+        return Drafts(*(np.broadcast_to(values, shape_XSM) for values in vars(self).values()))
+
 
 @dataclass(frozen=True)
 class Memory:
     """What a policy knows of the round before: the state in the ``first`` round, and the one ``after`` so many accepted and
-    submitted tokens (arrays of one shape)."""
+    submitted tokens (arrays of one shape), of so many ``states``."""
 
     first: int
     after: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    states: int
 
 
 @dataclass(frozen=True)
@@ -175,12 +181,15 @@ class Totals:
         return float(self.tokens_X.sum() / self.seconds_X.sum())
 
 
-def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memory | None = None) -> Totals:
+NO_MEMORY = Memory(0, lambda accepted, submitted: np.zeros_like(accepted), 1)
+
+
+def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memory = NO_MEMORY) -> Totals:
     """Exact totals of every text under a policy whose ``question`` takes so many seconds."""
+    drafts = drafts.by_state(memory)
     accepted_XSM = np.minimum(starts.would_XS[..., None], drafts.submitted_XSM)
     emitted_XSM = np.minimum(accepted_XSM + 1, starts.left_XS[..., None])
-    state_XSM = np.zeros_like(accepted_XSM) if memory is None else memory.after(accepted_XSM, drafts.submitted_XSM)
-    visits_XSM = visited(emitted_XSM, state_XSM, 0 if memory is None else memory.first)
+    visits_XSM = visited(emitted_XSM, memory.after(accepted_XSM, drafts.submitted_XSM), memory.first)
     rounds_X, submitted_X, passes_X, accepted_X, asked_X = (
         summed(count_XSM, visits_XSM)
         for count_XSM in (visits_XSM, drafts.submitted_XSM, drafts.passes_XSM, accepted_XSM, drafts.asked_XSM)

@@ -117,7 +117,7 @@ def previous_round(gamma: int) -> Memory:
         seen = (accepted < submitted) | (submitted >= gamma)
         return np.where(seen, 1 + np.minimum(accepted, gamma), 0)
 
-    return Memory(0, after)
+    return Memory(0, after, gamma + 2)
 
 
 def remembered(gamma: int) -> tuple[np.ndarray, np.ndarray]:
