@@ -161,12 +161,13 @@ class _Rounds:
 
 
 def branch_decoded(
-    starts: BranchStarts, idle: Drafts, retained: Drafts, question: float = 0.0, memory: Memory = NO_MEMORY
+    starts: BranchStarts, idle: Drafts, retained: Drafts, question: float = 0.0, memory: Memory | None = None
 ) -> Totals:
     """Exact totals of every text by a policy that drafts as ``idle`` says, and keeps of a branch what ``retained`` says.
 
     Visits [X, S, 2 M] are of idle stages, then of retained ones.
     """
+    memory = memory or NO_MEMORY
     idle, retained, states = idle.by_state(memory), retained.by_state(memory), memory.states
     size_XSM, passes_XSM, asked_XSM = (
         np.concatenate(both, axis=2)

@@ -184,8 +184,9 @@ class Totals:
 NO_MEMORY = Memory(0, lambda accepted, submitted: np.zeros_like(accepted), 1)
 
 
-def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memory = NO_MEMORY) -> Totals:
+def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memory | None = None) -> Totals:
     """Exact totals of every text under a policy whose ``question`` takes so many seconds."""
+    memory = memory or NO_MEMORY
     drafts = drafts.by_state(memory)
     accepted_XSM = np.minimum(starts.would_XS[..., None], drafts.submitted_XSM)
     emitted_XSM = np.minimum(accepted_XSM + 1, starts.left_XS[..., None])
