@@ -56,8 +56,8 @@ def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Path |
     try:
         controller = CONTROLLERS[card["kind"]].from_bundle(bundle)
         known = [SamplingSettings(t, int(k), p) for t, k, p in bundle.contract.serving_range.settings]
-        texts = [text for text in recorded if text.settings in known]
-        return _entry(_references(expanded(card["decoder"]), controller, texts))
+        some = [text for text in recorded if text.settings in known]
+        return _entry(_references(expanded(card["decoder"]), controller, some))
     except ValueError as error:  # a decoder or a controller beyond what was recorded
         return _missing(str(error))
 
