@@ -12,7 +12,7 @@ Shape suffixes: X readings, S starts (index s - 1, as a text's columns), G posit
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -54,8 +54,8 @@ class Starts:
             would_S[:count] = one.accepted(verifier)[1:]
             cap_S[:count] = np.minimum(depth, one.text.budget - 2 - np.arange(count))
         starts = Starts(readings, depth, verifier, prices, would_XS, cap_XS, left_XS)
-        np.minimum(cap_XS, starts._through_end_XS(), out=cap_XS)
-        return starts
+        through_XS = np.where(starts.ends_XSG.any(axis=2), starts.ends_XSG.argmax(axis=2) + 1, depth)
+        return replace(starts, cap_XS=np.minimum(cap_XS, through_XS))
 
     @property
     def valid_XS(self) -> np.ndarray:
@@ -115,7 +115,7 @@ class Starts:
         spent_V = self._chain_XSL[reading_V, start_V, submitted_V] + question * drafts.asked_XSM[cells]
         spent_V += law_C[context_V + passes_V - offset] - law_C[context_V + submitted_V - offset]
         spent_X = np.bincount(reading_V, spent_V, len(self.readings)) + self._prefill_X
-        read = (_summed(counts, visits_XSM) for counts in (drafts.confidences_XSM, drafts.entropies_XSM))
+        read = (summed(counts, visits_XSM) for counts in (drafts.confidences_XSM, drafts.entropies_XSM))
         return spent_X + [self.prices.reading(*counts) for counts in zip(*read, strict=True)]
 
     @cached_property
@@ -127,7 +127,9 @@ class Starts:
         """Seconds of a round of 0, 1, … depth tokens."""
         context_XS = self.context_X[:, None] + np.arange(self.left_XS.shape[1])
         contexts_C, which_XS = np.unique(np.where(self.valid_XS, context_XS, context_XS.min()), return_inverse=True)
-        chain_CL = [[self.prices.chain(drafted, int(context)) for drafted in range(self.depth + 1)] for context in contexts_C]
+        chain_CL = [
+            [self.prices.chain(drafted, int(context)) for drafted in range(self.depth + 1)] for context in contexts_C
+        ]
         return np.array(chain_CL)[which_XS.reshape(context_XS.shape)]
 
     @cached_property
@@ -136,17 +138,15 @@ class Starts:
         first, last = int(self.context_X.min()), int((self.context_X + self.left_XS[:, 0]).max()) + self.depth
         return np.cumsum([0.0, *(self.prices.law(context) for context in range(first, last))]), first
 
-    def _through_end_XS(self) -> np.ndarray:
-        """Tokens of the chain up to an end of sequence, which ends a draft."""
-        ends = []
+    @cached_property
+    def ends_XSG(self) -> np.ndarray:
+        """Whether the token drafted at a position is an end of sequence, which ends a draft."""
+        own, beside = [], []
         for one in self.readings:
             columns, eos = one.text.columns, list(one.text.eos_tokens)
-            beside_NG = np.isin(columns["tokens"], eos)
-            ends.append((np.isin(columns["token"], eos)[:, None].repeat(beside_NG.shape[1], axis=1), beside_NG))
-        # the text's own token stands at slot 0 of its row, the one drawn beside it at the slot of its position
-        own_XSG, beside_XSG = (self.gather(of_text) for of_text in zip(*ends, strict=True))
-        ended_XSG = np.where(self.on_path_XSG, own_XSG, beside_XSG)
-        return np.where(ended_XSG.any(axis=2), ended_XSG.argmax(axis=2) + 1, self.depth)
+            beside.append(np.isin(columns["tokens"], eos))
+            own.append(np.isin(columns["token"], eos)[:, None].repeat(beside[-1].shape[1], axis=1))
+        return np.where(self.on_path_XSG, self.gather(own), self.gather(beside))
 
 
 @dataclass(frozen=True)
@@ -194,29 +194,30 @@ def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memor
     accepted_XSM = np.minimum(starts.would_XS[..., None], drafts.submitted_XSM)
     emitted_XSM = np.minimum(accepted_XSM + 1, starts.left_XS[..., None])
     state_XSM = np.zeros_like(accepted_XSM) if memory is None else memory.after(accepted_XSM, drafts.submitted_XSM)
-    visits_XSM = _visits(emitted_XSM, state_XSM, 0 if memory is None else memory.first)
+    visits_XSM = visited(emitted_XSM, state_XSM, 0 if memory is None else memory.first)
     counts = (visits_XSM, drafts.submitted_XSM, drafts.passes_XSM, accepted_XSM, drafts.asked_XSM)
     return Totals(
         starts.left_XS[:, 0] + 1,
         starts.seconds(drafts, visits_XSM, question),
-        *(_summed(count_XSM, visits_XSM) for count_XSM in counts),
+        *(summed(count_XSM, visits_XSM) for count_XSM in counts),
         visits_XSM,
     )
 
 
-def _visits(emitted_XSM: np.ndarray, state_XSM: np.ndarray, first: int) -> np.ndarray:
+def visited(emitted_XSM: np.ndarray, state_XSM: np.ndarray, first: int) -> np.ndarray:
     """The starts and states on the path from the first start, in state ``first``; where nothing is emitted it has ended."""
     readings, starts, states = emitted_XSM.shape
     here_XS = np.arange(readings * (starts + 1)).reshape(readings, starts + 1)[..., None]
     jump_XSM = (here_XS * states + np.arange(states)).astype(np.intp)
     jump_XSM[:, :-1] = np.where(emitted_XSM > 0, (here_XS[:, :-1] + emitted_XSM) * states + state_XSM, jump_XSM[:, :-1])
-    jump, visited = jump_XSM.reshape(-1), np.zeros(jump_XSM.size, dtype=bool)
+    jump, seen = jump_XSM.reshape(-1), np.zeros(jump_XSM.size, dtype=bool)
     at_X = here_XS[:, 0, 0] * states + first
-    while not visited[at_X].all():
-        visited[at_X] = True
+    while not seen[at_X].all():
+        seen[at_X] = True
         at_X = jump[at_X]
-    return visited.reshape(jump_XSM.shape)[:, :-1] & (emitted_XSM > 0)
+    return seen.reshape(jump_XSM.shape)[:, :-1] & (emitted_XSM > 0)
 
 
-def _summed(count_XSM: np.ndarray, visits_XSM: np.ndarray) -> np.ndarray:
+def summed(count_XSM: np.ndarray, visits_XSM: np.ndarray) -> np.ndarray:
+    """Sums over the rounds of every text."""
     return np.einsum("xsm,xsm->x", count_XSM, visits_XSM, dtype=np.int64, casting="unsafe")

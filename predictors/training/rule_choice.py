@@ -63,7 +63,9 @@ def fold_of(document_X: np.ndarray, folds: int, seed: int) -> np.ndarray:
     """Each reading's fold; all readings of a document share one."""
     names, document_X = np.unique(document_X, return_inverse=True)
     if not 2 <= folds <= len(names):
-        raise ValueError(f"{len(names)} documents cannot be split into {folds} folds of at least one. Collect more prompts.")
+        raise ValueError(
+            f"{len(names)} documents cannot be split into {folds} folds of at least one. Collect more prompts."
+        )
     return np.random.default_rng(seed).permutation(len(names))[document_X] % folds
 
 

@@ -54,7 +54,7 @@ def starts_of(texts, greedy, verifier, depth=GAMMA):
     return Starts.of(readings, depth, verifier, Prices(PROFILE, not greedy))
 
 
-def stop_drafts(starts, controller):
+def stop_drafts(starts, controller, retains=False):
     """What an exported stop model does."""
     made = controller.setting(starts.readings[0].text.settings)
     chances, far = [], []
@@ -73,9 +73,9 @@ def stop_drafts(starts, controller):
     return stopping(starts, *values), None
 
 
-def head_drafts(starts, controller):
-    """What an exported head does, by what it knows of the round before."""
-    spec, rule, thresholds = controller.spec, controller.thresholds.rule, controller.thresholds
+def head_drafts(starts, controller, retains=False):
+    """What an exported head does, by what it knows of the round before; ``retains``: where a branch survived."""
+    spec, thresholds = controller.spec, controller.thresholds
     at_root = spec.decides_before_drafting
     drafted_M, accepted_M = (torch.tensor([0]),) * 2 if at_root else map(torch.from_numpy, remembered(spec.gamma))
     said, far = [], []
@@ -94,17 +94,17 @@ def head_drafts(starts, controller):
             distance = squared_distance(controller.network.reduction(features)).reshape(count, -1)
         far.append(distance.numpy() > thresholds.max_distance)
     largest = starts.column("confidence")
-    values = (rule, spec.gamma, at_root, largest, thresholds.static_gamma, starts.by_start(far))
+    values = (thresholds.of(retains), spec.gamma, at_root, largest, thresholds.static(retains), starts.by_start(far))
     return heads(starts, starts.by_start(said), *values), None if at_root else previous_round(spec.gamma)
 
 
-def drafts_of(starts, controller):
+def drafts_of(starts, controller, retains=False):
     """What ``controller`` does at every start, and its memory: the one place that knows how controllers are built."""
     if controller.kind == "fixed":
-        return static(starts, controller.config.gamma), None
+        return static(starts, starts.depth if controller.config.gamma is None else controller.config.gamma), None
     if controller.kind == "confidence":
         return confidence(starts, starts.column("confidence"), **vars(controller.config)), None
-    return (head_drafts if controller.kind in ("hrad", "length") else stop_drafts)(starts, controller)
+    return (head_drafts if controller.kind in ("hrad", "length") else stop_drafts)(starts, controller, retains)
 
 
 def totals_of(starts, controller):
@@ -152,7 +152,9 @@ def stop_controllers(pair, place):
             ("early_stop", "before", {"product": True, "min_tokens": 1}, with_far),
         ]
     ):
-        yield learned_controller(read_bundle(stop_bundle(place / f"stop-{number}", pair, kind, inputs, change=change, **rule)))
+        yield learned_controller(
+            read_bundle(stop_bundle(place / f"stop-{number}", pair, kind, inputs, change=change, **rule))
+        )
 
 
 def head_controllers(pair, place):
@@ -169,7 +171,14 @@ def head_controllers(pair, place):
                     yield learned_controller(
                         read_bundle(
                             random_bundle(
-                                name, pair, features, gamma=gamma, kind=kind, change=change, rule=rule, static_gamma=static_gamma
+                                name,
+                                pair,
+                                features,
+                                gamma=gamma,
+                                kind=kind,
+                                change=change,
+                                rule=rule,
+                                static_gamma=static_gamma,
                             )
                         )
                     )
@@ -222,7 +231,7 @@ class Beside(Starts):
 def forgets(starts, controller):
     drafts, memory = drafts_of(starts, controller)
     forgetful = Memory(memory.first, lambda accepted, submitted: np.zeros_like(accepted)) if memory else None
-    return decoded(starts, drafts, controller.question_seconds(PROFILE), forgetful)
+    return decoded(starts, drafts, controller.question_seconds(starts.prices.profile), forgetful)
 
 
 def trusts_all(starts, controller):
@@ -235,7 +244,9 @@ def trusts_all(starts, controller):
 
 
 def through_the_end(starts, controller):
-    left_XS = np.array([[one.text.cap(start) for start in range(1, starts.left_XS.shape[1] + 1)] for one in starts.readings])
+    left_XS = np.array(
+        [[one.text.cap(start) for start in range(1, starts.left_XS.shape[1] + 1)] for one in starts.readings]
+    )
     endless = replace(starts, cap_XS=np.minimum(np.maximum(left_XS, 0), starts.depth) * starts.valid_XS)
     return totals_of(endless, controller)
 
