@@ -94,9 +94,9 @@ class Learner:
         scalars = len(FEATURE_SETS[self.predictor.feature_set])
         for name, layers, embedding in state_variants(manifest.feature_layers, bool(scalars)):
             state = len(layers) * manifest.hidden_size + embedding * manifest.embedding_size
-            predictor = self.predictor
-            if (predictor.reduced_size or 0) > max(state, 1):
-                predictor = replace(predictor, reduced_size=None)
+            predictor, training = self.predictor, self.predictor.training
+            if (training.reduced_size or 0) > max(state, 1):
+                predictor = replace(predictor, training=replace(training, reduced_size=None))
 
             def measure(
                 made: Any = predictor, layers: tuple[int, ...] = layers, embedding: bool = embedding
