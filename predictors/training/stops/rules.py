@@ -97,8 +97,8 @@ class Played:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is served at ``settings``: ``rule``, or the best ``static_length`` where it never asks. ``tried`` is the best rule that
-    asks, with its ``choice``; ``epsilon`` is the confidence rule's."""
+    """What is served at ``settings``: ``rule``, or the best ``static_length`` where it never asks. ``tried`` is the best rule
+    that asks, with its ``choice``; ``epsilon`` is the confidence rule's."""
 
     settings: SamplingSettings
     rule: StopRule
