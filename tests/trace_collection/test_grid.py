@@ -75,7 +75,8 @@ def stop_drafts(starts, controller, retains=False):
 
 def head_drafts(starts, controller, retains=False):
     """What an exported head does, by what it knows of the round before; ``retains``: where a branch survived."""
-    spec, thresholds = controller.spec, controller.thresholds
+    spec, made = controller.spec, controller.setting(starts.readings[0].text.settings)
+    temperature = torch.tensor(made.settings.temperature)
     at_root = spec.decides_before_drafting
     drafted_M, accepted_M = (torch.tensor([0]),) * 2 if at_root else map(torch.from_numpy, remembered(spec.gamma))
     said, far = [], []
@@ -87,14 +88,22 @@ def head_drafts(starts, controller, retains=False):
         )
         by_state = [values.repeat_interleave(len(drafted_M), 0) for values in (states, confidence, entropy)]
         features = assemble(
-            spec, by_state[0], drafted_M.repeat(count), accepted_M.repeat(count), by_state[1], by_state[2]
+            spec,
+            by_state[0],
+            drafted_M.repeat(count),
+            accepted_M.repeat(count),
+            *by_state[1:],
+            temperature.expand(count * len(drafted_M)),
         )
         with torch.inference_mode():
-            said.append(controller.outputs(features).reshape(count, len(drafted_M), -1).numpy())
+            probabilities = made.calibration.probabilities(controller.network(features))
+            said.append(probabilities.reshape(count, len(drafted_M), -1).numpy())
             distance = squared_distance(controller.network.reduction(features)).reshape(count, -1)
-        far.append(distance.numpy() > thresholds.max_distance)
+        far.append(distance.numpy() > controller.max_distance)
     largest = starts.column("confidence")
-    values = (thresholds.of(retains), spec.gamma, at_root, largest, thresholds.static(retains), starts.by_start(far))
+    if made.of(retains) is None:
+        return static(starts, made.static(retains)), None
+    values = (made.of(retains), spec.gamma, at_root, largest, made.static(retains), starts.by_start(far))
     return heads(starts, starts.by_start(said), *values), None if at_root else previous_round(spec.gamma)
 
 
@@ -127,8 +136,7 @@ def differences(starts, controller, totals):
 
 def far(card):
     """Some features lie far from the training rows."""
-    name = "thresholds" if "thresholds" in card else None
-    (card[name] if name else card)["max_distance"] = 1.0
+    card["max_distance"] = 1.0
 
 
 def stop_controllers(pair, place):
@@ -184,6 +192,7 @@ def head_controllers(pair, place):
                     )
     unread = {"epsilon": 0.4, "none_probability": 1.1, "all_probability": 1.1}
     yield learned_controller(read_bundle(random_bundle(place / "unread", pair, gamma=3, rule=unread)))
+    yield learned_controller(read_bundle(random_bundle(place / "static", pair, gamma=3, rule=None, static_gamma=4)))
 
 
 def plain_controllers():
@@ -236,10 +245,7 @@ def forgets(starts, controller):
 
 def trusts_all(starts, controller):
     trusting = copy.copy(controller)
-    if hasattr(trusting, "thresholds"):
-        trusting.thresholds = replace(trusting.thresholds, max_distance=1e9)
-    else:
-        trusting.max_distance = 1e9
+    trusting.max_distance = 1e9
     return totals_of(starts, trusting)
 
 
