@@ -6,7 +6,6 @@ Writes the label table, and with ``--report`` its counts.
 """
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,9 +56,3 @@ def _kind(kind: str) -> "tuple[Callable[[Path], Any], type, Callable[[Any, Any],
     from predictors.training.root_table import RootTable
 
     return RootTable.read, trees.TreeLabelConfig, trees.label
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["labels", *sys.argv[1:]])

@@ -1,24 +1,25 @@
 """Stage ``measure``: time every arm of the table in the parameter file on held-out prompts, interleaved and paired.
 
 Writes a folder named after the device: ``decodes.parquet`` (a row for each decode), ``rounds.parquet`` (a row for each of its
-rounds), ``loop.parquet`` (the loop beside its bare passes), ``findings.json`` (what validation prompts chose, exactness, notes),
+rounds), ``loop.parquet`` (the loop beside its bare passes), ``foreseen.parquet`` (what replay says of the same arms, with ``--texts``),
+``findings.json`` (what validation prompts chose, exactness, notes),
 ``timelines.json`` and ``provenance.json``. An interrupted measurement goes on where it stopped.
 
-    python -m pipelines.measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
+    python -m pipelines measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
         --bundles data/pystdlib/bundles --latency data/pystdlib/latency
 """
 
 import argparse
-import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.measuring.bench import Bench, add_bench_arguments, open_bench
+from pipelines.measuring.bench import Bench, add_measuring_arguments, open_bench
 from pipelines.measuring.names import (
     DECODES_FILE,
     FINDINGS,
+    FORESEEN,
     LOOP_FILE,
     PLAIN,
     PROVENANCE,
@@ -36,29 +37,30 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_bench_arguments(parser)
-    bundles_help = "folder of exported bundles; arms of those not there are left out"
-    parser.add_argument("--bundles", type=Path, default=Path("bundles"), help=bundles_help)
-    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+    add_measuring_arguments(parser)
     parser.add_argument("--section", default="measure", help="section of the parameter file (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.evidence.allocation import allocated, mix_of
+    from pipelines.measuring.foreseen import foreseen
     from pipelines.measuring.harness import apart
     from pipelines.measuring.led import TextLeader
     from pipelines.measuring.measurement import MeasureConfig, Measurement
-    from pipelines.measuring.tables import write_decodes, write_loop, write_rounds
+    from pipelines.measuring.recorded import RecordedTexts
+    from pipelines.measuring.tables import write_decodes, write_foreseen, write_loop, write_rounds
     from pipelines.outputs import write_json
 
     config = load_parameters(MeasureConfig, args.pair, args.section, args.params)
-    hashes = _hashes(config, args.bundles)
-    bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: None}, **hashes)
-    test = allocated(bench.prompts[TEST], mix_of(bench.prompts[TEST]), config.test_prompts, config.slice_prompts)
-    bench.prompts[TEST] = test
+    texts = RecordedTexts(args.texts, config.max_new_tokens)
+    hashes = _hashes(config, args.bundles) | {"texts_sha256": texts.sha256}
+    bench = open_bench(args, config, {VALIDATION: None, TEST: None}, **hashes)
+    validation, test = (texts.first(bench.prompts[split]) for split in (VALIDATION, TEST))
+    bench.prompts[VALIDATION] = validation[: config.validation_prompts]
+    bench.prompts[TEST] = test = allocated(test, mix_of(test), config.test_prompts, config.slice_prompts)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        leading = TextLeader(bench.pair, config.max_new_tokens) if config.led else None
+        leading = TextLeader(bench.pair, config.max_new_tokens, texts) if config.led else None
         measurement = Measurement(bench.pair, config, args.bundles, bench.log, leading)
         try:
             rows = measurement.run(bench.prompts[VALIDATION], test)
@@ -75,6 +77,8 @@ def run(args: argparse.Namespace) -> None:
     write_decodes(bench.folder / DECODES_FILE, [{"pair": args.pair, **row} for row in decodes])
     write_rounds(bench.folder / ROUNDS_FILE, rounds)
     write_loop(bench.folder / LOOP_FILE, loop)
+    replayed = foreseen(bench, args.latency, measurement.decoders, texts, test, decodes, rounds)
+    write_foreseen(bench.folder / FORESEEN, {TEST: replayed})
     write_json(bench.folder / FINDINGS, findings)
     write_json(bench.folder / TIMELINES, timelines)
     write_json(bench.folder / PROVENANCE, bench.origin(args.pair))
@@ -192,9 +196,3 @@ def _print_summary(folder: Path, rows: "Rows", findings: dict[str, Any]) -> None
     for note in findings["notes"]:
         print(f"note: {note}")
     print(f"{folder}: {len(rows)} decodes" + (", ended early by max_minutes" if findings["capped"] else ""))
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["measure", *sys.argv[1:]])

@@ -13,7 +13,6 @@ not measured again. ``--evidence`` judges an earlier trial's file again.
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,14 @@ if TYPE_CHECKING:
     from pipelines.registry import Registry
 
 
-PLACES = {"pair_folder": "pair", "prompts": "prompts", "latency": "latency", "trials": "trials", "output": "promotion"}
+PLACES = {
+    "pair_folder": "pair",
+    "prompts": "prompts",
+    "latency": "latency",
+    "trials": "trials",
+    "texts": "traces/texts",
+    "output": "promotion",
+}
 Record = dict[str, Any]
 
 
@@ -57,6 +63,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.registry import Registry
 
     fill_in(args, PLACES)
+    args.texts = args.texts if args.texts.is_dir() else None
     slug = read_device(args.device)["slug"]
     _, bounds = load_plan(args.pair, args.params)
     registry = Registry()
@@ -161,9 +168,3 @@ def _look(
     for who, version in fetched.items():
         registry.fetch(name, version.version, bundles[who])
     return attempt(args, args.predictor, bundles, number)
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["promote", *sys.argv[1:]])

@@ -7,7 +7,6 @@ gate's plan, and a stage that is run again is the first look again. An interrupt
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from pipelines.device_file import read_device
@@ -19,6 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, help="folder of the bundle to try; its name is the predictor's")
     parser.add_argument(
         "--measured", type=Path, help="folder of stage measure: a bundle that it timed is not timed again"
+    )
+    parser.add_argument(
+        "--texts", type=Path, help="folder of text traces: recorded prompts are timed first, and replayed"
     )
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
@@ -37,9 +39,3 @@ def run(args: argparse.Namespace) -> None:
     record = judged(evidence, judge(evidence, bounds), bounds)
     write_json(path, record)
     print(path, *lines(record), sep="\n  ")
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["trial", *sys.argv[1:]])

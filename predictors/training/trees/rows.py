@@ -20,9 +20,10 @@ from predictors.training.labelling.trees import LabelledRoots
 
 @dataclass(frozen=True)
 class SelectorRows:
-    """``features`` [N, S + C]; ``efficiency_NA``: labels, and ``efficiency_NDA``: what they are means of, by draw; ``seconds_NA``,
-    what steps are thought to cost, and ``spent_NA``, what they cost with the root's own trees; ``decision``: seconds of choosing; ``static_N`` and ``rate_N``: place of the row's static
-    action and its tokens per second; ``table`` has the rows' documents, slices and settings."""
+    """``features`` [N, S + C]; ``efficiency_NA``: labels, means of ``efficiency_NDA`` by draw; ``seconds_NA``, what steps are
+    thought to cost, and ``spent_NA``, what they cost with the root's own trees; ``decision``: seconds of choosing; ``static_N``
+    and ``rate_N``: place of the row's static action and its tokens per second; ``table`` has the rows' documents, slices and
+    settings."""
 
     features: Tensor
     efficiency_NA: np.ndarray
