@@ -1,9 +1,9 @@
 """Stage ``measure``: time every arm of the table in the parameter file on held-out prompts, interleaved and paired.
 
 Writes a folder named after the device: ``decodes.parquet`` (a row for each decode), ``rounds.parquet`` (a row for each of its
-rounds), ``loop.parquet`` (the loop beside its bare passes), ``foreseen.parquet`` (what replay says of the same arms, with ``--texts``),
-``findings.json`` (what validation prompts chose, exactness, notes),
-``timelines.json`` and ``provenance.json``. An interrupted measurement goes on where it stopped.
+rounds), ``loop.parquet`` (the loop beside its bare passes), ``findings.json`` (what validation prompts chose, exactness, notes),
+``timelines.json``, ``provenance.json`` and, with ``--texts``, ``foreseen.parquet`` (what replay says of the same decodes and of
+all recorded texts). An interrupted measurement goes on where it stopped.
 
     python -m pipelines.measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
         --bundles data/pystdlib/bundles --latency data/pystdlib/latency
@@ -50,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.evidence.allocation import allocated, mix_of
-    from pipelines.measuring.harness import apart
     from pipelines.measuring.foreseen import foreseen
+    from pipelines.measuring.harness import apart
     from pipelines.measuring.led import TextLeader
     from pipelines.measuring.measurement import MeasureConfig, Measurement
     from pipelines.measuring.recorded import RecordedTexts

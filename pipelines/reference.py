@@ -72,7 +72,9 @@ def routed_reference(routes: Iterable[Mapping[str, Any]], bundles: Path, texts: 
     return _entry(references) | {"missing": "; ".join(missing) or None}
 
 
-def _of_route(route: Mapping[str, Any], settings: SamplingSettings, bundles: Path, texts: Path) -> dict[str, Reference]:
+def _of_route(
+    route: Mapping[str, Any], settings: SamplingSettings, bundles: Path, texts: Path
+) -> dict[str, Reference]:
     if "bundle" in route:
         found, missing = read_reference(read_bundle(bundles / route["bundle"]).card)
         if settings.name not in found:
