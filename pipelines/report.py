@@ -6,7 +6,6 @@ but for what it calls virtual, with 95 % intervals over documents), ``index.html
 
 import argparse
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -250,9 +249,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, json.JSONDecodeError) as error:
         raise ValueError(f"{path}: missing or damaged ({error}). Run the stage that writes it again.") from error
     return record
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["report", *sys.argv[1:]])

@@ -6,11 +6,21 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from pipelines.measuring.names import PEARL, PLAIN, SPECBRANCH, WITHOUT_BRANCHES, WITHOUT_HRAD, branch_arm
+from pipelines.measuring.names import (
+    EXPLICIT,
+    PAPER,
+    PEARL,
+    PLAIN,
+    SPECBRANCH,
+    WITHOUT_BRANCHES,
+    WITHOUT_HRAD,
+    branch_arm,
+)
 from pipelines.reporting.branch_folder import VIRTUAL_CLOCK, shown_name
-from pipelines.reporting.plots import BLUE, COLOURS, GREEN, ORANGE, PURPLE, RED
+from pipelines.reporting.plots import BLUE, COLOURS, GREEN, GREY, LIGHT_BLUE, ORANGE, PURPLE, RED
 
 PRESET_COLOURS = {PEARL: ORANGE, SPECBRANCH: RED, WITHOUT_HRAD: PURPLE, WITHOUT_BRANCHES: GREEN}
+PRESET_COLOURS |= {PAPER: GREY, EXPLICIT: LIGHT_BLUE}
 HATCH = "///"  # the virtual clock
 
 

@@ -14,24 +14,24 @@ from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.report import ReportConfig
 
 
-def main() -> None:
-    """Read the comparison, write the report."""
-    from pipelines.reporting.measured_folder import read_measured
-    from pipelines.reporting.verifier_folder import read_comparison
-    from pipelines.reporting.verifier_report import VerifierReport
-
-    parser = argparse.ArgumentParser(prog="python -m pipelines.studies.verifiers_report", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
     parser.add_argument("device", type=Path, help="JSON file of the device stage")
     parser.add_argument("comparison", type=Path, help="folder of the study's verifiers stage")
     parser.add_argument("measured", type=Path, help="folder of the study's measure_verifiers stage")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
+    from pipelines.reporting.measured_folder import read_measured
+    from pipelines.reporting.verifier_folder import read_comparison
+    from pipelines.reporting.verifier_report import VerifierReport
+
     config = load_parameters(ReportConfig, args.pair, "verifiers_report", args.params)
     device = read_device(args.device)["slug"]
     comparison = read_comparison(args.comparison / device, read_measured(args.measured / device))
     if comparison is None:
-        raise SystemExit(f"{args.comparison / device} holds no finished comparison: run the verifiers stage first.")
+        raise ValueError(f"{args.comparison / device} holds no finished comparison: run the verifiers stage first.")
     report = VerifierReport(comparison, config.bootstrap_replicates, config.seed)
     write_report(args.output / device, args.pair, report)
 
@@ -81,7 +81,3 @@ def introduction(quality: dict[str, Any], timing: dict[str, Any], comparison: An
         f"another name. Measured on {origin['device']['slug']} ({numerics(origin)}, {origin['threads']} threads), commit "
         f"`{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}.{capped}"
     )
-
-
-if __name__ == "__main__":
-    main()
