@@ -37,14 +37,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-<<<<<<< HEAD
-    add_bench_arguments(parser)
-    bundles_help = "folder of exported bundles; arms of those not there are left out"
-    parser.add_argument("--bundles", type=Path, default=Path("bundles"), help=bundles_help)
-    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
-    parser.add_argument(
-        "--texts", type=Path, help="folder of text traces: recorded prompts are timed first, and replayed"
-    )
+    add_measuring_arguments(parser)
 =======
     add_measuring_arguments(parser)
 >>>>>>> step12

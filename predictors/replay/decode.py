@@ -83,14 +83,14 @@ class Reading:
         return {}
 
 
+def luck(prompt_id: str, length: int, seed: int) -> np.ndarray:
+    """Uniform numbers [2, length] by row of a text, for the tokens of chains and for candidates tried there."""
+    return np.random.default_rng([seed, zlib.crc32(prompt_id.encode())]).random((2, length))
+
+
 def plain_rounds(text: RecordedText) -> list[ReplayedRound]:
     """The target alone: a round a token."""
     return [ReplayedRound(text.prompt_tokens + row, 0, 0, 0, 0, 1) for row in range(text.length - 1)]
-
-
-def luck(prompt_id: str, length: int, seed: int) -> np.ndarray:
-    """Uniform numbers [2, length] by row of a text, for chains that start there and for candidates tried there."""
-    return np.random.default_rng([seed, zlib.crc32(prompt_id.encode())]).random((2, length))
 
 
 class Clock:
