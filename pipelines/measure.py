@@ -40,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_measuring_arguments(parser)
 =======
     add_measuring_arguments(parser)
->>>>>>> step12
     parser.add_argument("--section", default="measure", help="section of the parameter file (default: %(default)s)")
 
 
