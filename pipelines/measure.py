@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_measuring_arguments(parser)
-=======
-    add_measuring_arguments(parser)
     parser.add_argument("--section", default="measure", help="section of the parameter file (default: %(default)s)")
 
 

@@ -16,11 +16,11 @@ from trace_collection.text_tracer import Extent, TextTracer
 
 
 class RecordedTexts:
-    """Of the text traces in ``folder``, cut to ``max_new_tokens``; of none, nothing is recorded."""
+    """Of the text traces in ``folder``, cut to ``max_new_tokens``; where there is none, nothing is recorded."""
 
     def __init__(self, folder: Path | None, max_new_tokens: int) -> None:
         self.max_new_tokens = max_new_tokens
-        self.table = None if folder is None else TextTable.read(folder)
+        self.table = None if folder is None or not folder.is_dir() else TextTable.read(folder)
 
     @property
     def sha256(self) -> str | None:

@@ -36,8 +36,8 @@ PARAMETERS = {
         "texts": {
             "gamma_max": 4,
             "candidates": 6,
-            "prompts": [2, 4],
-            "edit_prompts": [2, 3],
+            "prompts": [1, 2, 4],
+            "edit_prompts": [0, 2, 3],
             "max_new_tokens": 20,
             "top": 4,
             "layers": 2,
