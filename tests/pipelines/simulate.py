@@ -16,13 +16,13 @@ from typing import TypeVar
 from tqdm import tqdm
 
 from pipelines.evidence.gain import gain
-from tests.pipelines.simulated import CHALLENGER, PLAIN, Measurement, World
 from pipelines.evidence.timed_blocks import TimedBlocks
 from pipelines.parameters import PARAMETERS, load_parameters
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.evidence import Evidence, compared
 from pipelines.promotion.gate import judge
 from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
+from tests.pipelines.simulated import CHALLENGER, PLAIN, Measurement, World
 
 RIVAL = "chain-4"  # the closest
 WORLDS = {

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from pipelines.promotion.bounds import Bounds
 from tests.pipelines import simulate
 from tests.pipelines.simulated import Measurement, World
-from pipelines.promotion.bounds import Bounds
 
 RUNS = range(80)
 

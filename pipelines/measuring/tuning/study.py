@@ -167,10 +167,7 @@ class TuneStudy:
             return
         arms, prompts = self._arms(wanted), self.prompts[split][:count]
         harness = Harness(self.blocks, settings, self.config.seed, self.config.repeats, self.leading)
-        decodes = sum(arm.at(one.temperature) for arm in arms.values() for one in settings)
-        self.blocks.bar.total = self.blocks.bar.n + decodes * len(prompts) * self.config.repeats
-        harness.warm_up(arms, self.prompts[VALIDATION][0])
-        self.rows += harness.time(split, [(prompt, list(arms.values())) for prompt in prompts], share)
+        self.rows += harness.race(arms, prompts, share)
         for arm in arms.values():
             if arm.decoder is not None:
                 arm.decoder.close()
