@@ -126,7 +126,10 @@ class HeadController(LearnedController):
         self.gamma = self.spec.gamma
         bundle.require_layers(self.spec.layers, "feature_spec")
         self.network = build_network(self.spec, bundle.tensors, bundle.source)
-        counts = {f"settings[{place}]: calibration.bias": len(made.calibration.bias) for place, made in enumerate(self.settings)}
+        counts = {
+            f"settings[{place}]: calibration.bias": len(made.calibration.bias)
+            for place, made in enumerate(self.settings)
+        }
         for what, count in {"the head": self.network.num_classes, **counts}.items():
             if count != self.num_classes:
                 raise ValueError(

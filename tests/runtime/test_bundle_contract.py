@@ -139,7 +139,10 @@ def test_every_edit_of_the_card_is_noticed(bundle, pair, change, message):
         (lambda card: card["settings"][0].update(static_gamma=-3), "static_gamma must be >= 0"),
         (lambda card: card["settings"][0]["rule"].update(epsilon=2.0), "epsilon must be <= 1"),
         (lambda card: card["settings"][0]["calibration"].update(temperature=-1.0), "temperature must be > 0"),
-        (lambda card: card["settings"][0]["calibration"].update(bias=[0.0, 0.0]), r"has 3 classes, but settings\[0\]: calibration.bias has 2"),
+        (
+            lambda card: card["settings"][0]["calibration"].update(bias=[0.0, 0.0]),
+            r"has 3 classes, but settings\[0\]: calibration.bias has 2",
+        ),
         (lambda card: card.pop("feature_spec"), "card.json lacks feature_spec"),
         (lambda card: card["feature_spec"].update(layers=[0, 1]), "not the contract's layer_ids"),
         (lambda card: card["decoder"]["drafter"].update(gamma=1), "gamma=1 is shorter than the 2 tokens"),

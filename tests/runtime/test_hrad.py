@@ -267,7 +267,9 @@ def test_other_layers_than_the_heads_are_refused(pair, tmp_path):
 
 
 def rounds_of(decoder, temperature):
-    out = decoder.generate([1, 2, 3], max_new_tokens=24, temperature=temperature, randomness=Randomness(0), eos_token_id=[])
+    out = decoder.generate(
+        [1, 2, 3], max_new_tokens=24, temperature=temperature, randomness=Randomness(0), eos_token_id=[]
+    )
     return out.rounds[1:-3]
 
 
@@ -308,6 +310,10 @@ def test_a_head_that_is_never_asked_taps_nothing(pair, tmp_path, kind):
     out = decoder.generate([1, 2, 3], max_new_tokens=20)
     assert out.tokens == plain(pair.target.model, [1, 2, 3], 20) and {record.asked for record in out.rounds} == {0}
     asking = random_bundle(
-        tmp_path / "c", pair, gamma=3, kind=kind, change=lambda card: card["settings"][0].update(rule=None, retention=None)
+        tmp_path / "c",
+        pair,
+        gamma=3,
+        kind=kind,
+        change=lambda card: card["settings"][0].update(rule=None, retention=None),
     )
     assert load_decoder(asking, pair).controller.layers == (1, 2)

@@ -82,7 +82,10 @@ def test_build_decoder_takes_the_bundle_as_a_controller(pair, tmp_path, features
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda card: card["settings"][0]["calibration"].update(bias=[0.0, 0.0, 0.0]), r"has 4 classes, but settings\[0\]: calibration.bias has 3"),
+        (
+            lambda card: card["settings"][0]["calibration"].update(bias=[0.0, 0.0, 0.0]),
+            r"has 4 classes, but settings\[0\]: calibration.bias has 3",
+        ),
         (lambda card: card["feature_spec"].update(gamma=2), "length at gamma=2 has 3 classes, but the head has 4"),
         (lambda card: card["settings"][0]["rule"].update(choice="mean"), r"settings\[0\].rule: choice must be one of"),
         (lambda card: card["settings"][0].update(rule={"epsilon": 0.5}), r"settings\[0\].rule: unknown key 'epsilon'"),

@@ -40,7 +40,8 @@ def grids(
         found.setdefault(key, []).extend((Reading.of(text, seed + place), row) for place in range(several))
         row += text.length - 1
     return {
-        key: _grid(entries, depth, verifier, prices[not table.settings[key[1]].greedy]) for key, entries in found.items()
+        key: _grid(entries, depth, verifier, prices[not table.settings[key[1]].greedy])
+        for key, entries in found.items()
     }
 
 
