@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from pipelines import measure, texts
+from pipelines import measure, traces
 from pipelines.evidence.estimate import CLOCK, CORRECTED
 from pipelines.evidence.gain import gain
 from pipelines.evidence.prices import COMPONENTS
@@ -66,7 +66,8 @@ def place(tmp_path_factory):
     served = Serving(*[ModelServing("float32", "compact")] * 2, "toy-1c")
     write_json(args.latency / "toy-1c.json", replace(PROFILE, serving=served).to_record())
     args.out = args.texts = folder / "texts"
-    texts.run(args)
+    args.of = "texts"
+    traces.run(args)
     args.section, args.bundles = "measure", folder / "bundles"
     measure.run(args)
     return folder

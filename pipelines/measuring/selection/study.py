@@ -17,11 +17,10 @@ from pipelines.measuring.names import TEST
 from pipelines.measuring.seeds import seed_of
 from pipelines.prompt_table import Prompt
 from predictors.actions import Action
-from predictors.config import Checked, Count, parse_config
+from predictors.config import Checked, Count
 from predictors.sampling import SamplingSettings
 from predictors.training.root_table import RootTable
 from runtime import Decoder, ModelPair, Randomness
-from trace_collection.roots import RootTraceConfig
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class SelectionStudy:
         self.prompts = prompts[: config.checked_prompts]
         self.log = log
         self.capped = False
-        self.settings = parse_config(RootTraceConfig, roots.manifest.parameters, "root traces: parameters").settings
+        self.settings = roots.settings
         self.labels = Labels(roots.rows(TEST))
 
     def run(self) -> Rows:
