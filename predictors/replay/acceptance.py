@@ -53,6 +53,7 @@ def reached(ratios_G: np.ndarray, probabilities_G: np.ndarray, verifier: str) ->
 
 def accepted(reached_G: np.ndarray, uniforms_G: np.ndarray) -> int:
     """N for a uniform number in [0, 1) at every position."""
+    assert uniforms_G.shape == reached_G.shape, "a number at every position"
     before_G = np.concatenate([[1.0], reached_G[:-1]])
     kept_G = reached_G > uniforms_G * before_G
     return len(kept_G) if kept_G.all() else int(kept_G.argmin())

@@ -9,7 +9,7 @@ from pipelines.evidence.estimate import CLOCK, CORRECTED, Estimate
 from pipelines.evidence.gain import gain
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import COMPONENTS, PriceCells, PriceFit
-from pipelines.evidence.simulated import CHALLENGER, Measurement, World
+from tests.pipelines.simulated import CHALLENGER, Measurement, World
 from pipelines.evidence.timed_blocks import TimedBlocks
 from tests.pipelines.hand_made_decodes import CODE, PROSE, decode, decodes
 
