@@ -56,7 +56,7 @@ gpu:  ## On a CUDA device, with its own Python (PYTHON=...): the tests for devic
 	$(PYTHON) -m pytest tests/runtime/test_gpu.py || failed=1; \
 	$(PYTHON) -m pipelines.gpu docs/gpu || failed=1; \
 	for results in docs/gpu/*.json; do \
-	  [ ! -e "$$results" ] || $(PYTHON) -m pipelines.gpu.report "$$results" || failed=1; \
+	  [ ! -e "$$results" ] || $(PYTHON) -m pipelines gpu.report "$$results" || failed=1; \
 	done; \
 	exit $$failed
 

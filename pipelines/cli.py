@@ -1,7 +1,7 @@
-"""The one command-line parser. A subcommand is a module with ``add_arguments(parser)`` and ``run(args)``.
+"""The one command-line parser. A subcommand is the module of that name here, with ``add_arguments(parser)`` and ``run(args)``.
 
 Modules are imported only when their subcommand is chosen, so ``draftwright generate`` imports nothing but the runtime and
-``--help`` imports nothing at all. ``python -m pipelines.labels …`` is ``draftwright labels …``.
+``--help`` imports nothing at all. ``python -m pipelines labels …`` is ``draftwright labels …``.
 """
 
 import argparse
@@ -16,26 +16,16 @@ COMMANDS = {
     "pair": "stage: train the built-in model pair, or resolve a real one",
     "prompts": "stage: draw prompts, split by document",
     "profile": "stage latency: measure what the pair's passes cost on this machine",
-    "traces": "stage: collect round traces with the real decoder",
-    "roots": "stage: collect root traces, what every delayed tree would emit at places of the target's text",
-    "tokens": "stage: collect token traces, what the draft knew around every token and what became of it",
-    "texts": "stage: collect text traces, what the draft says at and beside every place of the target's texts",
-    "guesses": "stage: collect guess traces, how the target drafts for itself in many ways",
-    "policy": "stage: train a first controller whose rounds are traced next",
-    "labels": "stage: turn traces into a label table",
-    "train": "stage: train one predictor",
-    "calibrate": "stage: calibrate a trained predictor and measure it on held-out documents",
-    "export": "stage: write the controller bundle",
-    "selector": "stage: train, calibrate and export the delayed-tree selector of one verification rule",
-    "stopper": "stage: train, calibrate and export one model that stops drafting",
-    "guesser": "stage: choose and export how the target drafts for itself by one method",
+    "traces": "stage: collect texts with what the draft says along them, trees of drafts, or the target's own guesses",
+    "labels": "stage: turn traces into label tables: chains, tokens or trees",
+    "fit": "stage: train, calibrate and export one predictor as a controller bundle",
     "replay": "stage: what every policy for chains and branches would make of recorded texts on this machine",
     "measure": "stage: time every arm of the parameter file on held-out prompts, interleaved and paired",
-    "verifiers": "stage: compare the verification rules on the same trees and prompts",
-    "selection": "stage: compare the labels of delayed-tree selectors with real rounds",
+    "verifiers": "stage measure: compare the verification rules on the same trees and prompts",
+    "selection": "stage measure: compare the labels of delayed-tree selectors with real rounds",
+    "tune": "stage: find the fastest exact decoder for a pair on this machine, and export it as bundle auto",
     "trial": "stage: time an exported bundle, and let the gate judge it over plain decoding and static chains",
     "report": "stage: turn measurements into tables, plots and one HTML page",
-    "tune": "stage: find the fastest exact decoder for a pair on this machine, and export it as bundle auto",
     "drift": "compare served requests with what the bundle's card says of recorded ones; exit code 3 says drift",
     "register": "register exported bundles in the MLflow model registry (idempotent)",
     "promote": "promote a registered bundle to champion, if the gate lets it pass",
@@ -45,6 +35,16 @@ COMMANDS = {
     "fetch": "fetch a bundle from the registry into a folder, checked against its registered content hash",
     "latency": "show the latency profiles, draw one, predict tokens/s from one",
     "reports": "print where the reports are and their headline figures",
+    "promotion.simulate": "how often the gate errs, on simulated challengers",
+    "gpu.report": "draw the page of a measured GPU",
+    "studies.learning_curves": "study: how many documents are enough to learn from",
+    "studies.layers": "study: which stored hidden states controllers need",
+    "studies.enough_report": "study: the page of both",
+    "studies.verifiers_report": "study: the page of the verification rules",
+    "studies.stopping_report": "study: the page of stop rules",
+    "studies.self_drafting_report": "study: the page of drafting without a draft model",
+    "studies.target_roots": "study: several roots drawn from the target (lossy)",
+    "studies.verdict_cost": "study: what a verdict costs at a large vocabulary",
 }
 
 

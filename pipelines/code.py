@@ -1,6 +1,6 @@
 """Stage ``code``: for every other stage, the files of code that it runs, with their content hashes.
 
-    python -m pipelines.code dvc.yaml data/code
+    python -m pipelines code dvc.yaml data/code
 
 A stage depends on its own file, which ``sha256sum --check`` reads. It is written only where it changes: a change in code
 re-runs the stages that run that code and no other. What a stage runs is found from the source:
@@ -14,7 +14,6 @@ imported: nothing happens at import here, so what an ``__init__`` merely gathers
 import argparse
 import hashlib
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")
 # Decides nothing: the command line, this list, files of parameters, device and profile, atomic outputs, tracking.
 PLUMBING = frozenset(
     {
+        "pipelines.__main__",
         "pipelines.cli",
         "pipelines.code",
         "pipelines.device_file",
@@ -129,7 +129,7 @@ class Code:
 def stage_modules(pipeline: Path) -> dict[str, str]:
     """The module that each stage of a ``dvc.yaml`` runs; those that always run need no reason.
 
-    A stage that takes its module from its matrix (``python -m pipelines.${item.of}``) has one per value, named by the value.
+    A stage that takes its module from its matrix (``python -m pipelines ${item.of.run}``) has one per value, named by the value.
     """
     stages = yaml.safe_load(pipeline.read_text())["stages"]
     bodies = {name: stage.get("do", stage) for name, stage in stages.items() if not stage.get("always_changed")}
@@ -151,22 +151,18 @@ def write_listings(listings: Mapping[str, str], folder: Path) -> list[str]:
 
 
 def _modules(stage: str, body: dict[str, Any]) -> list[tuple[str, str]]:
-    command = re.match(r"python -m ([\w.${}]+) ", body["cmd"])
+    command = re.match(r"python -m pipelines ([\w.${}]+) ", body["cmd"])
     if command is None:
-        raise ValueError(f"stage {stage}: its code is found from 'python -m MODULE …', which {body['cmd']!r} is not.")
-    axis = re.search(r"\$\{item\.(\w+)\}", command[1])
+        raise ValueError(
+            f"stage {stage}: its code is found from 'python -m pipelines …', which {body['cmd']!r} is not."
+        )
+    axis = re.fullmatch(r"\$\{item\.(\w+)\.(\w+)\}", command[1])
     if axis is None:
-        return [(stage, command[1])]
-    return [(value, command[1].replace(axis[0], value)) for value in body["matrix"][axis[1]]]
+        return [(stage, f"pipelines.{command[1]}")]
+    return [(one[axis[2]], f"pipelines.{one[axis[2]]}") for one in body["matrix"][axis[1]]]
 
 
 def _packages(module: str) -> list[str]:
     """The packages that ``module`` lies in."""
     parts = module.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts))]
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["code", *sys.argv[1:]])

@@ -9,7 +9,6 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +83,3 @@ def _gpus() -> list[dict[str, str]]:
     answer = subprocess.run(query, capture_output=True, text=True, check=False)
     rows = [line.split(", ") for line in answer.stdout.splitlines()] if answer.returncode == 0 else []
     return [dict(zip(("name", "memory", "driver"), row, strict=True)) for row in rows]
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["device", *sys.argv[1:]])

@@ -177,9 +177,3 @@ def _table(comparisons: "list[Comparison]", windows: dict[str, list[dict]], refe
         for one in comparisons
     ]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["drift", *sys.argv[1:]])

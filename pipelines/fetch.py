@@ -8,7 +8,6 @@ The content hash of what arrives must be the one that the version was tagged wit
 
 import argparse
 import re
-import sys
 from pathlib import Path
 
 MODEL = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))$")
@@ -31,9 +30,3 @@ def run(args: argparse.Namespace) -> None:
     version = found["version"] or registry.version_at(found["name"], found["alias"])
     sha256 = registry.fetch(found["name"], version, args.folder)
     print(f"{args.folder}: {found['name']} version {version}, content {sha256[:12]}")
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["fetch", *sys.argv[1:]])

@@ -153,9 +153,3 @@ def _statistics(rounds: list[RoundRecord], tokens: list[int], seconds: float) ->
         "block_efficiency": block_efficiency(speculative) if speculative else 1.0,
         "m_incl": mean_accepted_length(speculative, include_correction=True) if speculative else 1.0,
     } | alone
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["generate", *sys.argv[1:]])

@@ -4,7 +4,6 @@ draftwright history --pair pystdlib --predictor hrad
 """
 
 import argparse
-import sys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +24,3 @@ def run(args: argparse.Namespace) -> None:
         print(f"{event.number:4d}  {event.at}  {changed} by {event.by}{gate}{forced}")
     if not events:
         print(f"{champions.name} never had a champion")
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["history", *sys.argv[1:]])

@@ -1,40 +1,58 @@
-"""Stage ``labels``: turn round traces into the label table of the H-RAD head.
+"""Stage ``labels``: what a kind of predictor is to say, at positions of the traces.
 
-Writes ``hrad.parquet`` and its class counts, ``hrad.json``.
+    python -m pipelines.labels --pair pystdlib --kind chains data/pystdlib/traces/texts data/pystdlib/labels/chains.parquet
+
+Writes the label table, and with ``--report`` its counts.
 """
 
 import argparse
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pipelines.parameters import add_pair_arguments, load_parameters
 
-TABLE, COUNTS = "hrad.parquet", "hrad.json"
+if TYPE_CHECKING:
+    from predictors.training.labelling.table import Labels
+
+KINDS = ("chains", "tokens", "trees")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
-    parser.add_argument("traces", type=Path, nargs="+", help="folders of round traces, all of one pair and gamma_max")
-    parser.add_argument("output", type=Path, help="folder to write")
+    parser.add_argument("--kind", required=True, choices=KINDS, help="what to label: a subsection of labels")
+    parser.add_argument("traces", type=Path, help="folder of text traces; of kind trees, of root traces")
+    parser.add_argument("output", type=Path, help="Parquet file to write")
+    parser.add_argument("--report", type=Path, help="JSON file to write: counts of what was labelled")
 
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import replacing, write_json
-    from predictors.training.labels import LabelConfig, traces_sha256, write_labels
-    from predictors.training.trace_table import TraceTable
+    from predictors.training.labelling.table import write_labels
 
-    config = load_parameters(LabelConfig, args.pair, "labels", args.params)
-    sets = [TraceTable(folder) for folder in args.traces]
-    with replacing(args.output / TABLE) as partial:
-        report = write_labels(sets, config, partial).to_json()
-    facts = {"gamma": config.gamma, "temperature": config.temperature, "traces_sha256": traces_sha256(sets)}
-    write_json(args.output / COUNTS, report | facts)
-    for split, classes in report["classes"].items():
-        print(f"{split}: {report['rows'][split]} rows from {report['documents'][split]} documents, {classes}")
-    print(f"dropped: {report['dropped']}")
+    read, config, label = _kind(args.kind)
+    parameters = load_parameters(config, args.pair, f"labels.{args.kind}", args.params)
+    labels = label(read(args.traces), parameters)
+    with replacing(args.output) as partial:
+        write_labels(labels, partial)
+    if args.report is not None:
+        write_json(args.report, labels.report | labels.facts | {"traces_sha256": labels.traces_sha256})
+    print(f"{args.kind}: {labels.table.num_rows} rows; {labels.report}")
 
 
-if __name__ == "__main__":
-    from pipelines.cli import main
+def _kind(kind: str) -> "tuple[Callable[[Path], Any], type, Callable[[Any, Any], Labels]]":
+    """How traces of a kind are read, its configuration, and what labels them."""
+    from predictors.training.text_table import TextTable
 
-    main(["labels", *sys.argv[1:]])
+    if kind == "chains":
+        from predictors.training.labelling import chains
+
+        return TextTable.read, chains.ChainLabelConfig, chains.label
+    if kind == "tokens":
+        from predictors.training.labelling import tokens
+
+        return TextTable.read, tokens.TokenLabelConfig, tokens.label
+    from predictors.training.labelling import trees
+    from predictors.training.root_table import RootTable
+
+    return RootTable.read, trees.TreeLabelConfig, trees.label

@@ -4,18 +4,17 @@ Writes a folder named after the device: ``decodes.parquet`` (a row for each deco
 rounds), ``loop.parquet`` (the loop beside its bare passes), ``findings.json`` (what validation prompts chose, exactness, notes),
 ``timelines.json`` and ``provenance.json``. An interrupted measurement goes on where it stopped.
 
-    python -m pipelines.measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
+    python -m pipelines measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
         --bundles data/pystdlib/bundles --latency data/pystdlib/latency
 """
 
 import argparse
-import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.measuring.bench import Bench, add_bench_arguments, open_bench
+from pipelines.measuring.bench import Bench, add_measuring_arguments, open_bench
 from pipelines.measuring.names import (
     DECODES_FILE,
     FINDINGS,
@@ -36,10 +35,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_bench_arguments(parser)
-    bundles_help = "folder of exported bundles; arms of those not there are left out"
-    parser.add_argument("--bundles", type=Path, default=Path("bundles"), help=bundles_help)
-    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+    add_measuring_arguments(parser)
     parser.add_argument("--section", default="measure", help="section of the parameter file (default: %(default)s)")
 
 
@@ -192,9 +188,3 @@ def _print_summary(folder: Path, rows: "Rows", findings: dict[str, Any]) -> None
     for note in findings["notes"]:
         print(f"note: {note}")
     print(f"{folder}: {len(rows)} decodes" + (", ended early by max_minutes" if findings["capped"] else ""))
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["measure", *sys.argv[1:]])

@@ -10,7 +10,6 @@ one pair can be put into one table.
 import argparse
 import json
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,9 +151,3 @@ def _update_timings(path: Path, seconds: dict[str, float | None]) -> None:
     known = json.loads(path.read_text()) if path.is_file() else {}
     new = {f"{name}_seconds": value for name, value in seconds.items() if value is not None}
     write_json(path, known | new)
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["pair", *sys.argv[1:]])

@@ -1,27 +1,85 @@
 """Parameters of one pair from ``params.yaml``: numbers live there, paths live in ``dvc.yaml``."""
 
 import argparse
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import yaml
 
-from predictors.config import parse_config
+from predictors.config import Checked, Count, Positive, Whole, parse_config
 
 Config = TypeVar("Config")
 PARAMETERS = Path("params.yaml")
+MACHINE = "machine"
 
 
-def load_parameters(cls: type[Config], pair: str, section: str, path: Path = PARAMETERS) -> Config:
+@dataclass(frozen=True)
+class Machine(Checked):
+    """Section ``machine``: what every other section takes from here unless it has its own.
+
+    Parameters
+    ----------
+    threads
+        Of torch.
+    seed
+        Of all that is drawn. Stages and prompts have streams of their own, by names that enter their keys.
+    max_minutes
+        A stage that times ends early after so many, at a whole prompt, and records it; ``None``: never.
+    """
+
+    threads: Count = 2
+    seed: Whole = 0
+    max_minutes: Positive | None = None
+
+
+def load_parameters(
+    cls: type[Config], pair: str, section: str, path: Path = PARAMETERS, besides: Collection[str] = ()
+) -> Config:
     """``pairs.<pair>.<section>`` of ``params.yaml`` as the dataclass ``cls``; unknown keys are refused by name.
 
-    ``section`` may be dotted (``train.extended``).
+    ``section`` may be dotted (``fit.hrad``). Keys ``besides`` those of ``cls`` are left to the caller. What ``cls`` shares with
+    `Machine` and the section leaves out is the machine's.
     """
-    return parse_config(cls, read_section(pair, section, path), f"{path}: pairs.{pair}.{section}")
+    values, where = read_section(pair, section, path), f"{path}: pairs.{pair}."
+    if isinstance(values, Mapping):
+        machine = read_pair(pair, path).get(MACHINE, {})
+        parse_config(Machine, machine, where + MACHINE)
+        values = _filled(cls, {key: value for key, value in values.items() if key not in besides}, machine)
+    return parse_config(cls, values, where + section)
+
+
+def _filled(cls: type, values: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` of a dataclass, and of those within it that they name, with the machine's where they leave one out."""
+    hints = get_type_hints(cls)
+    filled = {name: value for name, value in machine.items() if name in hints} | dict(values)
+    for name, value in values.items():
+        if isinstance(value, Mapping) and (nested := _dataclass(hints.get(name))) is not None:
+            filled[name] = _filled(nested, value, machine)
+    return filled
+
+
+def _dataclass(hint: Any) -> type | None:
+    """The dataclass that a field is, or may be."""
+    return next((one for one in (hint, *get_args(hint)[:1]) if isinstance(one, type) and is_dataclass(one)), None)
 
 
 def read_section(pair: str, section: str, path: Path = PARAMETERS) -> Any:
     """``pairs.<pair>.<section>`` of ``params.yaml`` as it stands there."""
+    values: Any = read_pair(pair, path)
+    where = f"{path}: pairs.{pair}"
+    for key in section.split("."):
+        if not isinstance(values, dict):
+            raise ValueError(f"{where}: expected a mapping of sections, got {values!r}.")
+        if key not in values:
+            raise ValueError(f"{where}: section {key!r} is missing. Sections there: {', '.join(values)}.")
+        values, where = values[key], f"{where}.{key}"
+    return values
+
+
+def read_pair(pair: str, path: Path = PARAMETERS) -> dict[str, Any]:
+    """All sections of ``pairs.<pair>``."""
     try:
         document = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
@@ -31,14 +89,10 @@ def read_section(pair: str, section: str, path: Path = PARAMETERS) -> Any:
         raise ValueError(f"{path}: there is no mapping of pairs under 'pairs:'.")
     if pair not in pairs:
         raise ValueError(f"{path}: no pair {pair!r} under 'pairs:'. Known pairs: {', '.join(pairs)}.")
-    values, where = pairs[pair], f"{path}: pairs.{pair}"
-    for key in section.split("."):
-        if not isinstance(values, dict):
-            raise ValueError(f"{where}: expected a mapping of sections, got {values!r}.")
-        if key not in values:
-            raise ValueError(f"{where}: section {key!r} is missing. Sections there: {', '.join(values)}.")
-        values, where = values[key], f"{where}.{key}"
-    return values
+    sections = pairs[pair]
+    if not isinstance(sections, dict):
+        raise ValueError(f"{path}: pairs.{pair}: expected a mapping of sections, got {sections!r}.")
+    return sections
 
 
 def add_pair_arguments(parser: argparse.ArgumentParser) -> None:

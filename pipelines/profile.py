@@ -12,7 +12,6 @@ with. What is unsound even then, or other jobs that held the processor, stand in
 """
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -143,9 +142,3 @@ def disturbed(cells: "Sequence[Cell]", found: "Sequence[Finding]") -> "list[Cell
     """The cells that findings name, with those that they were compared with."""
     places = {place for one in found for place in (one.place, *one.beside)}
     return [cell for cell in cells if places.intersection(cell.places)]
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["profile", *sys.argv[1:]])

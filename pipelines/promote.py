@@ -13,7 +13,6 @@ not measured again. ``--evidence`` judges an earlier trial's file again.
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,9 +160,3 @@ def _look(
     for who, version in fetched.items():
         registry.fetch(name, version.version, bundles[who])
     return attempt(args, args.predictor, bundles, number)
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["promote", *sys.argv[1:]])

@@ -279,9 +279,3 @@ def _next_prompt(queue: deque[Iterator[Prompt]]) -> Prompt | None:
             queue.append(document)
             return prompt
     return None
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["prompts", *sys.argv[1:]])

@@ -21,9 +21,6 @@ from predictors.replay.decode import Reading
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.training.text_table import TextTable
-from runtime.branching.config import BranchConfig
-from runtime.drafting.chain import ChainConfig
-from runtime.presets import expanded
 
 KEY = "reference"  # in the card
 SEED = 0
@@ -48,7 +45,14 @@ def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Path |
     """The card's entry of a bundle, by the text traces in ``texts``."""
     if texts is None:
         return _missing("the bundle was exported without text traces. Export it again with --texts")
-    bundle, recorded = Bundle(dict(card), dict(tensors)), recorded_texts(texts)
+    bundle = Bundle(dict(card), dict(tensors))
+    try:
+        require_chains(card["decoder"])  # before the runtime is loaded and texts are read, which takes seconds
+    except ValueError as error:
+        return _missing(str(error))
+    from runtime.presets import expanded
+
+    recorded = recorded_texts(texts)
     try:
         controller = CONTROLLERS[card["kind"]].from_bundle(bundle)
         known = [SamplingSettings(t, int(k), p) for t, k, p in bundle.contract.serving_range.settings]
@@ -72,14 +76,14 @@ def routed_reference(routes: Iterable[Mapping[str, Any]], bundles: Path, texts: 
     return _entry(references) | {"missing": "; ".join(missing) or None}
 
 
-def _of_route(
-    route: Mapping[str, Any], settings: SamplingSettings, bundles: Path, texts: Path
-) -> dict[str, Reference]:
+def _of_route(route: Mapping[str, Any], settings: SamplingSettings, bundles: Path, texts: Path) -> dict[str, Reference]:
     if "bundle" in route:
         found, missing = read_reference(read_bundle(bundles / route["bundle"]).card)
         if settings.name not in found:
             raise ValueError(missing)
         return {settings.name: found[settings.name]}
+    from runtime.presets import expanded
+
     decoder = expanded(route["decoder"])
     texts = [text for text in recorded_texts(texts) if text.settings == settings]
     return _references(decoder, build_controller(decoder.get("controller") or {"kind": "fixed"}), texts)
@@ -117,25 +121,37 @@ def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading:
     ValueError
         If the decoder or the controller goes beyond what was recorded.
     """
-    method, drafter = decoder.get("method"), {"kind": "chain", **(decoder.get("drafter") or {})}
+    from runtime.branching.config import BranchConfig
+    from runtime.drafting.chain import ChainConfig
+
+    require_chains(decoder)
     text, verifier = reading.text, decoder.get("verifier", "block")
-    if method == "branch_parallel":
+    if decoder["method"] == "branch_parallel":
         known = {field.name for field in fields(BranchConfig)}
         config = BranchConfig(**{name: value for name, value in decoder.items() if name in known})
         counts = RequestCounts(text.budget, config.gamma)
         for ahead in replayed_branches(text, controller, config, reading.chances(verifier)):
             counts.add(ahead.emitted, ahead.made.submitted, ahead.accepted + ahead.hit, ahead.forecasts)
         return counts
-    kind = drafter.pop("kind") if method == "speculative" else method
-    if kind != "chain":
-        raise ValueError(
-            f"{kind} cannot be replayed, as text traces know chains and their branches only. Watch its tokens/s"
-        )
+    drafter = {name: value for name, value in (decoder.get("drafter") or {}).items() if name != "kind"}
     chain = parse_config(ChainConfig, drafter, "decoder.drafter")
     counts = RequestCounts(text.budget, chain.depth)
     for one in replayed(text, controller, chain.depth, reading.accepted(verifier).__getitem__):
         counts.add(one.emitted, one.submitted, one.accepted, one.forecasts)
     return counts
+
+
+def require_chains(decoder: Mapping[str, Any]) -> None:
+    """`ValueError` where a ``decoder`` drafts more than chains and their branches, which is all that text traces know, and all
+    that presets draft."""
+    if "preset" in decoder:
+        return
+    method, drafter = decoder.get("method"), {"kind": "chain", **(decoder.get("drafter") or {})}
+    kind = drafter["kind"] if method == "speculative" else method
+    if kind not in ("chain", "branch_parallel"):
+        raise ValueError(
+            f"{kind} cannot be replayed, as text traces know chains and their branches only. Watch its tokens/s"
+        )
 
 
 def _entry(references: Mapping[str, Reference]) -> dict[str, Any]:

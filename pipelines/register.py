@@ -1,7 +1,6 @@
 """Register exported bundles in the MLflow model registry (idempotent: one version per bundle content)."""
 
 import argparse
-import sys
 from pathlib import Path
 
 
@@ -22,9 +21,3 @@ def run(args: argparse.Namespace) -> None:
         made = registry.register(folder.parents[1].name, folder)
         state = "registered" if made.is_new else "already registered"
         print(f"{folder}: {state} as {made.name} version {made.version}, alias {CHALLENGER}")
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["register", *sys.argv[1:]])

@@ -1,6 +1,6 @@
 """Stage ``replay``: what every policy for chains and branches would make of recorded texts on this machine; no model is run.
 
-    python -m pipelines.replay --pair pystdlib data/pystdlib/traces/texts data/pystdlib/bundles data/pystdlib/replay
+    python -m pipelines replay --pair pystdlib data/pystdlib/traces/texts data/pystdlib/bundles data/pystdlib/replay
         --device data/device.json --latency data/pystdlib/latency
 
 Seconds come from a latency profile: give ``--device`` another machine's to rank policies there from the same traces. Writes a
@@ -9,7 +9,6 @@ folder named after the device: ``replay.parquet``, a row per text and policy, ``
 """
 
 import argparse
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -74,9 +73,3 @@ def run(args: argparse.Namespace) -> None:
         },
     )
     print(f"{folder}: {len(study.arms) + 2} policies on {len(texts)} texts")
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["replay", *sys.argv[1:]])

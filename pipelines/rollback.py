@@ -4,7 +4,6 @@ draftwright rollback --pair pystdlib --predictor hrad
 """
 
 import argparse
-import sys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,9 +21,3 @@ def run(args: argparse.Namespace) -> None:
     standing = champions.champion()
     assert standing is not None
     print(f"{champions.name}: version {event.version} rolled back, version {standing.version} is champion again")
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["rollback", *sys.argv[1:]])

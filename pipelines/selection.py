@@ -5,22 +5,16 @@ Writes a folder named after the device: ``first_rounds.parquet`` (first rounds o
 """
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from pipelines.measuring.bench import add_bench_arguments, open_bench
+from pipelines.measuring.bench import add_measuring_arguments, open_bench
 from pipelines.measuring.names import PROVENANCE, TEST
 from pipelines.parameters import load_parameters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_bench_arguments(parser)
-    parser.add_argument("roots", type=Path, help="folder of root traces")
-    parser.add_argument(
-        "bundles", type=Path, help="folder of exported bundles: the prices of all selectors in it are recorded"
-    )
-    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+    add_measuring_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -32,10 +26,12 @@ def run(args: argparse.Namespace) -> None:
     from predictors.training.root_table import RootTable
 
     config = load_parameters(SelectionConfig, args.pair, "selection", args.params)
-    roots = RootTable.read(args.roots)
+    if args.trees is None:
+        raise ValueError("selectors learned from tree traces: name their folder with --trees.")
+    roots = RootTable.read(args.trees)
     folders = sorted(card.parent for card in args.bundles.glob(f"{BUNDLE}*/{CARD}"))
     if not folders:
-        raise ValueError(f"no selector under {args.bundles}/{BUNDLE}*/. Run the selector stage (dvc repro) first.")
+        raise ValueError(f"no selector under {args.bundles}/{BUNDLE}*/. Run stage fit (dvc repro) first.")
     hashes: dict[str, str | None] = {f"{folder.name}_sha256": bundle_hash(folder) for folder in folders}
     hashes["roots_sha256"] = roots.manifest.content_hash
     bench = open_bench(args, config, {TEST: config.checked_prompts}, **hashes)
@@ -57,9 +53,3 @@ def _prices(folder: Path) -> dict[str, Any]:
 
     selector = DelayedTree(read_bundle(folder))
     return {"actions": [action.name for action in selector.actions], "prices": asdict(selector.prices)}
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["selection", *sys.argv[1:]])

@@ -4,7 +4,6 @@ draftwright status --pair pystdlib
 """
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,9 +44,3 @@ def _judged(champions: "Champions", challenger: "Version | None") -> str:
         return ""
     looks = f" at look {records[-1]['look']} of {records[-1]['looks']}" if "look" in records[-1] else ""
     return f", {outcome_of(records[-1])}{looks}"
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["status", *sys.argv[1:]])

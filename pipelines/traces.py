@@ -1,12 +1,11 @@
 """Collect round traces with the real decoder.
 
-    python -m pipelines.traces --pair pystdlib data/pystdlib/pair data/pystdlib/prompts data/pystdlib/traces/rounds
+    python -m pipelines traces --pair pystdlib data/pystdlib/pair data/pystdlib/prompts data/pystdlib/traces/rounds
 
 Parameters: a section of the pair, by default ``traces``. Interrupt it whenever you like: finished shards are kept.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -65,9 +64,3 @@ def open_collection(
 def progress(work: Iterable[Any], total: int) -> Iterable[Any]:
     """A bar over prompts."""
     return tqdm(work, total=total, desc="collect", unit="prompt")
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["traces", *sys.argv[1:]])

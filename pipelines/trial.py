@@ -7,7 +7,6 @@ gate's plan, and a stage that is run again is the first look again. An interrupt
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from pipelines.device_file import read_device
@@ -37,9 +36,3 @@ def run(args: argparse.Namespace) -> None:
     record = judged(evidence, judge(evidence, bounds), bounds)
     write_json(path, record)
     print(path, *lines(record), sep="\n  ")
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["trial", *sys.argv[1:]])

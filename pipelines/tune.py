@@ -174,9 +174,3 @@ def _export(folder: Path, bundles: Path, texts: Path, bench: "Bench", chosen: li
         write_bundle(partial, card, {})
         for name in sorted({route["bundle"] for route in routes if "bundle" in route}):
             shutil.copytree(bundles / name, partial / name)
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["tune", *sys.argv[1:]])

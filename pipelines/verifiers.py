@@ -7,17 +7,14 @@ stopped.
 """
 
 import argparse
-import sys
-from pathlib import Path
 
-from pipelines.measuring.bench import add_bench_arguments, open_bench
+from pipelines.measuring.bench import add_measuring_arguments, open_bench
 from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
 from pipelines.parameters import load_parameters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_bench_arguments(parser)
-    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+    add_measuring_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -36,9 +33,3 @@ def run(args: argparse.Namespace) -> None:
     bench.log.remove()
     rows = ", ".join(f"{len(rows)} rows in {name}" for name, rows in tables.items())
     print(f"{bench.folder}: {rows}" + (", ended early by max_minutes" if study.capped else ""))
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["verifiers", *sys.argv[1:]])

@@ -1,14 +1,113 @@
-"""Frozen configuration dataclasses from plain mappings, with unknown keys refused by name."""
+"""Frozen configuration dataclasses from plain mappings, with unknown keys refused by name.
+
+A field says what its values may be, and `Checked` refuses others, however the object came to be:
+
+    @dataclass(frozen=True)
+    class DraftConfig(Checked):
+        gamma: Count = 10
+        kind: Annotated[str, one_of("chain", "tree")] = "chain"
+        lengths: Annotated[tuple[Count, ...], not_empty] = (1, 2)
+        limit: Count | None = None  # None stands for itself
+"""
 
 import dataclasses
 import difflib
+import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, TypeVar
 
 Config = TypeVar("Config")
+UNIONS = (types.UnionType, typing.Union)
+
+
+@dataclasses.dataclass(frozen=True)
+class Constraint:
+    """Metadata of an annotated field: what its value must be, in words, and whether it is."""
+
+    must: str
+    holds: Callable[[Any], bool]
+
+
+def at_least(bound: float) -> Constraint:
+    return Constraint(f"be >= {bound}", lambda value: value >= bound)
+
+
+def at_most(bound: float) -> Constraint:
+    return Constraint(f"be <= {bound}", lambda value: value <= bound)
+
+
+def above(bound: float) -> Constraint:
+    return Constraint(f"be > {bound}", lambda value: value > bound)
+
+
+def below(bound: float) -> Constraint:
+    return Constraint(f"be < {bound}", lambda value: value < bound)
+
+
+def one_of(*known: str) -> Constraint:
+    return Constraint(f"be one of {', '.join(known)}", lambda value: value in known)
+
+
+def of_length(count: int) -> Constraint:
+    return Constraint(f"have {count} entries", lambda value: len(value) == count)
+
+
+not_empty = Constraint("name at least one", lambda value: len(value) > 0)
+ascending = Constraint("ascend without repeats", lambda value: list(value) == sorted(set(value)))
+
+Count = Annotated[int, at_least(1)]
+Whole = Annotated[int, at_least(0)]
+Positive = Annotated[float, above(0)]
+NotNegative = Annotated[float, at_least(0)]
+Probability = Annotated[float, at_least(0), at_most(1)]
+Share = Annotated[float, at_least(0), below(1)]
+
+
+class Checked:
+    """Base of a dataclass whose fields' constraints hold in every object.
+
+    Rules between fields stand in its own ``__post_init__``, which calls this one first.
+
+    Raises
+    ------
+    ValueError
+        Naming the field, what it must be and its value.
+    """
+
+    def __post_init__(self) -> None:
+        for name, hint in _annotations(type(self)).items():
+            _check(hint, getattr(self, name), name)
+
+
+@functools.cache
+def _annotations(cls: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+
+def _check(hint: Any, value: Any, name: str) -> None:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if value is None or not inner:
+        return
+    if origin is Annotated:
+        for constraint in inner[1:]:
+            if isinstance(constraint, Constraint) and not constraint.holds(value):
+                raise ValueError(f"{name} must {constraint.must}, got {value!r}.")
+        _check(inner[0], value, name)
+    elif origin in UNIONS:
+        _check(_given(inner), value, name)
+    elif origin in (tuple, Mapping):
+        items: Iterable[tuple[Any, Any]] = value.items() if origin is Mapping else enumerate(value)
+        for key, item in items:
+            _check(inner[0] if origin is tuple else inner[1], item, f"{name}[{key}]")
+
+
+def _given(options: Iterable[Any]) -> Any:
+    """What a value that may be left out is where it is given."""
+    return next(option for option in options if option is not types.NoneType)
 
 
 def parse_config(cls: type[Config], values: Mapping[str, Any], where: str) -> Config:
@@ -49,10 +148,10 @@ def parse_config(cls: type[Config], values: Mapping[str, Any], where: str) -> Co
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None and type(None) in options:
+    options = typing.get_args(hint) if typing.get_origin(hint) in UNIONS else (hint,)
+    if value is None and types.NoneType in options:
         return None
-    hint = next(option for option in options if option is not type(None))
+    hint = _given(options)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return parse_config(hint, value, where)
     origin = typing.get_origin(hint) or hint

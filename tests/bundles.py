@@ -107,7 +107,6 @@ def stop_bundle(
         "stop_spec": dataclasses.asdict(spec),
         "inputs": inputs,
         "network": dataclasses.asdict(shape),
-        "calibration": {"scale": 1.0, "bias": 0.0},
         "settings": [
             {
                 "settings": {"temperature": temperature},

@@ -4,7 +4,7 @@ Trains the pair on the device first (a minute or two; kept in --pair for the nex
 OUTPUT/<device>.json after each, its decodes below OUTPUT/<device>: what a part has found survives whatever comes later, and a
 part that fails says why and leaves the others alone. Parts that would begin after --minutes are left out and named; --parts
 measures them later. A decode that is there is not timed again, unless code, settings or weights are others; remove the folder to
-do so. Draw the report with `python -m pipelines.gpu.report`.
+do so. Draw the report with `python -m pipelines gpu.report`.
 """
 
 import argparse

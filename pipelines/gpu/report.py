@@ -1,4 +1,4 @@
-"""Draw the report of a measured GPU: `python -m pipelines.gpu.report docs/gpu/<device>.json` writes a page beside it, and where
+"""Draw the report of a measured GPU: `python -m pipelines gpu.report docs/gpu/<device>.json` writes a page beside it, and where
 pyarrow is installed the tables of its decodes (`pipelines.gpu.decodes`)."""
 
 import argparse
@@ -25,11 +25,13 @@ SAID = (
 )
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Write ``<device>.md`` and its plots."""
-    parser = argparse.ArgumentParser(prog="python -m pipelines.gpu.report", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", type=Path, help="JSON file that python -m pipelines.gpu wrote")
-    path = parser.parse_args(arguments).results
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write ``<device>.md`` and its plots."""
+    path = args.results
     results = json.loads(path.read_text())
     rows = read_rows(path.with_suffix(""), results)
     write_tables(path.with_suffix(""), rows)
@@ -146,7 +148,3 @@ def _plotted(path: Path, name: str, function: Any, *arguments: Any) -> str:
     picture = path.with_name(f"{path.stem}-{name}.png")
     picture.write_bytes(png(draw(function, *arguments)))
     return f"![{name}]({picture.name})"
-
-
-if __name__ == "__main__":
-    main()

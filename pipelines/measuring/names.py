@@ -20,7 +20,8 @@ TREES = (FORK, CONFIG, DYNAMIC)
 
 PEARL, SPECBRANCH = "pearl", "specbranch"
 WITHOUT_HRAD, WITHOUT_BRANCHES = "specbranch-no-hrad", "specbranch-no-branch"  # the latter drafts, then verifies
-BRANCH_PRESETS = (PEARL, SPECBRANCH, WITHOUT_HRAD, WITHOUT_BRANCHES)  # arms are named preset-γ, or preset-γd-γ
+PAPER, EXPLICIT = "specbranch-paper", "specbranch-length"  # as the paper has it; with an explicit length for branches
+BRANCH_PRESETS = (PEARL, SPECBRANCH, PAPER, EXPLICIT, WITHOUT_HRAD, WITHOUT_BRANCHES)  # arms: preset-γ, or preset-γd-γ
 WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
 VALIDATION, TEST = "validation", "test"
 DECODES_FILE, ROUNDS_FILE, LOOP_FILE = "decodes.parquet", "rounds.parquet", "loop.parquet"

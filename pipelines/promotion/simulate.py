@@ -1,6 +1,6 @@
 """Show what the gate would do with challengers of known gain: coverage of its interval, and how often each verdict falls.
 
-    python -m pipelines.promotion.simulate --runs 400
+    python -m pipelines promotion.simulate --runs 400
 
 Documents, prompts, looks and noise are those of the built-in pair's trial. Two tables are printed: coverage of the 95 % interval,
 on the clock alone and with replay corrected by the clock; and by true gain the share of challengers that pass at the first look,
@@ -125,14 +125,3 @@ GREEN = Evidence(  # all but the gains
 
 def _shown(items: Sequence[Item], what: str) -> Iterable[Item]:
     return tqdm(items, desc=what, unit="run", leave=False)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
-    run(parser.parse_args(argv))
-
-
-if __name__ == "__main__":
-    main()

@@ -9,6 +9,8 @@ import pandas as pd
 
 from pipelines.measuring.names import (
     BRANCH_PRESETS,
+    EXPLICIT,
+    PAPER,
     PEARL,
     SPECBRANCH,
     TIMELINES,
@@ -23,6 +25,8 @@ from pipelines.reporting.measured_folder import Measured
 PRESET_NAMES = {
     PEARL: "PEARL",
     SPECBRANCH: "SpecBranch",
+    PAPER: "SpecBranch as in its paper",
+    EXPLICIT: "SpecBranch with an explicit length",
     WITHOUT_HRAD: "SpecBranch without H-RAD",
     WITHOUT_BRANCHES: "SpecBranch without branches",
 }

@@ -4,11 +4,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from pipelines.measuring.names import PEARL, SPECBRANCH, WITHOUT_BRANCHES, WITHOUT_HRAD, branch_arm
+from pipelines.measuring.names import EXPLICIT, PAPER, PEARL, SPECBRANCH, WITHOUT_BRANCHES, WITHOUT_HRAD, branch_arm
 from pipelines.reporting.branch_folder import VIRTUAL_CLOCK, WALL_CLOCK, shown_name
-from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, whiskers
+from pipelines.reporting.plots import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PURPLE, RED, whiskers
 
 PRESET_COLOURS = {PEARL: ORANGE, SPECBRANCH: RED, WITHOUT_HRAD: PURPLE, WITHOUT_BRANCHES: GREEN}
+PRESET_COLOURS |= {PAPER: GREY, EXPLICIT: LIGHT_BLUE}
 MARKERS = {WALL_CLOCK: "o", VIRTUAL_CLOCK: "D"}
 
 

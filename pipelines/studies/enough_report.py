@@ -19,13 +19,7 @@ class EnoughReportConfig:
     seed: int = 0
 
 
-def main() -> None:
-    """Read both stages' fits, write the report."""
-    import pandas as pd
-
-    from pipelines.studies.enough.study_folder import read_fits
-
-    parser = argparse.ArgumentParser(prog="python -m pipelines.studies.enough_report", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
     parser.add_argument(
         "--main", type=Path, default=PARAMETERS, help="the main pipeline's parameters: what it collects"
@@ -34,7 +28,13 @@ def main() -> None:
     parser.add_argument("learning_curves", type=Path, help="output of the learning_curves stage")
     parser.add_argument("layers", type=Path, help="output of the layers stage")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
+    import pandas as pd
+
+    from pipelines.studies.enough.study_folder import read_fits
+
     config = load_parameters(EnoughReportConfig, args.pair, "enough_report", args.params)
     device = read_device(args.device)["slug"]
     fits: dict[str, pd.DataFrame] = {}
@@ -102,7 +102,3 @@ def trained_on(origin: dict[str, Any]) -> str:
         f"{origin['parameters']['seeds']} seeds, prices of {origin['device']['slug']}, commit "
         f"`{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}."
     )
-
-
-if __name__ == "__main__":
-    main()

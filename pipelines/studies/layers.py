@@ -1,6 +1,6 @@
 """Stage of the studies: what stored hidden states earn, controllers trained on all traces with some of their features.
 
-    python -m pipelines.studies.layers --pair pystdlib --params pipelines/studies/params.yaml data/device.json
+    python -m pipelines studies.layers --pair pystdlib --params pipelines/studies/params.yaml data/device.json
         data/pystdlib/latency data/pystdlib/studies/labels/hrad.parquet data/pystdlib/studies/traces/tokens
         data/pystdlib/studies/traces/roots data/pystdlib/studies/layers
 
@@ -8,13 +8,15 @@ Heads read no state, the newest token's embedding, single layers or the last so 
 (a model on the draft's state beside one on its law); selectors read states or the scalars alone.
 """
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 
 from pipelines.studies.enough.fits import Fit
 from pipelines.studies.enough.heads import HeadLearner
-from pipelines.studies.enough.learners import StudyConfig, open_learners, parser, run_fits
+from pipelines.studies.enough.learners import StudyConfig, open_learners, run_fits
+from pipelines.studies.enough.learners import add_arguments as add_arguments
 from pipelines.studies.enough.selectors import SelectorLearner
 from pipelines.studies.enough.stop_models import StopLearner
 from pipelines.studies.enough.subsets import training_documents
@@ -22,11 +24,9 @@ from pipelines.studies.enough.subsets import training_documents
 STOP_MODELS = "stop model"
 
 
-def main() -> None:
-    """Train, measure, write."""
+def run(args: argparse.Namespace) -> None:
     from pipelines.parameters import load_parameters
 
-    args = parser("layers", __doc__).parse_args()
     config = load_parameters(StudyConfig, args.pair, "layers", args.params)
     learners = open_learners(args, config)
     fits = [
@@ -75,7 +75,3 @@ def of_selector(learner: SelectorLearner, seed: int) -> list[Fit]:
         )
         for name, candidates in learner.variants().items()
     ]
-
-
-if __name__ == "__main__":
-    main()

@@ -1,19 +1,21 @@
 """Stage of the studies: what controllers learn from shares of the training documents, several seeds each.
 
-    python -m pipelines.studies.learning_curves --pair pystdlib --params pipelines/studies/params.yaml data/device.json
+    python -m pipelines studies.learning_curves --pair pystdlib --params pipelines/studies/params.yaml data/device.json
         data/pystdlib/latency data/pystdlib/studies/labels/hrad.parquet data/pystdlib/studies/traces/tokens
         data/pystdlib/studies/traces/roots data/pystdlib/studies/learning_curves
 
 Validation and test documents are always all of them. The seed draws the documents and trains the network.
 """
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pipelines.studies.enough.fits import Fit
-from pipelines.studies.enough.learners import StudyConfig, open_learners, parser, run_fits
+from pipelines.studies.enough.learners import StudyConfig, open_learners, run_fits
+from pipelines.studies.enough.learners import add_arguments as add_arguments
 from pipelines.studies.enough.subsets import kept_rows, training_documents
 
 if TYPE_CHECKING:
@@ -32,11 +34,9 @@ class LearningCurveConfig(StudyConfig):
             raise ValueError(f"shares must ascend from above 0 to 1, got {list(self.shares)}.")
 
 
-def main() -> None:
-    """Train, measure, write."""
+def run(args: argparse.Namespace) -> None:
     from pipelines.parameters import load_parameters
 
-    args = parser("learning_curves", __doc__).parse_args()
     config = load_parameters(LearningCurveConfig, args.pair, "learning_curves", args.params)
     learners = open_learners(args, config)
     fits = [
@@ -54,7 +54,3 @@ def curve(learner: "Learner", shares: Sequence[float], seed: int) -> list[Fit]:
         size = {"documents": len(documents), "rows": int(kept.sum())}
         fits.append(Fit(learner.name, f"{share:g}", seed, size, partial(learner.measure, documents, seed)))
     return fits
-
-
-if __name__ == "__main__":
-    main()

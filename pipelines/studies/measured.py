@@ -22,15 +22,16 @@ class Study:
     folder: Path
 
 
-def read_study(section: str, description: str | None) -> Study:
-    """Parse the command line of the report with parameters ``section``, and read its measurement."""
-    parser = argparse.ArgumentParser(prog=f"python -m pipelines.studies.{section}", description=description)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
     parser.add_argument("device", type=Path, help="JSON file of the device stage")
     parser.add_argument("measured", type=Path, help="folder of the study's measure stage")
     parser.add_argument("records", type=Path, help="folder of the records of what was measured")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
-    args = parser.parse_args()
+
+
+def read_study(args: argparse.Namespace, section: str) -> Study:
+    """The measurement of the report with parameters ``section``."""
     config = load_parameters(ReportConfig, args.pair, section, args.params)
     device = read_device(args.device)["slug"]
     measured = read_measured(args.measured / device)

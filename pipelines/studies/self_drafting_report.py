@@ -3,11 +3,14 @@
 Writes a folder named after the device: ``self_drafting.md``, ``self_drafting.json`` and a plot of what guesses cost and bring.
 """
 
+import argparse
 from pathlib import Path
 from typing import Any
 
 from pipelines.measuring.provenance import measured_on
-from pipelines.reporting.headline import times
+from pipelines.reporting.intervals import times
+from pipelines.studies.measured import add_arguments as add_arguments
+from pipelines.studies.measured import read_study
 
 HEADER = (
     "| arm | DE | HR | AL | guessed a pass | candidates a pass | upkeep | speed-up over plain |\n"
@@ -15,15 +18,12 @@ HEADER = (
 )
 
 
-def main() -> None:
-    """Read the measurement, write the report."""
-    from pipelines.measuring.names import METHODS
-    from pipelines.reporting.measured_folder import read_records
+def run(args: argparse.Namespace) -> None:
+    from pipelines.reporting.inputs import read_fitted
     from pipelines.reporting.self_drafting_report import SelfDraftingReport
-    from pipelines.studies.measured import read_study
 
-    study = read_study("self_drafting_report", __doc__)
-    records = read_records(study.records, METHODS)
+    study = read_study(args, "self_drafting_report")
+    records = read_fitted(study.records, "guess")
     report = SelfDraftingReport(study.measured, records, study.config.bootstrap_replicates, study.config.seed)
     write_report(study.folder, study.pair, report)
 
@@ -65,7 +65,3 @@ def table(row: dict[str, Any], quality: dict[str, Any]) -> str:
             cells += [f"{count['guessed']:.1f}", f"{count['candidates']:.1f}", f"{arm['upkeep']['value']:.1%}"]
         lines.append(f"| {arm['arm']} | {' | '.join(cells)} | {times(arm['speedup'])} |")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    main()

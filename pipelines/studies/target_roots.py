@@ -43,8 +43,18 @@ class TargetRootsConfig:
     seed: int = 0
 
 
-def main() -> None:
-    """Decode, measure, write."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_pair_arguments(parser)
+    parser.add_argument("device", type=Path, help="JSON file of the device stage, for the record")
+    parser.add_argument("pair_folder", type=Path, help="output of the pair stage")
+    parser.add_argument("prompts", type=Path, help="output of the prompts stage")
+    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+    parser.add_argument(
+        "--latency", type=Path, required=True, help="folder of the latency stage: how the pair is served"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
     import torch
     from tqdm import tqdm
 
@@ -55,16 +65,6 @@ def main() -> None:
     from predictors.sampling import SamplingSettings
     from runtime import ModelPair
 
-    parser = argparse.ArgumentParser(prog="python -m pipelines.studies.target_roots", description=__doc__)
-    add_pair_arguments(parser)
-    parser.add_argument("device", type=Path, help="JSON file of the device stage, for the record")
-    parser.add_argument("pair_folder", type=Path, help="output of the pair stage")
-    parser.add_argument("prompts", type=Path, help="output of the prompts stage")
-    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
-    parser.add_argument(
-        "--latency", type=Path, required=True, help="folder of the latency stage: how the pair is served"
-    )
-    args = parser.parse_args()
     config = load_parameters(TargetRootsConfig, args.pair, "target_roots", args.params)
     device = read_device(args.device)
     place = read_pair(args.pair_folder)
@@ -183,7 +183,3 @@ def markdown(summary: list[dict[str, Any]]) -> str:
             f"{speed['value']:.2f} ({speed['low']:.2f}–{speed['high']:.2f}) |"
         )
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,6 @@ with quartiles over the repeats are written, as JSON and as a Markdown table.
 import argparse
 import dataclasses
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -161,9 +160,3 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         quartiles = f"{row['low']:.2f}–{row['high']:.2f}"
         lines.append(f"| {row['tree']} | {row['draws']} | `{row['verifier']}` | {row['ratio']:.2f} | {quartiles} |")
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m pipelines.studies.verdict_cost", description=__doc__)
-    add_arguments(parser)
-    run(parser.parse_args(sys.argv[1:]))

@@ -14,24 +14,24 @@ from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.report import ReportConfig
 
 
-def main() -> None:
-    """Read the comparison, write the report."""
-    from pipelines.reporting.measured_folder import read_measured
-    from pipelines.reporting.verifier_folder import read_comparison
-    from pipelines.reporting.verifier_report import VerifierReport
-
-    parser = argparse.ArgumentParser(prog="python -m pipelines.studies.verifiers_report", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
     parser.add_argument("device", type=Path, help="JSON file of the device stage")
     parser.add_argument("comparison", type=Path, help="folder of the study's verifiers stage")
     parser.add_argument("measured", type=Path, help="folder of the study's measure_verifiers stage")
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> None:
+    from pipelines.reporting.measured_folder import read_measured
+    from pipelines.reporting.verifier_folder import read_comparison
+    from pipelines.reporting.verifier_report import VerifierReport
+
     config = load_parameters(ReportConfig, args.pair, "verifiers_report", args.params)
     device = read_device(args.device)["slug"]
     comparison = read_comparison(args.comparison / device, read_measured(args.measured / device))
     if comparison is None:
-        raise SystemExit(f"{args.comparison / device} holds no finished comparison: run the verifiers stage first.")
+        raise ValueError(f"{args.comparison / device} holds no finished comparison: run the verifiers stage first.")
     report = VerifierReport(comparison, config.bootstrap_replicates, config.seed)
     write_report(args.output / device, args.pair, report)
 
@@ -41,7 +41,6 @@ def write_report(folder: Path, pair: str, report: Any) -> None:
     from pipelines.outputs import write_json
     from pipelines.reporting import plots, verifier_plots
     from pipelines.reporting.report_page import png
-    from pipelines.reporting.verifier_report import sentence
     from pipelines.studies.verifier_tables import VerifierTables
 
     comparison = report.comparison
@@ -57,12 +56,12 @@ def write_report(folder: Path, pair: str, report: Any) -> None:
         (folder / f"{name}.png").write_bytes(png(figure))
     record = {"quality": quality, "timing": timing, "provenance": comparison.origin}
     write_json(folder / "verifiers.json", record)
-    text = [f"# Verification rules on {pair}", introduction(quality, timing, comparison), sentence(quality, timing)]
+    text = [f"# Verification rules on {pair}", introduction(quality, timing, comparison), report.sentences(quality, timing)[0]]
     text += [f"## {title}\n\n{body}" for title, body in sections.items()]
     text += [f"![{name}]({name}.png)" for name in figures]
     (folder / "verifiers.md").write_text("\n\n".join(text) + "\n")
     print(folder / "verifiers.md")
-    print(sentence(quality, timing))
+    print(report.sentences(quality, timing)[0])
 
 
 def introduction(quality: dict[str, Any], timing: dict[str, Any], comparison: Any) -> str:
@@ -81,7 +80,3 @@ def introduction(quality: dict[str, Any], timing: dict[str, Any], comparison: An
         f"another name. Measured on {origin['device']['slug']} ({numerics(origin)}, {origin['threads']} threads), commit "
         f"`{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}.{capped}"
     )
-
-
-if __name__ == "__main__":
-    main()

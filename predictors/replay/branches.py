@@ -89,7 +89,7 @@ def replayed_branches(
     ValueError
         If ``config`` or the controller's layers go beyond what was recorded.
     """
-    _require(text, config)
+    require_replayable(text, config)
     text.require_layers(controller.kind, controller.layers, controller.draft_layers)
     session, start, previous = controller.start(text.settings), 1, None
     grown = 0  # tokens behind the branch token that survived
@@ -206,7 +206,8 @@ def _hits(text: RecordedText, row: int, count: int, config: BranchSettings, chan
     return chances.hit(row, float(hits_C[count - 1]))
 
 
-def _require(text: RecordedText, config: BranchSettings) -> None:
+def require_replayable(text: RecordedText, config: BranchSettings) -> None:
+    """`ValueError` unless a text holds what decoding by ``config`` would see."""
     if config.retention != "posterior":
         raise ValueError(f"retention {config.retention!r} cannot be replayed: known is posterior.")
     if not text.settings.greedy and config.branch_verifier not in (MATCH, RRS):

@@ -55,8 +55,7 @@ class Reading:
     @staticmethod
     def of(text: RecordedText, seed: int) -> "Reading":
         """With uniform numbers that follow from ``seed`` and the prompt."""
-        generator = np.random.default_rng([seed, zlib.crc32(text.prompt_id.encode())])
-        return Reading(text, *generator.random((2, text.length)))
+        return Reading(text, *luck(text.prompt_id, text.length, seed))
 
     def chances(self, verifier: str) -> Chances:
         """What chance decides of branch-parallel decoding whose blocks ``verifier`` verifies."""
@@ -75,6 +74,11 @@ class Reading:
     @cached_property
     def _accepted(self) -> dict[str, list[int]]:
         return {}
+
+
+def luck(prompt_id: str, length: int, seed: int) -> np.ndarray:
+    """Uniform numbers [2, length] by row of a text, for chains that start there and for candidates tried there."""
+    return np.random.default_rng([seed, zlib.crc32(prompt_id.encode())]).random((2, length))
 
 
 class Clock:

@@ -12,7 +12,7 @@ After SMOTE the classes are equal: no weight is ever computed on the counts befo
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,13 +21,15 @@ from torch import Tensor
 from predictors.network import CLASSES
 
 NEIGHBOURS = 5
+FAINT = 2.0**-10  # so small that probabilities which travel with standardised features choose no neighbours
 
 
 @dataclass(frozen=True)
 class Balanced:
     """Training rows [N, R] and labels [N] with what balances them.
 
-    ``method`` is the one really used. ``row_weights`` are for a weighted sampler, ``class_weights`` for the loss. ``shares``
+    ``method`` is the one really used. ``expected`` holds the classes' probabilities [N, L], where they are known; points between two
+    rows have those between theirs. ``row_weights`` are for a weighted sampler, ``class_weights`` for the loss. ``shares``
     are the class shares that the head effectively trains on.
     """
 
@@ -37,10 +39,19 @@ class Balanced:
     shares: tuple[float, ...]
     row_weights: Tensor | None = None
     class_weights: Tensor | None = None
+    expected: Tensor | None = None
 
 
-def balance(method: str, features: Tensor, labels: Tensor, seed: int, classes: Sequence[str] = CLASSES) -> Balanced:
-    """Balance training rows of ``classes`` (names; by default H-RAD's) by ``method``, a key of `METHODS`.
+def balance(
+    method: str,
+    features: Tensor,
+    labels: Tensor,
+    seed: int,
+    classes: Sequence[str] = CLASSES,
+    expected: Tensor | None = None,
+) -> Balanced:
+    """Balance training rows of ``classes`` (names; by default H-RAD's) by ``method``, a key of `METHODS`; ``expected``
+    probabilities of the classes [N, L] stay with their rows.
 
     Raises
     ------
@@ -56,7 +67,11 @@ def balance(method: str, features: Tensor, labels: Tensor, seed: int, classes: S
             f"class {empty} has no training row (rows by class: {counts.tolist()}): no head can learn it. "
             "Collect more prompts or change labels.gamma."
         )
-    return METHODS[method](features, labels, seed, classes)
+    if expected is None:
+        return METHODS[method](features, labels, seed, classes)
+    joined = METHODS[method](torch.cat([features, expected * FAINT], dim=1), labels, seed, classes)
+    rows, chances = joined.features.split([features.shape[1], expected.shape[1]], dim=1)
+    return replace(joined, features=rows.contiguous(), expected=chances / FAINT)
 
 
 def class_counts(labels: Tensor, num_classes: int = len(CLASSES)) -> Tensor:

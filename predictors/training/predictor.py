@@ -7,12 +7,13 @@ and scored once on test documents.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from lightning.pytorch.loggers import Logger
-from torch import Tensor
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+    from torch import Tensor
 
-from predictors.latency.profile import LatencyProfile
+    from predictors.latency.profile import LatencyProfile
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Materials:
     trees: Path
     guesses: Path
     labels: Path
-    profile: LatencyProfile
+    profile: "LatencyProfile"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Fitted:
     documents (JSON), flat ``metrics`` for tracking, and what it comes to in one ``sentence``."""
 
     card: dict[str, Any]
-    tensors: dict[str, Tensor]
+    tensors: "dict[str, Tensor]"
     quality: dict[str, Any]
     metrics: dict[str, float | None]
     sentence: str
@@ -42,7 +43,7 @@ class Fitted:
 class Predictor(Protocol):
     """A configuration under ``fit`` in params.yaml, by its ``family``."""
 
-    def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
+    def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
         """Fit the predictor called ``name``; curves go to ``logger``.
 
         Raises

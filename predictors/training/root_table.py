@@ -5,19 +5,15 @@ Shape suffixes: N roots, D draws, K rules, A actions, S state size, C captured s
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from predictors.actions import Action
-from predictors.contract import CaptureContract
 from predictors.latency.actions import Traffic
 from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION
 from predictors.selection.features import SCALARS, SelectionSpec
-from predictors.training.placed import PlacedTable
-from predictors.training.trace_table import Manifest, ShardedTable, list_column
+from predictors.training.trace_table import Manifest, TraceTable
 
 
 @dataclass(frozen=True)
@@ -39,63 +35,49 @@ class RootManifest(Manifest):
             "efficiency": labels,
         }
 
-    def capture_contract(self, where: str) -> CaptureContract:
-        return CaptureContract.from_json(self.contract, where)
 
-
-class RootTraces(ShardedTable[RootManifest]):
-    """Root traces: shards with the columns of `ROOT_COLUMNS`."""
+class RootTable(TraceTable[RootManifest]):
+    """Roots of some splits. Arrays are in the order of the rows; ``actions`` are the columns' A."""
 
     columns = ROOT_COLUMNS
     version = ROOT_TRACES_VERSION
+    hint = "Raise traces.trees.prompts."
     kind = RootManifest
-
-
-class RootTable(PlacedTable[RootManifest]):
-    """Roots of some splits. Arrays are in the order of the rows; ``actions`` are the columns' A."""
-
-    hint = "Raise traces.roots.prompts."
 
     @property
     def actions(self) -> tuple[Action, ...]:
         return self.manifest.selection_spec.actions
 
-    @staticmethod
-    def read(folder: str | Path) -> "RootTable":
-        """All roots of a finished collection; errors as `ShardedTable`'s."""
-        traces = RootTraces(folder)
-        return RootTable(traces.manifest, pa.concat_tables(list(traces.shards())))
-
     @cached_property
     def states_NS(self) -> np.ndarray:
-        return list_column(self.table, "state")
+        return self.column("state")
 
     @cached_property
     def scalars_NC(self) -> np.ndarray:
-        return list_column(self.table, "scalars")
+        return self.column("scalars")
 
     @cached_property
     def efficiency_NDKA(self) -> np.ndarray:
         """Expected emitted tokens of a step, by draw: as many draws as all these roots have."""
         shape = (len(self), self.manifest.draws, len(self.manifest.rules), len(self.actions))
-        whole_NDKA = list_column(self.table, "efficiency").reshape(shape).astype(np.float64)
+        whole_NDKA = self.column("efficiency").reshape(shape).astype(np.float64)
         drawn_D = np.isfinite(whole_NDKA).any(axis=(2, 3)).all(axis=0)
         return whole_NDKA[:, drawn_D]
 
     def continuation(self, row: int) -> list[int]:
         """What follows the prompt at a root, up to its newest token."""
-        tokens: list[int] = list_column(self.table.slice(row, 1), "continuation")[0].tolist()
+        tokens: list[int] = self.column("continuation")[row].tolist()
         return [token for token in tokens if token >= 0]
 
     @cached_property
     def nodes_NA(self) -> np.ndarray:
         """Distinct nodes of each action's trees, mean over the root's draws."""
-        return list_column(self.table, "nodes").astype(np.float64)
+        return self.column("nodes").astype(np.float64)
 
     @cached_property
     def fed_NA(self) -> np.ndarray:
         """Of them those on branch levels that a further level hangs under."""
-        return list_column(self.table, "fed").astype(np.float64)
+        return self.column("fed").astype(np.float64)
 
     def traffic(self) -> tuple[Traffic, ...]:
         """Every action's mean nodes."""

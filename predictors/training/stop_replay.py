@@ -22,8 +22,8 @@ from predictors.latency.throughput import Shape, round_latency
 from predictors.sampling import SamplingSettings
 from predictors.stopping.features import BEHIND
 from predictors.stopping.rule import StopRule
-from predictors.training.selector_evaluation import oracle_places
 from predictors.training.token_table import Rounds
+from predictors.training.trees.evaluation import oracle_places
 
 
 @dataclass(frozen=True)

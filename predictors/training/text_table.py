@@ -1,20 +1,18 @@
 """Text traces in memory (columns: `predictors.schema`), text by text. Shape suffixes: N rows."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
-import pyarrow as pa
 
-from predictors.contract import CaptureContract
-from predictors.replay.text import RecordedText, RootStates, by_slot
+from predictors.replay.text import RecordedText, RootStates
 from predictors.schema import PLACE_COLUMNS, TEXT_COLUMNS, TEXT_TRACES_VERSION
 from predictors.stopping.features import StopSpec
-from predictors.training.placed import PlacedTable
-from predictors.training.trace_table import Manifest, ShardedTable, list_column
+from predictors.training.trace_table import Manifest, TraceTable
 
-ROOT = "root"
+ROOT, TOPS, STATES = "root", "tops", "states"
 
 
 @dataclass(frozen=True)
@@ -35,48 +33,52 @@ class TextManifest(Manifest):
             ROOT: len(self.feature_layers) * self.hidden_size + self.embedding_size,
             "tokens": self.gamma_max,
             "lookup": self.gamma_max,
-            "tops": self.gamma_max * self.stop_spec.top,
-            "states": self.gamma_max * self.stop_spec.state_size,
+            TOPS: self.gamma_max * self.stop_spec.top,
             "hits": self.candidates,
         }
 
-    def capture_contract(self, where: str) -> CaptureContract:
-        return CaptureContract.from_json(self.contract, where)
 
-
-class TextTraces(ShardedTable[TextManifest]):
-    """Text traces: shards with the columns of `TEXT_COLUMNS`."""
+class TextTable(TraceTable[TextManifest]):
+    """Positions of texts of some splits, those of a text one after the other."""
 
     columns = TEXT_COLUMNS
     version = TEXT_TRACES_VERSION
-    kind = TextManifest
-
-
-class TextTable(PlacedTable[TextManifest]):
-    """Places of texts of some splits, those of a text one after the other."""
-
     hint = "Raise traces.texts.prompts."
-
-    @staticmethod
-    def read(folder: str | Path) -> "TextTable":
-        """All places of a finished collection; errors as `ShardedTable`'s."""
-        traces = TextTraces(folder)
-        return TextTable(traces.manifest, pa.concat_tables(list(traces.shards())))
+    kind = TextManifest
 
     @property
     def median_context(self) -> float:
-        """Tokens in front of the median place."""
+        """Tokens in front of the median position."""
         return float(np.median(self.column("position")))
 
-    def texts(self) -> Iterator[RecordedText]:
-        """The recorded texts, in the table's order."""
-        manifest, text_N = self.manifest, np.cumsum(self.column("place") == 1)
-        columns = by_slot({name: self._values(name) for name in TEXT_COLUMNS if name not in PLACE_COLUMNS})
-        states_NS = columns.pop(ROOT)
+    @cached_property
+    def text_N(self) -> np.ndarray:
+        """Number of every row's text, from 0."""
+        return np.cumsum(self.column("place") == 1) - 1
+
+    @cached_property
+    def starts_T(self) -> np.ndarray:
+        """The first row of every text, and the number of rows."""
+        return np.append(np.flatnonzero(self.column("place") == 1), len(self))
+
+    def slots(self, name: str) -> np.ndarray:
+        """``tops`` or ``states`` by slot [N, G, ...], a view. Of states there may be fewer slots than of all else."""
+        spec = self.manifest.stop_spec
+        flat_NF, size = self.column(name), spec.top if name == TOPS else spec.state_size
+        return flat_NF.reshape(len(self), flat_NF.shape[1] // max(1, size), size)
+
+    def texts(self, leave_out: Container[str] = ()) -> Iterator[RecordedText]:
+        """The recorded texts, in the table's order, without the columns ``leave_out``."""
+        manifest = self.manifest
+        kept = [name for name in TEXT_COLUMNS if name not in PLACE_COLUMNS and name not in leave_out]
+        columns = {name: self.slots(name) if name in (TOPS, STATES) else self.column(name) for name in kept}
+        states_NS = columns.pop(ROOT, None)
         names = {name: self.column(name) for name in ("prompt_id", "document", "slice")}
-        for number in range(1, int(text_N[-1]) + 1):
-            rows = slice(*np.searchsorted(text_N, (number, number + 1)))
-            first = rows.start
+        for first, end in pairwise(self.starts_T.tolist()):
+            rows = slice(first, end)
+            roots = None
+            if states_NS is not None:
+                roots = RootStates(states_NS[rows], manifest.feature_layers, manifest.hidden_size)
             yield RecordedText(
                 **{name: str(values[first]) for name, values in names.items()},
                 settings=self.settings[self.setting_N[first]],
@@ -85,10 +87,5 @@ class TextTable(PlacedTable[TextManifest]):
                 columns={name: values[rows] for name, values in columns.items()},
                 eos_tokens=frozenset(manifest.eos_tokens),
                 draft_layers=manifest.stop_spec.draft_layers,
-                roots=RootStates(states_NS[rows], manifest.feature_layers, manifest.hidden_size),
+                roots=roots,
             )
-
-    def _values(self, name: str) -> np.ndarray:
-        if "<" not in TEXT_COLUMNS[name]:
-            return self.column(name)
-        return np.array(list_column(self.table, name))  # tensors share it, and want it writable

@@ -1,20 +1,25 @@
-"""Traces on disk: Parquet shards and a manifest that was written last (columns: `predictors.schema`)."""
+"""Traces on disk and in memory: Parquet shards and a manifest that was written last (columns: `predictors.schema`).
+
+Rows lie somewhere in a prompt's continuation (`PLACE_COLUMNS`) and are counted through all shards, as labels name them.
+"""
 
 import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from predictors.config import parse_config
-from predictors.contract import CaptureContract, ContractError
-from predictors.schema import MANIFEST, ROUND_COLUMNS, ROUND_TRACES_VERSION
+from predictors.contract import CaptureContract
+from predictors.sampling import SamplingSettings
+from predictors.schema import MANIFEST
 
 REMEDY = "Nothing else was touched. Delete that file and run the traces stage again: it rebuilds only what is missing."
 
@@ -46,103 +51,77 @@ class Manifest:
 
     def sizes(self) -> dict[str, int]:
         """Lengths of some list columns, which every shard must have."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class TraceManifest(Manifest):
-    """Of round traces."""
-
-    gamma_max: int
-    feature_layers: tuple[int, ...]
-    hidden_size: int
-    embedding_size: int
-
-    @property
-    def state_size(self) -> int:
-        return len(self.feature_layers) * self.hidden_size + self.embedding_size
-
-    def sizes(self) -> dict[str, int]:
-        return {"state": self.state_size, "confidence": self.gamma_max}
+        return {}
 
     def capture_contract(self, where: str) -> CaptureContract:
-        contract = CaptureContract.from_json(self.contract, where)
-        if contract.identity.layer_ids != self.feature_layers:
-            raise ContractError(
-                f"{where}: layer_ids {list(contract.identity.layer_ids)} are not the manifest's feature_layers "
-                f"{list(self.feature_layers)}. Collect the traces again."
-            )
-        return contract
+        return CaptureContract.from_json(self.contract, where)
 
 
 Kind = TypeVar("Kind", bound=Manifest)
 
 
-class ShardedTable(Generic[Kind]):
-    """A folder of traces, read one verified shard at a time.
+class TraceTable(Generic[Kind]):
+    """Rows of a trace, in the order of its shards: all of them as `read`, or those of a split.
 
-    Parameters
-    ----------
-    folder
-        Holds ``manifest.json`` and the shards that it names.
-
-    Raises
-    ------
-    ValueError
-        If the manifest is missing (collection did not finish), of another schema version, or incomplete.
+    ``index`` [N] says which rows of the whole trace they are; ``hint``: what helps where a split has none.
     """
 
     columns: ClassVar[Mapping[str, str]]
     version: ClassVar[int]
+    hint: ClassVar[str]
     kind: type[Kind]
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        self.manifest = _read_manifest(self.folder / MANIFEST, self.kind, self.version)
+    def __init__(self, manifest: Kind, table: pa.Table, index: np.ndarray | None = None) -> None:
+        self.manifest = manifest
+        self.table = table
+        self.index = np.arange(table.num_rows) if index is None else index
 
-    def shards(self) -> Iterator[pa.Table]:
-        """Tables with the table's ``columns``; a shard that is missing, damaged or of another shape is a ValueError."""
-        for shard in self.manifest.shards:
-            yield self._read(shard)
+    @classmethod
+    def read(cls, folder: str | Path) -> Self:
+        """All rows of a finished collection.
 
-    def _read(self, shard: Shard) -> pa.Table:
-        path = self.folder / shard.name
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            raise ValueError(f"{path}: this shard is missing. {REMEDY}") from None
-        if hashlib.sha256(content).hexdigest() != shard.sha256:
-            raise ValueError(
-                f"{path}: damaged shard ({len(content)} bytes whose SHA-256 is not the manifest's). {REMEDY}"
-            )
-        try:
-            table = pq.read_table(io.BytesIO(content))
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(f"{path}: not a readable Parquet file ({error}). {REMEDY}") from error
-        problem = self._mismatch(table, shard)
-        if problem:
-            raise ValueError(f"{path}: {problem}. {REMEDY}")
-        return table
+        Raises
+        ------
+        ValueError
+            If the manifest is missing (collection did not finish), of another schema version, or incomplete; or a shard is
+            missing, damaged or of another shape.
+        """
+        place = Path(folder)
+        manifest = _read_manifest(place / MANIFEST, cls.kind, cls.version)
+        shards = (_read_shard(place, shard, cls.columns, manifest.sizes()) for shard in manifest.shards)
+        return cls(manifest, pa.concat_tables(list(shards)).combine_chunks())
 
-    def _mismatch(self, table: pa.Table, shard: Shard) -> str | None:
-        missing = [name for name in self.columns if name not in table.column_names]
-        if missing:
-            return f"column {', '.join(missing)} is missing"
-        if table.num_rows != shard.rows:
-            return f"{table.num_rows} rows where the manifest says {shard.rows}"
-        for name, size in self.manifest.sizes().items():
-            kind = table.schema.field(name).type
-            if not pa.types.is_fixed_size_list(kind) or kind.list_size != size:
-                return f"column {name} is {kind}, not a list of {size}"
-        return None
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
 
+    def rows(self, split: str) -> Self:
+        """The rows of one split; `ValueError` if there are none."""
+        mask_N = self.column("split") == split
+        if not mask_N.any():
+            raise ValueError(f"there are no traces of split {split!r}. {self.hint}")
+        return type(self)(self.manifest, self.table.filter(pa.array(mask_N)), self.index[mask_N])
 
-class TraceTable(ShardedTable[TraceManifest]):
-    """Round traces: shards with the columns of `ROUND_COLUMNS`."""
+    def column(self, name: str) -> np.ndarray:
+        """A column [N], of lists [N, size]: a view of the table, which is not to be written to."""
+        if pa.types.is_fixed_size_list(self.table.schema.field(name).type):
+            return list_column(self.table, name)
+        return np.asarray(self.table.column(name).to_numpy(zero_copy_only=False))
 
-    columns = ROUND_COLUMNS
-    version = ROUND_TRACES_VERSION
-    kind = TraceManifest
+    @cached_property
+    def settings(self) -> list[SamplingSettings]:
+        """The sampling settings, ascending."""
+        return [SamplingSettings(*numbers) for numbers in sorted(set(self._setting_rows))]
+
+    @cached_property
+    def setting_N(self) -> np.ndarray:
+        """Number of every row's setting in ``settings``."""
+        places = {(item.temperature, item.top_k, item.top_p): place for place, item in enumerate(self.settings)}
+        return np.array([places[numbers] for numbers in self._setting_rows])
+
+    @cached_property
+    def _setting_rows(self) -> list[tuple[float, int, float]]:
+        columns = (self.column(name).tolist() for name in ("temperature", "top_k", "top_p"))
+        return [(round(t, 6), int(k), round(p, 6)) for t, k, p in zip(*columns, strict=True)]
 
 
 def list_column(table: pa.Table, name: str) -> np.ndarray:
@@ -156,6 +135,37 @@ def list_column(table: pa.Table, name: str) -> np.ndarray:
         kind = table.schema.field(name).type
         return np.empty((0, kind.list_size), kind.value_type.to_pandas_dtype())
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _read_shard(folder: Path, shard: Shard, columns: Mapping[str, str], sizes: Mapping[str, int]) -> pa.Table:
+    path = folder / shard.name
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError(f"{path}: this shard is missing. {REMEDY}") from None
+    if hashlib.sha256(content).hexdigest() != shard.sha256:
+        raise ValueError(f"{path}: damaged shard ({len(content)} bytes whose SHA-256 is not the manifest's). {REMEDY}")
+    try:
+        table = pq.read_table(io.BytesIO(content))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{path}: not a readable Parquet file ({error}). {REMEDY}") from error
+    for problem in _mismatches(table, shard, columns, sizes):
+        raise ValueError(f"{path}: {problem}. {REMEDY}")
+    return table
+
+
+def _mismatches(
+    table: pa.Table, shard: Shard, columns: Mapping[str, str], sizes: Mapping[str, int]
+) -> Iterator[str]:
+    missing = [name for name in columns if name not in table.column_names]
+    if missing:
+        yield f"column {', '.join(missing)} is missing"
+    if table.num_rows != shard.rows:
+        yield f"{table.num_rows} rows where the manifest says {shard.rows}"
+    for name, size in sizes.items():
+        kind = table.schema.field(name).type
+        if not pa.types.is_fixed_size_list(kind) or kind.list_size != size:
+            yield f"column {name} is {kind}, not a list of {size}"
 
 
 def _read_manifest(path: Path, kind: type[Kind], known_version: int) -> Kind:

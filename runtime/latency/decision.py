@@ -29,8 +29,7 @@ from predictors.selection.features import SelectionSpec, assembled, scalars_of, 
 from predictors.selection.network import SelectorNetwork, ServedSelector
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
 from predictors.stopping.features import BEFORE, LAW, StopSpec, features_of
-from predictors.stopping.network import NetworkShape, StopNetwork, served_chances
-from predictors.stopping.rule import StopCalibration
+from predictors.stopping.network import NetworkShape, StopNetwork, served_logits
 from runtime.adapter import LanguageModel
 from runtime.latency.cells import Cell, timed
 from runtime.laws import processed_law
@@ -124,13 +123,13 @@ class Question:
         self.features = self._spec.size(inputs)
         shape = NetworkShape(hidden_sizes=(64,) if inputs == LAW else (512, 128))
         network = StopNetwork(self.features, shape).eval().to(device)
-        self._rerun = Rerun(partial(served_chances, network, StopCalibration()), recorder_for(device))
+        self._rerun = Rerun(partial(served_logits, network), recorder_for(device))
         self._laws = laws
         self._hidden_KD = torch.rand(1, hidden, generator=generator).to(device)
 
     @torch.inference_mode()
     def take(self) -> list[float]:
-        """The chance, the squared distance and the features' sketch."""
+        """The logit, the squared distance and the features' sketch."""
         law = self._laws.behind(Root(32, 1, SAMPLED, None), self._hidden_KD)
         return self._rerun(features_of(law, self._spec, self._inputs).unsqueeze(0)).tolist()
 

@@ -11,10 +11,11 @@ import pytest
 import torch
 from tqdm import tqdm
 
+from pipelines import cli
 from pipelines.builtin.builtin_pair import BuiltinParameters
 from pipelines.builtin.inflation import InflatedShape
 from pipelines.gpu import __main__ as command
-from pipelines.gpu import ceilings, energy, picture, report
+from pipelines.gpu import ceilings, energy, picture
 from pipelines.gpu.agreement import partings
 from pipelines.gpu.arms import COMPILED, OTHERS, THEIRS, static_rows
 from pipelines.gpu.bench import Bench
@@ -266,7 +267,7 @@ def test_a_whole_run_measures_every_part(measured):
 
 
 def test_its_report_is_drawn_and_names_every_aim(measured, capsys):
-    report.main([str(measured)])
+    cli.main(["gpu.report", str(measured)])
     page = measured.with_suffix(".md").read_text()
     for words in ("75 % of the bandwidth bound", "latency model's prediction", "1.1 times the longer", "near-tie"):
         assert words in page

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipelines import texts, replay
+from pipelines import replay, texts
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.replay.names import ORACLE, REPLAYED, replayed_at
 from pipelines.measuring.replay.study import ReplayConfig

@@ -11,14 +11,14 @@ from tests.pipelines.report_stage import stage
 
 
 def test_speedups_are_paired_by_block(report_timing):
-    row = report_timing["temperatures"][0]
+    row = report_timing["settings"][0]
     speedup = row["arms"]["hrad"]["speedup"]
     assert speedup["value"] == pytest.approx(1.76, rel=0.05)
     assert speedup["high"] - speedup["low"] < 0.2  # prompts differ fourfold in pace
     assert row["arms"]["autoregressive"]["speedup"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     assert row["arms"]["hrad"]["median_speedup"]["value"] == pytest.approx(1.76, rel=0.05)
-    assert row["arms"]["hrad"]["gain_over_best_static"]["low"] > 0
-    assert row["arms"]["chain-3"]["gain_over_best_static"]["value"] == 0
+    assert row["arms"]["hrad"]["gain"]["low"] > 0
+    assert row["arms"]["chain-3"]["gain"]["value"] == 0
     assert row["chosen"] == {"chain": "chain-3", "confidence": "confidence-0.4"}
     assert row["arms"]["hrad"]["prompts"] == 6 and "roc" not in row["arms"]
     assert row["arms"]["hrad"]["time_shares"] == pytest.approx(dict.fromkeys(PHASES, 0.2))
@@ -33,11 +33,11 @@ def test_bars_and_slices(report_timing):
     assert bars["plain / HF generate, T=0"]["met"]
     assert bars["best static / HF assisted, T=1"]["bar"] == 1.1
     assert report_timing["slices"].keys() == {"code", "prose"}
-    assert report_timing["pooled"]["hrad"]["gain_over_best_static"]["value"] == pytest.approx(0.1, abs=0.05)
+    assert report_timing["pooled"]["hrad"]["gain"]["value"] == pytest.approx(0.1, abs=0.05)
 
 
 def test_quality_holds_counts_and_no_time(report_quality):
-    arms = report_quality["temperatures"][0]["arms"]
+    arms = report_quality["settings"][0]["arms"]
     assert "hf_generate" not in arms
     chain = arms["chain-3"]
     assert chain["block_efficiency"]["value"] == pytest.approx(59 / 30)
@@ -48,7 +48,7 @@ def test_quality_holds_counts_and_no_time(report_quality):
     assert report_quality["equals_plain"]["chain-3"] == {"equal": 6, "texts": 6}
     assert "seconds" not in json.dumps(report_quality)
     assert "date" not in report_quality["provenance"]
-    assert report_quality["predictors"].keys() == {"paper", "extended", "length"}
+    assert report_quality["heads"]["heads"].keys() == {"hrad", "length"}
 
 
 def test_report_is_a_function_of_its_inputs(report_inputs, report_folder, tmp_path):
@@ -83,7 +83,6 @@ def test_page_is_well_formed_and_works_offline(report_folder, report_timing):
     assert "&lt;b&gt;note" in text
     assert report_timing["title"] in text
     assert text.count("<td>explicit length</td>") == 4  # speed and counts at both temperatures
-    assert "<td>explicit length, extended features</td>" in text and "<td>H-RAD, paper features</td>" in text
     assert {path.stem for path in report_folder.glob("*.png")} == {
         *("speedup", "sweep", "slices", "accepted", "shares", "confusion", "reliability", "verifiers", "acceptance"),
         *("latency", "prediction", "selection", "choices", "stops", "places"),
@@ -94,7 +93,7 @@ def test_page_is_well_formed_and_works_offline(report_folder, report_timing):
 def test_sections_on_latency_and_predictions(report_folder, report_timing):
     text = (report_folder / "index.html").read_text()
     assert "What a pass costs here" in text and "Predicted and measured" in text
-    assert "2.00x (1.50–2.67)" in text  # the compact draft step
+    assert "draft step, HF / compact, context 32</td><td>at least 1.8x</td><td>2.00x (1.50–2.67)" in text
     assert "Note: contexts [512] are cut to 128" in text
     names = [row["name"] for row in report_timing["bars"]]
     assert "their ranking, Spearman" in names and "bars" not in report_timing["latency"]
@@ -127,6 +126,20 @@ def test_a_noisy_profile_is_named_at_the_pages_top_and_in_its_section(report_inp
     assert "warning: toy-1c was noisy" in capsys.readouterr().err
 
 
+def test_section_on_heads_and_what_they_learned_from(report_folder, report_quality):
+    text = (report_folder / "index.html").read_text()
+    section = text.split("What heads know before a draft")[1].split("<h2>")[0]
+    assert "hrad, replayed over the best static length: +5 % (+3…+7) at T=0, −4 % (−6…−2) at T=1" in section
+    row = section.split("<td>H-RAD, hrad</td>")[2].split("</tr>")[0]
+    assert row == "<td>T=1</td><td>0.70 (0.60–0.80)</td>" + "".join(
+        f"<td>{cell}</td>" for cell in ("0.600", "0.500", "0.030", "96", "−4 % (−6…−2)", "3")
+    )
+    assert section.count("<td>oracle</td>") == 2 and "<td>explicit length, length</td>" in section
+    assert report_quality["heads"]["shown"] == "hrad"
+    assert report_quality["learned"]["traces"] == {"texts": {"rows": 20, "bytes": 3000, "bytes_per_row": 150.0}}
+    assert "<td>labels chains</td><td>129</td><td>–</td><td>–</td><td>8, 2, 3</td>" in text
+
+
 def test_section_on_verification_rules(report_folder, report_timing, report_quality):
     text = (report_folder / "index.html").read_text()
     assert "Which verification rule" in text
@@ -154,7 +167,7 @@ def test_section_on_stop_rules(report_folder, report_timing, report_quality):
     assert list(arms)[:2] == ["autoregressive", "chain-3"] and list(arms)[-1] == "fork-4.2 early_stop-1"
     assert arms["fork-4.2 early_stop-1"]["gain_over_fork"]["value"] == pytest.approx(0.1, abs=0.03)
     assert arms["roc"]["gain"]["value"] == pytest.approx(-0.05, abs=0.03) and arms["roc"]["gain_over_fork"] is None
-    assert [model["model"] for model in report_quality["stopping"]["models"]] == ["logistic", "early_stop-1"]
+    assert [model["model"] for model in report_quality["stopping"]["models"]] == ["early_stop-1", "logistic"]
     assert "seconds" not in json.dumps(report_quality["stopping"]).replace("tokens_per_second", "")
     assert (report_folder / "stops.png").is_file() and (report_folder / "places.png").is_file()
 
@@ -201,8 +214,8 @@ def test_section_on_replay(report_folder, report_timing, report_quality):
     row = text.split("speed-up over plain decoding, step by step")[1].split("</table>")[0].split("<tr>")[2]
     assert row.startswith("<td>all (6)</td><td>1.00x</td><td>1.60x (1.60–1.60)</td><td>1.68x (1.68–1.68)</td><td>2.00x")
     assert "<td>+5 % (+5…+5)</td><td>+25 % (+25…+25)</td><td>+20 % (+20…+20)</td>" in row
-    assert "T=0: on 6 prompts of stage measure, replayed speed-ups are" in text
-    assert report_timing["replay"]["settings"][0]["agreement"]["measure"]["prompts"] == 6
+    assert "T=0: on 6 prompts on the clock, replayed speed-ups are" in text
+    assert report_timing["replay"]["settings"][0]["agreement"]["prompts"] == 6
     assert report_quality["replay"] == {"T=0": {"texts": 6, "documents": 3}}
 
 
@@ -221,31 +234,20 @@ def test_report_says_so_where_the_rules_were_not_compared(report_inputs, tmp_pat
     for name in ("device.json", "params.yaml", "pair/pair.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes((report_inputs / name).read_bytes())
-    write_measured(tmp_path / "measured" / "toy-1c", decodes(MAIN_SPEED))
+    write_measured(tmp_path / "measured" / "toy-1c", [row for row in decodes(MAIN_SPEED) if row["arm"] != "hrad"])
     folder = stage(tmp_path, tmp_path / "reports")
     assert "The rules were not compared on this machine" in (folder / "index.html").read_text()
     said = capsys.readouterr().out
-    assert "no comparison of verification rules in" in said and "no measurement of selectors in" in said
+    assert "no comparison of verification rules of toy-1c in" in said and "no head of toy-1c in" in said
     assert "No selector was measured on this machine" in (folder / "index.html").read_text()
     assert json.loads((folder / "quality.json").read_text())["verifiers"] is None
-    assert not (folder / "verifiers.png").exists()
-
-
-def test_report_without_hrad_has_no_head_section(report_inputs, tmp_path):
-    for name in ("device.json", "params.yaml", "pair/pair.json"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes((report_inputs / name).read_bytes())
-    rows = [row for row in decodes() if row["arm"] != "hrad"]
-    write_measured(tmp_path / "measured" / "toy-1c", rows)
-    folder = stage(tmp_path, tmp_path / "reports")
-    text = (folder / "index.html").read_text()
-    assert "The H-RAD head" not in text
-    assert "H-RAD gains" not in text
+    assert "H-RAD gains" not in said
+    assert not (folder / "verifiers.png").exists() and "What heads know" not in (folder / "index.html").read_text()
 
 
 def test_a_missing_measurement_is_one_clear_message(report_inputs, tmp_path):
-    args = SimpleNamespace(measured=tmp_path, pair="p", params=report_inputs / "params.yaml")
-    args.device = report_inputs / "device.json"
+    params, device = report_inputs / "params.yaml", report_inputs / "device.json"
+    args = SimpleNamespace(data=tmp_path, pair="p", params=params, device=device, output=tmp_path)
     with pytest.raises(ValueError, match="holds no finished measurement"):
         report.run(args)
 

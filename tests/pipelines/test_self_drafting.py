@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipelines import guesser, guesses, measure, register
+from pipelines import fit, guesses, measure, register
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.harness import apart
 from pipelines.measuring.measurement import MeasureConfig, Measurement
@@ -52,7 +52,7 @@ SHORT = {"validation_prompts": 2, "test_prompts": 3, "group": 20, "max_new_token
 SHORT |= {"led": False, "loop_prompts": 0, "exactness_prompts": 0, "timelines": False}
 PARAMETERS = {
     "traces": {"guesses": {"ways": WAYS, "prompts": 3, "max_new_tokens": 16, "threads": 1}},
-    "guesser": {"bootstrap_replicates": 20},
+    "fit": {method: {"family": "guess", "method": method, "bootstrap_replicates": 20} for method in METHODS},
     "measure": {"arms": [*ALONE, CHAINS], **SHORT},
 }
 
@@ -66,13 +66,13 @@ def folder(tmp_path_factory):
         args = toy_bench(place, "unused", {})
         (place / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
         write_json(place / "latency" / "toy-1c.json", PROFILE.to_record())
-        args.out = args.guesses = place / "guesses"
+        args.out = place / "traces" / "guesses"
         guesses.run(args)
-        args.latency = place / "latency"
+        args.latency, args.traces, args.labels = place / "latency", place / "traces", place / "labels"
         for method in METHODS:
-            args.method = method
-            args.record, args.bundle = place / "guessers" / f"{method}.json", place / "bundles" / method
-            guesser.run(args)
+            args.predictor = method
+            args.quality, args.bundle = place / "fit" / f"{method}.json", place / "bundles" / method
+            fit.run(args)
         args.bundles, args.output, args.section = place / "bundles", place / "measured", "measure"
         measure.run(args)
     return place
@@ -80,7 +80,7 @@ def folder(tmp_path_factory):
 
 def report_of(folder):
     measured = read_measured(folder / "measured" / "toy-1c")
-    return SelfDraftingReport(measured, read_records(folder / "guessers", METHODS), replicates=20, seed=0)
+    return SelfDraftingReport(measured, read_records(folder / "fit", METHODS), replicates=20, seed=0)
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,14 @@
 """The core's small pieces: configuration, metrics, features, contract, calibration."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import pytest
 import torch
 
 from predictors.calibration import Calibration
-from predictors.config import parse_config
+from predictors.config import Checked, Count, Probability, ascending, not_empty, of_length, one_of, parse_config
 from predictors.contract import (
     CaptureContract,
     ContractError,
@@ -59,6 +61,59 @@ def test_parse_config():
 def test_parse_config_names_key_and_place(values, message):
     with pytest.raises(ValueError, match=message):
         parse_config(Outer, values, "here")
+
+
+@dataclass(frozen=True)
+class Constrained(Checked):
+    gamma: Count = 1
+    epsilon: Probability = 0.5
+    kind: Annotated[str, one_of("chain", "tree")] = "chain"
+    limit: Count | None = None
+    sizes: Annotated[tuple[Count, ...], not_empty, ascending] = (1, 2)
+    pair: Annotated[tuple[int, ...], of_length(2)] = (0, 0)
+    rates: Mapping[str, Probability] | None = None
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"gamma": 0}, r"^gamma must be >= 1, got 0\.$"),
+        ({"epsilon": 1.5}, r"epsilon must be <= 1, got 1\.5"),
+        ({"epsilon": float("nan")}, "epsilon must be >= 0, got nan"),
+        ({"kind": "bush"}, "kind must be one of chain, tree, got 'bush'"),
+        ({"limit": 0}, "limit must be >= 1, got 0"),
+        ({"sizes": ()}, "sizes must name at least one"),
+        ({"sizes": (2, 1)}, "sizes must ascend"),
+        ({"sizes": (0, 1)}, r"sizes\[0\] must be >= 1, got 0"),
+        ({"pair": (1,)}, "pair must have 2 entries"),
+        ({"rates": {"a": 2.0}}, r"rates\[a\] must be <= 1, got 2\.0"),
+    ],
+)
+def test_constraints_hold_however_an_object_is_made(values, message):
+    with pytest.raises(ValueError, match=message):
+        Constrained(**values)
+    with pytest.raises(ValueError, match=message):
+        replace(Constrained(), **values)
+
+
+def test_constraints_are_named_with_their_place():
+    with pytest.raises(ValueError, match=r"^here: gamma must be >= 1, got 0\.$"):
+        parse_config(Constrained, {"gamma": 0}, "here")
+
+
+def test_values_within_their_constraints_are_taken():
+    made = Constrained(2, 1.0, "tree", 3, (1, 5), (0, -1), {"a": 0.0})
+    values = {
+        "gamma": 2,
+        "epsilon": 1,
+        "kind": "tree",
+        "limit": 3,
+        "sizes": [1, 5],
+        "pair": [0, -1],
+        "rates": {"a": 0.0},
+    }
+    assert parse_config(Constrained, values, "here") == made
+    assert Constrained() == parse_config(Constrained, {"limit": None, "rates": None}, "here")
 
 
 def test_metrics_by_hand():

@@ -86,11 +86,8 @@ class Learners:
         return [*self.heads, *self.stop_models, *self.selectors]
 
 
-def parser(stage: str, description: str | None) -> argparse.ArgumentParser:
-    """The command line of a stage of this study."""
-    module = f"pipelines.studies.{stage}"
-    made = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
-    made.set_defaults(module=module)
+def add_arguments(made: argparse.ArgumentParser) -> None:
+    """What a stage of this study takes."""
     add_pair_arguments(made)
     made.add_argument("--main", type=Path, default=PARAMETERS, help="the main pipeline's parameters: how to train")
     made.add_argument("device", type=Path, help="JSON file of the device stage")
@@ -99,7 +96,6 @@ def parser(stage: str, description: str | None) -> argparse.ArgumentParser:
     made.add_argument("tokens", type=Path, help="folder of the study's token traces")
     made.add_argument("roots", type=Path, help="folder of the study's root traces")
     made.add_argument("output", type=Path, help="folder to write; one folder per device in it")
-    return made
 
 
 def open_learners(args: argparse.Namespace, config: StudyConfig) -> Learners:
@@ -118,7 +114,7 @@ def open_learners(args: argparse.Namespace, config: StudyConfig) -> Learners:
     }
     configs: list[Any] = [calibration, costs, rule_calibration, selecting, *taught.values(), *stopping.values()]
     traces = [file_sha256(args.labels), tokens.manifest.content_hash, roots.manifest.content_hash, profile.profile_hash]
-    code = Code().digest(args.module)
+    code = Code().digest(f"pipelines.{args.command}")
     known = json.dumps([asdict(config), [asdict(made) for made in configs], traces, code], sort_keys=True)
     return Learners(
         [HeadLearner(name, labels, made, calibration, costs, replicates) for name, made in taught.items()],

@@ -1,40 +1,36 @@
 """Train a selector: standardisation, Lightning, and the epoch whose hard choices are best on validation roots."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 
+from predictors.config import Checked, Count, NotNegative, Positive, Share, above, at_most, of_length, one_of
 from predictors.selection.network import SelectorNetwork
 from predictors.training.callbacks import BestEpoch
-from predictors.training.selector_objective import (
+from predictors.training.trainer import Rows, in_order, new_trainer, quiet, shuffled, threads
+from predictors.training.trees.objective import (
     OBJECTIVES,
     SHARPNESS,
-    THROUGHPUT,
     TOKENS,
     log_gain,
     objective,
     token_error,
 )
-from predictors.training.selector_rows import Labelling, SelectorRows
-from predictors.training.trainer import Rows, in_order, new_trainer, quiet, shuffled, threads
+from predictors.training.trees.rows import Labelling, SelectorRows
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Checked):
     """A selector to train: for ``objective``, reading both models' hidden ``states`` or the scalars alone."""
 
-    objective: str = TOKENS
+    objective: Annotated[str, one_of(*OBJECTIVES)] = TOKENS
     states: bool = False
-
-    def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise ValueError(f"unknown objective {self.objective!r}; known: {', '.join(OBJECTIVES)}.")
 
     @property
     def name(self) -> str:
@@ -43,39 +39,23 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class SelectorConfig:
-    """How a selector is trained: once for each of ``candidates``, of which the best on validation roots is exported; ``width``
-    that hidden states are projected to, the MLP's ``hidden_sizes``, and of objective throughput the ``penalty`` λ and ``worst``
-    fraction α."""
+class SelectorConfig(Checked):
+    """How a selector is trained: ``width`` that hidden states are projected to, the MLP's ``hidden_sizes``, and of objective
+    throughput the ``penalty`` λ and ``worst`` fraction α."""
 
-    candidates: tuple[Candidate, ...] = (Candidate(), Candidate(states=True), Candidate(THROUGHPUT, states=True))
-    width: int = 64
-    hidden_sizes: tuple[int, ...] = (512, 32)
-    dropout: float = 0.2
-    penalty: float = 0.5
-    worst: float = 0.1
-    learning_rate: float = 3e-4
-    weight_decay: float = 1e-2
-    epochs: int = 60
-    batch_size: int = 128
-    stop_patience: int = 15
-    gradient_clip: float = 1.0
+    width: Count = 64
+    hidden_sizes: Annotated[tuple[Count, ...], of_length(2)] = (512, 32)
+    dropout: Share = 0.2
+    penalty: NotNegative = 0.5
+    worst: Annotated[float, above(0), at_most(1)] = 0.1
+    learning_rate: Positive = 3e-4
+    weight_decay: NotNegative = 1e-2
+    epochs: Count = 60
+    batch_size: Count = 128
+    stop_patience: Count = 15
+    gradient_clip: Positive = 1.0
     seed: int = 0
-    threads: int = 1
-
-    def __post_init__(self) -> None:
-        if not self.candidates:
-            raise ValueError("candidates must name at least one selector to train.")
-        if len(self.hidden_sizes) != 2:
-            raise ValueError(f"hidden_sizes must be two numbers, got {list(self.hidden_sizes)}.")
-        for name in ("width", "epochs", "batch_size", "stop_patience", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
-        if not 0 <= self.dropout < 1 or not 0 < self.worst <= 1 or self.penalty < 0:
-            raise ValueError(
-                f"dropout must lie in [0, 1), worst in (0, 1] and penalty be >= 0, got {self.dropout}, {self.worst} and "
-                f"{self.penalty}."
-            )
+    threads: Count = 1
 
 
 @dataclass(frozen=True)
@@ -145,7 +125,6 @@ def fit_selector(
     validation: SelectorRows,
     goal: str,
     config: SelectorConfig,
-    logger: Logger | None = None,
 ) -> TrainedSelector:
     """Train on ``train`` for objective ``goal``, choose the epoch by ``validation``; the same for the same rows, config and
     number of threads."""
@@ -156,7 +135,7 @@ def fit_selector(
         standardise(network, train.features)
         begin_at_mean(network, train)
         best = BestEpoch()
-        trainer = new_trainer(best, config.epochs, config.gradient_clip, config.stop_patience, logger)
+        trainer = new_trainer(best, config.epochs, config.gradient_clip, config.stop_patience, None)
         trainer.fit(
             SelectorTraining(network, goal, torch.from_numpy(train.efficiency_NA.mean(axis=0)).float(), config),
             shuffled(_in_memory(train), config.batch_size, config.seed),

@@ -25,7 +25,7 @@ from predictors.selection.network import ServedSelector
 from predictors.selection.rule import NEVER, RATIO, SURPLUS, SelectionRule
 from predictors.training.bootstrap import DocumentBootstrap, interval
 from predictors.training.rule_calibration import RuleCalibration
-from predictors.training.selector_rows import Labelling, SelectorRows
+from predictors.training.trees.rows import Labelling, SelectorRows
 
 RATE_FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from predictors.latency import LatencyProfile
-from predictors.training.guess_choice import GuesserCalibration, GuessPrices, choose
 from predictors.training.guess_table import GuessTable
+from predictors.training.guesses.choice import GuessPrices, choose
 from runtime import ModelPair
 from tests.pipelines.toy_bench import toy_prompts
 from tests.predictors.affine_profile import COSTS, PROFILE
@@ -18,7 +18,7 @@ from trace_collection.guesses import GuessTraceConfig, collect_guesses
 SMALL = {"method": "progressive_tree", "max_children": 1, "max_depth": 2, "pool_nodes": 2}
 LARGE = {"method": "progressive_tree", "max_children": 4, "max_depth": 6}
 WAYS = (SMALL, LARGE, {"method": "self_draft", "branches": 2, "length": 4})
-CALIBRATION = GuesserCalibration(bootstrap_replicates=50)
+REPLICATES, SEED = 50, 0
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_a_pass_costs_its_rows_its_verdict_and_its_upkeep(sampled):
 
 
 def test_the_way_of_most_tokens_per_second_is_chosen(table):
-    chosen = choose(table, "progressive_tree", PROFILE, CALIBRATION)
+    chosen = choose(table, "progressive_tree", PROFILE, REPLICATES, SEED)
     assert [row["way"] for row in chosen.rows] == [SMALL, SMALL, LARGE, LARGE]
     seconds = {0: 0.0, 1: 0.0}
     tokens = {0: 0, 1: 0}
@@ -82,8 +82,8 @@ def test_another_machine_another_choice(table):
         }
         return LatencyProfile(tables, "toy", {}, {})
 
-    assert choose(table, "progressive_tree", machine(0.001), CALIBRATION).way == LARGE
-    assert choose(table, "progressive_tree", machine(20.0), CALIBRATION).way == SMALL
+    assert choose(table, "progressive_tree", machine(0.001), REPLICATES, SEED).way == LARGE
+    assert choose(table, "progressive_tree", machine(20.0), REPLICATES, SEED).way == SMALL
 
 
 def _cells(table, cost):
@@ -92,7 +92,7 @@ def _cells(table, cost):
 
 
 def test_rows_tell_counts_and_worth(table):
-    for row in choose(table, "progressive_tree", PROFILE, CALIBRATION).rows:
+    for row in choose(table, "progressive_tree", PROFILE, REPLICATES, SEED).rows:
         hits, length = row["hit_rate"], row["accept_length"]
         assert row["decoding_efficiency"] == pytest.approx(hits * length + 1 - hits)
         assert row["speedup"]["low"] <= row["speedup"]["value"] <= row["speedup"]["high"]
@@ -106,9 +106,9 @@ def test_rows_tell_counts_and_worth(table):
         ]
         speed = row["tokens_per_second"]
         assert row["speedup"]["value"] == pytest.approx(sum(plain) * speed / table.column("committed")[mask].sum())
-    json.dumps(choose(table, "progressive_tree", PROFILE, CALIBRATION).rows, allow_nan=False)
+    json.dumps(choose(table, "progressive_tree", PROFILE, REPLICATES, SEED).rows, allow_nan=False)
 
 
 def test_a_method_that_was_not_traced_is_refused(table):
     with pytest.raises(ValueError, match="no way of method 'lookahead', only of progressive_tree, self_draft"):
-        choose(table, "lookahead", PROFILE, CALIBRATION)
+        choose(table, "lookahead", PROFILE, REPLICATES, SEED)

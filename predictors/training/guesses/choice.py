@@ -22,14 +22,6 @@ from predictors.training.bootstrap import DocumentBootstrap, interval
 from predictors.training.guess_table import GuessTable
 
 
-@dataclass(frozen=True)
-class GuesserCalibration:
-    """Section ``guesser``: bootstrap of the recorded intervals."""
-
-    bootstrap_replicates: int = 2000
-    seed: int = 0
-
-
 class GuessPrices:
     """Seconds of passes on the profile's machine, without what its neighbours added."""
 
@@ -68,7 +60,7 @@ class Chosen:
     rows: list[dict[str, Any]]
 
 
-def choose(table: GuessTable, method: str, profile: LatencyProfile, config: GuesserCalibration) -> Chosen:
+def choose(table: GuessTable, method: str, profile: LatencyProfile, replicates: int, seed: int) -> Chosen:
     """The way of ``method`` that emits most tokens per second over all passes.
 
     Raises
@@ -87,7 +79,7 @@ def choose(table: GuessTable, method: str, profile: LatencyProfile, config: Gues
     committed_P, way_P = table.column("committed"), table.column("way")
     speeds = {place: committed_P[way_P == place].sum() / seconds_P[way_P == place].sum() for place in places}
     rows = [
-        {"way": table.manifest.ways[place], **_row(table, place, number, seconds_P, prices, config)}
+        {"way": table.manifest.ways[place], **_row(table, place, number, seconds_P, prices, replicates, seed)}
         for place in places
         for number in range(len(table.settings))
     ]
@@ -111,14 +103,15 @@ def _row(
     number: int,
     seconds_P: np.ndarray,
     prices: GuessPrices,
-    config: GuesserCalibration,
+    replicates: int,
+    seed: int,
 ) -> dict[str, Any]:
     """One way under one sampling setting."""
     mask_P = (table.column("way") == place) & (table.setting_N == number)
     committed_P, drafted_P = table.column("committed")[mask_P], table.column("drafted")[mask_P]
     made = table.settings[number]
     plain_P = committed_P * prices.plain(table.column("position")[mask_P], sampled=not made.greedy)
-    bootstrap = DocumentBootstrap(table.column("document")[mask_P], config.bootstrap_replicates, config.seed)
+    bootstrap = DocumentBootstrap(table.column("document")[mask_P], replicates, seed)
     speedup = interval(float(plain_P.sum() / seconds_P[mask_P].sum()), bootstrap.ratio(plain_P, seconds_P[mask_P]))
     hits_P = drafted_P > 0
     return {

@@ -1,4 +1,4 @@
-"""Rows to learn a selector of one rule from: features, expected tokens and seconds by action, the static choice.
+"""Rows to learn a selector of one rule from: features, labels and seconds by action, the static choice.
 
 Shape suffixes: N roots, D draws, A actions (those that the rule takes).
 """
@@ -15,29 +15,25 @@ from predictors.latency.actions import Prices, Traffic, prices
 from predictors.latency.profile import LatencyProfile
 from predictors.selection.features import SelectionSpec, assembled
 from predictors.selection.rule import Setting, Static
-from predictors.training.root_table import RootTable
+from predictors.training.labelling.trees import LabelledRoots
 
 
 @dataclass(frozen=True)
 class SelectorRows:
-    """``features`` [N, S + C]; ``efficiency_NDA`` by draw; ``seconds_NA``, what steps are thought to cost, and ``spent_NA``, what
-    they cost with the root's own trees; ``decision``: seconds of choosing; ``static_N`` and ``rate_N``: place of the row's static
-    action and its tokens per second; ``table`` has the rows' documents, slices and settings."""
+    """``features`` [N, S + C]; ``efficiency_NA``: labels, means of ``efficiency_NDA`` by draw; ``seconds_NA``, what steps are
+    thought to cost, and ``spent_NA``, what they cost with the root's own trees; ``decision``: seconds of choosing; ``static_N``
+    and ``rate_N``: place of the row's static action and its tokens per second; ``table`` has the rows' documents, slices and
+    settings."""
 
     features: Tensor
+    efficiency_NA: np.ndarray
     efficiency_NDA: np.ndarray
     seconds_NA: np.ndarray
     spent_NA: np.ndarray
     decision: float
     static_N: np.ndarray
     rate_N: np.ndarray
-    table: RootTable
-
-    @property
-    def efficiency_NA(self) -> np.ndarray:
-        """Mean over draws."""
-        mean: np.ndarray = self.efficiency_NDA.mean(axis=1)
-        return mean
+    table: LabelledRoots
 
     def __len__(self) -> int:
         return len(self.features)
@@ -59,15 +55,15 @@ class Labelling:
     settings: tuple[Setting, ...]
 
     @staticmethod
-    def of(table: RootTable, rule: str, profile: LatencyProfile, states: bool) -> "Labelling":
+    def of(table: LabelledRoots, rule: str, profile: LatencyProfile, states: bool) -> "Labelling":
         """Settings, and the nodes that prices count, are those of the training roots; ``states``: hidden states are read."""
         if rule not in table.manifest.rules:
             known = ", ".join(table.manifest.rules)
             raise ValueError(
-                f"the root traces have no labels for rule {rule!r}, only for {known}. Change traces.roots.rules."
+                f"the tree traces have no labels for rule {rule!r}, only for {known}. Change traces.trees.rules."
             )
         train, place = table.rows("train"), table.manifest.rules.index(rule)
-        efficiency_NA = train.efficiency_NDKA[:, :, place].mean(axis=1)
+        efficiency_NA = train.mean_NKA[:, place]
         columns = tuple(np.flatnonzero(np.isfinite(efficiency_NA).all(axis=0)).tolist())
         whole = table.manifest.selection_spec
         actions = tuple(whole.actions[column] for column in columns)
@@ -102,7 +98,7 @@ class Labelling:
         """The static action of every setting."""
         return [setting.static(self.prices) for setting in self.settings]
 
-    def rows(self, table: RootTable) -> SelectorRows:
+    def rows(self, table: LabelledRoots) -> SelectorRows:
         """``table``'s roots with this labelling."""
         place = table.manifest.rules.index(self.rule)
         seconds_NA = self.prices.rows(table.column("position"))
@@ -115,6 +111,7 @@ class Labelling:
         statics = [self.statics()[place] for place in of_setting]
         return SelectorRows(
             assembled(states, scalars),
+            table.mean_NKA[:, place][:, list(self.columns)],
             table.efficiency_NDKA[:, :, place][:, :, list(self.columns)],
             seconds_NA,
             seconds_NA + own_NA,

@@ -7,13 +7,17 @@ import numpy as np
 import pytest
 import torch
 
+from predictors.config import parse_config
 from predictors.latency import LatencyProfile, LatencyTable
 from predictors.latency.actions import Traffic, step_seconds, undisturbed
 from predictors.selection.network import ServedSelector
 from predictors.selection.rule import NEVER, SURPLUS, SelectionRule
+from predictors.training.labelling.table import read_labels, write_labels
+from predictors.training.labelling.trees import KIND, LabelledRoots, TreeLabelConfig, label
+from predictors.training.predictor import Materials
 from predictors.training.root_table import RootTable
 from predictors.training.rule_calibration import RuleCalibration
-from predictors.training.selector_evaluation import (
+from predictors.training.trees.evaluation import (
     at_places,
     calibrated_rule,
     chosen,
@@ -23,11 +27,12 @@ from predictors.training.selector_evaluation import (
     served,
     split_oracle,
 )
-from predictors.training.selector_fit import SelectorConfig, fit_selector
-from predictors.training.selector_objective import SCORED, THROUGHPUT, TOKENS, log_gain, objective, token_error
-from predictors.training.selector_rows import Labelling
+from predictors.training.trees.objective import SCORED, THROUGHPUT, TOKENS, log_gain, objective, token_error
+from predictors.training.trees.predictor import TreePredictor
+from predictors.training.trees.rows import Labelling
+from predictors.training.trees.training import Candidate, SelectorConfig, fit_selector
 from tests.predictors.affine_profile import PROFILE
-from tests.predictors_training.synthetic_roots import ACTIONS, FED, NODES, write_roots
+from tests.predictors_training.synthetic_roots import ACTIONS, FED, NODES, RULES, write_roots
 
 FLAT = np.array([0.5, 0.5])
 SPECINFER = LatencyTable({"drafted": (0, 16)}, FLAT, FLAT, FLAT, 1)
@@ -36,9 +41,14 @@ CONFIG = SelectorConfig(width=8, hidden_sizes=(32, 16), dropout=0.0, learning_ra
 CALIBRATION = RuleCalibration(bootstrap_replicates=200)
 
 
+def labelled(folder):
+    roots = RootTable.read(folder)
+    return LabelledRoots.of(roots, label(roots, TreeLabelConfig()))
+
+
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    return RootTable.read(write_roots(tmp_path_factory.mktemp("roots") / "r"))
+    return labelled(write_roots(tmp_path_factory.mktemp("roots") / "r"))
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +109,38 @@ def test_the_gradient_against_finite_differences_and_the_formula():
 # ---- labels
 
 
+def test_labels_are_means_and_spreads_over_the_roots_own_draws(tmp_path):
+    """By hand, root by root: training roots have as many draws as all of them have, and no machine is asked."""
+    roots = RootTable.read(write_roots(tmp_path / "r"))
+    made = label(roots, TreeLabelConfig())
+    write_labels(made, tmp_path / "trees.parquet")
+    table = LabelledRoots.of(roots, read_labels(tmp_path / "trees.parquet", KIND, roots.manifest.content_hash))
+    drawn = roots.table.column("efficiency").to_pylist()
+    for row in (0, 7, len(roots) - 1):
+        draws = np.array(drawn[row]).reshape(2, len(RULES), len(ACTIONS))
+        np.testing.assert_array_equal(table.mean_NKA[row], (draws[0] + draws[1]) / 2)
+        spread = np.array(made.table.column("spread")[row].as_py()).reshape(len(RULES), len(ACTIONS))
+        np.testing.assert_allclose(spread, np.abs(draws[0] - draws[1]) / np.sqrt(2), rtol=1e-6)
+    counts = made.report["test"]
+    assert (counts["roots"], counts["documents"], counts["draws"]) == (240, 30, 2)
+    assert [counts["rules"][rule]["actions"] for rule in RULES] == [3, 2]
+    assert counts["rules"]["block"]["tokens"] == pytest.approx(np.nanmean(table.rows("test").mean_NKA[:, 1]))
+    with pytest.raises(ValueError, match=f"traces_sha256 is '{roots.manifest.content_hash}' where 'other' is needed"):
+        read_labels(tmp_path / "trees.parquet", KIND, "other")
+
+
+def test_rows_that_are_not_labelled_are_not_learned_from(tmp_path):
+    """The join is by row: labels of every third root, out of order, give those roots with their own labels."""
+    roots = RootTable.read(write_roots(tmp_path / "r"))
+    made = label(roots, TreeLabelConfig())
+    kept = np.arange(len(roots))[::-3]
+    part = LabelledRoots.of(roots, dataclasses.replace(made, table=made.table.take(kept)))
+    whole = LabelledRoots.of(roots, made)
+    assert len(part) == len(kept) and part.column("root").tolist() == roots.column("root")[kept].tolist()
+    np.testing.assert_array_equal(part.mean_NKA, whole.mean_NKA[kept])
+    np.testing.assert_allclose(part.mean_NKA, part.efficiency_NDKA.mean(axis=1))
+
+
 def test_labels_are_means_over_draws_and_prices_of_the_training_nodes(table, labelling, parts):
     train = table.rows("train")
     assert labelling.actions == ACTIONS and labelling.columns == (0, 1, 2)
@@ -129,7 +171,7 @@ def test_a_rule_for_chains_chooses_among_chains(table):
     labelling = Labelling.of(table, "block", TOY, states=False)
     assert labelling.actions == ACTIONS[:2]
     rows = labelling.rows(table.rows("test"))
-    assert rows.efficiency_NDA.shape[2] == 2
+    assert rows.efficiency_NDA.shape[2] == rows.efficiency_NA.shape[1] == 2
     assert rows.features.shape[1] == labelling.spec.num_scalars == 9, "without states the scalars are all it reads"
     with pytest.raises(ValueError, match="no labels for rule 'nss', only for specinfer, block"):
         Labelling.of(table, "nss", TOY, states=True)
@@ -191,7 +233,7 @@ def test_an_untrained_selector_chooses_statically(labelling, parts):
 
 def test_where_there_is_nothing_to_win_the_rule_stays_static(tmp_path):
     """Noise alone: the selector's margin forbids every choice, or the gain is nothing; the split oracle sees no gap."""
-    table = RootTable.read(write_roots(tmp_path / "r", signal=0.0, noise=0.5))
+    table = labelled(write_roots(tmp_path / "r", signal=0.0, noise=0.5))
     labelling = Labelling.of(table, "specinfer", TOY, states=True)
     rows = labelling.rows(table.rows("test"))
     static = at_places(rows, rows.static_N, 0.0).throughput
@@ -212,7 +254,9 @@ def test_a_gain_that_is_not_sure_on_validation_roots_is_not_asked_for(labelling,
     rule, gain = calibrated_rule(selector, labelling, rows, SCORED[TOKENS], CALIBRATION)
     assert rule.asks and gain > 0
     order = np.random.default_rng(2).permutation(len(rows))
-    shuffled = dataclasses.replace(rows, efficiency_NDA=rows.efficiency_NDA[order])
+    shuffled = dataclasses.replace(
+        rows, efficiency_NA=rows.efficiency_NA[order], efficiency_NDA=rows.efficiency_NDA[order]
+    )
     rule, gain = calibrated_rule(selector, labelling, shuffled, SCORED[TOKENS], CALIBRATION)
     assert not rule.asks and gain == 0.0
 
@@ -247,7 +291,7 @@ def test_no_oracle_is_below_static_whatever_choosing_costs(labelling, parts, tra
 
 
 def test_one_draw_has_no_split_oracle(tmp_path):
-    table = RootTable.read(write_roots(tmp_path / "r", draws=1))
+    table = labelled(write_roots(tmp_path / "r", draws=1))
     labelling = Labelling.of(table, "specinfer", TOY, states=True)
     assert split_oracle(labelling.rows(table.rows("test"))) is None
 
@@ -279,3 +323,77 @@ def test_choices_are_scored_with_the_roots_own_nodes(table, labelling, parts):
     )
     assert changed.spent_NA[0, place] - changed.seconds_NA[0, place] == pytest.approx(more)
     np.testing.assert_allclose(changed.spent_NA[1:], changed.seconds_NA[1:])
+
+
+# ---- predictor
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A selector among two candidates, its materials and what was logged."""
+    folder = tmp_path_factory.mktemp("fitted")
+    roots = RootTable.read(write_roots(folder / "trees"))
+    write_labels(label(roots, TreeLabelConfig()), folder / "trees.parquet")
+    predictor = TreePredictor(
+        "specinfer", (Candidate(), Candidate(states=True)), dataclasses.replace(CONFIG, epochs=15), CALIBRATION
+    )
+    materials, logger = Materials(folder, folder / "trees", folder, folder, TOY), Curves()
+    return predictor.fit("delayed_tree-specinfer", materials, logger), predictor, materials, logger
+
+
+class Curves:
+    """Remembers what is logged."""
+
+    def __init__(self):
+        self.points = []
+
+    def log_metrics(self, metrics, step):
+        self.points.append((step, metrics))
+
+
+def test_the_best_candidate_is_exported_and_all_are_recorded(fitted):
+    made, _, materials, logger = fitted
+    tried = made.quality["candidates"]
+    assert list(tried) == ["tokens-scalars", "tokens-states"] and made.quality["candidate"] == "tokens-states"
+    assert tried["tokens-states"]["validation_gain"] > 0.02 >= tried["tokens-scalars"]["validation_gain"], (
+        "the planted signal lies in the states"
+    )
+    assert made.quality["parts"]["all"]["selector"]["gain"] == tried["tokens-states"]["test_gain"]
+    assert made.metrics["test_gain_over_best_static"] == tried["tokens-states"]["test_gain"]["value"]
+    assert made.card["selection"]["candidate"] == "tokens-states" and made.sentence.startswith("specinfer: +")
+    assert made.card["lineage"] == {"traces_sha256": RootTable.read(materials.trees).manifest.content_hash}
+    curve = [metrics["tokens-states_val_loss"] for _, metrics in logger.points if "tokens-states_val_loss" in metrics]
+    assert curve == [epoch["val_loss"] for epoch in made.quality["history"]]
+    assert [step for step, _ in logger.points[: len(logger.points) // 2]][:3] == [0, 1, 2]
+
+
+def test_a_fit_is_a_function_of_files_and_configuration(fitted, tmp_path):
+    made, predictor, materials, _ = fitted
+    again = dataclasses.replace(predictor, candidates=predictor.candidates[1:]).fit("delayed_tree-specinfer", materials)
+    assert again.card == made.card
+    assert all(torch.equal(again.tensors[key], made.tensors[key]) for key in made.tensors)
+
+
+def test_labels_of_other_traces_are_refused(fitted, tmp_path):
+    _, predictor, materials, _ = fitted
+    other = dataclasses.replace(materials, trees=write_roots(tmp_path / "other", seed=1))
+    with pytest.raises(ValueError, match="traces_sha256 is .* Run the labels stage again"):
+        predictor.fit("x", other)
+    with pytest.raises(ValueError, match=r"trees\.parquet does not exist"):
+        predictor.fit("x", dataclasses.replace(materials, labels=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rule": "nss", "candidates": []}, "candidates must name at least one"),
+        ({"rule": "nss", "candidates": [{"objective": "speed"}]}, "objective must be one of tokens, throughput"),
+        ({"rule": "nss", "training": {"hidden_sizes": [8]}}, "hidden_sizes must have 2 entries"),
+        ({"rule": "nss", "training": {"dropout": 1.0}}, "dropout must be < 1"),
+        ({"rule": "nss", "training": {"epochs": 0}}, "epochs must be >= 1"),
+        ({}, "key 'rule' is missing"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        parse_config(TreePredictor, values, "fit")

@@ -1,0 +1,223 @@
+"""Every round that a decode of recorded texts could make, in arrays: policies for chains are replayed by table look-up.
+
+A round that starts at row s, of a draft of which `would` tokens are accepted, sees fixed distributions, whatever came before it:
+
+    position g of the chain    row s + min(g, would), slot g - min(g, would) of the text; its token is the text's where g < would
+    rows emitted               min(min(would, submitted) + 1, length - s)
+
+So a policy says once what it drafts at every start (`Drafts`), and a decode is the path of starts from the first to the end. Counts
+equal those of `predictors.replay.chains`, seconds those of `predictors.replay.prices`.
+
+Shape suffixes: X readings, S starts (index s - 1, as a text's columns), G positions of a chain, M states of a policy's memory.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from predictors.replay.decode import Reading
+from predictors.replay.prices import Prices
+
+
+@dataclass(frozen=True)
+class Starts:
+    """``readings`` at one sampling setting, chains of at most ``depth`` tokens that ``verifier`` verifies, and their ``prices``.
+
+    At every start: ``would_XS`` tokens would be accepted, at most ``cap_XS`` can be drafted (depth, budget, end of sequence), and
+    ``left_XS`` tokens are missing; behind a text's end nothing is, and ``valid_XS`` is false.
+    """
+
+    readings: Sequence[Reading]
+    depth: int
+    verifier: str
+    prices: Prices
+    would_XS: np.ndarray
+    cap_XS: np.ndarray
+    left_XS: np.ndarray
+
+    @staticmethod
+    def of(readings: Sequence[Reading], depth: int, verifier: str, prices: Prices) -> "Starts":
+        """`ValueError` if there are no readings, or a chain of ``depth`` tokens was not recorded."""
+        slots = min((one.text.slots for one in readings), default=0)
+        if not 1 <= depth <= slots:
+            raise ValueError(
+                f"chains of {depth} tokens cannot be replayed on {len(readings)} texts recorded with gamma_max={slots}. Raise "
+                "traces.texts.gamma_max and collect again."
+            )
+        rows_X = np.array([one.text.length - 1 for one in readings])
+        left_XS = np.maximum(rows_X[:, None] - np.arange(rows_X.max()), 0)
+        would_XS, cap_XS = np.zeros_like(left_XS), np.zeros_like(left_XS)
+        for would_S, cap_S, one in zip(would_XS, cap_XS, readings, strict=True):
+            count = one.text.length - 1
+            would_S[:count] = one.accepted(verifier)[1:]
+            cap_S[:count] = np.minimum(depth, one.text.budget - 2 - np.arange(count))
+        starts = Starts(readings, depth, verifier, prices, would_XS, cap_XS, left_XS)
+        through_XS = np.where(starts.ends_XSG.any(axis=2), starts.ends_XSG.argmax(axis=2) + 1, depth)
+        return replace(starts, cap_XS=np.minimum(cap_XS, through_XS))
+
+    @property
+    def valid_XS(self) -> np.ndarray:
+        """Where a round can start."""
+        return self.left_XS > 0
+
+    @cached_property
+    def document_X(self) -> np.ndarray:
+        """Each text's document."""
+        return np.array([one.text.document for one in self.readings])
+
+    @cached_property
+    def slice_X(self) -> np.ndarray:
+        """Each text's slice."""
+        return np.array([one.text.slice for one in self.readings])
+
+    @cached_property
+    def context_X(self) -> np.ndarray:
+        """Cached tokens in front of the first round."""
+        return np.array([one.text.prompt_tokens for one in self.readings])
+
+    @cached_property
+    def on_path_XSG(self) -> np.ndarray:
+        """Whether the token drafted at a position is the text's."""
+        return np.arange(self.depth) < self.would_XS[..., None]
+
+    def gather(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """Of each reading's ``values`` [N, G, …] by row and slot: those along the chain from every start [X, S, G, …]. Beyond
+        ``cap_XS`` they mean nothing."""
+        first = np.asarray(values[0])
+        made = np.zeros((*self.would_XS.shape, self.depth, *first.shape[2:]), first.dtype)
+        for place, of_text in enumerate(values):
+            count = len(of_text)
+            path_SG = np.minimum(np.arange(self.depth), self.would_XS[place, :count, None])
+            rows_SG = np.minimum(np.arange(count)[:, None] + path_SG, count - 1)
+            made[place, :count] = of_text[rows_SG, np.arange(self.depth) - path_SG]
+        return made
+
+    def by_start(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """Of each reading's ``values`` [N, …] by row: those at every start [X, S, …]; 0 where no round can start."""
+        first = np.asarray(values[0])
+        made = np.zeros((*self.would_XS.shape, *first.shape[1:]), first.dtype)
+        for place, of_text in enumerate(values):
+            made[place, : len(of_text)] = of_text
+        return made
+
+    def column(self, name: str) -> np.ndarray:
+        """`gather` of a recorded column, such as ``confidence``."""
+        return self.gather([one.text.columns[name] for one in self.readings])
+
+    def seconds(self, drafts: "Drafts", visits_XSM: np.ndarray, question: float) -> np.ndarray:
+        """What each text takes [X] by the rounds visited, its prefill included."""
+        reading_V, start_V, _ = cells = np.nonzero(visits_XSM)
+        context_V = self.context_X[reading_V] + start_V
+        submitted_V, passes_V = drafts.submitted_XSM[cells], drafts.passes_XSM[cells]
+        law_C, offset = self._laws
+        spent_V = self._chain_XSL[reading_V, start_V, submitted_V] + question * drafts.asked_XSM[cells]
+        spent_V += law_C[context_V + passes_V - offset] - law_C[context_V + submitted_V - offset]
+        spent_X = np.bincount(reading_V, spent_V, len(self.readings)) + self._prefill_X
+        read = (summed(counts, visits_XSM) for counts in (drafts.confidences_XSM, drafts.entropies_XSM))
+        return spent_X + [self.prices.reading(*counts) for counts in zip(*read, strict=True)]
+
+    @cached_property
+    def _prefill_X(self) -> np.ndarray:
+        return np.array([self.prices.prefill(one.text.prompt_tokens, drafts=True) for one in self.readings])
+
+    @cached_property
+    def _chain_XSL(self) -> np.ndarray:
+        """Seconds of a round of 0, 1, … depth tokens."""
+        context_XS = self.context_X[:, None] + np.arange(self.left_XS.shape[1])
+        contexts_C, which_XS = np.unique(np.where(self.valid_XS, context_XS, context_XS.min()), return_inverse=True)
+        chain_CL = [
+            [self.prices.chain(drafted, int(context)) for drafted in range(self.depth + 1)] for context in contexts_C
+        ]
+        return np.array(chain_CL)[which_XS.reshape(context_XS.shape)]
+
+    @cached_property
+    def _laws(self) -> tuple[np.ndarray, int]:
+        """Seconds of all passes behind contexts from an offset on, up to each context; and that offset."""
+        first, last = int(self.context_X.min()), int((self.context_X + self.left_XS[:, 0]).max()) + self.depth
+        return np.cumsum([0.0, *(self.prices.law(context) for context in range(first, last))]), first
+
+    @cached_property
+    def ends_XSG(self) -> np.ndarray:
+        """Whether the token drafted at a position is an end of sequence, which ends a draft."""
+        own, beside = [], []
+        for one in self.readings:
+            columns, eos = one.text.columns, list(one.text.eos_tokens)
+            beside.append(np.isin(columns["tokens"], eos))
+            own.append(np.isin(columns["token"], eos)[:, None].repeat(beside[-1].shape[1], axis=1))
+        return np.where(self.on_path_XSG, self.gather(own), self.gather(beside))
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """What a policy does at every start, by the state of its memory: ``submitted`` tokens in draft ``passes``, ``asked`` queries of a
+    model, and the distributions that the host reads without one (`predictors.replay.chains.ReplayedRound`). All [X, S, M]."""
+
+    submitted_XSM: np.ndarray
+    passes_XSM: np.ndarray
+    asked_XSM: np.ndarray
+    confidences_XSM: np.ndarray
+    entropies_XSM: np.ndarray
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a policy knows of the round before: the state in the ``first`` round, and the one ``after`` so many accepted and
+    submitted tokens (arrays of one shape)."""
+
+    first: int
+    after: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Every text decoded (`predictors.replay.decode.Decode`), and which starts and states were ``visits_XSM``."""
+
+    tokens_X: np.ndarray
+    seconds_X: np.ndarray
+    rounds_X: np.ndarray
+    submitted_X: np.ndarray
+    passes_X: np.ndarray
+    accepted_X: np.ndarray
+    asked_X: np.ndarray
+    visits_XSM: np.ndarray
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second of all texts together."""
+        return float(self.tokens_X.sum() / self.seconds_X.sum())
+
+
+def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memory | None = None) -> Totals:
+    """Exact totals of every text under a policy whose ``question`` takes so many seconds."""
+    accepted_XSM = np.minimum(starts.would_XS[..., None], drafts.submitted_XSM)
+    emitted_XSM = np.minimum(accepted_XSM + 1, starts.left_XS[..., None])
+    state_XSM = np.zeros_like(accepted_XSM) if memory is None else memory.after(accepted_XSM, drafts.submitted_XSM)
+    visits_XSM = visited(emitted_XSM, state_XSM, 0 if memory is None else memory.first)
+    counts = (visits_XSM, drafts.submitted_XSM, drafts.passes_XSM, accepted_XSM, drafts.asked_XSM)
+    return Totals(
+        starts.left_XS[:, 0] + 1,
+        starts.seconds(drafts, visits_XSM, question),
+        *(summed(count_XSM, visits_XSM) for count_XSM in counts),
+        visits_XSM,
+    )
+
+
+def visited(emitted_XSM: np.ndarray, state_XSM: np.ndarray, first: int) -> np.ndarray:
+    """The starts and states on the path from the first start, in state ``first``; where nothing is emitted it has ended."""
+    readings, starts, states = emitted_XSM.shape
+    here_XS = np.arange(readings * (starts + 1)).reshape(readings, starts + 1)[..., None]
+    jump_XSM = (here_XS * states + np.arange(states)).astype(np.intp)
+    jump_XSM[:, :-1] = np.where(emitted_XSM > 0, (here_XS[:, :-1] + emitted_XSM) * states + state_XSM, jump_XSM[:, :-1])
+    jump, seen = jump_XSM.reshape(-1), np.zeros(jump_XSM.size, dtype=bool)
+    at_X = here_XS[:, 0, 0] * states + first
+    while not seen[at_X].all():
+        seen[at_X] = True
+        at_X = jump[at_X]
+    return seen.reshape(jump_XSM.shape)[:, :-1] & (emitted_XSM > 0)
+
+
+def summed(count_XSM: np.ndarray, visits_XSM: np.ndarray) -> np.ndarray:
+    """Sums over the rounds of every text."""
+    return np.einsum("xsm,xsm->x", count_XSM, visits_XSM, dtype=np.int64, casting="unsafe")

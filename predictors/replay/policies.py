@@ -1,0 +1,147 @@
+"""What policies draft at every start of recorded texts (`predictors.replay.grid`), as the sessions of `predictors.controllers` do.
+
+    static        n tokens
+    confidence    draft while max_x q(x) >= ε                                   (`controllers.confidence`)
+    stopping      a model of the draft's states, by a `StopRule`                (`controllers.early_stop`)
+    heads         a model of the target's state, by a class or a length         (`controllers.hrad`, `controllers.length`)
+
+A rule that stops in front of a token has paid for the pass whose distribution it read. Where a model's features lie ``far`` from its
+training rows, the round drafts ``static_length`` tokens instead.
+
+Shape suffixes: X readings, S starts, G positions of a chain, M states of memory, L classes.
+"""
+
+import numpy as np
+import torch
+
+from predictors.decision_rule import ALL, NONE, SOME, DecisionRule, LengthRule
+from predictors.replay.grid import Drafts, Memory, Starts
+from predictors.stopping.features import BEHIND
+from predictors.stopping.rule import StopRule
+
+
+def static(starts: Starts, length: int) -> Drafts:
+    """Always ``length`` tokens."""
+    return _drafts(np.minimum(starts.cap_XS, length)[..., None])
+
+
+def confidence(starts: Starts, largest_XSG: np.ndarray, epsilon: float, min_tokens: int = 1) -> Drafts:
+    """Draft while ``largest_XSG`` >= ``epsilon``, but at least ``min_tokens``."""
+    low_XSG = largest_XSG < epsilon
+    low_XSG[..., :min_tokens] = False
+    submitted_XS = np.minimum(_first(low_XSG), starts.cap_XS)
+    passes_XS = np.minimum(submitted_XS + 1, starts.cap_XS)
+    read_XS = np.maximum(passes_XS - min_tokens, 0)
+    return _drafts(submitted_XS[..., None], passes_XS[..., None], confidences_XSM=read_XS[..., None])
+
+
+def stopping(
+    starts: Starts,
+    chances_XSG: np.ndarray,
+    rule: StopRule,
+    inputs: str,
+    static_length: int,
+    far_XSG: np.ndarray | None = None,
+) -> Drafts:
+    """Draft until the score of ``rule`` is low; ``static_length`` tokens where it asks for none.
+
+    ``chances_XSG`` (and ``far_XSG``) are what the model says of the draft's state or distribution at a position: of the token about to
+    be drawn there, or, with inputs ``behind``, of the token before it.
+    """
+    if not rule.asks:
+        return static(starts, static_length)
+    positions = range(chances_XSG.shape[2])
+    asked_G = np.array([rule.asks_at(position) and (inputs != BEHIND or position > 0) for position in positions])
+    scores_XSG = np.where(asked_G, chances_XSG.astype(np.float64), 1.0)
+    low_XSG = (np.cumprod(scores_XSG, axis=2) if rule.product else scores_XSG) < rule.threshold
+    low_XSG[..., : rule.min_tokens] = False
+    stop_XS, cap_XS, asked_L = _first(low_XSG), starts.cap_XS, np.append(0, asked_G.cumsum())
+    submitted_XS, passes_XS = (np.minimum(stop_XS + more, cap_XS) for more in (int(rule.keeps), 1))
+    asked_XS = asked_L[passes_XS]
+    if far_XSG is not None:
+        far_XS = _first(far_XSG & asked_G)
+        aside_XS, end_XS = far_XS <= stop_XS, np.maximum(far_XS, static_length)
+        submitted_XS = np.where(aside_XS, np.minimum(end_XS, cap_XS), submitted_XS)
+        passes_XS = np.where(aside_XS, np.minimum(end_XS + 1, cap_XS), passes_XS)
+        asked_XS = np.where(aside_XS, asked_L[np.minimum(far_XS + 1, cap_XS)], asked_XS)
+    return _drafts(submitted_XS[..., None], passes_XS[..., None], asked_XS[..., None])
+
+
+def heads(
+    starts: Starts,
+    probabilities_XSML: np.ndarray,
+    rule: DecisionRule | LengthRule,
+    gamma: int,
+    at_root: bool,
+    largest_XSG: np.ndarray,
+    static_length: int = 0,
+    far_XSM: np.ndarray | None = None,
+) -> Drafts:
+    """What ``rule`` makes of a head's calibrated probabilities of what becomes of ``gamma`` tokens.
+
+    ``at_root``: decided before drafting (feature set ``paper``), else at the first distribution, whose pass is paid. States of memory
+    are those of `previous_round`; ``largest_XSG`` is the ``confidence`` along the chain.
+    """
+    most_XSM = np.minimum(starts.cap_XS, gamma)[..., None]
+    shape_XSM = probabilities_XSML.shape[:3]
+    asks = isinstance(rule, LengthRule) or rule.reads_head
+    asked_XSM = np.broadcast_to(np.where(at_root, 1, np.minimum(most_XSM, 1)) * asks, shape_XSM)
+    first = 0 if at_root else 1
+    rows_BL = torch.from_numpy(probabilities_XSML.reshape(-1, probabilities_XSML.shape[-1]))
+    read_XSM = np.zeros(shape_XSM, dtype=int)
+    if isinstance(rule, LengthRule):
+        length_XSM = rule.lengths(rows_BL).numpy().reshape(shape_XSM)
+        submitted_XSM, passes_XSM = length_XSM, np.maximum(length_XSM, first)
+    else:
+        class_XSM = rule.classes(rows_BL).numpy().reshape(shape_XSM) if asks else np.full(shape_XSM, SOME)
+        soft = confidence(starts, largest_XSG[..., :gamma], rule.epsilon)
+        of_class_XSM = [class_XSM == one for one in (NONE, ALL)]
+        submitted_XSM = np.select(of_class_XSM, [0, gamma], soft.submitted_XSM)
+        passes_XSM = np.select(of_class_XSM, [first, gamma], np.minimum(soft.submitted_XSM + 1, gamma))
+        read_XSM = np.where(class_XSM == SOME, np.minimum(passes_XSM, most_XSM) - 1, 0).clip(0)
+    if far_XSM is not None and asks:
+        if at_root:
+            most_XSM = np.where(far_XSM, starts.cap_XS[..., None], most_XSM)
+        further = 0 if at_root else max(static_length, 1) if isinstance(rule, LengthRule) else static_length + 1
+        submitted_XSM = np.where(far_XSM, static_length, submitted_XSM)
+        passes_XSM = np.where(far_XSM, max(static_length, further), passes_XSM)
+        read_XSM = np.where(far_XSM, 0, read_XSM)
+    return _drafts(np.minimum(submitted_XSM, most_XSM), np.minimum(passes_XSM, most_XSM), asked_XSM, read_XSM)
+
+
+def previous_round(gamma: int) -> Memory:
+    """What features know of the round before (`predictors.features.scalar_features`): state 0 nothing, state 1 + a that a of
+    ``gamma`` tokens were accepted."""
+
+    def after(accepted: np.ndarray, submitted: np.ndarray) -> np.ndarray:
+        seen = (accepted < submitted) | (submitted >= gamma)
+        return np.where(seen, 1 + np.minimum(accepted, gamma), 0)
+
+    return Memory(0, after)
+
+
+def remembered(gamma: int) -> tuple[np.ndarray, np.ndarray]:
+    """A round of each state of `previous_round`: ``previous_drafted`` and ``previous_accepted`` [M] of `features.assemble`."""
+    accepted_M = np.arange(-1, gamma + 1)
+    return np.where(accepted_M < 0, -1, gamma), accepted_M
+
+
+def _first(stops_XSG: np.ndarray) -> np.ndarray:
+    """The first position at which drafting stops [X, S], or G."""
+    return np.where(stops_XSG.any(axis=-1), stops_XSG.argmax(axis=-1), stops_XSG.shape[-1])
+
+
+def _drafts(
+    submitted_XSM: np.ndarray,
+    passes_XSM: np.ndarray | None = None,
+    asked_XSM: np.ndarray | None = None,
+    confidences_XSM: np.ndarray | None = None,
+) -> Drafts:
+    none_XSM = np.zeros_like(submitted_XSM)
+    return Drafts(
+        submitted_XSM,
+        submitted_XSM if passes_XSM is None else passes_XSM,
+        none_XSM if asked_XSM is None else asked_XSM,
+        none_XSM if confidences_XSM is None else confidences_XSM,
+        none_XSM,
+    )

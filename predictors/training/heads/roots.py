@@ -1,0 +1,97 @@
+"""Every position of recorded texts as a root: features, by what the round before it was, and what of a chain is accepted there.
+
+A past is a state of `predictors.replay.policies.previous_round`. Shape suffixes: R rows of the texts, S state size, P roots with a
+past, C classes.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from predictors.features import FeatureSpec, assemble
+from predictors.replay.policies import remembered
+from predictors.training.heads.target import Target
+from predictors.training.labelling.table import Labels
+from predictors.training.text_table import ROOT, TextTable
+from predictors.training.trace_table import list_column
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Rows of a text table [R]: state, first distribution, labels where they are ``known``, and where they belong."""
+
+    spec: FeatureSpec
+    state_RS: np.ndarray
+    confidence_R: np.ndarray
+    entropy_R: np.ndarray
+    temperature_R: np.ndarray
+    known_R: np.ndarray
+    reached_RG: np.ndarray
+    accepted_R: np.ndarray
+    split_R: np.ndarray
+    document_R: np.ndarray
+    setting_R: np.ndarray
+
+    @staticmethod
+    def of(table: TextTable, labels: Labels, feature_set: str) -> "Roots":
+        """`ValueError` where a state is not finite."""
+        manifest, gamma, size = table.manifest, int(labels.facts["gamma"]), len(table)
+        spec = FeatureSpec(feature_set, manifest.feature_layers, manifest.hidden_size, manifest.embedding_size, gamma)
+        row_N = labels.table.column("row").to_numpy()
+        known_R, reached_RG, accepted_R = np.zeros(size, bool), np.zeros((size, gamma)), np.zeros(size, int)
+        known_R[row_N], accepted_R[row_N] = True, labels.table.column("accepted").to_numpy()
+        reached_RG[row_N] = list_column(labels.table, "reached")
+        state_RS = list_column(table.table, ROOT)
+        if not np.isfinite(state_RS).all():
+            raise ValueError("a feature state of the texts is not finite (overflow of float16). Collect the traces again.")
+        first = (list_column(table.table, name)[:, 0] for name in ("confidence", "entropy"))
+        columns = (table.column(name) for name in ("split", "document"))
+        return Roots(
+            spec, state_RS, *first, table.column("temperature"), known_R, reached_RG, accepted_R, *columns, table.setting_N
+        )
+
+    def features(self, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
+        """Raw features [P, S + C], by the function that serving uses."""
+        drafted_M, accepted_M = remembered(self.spec.gamma)
+        law = (torch.from_numpy(values_R[row_P]) for values_R in (self.confidence_R, self.entropy_R, self.temperature_R))
+        before = (torch.from_numpy(values_M[past_P]) for values_M in (drafted_M, accepted_M))
+        return assemble(self.spec, torch.from_numpy(self.state_RS[row_P]), *before, *law)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Labelled roots of one split that a decoder meets: ``row_P`` of the table with ``past_P``."""
+
+    roots: Roots
+    row_P: np.ndarray
+    past_P: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.row_P)
+
+    def take(self, which: np.ndarray) -> "Rows":
+        """Some of them, by number or mask."""
+        return Rows(self.roots, self.row_P[which], self.past_P[which])
+
+    def at(self, setting: int) -> "Rows":
+        """Those of one sampling setting."""
+        return self.take(self.roots.setting_R[self.row_P] == setting)
+
+    @property
+    def document_P(self) -> np.ndarray:
+        return self.roots.document_R[self.row_P]
+
+    @property
+    def features(self) -> Tensor:
+        """Raw features [P, S + C]."""
+        return self.roots.features(self.row_P, self.past_P)
+
+    def labels(self, target: Target) -> np.ndarray:
+        """Drawn classes [P]."""
+        return target.of(self.roots.accepted_R[self.row_P])
+
+    def expected(self, target: Target) -> np.ndarray:
+        """Probabilities of the classes [P, C]."""
+        return target.expected(self.roots.reached_RG[self.row_P])

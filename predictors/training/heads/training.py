@@ -1,0 +1,131 @@
+"""Train a head on roots of texts: reduction, balancing, Lightning, best validation loss.
+
+Targets are ``drawn`` classes, or ``expected`` ones: their probabilities given the text (`predictors.training.heads.target`).
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import WeightedRandomSampler as WeightedSampler
+
+from predictors.config import Checked, Count, NotNegative, Positive, Share, not_empty, of_length, one_of
+from predictors.network import HRADNetwork
+from predictors.training.balance import METHODS, Balanced, balance, natural_shares
+from predictors.training.callbacks import BestEpoch
+from predictors.training.heads.module import HeadTraining
+from predictors.training.heads.roots import Rows
+from predictors.training.heads.target import Target
+from predictors.training.reduction import fit_reduction
+from predictors.training.trainer import Rows as Batches
+from predictors.training.trainer import in_batches, in_order, new_trainer, quiet, shuffled, threads
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+DRAWN, EXPECTED = TARGETS = ("drawn", "expected")
+
+
+@dataclass(frozen=True)
+class HeadTrainConfig(Checked):
+    """How a head is trained; the defaults are the paper's (specification 4.3). ``reduced_size`` null keeps all state columns;
+    ``targets``: drawn classes, or their probabilities."""
+
+    reduced_size: Count | None = None
+    hidden_sizes: Annotated[tuple[Count, ...], of_length(2), not_empty] = (256, 64)
+    dropout: Share = 0.4
+    label_smoothing: Share = 0.1
+    learning_rate: Positive = 5e-5
+    weight_decay: NotNegative = 1e-4
+    epochs: Count = 20
+    batch_size: Count = 32
+    targets: Annotated[str, one_of(*TARGETS)] = DRAWN
+    balance: Annotated[str, one_of(*METHODS)] = "smote"
+    scheduler_factor: Positive = 0.5
+    scheduler_patience: int = 2
+    stop_patience: Count = 5
+    gradient_clip: Positive = 1.0
+    seed: int = 0
+    threads: Count = 1
+
+
+@dataclass(frozen=True)
+class TrainedHead:
+    """A network at its best validation loss, with what was learned on the way."""
+
+    network: HRADNetwork
+    history: list[dict[str, float]]
+    best_epoch: int
+    natural_shares: tuple[float, ...]
+    training_shares: tuple[float, ...]
+    balance: str
+
+
+def train(
+    rows: Rows, validation: Rows, target: Target, config: HeadTrainConfig, logger: "Logger | None" = None
+) -> TrainedHead:
+    """Train on ``rows``, stop by ``validation``: the same for the same rows, config and number of threads.
+
+    Parameters
+    ----------
+    logger
+        A Lightning logger for the curves; the caller's choice, none by default.
+    """
+    labels, spec = torch.from_numpy(rows.labels(target)), rows.roots.spec
+    expected = torch.from_numpy(rows.expected(target)).float() if config.targets == EXPECTED else None
+    held_out = torch.from_numpy(validation.labels(target))
+    with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(config.seed)
+        first, second = config.hidden_sizes
+        network = HRADNetwork(
+            spec.state_size, len(spec.scalars), config.reduced_size, (first, second), config.dropout, len(target.classes)
+        )
+        features = rows.features
+        fit_reduction(network.reduction, features, config.seed)
+        reduced, seen = network.reduction(features), network.reduction(validation.features)
+        balanced = balance(config.balance, reduced, labels, config.seed, target.classes, expected)
+        shares = natural_shares(labels, len(target.classes))
+        best = _run(network, balanced, shares, Batches(seen, held_out), config, logger)
+    assert best.best is not None
+    network.head.load_state_dict(best.best)
+    return TrainedHead(network.eval(), best.history, best.best_epoch, shares, balanced.shares, balanced.method)
+
+
+def prior_shift(natural: tuple[float, ...], training: tuple[float, ...]) -> Tensor:
+    """b = log natural share - log training share: what balancing must be given back."""
+    return torch.log(torch.tensor(natural)) - torch.log(torch.tensor(training))
+
+
+def _run(
+    network: HRADNetwork,
+    balanced: Balanced,
+    shares: tuple[float, ...],
+    validation: Batches,
+    config: HeadTrainConfig,
+    logger: "Logger | None",
+) -> BestEpoch:
+    module = HeadTraining(
+        network.head,
+        prior_shift(shares, balanced.shares),
+        balanced.class_weights,
+        learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay,
+        label_smoothing=config.label_smoothing,
+        scheduler_factor=config.scheduler_factor,
+        scheduler_patience=config.scheduler_patience,
+    )
+    best = BestEpoch()
+    trainer = new_trainer(best, config.epochs, config.gradient_clip, config.stop_patience, logger)
+    trainer.fit(module, _train_loader(balanced, config), in_order(validation))
+    return best
+
+
+def _train_loader(balanced: Balanced, config: HeadTrainConfig) -> DataLoader:
+    rows = Batches(balanced.features, balanced.labels if balanced.expected is None else balanced.expected)
+    if balanced.row_weights is None:
+        return shuffled(rows, config.batch_size, config.seed)
+    generator = torch.Generator().manual_seed(config.seed)
+    sampler = WeightedSampler(balanced.row_weights.tolist(), len(rows), replacement=True, generator=generator)
+    return in_batches(rows, sampler, config.batch_size)

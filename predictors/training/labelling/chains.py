@@ -1,0 +1,134 @@
+"""Labels of heads that say how much of a chain will be accepted: every position of a text is a root.
+
+    reached_n = P(N >= n | text),  n = 1..γ        `predictors.replay.acceptance`, by the verifier that serves
+    accepted  = #{n : reached_n > u}               u: the root's own uniform number, as `predictors.replay.decode` draws it
+
+At temperature 0 every probability is 0 or 1. A root with fewer than γ tokens of text before it is dropped whole, whatever was
+rejected there: which roots stay depends on the text alone, so no class is favoured.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from predictors.network import CLASSES
+from predictors.replay.acceptance import accepted, reached
+from predictors.replay.decode import luck
+from predictors.training.labelling.table import Labels
+from predictors.training.text_table import TextTable
+
+KIND = "chains"
+SPLITS = ("train", "validation", "test")
+TOO_LATE = "fewer than gamma tokens of text left"
+
+
+@dataclass(frozen=True)
+class ChainLabelConfig:
+    """``gamma``: the tokens that labels speak of. ``verifier``: the rule that accepts them. ``seed``: of the drawn counts."""
+
+    gamma: int
+    verifier: str = "block"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.gamma < 2:
+            raise ValueError(f"gamma must be >= 2, got {self.gamma}: a draft of one token is never accepted in part.")
+
+
+def class_of(accepted_N: np.ndarray, gamma: int) -> np.ndarray:
+    """H-RAD's classes [N] of accepted counts: none, some or all."""
+    return np.where(accepted_N <= 0, 0, np.where(accepted_N >= gamma, 2, 1))
+
+
+def label(table: TextTable, config: ChainLabelConfig) -> Labels:
+    """Label the roots of all texts.
+
+    Raises
+    ------
+    ValueError
+        If the verifier cannot be replayed, a document or prompt stands in two splits, or a class has no training row.
+    """
+    rows_N, reached_NG, accepted_N = _known(table, config)
+    _require_disjoint(table, "document")
+    _require_disjoint(table, "prompt_id")
+    report = _report(table, rows_N, class_of(accepted_N, config.gamma))
+    _require_classes(report, config.gamma)
+    columns = {
+        "row": pa.array(rows_N.astype(np.int32)),
+        "reached": pa.FixedSizeListArray.from_arrays(pa.array(reached_NG.astype(np.float32).ravel()), config.gamma),
+        "accepted": pa.array(accepted_N.astype(np.int8)),
+    }
+    facts = {"gamma": config.gamma, "verifier": config.verifier, "seed": config.seed}
+    return Labels(KIND, pa.table(columns), table.manifest.content_hash, facts, report)
+
+
+def _known(table: TextTable, config: ChainLabelConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The roots with γ tokens of text before them: rows [N], P(N >= n) [N, γ] and drawn counts [N]."""
+    ratios, probabilities, prompt = (table.column(name) for name in ("ratio", "probability", "prompt_id"))
+    rows, chances, counts = [], [], []
+    for text in text_slices(table):
+        uniforms = luck(str(prompt[text.start]), text.stop - text.start + 1, config.seed)[0]
+        for row in range(text.start, text.stop - config.gamma + 1):
+            ahead = slice(row, row + config.gamma)
+            reached_G = reached(ratios[ahead], probabilities[ahead], config.verifier)
+            rows.append(row)
+            chances.append(reached_G)
+            counts.append(accepted(reached_G, uniforms[row - text.start + 1]))
+    return np.array(rows, dtype=int), np.array(chances).reshape(-1, config.gamma), np.array(counts, dtype=int)
+
+
+def text_slices(table: TextTable) -> list[slice]:
+    """The rows of every text, in the table's order."""
+    firsts = [*np.flatnonzero(table.column("place") == 1).tolist(), len(table)]
+    return [slice(*ends) for ends in pairwise(firsts)]
+
+
+def _report(table: TextTable, rows_N: np.ndarray, class_N: np.ndarray) -> dict[str, Any]:
+    """Counts of labelled roots by split, slice, setting and drawn class, and of those dropped."""
+    columns = {name: table.column(name)[rows_N] for name in ("split", "slice", "document")}
+    names = np.array([made.name for made in table.settings], dtype=object)
+    settings_N = names[table.setting_N[rows_N]]
+    return {
+        "rows": {split: int((columns["split"] == split).sum()) for split in SPLITS},
+        "documents": {split: len(set(columns["document"][columns["split"] == split])) for split in SPLITS},
+        "classes": _classes(columns["split"], class_N),
+        "slices": _by(columns["slice"], columns["split"], class_N),
+        "settings": _by(settings_N, columns["split"], class_N),
+        "dropped": {TOO_LATE: len(table) - len(rows_N)},
+    }
+
+
+def _by(group_N: np.ndarray, split_N: np.ndarray, class_N: np.ndarray) -> dict[str, Any]:
+    return {name: _classes(split_N[group_N == name], class_N[group_N == name]) for name in sorted(set(group_N))}
+
+
+def _classes(split_N: np.ndarray, class_N: np.ndarray) -> dict[str, dict[str, int]]:
+    counts = Counter(zip(split_N.tolist(), class_N.tolist(), strict=True))
+    return {split: {name: counts[split, c] for c, name in enumerate(CLASSES)} for split in SPLITS}
+
+
+def _require_classes(report: dict[str, Any], gamma: int) -> None:
+    for split, counts in report["classes"].items():
+        empty = [name for name, count in counts.items() if not count]
+        if empty and (split == "train" or len(empty) == len(CLASSES)):
+            raise ValueError(
+                f"no row of class {', '.join(map(repr, empty))} in split {split!r} at gamma {gamma} (rows: {counts}). Raise "
+                "traces.texts.prompts, or change labels.chains.gamma."
+            )
+
+
+def _require_disjoint(table: TextTable, name: str) -> None:
+    """A document or prompt in two splits would leak into validation."""
+    seen: dict[str, str] = {}
+    pairs: Iterable[tuple[str, str]] = zip(table.column(name), table.column("split"), strict=True)
+    for key, split in pairs:
+        if seen.setdefault(key, split) != split:
+            raise ValueError(
+                f"{name} {key!r} stands in split {seen[key]!r} and in split {split!r}: validation would leak. Split prompts by "
+                "document and collect the traces again."
+            )

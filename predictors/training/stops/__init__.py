@@ -1,0 +1,1 @@
+"""Fitting models that stop drafting."""

@@ -1,0 +1,153 @@
+"""A delayed-tree selector of one verification rule: trained on tree labels, priced and calibrated for a machine, on a card.
+
+Several candidates are trained; of them the one of the largest gain on validation roots is exported.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+from predictors.config import Checked, not_empty
+from predictors.selection.network import ServedSelector
+from predictors.selection.rule import SelectionRule
+from predictors.training.labelling.table import read_labels
+from predictors.training.labelling.trees import KIND, LabelledRoots
+from predictors.training.predictor import Fitted, Materials
+from predictors.training.root_table import RootTable
+from predictors.training.rule_calibration import RuleCalibration
+from predictors.training.trees.evaluation import at_places, calibrated_rule, evaluate_selector, rates_by_setting
+from predictors.training.trees.objective import SCORED, THROUGHPUT
+from predictors.training.trees.rows import Labelling
+from predictors.training.trees.training import Candidate, SelectorConfig, TrainedSelector, fit_selector
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+    from predictors.latency.profile import LatencyProfile
+
+
+@dataclass(frozen=True)
+class Made:
+    """A candidate with its rule, what it is worth on test roots, and on validation roots its gain over static and its rate, also
+    by sampling setting beside the static choice's."""
+
+    name: str
+    labelling: Labelling
+    trained: TrainedSelector
+    rule: SelectionRule
+    measured: dict[str, Any]
+    gain: float
+    rate: float
+    rates: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class TreePredictor(Checked):
+    """Family ``tree``: the selector of verification ``rule``, the best of ``candidates``, each trained by ``training`` and given
+    a rule by ``calibration``."""
+
+    rule: str
+    candidates: Annotated[tuple[Candidate, ...], not_empty] = (
+        Candidate(),
+        Candidate(states=True),
+        Candidate(THROUGHPUT, states=True),
+    )
+    training: SelectorConfig = field(default_factory=SelectorConfig)
+    calibration: RuleCalibration = field(default_factory=RuleCalibration)
+
+    def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
+        """Train, calibrate and score every candidate; export the best."""
+        roots = RootTable.read(materials.trees)
+        manifest = roots.manifest
+        table = LabelledRoots.of(roots, read_labels(materials.labels / f"{KIND}.parquet", KIND, manifest.content_hash))
+        made = [self.candidate(candidate, table, materials.profile, logger) for candidate in self.candidates]
+        best = max(made, key=lambda one: one.gain)
+        lineage = {"traces_sha256": manifest.content_hash}
+        card = build_card(manifest.contract, best) | {"lineage": lineage}
+        rule = (
+            f"; {best.name}, chosen by {best.rule.score} with margin {best.rule.margin:g}, κ {best.rule.rate_factor:g}"
+        )
+        reason = sentence(best.measured)
+        card["selection"] = {"predictor": name, "candidate": best.name, "reason": reason}
+        return Fitted(card, best.trained.network.state_dict(), quality(best, made), _tracked(best), reason + rule)
+
+    def candidate(
+        self, candidate: Candidate, table: LabelledRoots, profile: "LatencyProfile", logger: "Logger | None" = None
+    ) -> Made:
+        """Train, calibrate on validation roots and evaluate on test roots; curves are logged under the candidate's name."""
+        labelling = Labelling.of(table, self.rule, profile, candidate.states)
+        train, validation, test = (labelling.rows(table.rows(split)) for split in ("train", "validation", "test"))
+        trained = fit_selector(labelling, train, validation, candidate.objective, self.training)
+        if logger is not None:
+            for place, epoch in enumerate(trained.history):
+                logger.log_metrics({f"{candidate.name}_{key}": value for key, value in epoch.items()}, place)
+        served = ServedSelector(trained.network, train.features.device)
+        rule, gain = calibrated_rule(served, labelling, validation, SCORED[candidate.objective], self.calibration)
+        measured = evaluate_selector(served, labelling, rule, test, self.calibration)
+        rate = at_places(validation, validation.static_N, 0.0).throughput * (1 + gain)
+        rates = rates_by_setting(served, validation, rule)
+        return Made(candidate.name, labelling, trained, rule, measured, gain, rate, rates)
+
+
+def build_card(contract: dict[str, Any], best: Made) -> dict[str, Any]:
+    """The bundle's card (`predictors.controllers.delayed_tree`): a function of file contents only."""
+    labelling, measured = best.labelling, best.measured
+    static = labelling.actions[labelling.statics()[0].place]
+    return {
+        "kind": "delayed_tree",
+        "contract": contract,
+        "selection_spec": asdict(labelling.spec),
+        "rule": asdict(best.rule),
+        "prices": asdict(labelling.prices),
+        "traffic": [asdict(made) for made in labelling.traffic],
+        "decoder": {
+            "method": "speculative",
+            "drafter": {"kind": "delayed_tree", **asdict(static)},
+            "verifier": labelling.rule,
+        },
+        "measured_quality": {"split": "test", **{key: measured[key] for key in ("roots", "documents", "parts")}},
+    }
+
+
+def quality(best: Made, made: list[Made]) -> dict[str, Any]:
+    """What the selector is worth on held-out documents, and what its candidates were."""
+    tried = {
+        one.name: {
+            "validation_gain": one.gain,
+            "test_gain": one.measured["parts"]["all"]["selector"]["gain"],
+        }
+        for one in made
+    }
+    return best.measured | {
+        "candidate": best.name,
+        "candidates": tried,
+        "validation_tokens_per_second": best.rate,
+        "validation": best.rates,
+        "history": best.trained.history,
+        "best_epoch": best.trained.best_epoch,
+    }
+
+
+def sentence(measured: Mapping[str, Any]) -> str:
+    """What choosing per root is worth on held-out documents."""
+    part = measured["parts"]["all"]
+    gain, most = part["selector"]["gain"], part["oracle_same_draws"]["gain"]["value"]
+    least = f"{part['oracle']['gain']['value']:+.1%}" if "oracle" in part else "an unknown gain"
+    actions = ", ".join(f"{where}: {action}" for where, action in measured["static_actions"].items())
+    return (
+        f"{measured['rule']}: {gain['value']:+.1%} ({gain['low']:+.1%} to {gain['high']:+.1%}) expected tokens/s over the best "
+        f"static tree ({actions}); a perfect choice would bring between {least} and {most:+.1%}"
+    )
+
+
+def _tracked(best: Made) -> dict[str, float | None]:
+    """Flat metrics."""
+    part = best.measured["parts"]["all"]
+    names = [name for name in ("static", "selector", "oracle") if name in part]
+    metrics = {
+        f"test_{key}_{name}": part[name][key]["value"]
+        for name in names
+        for key in ("block_efficiency", "tokens_per_second")
+    }
+    metrics |= {"test_gain_over_best_static": part["selector"]["gain"]["value"], "validation_gain": best.gain}
+    return metrics | {"margin": best.measured["margin"]}

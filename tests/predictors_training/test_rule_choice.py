@@ -1,0 +1,69 @@
+"""Rules are chosen by tokens per second and judged on documents that did not choose them."""
+
+import numpy as np
+import pytest
+
+from predictors.training.intervals import jackknife, log_gain
+from predictors.training.rule_choice import choose, fold_of
+
+DOCUMENTS = np.repeat([f"d{number}" for number in range(30)], 2)
+
+
+def noise(seed, rules, own=0.1):
+    """Rules that are worth nothing: seconds vary by document, for all rules alike and by each rule's ``own`` spread."""
+    generator = np.random.default_rng(seed)
+    tokens_RX = np.full((rules, len(DOCUMENTS)), 40)
+    spread_RX = own * generator.normal(size=(rules, 30)) + 0.1 * generator.normal(size=30)
+    return tokens_RX, np.exp(spread_RX.repeat(2, axis=1)), tokens_RX[0], np.ones(len(DOCUMENTS))
+
+
+def test_a_rule_that_is_faster_everywhere_is_served_and_pays():
+    tokens_RX, seconds_RX, tokens_X, seconds_X = noise(0, 20)
+    seconds_RX[7] = 0.9 * np.exp(np.random.default_rng(1).normal(0, 0.01, len(DOCUMENTS)))
+    made = choose(tokens_RX, seconds_RX, tokens_X, seconds_X, DOCUMENTS, folds=5, seed=0)
+    assert made.rule == 7 and made.pays
+    assert made.gain["low"] < made.gain["value"] < made.gain["high"]
+    assert made.gain["value"] == pytest.approx(tokens_RX[7].sum() / seconds_RX[7].sum() / 40 - 1)
+
+
+def test_the_luckiest_of_many_rules_does_not_pay():
+    """The wrong twin judges the rule where it was chosen, and pays far too often; out of fold one in forty should."""
+    pays = {True: 0, False: 0}
+    for seed in range(100):
+        tables = noise(seed, 50)
+        pays[True] += choose(*tables, DOCUMENTS, folds=5, seed=0).pays
+        best = int((tables[0].sum(axis=1) / tables[1].sum(axis=1)).argmax())
+        inside = log_gain(np.stack([one[best] for one in tables[:2]]), np.stack(tables[2:]), DOCUMENTS)
+        pays[False] += inside["low"] > 0
+    assert pays[True] <= 7 and pays[False] >= 20, pays
+
+
+def test_a_rule_is_chosen_by_all_of_its_tokens_and_seconds():
+    """One text with few tokens is fast with the first rule; the ratio of sums is what is served."""
+    tokens_RX = np.array([[1, 100, 100], [1, 100, 100]])
+    seconds_RX = np.array([[0.001, 2.0, 2.0], [1.0, 1.5, 1.5]])
+    made = choose(tokens_RX, seconds_RX, tokens_RX[0], seconds_RX[0], np.array(["a", "b", "c"]), folds=3, seed=0)
+    assert made.rule == 1
+
+
+def test_no_document_lies_in_two_folds():
+    fold_X = fold_of(DOCUMENTS, 4, seed=3)
+    assert all(len(set(fold_X[name == DOCUMENTS])) == 1 for name in DOCUMENTS)
+    assert {7, 8} == set(np.bincount(fold_X[::2]))
+    assert (fold_of(DOCUMENTS, 4, seed=3) == fold_X).all() and (fold_of(DOCUMENTS, 4, seed=4) != fold_X).any()
+    for folds in (1, 31):
+        with pytest.raises(ValueError, match=f"30 documents cannot be split into {folds} folds"):
+            fold_of(DOCUMENTS, folds, seed=0)
+
+
+def test_the_jackknife_of_a_mean_is_its_standard_error():
+    """Of equal documents; a row's neighbours of the same document are no evidence of their own."""
+    values_D = np.random.default_rng(0).normal(3, 1, 30)
+    columns_XV = np.stack([np.repeat(values_D, 2), np.ones(60)], axis=1)
+    made = jackknife(columns_XV, DOCUMENTS, lambda sums_DV: sums_DV[:, 0] / sums_DV[:, 1])
+    assert made["value"] == pytest.approx(values_D.mean())
+    quantile = 2.0452296
+    reach = quantile * values_D.std(ddof=1) / np.sqrt(30)
+    assert (made["low"], made["high"]) == pytest.approx((values_D.mean() - reach, values_D.mean() + reach))
+    alone = jackknife(columns_XV, np.full(60, "d"), lambda sums_DV: sums_DV[:, 0] / sums_DV[:, 1])
+    assert alone == {"value": pytest.approx(values_D.mean()), "low": None, "high": None}

@@ -1,0 +1,278 @@
+"""Decodes in arrays are those of the real controllers' sessions, text by text: counts exactly, seconds to rounding."""
+
+import copy
+import warnings
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+
+from predictors.bundle import read_bundle
+from predictors.controllers import build_controller, learned_controller
+from predictors.features import assemble
+from predictors.network import squared_distance
+from predictors.replay.decode import ChainPolicy, Clock, Reading
+from predictors.replay.grid import Memory, Starts, decoded
+from predictors.replay.policies import confidence, heads, previous_round, remembered, static, stopping
+from predictors.replay.prices import Prices
+from predictors.stopping.features import LAW
+from predictors.training.text_table import TextTable
+from runtime import ModelPair
+from tests.bundles import random_bundle, stop_bundle
+from tests.predictors.affine_profile import PROFILE
+from tests.toys import tiny_llama
+from tests.trace_collection.collecting import quiet, random_prompts
+from trace_collection.texts import TextTraceConfig, collect_texts
+
+GAMMA = 5
+CONFIG = TextTraceConfig(
+    gamma_max=GAMMA, candidates=2, prompts=(1, 1, 3), max_new_tokens=24, layers=2, top=4, prompts_per_shard=2, threads=1
+)
+COUNTS = ("tokens", "rounds", "submitted", "passes", "accepted", "asked")
+
+
+@pytest.fixture(scope="module")
+def pair():
+    draft = tiny_llama(seed=0)
+    for index, parameter in enumerate(draft.parameters()):  # near the target, so that it is sometimes right
+        parameter.data.add_(0.02 * parameter.data.std() * (index % 3))
+    return ModelPair(tiny_llama(seed=0, eos_token_id=7), draft)
+
+
+@pytest.fixture(scope="module")
+def texts(pair, tmp_path_factory):
+    place = tmp_path_factory.mktemp("texts")
+    prompts = random_prompts([9, 12, 15, 11, 10], ["train", "validation", "test", "test", "test"])
+    collect_texts(pair, prompts, CONFIG, place, quiet)
+    return list(TextTable.read(place).texts())
+
+
+def starts_of(texts, greedy, verifier, depth=GAMMA):
+    chosen = [text for text in texts if text.settings.greedy == greedy]
+    readings = [Reading.of(text, seed) for text in chosen for seed in range(1 if greedy else 2)]
+    return Starts.of(readings, depth, verifier, Prices(PROFILE, not greedy))
+
+
+def stop_drafts(starts, controller, retains=False):
+    """What an exported stop model does."""
+    made = controller.setting(starts.readings[0].text.settings)
+    chances, far = [], []
+    for one in starts.readings:
+        columns = one.text.columns
+        rows = columns["states"].astype(np.float32)
+        if controller.inputs == LAW:
+            rows = np.concatenate([columns["tops"][..., : controller.spec.top], columns["entropy"][..., None]], axis=-1)
+        features = torch.from_numpy(rows.reshape(-1, controller.num_features))
+        with torch.inference_mode():
+            said = controller.outputs(features)[:, 0].reshape(rows.shape[:2]).numpy()
+            away = squared_distance(controller.network.standard(features)).reshape(rows.shape[:2]).numpy()
+        chances.append(said)
+        far.append(away > controller.max_distance)
+    values = starts.gather(chances), made.rule, controller.inputs, made.static_length, starts.gather(far)
+    return stopping(starts, *values), None
+
+
+def head_drafts(starts, controller, retains=False):
+    """What an exported head does, by what it knows of the round before; ``retains``: where a branch survived."""
+    spec, thresholds = controller.spec, controller.thresholds
+    at_root = spec.decides_before_drafting
+    drafted_M, accepted_M = (torch.tensor([0]),) * 2 if at_root else map(torch.from_numpy, remembered(spec.gamma))
+    said, far = [], []
+    for one in starts.readings:
+        text, count = one.text, one.text.length - 1
+        states, confidence, entropy = (
+            torch.from_numpy(values)
+            for values in (text.roots.states_NS, text.columns["confidence"][:, 0], text.columns["entropy"][:, 0])
+        )
+        by_state = [values.repeat_interleave(len(drafted_M), 0) for values in (states, confidence, entropy)]
+        features = assemble(
+            spec, by_state[0], drafted_M.repeat(count), accepted_M.repeat(count), by_state[1], by_state[2]
+        )
+        with torch.inference_mode():
+            said.append(controller.outputs(features).reshape(count, len(drafted_M), -1).numpy())
+            distance = squared_distance(controller.network.reduction(features)).reshape(count, -1)
+        far.append(distance.numpy() > thresholds.max_distance)
+    largest = starts.column("confidence")
+    values = (thresholds.of(retains), spec.gamma, at_root, largest, thresholds.static(retains), starts.by_start(far))
+    return heads(starts, starts.by_start(said), *values), None if at_root else previous_round(spec.gamma)
+
+
+def drafts_of(starts, controller, retains=False):
+    """What ``controller`` does at every start, and its memory: the one place that knows how controllers are built."""
+    if controller.kind == "fixed":
+        return static(starts, starts.depth if controller.config.gamma is None else controller.config.gamma), None
+    if controller.kind == "confidence":
+        return confidence(starts, starts.column("confidence"), **vars(controller.config)), None
+    return (head_drafts if controller.kind in ("hrad", "length") else stop_drafts)(starts, controller, retains)
+
+
+def totals_of(starts, controller):
+    drafts, memory = drafts_of(starts, controller)
+    return decoded(starts, drafts, controller.question_seconds(starts.prices.profile), memory)
+
+
+def differences(starts, controller, totals):
+    """Texts whose totals are not those of the controller's own session."""
+    found, clock = [], Clock(PROFILE)
+    for place, one in enumerate(starts.readings):
+        real = clock.policy(one, ChainPolicy(controller, starts.depth, starts.verifier))
+        counts = [int(getattr(totals, f"{name}_X")[place]) for name in COUNTS]
+        if counts != [getattr(real, name) for name in COUNTS] or totals.seconds_X[place] != pytest.approx(
+            real.seconds, rel=1e-9
+        ):
+            found.append((counts, real))
+    return found
+
+
+def far(card):
+    """Some features lie far from the training rows."""
+    name = "thresholds" if "thresholds" in card else None
+    (card[name] if name else card)["max_distance"] = 1.0
+
+
+def stop_controllers(pair, place):
+    def last_layer(card):
+        card["stop_spec"]["draft_layers"] = [2]
+        card["settings"][1]["static_length"] = 3
+
+    def with_far(card):
+        last_layer(card)
+        far(card)
+
+    for number, (kind, inputs, rule, change) in enumerate(
+        [
+            ("early_stop", "before", {}, last_layer),
+            ("early_stop", "before", {"product": True, "threshold": 0.3, "min_tokens": 2}, last_layer),
+            ("early_stop", "law", {"keeps": True, "min_tokens": 1}, last_layer),
+            ("specdecpp", "behind", {"keeps": True, "product": True}, last_layer),
+            ("specdecpp", "behind", {"min_tokens": 3}, last_layer),
+            ("logistic", "law", {"threshold": 0.0}, last_layer),
+            ("logistic", "law", {}, with_far),
+            ("early_stop", "before", {"product": True, "min_tokens": 1}, with_far),
+        ]
+    ):
+        yield learned_controller(
+            read_bundle(stop_bundle(place / f"stop-{number}", pair, kind, inputs, change=change, **rule))
+        )
+
+
+def head_controllers(pair, place):
+    rules = {
+        "hrad": [{"epsilon": 0.5}, {"epsilon": 0.3, "none_probability": 0.4, "all_probability": 0.3}],
+        "length": [{"choice": "argmax", "draft_cost": 0.1}, {"choice": "expectation", "draft_cost": 0.1}],
+    }
+    for kind, made in rules.items():
+        for number, rule in enumerate(made):
+            for features in ("paper", "extended"):
+                for gamma, change in ((3, None), (5, far), (4, far)):
+                    name = place / f"{kind}-{features}-{number}-{gamma}"
+                    static_gamma = (number + gamma) % 4
+                    yield learned_controller(
+                        read_bundle(
+                            random_bundle(
+                                name,
+                                pair,
+                                features,
+                                gamma=gamma,
+                                kind=kind,
+                                change=change,
+                                rule=rule,
+                                static_gamma=static_gamma,
+                            )
+                        )
+                    )
+    unread = {"epsilon": 0.4, "none_probability": 1.1, "all_probability": 1.1}
+    yield learned_controller(read_bundle(random_bundle(place / "unread", pair, gamma=3, rule=unread)))
+
+
+def plain_controllers():
+    yield from (build_controller({"kind": "fixed", "gamma": gamma}) for gamma in (0, 1, 3, 9))
+    for epsilon in (0.0, 0.3, 0.7):
+        yield build_controller({"kind": "confidence", "epsilon": epsilon, "min_tokens": int(10 * epsilon) % 3})
+
+
+def vars_of(starts):
+    return {field.name: getattr(starts, field.name) for field in fields(Starts)}
+
+
+def learned_controllers(pair, place):
+    yield from stop_controllers(pair, place)
+    yield from head_controllers(pair, place)
+
+
+@pytest.mark.parametrize(("greedy", "verifier"), [(True, "block"), (False, "block"), (False, "tokenwise")])
+def test_totals_are_those_of_real_sessions(pair, texts, tmp_path, greedy, verifier):
+    starts = starts_of(texts, greedy, verifier)
+    asked, lengths = 0, set()
+    for controller in (*plain_controllers(), *learned_controllers(pair, tmp_path)):
+        with warnings.catch_warnings(action="ignore"):  # of rounds that are bypassed
+            totals = totals_of(starts, controller)
+            assert not differences(starts, controller, totals), controller.kind
+        asked += totals.asked_X.sum()
+        lengths |= set(np.unique(drafts_of(starts, controller)[0].submitted_XSM))
+    assert lengths == set(range(GAMMA + 1)) and asked > 100
+
+
+class Shifted(Starts):
+    """Wrong: reads the distribution one row on."""
+
+    def gather(self, values):
+        return super().gather([np.concatenate([of_text[1:], of_text[-1:]]) for of_text in values])
+
+
+class Beside(Starts):
+    """Wrong: reads what was drawn beside the text one token too soon."""
+
+    def gather(self, values):
+        return Starts(**{**vars_of(self), "would_XS": np.maximum(self.would_XS - 1, 0)}).gather(values)
+
+
+def forgets(starts, controller):
+    drafts, memory = drafts_of(starts, controller)
+    forgetful = Memory(memory.first, lambda accepted, submitted: np.zeros_like(accepted)) if memory else None
+    return decoded(starts, drafts, controller.question_seconds(starts.prices.profile), forgetful)
+
+
+def trusts_all(starts, controller):
+    trusting = copy.copy(controller)
+    if hasattr(trusting, "thresholds"):
+        trusting.thresholds = replace(trusting.thresholds, max_distance=1e9)
+    else:
+        trusting.max_distance = 1e9
+    return totals_of(starts, trusting)
+
+
+def through_the_end(starts, controller):
+    left_XS = np.array(
+        [[one.text.cap(start) for start in range(1, starts.left_XS.shape[1] + 1)] for one in starts.readings]
+    )
+    endless = replace(starts, cap_XS=np.minimum(np.maximum(left_XS, 0), starts.depth) * starts.valid_XS)
+    return totals_of(endless, controller)
+
+
+def asks_for_nothing(starts, controller):
+    drafts, memory = drafts_of(starts, controller)
+    return decoded(starts, drafts, 0.0, memory)
+
+
+TWINS = {
+    "shifted": lambda starts, controller: totals_of(Shifted(**vars_of(starts)), controller),
+    "beside": lambda starts, controller: totals_of(Beside(**vars_of(starts)), controller),
+    "forgets": forgets,
+    "trusts all": trusts_all,
+    "through the end": through_the_end,
+    "asks for nothing": asks_for_nothing,
+}
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_wrong_twins_are_found_out(pair, texts, tmp_path, twin):
+    def found_out():
+        for greedy in (True, False):
+            starts = starts_of(texts, greedy, "block")
+            for controller in learned_controllers(pair, tmp_path):
+                with warnings.catch_warnings(action="ignore"):
+                    yield bool(differences(starts, controller, TWINS[twin](starts, controller)))
+
+    assert any(found_out())
