@@ -54,9 +54,13 @@ class SelfDraftingReport(Section):
 
     @classmethod
     def read(cls, inputs: Inputs) -> Self | None:
-        """``None`` where no method without a draft model was timed."""
         report = cls(inputs.measured, inputs.fitted("guess"), *inputs.drawn)
-        return report if set(OWN) & set(report.measured.families.values()) else None
+        return None if report.empty else report
+
+    @property
+    def empty(self) -> bool:
+        """Whether no method without a draft model was timed."""
+        return not set(OWN) & set(self.measured.families.values())
 
     def quality(self) -> dict[str, Any]:
         """What was chosen for every method, what its ways are worth by the profile, and counts of measured passes."""
