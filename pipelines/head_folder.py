@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from predictors.training.fit import TrainConfig, TrainedHead
+from predictors.training.target import Target
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -13,9 +15,7 @@ from predictors.config import parse_config
 from predictors.contract import CaptureContract
 from predictors.features import FeatureSpec
 from predictors.network import HRADNetwork, build_network
-from predictors.training.fit import TrainConfig, TrainedHead
 from predictors.training.label_table import LabelMetadata
-from predictors.training.target import Target
 
 TENSORS, FACTS, HISTORY = "head.safetensors", "head.json", "history.json"
 

@@ -30,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from predictors.training.fit import TrainConfig, fit
+
     from pipelines.calibrate import calibrated_record, served_here, with_measured_costs
     from pipelines.head_card import build_card, selection
     from pipelines.head_folder import read_head, write_head
@@ -37,7 +39,6 @@ def run(args: argparse.Namespace) -> None:
     from predictors.bundle import write_bundle
     from predictors.latency.serving import on_card
     from predictors.training.calibrate import CalibrateConfig
-    from predictors.training.fit import TrainConfig, fit
     from predictors.training.label_table import read_labels
     from predictors.training.labels import LabelConfig, write_labels
     from predictors.training.trace_table import TraceTable

@@ -26,7 +26,14 @@ if TYPE_CHECKING:
     from pipelines.registry import Registry
 
 
-PLACES = {"pair_folder": "pair", "prompts": "prompts", "latency": "latency", "trials": "trials", "output": "promotion"}
+PLACES = {
+    "pair_folder": "pair",
+    "prompts": "prompts",
+    "latency": "latency",
+    "trials": "trials",
+    "texts": "traces/texts",
+    "output": "promotion",
+}
 Record = dict[str, Any]
 
 
@@ -56,6 +63,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.registry import Registry
 
     fill_in(args, PLACES)
+    args.texts = args.texts if args.texts.is_dir() else None
     slug = read_device(args.device)["slug"]
     _, bounds = load_plan(args.pair, args.params)
     registry = Registry()

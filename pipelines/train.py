@@ -16,10 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from predictors.training.fit import TrainConfig, fit
+
     from pipelines.head_folder import write_head
     from pipelines.outputs import file_sha256
     from pipelines.tracking import HEAD_TAG, Tracking
-    from predictors.training.fit import TrainConfig, fit
     from predictors.training.label_table import read_labels
 
     config = load_parameters(TrainConfig, args.pair, f"train.{args.predictor}", args.params)

@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.measuring.bench import open_bench
     from pipelines.measuring.led import TextLeader
     from pipelines.measuring.names import DECODES_FILE, TEST, VALIDATION
+    from pipelines.measuring.recorded import RecordedTexts
     from pipelines.measuring.tuning.candidates import candidates
     from pipelines.measuring.tuning.measured import Measured
     from pipelines.measuring.tuning.study import TuneConfig, TuneStudy
@@ -77,7 +78,8 @@ def run(args: argparse.Namespace) -> None:
     measured = Measured.read(decodes.parent, bench.inputs, args.bundles, bundles)
     if measured.note is not None:
         print(f"{measured.note}: all is timed here", file=sys.stderr)
-    leading = TextLeader(bench.pair, config.max_new_tokens) if config.led else None
+    texts = RecordedTexts(args.texts, config.max_new_tokens)
+    leading = TextLeader(bench.pair, config.max_new_tokens, texts) if config.led else None
     study = TuneStudy(bench.pair, config, found, measured, args.bundles, bench.prompts, bench.log, leading)
     chosen = study.run()
     _write(bench, args.pair, study, chosen)

@@ -230,9 +230,7 @@ def _last(slots: Sequence[Slot]) -> Tensor:
 
 def _finite(state: Tensor, model: str, key: str) -> np.ndarray:
     if not bool(torch.isfinite(state).all()):
-        raise ValueError(
-            f"a hidden state of the {model} does not fit float16. Tap other layers (traces.texts.{key})."
-        )
+        raise ValueError(f"a hidden state of the {model} does not fit float16. Tap other layers (traces.texts.{key}).")
     return state.cpu().numpy()
 
 

@@ -34,9 +34,9 @@ from trace_collection.collection import (
     require_disk,
     seed_of,
 )
-from trace_collection.text_tracer import Extent, TextTracer
 from trace_collection.roots import TRAJECTORY
 from trace_collection.rows import Prompt, place_columns
+from trace_collection.text_tracer import Extent, TextTracer
 
 SPLITS = ("train", "validation", "test")
 

@@ -25,7 +25,7 @@ from pipelines.measuring.names import PLAIN, TEST, VALIDATION
 from pipelines.measuring.plan import rotation
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
-from runtime import ModelPair
+from runtime import Decoder, ModelPair
 
 VALIDATION_SHARE, TEST_SHARE = 0.25, 1.0  # of max_minutes, when these splits have to end
 
@@ -128,6 +128,12 @@ class Measurement:
     def tested(self) -> dict[str, TimedArm]:
         """The arms of test prompts by name."""
         return {row.name: self.arms[row.name] for row in self.rows if self._tested(row)} | self.walls
+
+    @property
+    def decoders(self) -> dict[str, Decoder]:
+        """Our decoders by arm, over the pair's own forward."""
+        pair = self.builder.pair
+        return {name: arm.decoder for name, arm in self.arms.items() if arm.decoder and arm.decoder.pair is pair}
 
     def close(self) -> None:
         """End the processes of concurrent arms."""

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.device_file import read_device
+from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.bench import Bench, digest, open_bench
 from pipelines.measuring.exactness import load_float32
+from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
 from pipelines.measuring.provenance import versions
+from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import read_decodes, read_rounds, write_decodes, write_rounds
 from pipelines.measuring.tuning.candidates import Candidate
 from pipelines.measuring.tuning.measured import Measured
@@ -34,6 +37,7 @@ from runtime import ModelPair
 from runtime.serving_record import read_serving
 
 Origin = dict[str, Any]
+Known = tuple[Rows, Replayed | None, Origin]  # decodes, what replay says of them, and where they are from
 GROWS = "prompts_sha256"  # of what was measured, what a further look adds to
 
 
@@ -56,15 +60,16 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     if old is not None:
         raise ValueError(f"the champion cannot be timed ({old}). Roll it back first (draftwright rollback).")
     config, bounds = load_plan(args.pair, args.params)
-    look = Look.of(number, args.prompts, config, bounds.slice_documents)
+    texts = RecordedTexts(getattr(args, "texts", None), config.max_new_tokens)
+    look = Look.of(number, args.prompts, config, bounds.slice_documents, texts.first)
     arm = predictor
     bench: Bench | None = None
     known = _measured(args, config, bundles[CHALLENGER], predictor, look) if number == 1 and champion is None else None
     if known is None:
         grown = {GROWS: digest([prompt.tokens for prompt in look.prompts])}
         arm, bench = CHALLENGER, open_bench(args, config, {}, **hashes, **grown)
-        known = _timed(bench, args.pair, config, bundles, look)
-    decodes, origin = known
+        known = _timed(bench, args, config, bundles, look, texts)
+    decodes, replayed, origin = known
     exactness = _exactness(precise, bundles[CHALLENGER], look, config)
     trained = _trained(args, look)
     evidence = evidence_of(
@@ -78,6 +83,7 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
         champion,
         arm=arm,
         mix=mix_of(read_prompts(args.prompts, TEST)),
+        replayed=replayed,
     )
     if bench is not None:
         bench.log.remove()  # no earlier: what fails before is not timed again
@@ -91,10 +97,8 @@ def _require(bundles: Mapping[str, Path]) -> None:
             raise ValueError(f"{folder} is no bundle, it lacks {' and '.join(missing)}. Export it first (dvc repro).")
 
 
-def _measured(
-    args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: Look
-) -> tuple[Rows, Origin] | None:
-    """Test decodes of the measured table below ``args.measured`` with their origin, at the settings ``bundle`` was captured at.
+def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: Look) -> Known | None:
+    """Test decodes of the measured table below ``args.measured``, at the settings ``bundle`` was captured at.
 
     ``None`` unless its arms that every prompt times have this very bundle under the predictor's name, plain decoding and every
     static chain of the trial, each on as many prompts of each setting as the look.
@@ -118,13 +122,18 @@ def _measured(
         rows += some
     capped = json.loads((place / FINDINGS).read_text())["capped"]
     origin = json.loads((place / PROVENANCE).read_text())
-    return rows, origin | {"capped": capped, "measured": str(place), "look": 1}
+    return rows, known.foreseen(wanted), origin | {"capped": capped, "measured": str(place), "look": 1}
 
 
 def _timed(
-    bench: Bench, pair: str, config: TrialConfig, bundles: Mapping[str, Path], look: Look
-) -> tuple[Rows, Origin]:
-    """Decodes of all looks so far, of which only new prompts are timed now, and their origin."""
+    bench: Bench,
+    args: argparse.Namespace,
+    config: TrialConfig,
+    bundles: Mapping[str, Path],
+    look: Look,
+    texts: RecordedTexts,
+) -> Known:
+    """Decodes of all looks so far, of which only new prompts are timed now."""
     earlier = _earlier(bench) if look.number > 1 else (Rows(), Rows())
     known = {row["prompt"] for row in earlier[0]}
     prompts = [prompt for prompt in look.prompts if prompt.id not in known]
@@ -135,15 +144,17 @@ def _timed(
         config.repeats,
         config.seed,
         config.max_minutes,
-        TextLeader(bench.pair, config.max_new_tokens),
+        TextLeader(bench.pair, config.max_new_tokens, texts),
     )
-    made = measure(decoders_of(bench.pair, config, bundles), prompts)
-    origin = bench.origin(pair) | {"capped": measure.capped, "look": look.number}
+    decoders = decoders_of(bench.pair, config, bundles)
+    made = measure(decoders, prompts)
+    origin = bench.origin(args.pair) | {"capped": measure.capped, "look": look.number}
     tables = [before + now for before, now in zip(earlier, made, strict=True)]
-    write_decodes(bench.folder / DECODES_FILE, [{"pair": pair, **row} for row in tables[0]])
+    write_decodes(bench.folder / DECODES_FILE, [{"pair": args.pair, **row} for row in tables[0]])
     write_rounds(bench.folder / ROUNDS_FILE, tables[1])
     write_json(bench.folder / PROVENANCE, origin)
-    return tables[0], origin
+    replayed = foreseen(bench, args.latency, decoders, texts, look.prompts, *tables)
+    return tables[0], replayed, origin
 
 
 def _earlier(bench: Bench) -> tuple[Rows, Rows]:

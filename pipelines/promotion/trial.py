@@ -4,7 +4,7 @@ Look 1 times prompts of the test share, every further look new ones of the reser
 looks accumulate. Arms are paired by block at every sampling setting that challenger or champion was captured at.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,15 @@ class Look:
     documents_left: int
 
     @staticmethod
-    def of(number: int, folder: Path, config: TrialConfig, least: int = 0) -> "Look":
-        """Of the prompts below ``folder``, allocated to slices by their documents, at first at least ``least`` of each.
+    def of(
+        number: int,
+        folder: Path,
+        config: TrialConfig,
+        least: int = 0,
+        sort: Callable[[list[Prompt]], list[Prompt]] = list,
+    ) -> "Look":
+        """Of the prompts below ``folder``, allocated to slices by their documents, at first at least ``least`` of each; ``sort``:
+        which test prompts go first.
 
         Raises
         ------
@@ -47,7 +54,7 @@ class Look:
         if not known:
             raise ValueError(f"{folder} has no {TEST} prompts: there is nothing to try a bundle on. Draw some.")
         mix = mix_of(known)
-        test = allocated(known, mix, config.test_prompts, least)
+        test = allocated(sort(known), mix, config.test_prompts, least)
         reserve = allocated(reserve, mix, len(reserve))
         seen = {prompt.document for prompt in (*test, *reserve[: max(before, 0)])}
         if number > 1 and not {prompt.document for prompt in reserve[before:opened]} - seen:

@@ -4,7 +4,15 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from pipelines.measuring.names import EXPLICIT, PAPER, PEARL, SPECBRANCH, WITHOUT_BRANCHES, WITHOUT_HRAD, branch_arm
+from pipelines.measuring.names import (
+    EXPLICIT,
+    PAPER,
+    PEARL,
+    SPECBRANCH,
+    WITHOUT_BRANCHES,
+    WITHOUT_HRAD,
+    branch_arm,
+)
 from pipelines.reporting.branch_folder import VIRTUAL_CLOCK, WALL_CLOCK, shown_name
 from pipelines.reporting.plots import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PURPLE, RED, whiskers
 

@@ -30,7 +30,9 @@ def arm_name(arm: str) -> str:
 
 def headline(timing: dict[str, Any]) -> list[str]:
     """One sentence on the best static setting per sampling setting, one on each controller against it."""
-    return [f"{row['setting']}: {sentence}" for row in timing["settings"] for sentence in verdicts(row, timing["bundle"])]
+    return [
+        f"{row['setting']}: {sentence}" for row in timing["settings"] for sentence in verdicts(row, timing["bundle"])
+    ]
 
 
 def verdicts(row: dict[str, Any], bundle: dict[str, Any] | None) -> list[str]:
@@ -72,7 +74,9 @@ def title(timing: dict[str, Any]) -> str:
     if not gains:
         return text
     elsewhere = "; elsewhere it falls back to a static setting" if len(gains) < len(parts) else ""
-    return f"{text} H-RAD gains {' and '.join(gains)} over it: it {'pays' if pays else 'does not pay'} there{elsewhere}."
+    return (
+        f"{text} H-RAD gains {' and '.join(gains)} over it: it {'pays' if pays else 'does not pay'} there{elsewhere}."
+    )
 
 
 def verdict(gain: Interval, speedup: Interval) -> str:

@@ -1,11 +1,11 @@
 """How well the heads know what will be accepted, and what their rules are worth: on test positions of recorded texts, by setting.
 
-    metrics    of the calibrated head, of the same before calibration, and of baselines that know as much or less
-    policies   tokens per second by replay at this machine's prices: the head's rule, its argmax, the confidence rule, the best
-               static length and the oracle; gains over the best static length, intervals by bootstrap over documents
+metrics    of the calibrated head, of the same before calibration, and of baselines that know as much or less
+policies   tokens per second by replay at this machine's prices: the head's rule, its argmax, the confidence rule, the best
+           static length and the oracle; gains over the best static length, intervals by bootstrap over documents
 """
 
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -50,10 +50,14 @@ class HeadsReport(Section):
         """Of the head that is shown: calibration and confusion, a panel for each sampling setting."""
         head = quality["heads"][quality["shown"]]
         parts = head["parts"]
-        figures = {name: Figure(figsize=(4.4 * len(parts), 4.1), layout="constrained") for name in ("reliability", "confusion")}
+        figures = {
+            name: Figure(figsize=(4.4 * len(parts), 4.1), layout="constrained") for name in ("reliability", "confusion")
+        }
         for place, (setting, part) in enumerate(parts.items(), 1):
             _reliability(figures["reliability"].add_subplot(1, len(parts), place), setting, part["metrics"])
-            _confusion(figures["confusion"].add_subplot(1, len(parts), place), setting, part["metrics"], head["classes"])
+            _confusion(
+                figures["confusion"].add_subplot(1, len(parts), place), setting, part["metrics"], head["classes"]
+            )
         return figures
 
     @staticmethod
@@ -67,7 +71,6 @@ class HeadsReport(Section):
             verdict = f"surely pays at {', '.join(sure)}" if sure else "surely pays nowhere"
             said.append(f"{name}, replayed over the best static length: {worth}; it {verdict}.")
         return said
-
 
 
 def _head(record: Record) -> Record:
@@ -91,7 +94,9 @@ def rows(quality: Record) -> list[Record]:
         for setting, part in head["parts"].items()
     ]
     for setting, part in heads[shown]["parts"].items():
-        compared = {name: text for name, text in BASELINES.items() if name in part["policies"] or name in part["metrics"]}
+        compared = {
+            name: text for name, text in BASELINES.items() if name in part["policies"] or name in part["metrics"]
+        }
         found += [_row(text, setting, part, name) for name, text in compared.items()]
     return found
 
@@ -111,7 +116,6 @@ def _row(label: str, setting: str, part: Record, name: str) -> Record:
     }
 
 
-
 def _reliability(axes: Axes, setting: str, metrics: Record) -> None:
     """Accuracy over confidence, before and after calibration."""
     axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
@@ -127,7 +131,10 @@ def _confusion(axes: Axes, setting: str, metrics: Record, classes: list[str]) ->
     """The calibrated head's confusion matrix, counts and shares of each true class."""
     counts = np.array(metrics["head"]["confusion"], float)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    texts = [[f"{counts[at]:g}\n{shares[at]:.0%}" for at in ((i, j) for j in range(len(row)))] for i, row in enumerate(counts)]
+    texts = [
+        [f"{counts[at]:g}\n{shares[at]:.0%}" for at in ((i, j) for j in range(len(row)))]
+        for i, row in enumerate(counts)
+    ]
     heat_map(axes, shares, texts)
     axes.set_xticks(range(len(classes)), classes)
     axes.set_yticks(range(len(classes)), classes)

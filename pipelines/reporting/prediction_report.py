@@ -18,6 +18,7 @@ from pipelines.reporting.bars import apart
 from pipelines.reporting.measured_folder import Measured
 from predictors.latency import AcceptanceStatistics, LatencyProfile, generation_latency
 
+
 class PredictionReport:
     """Builds the record from a measurement and the profile of the same machine."""
 

@@ -78,7 +78,9 @@ class ReleaseReport(Section):
         for row in timing["tuned"]:
             itself = ", itself a static chain" if row["winner"] == row["static"] else ""
             static = itself if row["gain"] is None else f", {percent(row['gain'])} over {row['static']}"
-            speedup = "the fastest" if row["speedup"] is None else f"the fastest: {times(row['speedup'])} plain decoding"
+            speedup = (
+                "the fastest" if row["speedup"] is None else f"the fastest: {times(row['speedup'])} plain decoding"
+            )
             unscored = "" if row["scored"] else "; no time was left to score it"
             found.append(
                 f"{row['setting']}: of {row['candidates']} candidates on the clock {row['winner']} was {speedup}{static}{unscored}."
@@ -88,7 +90,6 @@ class ReleaseReport(Section):
             why = "; ".join(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed)
             found.append(VERDICTS[verdict["verdict"]].format(verdict["bundle"]) + (f" ({why})." if why else "."))
         return found
-
 
 
 def _judged(name: str, record: dict[str, Any]) -> dict[str, Any]:

@@ -158,7 +158,9 @@ class ReplayReport(Section):
         timed, predicted = (self._paired(table) for table in (rows, made))
         shown = [arm for arm in timed.measured.families if arm != PLAIN]
         speeds = {arm: [arms.ratio(arm, PLAIN, [setting])["value"] for arms in (predicted, timed)] for arm in shown}
-        known = {arm: (ours, theirs) for arm, (ours, theirs) in speeds.items() if ours is not None and theirs is not None}
+        known = {
+            arm: (ours, theirs) for arm, (ours, theirs) in speeds.items() if ours is not None and theirs is not None
+        }
         real = {arm: pair for arm, pair in known.items() if not on_virtual_clock(arm)}
         if not real:
             return None
@@ -200,14 +202,17 @@ class ReplayReport(Section):
                 found.append(f"{row['setting']}: {agreement['apart']}, and read no replayed figure.")
                 continue
             same = agreement["choice"] == agreement["best"]
-            cost = "the fastest there" if same else f"{percent(agreement['gain'])} against the fastest, {agreement['best']}"
+            cost = (
+                "the fastest there"
+                if same
+                else f"{percent(agreement['gain'])} against the fastest, {agreement['best']}"
+            )
             found.append(
                 f"{row['setting']}: on {agreement['prompts']} prompts on the clock, replayed speed-ups are "
                 f"{agreement['median_error']:.0%} off in the median, {agreement['largest_error']:.0%} at most; "
                 f"replay would have chosen {agreement['choice']}, {cost}."
             )
         return found
-
 
 
 def _renamed(table: pd.DataFrame) -> pd.DataFrame:

@@ -35,7 +35,12 @@ def render(
         loader=FileSystemLoader(Path(__file__).with_name("templates")), autoescape=True, undefined=StrictUndefined
     )
     environment.globals |= {name: getattr(intervals, name) for name in FORMATS}
-    environment.globals |= {"name": arm_name, "shown_name": shown_name, "bar_text": bar_text, "measured_text": measured_text}
+    environment.globals |= {
+        "name": arm_name,
+        "shown_name": shown_name,
+        "bar_text": bar_text,
+        "measured_text": measured_text,
+    }
     environment.globals["image"] = lambda name, text=None: _image(images[name], text or name)
     origin = timing["provenance"]
     heads = quality["heads"]

@@ -14,7 +14,10 @@ LOOKS = {EXACT: (BLUE, "o"), CLOCK: (GREEN, "s"), MOST: (GREY, "D")}
 def gains_by_rule(quality: dict[str, Any], timing: dict[str, Any]) -> Figure:
     """Gain over each rule's best static tree: the selector's, exact and on the clock, and the oracle's at least."""
     rows = [
-        (exact["rule"], [(exact["gain"], LOOKS[EXACT]), (timed["gain"], LOOKS[CLOCK]), (exact["oracle_gain"], LOOKS[MOST])])
+        (
+            exact["rule"],
+            [(exact["gain"], LOOKS[EXACT]), (timed["gain"], LOOKS[CLOCK]), (exact["oracle_gain"], LOOKS[MOST])],
+        )
         for exact, timed in zip(quality["rules"], timing["rules"], strict=True)
     ]
     return whiskers([("", rows)], "gain over the rule's best static tree", line=0, percent=True, legend=LOOKS)
@@ -29,7 +32,9 @@ def choices_by_slice(quality: dict[str, Any]) -> Figure:
     names = sorted({name for by_slice in uses.values() for shares in by_slice.values() for name in shares}, key=_order)
     for axes, (rule, by_slice) in zip(panels[:, 0], uses.items(), strict=True):
         shares = np.array([[made.get(name, 0.0) for name in names] for made in by_slice.values()])
-        heat_map(axes, shares, [[f"{100 * part:.0f}" if part >= 0.01 else "" for part in row] for row in shares], size=7)
+        heat_map(
+            axes, shares, [[f"{100 * part:.0f}" if part >= 0.01 else "" for part in row] for row in shares], size=7
+        )
         axes.set_yticks(range(len(by_slice)), list(by_slice), fontsize=7)
         axes.set_xticks(range(len(names)), [])
         axes.set_title(rule, fontsize=9, loc="left")

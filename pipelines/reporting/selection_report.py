@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pipelines.measuring.names import PLAIN
 from pipelines.measuring.selection.names import BUNDLE, SELECTOR, STATIC, STATIC_TREE
 from pipelines.reporting.inputs import Inputs, Section
 from pipelines.reporting.intervals import listed, percent, surely_above

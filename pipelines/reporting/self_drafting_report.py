@@ -153,7 +153,9 @@ class SelfDraftingReport(Section):
             others = ""
             if lookup:
                 own = times(lookup["over_hugging_face"])
-                others = f", Hugging Face prompt lookup {times(lookup['speedup'])}, which is {own} over its own generate"
+                others = (
+                    f", Hugging Face prompt lookup {times(lookup['speedup'])}, which is {own} over its own generate"
+                )
             sure = [arm["arm"] for arm in arms if surely_above(arm["speedup"], 1.0)]
             verdict = f"{'surely' if sure else 'none is surely'} faster than plain decoding{': ' if sure else ''}{', '.join(sure)}"
             found.append(f"{row['setting']}, without a draft model: {verdict} ({speeds}{others}).")
@@ -163,7 +165,6 @@ class SelfDraftingReport(Section):
                     f"{row['setting']}: the pair's best static chain ({row['best']}) reaches {times(chain['speedup'])}."
                 )
         return found
-
 
 
 def _counts(rows: pd.DataFrame) -> dict[str, float | None]:

@@ -69,7 +69,9 @@ def static_sweep(timing: dict[str, Any]) -> Figure:
     axes = figure.subplots()
     looks = styles([row["setting"] for row in timing["settings"]])
     for row in timing["settings"]:
-        by_gamma = {gamma: row["arms"][arm]["speedup"] for arm in row["arms"] if (gamma := chain_gamma(arm)) is not None}
+        by_gamma = {
+            gamma: row["arms"][arm]["speedup"] for arm in row["arms"] if (gamma := chain_gamma(arm)) is not None
+        }
         band(axes, list(by_gamma), list(by_gamma.values()), looks[row["setting"]], row["setting"])
         best = chain_gamma(row["chosen"][CHAIN])
         ring = {"markersize": 15, "fillstyle": "none", "color": looks[row["setting"]][0]}

@@ -109,11 +109,7 @@ class TimingReport:
         items = repeats.agg(document=("document", "first"), loop=("loop", "min"), passes=("passes", "min"))
         plain = items.index.get_level_values("arm") == PLAIN
         parts = {"plain": items[plain], "best_static": items[~plain]}
-        return {
-            name: less_one(self.arms.of(part, "loop", "passes"))
-            for name, part in parts.items()
-            if len(part)
-        }
+        return {name: less_one(self.arms.of(part, "loop", "passes")) for name, part in parts.items() if len(part)}
 
     def _bars(self, comparisons: dict[str, Any], overhead: dict[str, Interval]) -> list[dict[str, Any]]:
         rows = [

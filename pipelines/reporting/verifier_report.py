@@ -178,7 +178,6 @@ class VerifierReport(Section):
         return [f"By exact block efficiency {efficiency}; by speed {_win(timing['winner'], 'tokens/s', '.0f')}."]
 
 
-
 def _win(winner: dict[str, Any], unit: str, form: str) -> str:
     value, tied = winner["value"], winner["tied"]
     text = f"{winner['name']} is first ({value['value']:{form}} {unit}, {value['low']:{form}}–{value['high']:{form}})"

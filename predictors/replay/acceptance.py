@@ -10,7 +10,13 @@ against p, the accepted tokens are the text's, so their number N follows from ra
 Neither depends on how many tokens were submitted, if where drafting stops is decided before the next token is drawn: a shorter
 draft accepts min(N, submitted). Derivation: P(x_1..n = y_1..n, N = n, next token = y_n+1) is q(y_1..n) times the verifier's
 stopping weight there (specification of verification, sections 2 and 3), divided by p(y_1..n+1). Proved by enumeration in
-tests/predictors/test_replay_acceptance.py. Shape suffix: G places behind the prefix.
+tests/predictors/test_replay_acceptance.py.
+
+The same number, position by position: the token at position i is kept, given that all before it are, with probability
+
+    k_i = P(N >= i | y) / P(N >= i - 1 | y),    N = first i with uniform number u_i >= k_i, less one
+
+which is how a real decoder is led along a text (`runtime.leading`). Shape suffix: G positions after the prefix.
 """
 
 import numpy as np
@@ -43,6 +49,8 @@ def reached(ratios_G: np.ndarray, probabilities_G: np.ndarray, verifier: str) ->
     raise ValueError(f"verifier {verifier!r} cannot be replayed on chains. Known: {', '.join(CHAIN_RULES)}.")
 
 
-def accepted(reached_G: np.ndarray, uniform: float) -> int:
-    """N for a ``uniform`` number in [0, 1): the largest n with P(N >= n) > uniform."""
-    return int((reached_G > uniform).sum())
+def accepted(reached_G: np.ndarray, uniforms_G: np.ndarray) -> int:
+    """N for a uniform number in [0, 1) at every position."""
+    before_G = np.concatenate([[1.0], reached_G[:-1]])
+    kept_G = reached_G > uniforms_G * before_G
+    return len(kept_G) if kept_G.all() else int(kept_G.argmin())

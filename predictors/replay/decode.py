@@ -1,7 +1,8 @@
 """Whole decodes on recorded texts: which policy would have taken how long.
 
-All policies read one text with the same chance: what a verifier would accept from a row follows from the row's own uniform
-number, whoever starts a round there. So policies are compared on the same luck, and their differences are those of decisions.
+All policies read one text with the same chance: whether a drafted token is kept at a row follows from the row's own uniform
+number, whoever drafts there. So policies are compared on the same luck, and their differences are those of decisions. Rounds of
+one decode share no row, so that their numbers are independent.
 """
 
 import zlib
@@ -46,7 +47,10 @@ class Decode:
 
 @dataclass(frozen=True)
 class Reading:
-    """A text with its luck: uniform numbers in [0, 1), by row for chains that start there and for candidates tried there."""
+    """A text with its luck: uniform numbers in [0, 1) by row, for the tokens of chains and for candidates tried there.
+
+    With the numbers of `runtime.leading.luck` at ``KEEP``, chains accept what a decode led along this text accepts.
+    """
 
     text: RecordedText
     uniforms: np.ndarray
@@ -66,8 +70,11 @@ class Reading:
         if verifier not in self._accepted:
             columns = self.text.columns
             self._accepted[verifier] = [0] + [
-                accepted(reached(columns["ratio"][row - 1 :], columns["probability"][row - 1 :], verifier), uniform)
-                for row, uniform in enumerate(self.uniforms[1:], start=1)
+                accepted(
+                    reached(columns["ratio"][row - 1 :], columns["probability"][row - 1 :], verifier),
+                    self.uniforms[row:],
+                )
+                for row in range(1, self.text.length)
             ]
         return self._accepted[verifier]
 
@@ -81,6 +88,11 @@ def luck(prompt_id: str, length: int, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, zlib.crc32(prompt_id.encode())]).random((2, length))
 
 
+def plain_rounds(text: RecordedText) -> list[ReplayedRound]:
+    """The target alone: a round a token."""
+    return [ReplayedRound(text.prompt_tokens + row, 0, 0, 0, 0, 1) for row in range(text.length - 1)]
+
+
 class Clock:
     """Times decodes by a latency ``profile``."""
 
@@ -90,9 +102,7 @@ class Clock:
 
     def plain(self, text: RecordedText) -> Decode:
         """The target alone: a round a token."""
-        contexts = range(text.prompt_tokens, text.prompt_tokens + text.length - 1)
-        rounds = [ReplayedRound(context, 0, 0, 0, 0, 1) for context in contexts]
-        return self._decode(text, rounds, 0.0, drafts=False)
+        return self._decode(text, plain_rounds(text), 0.0, drafts=False)
 
     def policy(self, reading: Reading, policy: ChainPolicy) -> Decode:
         """What ``policy`` makes of the text."""

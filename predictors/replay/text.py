@@ -10,7 +10,7 @@ Shape suffixes: N rows, G slots (γ_max), T most likely tokens, K tapped layers,
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -60,6 +60,19 @@ class RecordedText:
     def length(self) -> int:
         """New tokens, the prefill's own among them."""
         return len(self.columns["token"]) + 1
+
+    @property
+    def tokens(self) -> list[int]:
+        """The continuation from its first token on."""
+        return [int(self.columns["newest"][0]), *self.columns["token"].tolist()]
+
+    def within(self, budget: int) -> "RecordedText | None":
+        """The same text where only ``budget`` new tokens are decoded; ``None`` if more were wanted than it was recorded for."""
+        if self.budget < budget and self.tokens[-1] not in self.eos_tokens:
+            return None
+        columns = {name: values[: budget - 1] for name, values in self.columns.items()}
+        roots = None if self.roots is None else replace(self.roots, states_NS=self.roots.states_NS[: budget - 1])
+        return replace(self, budget=budget, columns=columns, roots=roots)
 
     @property
     def slots(self) -> int:

@@ -68,12 +68,8 @@ class Decision:
         hidden = (num_features - scalars) // (TAPPED + 1)
         embedding = num_features - scalars - TAPPED * hidden
         self._spec = FeatureSpec("extended", tuple(range(TAPPED)), hidden, embedding, gamma=8)
-        served, calibration = (
-            ServedHead(HRADNetwork(self._spec.state_size, scalars, None).eval(), device),
-            Calibration(),
-        )
-        self._bias = torch.tensor(calibration.bias, device=device)
-        self._rerun = Rerun(lambda features: served.row(features, calibration, self._bias), recorder_for(device))
+        served = ServedHead(HRADNetwork(self._spec.state_size, scalars, None).eval(), device)
+        self._rerun, self._calibration = Rerun(served.row, recorder_for(device)), Calibration()
         self._hidden_KD = torch.randn(TAPPED, hidden, generator=generator).to(device)
         self._embedding_E = torch.randn(embedding, generator=generator).to(device)
         self._laws = laws
@@ -83,7 +79,8 @@ class Decision:
         """The likeliest class and the squared distance."""
         root = Root(32, 1, SAMPLED, None, self._hidden_KD, self._embedding_E)
         said = self._rerun(served_features(self._spec, root, self._laws.behind(root))).cpu()
-        return int(said[: len(self._bias)].argmax()), said[len(self._bias) :].tolist()[0]
+        count = len(self._calibration.bias)
+        return int(self._calibration.probabilities(said[:count]).argmax()), said[count:].tolist()[0]
 
 
 class Choice:

@@ -203,7 +203,12 @@ def head_record(target: str) -> dict:
     names = ("head", "head_uncalibrated", "majority", "previous_label", "draft_confidence")
 
     def policy(gain: float) -> dict:
-        made = {"tokens_per_second": 100 * (1 + gain), "block_efficiency": 2.0, "submitted": 3.0, "length_accuracy": 0.5}
+        made = {
+            "tokens_per_second": 100 * (1 + gain),
+            "block_efficiency": 2.0,
+            "submitted": 3.0,
+            "length_accuracy": 0.5,
+        }
         return made | {"gain": _near(gain)}
 
     def part(gain: float) -> dict:

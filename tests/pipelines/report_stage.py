@@ -14,6 +14,7 @@ from tests.pipelines.hand_made_release import write_release
 from tests.pipelines.hand_made_replay import write_replay
 from tests.pipelines.hand_made_selection import selection_decodes, selection_rounds, write_selection
 
+
 def stage(inputs: Path, output: Path) -> Path:
     """Run the stage of pair p on device toy-1c; the folder it wrote."""
     device, params = inputs / "device.json", inputs / "params.yaml"
@@ -42,7 +43,9 @@ def write_inputs(folder: Path) -> None:
     write_release(folder / "tuning", folder / "trials", "toy-1c")
     write_json(folder / "latency" / "toy-1c.json", PROFILE)
     counts = {"train": 80, "validation": 20, "test": 29}
-    write_json(folder / "labels" / "chains.json", {"rows": counts, "documents": {"train": 8, "validation": 2, "test": 3}})
+    write_json(
+        folder / "labels" / "chains.json", {"rows": counts, "documents": {"train": 8, "validation": 2, "test": 3}}
+    )
     shards = [{"name": "part-00000.parquet"}]
     write_json(folder / "traces" / "texts" / "manifest.json", {"num_rows": 20, "shards": shards})
     (folder / "traces" / "texts" / "part-00000.parquet").write_bytes(b"x" * 3000)

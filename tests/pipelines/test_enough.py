@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from predictors.training.fit import TrainConfig
 
 from pipelines.parameters import load_parameters
 from pipelines.studies import enough_report, layers, learning_curves
@@ -20,7 +21,6 @@ from pipelines.studies.enough.summary import learning_curves as curves_of
 from pipelines.studies.enough.tables import verdict
 from predictors.training.calibrate import CalibrateConfig
 from predictors.training.decision import Costs
-from predictors.training.fit import TrainConfig
 from predictors.training.labels import LabelConfig
 from tests.predictors.affine_profile import PROFILE
 from tests.predictors_training.synthetic import EMBEDDING, FAST, HIDDEN, LAYERS, PARAMETERS, make_labels

@@ -47,9 +47,7 @@ def test_bars_meet_what_they_say(record):
     error = bars["predicted tokens/s of static settings, median error"]
     assert error["at_most"] and error["interval_met"] is None
     assert error["met"] == (record["prediction"]["summary"]["median_error"] <= 0.1)
-    assert (
-        bars["their ranking, Spearman"]["measured"]["value"] == record["prediction"]["summary"]["spearman"]
-    )
+    assert bars["their ranking, Spearman"]["measured"]["value"] == record["prediction"]["summary"]["spearman"]
 
 
 def test_a_profile_of_one_forward_has_no_gains(measured):
@@ -129,9 +127,7 @@ def test_summary_of_errors_and_ranks(measured, profile):
     errors = [abs(row["error"]) for row in prediction["settings"]]
     assert summary["median_error"] == pytest.approx(np.median(errors))
     assert summary["largest_error"] == pytest.approx(max(errors))
-    assert summary["median_signed_error"] == pytest.approx(
-        np.median([r["error"] for r in prediction["settings"]])
-    )
+    assert summary["median_signed_error"] == pytest.approx(np.median([r["error"] for r in prediction["settings"]]))
     plain = {row["setting"]: row for row in prediction["settings"] if row["arm"] == "autoregressive"}
     assert summary["drift"] == pytest.approx(np.mean([row["error"] for row in plain.values()]))
     ratios = [

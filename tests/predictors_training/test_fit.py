@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from predictors.training.fit import TrainConfig, fit, prior_shift
+from predictors.training.target import Target
 
 from predictors.config import parse_config
 from predictors.training import fit as fit_module
-from predictors.training.fit import TrainConfig, fit, prior_shift
 from predictors.training.metrics import macro_auc
-from predictors.training.target import Target
 from tests.predictors_training.synthetic import FAST, make_labels, synthetic_columns
 
 

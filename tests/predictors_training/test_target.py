@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 from predictors.training.target import Target
+
 from tests.predictors_training.synthetic import GAMMA_MAX, make_labels, synthetic_columns
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from predictors.training.target import Target
 
 from pipelines.head_folder import read_head
 from pipelines.outputs import replacing
 from pipelines.tracking import Tracking, new_client, require_reachable
 from predictors.training import fit as fit_module
 from predictors.training.label_table import read_labels
-from predictors.training.target import Target
 from tests.predictors_training.synthetic import (
     FAST,
     run_stages,

@@ -70,9 +70,7 @@ def candidates(replay: Path, guessers: Path, selectors: Path, setting: str) -> l
     rows = table[(table["setting"] == setting) & (table["split"] == VALIDATION) & (table["slice"] != EDIT)]
     if rows.empty:
         known = ", ".join(sorted(table["setting"].unique()))
-        raise ValueError(
-            f"nothing was replayed at {setting}, only at {known}. Name it in traces.texts.temperatures."
-        )
+        raise ValueError(f"nothing was replayed at {setting}, only at {known}. Name it in traces.texts.temperatures.")
     made: dict[tuple[tuple[float, ...], ...], Candidate] = {}
     for (name, family), part in rows.groupby(["drafter", "family"]):
         if name in served or name == PLAIN:

@@ -23,7 +23,7 @@ from pipelines.measuring.harness import Harness, Leading
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import PLAIN, TEST, VALIDATION
 from pipelines.measuring.tuning.candidates import Candidate, shortlist
-from pipelines.measuring.tuning.measured import Measured
+from pipelines.measuring.tuning.measured import HERE, Measured
 from pipelines.measuring.tuning.speedups import Speedup, clocked, fastest, shared_documents, speedups
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
@@ -155,8 +155,12 @@ class TuneStudy:
         blocks = TimedBlocks.of(rows) if rows else None
         if blocks is None or shared_documents(blocks, *(one.name for one in tuned.shown)) < 2:
             return None
-        gains = {one.name: gain(blocks, tuned.winner.name, one.name) for one in tuned.rivals}
-        return {name: {"prompts": one.prompts, "gain": one.interval()} for name, one in gains.items()}
+        here = any(row["arm"] == tuned.winner.name and not row["block"].startswith(HERE) for row in rows)
+        replayed = None if here else self.measured.foreseen(tuned.shown)
+        gains = {one.name: gain(blocks, tuned.winner.name, one.name, replayed=replayed) for one in tuned.rivals}
+        return {
+            name: {"prompts": one.prompts, "gain": one.interval(), "basis": one.basis} for name, one in gains.items()
+        }
 
     def _rows(self, settings: SamplingSettings, some: Sequence[Candidate], split: str) -> Rows:
         """Decodes of the candidates on the prompts of a split: those of stage ``measure``, and those of here."""

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from predictors.training.fit import TrainConfig, fit
+from predictors.training.target import Target
 
 from pipelines.studies.enough.fits import ASKED, ECE, GAIN, MACRO_AUC, Replicates, Sampled
 from pipelines.studies.enough.subsets import kept_rows
 from predictors.training.bootstrap import DocumentBootstrap
 from predictors.training.calibrate import CalibrateConfig, calibrate
 from predictors.training.decision import Costs
-from predictors.training.fit import TrainConfig, fit
 from predictors.training.label_table import LabelTable
 from predictors.training.metrics import expected_calibration_error, macro_auc
 from predictors.training.policies import Policies, Staged, choose_policies
-from predictors.training.target import Target
 
 SCALAR_BYTES, STATE_BYTES = 4, 2  # float32 and float16, as traces store them
 

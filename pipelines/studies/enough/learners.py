@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from predictors.training.fit import TrainConfig
+from predictors.training.selector_fit import SelectorConfig
 from tqdm import tqdm
 
 from pipelines.calibrate import with_measured_costs
@@ -28,11 +30,9 @@ from pipelines.studies.enough.selectors import SelectorLearner
 from pipelines.studies.enough.stop_models import StopLearner
 from pipelines.studies.enough.study_folder import write_fits
 from predictors.training.calibrate import CalibrateConfig
-from predictors.training.fit import TrainConfig
 from predictors.training.label_table import read_labels
 from predictors.training.root_table import RootTable
 from predictors.training.rule_calibration import RuleCalibration
-from predictors.training.selector_fit import SelectorConfig
 from predictors.training.stop_fit import StopTrainConfig
 from predictors.training.token_table import TokenTable
 

@@ -12,6 +12,10 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+from predictors.training.selector_evaluation import Outcome, at_places, calibrated_rule, chosen, served
+from predictors.training.selector_fit import Candidate, SelectorConfig, fit_selector
+from predictors.training.selector_objective import SCORED
+from predictors.training.selector_rows import Labelling, SelectorRows
 
 from pipelines.studies.enough.fits import ASKED, GAIN, Replicates, Sampled
 from pipelines.studies.enough.heads import SCALAR_BYTES, STATE_BYTES
@@ -21,10 +25,6 @@ from predictors.selection.features import SCALARS
 from predictors.selection.network import ServedSelector
 from predictors.training.root_table import RootTable
 from predictors.training.rule_calibration import RuleCalibration
-from predictors.training.selector_evaluation import Outcome, at_places, calibrated_rule, chosen, served
-from predictors.training.selector_fit import Candidate, SelectorConfig, fit_selector
-from predictors.training.selector_objective import SCORED
-from predictors.training.selector_rows import Labelling, SelectorRows
 
 
 @dataclass(frozen=True)

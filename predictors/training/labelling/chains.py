@@ -78,7 +78,7 @@ def _known(table: TextTable, config: ChainLabelConfig) -> tuple[np.ndarray, np.n
             reached_G = reached(ratios[ahead], probabilities[ahead], config.verifier)
             rows.append(row)
             chances.append(reached_G)
-            counts.append(accepted(reached_G, uniforms[row - text.start + 1]))
+            counts.append(accepted(reached_G, uniforms[row - text.start + 1 :][: config.gamma]))
     return np.array(rows, dtype=int), np.array(chances).reshape(-1, config.gamma), np.array(counts, dtype=int)
 
 

@@ -48,9 +48,7 @@ class Drafts:
         row_DG = np.minimum(row_DG, last)
         known_DG &= features.known_NG[row_DG, slot_DG] & whole_SG[start_D]
         known_DG = np.logical_and.accumulate(known_DG, axis=1)
-        return Drafts(
-            start_D, accepted_D, weight_SL[start_D, accepted_D], row_DG, slot_DG, whole_SG[start_D], known_DG
-        )
+        return Drafts(start_D, accepted_D, weight_SL[start_D, accepted_D], row_DG, slot_DG, whole_SG[start_D], known_DG)
 
     def take(self, mask_D: np.ndarray) -> "Drafts":
         """Some of the drafts."""

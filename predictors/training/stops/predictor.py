@@ -127,9 +127,7 @@ class _Fit:
         return known | {"documents": len(set(features.table.column("document")))}
 
     def _setting(self, number: int, chosen: Chosen) -> dict[str, Any]:
-        made = StopSetting(
-            chosen.settings, chosen.rule, chosen.static_length, chosen.tried, self.calibrations[number]
-        )
+        made = StopSetting(chosen.settings, chosen.rule, chosen.static_length, chosen.tried, self.calibrations[number])
         return asdict(made)
 
     def _card(self, settings: list[dict[str, Any]], measured: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ All on the same texts with the same luck (`predictors.replay.grid`), with questi
 Shape suffixes: R rules, X readings, S starts, G slots or positions of a chain.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Protocol
@@ -23,9 +23,8 @@ from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
 from predictors.stopping.rule import StopRule
 from predictors.training.intervals import log_gain
-from predictors.training.rule_choice import RuleChoice
+from predictors.training.rule_choice import RuleChoice, static_length
 from predictors.training.rule_choice import choose as choose_among
-from predictors.training.rule_choice import static_length
 from predictors.training.text_table import TextTable
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
