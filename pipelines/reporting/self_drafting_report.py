@@ -157,7 +157,8 @@ class SelfDraftingReport(Section):
                     f", Hugging Face prompt lookup {times(lookup['speedup'])}, which is {own} over its own generate"
                 )
             sure = [arm["arm"] for arm in arms if surely_above(arm["speedup"], 1.0)]
-            verdict = f"{'surely' if sure else 'none is surely'} faster than plain decoding{': ' if sure else ''}{', '.join(sure)}"
+            verdict = f"{'surely' if sure else 'none is surely'} faster than plain decoding"
+            verdict += f": {', '.join(sure)}" if sure else ""
             found.append(f"{row['setting']}, without a draft model: {verdict} ({speeds}{others}).")
             chain = next((arm for arm in row["arms"] if arm["arm"] == row["best"]), None)
             if chain:

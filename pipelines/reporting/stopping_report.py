@@ -129,8 +129,8 @@ class StoppingReport(Section):
             )
             verdict = "these surely pay" if sure else "none surely pays; the fastest gains"
             found.append(
-                f"{row['setting']}, over the static chain that validation prompts chose ({row['best'][CHAIN]}) and the one that was "
-                f"fastest here ({row['hindsight']}): {verdict}: {worth}."
+                f"{row['setting']}, over the static chain that validation prompts chose ({row['best'][CHAIN]}) and the one that "
+                f"was fastest here ({row['hindsight']}): {verdict}: {worth}."
             )
         for model in quality["models"][:1]:
             perfect = ", ".join(

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines import report, reports
+from pipelines.outputs import write_json
 from tests.pipelines.hand_made_measured import MAIN_SPEED, PHASES, decodes, write_measured
+from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.report_stage import stage
 
 
@@ -99,28 +101,22 @@ def test_sections_on_latency_and_predictions(report_folder, report_timing):
     assert "their ranking, Spearman" in names and "bars" not in report_timing["latency"]
 
 
-def test_a_missing_profile_leaves_its_sections_out(report_inputs, tmp_path, monkeypatch, capsys):
-    args_of = report_inputs / "latency" / "toy-1c.json"
-    hidden = args_of.rename(tmp_path / "hidden.json")
-    try:
-        folder = stage(report_inputs, tmp_path)
-    finally:
-        hidden.rename(args_of)
-    assert "no latency profile of toy-1c in" in capsys.readouterr().out
-    text = (folder / "index.html").read_text()
-    assert "No latency profile was measured" in text and "Predicted and measured" not in text
-    assert json.loads((folder / "timing.json").read_text())["latency"] is None
+def small_inputs(report_inputs, folder):
+    """Main arms without H-RAD, and nothing besides."""
+    for name in ("device.json", "params.yaml", "pair/pair.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes((report_inputs / name).read_bytes())
+    rows = [row for row in decodes(MAIN_SPEED) if row["arm"] != "hrad"]
+    write_measured(folder / "measured" / "toy-1c", rows)
+    return folder
 
 
 def test_a_noisy_profile_is_named_at_the_pages_top_and_in_its_section(report_inputs, report_folder, tmp_path, capsys):
     assert '<p class="noisy">' not in (report_folder / "index.html").read_text()
-    path = report_inputs / "latency" / "toy-1c.json"
-    quiet = path.read_text()
-    try:
-        path.write_text(json.dumps({**json.loads(quiet), "noise": ["draft rows=1: spread 85%"]}))
-        text = (stage(report_inputs, tmp_path) / "index.html").read_text()
-    finally:
-        path.write_text(quiet)
+    inputs = small_inputs(report_inputs, tmp_path)
+    noisy = PROFILE | {"noise": ["draft rows=1: spread 85%"]}
+    write_json(inputs / "latency" / "toy-1c.json", noisy)
+    text = (stage(inputs, tmp_path / "reports") / "index.html").read_text()
     banner, verdict = text.index("toy-1c was noisy"), text.index('<section class="verdict">')
     assert banner < verdict < text.index("<li>draft rows=1: spread 85%</li>")
     assert "warning: toy-1c was noisy" in capsys.readouterr().err
@@ -148,6 +144,7 @@ def test_section_on_verification_rules(report_folder, report_timing, report_qual
         in text
     )
     assert "<td>block</td><td>chain-2</td><td>3.00 (2.50–3.50)</td><td>2.36 (1.97–2.95)</td>" in text
+    text = text.split("<h2>Which verification rule</h2>")[1]
     timed, untimed = (text.split(f"<caption>{name}</caption>")[1].split("</table>")[0] for name in ("T=1", "T=2"))
     assert "tokens/s" in timed and "tokens/s" not in untimed
     assert "<td>block</td><td>chain-2</td><td>3.00 (2.50–3.50)</td></tr>" in untimed
@@ -230,19 +227,16 @@ def test_section_on_selectors(report_folder, report_timing, report_quality):
     assert "seconds" not in json.dumps(report_quality["selection"]) and (report_folder / "choices.png").is_file()
 
 
-def test_report_says_so_where_the_rules_were_not_compared(report_inputs, tmp_path, capsys):
-    for name in ("device.json", "params.yaml", "pair/pair.json"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes((report_inputs / name).read_bytes())
-    write_measured(tmp_path / "measured" / "toy-1c", [row for row in decodes(MAIN_SPEED) if row["arm"] != "hrad"])
-    folder = stage(tmp_path, tmp_path / "reports")
-    assert "The rules were not compared on this machine" in (folder / "index.html").read_text()
-    said = capsys.readouterr().out
-    assert "no comparison of verification rules of toy-1c in" in said and "no head of toy-1c in" in said
-    assert "No selector was measured on this machine" in (folder / "index.html").read_text()
-    assert json.loads((folder / "quality.json").read_text())["verifiers"] is None
-    assert "H-RAD gains" not in said
-    assert not (folder / "verifiers.png").exists() and "What heads know" not in (folder / "index.html").read_text()
+def test_what_was_not_measured_is_left_out_and_said(report_inputs, tmp_path, capsys):
+    folder = stage(small_inputs(report_inputs, tmp_path), tmp_path / "reports")
+    text, said = (folder / "index.html").read_text(), capsys.readouterr().out
+    missing = ("comparison of verification rules", "measurement of selectors", "head", "latency profile", "replay")
+    assert all(f"no {what} of toy-1c in {tmp_path}" in said for what in missing)
+    assert "H-RAD gains" not in said and "What heads know" not in text and "Predicted and measured" not in text
+    assert "The rules were not compared on this machine" in text and "No latency profile was measured" in text
+    records = [json.loads((folder / name).read_text()) for name in ("quality.json", "timing.json")]
+    assert all(record[name] is None for record in records for name in ("verifiers", "heads", "latency"))
+    assert not (folder / "verifiers.png").exists()
 
 
 def test_a_missing_measurement_is_one_clear_message(report_inputs, tmp_path):
