@@ -13,13 +13,14 @@ from pipelines.registry import Registry
 from pipelines.tracking import new_client
 from predictors.bundle import CARD, bundle_hash
 from predictors.controllers import build_controller
-from predictors.training.label_table import read_labels
-from tests.predictors_training.synthetic import stage, write_parameters
+from tests.predictors_training.stages import HEAD, fit, write_parameters
 
 
 @pytest.fixture
 def copied(finished, workspace):
-    shutil.copytree(finished / "data", workspace / "data")
+    for name in ("data", "latency"):
+        shutil.copytree(finished / name, workspace / name)
+    shutil.copy(finished / "device.json", workspace)
     return workspace
 
 
@@ -34,7 +35,7 @@ def register(capsys) -> str:
     return capsys.readouterr().out
 
 
-def test_registration_is_idempotent_by_content(copied, capsys):
+def test_registration_is_idempotent_by_content(copied, traces, capsys):
     folder = copied / "data/p/bundles/hrad"
     assert register(capsys) == (
         "data/p/bundles/hrad: registered as p-hrad version 1, alias challenger\n"
@@ -47,11 +48,8 @@ def test_registration_is_idempotent_by_content(copied, capsys):
     assert len(versions(copied)[0]) == 1
     assert client.get_model_version_by_alias("p-hrad", "challenger").version == first.version
 
-    write_parameters({"calibrate": {"draft_cost": 0.6, "bootstrap_replicates": 5}})
-    for name in ("paper", "extended"):
-        arguments = ("data/p/labels/hrad.parquet", f"data/p/predictors/{name}", f"data/p/calibration/{name}.json")
-        stage("calibrate", "--predictor", name, *arguments)
-    stage("export", "--bundle", "hrad", "data/p/predictors", "data/p/calibration", folder)
+    write_parameters({"fit": {"hrad": HEAD | {"prior_correction": False}}})
+    fit("hrad", traces)
     printed = register(capsys)
     assert "registered as p-hrad version 2" in printed and "already registered as p-length version 1" in printed
     assert str(client.get_model_version_by_alias("p-hrad", "challenger").version) == "2"
@@ -67,9 +65,11 @@ def test_the_registered_model_predicts_what_the_bundle_does(copied, capsys, monk
     mlflow.set_tracking_uri(f"sqlite:///{copied}/mlflow.db")
     model = mlflow.pyfunc.load_model(f"models:/p-{kind}@challenger")
     controller = build_controller({"kind": kind, "bundle": f"data/p/bundles/{kind}"})
-    features = read_labels("data/p/labels/hrad.parquet").rows("test").features(controller.spec)
+    features = torch.randn(7, controller.num_features)
     with torch.inference_mode():
-        expected = controller.calibration.probabilities(controller.network(features)).numpy()
+        logits = controller.network(features)
+        expected = [made.calibration.probabilities(logits) for made in controller.settings]
+        expected = torch.cat(expected, dim=1).numpy()
     assert np.array_equal(model.predict(features.numpy()), expected)
     with pytest.raises(mlflow.exceptions.MlflowException):
         model.predict(features.numpy()[:, :-1])
@@ -80,7 +80,7 @@ def test_the_version_leads_back_to_the_training_run(finished, copied, capsys):
     register(capsys)
     (version,), client = versions(copied)
     run = client.get_run(version.run_id)
-    assert run.data.params["epochs"] == "6" and run.info.status == "FINISHED"
+    assert run.data.params["feature_set"] == "extended" and run.info.status == "FINISHED"
 
 
 def test_the_length_bundle_is_registered_as_itself(copied, capsys):
@@ -89,7 +89,7 @@ def test_the_length_bundle_is_registered_as_itself(copied, capsys):
     assert version.tags["bundle_sha256"] == bundle_hash(copied / "data/p/bundles/length")
     assert version.tags["predictor"] == "length"
     info = mlflow_model_info(version)
-    assert info.signature.outputs.inputs[0].shape == (-1, 5) and info.signature.inputs.inputs[0].shape[0] == -1
+    assert info.signature.outputs.inputs[0].shape == (-1, 2 * 5) and info.signature.inputs.inputs[0].shape[0] == -1
 
 
 def mlflow_model_info(version):
