@@ -35,7 +35,6 @@ COMMANDS = {
     "fetch": "fetch a bundle from the registry into a folder, checked against its registered content hash",
     "latency": "show the latency profiles, draw one, predict tokens/s from one",
     "reports": "print where the reports are and their headline figures",
-    "promotion.simulate": "how often the gate errs, on simulated challengers",
     "gpu.report": "draw the page of a measured GPU",
     "studies.learning": "study: how many documents are enough to learn from, and which stored features",
     "studies.verifiers_report": "study: the page of the verification rules",

@@ -20,6 +20,7 @@ from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters
 if TYPE_CHECKING:
     from predictors.training.predictor import Fitted, Materials, Predictor
 
+
 def _head() -> "type[Predictor]":
     from predictors.training.heads.predictor import HeadPredictor
 

@@ -1,10 +1,10 @@
 """Family ``head``: H-RAD's classes or the explicit length, from texts to a bundle.
 
-    rows     roots that the policy's decodes meet, with the round before; the policy at first drafts the best static length, then
-             what was chosen before (`heads.pasts`): as often as ``iterations`` say, or until the rows are the same
-    network  one for all captured sampling settings, on training texts (`heads.training`)
-    rules    calibration, static lengths and rules of every setting by itself, on validation texts (`heads.rules`)
-    quality  on test texts (`heads.quality`)
+rows     roots that the policy's decodes meet, with the round before; the policy at first drafts the best static length, then
+         what was chosen before (`heads.pasts`): as often as ``iterations`` say, or until the rows are the same
+network  one for all captured sampling settings, on training texts (`heads.training`)
+rules    calibration, static lengths and rules of every setting by itself, on validation texts (`heads.rules`)
+quality  on test texts (`heads.quality`)
 """
 
 from collections.abc import Mapping, Sequence
