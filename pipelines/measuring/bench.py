@@ -92,8 +92,8 @@ def open_bench(
     """Set the threads, read the prompts (``counts`` of each split, all where it is ``None``; empty: none), load the pair and take
     up an interrupted log.
 
-    The pair is loaded as the profile of this device below ``args.latency`` says, or as the stage will ``decide``. The log's fingerprint covers the parameters, the
-    pair, how it is served, the prompts, the code, the machine and ``hashes`` of other inputs.
+    The pair is loaded as the profile of this device below ``args.latency`` says, or as the stage will ``decide``. The log's
+    fingerprint covers the parameters, the pair, how it is served, the prompts, the code, the machine and ``hashes`` of other inputs.
 
     Raises
     ------
