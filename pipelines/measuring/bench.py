@@ -93,7 +93,7 @@ def open_bench(
     up an interrupted log.
 
     The pair is loaded as the profile of this device below ``args.latency`` says, or as the stage will ``decide``. The log's
-    fingerprint covers the parameters, the pair, how it is served, the prompts, the code, the machine and ``hashes`` of other inputs.
+    fingerprint covers the parameters, the pair, how it is served, the prompts, the code, the machine and ``hashes`` of others.
 
     Raises
     ------
