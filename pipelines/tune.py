@@ -155,7 +155,7 @@ def _export(folder: Path, bundles: Path, texts: Path, bench: "Bench", chosen: li
         named = {"sha256": _sha256(bundles / served["bundle"])} if "bundle" in served else {}
         routes.append({"settings": asdict(one.settings), **served, **named})
     lengths = [len(prompt.tokens) for some in bench.prompts.values() for prompt in some]
-    dtype = str(getattr(bench.pair.target, "dtype", "")).removeprefix("torch.")
+    dtype = str(bench.pair.target.dtype).removeprefix("torch.")
     settings = tuple((one.settings.temperature, float(one.settings.top_k), one.settings.top_p) for one in chosen)
     serving = ServingRange(dtype, settings, min(lengths), max(lengths) + bench.inputs["parameters"]["max_new_tokens"])
     contract = CaptureContract(pair_identity(bench.pair, ()), serving, provenance={})

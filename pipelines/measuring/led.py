@@ -11,7 +11,6 @@ from pipelines.prompt_table import Prompt
 from predictors.controllers.fixed import Fixed
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
-from runtime.adapter import programs_of
 from runtime.decoding.routed import RoutedDecoder
 from runtime.leading import GivenText, OffTapeError, plan, why_not_led
 
@@ -36,7 +35,7 @@ class TextLeader:
         except ValueError as error:
             warnings.warn(f"{prompt.id}, {settings.name}: no arm is led: {error}", stacklevel=2)
             return None
-        return LedText(text, seed, recorded=programs_of(self.pair.target) is not None)
+        return LedText(text, seed, recorded=self.pair.target.programs is not None)
 
 
 @dataclass(frozen=True)

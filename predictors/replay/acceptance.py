@@ -21,6 +21,8 @@ which is how a real decoder is led along a text (`runtime.leading`). Shape suffi
 
 import numpy as np
 
+from predictors.replay.text import BeyondRecordError
+
 TOKENWISE = ("tokenwise", "naive_tree", "spectr", "specinfer", "khisti")
 BLOCK = ("block", "hsd", "traversal", "hsd_multi_draft")
 MATCHED = ("nss",)
@@ -46,7 +48,7 @@ def reached(ratios_G: np.ndarray, probabilities_G: np.ndarray, verifier: str) ->
             return np.minimum.accumulate(np.minimum(np.nan_to_num(np.cumprod(ratios_G), nan=0.0), 1.0))
     if verifier in MATCHED:
         return np.cumprod(probabilities_G)
-    raise ValueError(f"verifier {verifier!r} cannot be replayed on chains. Known: {', '.join(CHAIN_RULES)}.")
+    raise BeyondRecordError(f"verifier {verifier!r} cannot be replayed on chains. Known: {', '.join(CHAIN_RULES)}.")
 
 
 def accepted(reached_G: np.ndarray, uniforms_G: np.ndarray) -> int:

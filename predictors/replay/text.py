@@ -22,6 +22,10 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 
 
+class BeyondRecordError(ValueError):
+    """A decoder or a controller needs what a text trace does not hold: it can be run, and not replayed."""
+
+
 @dataclass(frozen=True)
 class RootStates:
     """The target's states at every row: ``states_NS`` (`predictors.features.state_vector`) of ``layers``, each of
@@ -87,7 +91,7 @@ class RecordedText:
             ("draft", draft_layers, self.draft_layers, "draft_layers"),
         ):
             if wanted and wanted != known:
-                raise ValueError(
+                raise BeyondRecordError(
                     f"a {kind} controller reads hidden states {list(wanted)} of the {model}, and {list(known)} were recorded. "
                     f"Set traces.texts.{key} to {len(wanted)} and collect again."
                 )
@@ -168,7 +172,7 @@ class RecordedLaw(NextLaw):
     def likeliest(self, top: int) -> Tensor:
         recorded_T = self.text.at_slot("tops", self.row, self.slot)
         if top > len(recorded_T):
-            raise ValueError(
+            raise BeyondRecordError(
                 f"this controller reads the {top} most likely tokens of a law, and {len(recorded_T)} were recorded. Raise "
                 "traces.texts.top and collect again."
             )
@@ -176,7 +180,7 @@ class RecordedLaw(NextLaw):
 
     @property
     def unit_probs_V(self) -> Tensor:
-        raise ValueError("a recorded text holds no whole laws: this controller can be run, and not replayed.")
+        raise BeyondRecordError("a recorded text holds no whole laws: this controller can be run, and not replayed.")
 
 
 class RecordedToken(DrawnToken):
