@@ -182,7 +182,7 @@ def test_bundles_are_timed_and_their_fallback_is_noted(stage, tmp_path):
     found, origin = (json.loads((output / name).read_text()) for name in (FINDINGS, PROVENANCE))
     assert {"hrad", "specbranch-2"} <= {row["arm"] for row in read_decodes(output / DECODES_FILE)}
     assert all(row["exact_float32"] for row in found["exactness"])
-    assert found["bundles"]["hrad"]["thresholds"]["static_gamma"] == 2
+    assert found["bundles"]["hrad"]["gamma"] == 2
     assert found["bundles"]["hrad"]["calibrated_settings"] == [[0.0, 0.0, 1.0]]
     assert "T=1: hrad stood aside in 100% of its rounds (static gamma instead)" in found["notes"]
     hashes = [origin[f"{name}_bundle_sha256"] for name in ("hrad", "specbranch")]
