@@ -173,7 +173,6 @@ def _facts(config: "MeasureConfig", bundles: Path) -> dict[str, dict[str, Any]]:
 def _bundle_facts(card: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "selection": card.get("selection"),
-        "thresholds": card.get("thresholds"),
         "calibrated_settings": card["contract"]["serving_range"]["settings"],
         "gamma": card["decoder"].get("gamma") or card["decoder"].get("drafter", {}).get("gamma"),
     }

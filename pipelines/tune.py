@@ -72,12 +72,13 @@ def run(args: argparse.Namespace) -> None:
     _require_replayed(bundles, replay)
     hashes: dict[str, str | None] = {f"{name}_sha256": value for name, value in bundles.items()}
     hashes["candidates_sha256"] = _digest(found)
+    texts = RecordedTexts(args.texts, config.max_new_tokens)
+    hashes["texts_sha256"] = texts.sha256
     hashes["measured_sha256"] = file_sha256(decodes) if decodes.is_file() else None
     bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts}, **hashes)
     measured = Measured.read(decodes.parent, bench.inputs, args.bundles, bundles)
     if measured.note is not None:
         print(f"{measured.note}: all is timed here", file=sys.stderr)
-    texts = RecordedTexts(args.texts, config.max_new_tokens)
     leading = TextLeader(bench.pair, config.max_new_tokens, texts) if config.led else None
     study = TuneStudy(bench.pair, config, found, measured, args.bundles, bench.prompts, bench.log, leading)
     chosen = study.run()

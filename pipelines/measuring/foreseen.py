@@ -37,6 +37,7 @@ from runtime.drafting.chain import ChainConfig
 from runtime.leading.luck import KEEP, seeded_uniforms
 
 Row = Mapping[str, Any]
+Draws = tuple[RecordedText, Sequence[Reading]]  # a text and draws of its chance
 Trace = Callable[[Row], RecordedText | None]  # of a decode's row: the text that came out, recorded now
 
 
@@ -91,7 +92,8 @@ class Foresight:
         known = [row for row in decodes if row["arm"] in timed]
         policies = {name: self._policies(arms[name], _of(name, known)) for name in timed}
         questions = {name: max(one.question for one in some.values()) for name, some in policies.items()}
-        texts = [row for name, some in policies.items() for row in self._texts(name, some)]
+        readings = list(self._readings())  # of all arms, which share what chance decides
+        texts = [row for name, some in policies.items() for row in self._texts(name, some, readings)]
         cells = PriceCells.of(known, rounds, self.profile, questions)
         return Replayed(texts, [row for rows in timed.values() for row in rows], PriceFit(cells))
 
@@ -115,7 +117,7 @@ class Foresight:
             made.append({"arm": row["arm"], "block": row["block"], "tokens": text.length, "parts": parts_K.tolist()})
         return made
 
-    def _texts(self, arm: str, policies: Mapping[SamplingSettings, Policy]) -> Rows:
+    def _texts(self, arm: str, policies: Mapping[SamplingSettings, Policy], readings: Sequence[Draws]) -> Rows:
         return [
             {
                 "arm": arm,
@@ -124,13 +126,13 @@ class Foresight:
                 "slice": text.slice,
                 **asdict(text.settings),
                 "tokens": text.length,
-                "parts": np.mean([self._spent(policy, one) for one in readings], axis=0).tolist(),
+                "parts": np.mean([self._spent(policy, one) for one in draws], axis=0).tolist(),
             }
-            for text, readings in self._readings()
+            for text, draws in readings
             if (policy := policies.get(text.settings)) is not None
         ]
 
-    def _readings(self) -> Iterator[tuple[RecordedText, list[Reading]]]:
+    def _readings(self) -> Iterator[Draws]:
         """All texts, those of timed decodes among them, with their draws of chance; edits are no part of the mix."""
         for text in {id(one): one for one in (*self.recorded, *self._known.values()) if one is not None}.values():
             if text.slice != EDIT:

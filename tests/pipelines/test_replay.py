@@ -224,9 +224,9 @@ def test_cheap_drafting_is_replayed_on_the_same_texts(folder, table):
 
 def test_bad_parameters_are_named():
     for name, value, words in (
-        ("gammas", (), "gammas and epsilons"),
+        ("gammas", (), "gammas must name"),
         ("repeats", 0, "repeats must be >= 1"),
-        ("verifier", "spectr2", "'spectr2' cannot be replayed"),
+        ("verifier", "spectr2", "verifier must be one of .*spectr2"),
     ):
         with pytest.raises(ValueError, match=words):
             ReplayConfig(**{name: value})
