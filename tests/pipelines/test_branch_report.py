@@ -15,7 +15,7 @@ from pipelines.reporting.branch_report import BranchReport
 from pipelines.reporting.branch_sentences import sentences
 from pipelines.reporting.measured_folder import read_measured
 from tests.pipelines.hand_made_branches import BRANCH_SPEED, branch_rows, write_branches
-from tests.pipelines.hand_made_measured import MAIN_SPEED, decodes, write_measured
+from tests.pipelines.hand_made_measured import write_measured
 from tests.pipelines.report_stage import stage
 
 ARMS = [
