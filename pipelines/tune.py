@@ -39,8 +39,7 @@ PLACES = {  # arguments and where they are below a pair's data folder
     "latency": "latency",
     "bundles": "bundles",
     "replay": "replay",
-    "guessers": "guessers",
-    "selectors": "selectors",
+    "fit": "fit",
     "texts": "traces/texts",
     "measured": "measured",
     "output": "tuning",
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     fill_in(args, PLACES)
     device = read_device(args.device)["slug"]
     replay, decodes = args.replay / device, args.measured / device / DECODES_FILE
-    found = {made: candidates(replay, args.guessers, args.selectors, made.name) for made in config.settings}
+    found = {made: candidates(replay, args.fit, made.name) for made in config.settings}
     bundles = {name: _sha256(args.bundles / name) for name in _bundles_of(found)}
     _require_replayed(bundles, replay)
     hashes: dict[str, str | None] = {f"{name}_sha256": value for name, value in bundles.items()}
@@ -155,7 +154,7 @@ def _export(folder: Path, bundles: Path, texts: Path, bench: "Bench", chosen: li
         named = {"sha256": _sha256(bundles / served["bundle"])} if "bundle" in served else {}
         routes.append({"settings": asdict(one.settings), **served, **named})
     lengths = [len(prompt.tokens) for some in bench.prompts.values() for prompt in some]
-    dtype = str(getattr(bench.pair.target, "dtype", "")).removeprefix("torch.")
+    dtype = str(bench.pair.target.dtype).removeprefix("torch.")
     settings = tuple((one.settings.temperature, float(one.settings.top_k), one.settings.top_p) for one in chosen)
     serving = ServingRange(dtype, settings, min(lengths), max(lengths) + bench.inputs["parameters"]["max_new_tokens"])
     contract = CaptureContract(pair_identity(bench.pair, ()), serving, provenance={})

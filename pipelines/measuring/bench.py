@@ -78,7 +78,7 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
     bundles_help = "folder of exported bundles (default: %(default)s); arms of those not there are left out"
     parser.add_argument("--bundles", type=Path, default=Path("bundles"), help=bundles_help)
-    parser.add_argument("--texts", type=Path, help="folder of text traces")
+    parser.add_argument("--texts", type=Path, help="folder of text traces: their prompts are timed first, and replayed")
     parser.add_argument("--trees", type=Path, help="folder of tree traces")
 
 

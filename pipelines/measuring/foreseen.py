@@ -7,6 +7,7 @@ Both are seconds by component (`RoundParts`), not prices yet. Arms that draft tr
 covered: what is said of them rests on the clock alone. Shape suffix: K components.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -100,13 +101,17 @@ class Foresight:
         return {one: policy for one, policy in made.items() if policy is not None}
 
     def _timed(self, decoder: Decoder, decodes: Sequence[Row]) -> Rows | None:
-        """A row per decode; ``None`` if replay cannot tell of one."""
+        """A row per decode; ``None`` if replay cannot tell of one, as of a controller that reads more than was recorded."""
         policies, made = self._policies(decoder, decodes), Rows()
         for row in decodes:
             policy, text = policies.get(settings_of(row)), self._text(row)
-            if policy is None or text is None or not _reaches(policy, text):
+            if policy is None or text is None:
                 return None
-            parts_K = self._spent(policy, led_reading(text, row["seed"]))
+            try:
+                parts_K = self._spent(policy, led_reading(text, row["seed"]))
+            except ValueError as error:
+                warnings.warn(f"{row['arm']} is not replayed: {error}", stacklevel=2)
+                return None
             made.append({"arm": row["arm"], "block": row["block"], "tokens": text.length, "parts": parts_K.tolist()})
         return made
 
@@ -174,11 +179,6 @@ def settings_of(row: Row) -> SamplingSettings:
 
 def _of(arm: str, decodes: Iterable[Row]) -> list[Row]:
     return [row for row in decodes if row["arm"] == arm]
-
-
-def _reaches(policy: Policy, text: RecordedText) -> bool:
-    """Whether the text was recorded as far as the policy drafts."""
-    return policy.chain is None or policy.chain.depth <= text.slots
 
 
 def foreseen(

@@ -1,8 +1,9 @@
 """How well a bundle's model is calibrated, as its card says."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from predictors.bundle import read_bundle
 from predictors.controllers import DelayedTree, is_learned
@@ -28,8 +29,17 @@ def calibration_of(folder: Path) -> Calibration:
     if not is_learned(bundle):
         return Calibration(None, "no model to calibrate")
     quality = bundle.card.get("measured_quality", {})
-    errors = [quality.get(part, {}).get("ece") for part in ("metrics", "tokens")]
-    return Calibration(max((float(error) for error in errors if error is not None), default=None))
+    errors = [error for part in (quality, *quality.get("parts", {}).values()) for error in _errors(part)]
+    return Calibration(max(errors, default=None))
+
+
+def _errors(quality: Mapping[str, Any]) -> Iterator[float]:
+    """Of a head's classes or of a stop model's tokens, over all settings or at one."""
+    for part in ("metrics", "tokens"):
+        found = quality.get(part, {})
+        error = found.get("head", found).get("ece") if isinstance(found, Mapping) else None
+        if error is not None:
+            yield float(error)
 
 
 def _worst(found: Sequence[Calibration]) -> Calibration:

@@ -56,7 +56,11 @@ def write_report(folder: Path, pair: str, report: Any) -> None:
         (folder / f"{name}.png").write_bytes(png(figure))
     record = {"quality": quality, "timing": timing, "provenance": comparison.origin}
     write_json(folder / "verifiers.json", record)
-    text = [f"# Verification rules on {pair}", introduction(quality, timing, comparison), report.sentences(quality, timing)[0]]
+    text = [
+        f"# Verification rules on {pair}",
+        introduction(quality, timing, comparison),
+        report.sentences(quality, timing)[0],
+    ]
     text += [f"## {title}\n\n{body}" for title, body in sections.items()]
     text += [f"![{name}]({name}.png)" for name in figures]
     (folder / "verifiers.md").write_text("\n\n".join(text) + "\n")

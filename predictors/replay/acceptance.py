@@ -21,6 +21,8 @@ which is how a real decoder is led along a text (`runtime.leading`). Shape suffi
 
 import numpy as np
 
+from predictors.replay.text import BeyondRecordError
+
 TOKENWISE = ("tokenwise", "naive_tree", "spectr", "specinfer", "khisti")
 BLOCK = ("block", "hsd", "traversal", "hsd_multi_draft")
 MATCHED = ("nss",)
@@ -46,11 +48,12 @@ def reached(ratios_G: np.ndarray, probabilities_G: np.ndarray, verifier: str) ->
             return np.minimum.accumulate(np.minimum(np.nan_to_num(np.cumprod(ratios_G), nan=0.0), 1.0))
     if verifier in MATCHED:
         return np.cumprod(probabilities_G)
-    raise ValueError(f"verifier {verifier!r} cannot be replayed on chains. Known: {', '.join(CHAIN_RULES)}.")
+    raise BeyondRecordError(f"verifier {verifier!r} cannot be replayed on chains. Known: {', '.join(CHAIN_RULES)}.")
 
 
 def accepted(reached_G: np.ndarray, uniforms_G: np.ndarray) -> int:
     """N for a uniform number in [0, 1) at every position."""
+    assert uniforms_G.shape == reached_G.shape, "a number at every position"
     before_G = np.concatenate([[1.0], reached_G[:-1]])
     kept_G = reached_G > uniforms_G * before_G
     return len(kept_G) if kept_G.all() else int(kept_G.argmin())

@@ -5,8 +5,8 @@ A round that starts at row s, of a draft of which `would` tokens are accepted, s
     position g of the chain    row s + min(g, would), slot g - min(g, would) of the text; its token is the text's where g < would
     rows emitted               min(min(would, submitted) + 1, length - s)
 
-So a policy says once what it drafts at every start (`Drafts`), and a decode is the path of starts from the first to the end. Counts
-equal those of `predictors.replay.chains`, seconds those of `predictors.replay.prices`.
+So a policy says once what it drafts at every start (`Drafts`), and a decode is the path of starts from the first to the end.
+Counts equal those of `predictors.replay.chains`, seconds those of `predictors.replay.prices`.
 
 Shape suffixes: X readings, S starts (index s - 1, as a text's columns), G positions of a chain, M states of a policy's memory.
 """
@@ -18,7 +18,8 @@ from functools import cached_property
 import numpy as np
 
 from predictors.replay.decode import Reading
-from predictors.replay.prices import Prices
+from predictors.replay.prices import Prices, PriceTable
+from predictors.replay.text import BeyondRecordError
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Starts:
         """`ValueError` if there are no readings, or a chain of ``depth`` tokens was not recorded."""
         slots = min((one.text.slots for one in readings), default=0)
         if not 1 <= depth <= slots:
-            raise ValueError(
+            raise BeyondRecordError(
                 f"chains of {depth} tokens cannot be replayed on {len(readings)} texts recorded with gamma_max={slots}. Raise "
                 "traces.texts.gamma_max and collect again."
             )
@@ -109,34 +110,20 @@ class Starts:
     def seconds(self, drafts: "Drafts", visits_XSM: np.ndarray, question: float) -> np.ndarray:
         """What each text takes [X] by the rounds visited, its prefill included."""
         reading_V, start_V, _ = cells = np.nonzero(visits_XSM)
-        context_V = self.context_X[reading_V] + start_V
         submitted_V, passes_V = drafts.submitted_XSM[cells], drafts.passes_XSM[cells]
-        law_C, offset = self._laws
-        spent_V = self._chain_XSL[reading_V, start_V, submitted_V] + question * drafts.asked_XSM[cells]
-        spent_V += law_C[context_V + passes_V - offset] - law_C[context_V + submitted_V - offset]
-        spent_X = np.bincount(reading_V, spent_V, len(self.readings)) + self._prefill_X
+        spent_V = self._table.rounds(self.context_X[reading_V] + start_V, submitted_V, passes_V)
+        spent_X = np.bincount(reading_V, spent_V + question * drafts.asked_XSM[cells], len(self.readings))
         read = (summed(counts, visits_XSM) for counts in (drafts.confidences_XSM, drafts.entropies_XSM))
-        return spent_X + [self.prices.reading(*counts) for counts in zip(*read, strict=True)]
+        return self._prefill_X + spent_X + [self.prices.reading(*counts) for counts in zip(*read, strict=True)]
 
     @cached_property
     def _prefill_X(self) -> np.ndarray:
         return np.array([self.prices.prefill(one.text.prompt_tokens, drafts=True) for one in self.readings])
 
     @cached_property
-    def _chain_XSL(self) -> np.ndarray:
-        """Seconds of a round of 0, 1, … depth tokens."""
+    def _table(self) -> PriceTable:
         context_XS = self.context_X[:, None] + np.arange(self.left_XS.shape[1])
-        contexts_C, which_XS = np.unique(np.where(self.valid_XS, context_XS, context_XS.min()), return_inverse=True)
-        chain_CL = [
-            [self.prices.chain(drafted, int(context)) for drafted in range(self.depth + 1)] for context in contexts_C
-        ]
-        return np.array(chain_CL)[which_XS.reshape(context_XS.shape)]
-
-    @cached_property
-    def _laws(self) -> tuple[np.ndarray, int]:
-        """Seconds of all passes behind contexts from an offset on, up to each context; and that offset."""
-        first, last = int(self.context_X.min()), int((self.context_X + self.left_XS[:, 0]).max()) + self.depth
-        return np.cumsum([0.0, *(self.prices.law(context) for context in range(first, last))]), first
+        return PriceTable(self.prices, context_XS[self.valid_XS], self.depth)
 
     @cached_property
     def ends_XSG(self) -> np.ndarray:
@@ -151,8 +138,8 @@ class Starts:
 
 @dataclass(frozen=True)
 class Drafts:
-    """What a policy does at every start, by the state of its memory: ``submitted`` tokens in draft ``passes``, ``asked`` queries of a
-    model, and the distributions that the host reads without one (`predictors.replay.chains.ReplayedRound`). All [X, S, M]."""
+    """What a policy does at every start, by the state of its memory: ``submitted`` tokens in draft ``passes``, queries ``asked``
+    of a model, and distributions that the host reads without one (`predictors.replay.chains.ReplayedRound`). All [X, S, M]."""
 
     submitted_XSM: np.ndarray
     passes_XSM: np.ndarray
@@ -160,14 +147,20 @@ class Drafts:
     confidences_XSM: np.ndarray
     entropies_XSM: np.ndarray
 
+    def by_state(self, memory: "Memory") -> "Drafts":
+        """In every state of ``memory``, where a policy does not listen to it."""
+        shape_XSM = (*self.submitted_XSM.shape[:2], memory.states)
+        return Drafts(*(np.broadcast_to(values, shape_XSM) for values in vars(self).values()))
+
 
 @dataclass(frozen=True)
 class Memory:
     """What a policy knows of the round before: the state in the ``first`` round, and the one ``after`` so many accepted and
-    submitted tokens (arrays of one shape)."""
+    submitted tokens (arrays of one shape), of so many ``states``."""
 
     first: int
     after: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    states: int
 
 
 @dataclass(frozen=True)
@@ -189,19 +182,23 @@ class Totals:
         return float(self.tokens_X.sum() / self.seconds_X.sum())
 
 
+NO_MEMORY = Memory(0, lambda accepted, submitted: np.zeros_like(accepted), 1)
+
+
 def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memory | None = None) -> Totals:
     """Exact totals of every text under a policy whose ``question`` takes so many seconds."""
+    memory = memory or NO_MEMORY
+    drafts = drafts.by_state(memory)
     accepted_XSM = np.minimum(starts.would_XS[..., None], drafts.submitted_XSM)
     emitted_XSM = np.minimum(accepted_XSM + 1, starts.left_XS[..., None])
-    state_XSM = np.zeros_like(accepted_XSM) if memory is None else memory.after(accepted_XSM, drafts.submitted_XSM)
-    visits_XSM = visited(emitted_XSM, state_XSM, 0 if memory is None else memory.first)
-    counts = (visits_XSM, drafts.submitted_XSM, drafts.passes_XSM, accepted_XSM, drafts.asked_XSM)
-    return Totals(
-        starts.left_XS[:, 0] + 1,
-        starts.seconds(drafts, visits_XSM, question),
-        *(summed(count_XSM, visits_XSM) for count_XSM in counts),
-        visits_XSM,
+    visits_XSM = visited(emitted_XSM, memory.after(accepted_XSM, drafts.submitted_XSM), memory.first)
+    rounds_X, submitted_X, passes_X, accepted_X, asked_X = (
+        summed(count_XSM, visits_XSM)
+        for count_XSM in (visits_XSM, drafts.submitted_XSM, drafts.passes_XSM, accepted_XSM, drafts.asked_XSM)
     )
+    seconds_X = starts.seconds(drafts, visits_XSM, question)
+    tokens_X = starts.left_XS[:, 0] + 1
+    return Totals(tokens_X, seconds_X, rounds_X, submitted_X, passes_X, accepted_X, asked_X, visits_XSM)
 
 
 def visited(emitted_XSM: np.ndarray, state_XSM: np.ndarray, first: int) -> np.ndarray:
@@ -220,4 +217,4 @@ def visited(emitted_XSM: np.ndarray, state_XSM: np.ndarray, first: int) -> np.nd
 
 def summed(count_XSM: np.ndarray, visits_XSM: np.ndarray) -> np.ndarray:
     """Sums over the rounds of every text."""
-    return np.einsum("xsm,xsm->x", count_XSM, visits_XSM, dtype=np.int64, casting="unsafe")
+    return np.asarray(np.where(visits_XSM, count_XSM, 0).sum(axis=(1, 2)))

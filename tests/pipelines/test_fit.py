@@ -181,7 +181,7 @@ def test_unknown_families_keys_and_predictors_are_refused_by_name(folder):
     with pytest.raises(SystemExit, match=r"pairs\.p\.fit\.toy: unknown key 'momentum'"):
         run(momentum=1)
     Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"fit": {"toy": None, "other": 3}}}}))
-    with pytest.raises(ValueError, match="family is None"):
+    with pytest.raises(ValueError, match="family is 'unknown'"):
         fit.load_predictor("p", "toy")
     with pytest.raises(ValueError, match="section 'third' is missing"):
         fit.load_predictor("p", "third")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from pipelines.measuring.names import (
 )
 from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE
 from predictors.bundle import read_bundle
+from predictors.config import Checked, Count, Positive, not_empty, one_of
 from predictors.controllers import CONTROLLERS, Controller, EarlyStop, build_controller
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
@@ -46,29 +47,19 @@ Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
 @dataclass(frozen=True)
-class ReplayConfig:
+class ReplayConfig(Checked):
     """Section ``replay``: static chains of ``gammas``, confidence rules at ``epsilons``, the ``verifier``, and how often chance
     is drawn for a text. Rules without a length of their own draft at most the longest of ``gammas``. ``branch_gammas``: lengths
     of static branch-parallel presets, with a shorter idle draft stage in front if two are given. ``cost_ratios``: machines on
     which so many draft steps take as long as a target pass, where policies for chains are replayed too."""
 
-    gammas: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12)
-    epsilons: tuple[float, ...] = (0.1, 0.2, 0.3)
+    gammas: Annotated[tuple[Count, ...], not_empty] = (1, 2, 3, 4, 5, 6, 8, 10, 12)
+    epsilons: Annotated[tuple[float, ...], not_empty] = (0.1, 0.2, 0.3)
     branch_gammas: tuple[tuple[int, ...], ...] = ((4,), (8,), (4, 8))
-    cost_ratios: tuple[float, ...] = ()
-    verifier: str = "block"
-    repeats: int = 4
+    cost_ratios: tuple[Positive, ...] = ()
+    verifier: Annotated[str, one_of(*CHAIN_RULES)] = "block"
+    repeats: Count = 4
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.gammas or not self.epsilons:
-            raise ValueError("gammas and epsilons must name at least one each.")
-        if min(self.gammas) < 1 or self.repeats < 1:
-            raise ValueError(f"gammas and repeats must be >= 1, got {list(self.gammas)} and {self.repeats}.")
-        if any(not ratio > 0 for ratio in self.cost_ratios):
-            raise ValueError(f"cost_ratios must be > 0, got {list(self.cost_ratios)}.")
-        if self.verifier not in CHAIN_RULES:
-            raise ValueError(f"verifier {self.verifier!r} cannot be replayed. Known: {', '.join(CHAIN_RULES)}.")
 
 
 Play = Callable[[Reading], Decode]

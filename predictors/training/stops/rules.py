@@ -4,13 +4,13 @@
     served    where its gain out of fold is surely one; elsewhere the best static length is drafted, and nothing asked
     policies  static, confidence, the paper's rule, the model's, asked anyway, asked for nothing, and the oracle's
 
-All on the same texts with the same luck (`predictors.replay.grid`), with questions, readings and passes paid from one price table.
+All on the same texts with the same luck (`predictors.replay.grid`); one price table pays passes, readings and queries.
 Shape suffixes: R rules, X readings, S starts, G slots or positions of a chain.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Protocol
 
 import numpy as np
@@ -55,7 +55,7 @@ def starts_of(
 ) -> tuple[Starts, list[slice]]:
     """Every start of a table's texts at one sampling setting, and each text's rows of the table."""
     ends = np.append(np.flatnonzero(table.column("place") == 1), len(table))
-    rows = [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
+    rows = [slice(*pair) for pair in pairwise(ends)]
     chosen = [(text, of) for text, of in zip(table.texts(), rows, strict=True) if text.settings == settings]
     readings = [Reading.of(text, served.seed) for text, _ in chosen]
     starts = Starts.of(readings, served.gamma, served.verifier, Prices(profile, not settings.greedy))
@@ -78,8 +78,10 @@ class Played:
     ) -> "Played":
         """With what the model says at every slot of the table."""
         starts, rows = found
-        along = [starts.gather([values_NG[of] for of in rows]) for values_NG in (np.nan_to_num(chances_NG), far_NG)]
-        return Played(starts, *along, inputs, question)
+        chances_XSG, far_XSG = (
+            starts.gather([values_NG[of] for of in rows]) for values_NG in (np.nan_to_num(chances_NG), far_NG)
+        )
+        return Played(starts, chances_XSG, far_XSG, inputs, question)
 
     def static(self, length: int) -> Totals:
         return decoded(self.starts, static(self.starts, length))
@@ -95,8 +97,8 @@ class Played:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is served at ``settings``: ``rule``, or the best ``static_length`` where it never asks; ``tried``, the best rule that asks,
-    with its ``choice``; and the confidence rule's ``epsilon``."""
+    """What is served at ``settings``: ``rule``, or the best ``static_length`` where it never asks. ``tried`` is the best rule
+    that asks, with its ``choice``; ``epsilon`` is the confidence rule's."""
 
     settings: SamplingSettings
     rule: StopRule
