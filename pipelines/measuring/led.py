@@ -17,8 +17,8 @@ from runtime.leading import GivenText, OffTapeError, plan, why_not_led
 
 class TextLeader:
     """Leads the arms of ``pair``. A block's text is the recorded one of its prompt and setting among ``texts``, or plain
-    decoding's own by the block's seed: either follows the target's distribution. Text and plans are made before anything is timed.
-    What cannot be planned is said, and decodes freely."""
+    decoding's own by the block's seed: either follows the target's distribution. Text and plans are made before anything is
+    timed. What cannot be planned is said, and decodes freely."""
 
     def __init__(self, pair: ModelPair, max_new_tokens: int, texts: RecordedTexts | None = None) -> None:
         self.pair, self.max_new_tokens, self.texts = pair, max_new_tokens, texts

@@ -37,7 +37,7 @@ class RootStates:
 
     def at(self, row: int) -> tuple[Tensor, Tensor]:
         """Hidden states [K, D] and embedding [E]."""
-        state_S = torch.from_numpy(self.states_NS[row - 1])
+        state_S = torch.from_numpy(np.array(self.states_NS[row - 1]))
         split = len(self.layers) * self.hidden_size
         return state_S[:split].reshape(len(self.layers), self.hidden_size), state_S[split:]
 
@@ -111,16 +111,7 @@ class RecordedText:
 
     def at_slot(self, name: str, row: int, slot: int) -> np.ndarray:
         """What column ``name`` holds of a slot."""
-        return np.asarray(self.columns[name][row - 1, slot])
-
-
-def by_slot(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Columns as they are stored, with ``tops`` and ``states`` as a list per slot [N, G, …]."""
-    rows, slots = columns["tokens"].shape
-    return {
-        name: values.reshape(rows, slots, values.shape[1] // slots) if name in ("tops", "states") else values
-        for name, values in columns.items()
-    }
+        return np.array(self.columns[name][row - 1, slot])
 
 
 class RecordedLaw(NextLaw):
@@ -161,6 +152,12 @@ class RecordedLaw(NextLaw):
 
     @cached_property
     def hidden_KD(self) -> Tensor:  # type: ignore[override]
+        recorded = self.text.columns["states"].shape[1]
+        if self.slot >= recorded:
+            raise ValueError(
+                f"this controller reads the draft's state at slot {self.slot} beside the text, and {recorded} were recorded. Set "
+                "traces.texts.beside_states and collect again."
+            )
         return torch.from_numpy(self.text.at_slot("states", self.row, self.slot)).unsqueeze(0)
 
     def likeliest(self, top: int) -> Tensor:
