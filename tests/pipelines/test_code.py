@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from functools import partial
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def test_a_walk_that_reads_no_functions_finds_less(monkeypatch, graph):
 
 def test_a_walk_that_reads_type_checking_finds_more(monkeypatch, graph):
     monkeypatch.setattr(imports, "statements", ast.walk)
-    assert Code().closure("pipelines.labels") > reached(graph, "pipelines.labels")
+    assert Code().closure("pipelines.replay") > reached(graph, "pipelines.replay")
 
 
 def test_listings_leave_out_plumbing_alone(code):
@@ -77,6 +78,13 @@ def test_listings_leave_out_plumbing_alone(code):
         modules = {name for name in listed if "/templates" not in name and not name.endswith(".html")}
         assert code.closure(module) - modules <= PLUMBING and not modules & PLUMBING
     assert all((ROOT / f"{name.replace('.', '/')}.py").is_file() for name in PLUMBING)
+
+
+def test_the_core_of_predictors_is_all_but_training(graph):
+    """The import contract names it module by module, as training lies in the same package."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    named = next(set(one["source_modules"]) for one in contracts if one["name"].startswith("The runtime and the core"))
+    assert named - {"runtime"} == graph.find_children("predictors") - {"predictors.training"}
 
 
 def test_templates_belong_to_the_stage_that_fills_them_in(code):
@@ -297,7 +305,7 @@ def test_both_pipelines_hold_together_in_dvc():
     by_name = {made.addressing: made for made in graph}
     needed = {made.addressing for made in networkx.descendants(graph, by_name["report@pystdlib"])}
     assert {"code", "device", "pair@pystdlib", "fit@pystdlib-hrad", "tune@pystdlib", "trial@pystdlib-auto"} <= needed
-    studies = networkx.descendants(graph, by_name["pipelines/studies/dvc.yaml:learn@pystdlib-of1"])
+    studies = networkx.descendants(graph, by_name["pipelines/studies/dvc.yaml:learning@pystdlib"])
     assert {"pipelines/studies/dvc.yaml:code", "code"} <= {made.addressing for made in studies}
 
 
