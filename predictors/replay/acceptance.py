@@ -22,6 +22,8 @@ before it.
 
 import numpy as np
 
+from predictors.replay.text import BeyondRecordError
+
 TOKENWISE = ("tokenwise", "naive_tree", "spectr", "specinfer", "khisti")
 BLOCK = ("block", "hsd", "traversal", "hsd_multi_draft")
 MATCHED = ("nss",)
@@ -48,11 +50,12 @@ def reached(ratios_G: np.ndarray, probabilities_G: np.ndarray, verifier: str) ->
         return np.minimum.accumulate(np.minimum(products_G, 1.0), axis=-1)
     if verifier in MATCHED:
         return np.cumprod(probabilities_G, axis=-1)
-    raise ValueError(f"verifier {verifier!r} cannot be replayed on chains. Known: {', '.join(CHAIN_RULES)}.")
+    raise BeyondRecordError(f"verifier {verifier!r} cannot be replayed on chains. Known: {', '.join(CHAIN_RULES)}.")
 
 
 def accepted(reached_G: np.ndarray, uniforms_G: np.ndarray) -> np.ndarray:
     """N [...] for a uniform number in [0, 1) at every position."""
+    assert uniforms_G.shape == reached_G.shape, "a number at every position"
     before_G = np.concatenate([np.ones_like(reached_G[..., :1]), reached_G[..., :-1]], axis=-1)
     kept_G = reached_G > uniforms_G * before_G
     return np.asarray(np.logical_and.accumulate(kept_G, axis=-1).sum(axis=-1))

@@ -20,6 +20,7 @@ from predictors.replay.branches import MATCH, BranchSettings, require_replayable
 from predictors.replay.decode import Reading
 from predictors.replay.grid import NO_MEMORY, Drafts, Memory, Path, Starts, Totals
 from predictors.replay.prices import Prices
+from predictors.replay.text import BeyondRecordError
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class BranchStarts:
             return open_XSP & (self._at_rows([text.columns["rank"] for text in texts], self._row_XSP) < count_XSP)
         hits_XSPC = self._at_rows([text.columns["hits"] for text in texts], self._row_XSP)
         if (open_XSP & (count_XSP > hits_XSPC.shape[-1])).any():
-            raise ValueError(
+            raise BeyondRecordError(
                 f"{count_XSP.max()} candidates cannot be replayed where {hits_XSPC.shape[-1]} were recorded. Raise "
                 "traces.texts.candidates."
             )

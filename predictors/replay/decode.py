@@ -87,7 +87,7 @@ def _onward(values_N: np.ndarray) -> np.ndarray:
 
 
 def luck(prompt_id: str, length: int, seed: int) -> np.ndarray:
-    """Uniform numbers [2, length] by row of a text, for chains that start there and for candidates tried there."""
+    """Uniform numbers [2, length] by row of a text, for the tokens of chains and for candidates tried there."""
     return np.random.default_rng([seed, zlib.crc32(prompt_id.encode())]).random((2, length))
 
 

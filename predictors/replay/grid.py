@@ -19,6 +19,7 @@ import numpy as np
 
 from predictors.replay.decode import Reading
 from predictors.replay.prices import Prices, PriceTable
+from predictors.replay.text import BeyondRecordError
 
 After = Callable[
     [np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray
@@ -46,7 +47,7 @@ class Starts:
         """`ValueError` if there are no readings, or a chain of ``depth`` tokens was not recorded."""
         slots = min((one.text.slots for one in readings), default=0)
         if not 1 <= depth <= slots:
-            raise ValueError(
+            raise BeyondRecordError(
                 f"chains of {depth} tokens cannot be replayed on {len(readings)} texts recorded with gamma_max={slots}. Raise "
                 "traces.texts.gamma_max and collect again."
             )
