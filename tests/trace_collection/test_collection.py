@@ -86,7 +86,8 @@ def test_a_damaged_shard_is_collected_again(name, collected, pair, prompts, tmp_
     gather(made(name, pair, prompts), tmp_path)
     shard = tmp_path / "part-00001.parquet"
     data = bytearray(shard.read_bytes())
-    data[len(data) // 3] ^= 0xFF
+    column = pq.read_metadata(shard).row_group(0).column(0)
+    data[column.data_page_offset + column.total_compressed_size - 3] ^= 0xFF
     shard.write_bytes(bytes(data) if damage == "flipped" else shard.read_bytes()[:1000])
     assert gather(made(name, pair, prompts), tmp_path)["kept"] == 4
     assert contents(tmp_path) == contents(collected)
