@@ -105,7 +105,9 @@ def write_shard(path: Path, parts: Sequence[Rows], schema: pa.Schema) -> None:
         use_dictionary=False,
         write_page_checksum=True,
         column_encoding={
-            f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in lists if schema.field(name).type.value_type == pa.float16()
+            f"{name}.list.element": "BYTE_STREAM_SPLIT"
+            for name in lists
+            if schema.field(name).type.value_type == pa.float16()
         },
     )
     os.replace(partial, path)

@@ -40,8 +40,8 @@ class Extent:
 
 @dataclass
 class Level:
-    """What the draft says at one slot of ``places`` (from 0): its processed and its temperature-1 distribution, its tapped states,
-    and the tokens drawn there, -1 where nothing was."""
+    """What the draft says at one slot of ``places`` (from 0): its processed and its temperature-1 distribution, its tapped
+    states, and the tokens drawn there, -1 where nothing was."""
 
     places: list[int]
     probs_RV: Tensor
@@ -96,7 +96,9 @@ class TextTracer:
         ahead, inside = _walk(state, prompt, text[:-1])
         assert inside is not None
         law_NV = processed_law(inside.logits, settings)
-        if settings.greedy:  # the text has decided, where passes over one token and over many round a near-tie differently
+        if (
+            settings.greedy
+        ):  # the text has decided, where passes over one token and over many round a near-tie differently
             tokens_N1 = torch.tensor(text[1:], device=law_NV.device).unsqueeze(1)
             law_NV = torch.zeros_like(law_NV).scatter_(1, tokens_N1, 1.0)
         return law_NV, self._roots(ahead, inside, text[:-1])
@@ -182,7 +184,9 @@ class TextTracer:
         size = extent.gamma_max
         columns: Rows = {"tokens": np.full((rows, size), -1)}
         columns |= {name: np.full((rows, size), np.nan) for name in ("probabilities", "unit_probabilities")}
-        columns |= {name: np.full((rows, size), np.nan) for name in ("confidence", "entropy", "law_confidence", "law_entropy")}
+        columns |= {
+            name: np.full((rows, size), np.nan) for name in ("confidence", "entropy", "law_confidence", "law_entropy")
+        }
         columns |= {"tops": np.zeros((rows, size, spec.top), np.float32)}
         columns |= {"states": np.zeros((rows, extent.state_slots, spec.state_size), np.float16)}
         for slot, level in enumerate(levels):

@@ -47,7 +47,9 @@ def grow(model: LanguageModel, trajectories: Sequence[Trajectory], settings: Sam
     nodes = 0
     for one in trajectories:
         nodes = _read_prompt(state, one, nodes, settings)
-    while active := [one for one in trajectories if len(one.tokens) < budget and one.tokens[-1] not in model.eos_tokens]:
+    while active := [
+        one for one in trajectories if len(one.tokens) < budget and one.tokens[-1] not in model.eos_tokens
+    ]:
         logits_NV = state.forward([one.tokens[-1] for one in active], [one.node for one in active]).logits
         for number, (one, law_V) in enumerate(zip(active, processed_law(logits_NV, settings), strict=True)):
             one.node = nodes + number

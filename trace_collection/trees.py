@@ -189,4 +189,3 @@ def _padded(tokens: list[int], size: int) -> list[int]:
 
 def _known(said: BothModels) -> BothModels:
     return said
-

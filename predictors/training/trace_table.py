@@ -154,9 +154,7 @@ def _read_shard(folder: Path, shard: Shard, columns: Mapping[str, str], sizes: M
     return table
 
 
-def _mismatches(
-    table: pa.Table, shard: Shard, columns: Mapping[str, str], sizes: Mapping[str, int]
-) -> Iterator[str]:
+def _mismatches(table: pa.Table, shard: Shard, columns: Mapping[str, str], sizes: Mapping[str, int]) -> Iterator[str]:
     missing = [name for name in columns if name not in table.column_names]
     if missing:
         yield f"column {', '.join(missing)} is missing"

@@ -152,7 +152,9 @@ def stop_controllers(pair, place):
             ("early_stop", "before", {"product": True, "min_tokens": 1}, with_far),
         ]
     ):
-        yield learned_controller(read_bundle(stop_bundle(place / f"stop-{number}", pair, kind, inputs, change=change, **rule)))
+        yield learned_controller(
+            read_bundle(stop_bundle(place / f"stop-{number}", pair, kind, inputs, change=change, **rule))
+        )
 
 
 def head_controllers(pair, place):
@@ -169,7 +171,14 @@ def head_controllers(pair, place):
                     yield learned_controller(
                         read_bundle(
                             random_bundle(
-                                name, pair, features, gamma=gamma, kind=kind, change=change, rule=rule, static_gamma=static_gamma
+                                name,
+                                pair,
+                                features,
+                                gamma=gamma,
+                                kind=kind,
+                                change=change,
+                                rule=rule,
+                                static_gamma=static_gamma,
                             )
                         )
                     )
@@ -235,7 +244,9 @@ def trusts_all(starts, controller):
 
 
 def through_the_end(starts, controller):
-    left_XS = np.array([[one.text.cap(start) for start in range(1, starts.left_XS.shape[1] + 1)] for one in starts.readings])
+    left_XS = np.array(
+        [[one.text.cap(start) for start in range(1, starts.left_XS.shape[1] + 1)] for one in starts.readings]
+    )
     endless = replace(starts, cap_XS=np.minimum(np.maximum(left_XS, 0), starts.depth) * starts.valid_XS)
     return totals_of(endless, controller)
 

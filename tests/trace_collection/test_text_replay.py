@@ -143,9 +143,7 @@ def test_requests_are_counted_alike_by_runtime_and_replay(pair, prompts, folder,
 def test_what_cannot_be_replayed_has_no_reference(pair, folder, tmp_path):
     tree = read_bundle(selector_bundle(tmp_path / "tree", pair))
     made = reference(tree.card, tree.tensors, folder)
-    assert (
-        made["settings"] == {} and "delayed_tree cannot be replayed, as text traces know chains" in made["missing"]
-    )
+    assert made["settings"] == {} and "delayed_tree cannot be replayed, as text traces know chains" in made["missing"]
     chain = read_bundle(random_bundle(tmp_path / "long", pair, gamma=6))
     assert "chains of 6 tokens cannot be replayed" in reference(chain.card, chain.tensors, folder)["missing"]
     assert "without text traces" in reference(chain.card, chain.tensors, None)["missing"]

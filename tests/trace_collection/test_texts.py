@@ -251,7 +251,9 @@ def test_lookup_columns_are_what_followed_the_longest_match():
     assert lengths >= {1, 2, LONGEST_MATCH}
 
 
-@pytest.mark.parametrize("settings", [SamplingSettings(0.0), SamplingSettings(1.0), SamplingSettings(0.7, top_k=2)], ids=str)
+@pytest.mark.parametrize(
+    "settings", [SamplingSettings(0.0), SamplingSettings(1.0), SamplingSettings(0.7, top_k=2)], ids=str
+)
 def test_columns_are_what_the_models_say(settings):
     """Of the text's tokens, of those beside it and of every rollout, distributions are computed anew."""
     pair = ModelPair(TableModel(4, seed=1), TableModel(4, seed=2))

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -143,7 +144,7 @@ def test_other_rows_or_columns_than_the_manifests_are_refused(folder):
         ToyTable.read(folder)
 
     class More(ToyTable):
-        columns = {**COLUMNS, "more": "int32"}
+        columns: ClassVar = {**COLUMNS, "more": "int32"}
 
     with pytest.raises(ValueError, match="column more is missing"):
         More.read(folder)

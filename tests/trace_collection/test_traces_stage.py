@@ -36,7 +36,9 @@ def restored_threads():
 
 
 @pytest.mark.parametrize("of", CHOSEN)
-def test_a_trace_has_its_section_its_prompts_and_the_pair_in_its_own_format(of, monkeypatch, tmp_path, restored_threads):
+def test_a_trace_has_its_section_its_prompts_and_the_pair_in_its_own_format(
+    of, monkeypatch, tmp_path, restored_threads
+):
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"toys": SECTIONS}}))
     prompts = [
         Prompt(f"{split}{n}{end}", f"{split}{n}", "s", kind, split, "", [1, 2, 3])
@@ -53,9 +55,7 @@ def test_a_trace_has_its_section_its_prompts_and_the_pair_in_its_own_format(of, 
 
     monkeypatch.setattr(traces, "read_pair", lambda folder: PairLocation("target", "draft", "target", "float16"))
     monkeypatch.setattr(traces.ModelPair, "load", load)
-    monkeypatch.setattr(
-        traces, "collect", lambda *inputs: seen.append(inputs) or {"shards": 0, "kept": 0, "rows": 0}
-    )
+    monkeypatch.setattr(traces, "collect", lambda *inputs: seen.append(inputs) or {"shards": 0, "kept": 0, "rows": 0})
     parser = argparse.ArgumentParser()
     traces.add_arguments(parser)
     given = ["--pair", "toys", "--params", tmp_path / "params.yaml", "--of", of, tmp_path, tmp_path, tmp_path / "out"]
