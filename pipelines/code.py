@@ -28,6 +28,7 @@ PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")
 # Decides nothing: the command line, this list, files of parameters, device and profile, atomic outputs, tracking.
 PLUMBING = frozenset(
     {
+        "pipelines.__main__",
         "pipelines.cli",
         "pipelines.code",
         "pipelines.device_file",

@@ -1,6 +1,6 @@
 """Stage ``fit``: fit one predictor, calibrate it for what it will serve, and export its bundle, tracked as one MLflow run.
 
-    python -m pipelines.fit --pair pystdlib --predictor hrad --device data/device.json --latency data/pystdlib/latency
+    python -m pipelines fit --pair pystdlib --predictor hrad --device data/device.json --latency data/pystdlib/latency
         --traces data/pystdlib/traces --labels data/pystdlib/labels data/pystdlib/fit/hrad.json data/pystdlib/bundles/hrad
 
 Section ``fit.<predictor>`` of the parameters names its ``family`` and holds what that family is configured by.
@@ -8,7 +8,6 @@ Section ``fit.<predictor>`` of the parameters names its ``family`` and holds wha
 
 import argparse
 import hashlib
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -16,13 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
 from pipelines.device_profile import read_device_profile
-from pipelines.parameters import PARAMETERS, add_pair_arguments, read_section
-from predictors.config import parse_config
+from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters, read_section
 
 if TYPE_CHECKING:
     from predictors.training.predictor import Fitted, Materials, Predictor
-
-TRACES = ("texts", "trees", "guesses")
 
 
 def _head() -> "type[Predictor]":
@@ -55,6 +51,7 @@ FAMILIES: Mapping[str, "Callable[[], type[Predictor]]"] = {
     "tree": _tree,
     "guess": _guess,
 }  # imported only where one is fitted
+FAMILY = "family"  # its key in the parameters
 UNTRAINED = ("guess",)  # chosen among what was traced: there is no network, and no MLflow run of it
 
 
@@ -63,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--predictor", required=True, help="key under 'fit:' of the pair")
     parser.add_argument("--device", type=Path, required=True, help="JSON file of the device stage")
     parser.add_argument("--latency", type=Path, required=True, help="folder of the latency stage")
-    parser.add_argument("--traces", type=Path, required=True, help=f"folder of traces: {', '.join(TRACES)}")
+    parser.add_argument("--traces", type=Path, required=True, help="folder of traces: texts, trees, guesses")
     parser.add_argument("--labels", type=Path, required=True, help="folder of label tables")
     parser.add_argument("quality", type=Path, help="JSON file to write: what the predictor is worth")
     parser.add_argument("bundle", type=Path, help="bundle folder to write")
@@ -72,19 +69,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from pipelines.reference import KEY, reference
-    from predictors.bundle import write_bundle
+    from predictors.bundle import bundle_hash, write_bundle
     from predictors.latency.serving import on_card
     from predictors.training.predictor import Materials
 
     family, predictor = load_predictor(args.pair, args.predictor, args.params)
     profile = read_device_profile(args.latency, read_device(args.device)["slug"])
-    materials = Materials(*(args.traces / name for name in TRACES), args.labels, profile)
+    materials = Materials.of(args.traces, args.labels, profile)
     fitted, lineage = fit_tracked(args.pair, args.predictor, family, predictor, materials)
     card = {"selection": {"predictor": args.predictor, "reason": fitted.sentence}, **fitted.card, "lineage": lineage}
     card |= on_card(profile.serving)
     write_bundle(args.bundle, card | {KEY: reference(card, fitted.tensors, materials.texts)}, fitted.tensors)
     origin = {"family": family, "predictor": args.predictor, "lineage": lineage, "profile_hash": profile.profile_hash}
-    write_json(args.quality, fitted.quality | origin)
+    write_json(args.quality, fitted.quality | origin | {"bundle_sha256": bundle_hash(args.bundle)})
     print(f"{args.predictor}: {fitted.sentence}")
 
 
@@ -96,11 +93,11 @@ def load_predictor(pair: str, name: str, path: Path = PARAMETERS) -> "tuple[str,
     ValueError
         For an unknown family, or a key that the family does not know.
     """
-    values, where = read_section(pair, f"fit.{name}", path), f"{path}: pairs.{pair}.fit.{name}"
-    family = values.get("family") if isinstance(values, Mapping) else None
+    values = read_section(pair, f"fit.{name}", path)
+    family = str(values.get(FAMILY)) if isinstance(values, Mapping) else "unknown"
     if family not in FAMILIES:
-        raise ValueError(f"{where}: family is {family!r}; name one of {', '.join(FAMILIES)}.")
-    return family, parse_config(FAMILIES[family](), {key: values[key] for key in values if key != "family"}, where)
+        raise ValueError(f"{path}: pairs.{pair}.fit.{name}: family is {family!r}; name one of {', '.join(FAMILIES)}.")
+    return family, load_parameters(FAMILIES[family](), pair, f"fit.{name}", path, besides=(FAMILY,))
 
 
 def fit_tracked(
@@ -127,9 +124,3 @@ def tensors_sha256(tensors: Mapping[str, Any]) -> str:
     from safetensors.torch import save
 
     return hashlib.sha256(save({key: tensor.contiguous() for key, tensor in tensors.items()})).hexdigest()
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    main(["fit", *sys.argv[1:]])

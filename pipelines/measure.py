@@ -2,7 +2,8 @@
 
 Writes a folder named after the device: ``decodes.parquet`` (a row for each decode), ``rounds.parquet`` (a row for each of its
 rounds), ``loop.parquet`` (the loop beside its bare passes), ``findings.json`` (what validation prompts chose, exactness, notes),
-``timelines.json`` and ``provenance.json``. An interrupted measurement goes on where it stopped.
+``timelines.json``, ``provenance.json`` and, with ``--texts``, ``foreseen.parquet`` (what replay says of the same decodes and of
+all recorded texts). An interrupted measurement goes on where it stopped.
 
     python -m pipelines measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
         --bundles data/pystdlib/bundles --latency data/pystdlib/latency
@@ -18,6 +19,7 @@ from pipelines.measuring.bench import Bench, add_measuring_arguments, open_bench
 from pipelines.measuring.names import (
     DECODES_FILE,
     FINDINGS,
+    FORESEEN,
     LOOP_FILE,
     PLAIN,
     PROVENANCE,
@@ -41,20 +43,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.evidence.allocation import allocated, mix_of
+    from pipelines.measuring.foreseen import foreseen
     from pipelines.measuring.harness import apart
     from pipelines.measuring.led import TextLeader
     from pipelines.measuring.measurement import MeasureConfig, Measurement
-    from pipelines.measuring.tables import write_decodes, write_loop, write_rounds
+    from pipelines.measuring.recorded import RecordedTexts
+    from pipelines.measuring.tables import write_decodes, write_foreseen, write_loop, write_rounds
     from pipelines.outputs import write_json
 
     config = load_parameters(MeasureConfig, args.pair, args.section, args.params)
-    hashes = _hashes(config, args.bundles)
-    bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: None}, **hashes)
-    test = allocated(bench.prompts[TEST], mix_of(bench.prompts[TEST]), config.test_prompts, config.slice_prompts)
-    bench.prompts[TEST] = test
+    texts = RecordedTexts(args.texts, config.max_new_tokens)
+    hashes = _hashes(config, args.bundles) | {"texts_sha256": texts.sha256}
+    bench = open_bench(args, config, {VALIDATION: None, TEST: None}, **hashes)
+    validation, test = (texts.first(bench.prompts[split]) for split in (VALIDATION, TEST))
+    bench.prompts[VALIDATION] = validation[: config.validation_prompts]
+    bench.prompts[TEST] = test = allocated(test, mix_of(test), config.test_prompts, config.slice_prompts)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        leading = TextLeader(bench.pair, config.max_new_tokens) if config.led else None
+        leading = TextLeader(bench.pair, config.max_new_tokens, texts) if config.led else None
         measurement = Measurement(bench.pair, config, args.bundles, bench.log, leading)
         try:
             rows = measurement.run(bench.prompts[VALIDATION], test)
@@ -71,6 +77,8 @@ def run(args: argparse.Namespace) -> None:
     write_decodes(bench.folder / DECODES_FILE, [{"pair": args.pair, **row} for row in decodes])
     write_rounds(bench.folder / ROUNDS_FILE, rounds)
     write_loop(bench.folder / LOOP_FILE, loop)
+    replayed = foreseen(bench, args.latency, measurement.decoders, texts, test, decodes, rounds)
+    write_foreseen(bench.folder / FORESEEN, {TEST: replayed})
     write_json(bench.folder / FINDINGS, findings)
     write_json(bench.folder / TIMELINES, timelines)
     write_json(bench.folder / PROVENANCE, bench.origin(args.pair))
@@ -165,7 +173,6 @@ def _facts(config: "MeasureConfig", bundles: Path) -> dict[str, dict[str, Any]]:
 def _bundle_facts(card: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "selection": card.get("selection"),
-        "thresholds": card.get("thresholds"),
         "calibrated_settings": card["contract"]["serving_range"]["settings"],
         "gamma": card["decoder"].get("gamma") or card["decoder"].get("drafter", {}).get("gamma"),
     }

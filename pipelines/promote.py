@@ -26,7 +26,14 @@ if TYPE_CHECKING:
     from pipelines.registry import Registry
 
 
-PLACES = {"pair_folder": "pair", "prompts": "prompts", "latency": "latency", "trials": "trials", "output": "promotion"}
+PLACES = {
+    "pair_folder": "pair",
+    "prompts": "prompts",
+    "latency": "latency",
+    "trials": "trials",
+    "texts": "traces/texts",
+    "output": "promotion",
+}
 Record = dict[str, Any]
 
 

@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.reporting.release_report import sentences
+    from pipelines.reporting.release_report import ReleaseReport
 
     pages = sorted(args.data.glob(f"*/reports/*/{PAGE}"))
     if not pages:
@@ -20,6 +20,8 @@ def run(args: argparse.Namespace) -> None:
     for page in pages:
         print(page)
         timing, quality = (json.loads((page.parent / name).read_text()) for name in (TIMING, QUALITY))
-        released = [] if timing.get("release") is None else sentences(quality["release"], timing["release"])
+        released = (
+            [] if timing.get("release") is None else ReleaseReport.sentences(quality["release"], timing["release"])
+        )
         for sentence in (*timing["headline"], *released):
             print(f"  {sentence}")

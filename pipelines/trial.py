@@ -19,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measured", type=Path, help="folder of stage measure: a bundle that it timed is not timed again"
     )
+    parser.add_argument(
+        "--texts", type=Path, help="folder of text traces: recorded prompts are timed first, and replayed"
+    )
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from predictors.contract import CaptureContract, ContractError
 
 TENSORS, CARD = "controller.safetensors", "card.json"
-REMEDY = "Export the bundle again (draftwright export, or dvc repro)."
+REMEDY = "Export the bundle again (dvc repro)."
 CARD_KEYS = ("kind", "contract", "decoder")
 AUTO = "auto"  # kind of a bundle that names a decoder for each of several sampling settings (``routes``)
 

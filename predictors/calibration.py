@@ -10,19 +10,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from predictors.config import Checked, Positive
+
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Checked):
     """``temperature`` t > 0 and one ``bias`` per class (by default H-RAD's three)."""
 
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     bias: tuple[float, ...] = (0.0, 0.0, 0.0)
 
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be > 0, got {self.temperature}.")
-
-    def probabilities(self, logits: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Calibrated probabilities [B, L] of logits [B, L]; ``bias`` [L]: its own, on the logits' device already."""
-        bias = logits.new_tensor(self.bias) if bias is None else bias
-        return torch.softmax(logits / self.temperature + bias, dim=-1)
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Calibrated probabilities [B, L] of logits [B, L]."""
+        return torch.softmax(logits / self.temperature + logits.new_tensor(self.bias), dim=-1)

@@ -17,28 +17,32 @@ The explicit predictor's lengths, A accepted of the next γ tokens, by the most 
 Shape suffixes: B rows, L classes (lengths 0..γ).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
+
+from predictors.calibration import Calibration
+from predictors.config import Checked, NotNegative, Probability, Whole, one_of
+from predictors.sampling import SamplingSettings
 
 NONE, SOME, ALL = 0, 1, 2
 ARGMAX, EXPECTATION = LENGTH_CHOICES = ("argmax", "expectation")
 
 
 @dataclass(frozen=True)
-class DecisionRule:
+class DecisionRule(Checked):
     """H-RAD's: ``epsilon``, the confidence below which a soft draft stops; ``none_probability``, ``all_probability``: a and b."""
 
-    epsilon: float
+    epsilon: Probability
     none_probability: float | None = None
     all_probability: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.none_probability is None) != (self.all_probability is None):
             raise ValueError("set both none_probability and all_probability, or neither (argmax).")
-        if not 0 <= self.epsilon <= 1:
-            raise ValueError(f"epsilon must lie in [0, 1], got {self.epsilon}.")
 
     @property
     def reads_head(self) -> bool:
@@ -61,7 +65,7 @@ class DecisionRule:
 
 
 @dataclass(frozen=True)
-class LengthRule:
+class LengthRule(Checked):
     """The explicit predictor's rule. ``choice``: ``argmax`` or ``expectation``; ``draft_cost``: a drafted token in target passes.
 
     Examples
@@ -71,14 +75,13 @@ class LengthRule:
     [0, 3]
     """
 
-    choice: str
-    draft_cost: float
+    choice: Annotated[str, one_of(*LENGTH_CHOICES)]
+    draft_cost: NotNegative
 
-    def __post_init__(self) -> None:
-        if self.choice not in LENGTH_CHOICES:
-            raise ValueError(f"unknown choice {self.choice!r}; known: {', '.join(LENGTH_CHOICES)}.")
-        if self.draft_cost < 0:
-            raise ValueError(f"draft_cost must be >= 0 target passes, got {self.draft_cost}.")
+    @property
+    def reads_head(self) -> bool:
+        """A length follows from nothing else."""
+        return True
 
     @property
     def argmax(self) -> "LengthRule":
@@ -96,48 +99,42 @@ class LengthRule:
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """What a learned controller is trusted with. ``max_distance``: the largest squared distance (mean squared standardised
-    coordinate of the reduced features) the head is trusted at; ``static_gamma``: the best static setting, ``retained_gamma``
-    that of what is retained of a branch (``None``: the same)."""
+class HeadSetting(Checked):
+    """What is done at captured sampling ``settings``: the head's ``calibration`` there, and the best static lengths for drafting
+    and for what is retained of a branch that survived, whose tokens cost nothing any more."""
 
-    max_distance: float
-    static_gamma: int
-    retained_gamma: int | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        if self.max_distance <= 0:
-            raise ValueError(f"max_distance must be > 0, got {self.max_distance}.")
-        for name in ("static_gamma", "retained_gamma"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name} must be >= 0, got {value}.")
+    settings: SamplingSettings
+    calibration: Calibration
+    static_gamma: Whole
+    retained_gamma: Whole
 
     def static(self, retains: bool) -> int:
-        """The best static setting for drafting, or for what is retained of a branch."""
-        return self.static_gamma if not retains or self.retained_gamma is None else self.retained_gamma
+        """The best static length for drafting, or for what is retained of a branch."""
+        return self.retained_gamma if retains else self.static_gamma
 
 
 @dataclass(frozen=True)
-class HRADThresholds(Thresholds):
-    """``rule``: from probabilities to a class; ``retention``: the same where a branch survived, whose tokens cost nothing any
-    more (``None``: the same rule)."""
+class ClassSetting(HeadSetting):
+    """``rule``: from probabilities to a class, for drafting; ``retention``: for what is retained of a branch. ``None``: the static
+    length, as no rule pays. ``tried``: the best rule for drafting, whether it pays or not."""
 
-    rule: DecisionRule
-    retention: DecisionRule | None = None
+    rule: DecisionRule | None
+    retention: DecisionRule | None
+    tried: DecisionRule
 
-    def of(self, retains: bool) -> DecisionRule:
+    def of(self, retains: bool) -> DecisionRule | None:
         """The rule for drafting, or for what is retained of a branch."""
-        return self.rule if not retains or self.retention is None else self.retention
+        return self.retention if retains else self.rule
 
 
 @dataclass(frozen=True)
-class LengthThresholds(Thresholds):
-    """``rule``: from probabilities to a length; ``retention`` as in `HRADThresholds`."""
+class LengthSetting(HeadSetting):
+    """``rule``, ``retention`` and ``tried``: from probabilities to a length; as in `ClassSetting`."""
 
-    rule: LengthRule
-    retention: LengthRule | None = None
+    rule: LengthRule | None
+    retention: LengthRule | None
+    tried: LengthRule
 
-    def of(self, retains: bool) -> LengthRule:
+    def of(self, retains: bool) -> LengthRule | None:
         """The rule for drafting, or for what is retained of a branch."""
-        return self.rule if not retains or self.retention is None else self.retention
+        return self.retention if retains else self.rule

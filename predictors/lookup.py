@@ -25,7 +25,9 @@ def longest_matches(tokens: Sequence[int], most: int) -> list[Match]:
     if most < 1:
         raise ValueError(f"most must be >= 1, got {most}: a match of no tokens says nothing.")
     tokens_T = np.asarray(tokens)
-    common_T = np.zeros(0, dtype=np.int64)  # tokens that the text up to here has in common with the text up to each earlier place
+    common_T = np.zeros(
+        0, dtype=np.int64
+    )  # tokens that the text up to here has in common with the text up to each earlier place
     matches = []
     for end in range(len(tokens_T)):
         shifted_T = np.concatenate([[0], common_T])[:end]

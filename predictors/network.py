@@ -9,15 +9,11 @@ B rows, S state size, C scalars, R reduced state size, L classes.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from predictors.features import FeatureSpec
-
-if TYPE_CHECKING:  # labels know the classes and no calibration
-    from predictors.calibration import Calibration
 
 CLASSES = ("none", "some", "all")  # H-RAD's
 SKETCH = 4  # coordinates of reduced features that a forecast carries
@@ -109,12 +105,9 @@ class ServedHead:
             values = nn.functional.linear(values, weight, bias).relu_()
         return nn.functional.linear(values, *self._layers[-1]), whereabouts(reduced)
 
-    def row(self, features: Tensor, calibration: "Calibration", bias: Tensor) -> Tensor:
-        """Probabilities [L] of raw features [1, S + C], then where these lie: one read by the host. ``bias`` [L] is the
-        ``calibration``'s, on the network's device."""
-        logits, place = self(features)
-        probabilities = calibration.probabilities(logits, bias)
-        return torch.cat([probabilities, place.to(probabilities.dtype)], dim=1)[0]
+    def row(self, features: Tensor) -> Tensor:
+        """Class logits [L] of raw features [1, S + C], then where these lie: one read by the host."""
+        return torch.cat(self(features), dim=1)[0]
 
 
 def squared_distance(reduced: Tensor) -> Tensor:

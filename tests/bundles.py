@@ -31,9 +31,11 @@ def random_bundle(
     temperatures=(0.0, 1.0),
     change=None,
     kind="hrad",
-    **thresholds,
+    max_distance=1e9,
+    **setting,
 ):
-    """Write a bundle whose head is random but sharp, made for ``pair``; ``change(card)`` edits the card before export."""
+    """Write a bundle whose head is random but sharp, made for ``pair``; ``setting`` holds at every temperature, and ``change(card)``
+    edits the card before export."""
     num_classes = 3 if kind == "hrad" else gamma + 1
     torch.manual_seed(seed)
     hidden = pair.target.model.config.hidden_size
@@ -50,14 +52,27 @@ def random_bundle(
         "kind": kind,
         "contract": contract.to_json(),
         "feature_spec": dataclasses.asdict(spec),
-        "calibration": {"temperature": 1.0, "bias": [0.0] * num_classes},
-        "thresholds": {"rule": dict(RULES[kind]), "max_distance": 1e9, "static_gamma": 2, **thresholds},
+        "settings": [head_setting(temperature, num_classes, RULES[kind], setting) for temperature in temperatures],
+        "max_distance": max_distance,
         "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": "block"},
     }
     if change is not None:
         change(card)
     write_bundle(folder, card, network.state_dict())
     return folder
+
+
+def head_setting(temperature, num_classes, rule, changes):
+    """What a card says of a temperature: for what is retained the same as for drafting, unless ``changes`` say more."""
+    made = {
+        "settings": {"temperature": temperature},
+        "calibration": {"temperature": 1.0, "bias": [0.0] * num_classes},
+        "rule": dict(rule),
+        "static_gamma": 2,
+    }
+    made |= changes
+    tried = made["rule"] or dict(rule)
+    return {"retention": made["rule"], "retained_gamma": made["static_gamma"], "tried": tried} | made
 
 
 def settings_bundle(folder, pair, decoder):
@@ -107,7 +122,6 @@ def stop_bundle(
         "stop_spec": dataclasses.asdict(spec),
         "inputs": inputs,
         "network": dataclasses.asdict(shape),
-        "calibration": {"scale": 1.0, "bias": 0.0},
         "settings": [
             {
                 "settings": {"temperature": temperature},

@@ -43,6 +43,14 @@ class Replayed:
     timed: Sequence[Row]
     prices: PriceFit
 
+    def named(self, names: Mapping[str, str], before: str = "") -> "Replayed":
+        """The arms that ``names`` names, under their new ones; ``before`` goes before a block's name."""
+        texts, timed = (
+            [{**row, "arm": names[row["arm"]]} for row in rows if row["arm"] in names]
+            for rows in (self.texts, self.timed)
+        )
+        return Replayed(texts, [{**row, "block": f"{before}{row['block']}"} for row in timed], self.prices)
+
     def covers(self, *arms: str) -> bool:
         """Whether there are both kinds of rows of every arm."""
         return all(any(row["arm"] == arm for row in rows) for arm in arms for rows in (self.texts, self.timed))

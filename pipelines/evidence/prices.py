@@ -42,9 +42,15 @@ class RoundParts:
         seconds += self.profile.latency("draft_prefill", tokens=tokens).seconds * drafts
         return _vector({"prefill": seconds})
 
-    def round(self, context: int, passes: int, submitted: int, asked: int = 0, question: float = 0.0) -> np.ndarray:
-        """Of ``passes`` draft passes and ``submitted`` tokens after ``context`` cached ones, ``asked`` queries of ``question``
-        seconds."""
+    def reading(self, confidences: int, entropies: int) -> float:
+        """Of the host reading distributions: of so many the confidence, of so many the entropy, too."""
+        counts = enumerate((confidences, entropies))
+        return sum(
+            count * self.profile.latency("reading", entropy=entropy).seconds for entropy, count in counts if count
+        )
+
+    def round(self, context: int, passes: int, submitted: int, deciding: float = 0.0) -> np.ndarray:
+        """Of ``passes`` draft passes and ``submitted`` tokens after ``context`` cached ones, and the seconds of ``deciding``."""
         price = self.profile.latency
         draft = sum(price("draft", rows=1, context=context + place).seconds for place in range(passes))
         if passes:
@@ -54,7 +60,7 @@ class RoundParts:
                 "draft": draft,
                 target_component(1 + submitted): price("target", tokens=1 + submitted, context=context).seconds,
                 "verify": price("chain_verification", drafted=submitted, sampled=self.sampled).seconds,
-                "question": asked * question,
+                "question": deciding,
                 "rest": 1.0,
             }
         )
@@ -118,6 +124,7 @@ class PriceFit:
     """Factors on the profile's components (of ``rest``: seconds a round), and the same without any one document."""
 
     def __init__(self, cells: PriceCells) -> None:
+        self.cells = cells
         known_BK = (cells.measured_BK > 0) & (cells.profiled_BK > 0)
         n_BK = np.where(known_BK, cells.rounds_BK, 0.0)
         ratio_BK = np.log(np.where(known_BK, cells.measured_BK, 1.0) / np.where(known_BK, cells.profiled_BK, 1.0))
@@ -167,7 +174,7 @@ def _measured(row: Row) -> np.ndarray:
 def _profiled(row: Row, parts: RoundParts, decode: Row, question: float) -> np.ndarray:
     if row["prefill"]:
         return parts.prefill(decode["prompt_tokens"], drafts=bool(row["seconds_draft"]))
-    made = parts.round(row["context"], row["passes"] or 0, row["submitted"] or 0, row["asked"] or 0, question)
+    made = parts.round(row["context"], row["passes"] or 0, row["submitted"] or 0, (row["asked"] or 0) * question)
     made[-1] = 0.0
     return made
 

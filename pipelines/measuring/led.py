@@ -6,33 +6,36 @@ from dataclasses import asdict, dataclass
 from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.arms import Run
 from pipelines.measuring.harness import Decode
+from pipelines.measuring.recorded import RecordedTexts
 from pipelines.prompt_table import Prompt
 from predictors.controllers.fixed import Fixed
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
-from runtime.adapter import programs_of
 from runtime.decoding.routed import RoutedDecoder
 from runtime.leading import GivenText, OffTapeError, plan, why_not_led
 
 
 class TextLeader:
-    """Leads the arms of ``pair``. A block's text is plain decoding's own by the block's seed, so it follows the target's
-    distribution; text and plans are made before anything is timed. What cannot be planned is said, and decodes freely."""
+    """Leads the arms of ``pair``. A block's text is the recorded one of its prompt and setting among ``texts``, or plain
+    decoding's own by the block's seed: either follows the target's distribution. Text and plans are made before anything is
+    timed. What cannot be planned is said, and decodes freely."""
 
-    def __init__(self, pair: ModelPair, max_new_tokens: int) -> None:
-        self.pair, self.max_new_tokens = pair, max_new_tokens
+    def __init__(self, pair: ModelPair, max_new_tokens: int, texts: RecordedTexts | None = None) -> None:
+        self.pair, self.max_new_tokens, self.texts = pair, max_new_tokens, texts
         self._plain = build_decoder(pair, {"method": "autoregressive"})
 
     def block(self, prompt: Prompt, settings: SamplingSettings, seed: int) -> "LedText | None":
         """The text of this prompt, setting and seed; ``None`` where passes of other shapes round its probabilities to 0."""
-        options = {"max_new_tokens": self.max_new_tokens, **asdict(settings)}
-        tokens = self._plain.generate(prompt.tokens, randomness=Randomness(seed), **options).tokens
+        tokens = None if self.texts is None else self.texts.tokens(prompt.id, settings)
+        if tokens is None:
+            options = {"max_new_tokens": self.max_new_tokens, **asdict(settings)}
+            tokens = self._plain.generate(prompt.tokens, randomness=Randomness(seed), **options).tokens
         try:
             text = GivenText.of(self.pair, prompt.tokens, tokens, settings, self.max_new_tokens)
         except ValueError as error:
             warnings.warn(f"{prompt.id}, {settings.name}: no arm is led: {error}", stacklevel=2)
             return None
-        return LedText(text, seed, recorded=programs_of(self.pair.target) is not None)
+        return LedText(text, seed, recorded=self.pair.target.programs is not None)
 
 
 @dataclass(frozen=True)

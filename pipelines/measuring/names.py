@@ -25,6 +25,7 @@ BRANCH_PRESETS = (PEARL, SPECBRANCH, PAPER, EXPLICIT, WITHOUT_HRAD, WITHOUT_BRAN
 WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
 VALIDATION, TEST = "validation", "test"
 DECODES_FILE, ROUNDS_FILE, LOOP_FILE = "decodes.parquet", "rounds.parquet", "loop.parquet"
+FORESEEN = "foreseen.parquet"
 TIMELINES = "timelines.json"
 FINDINGS, PROVENANCE = "findings.json", "provenance.json"
 

@@ -5,11 +5,16 @@ Rows with one ``block`` were timed interleaved in one go (one prompt, one settin
 counts and seconds mean says `pipelines.measuring.decode_rows`.
 """
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines.evidence.ledger import Replayed
+from pipelines.evidence.prices import PriceCells, PriceFit
 from pipelines.measuring.decode_rows import COUNTED, HISTOGRAMS, OF_ROUND, SECONDS, STEADY, SUMMED
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
@@ -63,6 +68,45 @@ LOOP = pa.schema(
         ("passes", pa.float64()),
     ]
 )
+
+
+FORESEEN_ROWS = pa.schema(  # `pipelines.evidence.ledger.Replayed`
+    [
+        *((name, pa.string()) for name in ("kind", "split", "arm", "prompt", "document", "slice", "block")),
+        *SETTING,
+        ("tokens", pa.int32()),
+        *((name, pa.list_(pa.float64())) for name in ("parts", "measured", "rounds")),
+    ]
+)
+TEXTS, TIMED, PRICES = "texts", "timed", "prices"  # kinds of its rows
+
+
+def write_foreseen(path: Path, splits: Mapping[str, Replayed | None]) -> None:
+    """Write what replay says of the decodes of each split."""
+    rows = [row | {"split": split} for split, one in splits.items() if one is not None for row in _foreseen(one)]
+    write_table(path, rows, FORESEEN_ROWS)
+
+
+def _foreseen(one: Replayed) -> Iterator[dict[str, Any]]:
+    yield from ({**row, "kind": TEXTS} for row in one.texts)
+    yield from ({**row, "kind": TIMED} for row in one.timed)
+    cells = one.prices.cells
+    numbers = (cells.profiled_BK, cells.measured_BK, cells.rounds_BK)
+    for document, *vectors in zip(cells.document_B, *numbers, strict=True):
+        parts, measured, rounds = (vector_K.tolist() for vector_K in vectors)
+        yield {"kind": PRICES, "document": str(document), "parts": parts, "measured": measured, "rounds": rounds}
+
+
+def read_foreseen(path: Path, split: str) -> Replayed | None:
+    """What replay says of the decodes of a split; ``None`` if nothing does."""
+    if not path.is_file():
+        return None
+    rows = [row for row in read_table(path, FORESEEN_ROWS).to_pylist() if row["split"] == split]
+    texts, timed, cells = ([row for row in rows if row["kind"] == kind] for kind in (TEXTS, TIMED, PRICES))
+    vectors = (np.array([row[name] for row in cells]) for name in ("measured", "parts", "rounds"))
+    if not timed:
+        return None
+    return Replayed(texts, timed, PriceFit(PriceCells(np.array([row["document"] for row in cells]), *vectors)))
 
 
 def write_decodes(path: Path, rows: Rows) -> None:

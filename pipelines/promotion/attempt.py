@@ -10,13 +10,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from pipelines.device_file import read_device
+from pipelines.evidence.ledger import Replayed
+from pipelines.measuring.arm_builder import ArmBuilder
 from pipelines.measuring.bench import Bench, digest, open_bench
+from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.exactness import load_float32
+from pipelines.measuring.foreseen import foreseen
+from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
 from pipelines.measuring.provenance import versions
+from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import read_decodes, read_rounds, write_decodes, write_rounds
 from pipelines.measuring.tuning.candidates import Candidate
 from pipelines.measuring.tuning.measured import Measured
@@ -26,14 +34,14 @@ from pipelines.promotion.candidate import exact, problem_of, settings_of
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.promotion.plan import TrialConfig, load_plan
-from pipelines.promotion.timing import BlockTiming
-from pipelines.promotion.trial import Look, decoders_of, evidence_of, learned_documents, mix_of, rivals_of, unservable
+from pipelines.promotion.trial import Look, arms_of, evidence_of, learned_documents, mix_of, unservable
 from pipelines.prompt_table import read_prompts
 from predictors.bundle import CARD, TENSORS, bundle_hash
 from runtime import ModelPair
 from runtime.serving_record import read_serving
 
 Origin = dict[str, Any]
+Known = tuple[Rows, Replayed | None, Origin]  # decodes, what replay says of them, and where they are from
 GROWS = "prompts_sha256"  # of what was measured, what a further look adds to
 
 
@@ -56,15 +64,16 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     if old is not None:
         raise ValueError(f"the champion cannot be timed ({old}). Roll it back first (draftwright rollback).")
     config, bounds = load_plan(args.pair, args.params)
-    look = Look.of(number, args.prompts, config, bounds.slice_documents)
+    texts = RecordedTexts(getattr(args, "texts", None), config.max_new_tokens)
+    look = Look.of(number, args.prompts, config, bounds.slice_documents, texts.first)
     arm = predictor
     bench: Bench | None = None
     known = _measured(args, config, bundles[CHALLENGER], predictor, look) if number == 1 and champion is None else None
     if known is None:
         grown = {GROWS: digest([prompt.tokens for prompt in look.prompts])}
         arm, bench = CHALLENGER, open_bench(args, config, {}, **hashes, **grown)
-        known = _timed(bench, args.pair, config, bundles, look)
-    decodes, origin = known
+        known = _timed(bench, args, config, bundles, look, texts)
+    decodes, replayed, origin = known
     exactness = _exactness(precise, bundles[CHALLENGER], look, config)
     trained = _trained(args, look)
     evidence = evidence_of(
@@ -78,6 +87,7 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
         champion,
         arm=arm,
         mix=mix_of(read_prompts(args.prompts, TEST)),
+        replayed=replayed,
     )
     if bench is not None:
         bench.log.remove()  # no earlier: what fails before is not timed again
@@ -91,10 +101,8 @@ def _require(bundles: Mapping[str, Path]) -> None:
             raise ValueError(f"{folder} is no bundle, it lacks {' and '.join(missing)}. Export it first (dvc repro).")
 
 
-def _measured(
-    args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: Look
-) -> tuple[Rows, Origin] | None:
-    """Test decodes of the measured table below ``args.measured`` with their origin, at the settings ``bundle`` was captured at.
+def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: Look) -> Known | None:
+    """Test decodes of the measured table below ``args.measured``, at the settings ``bundle`` was captured at.
 
     ``None`` unless its arms that every prompt times have this very bundle under the predictor's name, plain decoding and every
     static chain of the trial, each on as many prompts of each setting as the look.
@@ -107,8 +115,8 @@ def _measured(
     inputs["serving"] = read_serving(args.latency / f"{slug}.json").to_record()
     known = Measured.read(place, inputs, bundle.parent, {predictor: bundle_hash(bundle)})
     always = [row for row in known.arms if row.always and (row.bundle is None or row.name == predictor)]
-    served = {name: {"decoder": decoder} for name, decoder in rivals_of(config).items()}
-    wanted = [Candidate(name, name, one, 0.0) for name, one in (served | {predictor: {"bundle": predictor}}).items()]
+    served = {row.name: {"decoder": row.decoder} for row in arms_of(config, {})} | {predictor: {"bundle": predictor}}
+    wanted = [Candidate(name, name, one, 0.0) for name, one in served.items()]
     rows = Rows()
     for settings in settings_of(bundle):
         some = replace(known, arms=tuple(always)).of(settings, wanted, TEST)
@@ -118,32 +126,35 @@ def _measured(
         rows += some
     capped = json.loads((place / FINDINGS).read_text())["capped"]
     origin = json.loads((place / PROVENANCE).read_text())
-    return rows, origin | {"capped": capped, "measured": str(place), "look": 1}
+    return rows, known.foreseen(wanted), origin | {"capped": capped, "measured": str(place), "look": 1}
 
 
 def _timed(
-    bench: Bench, pair: str, config: TrialConfig, bundles: Mapping[str, Path], look: Look
-) -> tuple[Rows, Origin]:
-    """Decodes of all looks so far, of which only new prompts are timed now, and their origin."""
+    bench: Bench,
+    args: argparse.Namespace,
+    config: TrialConfig,
+    bundles: Mapping[str, Path],
+    look: Look,
+    texts: RecordedTexts,
+) -> Known:
+    """Decodes of all looks so far, of which only new prompts are timed now."""
     earlier = _earlier(bench) if look.number > 1 else (Rows(), Rows())
     known = {row["prompt"] for row in earlier[0]}
     prompts = [prompt for prompt in look.prompts if prompt.id not in known]
-    measure = BlockTiming(
-        settings_of(*bundles.values()),
-        config.max_new_tokens,
-        bench.log,
-        config.repeats,
-        config.seed,
-        config.max_minutes,
-        TextLeader(bench.pair, config.max_new_tokens),
-    )
-    made = measure(decoders_of(bench.pair, config, bundles), prompts)
-    origin = bench.origin(pair) | {"capped": measure.capped, "look": look.number}
+    arms = ArmBuilder(bench.pair, Path(), config.max_new_tokens).build(arms_of(config, bundles))
+    leader = TextLeader(bench.pair, config.max_new_tokens, texts)
+    with tqdm(desc="trial", unit="decode") as bar:
+        blocks = Blocks(bench.log, bar, config.max_minutes)
+        harness = Harness(blocks, settings_of(*bundles.values()), config.seed, config.repeats, leader)
+        made = apart(harness.race(arms, prompts))
+    origin = bench.origin(args.pair) | {"capped": blocks.capped, "look": look.number}
     tables = [before + now for before, now in zip(earlier, made, strict=True)]
-    write_decodes(bench.folder / DECODES_FILE, [{"pair": pair, **row} for row in tables[0]])
+    write_decodes(bench.folder / DECODES_FILE, [{"pair": args.pair, **row} for row in tables[0]])
     write_rounds(bench.folder / ROUNDS_FILE, tables[1])
     write_json(bench.folder / PROVENANCE, origin)
-    return tables[0], origin
+    decoders = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
+    replayed = foreseen(bench, args.latency, decoders, texts, look.prompts, *tables)
+    return tables[0], replayed, origin
 
 
 def _earlier(bench: Bench) -> tuple[Rows, Rows]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipelines.reporting.headline import percent, times
+from pipelines.reporting.intervals import percent, times
 from pipelines.reporting.statistics import Interval
 
 # Median relative error from which on a prediction is none. On one machine it is a few hundredths, and half of it lies beyond what

@@ -13,119 +13,117 @@ Each way of drafting stands for the γ that was chosen on validation prompts. PE
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
-import pandas as pd
+from matplotlib.figure import Figure
 
 from pipelines.measuring.names import CHAIN, PEARL, PLAIN
 from pipelines.reporting.branch_folder import BranchArms
+from pipelines.reporting.branch_plots import branch_speeds
 from pipelines.reporting.branch_prediction import predicted_seconds
-from pipelines.reporting.paired_arms import PairedArms
-from pipelines.reporting.statistics import Interval, PairedBootstrap, less_one
+from pipelines.reporting.inputs import Inputs, Section
+from pipelines.reporting.paired_arms import PairedArms, equal_texts
+from pipelines.reporting.statistics import Interval
 from predictors.latency import LatencyProfile
 
 COUNTS = ("rounds", "levels", "emitted", "rolled_back", "trimmed", "hits", "branch_points", "bypassed")
+SHARES = {  # of rounds: amount and cost
+    "hits_per_branch_point": ("hits", "branch_points"),
+    "tested": ("tested_points", "branch_points"),
+    "trimmed_share": ("trimmed", "levels"),
+    "waste": ("wasted", "levels"),
+    "rows_wasted": ("unused", "drafted"),
+}
+NEEDED = {"beside_target", "branch_candidates"}  # tables of the profile
 
 
-class BranchReport:
-    """Builds the records of ``quality.json`` (counts) and ``timing.json`` (times); ``None`` where no such arm was measured."""
+class BranchReport(Section):
+    """Builds the records of ``quality.json`` (counts) and ``timing.json`` (times)."""
 
     def __init__(self, branches: BranchArms, replicates: int, seed: int, profile: LatencyProfile | None = None) -> None:
         self.branches = branches
         self.profile = profile
         self.paired = PairedArms(branches.whole, replicates, seed)
+        self.settings = [setting for setting in branches.whole.settings if branches.arms(setting)]
 
-    def quality(self) -> dict[str, Any] | None:
-        """Counts of the rounds by temperature and arm, the best static draft first."""
-        return self._by_temperature(self._counts)
+    @classmethod
+    def read(cls, inputs: Inputs) -> Self | None:
+        """``None`` where no arm of these was timed."""
+        report = cls(BranchArms(inputs.measured), *inputs.drawn, inputs.profile)
+        return report if report.settings else None
 
-    def timing(self) -> dict[str, Any] | None:
-        """Speed by temperature and arm, plain decoding and the best static draft first."""
-        return self._by_temperature(self._speeds)
+    def figures(self, quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
+        """Tokens per second of every arm."""
+        return {"branches": branch_speeds(timing)}
 
-    def _by_temperature(self, build: Callable[[float], dict[str, Any]]) -> dict[str, Any] | None:
-        measured = [t for t in self.branches.whole.temperatures if self.branches.arms(t)]
-        if not measured:
-            return None
-        static = {t: self.branches.whole.chosen(CHAIN, t) for t in measured}
-        return {"temperatures": [{"temperature": t, "static": static[t], "arms": build(t)} for t in measured]}
+    def quality(self) -> dict[str, Any]:
+        """Counts of the rounds by sampling setting and arm, the best static draft first."""
+        return self._by_setting((), self._count)
 
-    def _speeds(self, temperature: float) -> dict[str, Any]:
-        arms = [PLAIN, self.branches.whole.chosen(CHAIN, temperature), *self.branches.arms(temperature)]
-        return {arm: self._speed(arm, temperature) for arm in arms}
+    def timing(self) -> dict[str, Any]:
+        """Speed by sampling setting and arm, plain decoding and the best static draft first."""
+        return self._by_setting((PLAIN,), self._speed)
 
-    def _speed(self, arm: str, temperature: float) -> dict[str, Any]:
-        runs = self.branches.runs(arm, temperature)
-        pearl = self._pearl(arm, temperature)
+    def _by_setting(self, first: tuple[str, ...], build: Callable[[str, str], dict[str, Any]]) -> dict[str, Any]:
+        rows = []
+        for setting in self.settings:
+            static = self.branches.whole.chosen(CHAIN, setting)
+            arms = {arm: build(arm, setting) for arm in (*first, static, *self.branches.arms(setting))}
+            rows.append({"setting": setting, "static": static, "arms": arms})
+        return {"settings": rows}
+
+    def _speed(self, arm: str, setting: str) -> dict[str, Any]:
+        pearl = self._pearl(arm, setting)
         return {
-            "clock": self.branches.clock(arm, temperature),
-            "tokens_per_second": self.paired.rate(arm, [temperature]),
-            "speedup": self.paired.ratio(arm, PLAIN, [temperature]),
-            "gain_over_best_static": less_one(self.paired.ratio(arm, CHAIN, [temperature])),
-            "gain_over_pearl": None if pearl is None else less_one(self.paired.ratio(arm, pearl, [temperature])),
-            "target_idle": self._bootstrap(runs).rate(runs["seconds_steady_wait"], runs["seconds_steady"]),
-            **self._of_prediction(arm, temperature),
+            "clock": self.branches.clock(arm, setting),
+            **self.paired.speed(arm, [setting]),
+            "gain_over_pearl": None if pearl is None else self.paired.gain(arm, pearl, [setting]),
+            "target_idle": self.paired.of(self.paired.rows(arm, [setting]), "seconds_steady_wait", "seconds_steady"),
+            **self._of_prediction(arm, setting),
         }
 
-    def _of_prediction(self, arm: str, temperature: float) -> dict[str, Interval | None]:
+    def _of_prediction(self, arm: str, setting: str) -> dict[str, Interval | None]:
         """Of the profile of this machine; ``None`` without one that knows this way of running."""
         profile = self.profile
-        if profile is None or not {"beside_target", "branch_candidates"} <= set(profile.tables):
-            return {"of_prediction": None, "of_prediction_beside_plain": None}
-        pair = self.paired.pair(arm, PLAIN, [temperature])
-        if pair[0].empty:
+        pair = self.paired.pair(arm, PLAIN, [setting])
+        if profile is None or not set(profile.tables) >= NEEDED or pair[0].empty:
             return {"of_prediction": None, "of_prediction_beside_plain": None}
         rates: list[Any] = []
         for runs in pair:
             rows = (run for _, run in runs.reset_index().iterrows())
             seconds = [predicted_seconds(run, self.branches.whole.rounds_of(run), profile) for run in rows]
             rates += [seconds, runs["seconds"]]
-        bootstrap = self._bootstrap(pair[0])
+        bootstrap = self.paired.bootstrap(pair[0])
         return {"of_prediction": bootstrap.rate(*rates[:2]), "of_prediction_beside_plain": bootstrap.rate_ratio(*rates)}
 
-    def _counts(self, temperature: float) -> dict[str, Any]:
-        arms = [self.branches.whole.chosen(CHAIN, temperature), *self.branches.arms(temperature)]
-        return {arm: self._count(arm, temperature) for arm in arms}
-
-    def _count(self, arm: str, temperature: float) -> dict[str, Any]:
-        runs = self.branches.counted(arm, temperature)
-        bootstrap = self._bootstrap(runs)
-        m_excl = bootstrap.rate(runs["accepted"], runs["segments"])
-        greedy = runs["equals_plain"].dropna()
+    def _count(self, arm: str, setting: str) -> dict[str, Any]:
+        runs = self.branches.counted(arm, setting)
+        runs = runs.assign(wasted=runs["rolled_back"] + runs["trimmed"], unused=runs["drafted"] - runs["accepted"])
         return {
             **{name: int(runs[name].sum()) for name in COUNTS},
-            "rollback_rate": bootstrap.rate(runs["rolled_back"], runs["levels"]),
-            "rollback_less_pearl": self._rollback_less_pearl(arm, temperature),
-            "hits_per_branch_point": bootstrap.rate(runs["hits"], runs["branch_points"]),
-            "tested": bootstrap.rate(runs["tested_points"], runs["branch_points"]),
-            "block_efficiency": bootstrap.rate(runs["emitted"], runs["rounds"]),
-            "m_incl": {name: None if value is None else value + 1 for name, value in m_excl.items()},
-            "trimmed_share": bootstrap.rate(runs["trimmed"], runs["levels"]),
-            "waste": bootstrap.rate(runs["rolled_back"] + runs["trimmed"], runs["levels"]),
-            "rows_wasted": bootstrap.rate(runs["drafted"] - runs["accepted"], runs["drafted"]),
-            "equals_plain": {"equal": int(greedy.sum()), "texts": len(greedy)} if len(greedy) else None,
+            **self.paired.counts(runs),
+            **{name: self.paired.of(runs, *rate) for name, rate in SHARES.items()},
+            "rollback_less_pearl": self._rollback_less_pearl(arm, setting),
+            "equals_plain": equal_texts(runs),
         }
 
-    def _rollback_less_pearl(self, arm: str, temperature: float) -> Interval | None:
+    def _rollback_less_pearl(self, arm: str, setting: str) -> Interval | None:
         """Rollback rate less PEARL's on the same clock."""
-        pearl = self._pearl(arm, temperature)
+        pearl = self._pearl(arm, setting)
         if pearl is None:
             return None
-        runs, others = (self.branches.counted(name, temperature) for name in (arm, pearl))
+        runs, others = (self.branches.counted(name, setting) for name in (arm, pearl))
         shared = runs.index.intersection(others.index).sort_values()
         if shared.empty:
             return None
         runs, others = runs.loc[shared], others.loc[shared]
         rates = (runs["rolled_back"], runs["levels"], others["rolled_back"], others["levels"])
-        return self._bootstrap(runs).rate_difference(*rates)
+        return self.paired.bootstrap(runs).rate_difference(*rates)
 
-    def _pearl(self, arm: str, temperature: float) -> str | None:
+    def _pearl(self, arm: str, setting: str) -> str | None:
         """PEARL's arm on the clock of ``arm``, unless that is it."""
-        clock = self.branches.clock(arm, temperature)
-        for name, parts in self.branches.arms(temperature).items():
-            if parts.preset == PEARL and self.branches.clock(name, temperature) == clock:
+        clock = self.branches.clock(arm, setting)
+        for name, parts in self.branches.arms(setting).items():
+            if parts.preset == PEARL and self.branches.clock(name, setting) == clock:
                 return None if name == arm else name
         return None
-
-    def _bootstrap(self, rows: pd.DataFrame) -> PairedBootstrap:
-        return self.paired.bootstrap(rows)

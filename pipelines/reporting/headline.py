@@ -3,9 +3,10 @@
 from typing import Any
 
 from pipelines.measuring.names import CHAIN, CONFIDENCE, ENTROPY, HF_LOOKUP, HRAD, LENGTH, chain_gamma
+from pipelines.reporting.intervals import known, percent, surely_above, times
 from pipelines.reporting.statistics import Interval
+from predictors.sampling import SamplingSettings
 
-UNKNOWN = "–"
 NAMES = {
     "autoregressive": "plain decoding",
     "plain_hf_forward": "plain, HF's forward",
@@ -28,91 +29,69 @@ def arm_name(arm: str) -> str:
 
 
 def headline(timing: dict[str, Any]) -> list[str]:
-    """One sentence on the best static setting per temperature, one on each controller against it."""
-    sentences = []
-    for row in timing["temperatures"]:
-        where = f"T={row['temperature']:g}"
-        static = row["chosen"][CHAIN]
-        speedup = row["arms"][static]["speedup"]
-        sentences.append(
-            f"{where}: {arm_name(static)} (chosen on validation prompts) decodes {times(speedup)} as fast as plain "
-            f"decoding{'' if speedup['low'] > 1 else '; speculation does not pay here'}."
-        )
-        sentences += [
-            _controller(name, arm, row, timing["bundle"])
-            for name, arm in ((HRAD, HRAD), ("Confidence", row["chosen"].get(CONFIDENCE)), ("Entropy", ENTROPY))
-            if arm in row["arms"] and row["arms"][arm]["gain_over_best_static"]["value"] is not None
-        ]
-    return sentences
+    """One sentence on the best static setting per sampling setting, one on each controller against it."""
+    return [
+        f"{row['setting']}: {sentence}" for row in timing["settings"] for sentence in verdicts(row, timing["bundle"])
+    ]
+
+
+def verdicts(row: dict[str, Any], bundle: dict[str, Any] | None) -> list[str]:
+    """The sentences of one sampling setting."""
+    arms, static = row["arms"], row["chosen"][CHAIN]
+    speedup = arms[static]["speedup"]
+    said = [
+        f"{arm_name(static)} (chosen on validation prompts) decodes {times(speedup)} as fast as plain decoding"
+        f"{'' if surely_above(speedup, 1.0) else '; speculation does not pay here'}."
+    ]
+    controllers = ((HRAD, HRAD), ("Confidence", row["chosen"].get(CONFIDENCE)), ("Entropy", ENTROPY))
+    for name, arm in controllers:
+        if arm not in arms or not known(arms[arm]["gain"]):
+            continue
+        gain = arms[arm]["gain"]
+        if arm == HRAD and not calibrated(bundle, row["setting"]):
+            said.append(
+                "H-RAD is not calibrated here and falls back to a static draft: "
+                f"{percent(gain)} against the best static setting."
+            )
+        else:
+            shown = arm_name(name) if name == HRAD else name
+            said.append(f"{shown} gains {percent(gain)} over it: {verdict(gain, arms[arm]['speedup'])}.")
+    return said
 
 
 def title(timing: dict[str, Any]) -> str:
     """The verdict in a breath, for the top of the page."""
     parts: list[str] = []
-    for row in timing["temperatures"]:
-        static = row["chosen"][CHAIN]
+    gains: list[str] = []
+    pays = True
+    for row in timing["settings"]:
+        static, where = row["chosen"][CHAIN], row["setting"]
         as_fast = "" if parts else " as fast as plain decoding"
-        gamma = chain_gamma(static)
-        parts.append(
-            f"{times(row['arms'][static]['speedup'])}{as_fast} at temperature {row['temperature']:g} (γ={gamma})"
-        )
+        parts.append(f"{times(row['arms'][static]['speedup'])}{as_fast} at {where} (γ={chain_gamma(static)})")
+        made = row["arms"].get(HRAD)
+        if made is not None and known(made["gain"]) and calibrated(timing["bundle"], where):
+            gains.append(f"{percent(made['gain'])} at {where}")
+            pays = pays and surely_above(made["gain"]) and surely_above(made["speedup"], 1.0)
     text = f"On this machine the best static setting is {' and '.join(parts)}."
-    gains = [
-        (row["temperature"], row["arms"][HRAD]["gain_over_best_static"], row["arms"][HRAD]["speedup"])
-        for row in timing["temperatures"]
-        if HRAD in row["arms"]
-        and row["arms"][HRAD]["gain_over_best_static"]["value"] is not None
-        and calibrated(timing["bundle"], row["temperature"])
-    ]
     if not gains:
         return text
-    pays = all((gain["low"] or 0.0) > 0 and (speedup["low"] or 0.0) > 1 for _, gain, speedup in gains)
-    shown = " and ".join(f"{percent(gain)} at temperature {temperature:g}" for temperature, gain, _ in gains)
-    elsewhere = "; elsewhere it falls back to a static setting" if len(gains) < len(timing["temperatures"]) else ""
-    return f"{text} H-RAD gains {shown} over it: it {'pays' if pays else 'does not pay'} there{elsewhere}."
+    elsewhere = "; elsewhere it falls back to a static setting" if len(gains) < len(parts) else ""
+    return (
+        f"{text} H-RAD gains {' and '.join(gains)} over it: it {'pays' if pays else 'does not pay'} there{elsewhere}."
+    )
 
 
 def verdict(gain: Interval, speedup: Interval) -> str:
     """What a gain over the best static setting means, read off its interval; nothing pays that plain decoding beats."""
-    low, high = gain["low"], gain["high"]
-    assert low is not None and high is not None
-    if (speedup["low"] or 0.0) <= 1:
+    if not surely_above(speedup, 1.0):
         return "it does not pay here: it is not surely faster than plain decoding"
-    if low > 0:
+    if surely_above(gain):
         return "it pays here"
-    if high < 0:
-        return "it does not pay here: the best static setting is faster"
-    return "it does not pay here: the interval includes 0"
+    below = gain["high"] is not None and gain["high"] < 0
+    return f"it does not pay here: the {'best static setting is faster' if below else 'interval includes 0'}"
 
 
-def times(ratio: Interval) -> str:
-    """A ratio such as ``1.62x (1.55–1.70)``; a dash where it is undefined."""
-    if None in ratio.values():
-        return UNKNOWN
-    return f"{ratio['value']:.2f}x ({ratio['low']:.2f}–{ratio['high']:.2f})"
-
-
-def percent(gain: Interval) -> str:
-    """A gain such as ``−2 % (−5…+1)``; a dash where it is undefined."""
-    if None in gain.values():
-        return UNKNOWN
-    value, low, high = (f"{100 * (gain[name] or 0.0):+.0f}".replace("-", "−") for name in ("value", "low", "high"))
-    return f"{value} % ({low}…{high})"
-
-
-def calibrated(bundle: dict[str, Any] | None, temperature: float) -> bool:
-    """Whether the exported controller is calibrated for a temperature."""
-    return bundle is not None and any(abs(row[0] - temperature) < 1e-6 for row in bundle["calibrated_settings"])
-
-
-def _controller(name: str, arm: str, row: dict[str, Any], bundle: dict[str, Any] | None) -> str:
-    where, gain = f"T={row['temperature']:g}", row["arms"][arm]["gain_over_best_static"]
-    speedup = row["arms"][arm]["speedup"]
-    if arm == HRAD and not calibrated(bundle, row["temperature"]):
-        assert bundle is not None
-        fallback = bundle["thresholds"]["static_gamma"]
-        return (
-            f"{where}: H-RAD is not calibrated here and falls back to static γ={fallback}: {percent(gain)} "
-            "against the best static setting."
-        )
-    return f"{where}: {'H-RAD' if arm == HRAD else name} gains {percent(gain)} over it: {verdict(gain, speedup)}."
+def calibrated(bundle: dict[str, Any] | None, setting: str) -> bool:
+    """Whether the exported controller is calibrated for a sampling setting."""
+    settings = [] if bundle is None else bundle["calibrated_settings"]
+    return any(SamplingSettings(heat, int(top_k), top_p).name == setting for heat, top_k, top_p in settings)

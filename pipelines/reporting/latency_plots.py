@@ -1,16 +1,12 @@
 """Plots of a latency profile."""
 
-from collections.abc import Sequence
-
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED
+from pipelines.reporting.plots import band, styles
+from pipelines.reporting.statistics import Interval
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-
-CONTEXT_STYLES = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D"), (RED, "v"), (GREY, "P"))
 
 
 def latency_figure(profile: LatencyProfile) -> Figure:
@@ -29,26 +25,23 @@ def latency_figure(profile: LatencyProfile) -> Figure:
 
 def _by_context(axes: Axes, table: LatencyTable, axis: str) -> None:
     points = table.axes[axis]
-    for context, (colour, marker) in zip(table.axes["context"], _styles(table), strict=True):
+    for context, look in _looks(table):
         cells = [table.at(**{axis: point, "context": context}) for point in points]
-        low, median, high = (
-            1e3 * np.array(column) for column in zip(*((c.low, c.seconds, c.high) for c in cells), strict=True)
-        )
-        axes.fill_between(points, low, high, color=colour, alpha=0.13)
-        axes.plot(points, median, color=colour, marker=marker, label=f"context {context}")
+        intervals: list[Interval] = [{"value": cell.seconds, "low": cell.low, "high": cell.high} for cell in cells]
+        band(axes, points, intervals, look, f"context {context}", scale=1e3)
     axes.set_ylim(0, None)
-    axes.grid(axis="y", color="#e6e6e6")
 
 
 def _verify_ratios(axes: Axes, profile: LatencyProfile) -> None:
     table = profile.tables["target"]
     tokens = table.axes["tokens"]
-    for context, (colour, marker) in zip(table.axes["context"], _styles(table), strict=True):
+    for context, (colour, marker) in _looks(table):
         axes.plot(tokens, [profile.verify_ratio(n, context) for n in tokens], color=colour, marker=marker)
     axes.axhline(1, color="#333333", linewidth=1)
     axes.set(xlabel="tokens in the pass, n", ylabel="target(n) / target(1)", title="What verifying n tokens costs")
     axes.grid(axis="y", color="#e6e6e6")
 
 
-def _styles(table: LatencyTable) -> Sequence[tuple[str, str]]:
-    return [CONTEXT_STYLES[index % len(CONTEXT_STYLES)] for index in range(len(table.axes["context"]))]
+def _looks(table: LatencyTable) -> list[tuple[int, tuple[str, str]]]:
+    contexts = list(table.axes["context"])
+    return list(zip(contexts, styles([str(context) for context in contexts]).values(), strict=True))

@@ -5,7 +5,7 @@ Blocks are incomplete: not every arm was timed on every prompt. `pipelines.repor
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,8 +35,11 @@ from pipelines.measuring.names import (
     TEST,
 )
 from pipelines.measuring.tables import DECODES, LOOP, ROUNDS, read_table
+from predictors.sampling import SamplingSettings
 
-KEY = ["temperature", "prompt", "repeat"]  # of a block of one split
+KEY = ["setting", "prompt", "repeat"]  # of a block of one split
+SAMPLING = ("temperature", "top_k", "top_p")
+OF_DECODE = ("split", "arm", *SAMPLING, "prompt", "repeat")
 MAIN_FAMILIES = (PLAIN_FAMILY, HUGGING_FACE, CHAIN, CONFIDENCE, LEARNED)
 MAIN_ARMS = (ENTROPY, HRAD, LENGTH)
 
@@ -54,12 +57,18 @@ class Measured:
 
     @cached_property
     def test(self) -> pd.DataFrame:
-        """Decodes of test prompts."""
-        return self.decodes[self.decodes["split"] == TEST].reset_index(drop=True)
+        """Decodes of test prompts, each with the name of its sampling ``setting``."""
+        return with_settings(self.decodes[self.decodes["split"] == TEST].reset_index(drop=True))
 
-    @property
-    def temperatures(self) -> list[float]:
-        return sorted(float(temperature) for temperature in self.test["temperature"].unique())
+    @cached_property
+    def settings(self) -> list[str]:
+        """Names of the sampling settings, by temperature."""
+        return sorted(self.test["setting"].unique())
+
+    @staticmethod
+    def greedy(setting: str) -> bool:
+        """Whether texts at a setting are greedy."""
+        return setting.split(",")[0] == SamplingSettings(0.0).name
 
     @cached_property
     def families(self) -> dict[str, str]:
@@ -67,9 +76,9 @@ class Measured:
         arms = self.test[["arm", "family"]].drop_duplicates()
         return dict(sorted(arms.itertuples(index=False, name=None), key=_place))
 
-    def arms(self, temperature: float) -> list[str]:
-        """Arms that were timed at a temperature, in the order they are shown."""
-        timed = set(self.test.loc[self.test["temperature"] == temperature, "arm"])
+    def arms(self, setting: str) -> list[str]:
+        """Arms that were timed at a sampling setting, in the order they are shown."""
+        timed = set(self.test.loc[self.test["setting"] == setting, "arm"])
         return [arm for arm in self.families if arm in timed]
 
     def only(self, arms: Iterable[str]) -> "Measured":
@@ -89,35 +98,36 @@ class Measured:
         ]
         return self.only(arms)
 
-    def choices(self, temperature: float) -> dict[str, str]:
+    def choices(self, setting: str) -> dict[str, str]:
         """By family the arm that was fastest on validation prompts."""
-        made = (choice for choice in self.findings["choices"] if choice["temperature"] == temperature)
-        return {choice["family"]: choice["arm"] for choice in made}
+        return {choice["family"]: choice["arm"] for choice in self.chosen_at(setting)}
 
-    def chosen(self, family: str, temperature: float) -> str:
+    def chosen_at(self, setting: str) -> list[dict[str, Any]]:
+        """What validation prompts chose, with the speeds it was chosen by."""
+        return [choice for choice in self.findings["choices"] if setting_of(choice) == setting]
+
+    def chosen(self, family: str, setting: str) -> str:
         """The arm of ``family`` that was fastest on validation prompts."""
-        choices = self.choices(temperature)
+        choices = self.choices(setting)
         if family not in choices:
-            raise ValueError(
-                f"no arm of family {family!r} was chosen at temperature {temperature:g}. Run the measure stage again."
-            )
+            raise ValueError(f"no arm of family {family!r} was chosen at {setting}. Run the measure stage again.")
         return choices[family]
 
     @cached_property
     def counted(self) -> pd.DataFrame:
         """Decodes of test prompts, each text once: repeats write the same one at temperature 0 and from the same seed."""
         ordered = self.test.sort_values("repeat", kind="stable")
-        text = ["arm", "temperature", "prompt"]
+        text = ["arm", "setting", "prompt"]
         again = ordered.duplicated([*text, "seed"]) | (ordered["temperature"] == 0) & ordered.duplicated(text)
         return ordered[~again].sort_index()
 
     def rounds_of(self, run: pd.Series) -> pd.DataFrame:
         """The rounds of one decode, the prefill first."""
-        return self._rounds[tuple(run[["split", "arm", *KEY]])]
+        return self._rounds[tuple(run[[*OF_DECODE]])]
 
     @cached_property
     def _rounds(self) -> dict[tuple[Any, ...], pd.DataFrame]:
-        grouped = self.rounds.sort_values("round", kind="stable").groupby(["split", "arm", *KEY])
+        grouped = self.rounds.sort_values("round", kind="stable").groupby([*OF_DECODE])
         return {key: part for key, part in grouped if isinstance(key, tuple)}
 
     @property
@@ -126,12 +136,6 @@ class Measured:
         bundles: dict[str, dict[str, Any]] = self.findings.get("bundles", {})
         return bundles.get(HRAD)
 
-    @property
-    def by_setting(self) -> pd.DataFrame:
-        """Decodes of test prompts with the columns that replay and tuning have: ``setting`` and ``drafter``."""
-        rows = self.test.rename(columns={"arm": "drafter"})
-        return rows.assign(setting=[f"T={temperature:g}" for temperature in rows["temperature"]])
-
 
 def read_measured(folder: Path) -> Measured:
     """Read the folder of one device.
@@ -139,7 +143,7 @@ def read_measured(folder: Path) -> Measured:
     Raises
     ------
     ValueError
-        If it is missing or incomplete, or has several settings at one temperature.
+        If it is missing, incomplete or of another version.
     """
     try:
         findings, origin = (json.loads((folder / name).read_text()) for name in (FINDINGS, PROVENANCE))
@@ -149,28 +153,23 @@ def read_measured(folder: Path) -> Measured:
         read_table(folder / name, schema).to_pandas()
         for name, schema in ((DECODES_FILE, DECODES), (ROUNDS_FILE, ROUNDS))
     )
-    _require_one_setting(decodes, folder)
     timed_loop = (folder / LOOP_FILE).is_file()
     loop = read_table(folder / LOOP_FILE, LOOP).to_pandas() if timed_loop else pd.DataFrame()
     return Measured(decodes, rounds, findings, origin, loop)
 
 
-def _require_one_setting(decodes: pd.DataFrame, folder: Path) -> None:
-    """`ValueError` unless split, arm and `KEY` name one decode."""
-    twice = decodes[decodes.duplicated(["split", "arm", *KEY], keep=False)]
-    if len(twice):
-        row = twice.iloc[0]
-        raise ValueError(
-            f"{folder} has {len(twice)} decodes that share split, arm, temperature, prompt and repeat with another, the first of "
-            f"{row['arm']} on {row['prompt']} at temperature {row['temperature']:g}. Reports read one setting per temperature: "
-            "measure one set of filters at each."
-        )
+def setting_of(place: Mapping[str, Any]) -> str:
+    """Name of the sampling settings of a decode or a choice."""
+    known = place.get("setting")
+    return known or SamplingSettings(place["temperature"], int(place["top_k"]), place["top_p"]).name
 
 
-def read_records(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """JSON records by name, of those that are in ``folder``."""
-    paths = {name: folder / f"{name}.json" for name in names}
-    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.is_file()}
+def with_settings(rows: pd.DataFrame) -> pd.DataFrame:
+    """``rows`` with column ``setting``."""
+    if "setting" in rows:
+        return rows
+    places = rows[[*SAMPLING]].itertuples(index=False, name=None)
+    return rows.assign(setting=[setting_of(dict(zip(SAMPLING, place, strict=True))) for place in places])
 
 
 def _place(arm: tuple[str, str]) -> tuple[int, float]:

@@ -1,25 +1,15 @@
-"""Plots of the report, drawn from ``timing.json`` and ``quality.json``. Okabe-Ito colours, told apart without colour vision."""
+"""Whiskers, bands, stacked bars and heat maps of the report. Okabe-Ito colours, told apart without colour vision."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from pipelines.measuring.names import (
-    CHAIN,
-    CONFIDENCE,
-    ENTROPY,
-    HF_ASSISTED,
-    HF_FORWARD,
-    HF_PLAIN,
-    HRAD,
-    PLAIN,
-    chain_gamma,
-)
-from pipelines.reporting.headline import arm_name
+from pipelines.reporting.intervals import known
 from pipelines.reporting.statistics import Interval
 from predictors.rounds import PHASES
 
@@ -33,10 +23,17 @@ GREY, LIGHT_BLUE, BLUE, ORANGE, GREEN, RED, PURPLE = (
     "#cc79a7",
 )
 WAIT = "#e6e6e6"
-COLOURS = {PLAIN: "#5a5a5a", HF_FORWARD: GREY, HF_PLAIN: "#b5b5b5", HF_ASSISTED: PURPLE, ENTROPY: GREEN, HRAD: RED}
-FAMILY_COLOURS = {CHAIN: BLUE, CONFIDENCE: ORANGE, **COLOURS}
 PHASE_COLOURS = dict(zip((*PHASES, "rest"), (ORANGE, BLUE, GREEN, PURPLE, WAIT, "#c9c9c9"), strict=True))
-TEMPERATURE_STYLES = ((BLUE, "o", "-"), (RED, "s", "--"), (GREEN, "^", ":"), (PURPLE, "D", "-."))
+SETTING_STYLES = (
+    (BLUE, "o"),
+    (RED, "s"),
+    (GREEN, "^"),
+    (PURPLE, "D"),
+    (ORANGE, "v"),
+    (GREY, "P"),
+    ("#56b4e9", "X"),
+    ("#7a4a1e", "*"),
+)
 STYLE = {
     "font.size": 10,
     "font.family": "DejaVu Sans",
@@ -53,173 +50,100 @@ STYLE = {
 }
 
 
-def draw(function: Any, *arguments: Any) -> Figure:
+Look = tuple[str, str]  # colour and marker
+Row = tuple[str, Sequence[tuple[Interval | None, Look]]]  # a name and what is known of it
+Panel = tuple[str, Sequence[Row]]
+Drawn = TypeVar("Drawn")
+
+
+def draw(function: Callable[..., Drawn], *arguments: Any) -> Drawn:
     """Call a plotting function under the house style."""
     with matplotlib.rc_context(STYLE):
-        figure: Figure = function(*arguments)
-    return figure
+        return function(*arguments)
 
 
-def speedup_bars(timing: dict[str, Any]) -> Figure:
-    """Speed-up of every arm over plain decoding, one panel per temperature."""
-    rows = timing["temperatures"]
-    height = 0.9 + 0.31 * max(len(row["arms"]) - 1 for row in rows)
-    figure, panels = _panels(len(rows), width=5.0, height=height)
-    for axes, row in zip(panels, rows, strict=True):
-        arms = [arm for arm, made in row["arms"].items() if arm != PLAIN and made["speedup"]["value"] is not None]
-        speedups = [row["arms"][arm]["speedup"] for arm in arms]
-        colours = [_colour(arm, row["chosen"]) for arm in arms]
-        _interval_bars(axes, speedups, colours)
-        for place, (arm, speedup) in enumerate(zip(arms, speedups, strict=True)):
-            weight = "bold" if arm in row["chosen"].values() or arm == HRAD else "normal"
-            text = f"{speedup['value']:.2f}x"
-            box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-            axes.text(speedup["high"] + 0.03, place, text, va="center", fontsize=8.5, weight=weight, bbox=box)
-        axes.axvline(1, color="#333333", linewidth=1)
-        axes.set_yticks(range(len(arms)), [arm_name(arm) for arm in arms])
-        axes.set(title=f"T = {row['temperature']:g}", xlabel="speed-up against plain decoding (x)", xlim=(0, None))
-        axes.margins(x=0.12)
-        axes.grid(axis="x", color="#e6e6e6")
-    return figure
+def styles(names: Sequence[str]) -> dict[str, Look]:
+    """A look for every name."""
+    return {name: SETTING_STYLES[place % len(SETTING_STYLES)] for place, name in enumerate(names)}
 
 
-def static_sweep(timing: dict[str, Any]) -> Figure:
-    """Speed-up over the static draft length, with the validation choice circled."""
-    figure, (axes,) = _panels(1, width=6.4, height=3.6)
-    for row, (colour, marker, line) in zip(timing["temperatures"], TEMPERATURE_STYLES, strict=False):
-        by_gamma = {gamma: arm for arm in row["arms"] if (gamma := chain_gamma(arm)) is not None}
-        gammas, arms = list(by_gamma), list(by_gamma.values())
-        speedups = [row["arms"][arm]["speedup"] for arm in arms]
-        values = [speedup["value"] for speedup in speedups]
-        label = f"T = {row['temperature']:g}"
-        axes.fill_between(gammas, [s["low"] for s in speedups], [s["high"] for s in speedups], color=colour, alpha=0.13)
-        axes.plot(gammas, values, color=colour, marker=marker, linestyle=line, label=label)
-        best = arms.index(row["chosen"][CHAIN])
-        axes.plot(gammas[best], values[best], "o", markersize=15, fillstyle="none", color=colour)
-    axes.axhline(1, color="#333333", linewidth=1)
-    axes.set(xlabel="static draft length γ (tokens)", ylabel="speed-up (x)", title="Static sweep on test prompts")
-    axes.set_xticks(gammas)
-    axes.grid(axis="y", color="#e6e6e6")
-    axes.legend()
-    return figure
-
-
-def accepted_histogram(quality: dict[str, Any]) -> Figure:
-    """Share of rounds by accepted tokens, for the longest static draft."""
-    rows = quality["temperatures"]
-    gamma, arm = max((gamma, name) for name in rows[0]["arms"] if (gamma := chain_gamma(name)) is not None)
-    figure, (axes,) = _panels(1, width=6.4, height=3.4)
-    width = 0.8 / len(rows)
-    for index, (row, (colour, _, line)) in enumerate(zip(rows, TEMPERATURE_STYLES, strict=False)):
-        if arm not in row["arms"]:
-            continue
-        counts = np.array(row["arms"][arm]["accepted_histogram"])
-        places = np.arange(len(counts)) + (index - (len(rows) - 1) / 2) * width
-        hatch = "" if line == "-" else "///"
-        axes.bar(
-            places,
-            100 * counts / counts.sum(),
-            width,
-            color=colour,
-            hatch=hatch,
-            edgecolor="white",
-            label=f"T = {row['temperature']:g}",
-        )
-    axes.set_xticks(range(gamma + 1))
-    axes.set(xlabel="accepted tokens in a round", ylabel="rounds (%)", title=f"Accepted length, {arm_name(arm)}")
-    axes.grid(axis="y", color="#e6e6e6")
-    axes.legend()
-    return figure
-
-
-def time_shares(timing: dict[str, Any]) -> Figure:
-    """Where the time goes: share of wall-clock by phase, for the arms that keep a clock."""
-    rows = timing["temperatures"]
-    names = [PLAIN, *dict.fromkeys(row["chosen"][CHAIN] for row in rows)]
-    names += dict.fromkeys(row["chosen"][CONFIDENCE] for row in rows if CONFIDENCE in row["chosen"])
-    names += [name for name in (ENTROPY, HRAD) if any(name in row["arms"] for row in rows)]
-    figure, panels = _panels(len(rows), width=5.0, height=1.3 + 0.34 * len(names))
-    for axes, row in zip(panels, rows, strict=True):
-        left = np.zeros(len(names))
-        for phase in row["arms"][PLAIN]["time_shares"]:
-            timed = [row["arms"].get(name, {}).get("time_shares") or {} for name in names]
-            shares = 100 * np.array([made.get(phase, 0.0) for made in timed])
-            axes.barh(range(len(names)), shares, left=left, color=PHASE_COLOURS[phase], edgecolor="white", label=phase)
-            for place, (start, share) in enumerate(zip(left, shares, strict=True)):
-                if share >= 6:
-                    axes.text(start + share / 2, place, f"{share:.0f}", ha="center", va="center", fontsize=8.5)
-            left += shares
-        axes.invert_yaxis()
-        axes.set_yticks(range(len(names)), [arm_name(name) for name in names])
-        axes.set(title=f"T = {row['temperature']:g}", xlabel="share of wall-clock time (%)", xlim=(0, 100))
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-    return figure
-
-
-def gain_by_slice(timing: dict[str, Any]) -> Figure:
-    """Gain of each controller over the best static setting by slice, pooled over temperatures."""
-    groups = {**timing["slices"], "all": timing["pooled"]}
-    controllers = [name for name in timing["pooled"] if name != CHAIN]
-    figure, (axes,) = _panels(1, width=6.4, height=1.1 + 0.62 * len(groups))
-    markers = dict(zip(controllers, "osD^v", strict=False))
-    for index, name in enumerate(controllers):
-        gains = [groups[group][name]["gain_over_best_static"] for group in groups]
-        places = np.arange(len(groups)) + 0.2 * (index - (len(controllers) - 1) / 2)
-        values, errors = _errors(gains, scale=100)
-        label = arm_name(name) if name in COLOURS else name
-        axes.errorbar(
-            values, places, xerr=errors, fmt=markers[name], color=FAMILY_COLOURS[name], capsize=3, label=label
-        )
-    axes.axvline(0, color="#333333", linewidth=1)
-    axes.set_yticks(range(len(groups)), list(groups))
-    axes.set_ylim(len(groups) - 0.5, -0.5)
-    axes.set(xlabel="gain over the best static γ (%)", title="Gain by slice, temperatures pooled")
-    axes.grid(axis="x", color="#e6e6e6")
-    figure.legend(loc="outside lower center", ncols=len(controllers))
-    return figure
-
-
-def _panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(width * count, height), layout="constrained")
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
-
-
-def _interval_bars(axes: Axes, intervals: list[dict[str, float]], colours: list[str]) -> None:
-    values, errors = _errors(intervals)
-    axes.barh(range(len(values)), values, xerr=errors, color=colours, ecolor="#333333", capsize=2.5)
-    axes.invert_yaxis()
-
-
-def _errors(intervals: list[dict[str, float]], scale: float = 1) -> tuple[np.ndarray, np.ndarray]:
-    values, low, high = (
-        scale * np.array([interval[name] for interval in intervals], float) for name in ("value", "low", "high")
-    )
-    return values, np.maximum([values - low, high - values], 0)
-
-
-def _colour(arm: str, chosen: dict[str, str]) -> str:
-    if chain_gamma(arm) is not None:
-        return BLUE if arm == chosen[CHAIN] else LIGHT_BLUE
-    if arm.startswith(CONFIDENCE):
-        return ORANGE if arm == chosen.get(CONFIDENCE) else "#f6d68a"
-    return COLOURS.get(arm, GREY)
-
-
-def gain_whiskers(
-    panels: Sequence[tuple[str, Sequence[tuple[str, Interval, str]]]], label: str, row_inches: float
+def whiskers(
+    panels: Sequence[Panel],
+    label: str,
+    line: float | None = None,
+    percent: bool = False,
+    legend: Mapping[str, Look] | None = None,
+    columns: int | None = None,
+    numbers: str = "",
 ) -> Figure:
-    """One panel for each (title, rows): a row is a name, its gain with its interval, and a colour; the first on top."""
-    rows = max(len(some) for _, some in panels)
-    figure = Figure(figsize=(5.4 * len(panels), 1.4 + row_inches * rows), layout="constrained")
-    for axes, (title, some) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for place, (_, gain, colour) in enumerate(some):
-            centre, low, high = (100 * (gain[name] or 0.0) for name in ("value", "low", "high"))
-            errors = [[max(0.0, centre - low)], [max(0.0, high - centre)]]
-            axes.errorbar(centre, place, xerr=errors, fmt="o", color=colour, markersize=4.5, capsize=2, linewidth=1)
-        axes.axvline(0, color="#333333", linewidth=1)
-        axes.set_yticks(range(len(some)), [name for name, _, _ in some])
-        axes.set_ylim(len(some) - 0.5, -0.5)
-        axes.set(xlabel=label, title=title)
+    """Intervals of every row from top to bottom, a panel for each (title, rows); ``line``: where nothing is gained; ``numbers``:
+    how values are written next to them. Undefined intervals are left out."""
+    columns = columns or len(panels)
+    marks = max(len(intervals) for _, rows in panels for _, intervals in rows)
+    height = (0.22 + 0.1 * marks) * max(len(rows) for _, rows in panels)
+    lines = len(panels) // columns
+    width = max(6.4, min(5.4 * columns, 15.0))
+    figure = Figure(figsize=(width, (1.1 + height) * lines + 0.3), layout="constrained")
+    for axes, (title, rows) in zip(figure.subplots(lines, columns, squeeze=False).flat, panels, strict=True):
+        for place, (_, intervals) in enumerate(rows):
+            for index, (interval, look) in enumerate(intervals):
+                at = place + 0.6 * ((index + 0.5) / len(intervals) - 0.5)
+                _whisker(axes, at, interval, look, 100 if percent else 1, numbers)
+        if line is not None:
+            axes.axvline(line, color="#333333", linewidth=1)
+        axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set(xlabel=label + (", %" if percent else ""), title=title)
         axes.grid(axis="x", color="#e6e6e6")
+    if legend:
+        handles = [Line2D([], [], color=colour, marker=marker, linestyle="") for colour, marker in legend.values()]
+        figure.legend(handles, list(legend), loc="outside lower center", ncols=min(4, len(legend)))
     return figure
+
+
+def _whisker(axes: Axes, at: float, interval: Interval | None, look: Look, scale: float, numbers: str) -> None:
+    if interval is None or not known(interval):
+        return
+    value, low, high = (scale * (interval[name] or 0.0) for name in ("value", "low", "high"))
+    errors = [[max(0.0, value - low)], [max(0.0, high - value)]]
+    style: dict[str, Any] = {"color": look[0], "fmt": look[1], "markersize": 4.5, "capsize": 2, "linewidth": 1}
+    axes.errorbar(value, at, xerr=errors, **style)
+    if numbers:
+        axes.annotate(numbers.format(value), (high, at), (5, 0), textcoords="offset points", va="center", fontsize=8.5)
+
+
+def band(
+    axes: Axes, places: Sequence[float], intervals: Sequence[Interval], look: Look, label: str, scale: float = 1
+) -> None:
+    """Values as a line, their intervals as a band."""
+    value, low, high = (scale * np.array([one[name] for one in intervals], float) for name in ("value", "low", "high"))
+    axes.fill_between(places, low, high, color=look[0], alpha=0.13)
+    axes.plot(places, value, color=look[0], marker=look[1], label=label)
+    axes.grid(axis="y", color="#e6e6e6")
+
+
+def stacked(
+    panels: Sequence[tuple[str, Mapping[str, Mapping[str, float]]]], colours: Mapping[str, str], label: str
+) -> Figure:
+    """Horizontal bars of parts, a panel for each (title, amounts by row and part)."""
+    rows = max(len(amounts) for _, amounts in panels)
+    figure = Figure(figsize=(5.2 * len(panels), 1.3 + 0.34 * rows), layout="constrained")
+    for axes, (title, amounts) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        left = np.zeros(len(amounts))
+        for part, colour in colours.items():
+            widths = np.array([parts.get(part, 0.0) for parts in amounts.values()])
+            axes.barh(range(len(amounts)), widths, left=left, color=colour, edgecolor="white", label=part)
+            left += widths
+        axes.set_yticks(range(len(amounts)), list(amounts))
+        axes.invert_yaxis()
+        axes.set(title=title, xlabel=label)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(colours))
+    return figure
+
+
+def heat_map(axes: Axes, shares: np.ndarray, texts: Sequence[Sequence[str]], size: float = 10) -> None:
+    """Shares from 0 to 1 as blue cells with a text in each."""
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    for row, column in np.ndindex(*shares.shape):
+        colour = "white" if shares[row, column] > 0.6 else "black"
+        axes.text(column, row, texts[row][column], ha="center", va="center", fontsize=size, color=colour)

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pipelines.measuring.names import PLAIN, chain_gamma
-from pipelines.reporting.plots import TEMPERATURE_STYLES
+from pipelines.reporting.plots import styles
 
 BAND = 0.10  # relative, drawn around equality
 
@@ -15,14 +15,13 @@ def prediction_figure(prediction: dict[str, Any]) -> Figure:
     """Every static setting: measured tokens/s across, predicted ones up with the range of the latencies' quartiles."""
     figure = Figure(figsize=(6.4, 4.6), layout="constrained")
     axes = figure.subplots()
-    temperatures = sorted({row["temperature"] for row in prediction["settings"]})
-    for temperature, (colour, marker, _) in zip(temperatures, TEMPERATURE_STYLES, strict=False):
-        rows = [row for row in prediction["settings"] if row["temperature"] == temperature]
+    looks = styles(sorted({row["setting"] for row in prediction["settings"]}))
+    for label, (colour, marker) in looks.items():
+        rows = [row for row in prediction["settings"] if row["setting"] == label]
         measured = [row["measured"] for row in rows]
-        predicted = [row["predicted"]["measured"] for row in rows]
+        predicted = [row["predicted"] for row in rows]
         values = np.array([[p["value"] - p["low"], p["high"] - p["value"]] for p in predicted]).T
         heights = [p["value"] for p in predicted]
-        label = f"T = {temperature:g}"
         axes.errorbar(measured, heights, yerr=values, fmt=marker, color=colour, markersize=5, capsize=2, label=label)
         for row, height in zip(rows, heights, strict=True):
             name = "plain" if row["arm"] == PLAIN else f"γ={chain_gamma(row['arm'])}"

@@ -1,9 +1,9 @@
 """Predicted against measured tokens/s of the static settings: what a latency profile and rounds of longer drafts tell.
 
-A setting's law of the accepted length comes from the rounds of all longer static drafts at its temperature, cut at its own γ: by
-depth, or as one acceptance probability α for the closed form. (Shorter drafts begin their rounds elsewhere in the text.) The
-profile gives the time (`predictors.latency.throughput`). Of what a setting was measured to do, only the lengths of its outputs
-enter its own prediction; the longest draft's acceptance is its own.
+A static chain's distribution of the accepted length comes, by depth, from the rounds of all longer static drafts at its sampling
+setting, cut at its own γ. (Shorter drafts begin their rounds elsewhere in the text.) The profile gives the time
+(`predictors.latency.throughput`). Of what a chain was measured to do, only the lengths of its outputs enter its own prediction;
+the longest draft's acceptance is its own.
 """
 
 from collections import Counter
@@ -18,8 +18,6 @@ from pipelines.reporting.bars import apart
 from pipelines.reporting.measured_folder import Measured
 from predictors.latency import AcceptanceStatistics, LatencyProfile, generation_latency
 
-KINDS = ("measured", "iid")  # laws of the accepted length: acceptance by depth, or one α for every token
-
 
 class PredictionReport:
     """Builds the record from a measurement and the profile of the same machine."""
@@ -29,49 +27,49 @@ class PredictionReport:
         self.profile = profile
 
     def build(self) -> dict[str, Any]:
-        settings = [self._setting(t, arm) for t in self.measured.temperatures for arm in self._arms(t)]
-        summary = {kind: _summary(settings, kind) for kind in KINDS}
+        settings = [self._setting(at, arm) for at in self.measured.settings for arm in self._arms(at)]
+        summary = _summary(settings)
         return {
             "settings": settings,
-            "acceptance": {f"{t:g}": self._acceptance(t, self._arms(t)[1:]).rate for t in self.measured.temperatures},
-            "apart": apart(summary[KINDS[0]]["median_error"]),
+            "acceptance": {at: self._acceptance(at, self._arms(at)[1:]).rate for at in self.measured.settings},
+            "apart": apart(summary["median_error"]),
             "summary": summary,
         }
 
-    def _arms(self, temperature: float) -> list[str]:
+    def _arms(self, setting: str) -> list[str]:
         """Plain decoding and the static chains, by length."""
-        return [arm for arm in self.measured.arms(temperature) if arm == PLAIN or chain_gamma(arm) is not None]
+        return [arm for arm in self.measured.arms(setting) if arm == PLAIN or chain_gamma(arm) is not None]
 
-    def _acceptance(self, temperature: float, arms: Sequence[str]) -> AcceptanceStatistics:
+    def _acceptance(self, setting: str, arms: Sequence[str]) -> AcceptanceStatistics:
         """Of static drafts, in the rounds that nothing cut short."""
         runs = self.measured.counted
-        runs = runs[runs["temperature"] == temperature]
+        runs = runs[runs["setting"] == setting]
         whole = [
             [row for row in runs[runs["arm"] == arm]["uncut_histogram"] if len(row) == _gamma(arm) + 1] for arm in arms
         ]
         return AcceptanceStatistics([np.sum(rows, axis=0).tolist() for rows in whole if rows])
 
-    def _setting(self, temperature: float, arm: str) -> dict[str, Any]:
+    def _setting(self, setting: str, arm: str) -> dict[str, Any]:
         items = self.measured.test
-        items = items[(items["arm"] == arm) & (items["temperature"] == temperature)]
+        items = items[(items["arm"] == arm) & (items["setting"] == setting)]
         measured = float(items["tokens"].sum() / items["seconds"].sum())
-        *_, longest = arms = self._arms(temperature)
+        *_, longest = arms = self._arms(setting)
         longer = [other for other in arms if _gamma(other) > _gamma(arm)] or [longest]
-        acceptance = self._acceptance(temperature, longer)
-        predicted = {kind: self._predicted(items, acceptance, _gamma(arm), kind, temperature > 0) for kind in KINDS}
+        acceptance = self._acceptance(setting, longer)
+        predicted = self._predicted(items, acceptance, _gamma(arm), not self.measured.greedy(setting))
         return {
-            "temperature": temperature,
+            "setting": setting,
             "arm": arm,
             "measured": measured,
             "predicted": predicted,
-            "error": {kind: value["value"] / measured - 1 for kind, value in predicted.items()},
+            "error": predicted["value"] / measured - 1,
         }
 
     def _predicted(
-        self, items: pd.DataFrame, acceptance: AcceptanceStatistics, gamma: int, kind: str, sampled: bool
+        self, items: pd.DataFrame, acceptance: AcceptanceStatistics, gamma: int, sampled: bool
     ) -> dict[str, float]:
         """Tokens/s over the same prompts and output lengths."""
-        law = acceptance.accepted_law(gamma, kind)
+        law = acceptance.accepted_law(gamma, "measured")
         requests = Counter(zip(items["prompt_tokens"], items["tokens"], strict=True))
         seconds = np.zeros(3)
         for (prompt_tokens, tokens), count in requests.items():
@@ -85,23 +83,23 @@ def _gamma(arm: str) -> int:
     return chain_gamma(arm) or 0
 
 
-def _summary(settings: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+def _summary(settings: list[dict[str, Any]]) -> dict[str, Any]:
     """Median relative error, of tokens/s and of the speed-up over plain decoding; rank correlation of predicted with measured
-    tokens/s over all settings and by temperature. ``drift`` is plain decoding's own error: no acceptance enters there, so it is
+    tokens/s over all rows and by sampling setting. ``drift`` is plain decoding's own error: no acceptance enters there, so it is
     how much faster or slower the machine ran when it was profiled."""
     table = pd.DataFrame(
         {
-            "temperature": [row["temperature"] for row in settings],
+            "setting": [row["setting"] for row in settings],
             "arm": [row["arm"] for row in settings],
             "measured": [row["measured"] for row in settings],
-            "predicted": [row["predicted"][kind]["value"] for row in settings],
+            "predicted": [row["predicted"]["value"] for row in settings],
         }
     )
     error = table["predicted"] / table["measured"] - 1
     plain = table["arm"] == PLAIN
-    drift = table["temperature"].map(dict(zip(table["temperature"][plain], error[plain], strict=True)))
+    drift = table["setting"].map(dict(zip(table["setting"][plain], error[plain], strict=True)))
     speedup_error = ((1 + error) / (1 + drift) - 1)[~plain]
-    by_temperature = {f"{temperature:g}": _spearman(part) for temperature, part in table.groupby("temperature")}
+    by_setting = {str(setting): _spearman(part) for setting, part in table.groupby("setting")}
     return {
         "median_error": float(error.abs().median()),
         "largest_error": float(error.abs().max()),
@@ -110,7 +108,7 @@ def _summary(settings: list[dict[str, Any]], kind: str) -> dict[str, Any]:
         "median_speedup_error": float(speedup_error.abs().median()),
         "largest_speedup_error": float(speedup_error.abs().max()),
         "spearman": _spearman(table),
-        "spearman_by_temperature": by_temperature,
+        "spearman_by_setting": by_setting,
     }
 
 

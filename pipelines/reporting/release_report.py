@@ -5,14 +5,17 @@ tuned      the winner by replay and clock, scored on test prompts over the stati
 verdicts   what the gate says of each bundle: gains over all rivals, guardrails, and the smallest gain that would pass
 """
 
+import json
 import math
-from typing import Any
+from typing import Any, Self
 
 from pipelines.evidence.estimate import Estimate
 from pipelines.measuring.names import PLAIN
+from pipelines.measuring.tuning.names import CHOICES
+from pipelines.promotion.names import VERDICT
 from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED, lines
-from pipelines.reporting.headline import percent, times
-from pipelines.reporting.release_folder import ReleaseResults
+from pipelines.reporting.inputs import Inputs, Record, Section, read_record
+from pipelines.reporting.intervals import percent, times
 
 VERDICTS = {
     PASSED: "The gate would let {} pass",
@@ -21,21 +24,33 @@ VERDICTS = {
 }
 
 
-class ReleaseReport:
-    """Builds the records of ``quality.json`` (which bundles were judged) and ``timing.json`` (all the rest)."""
+class ReleaseReport(Section):
+    """Builds the records of ``quality.json`` (which bundles were judged) and ``timing.json`` (all the rest), from ``choices`` of
+    tuning and ``verdicts`` by bundle."""
 
-    def __init__(self, results: ReleaseResults) -> None:
-        self.results = results
+    def __init__(self, choices: list[Record], verdicts: dict[str, Record]) -> None:
+        self.choices = choices
+        self.verdicts = verdicts
+
+    @classmethod
+    def read(cls, inputs: Inputs) -> Self | None:
+        """``None`` if nothing was tuned or tried on this device."""
+        tuned = inputs.of("tuning") / CHOICES
+        trials = sorted((inputs.data / "trials").glob(f"*/{inputs.device}/{VERDICT}"))
+        if not tuned.is_file() and not trials:
+            return None
+        choices = json.loads(tuned.read_text()) if tuned.is_file() else []
+        return cls(choices, {path.parent.parent.name: read_record(path) for path in trials})
 
     def quality(self) -> dict[str, Any]:
         """Names of the bundles that were tried."""
-        return {"tried": list(self.results.verdicts)}
+        return {"tried": list(self.verdicts)}
 
     def timing(self) -> dict[str, Any]:
         """What was tuned, by sampling setting, and the verdicts by bundle."""
         return {
-            "tuned": [self._tuned(choice) for choice in self.results.choices],
-            "verdicts": [_judged(name, record) for name, record in self.results.verdicts.items()],
+            "tuned": [self._tuned(choice) for choice in self.choices],
+            "verdicts": [_judged(name, record) for name, record in self.verdicts.items()],
         }
 
     @staticmethod
@@ -55,6 +70,27 @@ class ReleaseReport:
             "predicted": math.exp(winner["speedup"]["predicted"]),
             "validation": math.exp(winner["speedup"]["value"]),
         }
+
+    @staticmethod
+    def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
+        """The winners, then the verdicts."""
+        found = []
+        for row in timing["tuned"]:
+            itself = ", itself a static chain" if row["winner"] == row["static"] else ""
+            static = itself if row["gain"] is None else f", {percent(row['gain'])} over {row['static']}"
+            speedup = (
+                "the fastest" if row["speedup"] is None else f"the fastest: {times(row['speedup'])} plain decoding"
+            )
+            unscored = "" if row["scored"] else "; no time was left to score it"
+            found.append(
+                f"{row['setting']}: of {row['candidates']} candidates on the clock {row['winner']} was "
+                f"{speedup}{static}{unscored}."
+            )
+        for verdict in timing["verdicts"]:
+            failed = [check for check in verdict["checks"] if not check["passed"]]
+            why = "; ".join(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed)
+            found.append(VERDICTS[verdict["verdict"]].format(verdict["bundle"]) + (f" ({why})." if why else "."))
+        return found
 
 
 def _judged(name: str, record: dict[str, Any]) -> dict[str, Any]:
@@ -76,21 +112,3 @@ def _judged(name: str, record: dict[str, Any]) -> dict[str, Any]:
         "slices": evidence["slices"],
         "smallest_gain": record["smallest_gain"],
     }
-
-
-def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
-    """The winners, then the verdicts."""
-    found = []
-    for row in timing["tuned"]:
-        itself = ", itself a static chain" if row["winner"] == row["static"] else ""
-        static = itself if row["gain"] is None else f", {percent(row['gain'])} over {row['static']}"
-        speedup = "the fastest" if row["speedup"] is None else f"the fastest: {times(row['speedup'])} plain decoding"
-        unscored = "" if row["scored"] else "; no time was left to score it"
-        found.append(
-            f"{row['setting']}: of {row['candidates']} candidates on the clock {row['winner']} was {speedup}{static}{unscored}."
-        )
-    for verdict in timing["verdicts"]:
-        failed = [check for check in verdict["checks"] if not check["passed"]]
-        why = "; ".join(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed)
-        found.append(VERDICTS[verdict["verdict"]].format(verdict["bundle"]) + (f" ({why})." if why else "."))
-    return found

@@ -1,4 +1,4 @@
-"""What choosing is worth, on recorded texts: plain decoding, the best static chain, the best rule, and who knows the outcome.
+"""What choosing is worth, on recorded texts: plain decoding, the best static chain, the best rule, and the oracle.
 
     ours         the rule (confidence, unlearned or learned) of most tokens per second on validation texts
     gap closed   (ours - best static) / (oracle - best static), in tokens per second
@@ -10,43 +10,86 @@ Test texts; intervals by bootstrap over documents. Slice `edit` has a row of its
 in what all texts say nor in what is chosen on validation texts.
 """
 
-from dataclasses import replace
-from typing import Any
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
-from pipelines.measuring.names import CHAIN, CONFIDENCE, PLAIN, RULE, TEST, on_virtual_clock
-from pipelines.measuring.replay.names import ORACLE
+from pipelines.measuring.names import CHAIN, CONFIDENCE, PLAIN, PROVENANCE, RULE, VALIDATION, on_virtual_clock
+from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
 from pipelines.prompt_table import EDIT
 from pipelines.reporting.bars import apart
-from pipelines.reporting.decoding_arms import DecodingArms
-from pipelines.reporting.headline import percent, times
-from pipelines.reporting.replay_folder import ReplayResults
-from pipelines.reporting.statistics import UNDEFINED, Interval, PairedBootstrap, less_one
+from pipelines.reporting.inputs import Inputs, Section
+from pipelines.reporting.intervals import percent, times
+from pipelines.reporting.measured_folder import Measured
+from pipelines.reporting.paired_arms import PairedArms
+from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE, RED, whiskers
 
+OURS = "ours"
 RULES = (CONFIDENCE, RULE)
-BLOCK = ["prompt", "repeat"]  # at one sampling setting
-ALL = "all"  # texts, beside the slices
+ALL = "all"  # texts, besides the slices
 ROUNDING = 1e-6
+COLOURS = {CHAIN: GREY, CONFIDENCE: GREEN, RULE: BLUE, BRANCHES: RED, BRANCHES_WALL: RED, ORACLE: PURPLE}
 
 
-class ReplayReport(DecodingArms):
+@dataclass(frozen=True)
+class ReplayResults:
+    """``decoding``: replayed decodes; ``clock``: the same machine's measurement; ``origin``; ``elsewhere``: decodes at other cost
+    ratios."""
+
+    decoding: pd.DataFrame
+    clock: Measured | None
+    origin: dict[str, Any]
+    elsewhere: dict[float, pd.DataFrame]
+
+
+def read_replay(folder: Path, clock: Measured | None) -> ReplayResults | None:
+    """The replay in ``folder``; ``None`` if there is none."""
+    if not (folder / PROVENANCE).is_file():
+        return None
+    origin = json.loads((folder / PROVENANCE).read_text())
+    elsewhere = {ratio: pd.read_parquet(folder / replayed_at(ratio)) for ratio in origin.get("cost_ratios", [])}
+    return ReplayResults(pd.read_parquet(folder / REPLAYED), clock, origin, elsewhere)
+
+
+class ReplayReport(Section):
     """Builds the records of ``quality.json`` (what was read) and ``timing.json`` (what follows from the machine's latencies)."""
 
     def __init__(self, results: ReplayResults, replicates: int, seed: int) -> None:
         edits = results.decoding["slice"] == EDIT
-        super().__init__(results.decoding[~edits], replicates, seed)
-        self.edits = DecodingArms(results.decoding[edits], replicates, seed)
+        texts = _replayed(results.decoding[~edits])
         self.results = results
+        self.texts = PairedArms(texts, replicates, seed)
+        self.edits = PairedArms(replace(texts, decodes=_renamed(results.decoding[edits])), replicates, seed)
         self.elsewhere = {
-            ratio: ReplayReport(replace(results, decoding=table, measured={}, elsewhere={}), replicates, seed)
+            ratio: ReplayReport(replace(results, decoding=table, clock=None, elsewhere={}), replicates, seed)
             for ratio, table in results.elsewhere.items()
         }
 
+    @classmethod
+    def read(cls, inputs: Inputs) -> Self | None:
+        results = read_replay(inputs.of("replay"), inputs.measured)
+        return None if results is None else cls(results, *inputs.drawn)
+
+    def figures(self, quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
+        """Gain of every policy over the best static chain, the fastest on top."""
+        panels = []
+        for row in timing["settings"]:
+            shown = [policy for policy in row["policies"] if policy["family"] in COLOURS]
+            shown.sort(key=lambda policy: -policy["gain"]["value"])
+            panels.append(
+                (row["setting"], [(one["policy"], [(one["gain"], (COLOURS[one["family"]], "o"))]) for one in shown])
+            )
+        return {"replay": whiskers(panels, "gain over the best static chain, replayed", line=0, percent=True)}
+
     def quality(self) -> dict[str, Any]:
         """Texts and documents by sampling setting."""
-        parts = {setting: self.rows(setting, PLAIN) for setting in self.settings}
+        parts = {setting: self.texts.rows(PLAIN, [setting]) for setting in self.texts.measured.settings}
         return {
             setting: {"texts": len(rows), "documents": int(rows["document"].nunique())}
             for setting, rows in parts.items()
@@ -54,175 +97,151 @@ class ReplayReport(DecodingArms):
 
     def timing(self) -> dict[str, Any]:
         """By sampling setting: the ladder over all texts and in each slice, all policies, and how far the clock agrees."""
-        return {"settings": [self._setting(setting) for setting in self.settings]}
+        return {"settings": [self._setting(setting) for setting in self.texts.measured.settings]}
 
     def _setting(self, setting: str) -> dict[str, Any]:
-        static, ours = self.fastest(setting, CHAIN), self._ours(setting)
-        shown = self.test[self.test["setting"] == setting][["family", "drafter"]].drop_duplicates()
+        measured = self.texts.measured
         return {
+            **self.chosen(setting),
             "setting": setting,
-            "texts": len(self.rows(setting, PLAIN)),
-            "static": static,
-            "ours": ours,
+            "texts": len(self.texts.rows(PLAIN, [setting])),
             "cost_ratio": self.results.origin.get("cost_ratio"),
-            "ladder": {part: self._ladder(setting, static, ours, part) for part in self._parts(setting)},
             "elsewhere": [{"cost_ratio": ratio, **report.chosen(setting)} for ratio, report in self.elsewhere.items()],
             "policies": [
-                {"family": family, "policy": arm, **self._worth(setting, arm, static)}
-                for family, arm in shown.itertuples(index=False)
+                {"family": measured.families[arm], "policy": arm, **self._worth(setting, arm)}
+                for arm in measured.arms(setting)
             ],
-            "agreement": {
-                study: made
-                for study, table in self.results.measured.items()
-                if (made := self._agreement(setting, table)) is not None
-            },
+            "agreement": None if self.results.clock is None else self._agreement(setting, self.results.clock),
         }
 
     def chosen(self, setting: str) -> dict[str, Any]:
-        """The static chain and the rule that validation texts choose, and their ladder over all test texts."""
-        static, ours = self.fastest(setting, CHAIN), self._ours(setting)
-        return {"static": static, "ours": ours, "ladder": self._ladder(setting, static, ours, ALL)}
+        """The static chain and the rule that validation texts choose, and their ladder over all test texts and by slice."""
+        choices = self.texts.measured.choices(setting)
+        slices = sorted(self.texts.rows(PLAIN, [setting])["slice"].unique())
+        ladder = {name: self._ladder(self.texts, setting, None if name == ALL else name) for name in (ALL, *slices)}
+        if setting in self.edits.measured.settings:
+            ladder[EDIT] = self._ladder(self.edits, setting, EDIT)
+        return {"static": choices[CHAIN], "ours": choices[OURS], "ladder": ladder}
 
-    def _ours(self, setting: str) -> str:
-        """The rule that was fastest on validation texts."""
-        rows = self.validation[(self.validation["setting"] == setting) & self.validation["family"].isin(RULES)]
-        sums = rows.groupby("drafter", sort=False)[["tokens", "seconds"]].sum()
-        return str((sums["tokens"] / sums["seconds"]).idxmax())
-
-    def _parts(self, setting: str) -> list[str]:
-        edits = [EDIT] if setting in self.edits.settings else []
-        return [ALL, *sorted(self.rows(setting, PLAIN)["slice"].unique()), *edits]
-
-    def _ladder(self, setting: str, static: str, ours: str, part: str) -> dict[str, Any]:
+    @staticmethod
+    def _ladder(arms: PairedArms, setting: str, slice_: str | None) -> dict[str, Any]:
         """Speed-ups over plain decoding, step by step, and the share of the gap that rules close."""
-        plain, *steps = (self._part(setting, arm, part) for arm in (PLAIN, static, ours, ORACLE))
-        _require_oracle_above(f"{setting}, {part}", static, steps[0], steps[-1])
-        bootstrap = PairedBootstrap(list(plain["document"]), self.replicates, self.seed)
-        base, rule, perfect = ((rows["tokens"], rows["seconds"]) for rows in steps)
+        at = [setting], slice_
+        rows = {name: arms.rows(name, *at) for name in (PLAIN, CHAIN, OURS, ORACLE)}
+        rates = {name: (part["tokens"], part["seconds"]) for name, part in rows.items()}
+        _require_oracle_above(f"{setting}, {slice_ or ALL}", rows[CHAIN], rows[ORACLE])
         return {
-            "texts": len(plain),
-            **{
-                name: bootstrap.rate_ratio(rows["tokens"], rows["seconds"], plain["tokens"], plain["seconds"])
-                for name, rows in zip(("static", "ours", "oracle"), steps, strict=True)
-            },
-            "gain": less_one(bootstrap.rate_ratio(*rule, *base)),
-            "room": less_one(bootstrap.rate_ratio(*perfect, *base)),
-            "closed": bootstrap.share_between(*rule, *base, *perfect),
+            "texts": len(rows[PLAIN]),
+            "static": arms.ratio(CHAIN, PLAIN, *at),
+            "ours": arms.ratio(OURS, PLAIN, *at),
+            "oracle": arms.ratio(ORACLE, PLAIN, *at),
+            "gain": arms.gain(OURS, CHAIN, *at),
+            "room": arms.gain(ORACLE, CHAIN, *at),
+            "closed": arms.bootstrap(rows[PLAIN]).share_between(rates[OURS], rates[CHAIN], rates[ORACLE]),
         }
 
-    def _worth(self, setting: str, arm: str, static: str) -> dict[str, Any]:
-        rows, base, plain = (self.rows(setting, name) for name in (arm, static, PLAIN))
-        bootstrap = self.bootstrap(setting)
+    def _worth(self, setting: str, arm: str) -> dict[str, Any]:
+        rows = self.texts.rows(arm, [setting])
         return {
-            "speedup": bootstrap.rate_ratio(rows["tokens"], rows["seconds"], plain["tokens"], plain["seconds"]),
-            "gain": less_one(bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"])),
+            "speedup": self.texts.ratio(arm, PLAIN, [setting]),
+            "gain": self.texts.gain(arm, CHAIN, [setting]),
             "submitted_per_round": float(rows["submitted"].sum() / rows["rounds"].sum()),
             "accepted_per_round": float(rows["accepted"].sum() / rows["rounds"].sum()),
         }
 
-    def _part(self, setting: str, arm: str, part: str) -> pd.DataFrame:
-        if part == EDIT:
-            return self.edits.rows(setting, arm)
-        rows = self.rows(setting, arm)
-        return rows if part == ALL else rows[rows["slice"] == part]
-
-    def _agreement(self, setting: str, table: pd.DataFrame) -> dict[str, Any] | None:
-        """Replayed against measured speed-ups of the policies in ``table``; ``None`` where it has none at this setting."""
-        table = table[table["split"] == TEST]
-        measured, replayed = (rows[rows["setting"] == setting] for rows in (table, self.test))
-        prompts, arms = (set(measured[name]) & set(replayed[name]) for name in ("prompt", "drafter"))
-        measured = measured[measured["prompt"].isin(prompts) & measured["drafter"].isin(arms)]
-        timed, predicted = _speedups(measured), _speedups(_repeated(measured, replayed))
-        shown = [arm for arm in timed if arm != PLAIN and arm in predicted]
-        real = [arm for arm in shown if not on_virtual_clock(arm)]
+    def _agreement(self, setting: str, clock: Measured) -> dict[str, Any] | None:
+        """Replayed against measured speed-ups of the policies that were timed; ``None`` where none was at this setting."""
+        who = ["setting", "prompt", "arm"]
+        replayed = self.texts.measured.test[[*who, "tokens", "seconds"]]
+        rows = clock.test[clock.test["setting"] == setting].merge(replayed[who], on=who)
+        made = rows.drop(columns=["tokens", "seconds"]).merge(replayed, on=who, validate="many_to_one")
+        timed, predicted = (self._paired(table) for table in (rows, made))
+        shown = [arm for arm in timed.measured.families if arm != PLAIN]
+        speeds = {arm: [arms.ratio(arm, PLAIN, [setting])["value"] for arms in (predicted, timed)] for arm in shown}
+        known = {
+            arm: (ours, theirs) for arm, (ours, theirs) in speeds.items() if ours is not None and theirs is not None
+        }
+        real = {arm: pair for arm, pair in known.items() if not on_virtual_clock(arm)}
         if not real:
             return None
-        choice, best = max(real, key=predicted.__getitem__), max(real, key=timed.__getitem__)
-        errors = [abs(predicted[arm] / timed[arm] - 1) for arm in real]
-        rows, base = _shared(measured, choice, best)
+        choice, best = max(real, key=lambda arm: real[arm][0]), max(real, key=lambda arm: real[arm][1])
+        errors = [abs(ours / theirs - 1) for ours, theirs in real.values()]
         return {
-            "prompts": len(prompts),
+            "prompts": int(rows["prompt"].nunique()),
             "policies": [
-                {"policy": arm, "replayed": predicted[arm], "measured": timed[arm], "virtual": on_virtual_clock(arm)}
-                for arm in shown
+                {"policy": arm, "replayed": ours, "measured": theirs, "virtual": on_virtual_clock(arm)}
+                for arm, (ours, theirs) in known.items()
             ],
             "choice": choice,
             "best": best,
-            "gain": self._gain(rows, base),
+            "gain": timed.gain(choice, best, [setting]),
             "apart": apart(float(np.median(errors))),
             "median_error": float(np.median(errors)),
             "largest_error": max(errors),
         }
 
-    def _gain(self, rows: pd.DataFrame, base: pd.DataFrame) -> Interval:
-        """What replay's choice was worth on the clock; undefined where the fastest was not timed beside it."""
-        if rows.empty:
-            return dict(UNDEFINED)
-        bootstrap = PairedBootstrap(list(rows["document"]), self.replicates, self.seed)
-        return less_one(bootstrap.rate_ratio(rows["tokens"], rows["seconds"], base["tokens"], base["seconds"]))
+    def _paired(self, rows: pd.DataFrame) -> PairedArms:
+        return PairedArms(replace(self.texts.measured, decodes=rows), self.texts.replicates, self.texts.seed)
+
+    @staticmethod
+    def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
+        """The ladder, by sampling setting."""
+        found = []
+        for row in timing["settings"]:
+            made, agreement = row["ladder"][ALL], row["agreement"]
+            closed = made["closed"]
+            known = closed["value"] is not None
+            share = f" ({closed['value']:.0%} of the gap, {closed['low']:.0%} to {closed['high']:.0%})" if known else ""
+            found.append(
+                f"{row['setting']}, replayed: plain decoding, {row['static']} {times(made['static'])}, {row['ours']} "
+                f"{times(made['ours'])}{share}, and {times(made['oracle'])} for the oracle."
+            )
+            if agreement is None:
+                continue
+            if agreement["apart"]:
+                found.append(f"{row['setting']}: {agreement['apart']}, and read no replayed figure.")
+                continue
+            same = agreement["choice"] == agreement["best"]
+            cost = (
+                "the fastest there"
+                if same
+                else f"{percent(agreement['gain'])} against the fastest, {agreement['best']}"
+            )
+            found.append(
+                f"{row['setting']}: on {agreement['prompts']} prompts on the clock, replayed speed-ups are "
+                f"{agreement['median_error']:.0%} off in the median, {agreement['largest_error']:.0%} at most; "
+                f"replay would have chosen {agreement['choice']}, {cost}."
+            )
+        return found
 
 
-def _require_oracle_above(where: str, static: str, base: pd.DataFrame, oracle: pd.DataFrame) -> None:
+def _renamed(table: pd.DataFrame) -> pd.DataFrame:
+    """Replayed decodes with the columns of measured ones."""
+    return table.rename(columns={"drafter": "arm"}).assign(repeat=0)
+
+
+def _replayed(table: pd.DataFrame) -> Measured:
+    rows = _renamed(table)
+    return Measured(rows, pd.DataFrame(), {"choices": [*_fastest(rows)]}, {})
+
+
+def _fastest(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """The static chain and the rule of most tokens per second on validation texts, by sampling setting."""
+    rows = rows[rows["split"] == VALIDATION]
+    for family, members in {CHAIN: (CHAIN,), OURS: RULES}.items():
+        own = rows[rows["family"].isin(members)]
+        sums = own.groupby(["setting", "arm"], sort=False)[["tokens", "seconds"]].sum()
+        for setting, rates in (sums["tokens"] / sums["seconds"]).groupby("setting"):
+            yield {"setting": setting, "family": family, "arm": str(rates.droplevel(0).idxmax())}
+
+
+def _require_oracle_above(where: str, base: pd.DataFrame, oracle: pd.DataFrame) -> None:
     """An error below the static chain: by construction (`predictors.replay.oracle`) no chain takes less time on any text, at
     whatever prices, so the rows were not replayed together."""
     below, above = (float(rows["tokens"].sum() / rows["seconds"].sum()) for rows in (base, oracle))
     if above < below * (1 - ROUNDING):
         raise ValueError(
-            f"{where}: replay gives who knows the outcome {above:.4g} tokens/s, below the static chain's {below:.4g} ({static}), "
-            "which cannot be. Measure the profile again and replay by it: dvc repro -sf latency@PAIR, then dvc repro replay@PAIR."
+            f"{where}: replay gives the oracle {above:.4g} tokens/s, below the static chain's {below:.4g} "
+            f"({base['arm'].iloc[0]}), which cannot be. Measure the profile again and replay by it: dvc repro -sf latency@PAIR, "
+            "then dvc repro replay@PAIR."
         )
-
-
-def _against(agreement: dict[str, Any]) -> str:
-    """What choosing by replay would have cost."""
-    if agreement["choice"] == agreement["best"]:
-        return "the fastest there"
-    return f"{percent(agreement['gain'])} against the fastest there ({agreement['best']})"
-
-
-def _repeated(measured: pd.DataFrame, replayed: pd.DataFrame) -> pd.DataFrame:
-    """Of every measured decode the replayed tokens and seconds of the same policy on the same prompt."""
-    who = ["prompt", "drafter"]
-    made = replayed[[*who, "tokens", "seconds"]]
-    return measured.drop(columns=["tokens", "seconds"]).merge(made, on=who, validate="many_to_one")
-
-
-def _shared(rows: pd.DataFrame, arm: str, base: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Rows of both on the prompts and repeats that both decoded."""
-    made, other = (rows[rows["drafter"] == name].set_index(BLOCK) for name in (arm, base))
-    shared = made.index.intersection(other.index).sort_values()
-    return made.loc[shared], other.loc[shared]
-
-
-def _speedups(rows: pd.DataFrame) -> dict[str, float]:
-    """By arm, tokens per second over those of plain decoding where both decoded."""
-    speedups = {}
-    for arm in rows["drafter"].unique():
-        made, plain = (part[["tokens", "seconds"]].sum() for part in _shared(rows, arm, PLAIN))
-        if made["seconds"]:
-            speedups[str(arm)] = float(made["tokens"] / made["seconds"] / (plain["tokens"] / plain["seconds"]))
-    return speedups
-
-
-def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
-    """The ladder, by sampling setting."""
-    found = []
-    for row in timing["settings"]:
-        made = row["ladder"][ALL]
-        closed = made["closed"]
-        known = closed["value"] is not None
-        share = f" ({closed['value']:.0%} of the gap, {closed['low']:.0%} to {closed['high']:.0%})" if known else ""
-        found.append(
-            f"{row['setting']}, replayed: plain decoding, {row['static']} {times(made['static'])}, {row['ours']} "
-            f"{times(made['ours'])}{share}, and {times(made['oracle'])} for who knows what will be accepted."
-        )
-        for study, agreement in row["agreement"].items():
-            if agreement["apart"]:
-                found.append(f"{row['setting']}: {agreement['apart']}, and read no replayed figure (stage {study}).")
-                continue
-            found.append(
-                f"{row['setting']}: on {agreement['prompts']} prompts of stage {study}, replayed speed-ups are "
-                f"{agreement['median_error']:.0%} off the clock's in the median, {agreement['largest_error']:.0%} at most; "
-                f"replay would have chosen {agreement['choice']}, {_against(agreement)}."
-            )
-    return found

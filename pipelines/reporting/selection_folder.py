@@ -4,12 +4,12 @@ clock and what their steps were priced at."""
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from pipelines.measuring.names import PROVENANCE
 from pipelines.measuring.selection.names import FIRST_ROUNDS, PRICES
+from pipelines.reporting.inputs import Record
 from pipelines.reporting.measured_folder import Measured
 from predictors.config import parse_config
 from predictors.latency.actions import Prices
@@ -19,10 +19,10 @@ RULES = ("nss", "naive_tree", "spectr", "specinfer", "khisti", "traversal", "blo
 
 @dataclass(frozen=True)
 class SelectionResults:
-    """``records`` of the selector stage by rule (node-by-node rules first), what was ``measured``, ``first_rounds`` at roots,
+    """``records`` of stage ``fit`` by rule (node-by-node rules first), what was ``measured``, ``first_rounds`` at roots,
     ``prices`` and names of ``actions`` by rule, and whether time ran out on the check (``capped``)."""
 
-    records: dict[str, dict[str, Any]]
+    records: dict[str, Record]
     measured: Measured
     first_rounds: pd.DataFrame
     prices: dict[str, Prices]
@@ -30,11 +30,11 @@ class SelectionResults:
     capped: bool
 
 
-def read_selection(folder: Path, records: Path, measured: Measured) -> SelectionResults | None:
-    """The check in ``folder`` with the decodes ``measured`` on the same device; ``None`` if there is none."""
+def read_selection(folder: Path, fitted: dict[str, Record], measured: Measured) -> SelectionResults | None:
+    """The check in ``folder`` with what was ``fitted`` and the decodes ``measured`` on the device; ``None`` if there is none."""
     if not (folder / PROVENANCE).is_file():
         return None
-    found = {path.stem: json.loads(path.read_text()) for path in records.glob("*.json")}
+    found = {str(record["rule"]): record for record in fitted.values()}
     priced = json.loads((folder / PRICES).read_text())
     ordered = sorted(priced, key=lambda rule: RULES.index(rule) if rule in RULES else len(RULES))
     origin = json.loads((folder / PROVENANCE).read_text())

@@ -8,33 +8,44 @@
 Intervals by bootstrap over documents.
 """
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
-from pipelines.measuring.names import PLAIN
 from pipelines.measuring.selection.names import BUNDLE, SELECTOR, STATIC, STATIC_TREE
+from pipelines.reporting.inputs import Inputs, Section
+from pipelines.reporting.intervals import listed, percent, surely_above
+from pipelines.reporting.measured_folder import with_settings
 from pipelines.reporting.paired_arms import PairedArms
-from pipelines.reporting.selection_folder import SelectionResults
-from pipelines.reporting.statistics import UNDEFINED, Interval, PairedBootstrap, less_one
+from pipelines.reporting.selection_folder import SelectionResults, read_selection
+from pipelines.reporting.selection_plots import choices_by_slice, gains_by_rule
+from pipelines.reporting.statistics import Interval
 from predictors.rounds import PHASES
 
 ARMS = {STATIC: STATIC_TREE, SELECTOR: BUNDLE}  # an arm is named so, then after its rule
 WORTH_WINNING = 0.03  # a gap between static and a perfect choice below which there is nothing to win
 
 
-class SelectionReport:
+class SelectionReport(Section):
     """Builds the records of ``quality.json`` (expectations) and ``timing.json`` (times)."""
 
     def __init__(self, results: SelectionResults, replicates: int, seed: int) -> None:
         self.results = results
-        self.replicates = replicates
-        self.seed = seed
         self.paired = PairedArms(results.measured, replicates, seed)
         timed = results.measured.test
         arms = [self.arm(policy, rule) for policy in ARMS for rule in results.records]
-        self.temperatures = sorted(timed.loc[timed["arm"].isin(arms), "temperature"].unique())
+        self.settings = sorted(timed.loc[timed["arm"].isin(arms), "setting"].unique())
+
+    @classmethod
+    def read(cls, inputs: Inputs) -> Self | None:
+        results = read_selection(inputs.of("selection"), inputs.fitted("tree"), inputs.measured)
+        return None if results is None else cls(results, *inputs.drawn)
+
+    def figures(self, quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
+        """What choosing is worth, and what is chosen."""
+        return {"selection": gains_by_rule(quality, timing), "choices": choices_by_slice(quality)}
 
     def quality(self) -> dict[str, Any]:
         """Exact expectations by rule, how labels agree with real rounds, and what is chosen where."""
@@ -89,26 +100,23 @@ class SelectionReport:
 
     def _measured(self, rule: str) -> dict[str, Any]:
         selector, static = (self._timed(policy, rule) for policy in (SELECTOR, STATIC))
+        deciding = "seconds_controller", "seconds_rounds"
         return {
             "rule": rule,
             **{policy: self._speed(policy, rule) for policy in ARMS},
             "gain": self._gain(rule, rule),
-            "decision_share": self._rate(selector, "seconds_controller", "seconds_rounds"),
-            "hooks_share": self._rate(static, "seconds_controller", "seconds_rounds"),
+            "decision_share": self.paired.of(selector, *deciding),
+            "hooks_share": self.paired.of(static, *deciding),
             "bypassed": float(selector["bypassed"].sum() / max(1, selector["rounds"].sum())),
         }
 
     def _speed(self, policy: str, rule: str) -> dict[str, Interval]:
-        arm = self.arm(policy, rule)
-        return {
-            "tokens_per_second": self.paired.rate(arm, self.temperatures),
-            "speedup": self.paired.ratio(arm, PLAIN, self.temperatures),
-            "block_efficiency": self._rate(self._timed(policy, rule), "emitted", "rounds"),
-        }
+        speed = self.paired.speed(self.arm(policy, rule), self.settings)
+        return speed | {"block_efficiency": self.paired.of(self._timed(policy, rule), "emitted", "rounds")}
 
     def _gain(self, rule: str, other: str) -> Interval:
         """Of a rule's selector over the static tree of a rule."""
-        return less_one(self.paired.ratio(self.arm(SELECTOR, rule), self.arm(STATIC, other), self.temperatures))
+        return self.paired.gain(self.arm(SELECTOR, rule), self.arm(STATIC, other), self.settings)
 
     def _against_traversal(self) -> dict[str, Any] | None:
         """The node-by-node rule whose selector promised most on validation roots, over traversal with its best static tree."""
@@ -127,22 +135,23 @@ class SelectionReport:
         drift = float(np.median([row["error"] for row in found])) if found else 0.0
         return [row | {"drift": drift, "beside_drift": (1 + row["error"]) / (1 + drift) - 1} for row in found]
 
-    def _fixed(self) -> list[tuple[str, str, str, float]]:
-        """Arms that draft one action, with action, rule and temperature: static trees, and static chains by block."""
+    def _fixed(self) -> list[tuple[str, str, str, str]]:
+        """Arms that draft one action, with action, rule and sampling setting: static trees, and static chains by block."""
         results = self.results
         found = [
-            (self.arm(STATIC, rule), record["static_actions"][f"T={temperature:g}"], rule, temperature)
-            for temperature in self.temperatures
+            (self.arm(STATIC, rule), record["static_actions"][setting], rule, setting)
+            for setting in self.settings
             for rule, record in results.records.items()
-            if f"T={temperature:g}" in record["static_actions"]
+            if setting in record["static_actions"]
         ]
         chains = [action for action in results.actions.get("block", ()) if action in results.measured.families]
-        return found + [(chain, chain, "block", temperature) for temperature in self.temperatures for chain in chains]
+        return found + [(chain, chain, "block", setting) for setting in self.settings for chain in chains]
 
-    def _step(self, arm: str, action: str, rule: str, temperature: float) -> dict[str, Any] | None:
+    def _step(self, arm: str, action: str, rule: str, setting: str) -> dict[str, Any] | None:
         """A step of ``action``, on average over its rounds that nothing cut short; ``None`` where it was not timed."""
         rounds = self.results.measured.rounds
-        rounds = rounds[(rounds["arm"] == arm) & (rounds["temperature"] == temperature) & ~rounds["prefill"]]
+        rounds = with_settings(rounds[(rounds["arm"] == arm) & ~rounds["prefill"]])
+        rounds = rounds[rounds["setting"] == setting]
         whole = rounds[rounds["levels"] == rounds["levels"].max()]
         if whole.empty:
             return None
@@ -160,65 +169,46 @@ class SelectionReport:
             for name in self.results.records
             if policy in (None, one) and rule in (None, name)
         ]
-        return pd.concat([self.paired.rows(arm, self.temperatures) for arm in arms]).reset_index()
-
-    def _rate(self, rows: pd.DataFrame, amount: str, cost: str) -> Interval:
-        return dict(UNDEFINED) if rows.empty else self._bootstrap(rows).rate(rows[amount], rows[cost])
+        return pd.concat([self.paired.rows(arm, self.settings) for arm in arms]).reset_index()
 
     def _agreement(self) -> list[dict[str, Any]]:
         """By rule and action: labels, real rounds, and their paired difference."""
         found = []
         for (rule, action), part in self.results.first_rounds.groupby(["rule", "action"], sort=False):
-            bootstrap, ones = self._bootstrap(part), np.ones(len(part))
-            difference: Interval = bootstrap.rate(part["emitted"] - part["expected"], ones)
-            assert difference["low"] is not None and difference["high"] is not None
-            record = {name: bootstrap.rate(part[name], ones) for name in ("expected", "emitted")}
+            part = part.assign(roots=1.0, more=part["emitted"] - part["expected"])
+            record = {name: self.paired.of(part, name, "roots") for name in ("expected", "emitted")}
+            difference: Any = self.paired.of(part, "more", "roots")
             agrees = difference["low"] <= 0 <= difference["high"]
             found.append({"rule": rule, "action": action, **record, "difference": difference, "agrees": agrees})
         return found
 
-    def _bootstrap(self, items: pd.DataFrame) -> PairedBootstrap:
-        return PairedBootstrap(list(items["document"]), self.replicates, self.seed)
-
-
-def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
-    """What there was to win, what was won, and what the clock says."""
-    rules = quality["rules"]
-    sure = [row["rule"] for row in rules if row["gain"]["low"] > 0]
-    found = [
-        f"On exact labels of held-out documents the selector surely beats the best static tree with {_listed(sure)}; with "
-        f"{_listed([row['rule'] for row in rules if row['rule'] not in sure])} it does not."
-    ]
-    worth = [row for row in rules if row["worth_winning"]]
-    if worth:
-        quarter = [row["rule"] for row in worth if row["gap_closed"] and row["gap_closed"]["value"] >= 0.25]
-        found.append(
-            f"A perfect choice per root would bring 3 % or more with {_listed([row['rule'] for row in worth])} at least: the "
-            f"selector closes a quarter of that gap or more with {_listed(quarter)}."
-        )
-    nothing = [row["rule"] for row in rules if row["nothing_to_win"]]
-    if nothing:
-        found.append(
-            f"With {_listed(nothing)} even a perfect choice would bring less than 3 %: there is nothing to win."
-        )
-    gains = [f"{row['rule']} {_percent(row['gain'])}" for row in timing["rules"]]
-    found.append(f"On the clock, selectors over their rules' best static trees: {', '.join(gains)}.")
-    against = timing["against_traversal"]
-    if against is not None:
-        found.append(
-            f"The selector that promised most on validation roots, with {against['rule']}, against traversal with its best "
-            f"static tree, on the clock: {_percent(against['gain'])}."
-        )
-    return found
-
-
-def _listed(names: list[str]) -> str:
-    if not names:
-        return "none"
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _percent(value: Interval) -> str:
-    if None in value.values():
-        return "not timed"
-    return f"{value['value']:+.1%} ({value['low']:+.1%} to {value['high']:+.1%})"
+    @staticmethod
+    def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
+        """What there was to win, what was won, and what the clock says."""
+        rules = quality["rules"]
+        sure = [row["rule"] for row in rules if surely_above(row["gain"])]
+        found = [
+            f"On exact labels of held-out documents the selector surely beats the best static tree with {listed(sure)}; with "
+            f"{listed([row['rule'] for row in rules if row['rule'] not in sure])} it does not."
+        ]
+        worth = [row for row in rules if row["worth_winning"]]
+        if worth:
+            quarter = [row["rule"] for row in worth if row["gap_closed"] and row["gap_closed"]["value"] >= 0.25]
+            found.append(
+                f"A perfect choice per root would bring 3 % or more with {listed([row['rule'] for row in worth])} at least: the "
+                f"selector closes a quarter of that gap or more with {listed(quarter)}."
+            )
+        nothing = [row["rule"] for row in rules if row["nothing_to_win"]]
+        if nothing:
+            found.append(
+                f"With {listed(nothing)} even a perfect choice would bring less than 3 %: there is nothing to win."
+            )
+        gains = [f"{row['rule']} {percent(row['gain'])}" for row in timing["rules"]]
+        found.append(f"On the clock, selectors over their rules' best static trees: {', '.join(gains)}.")
+        against = timing["against_traversal"]
+        if against is not None:
+            found.append(
+                f"The selector that promised most on validation roots, with {against['rule']}, against traversal with its best "
+                f"static tree, on the clock: {percent(against['gain'])}."
+            )
+        return found

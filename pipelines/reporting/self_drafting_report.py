@@ -2,14 +2,15 @@
 
     speed-up   tokens / seconds over plain decoding, our own loop; of Hugging Face's arms the same, and over its own ``generate``
     counts     DE, HR and AL of `predictors.rounds`; guessed and candidate tokens of a pass
-    upkeep     seconds spent on candidates, guesses and pool, of all seconds behind the prefill
+    upkeep     seconds spent on candidates, guesses and pool, of all seconds after the prefill
 
 Real decodes, paired by block. Intervals by bootstrap over documents.
 """
 
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from pipelines.measuring.names import (
     CALIBRATED,
@@ -25,10 +26,12 @@ from pipelines.measuring.names import (
     PLAIN_FAMILY,
 )
 from pipelines.reporting.bars import SHARE, bar_row
-from pipelines.reporting.headline import times
+from pipelines.reporting.inputs import Inputs, Section
+from pipelines.reporting.intervals import surely_above, times
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.paired_arms import PairedArms
-from pipelines.reporting.statistics import Interval, less_one
+from pipelines.reporting.self_drafting_plots import self_drafting_figures
+from pipelines.reporting.statistics import Interval
 
 OWN = (CALIBRATED, GIVEN)
 SHOWN = (PLAIN_FAMILY, CHAIN, CALIBRATED, GIVEN, HUGGING_FACE)
@@ -36,15 +39,23 @@ OUTSIDE = (HF_FORWARD, HF_ASSISTED)  # shown where a draft model drafts
 BASES = (*METHODS, HF_LOOKUP)
 
 
-class SelfDraftingReport:
-    """Builds the records of ``quality.json`` (counts, what was chosen) and ``timing.json`` (times); ``records`` of the guesser
-    stage by method."""
+class SelfDraftingReport(Section):
+    """Builds the records of ``quality.json`` (counts, what was chosen) and ``timing.json`` (times); ``records`` of stage ``fit``
+    by predictor."""
 
     def __init__(self, measured: Measured, records: dict[str, dict[str, Any]], replicates: int, seed: int) -> None:
         shown = [arm for arm, family in measured.families.items() if family in SHOWN and arm not in OUTSIDE]
         self.measured = measured.only(shown)
         self.records = records
         self.paired = PairedArms(self.measured, replicates, seed)
+
+    def figures(self, quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
+        return self_drafting_figures(quality, timing)
+
+    @classmethod
+    def read(cls, inputs: Inputs) -> Self | None:
+        report = cls(inputs.measured, inputs.fitted("guess"), *inputs.drawn)
+        return None if report.empty else report
 
     @property
     def empty(self) -> bool:
@@ -54,92 +65,111 @@ class SelfDraftingReport:
     def quality(self) -> dict[str, Any]:
         """What was chosen for every method, what its ways are worth by the profile, and counts of measured passes."""
         return {
-            "chosen": {method: record["chosen"] for method, record in self.records.items()},
+            "chosen": {record["method"]: record["chosen"] for record in self.records.values()},
             "ways": [row for record in self.records.values() for row in record["rows"]],
             "counts": [
-                {"setting": _setting(temperature), "arm": arm, **_counts(self.paired.rows(arm, [temperature]))}
-                for temperature, arm in self._own
+                {"setting": setting, "arm": arm, **_counts(self.paired.rows(arm, [setting]))}
+                for setting, arm in self._own
             ],
         }
 
     def timing(self) -> dict[str, Any]:
         """Measured speeds by sampling setting and arm, and by slice."""
         return {
-            "settings": [self._speeds(temperature) for temperature in self.measured.temperatures],
+            "settings": [self._speeds(setting) for setting in self.measured.settings],
             "prompts": int(self.measured.test["prompt"].nunique()),
             "capped": self.measured.findings["capped"],
             "bars": [
                 bar_row(
-                    f"{_setting(temperature)}: upkeep of {arm}, share of a step",
-                    self._upkeep(temperature, arm),
+                    f"{setting}: upkeep of {arm}, share of a step",
+                    self._upkeep(setting, arm),
                     0.1,
                     SHARE,
                     at_most=True,
                 )
-                for temperature, arm in self._own
+                for setting, arm in self._own
             ],
         }
 
     @property
-    def _own(self) -> list[tuple[float, str]]:
-        """Methods without a draft model, at every temperature."""
+    def _own(self) -> list[tuple[str, str]]:
+        """Methods without a draft model, at every sampling setting."""
         families = self.measured.families
-        timed = [(temperature, arm) for temperature in self.measured.temperatures for arm in self._arms(temperature)]
-        return [(temperature, arm) for temperature, arm in timed if families[arm] in OWN]
+        timed = [(setting, arm) for setting in self.measured.settings for arm in self._arms(setting)]
+        return [(setting, arm) for setting, arm in timed if families[arm] in OWN]
 
-    def _speeds(self, temperature: float) -> dict[str, Any]:
+    def _speeds(self, setting: str) -> dict[str, Any]:
         families = self.measured.families
-        best = self.measured.choices(temperature).get(CHAIN)
-        arms = [arm for arm in self._arms(temperature) if families[arm] != CHAIN or arm == best]
+        best = self.measured.choices(setting).get(CHAIN)
+        arms = [arm for arm in self._arms(setting) if families[arm] != CHAIN or arm == best]
         shown = [arm for arm in arms if arm not in (PLAIN, HF_PLAIN)]
         slices = sorted(self.measured.test["slice"].unique())
         return {
-            "setting": _setting(temperature),
+            "setting": setting,
             "best": best,
-            "arms": [self._arm(temperature, families[arm], arm, best) for arm in arms],
-            "slices": {name: {arm: self._slice(temperature, arm, name) for arm in shown} for name in slices},
+            "arms": [self._arm(setting, families[arm], arm, best) for arm in arms],
+            "slices": {name: {arm: self._slice(setting, arm, name) for arm in shown} for name in slices},
         }
 
-    def _arms(self, temperature: float) -> list[str]:
+    def _arms(self, setting: str) -> list[str]:
         """Arms that were timed, family by family."""
         families = self.measured.families
-        return sorted(self.measured.arms(temperature), key=lambda arm: SHOWN.index(families[arm]))
+        return sorted(self.measured.arms(setting), key=lambda arm: SHOWN.index(families[arm]))
 
-    def _arm(self, temperature: float, family: str, arm: str, best: str | None) -> dict[str, Any]:
-        at, own = [temperature], family in OWN
+    def _arm(self, setting: str, family: str, arm: str, best: str | None) -> dict[str, Any]:
+        rows, own = self.paired.rows(arm, [setting]), family in OWN
         return {
             "family": family,
             "arm": arm,
-            "tokens_per_second": self.paired.rate(arm, at),
-            "speedup": self.paired.ratio(arm, PLAIN, at),
-            "over_hugging_face": self.paired.ratio(arm, HF_PLAIN, at),
-            "gain": None if best is None else less_one(self.paired.ratio(arm, best, at)),
-            "over": self._over_others(temperature, arm),
-            "upkeep": self._upkeep(temperature, arm) if own else None,
-            "milliseconds": _milliseconds(self.paired.rows(arm, at)) if own or arm == PLAIN else None,
+            **self.paired.speed(arm, [setting]),
+            **({"gain": None} if best is None else {}),
+            "over_hugging_face": self.paired.ratio(arm, HF_PLAIN, [setting]),
+            "over": self._over_others(setting, arm),
+            "upkeep": self._upkeep(setting, arm) if own else None,
+            "milliseconds": _milliseconds(rows) if own or arm == PLAIN else None,
         }
 
-    def _slice(self, temperature: float, arm: str, name: str) -> dict[str, Any]:
+    def _slice(self, setting: str, arm: str, name: str) -> dict[str, Any]:
         """The same ratios in one slice."""
-        speedup = self.paired.ratio(arm, PLAIN, [temperature], name)
-        return {"speedup": speedup, "over": self._over_others(temperature, arm, name)}
+        speedup = self.paired.ratio(arm, PLAIN, [setting], name)
+        return {"speedup": speedup, "over": self._over_others(setting, arm, name)}
 
-    def _over_others(self, temperature: float, arm: str, slice_: str | None = None) -> dict[str, Interval | None]:
+    def _over_others(self, setting: str, arm: str, slice_: str | None = None) -> dict[str, Interval | None]:
         """An arm over each of `BASES`; ``None`` for itself and for one that was not timed."""
-        timed = set(self._arms(temperature)) - {arm}
-        return {base: self.paired.ratio(arm, base, [temperature], slice_) if base in timed else None for base in BASES}
+        timed = set(self._arms(setting)) - {arm}
+        return {base: self.paired.ratio(arm, base, [setting], slice_) if base in timed else None for base in BASES}
 
-    def _upkeep(self, temperature: float, arm: str) -> Interval:
-        rows = self.paired.rows(arm, [temperature])
-        return self.paired.bootstrap(rows).rate(rows["seconds_draft"], rows["seconds_rounds"])
+    def _upkeep(self, setting: str, arm: str) -> Interval:
+        return self.paired.of(self.paired.rows(arm, [setting]), "seconds_draft", "seconds_rounds")
 
-
-def _setting(temperature: float) -> str:
-    return f"T={temperature:g}"
+    @staticmethod
+    def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
+        """What drafting without a draft model brings, by sampling setting."""
+        found = []
+        for row in timing["settings"]:
+            arms = [arm for arm in row["arms"] if arm["family"] == CALIBRATED]
+            speeds = ", ".join(f"{arm['arm']} {times(arm['speedup'])}" for arm in arms)
+            lookup = next((arm for arm in row["arms"] if arm["arm"] == HF_LOOKUP), None)
+            others = ""
+            if lookup:
+                own = times(lookup["over_hugging_face"])
+                others = (
+                    f", Hugging Face prompt lookup {times(lookup['speedup'])}, which is {own} over its own generate"
+                )
+            sure = [arm["arm"] for arm in arms if surely_above(arm["speedup"], 1.0)]
+            verdict = f"{'surely' if sure else 'none is surely'} faster than plain decoding"
+            verdict += f": {', '.join(sure)}" if sure else ""
+            found.append(f"{row['setting']}, without a draft model: {verdict} ({speeds}{others}).")
+            chain = next((arm for arm in row["arms"] if arm["arm"] == row["best"]), None)
+            if chain:
+                found.append(
+                    f"{row['setting']}: the pair's best static chain ({row['best']}) reaches {times(chain['speedup'])}."
+                )
+        return found
 
 
 def _counts(rows: pd.DataFrame) -> dict[str, float | None]:
-    """Of all passes behind the prefills: DE, HR, AL, and mean guessed and candidate tokens."""
+    """Of all passes after the prefills: DE, HR, AL, and mean guessed and candidate tokens."""
     rounds, tried, accepted = (int(rows[name].sum()) for name in ("rounds", "tried", "accepted"))
     return {
         "decoding_efficiency": 1 + accepted / rounds,
@@ -159,29 +189,3 @@ def _milliseconds(rows: pd.DataFrame) -> dict[str, float]:
         "forward": 1e3 * float(rows["seconds_rounds"].sum() / rounds) - upkeep - verdict,
         "verdict": verdict,
     }
-
-
-def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
-    """What drafting without a draft model brings, by sampling setting."""
-    found = []
-    for row in timing["settings"]:
-        arms = [arm for arm in row["arms"] if arm["family"] == CALIBRATED]
-        speeds = ", ".join(f"{arm['arm']} {times(arm['speedup'])}" for arm in arms)
-        lookup = next((arm for arm in row["arms"] if arm["arm"] == HF_LOOKUP), None)
-        beside = ""
-        if lookup:
-            own = times(lookup["over_hugging_face"])
-            beside = f", Hugging Face prompt lookup {times(lookup['speedup'])}, which is {own} over its own generate"
-        sure = [arm["arm"] for arm in arms if arm["speedup"]["low"] is not None and arm["speedup"]["low"] > 1]
-        verdict = (
-            f"surely faster than plain decoding: {', '.join(sure)}"
-            if sure
-            else "none is surely faster than plain decoding"
-        )
-        found.append(f"{row['setting']}, without a draft model: {verdict} ({speeds}{beside}).")
-        chain = next((arm for arm in row["arms"] if arm["arm"] == row["best"]), None)
-        if chain:
-            found.append(
-                f"{row['setting']}: the pair's best static chain ({row['best']}) reaches {times(chain['speedup'])}."
-            )
-    return found

@@ -10,14 +10,17 @@ Prompts of one document are not independent, so documents are what is drawn. Ite
 for all arms: that is the pairing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import sub, truediv
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from predictors.training.bootstrap import LEVEL, DocumentBootstrap, interval
+from predictors.training.bootstrap import DocumentBootstrap, interval
 
 Interval = dict[str, float | None]
+Rate = tuple[ArrayLike, ArrayLike]  # amount and cost of every item
 UNDEFINED: Interval = {"value": None, "low": None, "high": None}
 
 
@@ -41,78 +44,54 @@ class PairedBootstrap:
     def __init__(self, documents: Sequence[str], replicates: int, seed: int) -> None:
         self._bootstrap = DocumentBootstrap(np.asarray(documents), replicates, seed)
 
-    def rate(self, amount: ArrayLike, cost: ArrayLike) -> Interval:
-        """Σ amount / Σ cost; undefined (all ``None``) where no cost was met."""
-        amount_N, cost_N = np.asarray(amount, float), np.asarray(cost, float)
-        if not cost_N.sum():
+    def of(self, value: Callable[..., Any], *rates: Rate) -> Interval:
+        """``value`` of rates, each Σ amount / Σ cost, all over the same resampled documents; undefined (all ``None``) where one
+        met no cost. Replicates without a finite value are left out."""
+        pairs = [(np.asarray(amount, float), np.asarray(cost, float)) for amount, cost in rates]
+        if not all(cost.sum() for _, cost in pairs):
             return dict(UNDEFINED)
         with np.errstate(invalid="ignore", divide="ignore"):
-            replicates = self._bootstrap.ratio(amount_N, cost_N)
-        return interval(float(amount_N.sum() / cost_N.sum()), replicates[np.isfinite(replicates)])
+            replicates = value(*(self._bootstrap.ratio(*pair) for pair in pairs))
+            whole = value(*(amount.sum() / cost.sum() for amount, cost in pairs))
+        return interval(float(whole), replicates[np.isfinite(replicates)])
+
+    def rate(self, amount: ArrayLike, cost: ArrayLike) -> Interval:
+        """Σ amount / Σ cost."""
+        return self.of(lambda rate: rate, (amount, cost))
 
     def rate_ratio(self, amount: ArrayLike, cost: ArrayLike, base_amount: ArrayLike, base_cost: ArrayLike) -> Interval:
         """Rate of an arm over the rate of a baseline."""
-        arrays = [np.asarray(values, float) for values in (amount, cost, base_amount, base_cost)]
-        sums = [values.sum() for values in arrays]
-        replicates = self._bootstrap.ratio(*arrays[:2]) / self._bootstrap.ratio(*arrays[2:])
-        return interval(float(sums[0] / sums[1] / (sums[2] / sums[3])), replicates)
-
-    def rate_over_all(
-        self,
-        amount: ArrayLike,
-        cost: ArrayLike,
-        base_amount: ArrayLike,
-        base_cost: ArrayLike,
-        shared: ArrayLike,
-    ) -> Interval:
-        """Rate of a baseline over all items, times the rate of an arm over the baseline's where both are there (``shared``; 0
-        elsewhere is the arm's ``amount`` and ``cost``). Replicates that draw no shared item are left out."""
-        arrays = [np.asarray(values, float) for values in (amount, cost, base_amount, base_cost)]
-        both = np.asarray(shared, float)
-        arrays += [arrays[2] * both, arrays[3] * both]
-        value = np.prod([arrays[place].sum() / arrays[place + 1].sum() for place in (0, 2)])
-        value *= arrays[5].sum() / arrays[4].sum()
-        with np.errstate(invalid="ignore", divide="ignore"):
-            made, whole, base = (self._bootstrap.ratio(arrays[place], arrays[place + 1]) for place in (0, 2, 4))
-            replicates = made * whole / base
-        return interval(float(value), replicates[np.isfinite(replicates)])
+        return self.of(truediv, (amount, cost), (base_amount, base_cost))
 
     def rate_difference(
         self, amount: ArrayLike, cost: ArrayLike, base_amount: ArrayLike, base_cost: ArrayLike
     ) -> Interval:
-        """Rate of an arm less the rate of a baseline; undefined (all ``None``) where either met no cost."""
-        arrays = [np.asarray(values, float) for values in (amount, cost, base_amount, base_cost)]
-        sums = [values.sum() for values in arrays]
-        if not sums[1] or not sums[3]:
-            return dict(UNDEFINED)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            replicates = self._bootstrap.ratio(*arrays[:2]) - self._bootstrap.ratio(*arrays[2:])
-        return interval(float(sums[0] / sums[1] - sums[2] / sums[3]), replicates[np.isfinite(replicates)])
+        """Rate of an arm less the rate of a baseline."""
+        return self.of(sub, (amount, cost), (base_amount, base_cost))
 
-    def share_between(
-        self,
-        amount: ArrayLike,
-        cost: ArrayLike,
-        low_amount: ArrayLike,
-        low_cost: ArrayLike,
-        high_amount: ArrayLike,
-        high_cost: ArrayLike,
-    ) -> Interval:
+    def rate_over_all(self, arm: Rate, base: Rate, shared: ArrayLike) -> Interval:
+        """Rate of a baseline over all items, times the rate of an arm over the baseline's where both are there (``shared``; 0
+        elsewhere is the arm's amount and cost)."""
+        both = [np.asarray(values, float) * np.asarray(shared, float) for values in base]
+        return self.of(lambda made, whole, same: made * whole / same, arm, base, (both[0], both[1]))
+
+    def share_between(self, arm: Rate, low: Rate, high: Rate) -> Interval:
         """How far the rate of an arm has come from a low rate to a high one; undefined where they surely are not apart."""
-        arrays = [np.asarray(values, float) for values in (amount, cost, low_amount, low_cost, high_amount, high_cost)]
-        rates = [(arrays[place].sum() / arrays[place + 1].sum()) for place in (0, 2, 4)]
-        made, low, high = (self._bootstrap.ratio(arrays[place], arrays[place + 1]) for place in (0, 2, 4))
-        if (high <= low).mean() > (1 - LEVEL) / 2:
+        apart = self.of(sub, high, low)["low"]
+        if apart is None or apart <= 0:
             return dict(UNDEFINED)
-        apart = high > low
-        value = float((rates[0] - rates[1]) / (rates[2] - rates[1]))
-        return interval(value, ((made - low)[apart] / (high - low)[apart]))
+        return self.of(_share_between, arm, low, high)
 
     def median(self, values: ArrayLike) -> Interval:
         """Median over items; a document drawn twice counts twice."""
         values_N = np.asarray(values, float)
         replicates = self._bootstrap.each(lambda weights: weighted_median(values_N, weights))
         return interval(weighted_median(values_N, np.ones(len(values_N))), replicates)
+
+
+def _share_between(made: Any, low: Any, high: Any) -> Any:
+    """NaN where nothing lies between."""
+    return np.where(high > low, (made - low) / (high - low), np.nan)
 
 
 def weighted_median(values_N: np.ndarray, weights_N: np.ndarray) -> float:

@@ -6,9 +6,16 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pipelines.measuring.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, RULE
-from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE, gain_whiskers
+from pipelines.reporting.intervals import known
+from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE, whiskers
 
 COLOURS = {CHAIN: GREY, CONFIDENCE: GREEN, RULE: BLUE, FORK: GREY, CONFIG: GREY, DYNAMIC: PURPLE}
+
+
+def stop_figures(quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
+    """By name."""
+    figures = {"stops": stop_gains(timing)}
+    return figures | ({"places": calibration_by_place(quality)} if quality["models"] else {})
 
 
 def stop_gains(timing: dict[str, Any]) -> Figure:
@@ -17,19 +24,19 @@ def stop_gains(timing: dict[str, Any]) -> Figure:
         (
             row["setting"],
             [
-                (arm["arm"], arm["gain"], COLOURS[arm["family"]])
+                (arm["arm"], [(arm["gain"], (COLOURS[arm["family"]], "o"))])
                 for arm in row["arms"]
-                if arm["family"] in COLOURS and None not in arm["gain"].values()
+                if arm["family"] in COLOURS and known(arm["gain"])
             ],
         )
         for row in timing["settings"]
     ]
-    return gain_whiskers(panels, "gain over the best static chain, %", row_inches=0.32)
+    return whiskers(panels, "gain over the best static chain", line=0, percent=True)
 
 
 def calibration_by_place(quality: dict[str, Any]) -> Figure:
-    """By place in the draft: share of drafts that survive so far, predicted (product of chances) and observed; then how well each
-    place's own chances are calibrated (ECE) and how well they rank (AUROC)."""
+    """By position in the draft: share of drafts that survive so far, predicted (product of chances) and observed; then how well
+    each position's own chances are calibrated (ECE) and how well they rank (AUROC)."""
     figure = Figure(figsize=(12.6, 3.6), layout="constrained")
     alive, calibrated, ranked = figure.subplots(1, 3)
     for number, model in enumerate(quality["models"]):
@@ -47,7 +54,7 @@ def calibration_by_place(quality: dict[str, Any]) -> Figure:
     calibrated.set(ylabel="ECE of tested tokens", ylim=(0, None))
     ranked.set(ylabel="AUROC of tested tokens")
     for axes in (alive, calibrated, ranked):
-        axes.set_xlabel("place in the draft")
+        axes.set_xlabel("position in the draft")
         axes.grid(color="#e6e6e6")
     alive.legend()
     return figure

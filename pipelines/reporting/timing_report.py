@@ -35,7 +35,7 @@ class TimingReport:
         if HF_FORWARD in measured.families:
             comparisons["compact_over_hf_forward"] = self._ratios(PLAIN, HF_FORWARD)
         return {
-            "temperatures": [self._temperature(t) for t in measured.temperatures],
+            "settings": [self._setting(setting) for setting in measured.settings],
             "slices": {name: self._slice(name) for name in sorted(measured.test["slice"].unique())},
             "pooled": self._slice(None),
             "comparisons": comparisons,
@@ -48,26 +48,23 @@ class TimingReport:
             "bundle": measured.bundle,
         }
 
-    def _temperature(self, temperature: float) -> dict[str, Any]:
-        made = self.measured.findings["choices"]
-        choices = {choice["family"]: choice for choice in made if choice["temperature"] == temperature}
+    def _setting(self, setting: str) -> dict[str, Any]:
+        choices = {choice["family"]: choice for choice in self.measured.chosen_at(setting)}
         return {
-            "temperature": temperature,
+            "setting": setting,
             "chosen": {family: choice["arm"] for family, choice in choices.items()},
             "validation": {family: choice["tokens_per_second"] for family, choice in choices.items()},
-            "arms": {arm: self._arm(arm, temperature) for arm in self.measured.arms(temperature)},
-            "cost": self._cost(temperature),
+            "arms": {arm: self._arm(arm, setting) for arm in self.measured.arms(setting)},
+            "cost": self._cost(setting),
         }
 
-    def _arm(self, arm: str, temperature: float) -> dict[str, Any]:
-        at = [temperature]
+    def _arm(self, arm: str, setting: str) -> dict[str, Any]:
+        rows = self.arms.rows(arm, [setting])
         return {
-            "tokens_per_second": self.arms.rate(arm, at),
-            "prompts": int(self.arms.rows(arm, at).index.get_level_values("prompt").nunique()),
-            "speedup": self.arms.ratio(arm, PLAIN, at),
-            "median_speedup": self.arms.median(arm, PLAIN, at),
-            "gain_over_best_static": less_one(self.arms.ratio(arm, CHAIN, at)),
-            "time_shares": self._shares(self.arms.rows(arm, at)),
+            **self.arms.speed(arm, [setting]),
+            "prompts": int(rows.index.get_level_values("prompt").nunique()),
+            "median_speedup": self.arms.median(arm, PLAIN, [setting]),
+            "time_shares": self._shares(rows),
         }
 
     @staticmethod
@@ -77,32 +74,31 @@ class TimingReport:
             return None
         return {phase: float(runs[f"seconds_{phase}"].sum() / runs["seconds"].sum()) for phase in SHARES}
 
-    def _cost(self, temperature: float) -> dict[str, float]:
+    def _cost(self, setting: str) -> dict[str, float]:
         """Milliseconds of a plain target pass and of a drafted token (prefill spread over them), and their ratio."""
-        plain, static = (self.arms.rows(name, [temperature]) for name in (PLAIN, CHAIN))
+        plain, static = (self.arms.rows(name, [setting]) for name in (PLAIN, CHAIN))
         target = 1000 * plain["seconds_target"].sum() / (plain["rounds"].sum() + len(plain))
         draft = 1000 * static["seconds_draft"].sum() / max(static["drafted"].sum(), 1)
         return {"target_pass_ms": float(target), "drafted_token_ms": float(draft), "ratio": float(target / draft)}
 
     def _slice(self, name: str | None) -> dict[str, Any]:
-        """Speed-up and gain of the chosen settings in a slice, pooled over temperatures."""
+        """Speed-up and gain of the chosen settings in a slice, pooled over sampling settings."""
         timed = [choice for choice in CONTROLLERS if choice == CONFIDENCE or choice in self.measured.families]
         return {
             choice: {
                 "speedup": self.arms.ratio(choice, PLAIN, slice_=name),
-                "gain_over_best_static": less_one(self.arms.ratio(choice, CHAIN, slice_=name)),
+                "gain": self.arms.gain(choice, CHAIN, slice_=name),
             }
             for choice in (CHAIN, *timed)
         }
 
     def _ratios(self, arm: str, base: str) -> list[dict[str, Any]]:
-        """Rate ratio and median ratio of two arms, by temperature."""
-        rows = []
-        for temperature in self.measured.temperatures:
-            ratios = {"ratio": self.arms.ratio(arm, base, [temperature])}
-            ratios["median_ratio"] = self.arms.median(arm, base, [temperature])
-            rows.append({"temperature": temperature, **ratios})
-        return rows
+        """Rate ratio and median ratio of two arms, by sampling setting."""
+        return [
+            {"setting": setting, "greedy": self.measured.greedy(setting)}
+            | {"ratio": self.arms.ratio(arm, base, [setting]), "median_ratio": self.arms.median(arm, base, [setting])}
+            for setting in self.measured.settings
+        ]
 
     def _overhead(self) -> dict[str, Interval]:
         """Time in the loop over time of its passes alone, less one, for plain decoding and the best static γ; nothing where that
@@ -113,11 +109,7 @@ class TimingReport:
         items = repeats.agg(document=("document", "first"), loop=("loop", "min"), passes=("passes", "min"))
         plain = items.index.get_level_values("arm") == PLAIN
         parts = {"plain": items[plain], "best_static": items[~plain]}
-        return {
-            name: less_one(self.arms.bootstrap(part).rate(part["loop"], part["passes"]))
-            for name, part in parts.items()
-            if len(part)
-        }
+        return {name: less_one(self.arms.of(part, "loop", "passes")) for name, part in parts.items() if len(part)}
 
     def _bars(self, comparisons: dict[str, Any], overhead: dict[str, Interval]) -> list[dict[str, Any]]:
         rows = [
@@ -134,9 +126,9 @@ class TimingReport:
 
 
 def _ratio_bars(name: str, ratios: Sequence[dict[str, Any]], bars: tuple[float, float]) -> list[dict[str, Any]]:
-    """A bar per temperature at which both were timed; ``bars`` at temperature 0 and above."""
+    """A bar per sampling setting at which both were timed; ``bars`` of greedy and of sampled texts."""
     return [
-        bar_row(f"{name}, T={row['temperature']:g}", row["ratio"], bars[row["temperature"] > 0])
+        bar_row(f"{name}, {row['setting']}", row["ratio"], bars[not row["greedy"]])
         for row in ratios
         if row["ratio"]["value"] is not None
     ]

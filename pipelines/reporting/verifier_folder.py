@@ -13,8 +13,7 @@ import pandas as pd
 
 from pipelines.measuring.names import PLAIN, PROVENANCE, TEST
 from pipelines.measuring.verifiers.names import ACCEPTANCE, BLOCK_EFFICIENCY, CHOICES, ROOTS, TOKENS_PER_SECOND
-from pipelines.reporting.measured_folder import Measured
-from predictors.sampling import SamplingSettings
+from pipelines.reporting.measured_folder import Measured, setting_of, with_settings
 
 FAMILY_NAMES = {
     "chain": "",
@@ -24,7 +23,6 @@ FAMILY_NAMES = {
     "eleven": " (11 drafts)",
 }
 ARM = ["family", "drafter", "verifier"]
-SAMPLING = ["temperature", "top_k", "top_p"]
 BLOCK = ["setting", "prompt", "repeat"]
 Rule = tuple[str, str]  # family, verifier
 
@@ -113,8 +111,7 @@ def read_comparison(folder: Path, measured: Measured) -> VerifierComparison | No
 
 def _timed(decodes: pd.DataFrame, roots: pd.DataFrame) -> pd.DataFrame:
     """Decodes of the roots' shapes and rules at the roots' settings, and plain decoding's of the same blocks."""
-    settings = [_setting(dict(zip(SAMPLING, one, strict=True))) for one in _plainly(decodes[SAMPLING])]
-    rows = decodes.assign(setting=settings)
+    rows = with_settings(decodes)
     rows = rows[rows["setting"].isin(roots["setting"].unique())]
     rows = rows.assign(drafter=_without_rule(rows, "arm"), family=_without_rule(rows, "family"))
     known = set(_plainly(roots[ARM].drop_duplicates()))
@@ -136,13 +133,8 @@ def _fastest(choices: list[dict[str, Any]], timed: pd.DataFrame) -> dict[tuple[s
         speeds = {arm: speed for arm, speed in choice["tokens_per_second"].items() if arm in shapes}
         if speeds:
             family, drafter, verifier = shapes[max(speeds, key=speeds.__getitem__)]
-            found[TOKENS_PER_SECOND, _setting(choice), family, verifier] = drafter
+            found[TOKENS_PER_SECOND, setting_of(choice), family, verifier] = drafter
     return found
-
-
-def _setting(place: dict[str, Any]) -> str:
-    """Name of the sampling settings of a decode or a choice."""
-    return SamplingSettings(place["temperature"], int(place["top_k"]), place["top_p"]).name
 
 
 def rule_name(rule: Rule) -> str:

@@ -10,18 +10,22 @@ by root, or by block where both were timed. Two rules are *told apart* when the 
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from pipelines.measuring.verifiers.names import BLOCK_EFFICIENCY, FAMILIES, TOKENS_PER_SECOND
+from pipelines.reporting.inputs import Inputs, Section
+from pipelines.reporting.intervals import listed
 from pipelines.reporting.statistics import UNDEFINED, Interval, PairedBootstrap
-from pipelines.reporting.verifier_folder import Rule, VerifierComparison, rule_name
+from pipelines.reporting.verifier_folder import Rule, VerifierComparison, read_comparison, rule_name
+from pipelines.reporting.verifier_plots import acceptance_by_depth, block_efficiency_by_rule
 
 VERIFY = "seconds_verify"
 
 
-class VerifierReport:
+class VerifierReport(Section):
     """Builds the records of ``quality.json`` (counts and expectations) and ``timing.json`` (times)."""
 
     def __init__(self, comparison: VerifierComparison, replicates: int, seed: int) -> None:
@@ -29,6 +33,15 @@ class VerifierReport:
         self.replicates = replicates
         self.seed = seed
         self._bootstraps: dict[tuple[str, ...], PairedBootstrap] = {}
+
+    @classmethod
+    def read(cls, inputs: Inputs) -> Self | None:
+        comparison = read_comparison(inputs.of("verifiers"), inputs.measured)
+        return None if comparison is None else cls(comparison, *inputs.drawn)
+
+    def figures(self, quality: dict[str, Any], timing: dict[str, Any]) -> dict[str, Figure]:
+        """Block efficiency by rule, and acceptance by depth."""
+        return {"verifiers": block_efficiency_by_rule(quality), "acceptance": acceptance_by_depth(quality)}
 
     def quality(self) -> dict[str, Any]:
         """Expectations and counts of every rule at its shape of best block efficiency."""
@@ -130,8 +143,8 @@ class VerifierReport:
             return dict(UNDEFINED)
         made = items[["amount", "cost"]].reindex(plain.index).fillna(0.0)
         shared = plain.index.isin(items.index)
-        bootstrap = self.bootstrap(plain["document"])
-        return bootstrap.rate_over_all(made["amount"], made["cost"], plain["amount"], plain["cost"], shared)
+        arm, base = ((rows["amount"], rows["cost"]) for rows in (made, plain))
+        return self.bootstrap(plain["document"]).rate_over_all(arm, base, shared)
 
     def bootstrap(self, documents: pd.Series) -> PairedBootstrap:
         """The bootstrap over these documents; the same replicates wherever the items are the same."""
@@ -158,23 +171,17 @@ class VerifierReport:
     def _verify_items(self, setting: str, drafter: str, verifier: str) -> pd.DataFrame:
         return self.comparison.timed(setting, drafter, verifier, VERIFY)
 
-
-def sentence(quality: dict[str, Any], timing: dict[str, Any]) -> str:
-    """Which rule wins, and which ones the data do not tell apart from it."""
-    efficiency = f"By exact block efficiency {_win(quality['winner'], 'tokens per target pass', '.2f')}"
-    speed = f"by speed {_win(timing['winner'], 'tokens/s', '.0f')}"
-    return f"{efficiency}; {speed}."
+    @staticmethod
+    def sentences(quality: dict[str, Any], timing: dict[str, Any]) -> list[str]:
+        """Which rule wins, and which ones the data do not tell apart from it."""
+        efficiency = _win(quality["winner"], "tokens per target pass", ".2f")
+        return [f"By exact block efficiency {efficiency}; by speed {_win(timing['winner'], 'tokens/s', '.0f')}."]
 
 
 def _win(winner: dict[str, Any], unit: str, form: str) -> str:
-    value = winner["value"]
+    value, tied = winner["value"], winner["tied"]
     text = f"{winner['name']} is first ({value['value']:{form}} {unit}, {value['low']:{form}}–{value['high']:{form}})"
-    tied = winner["tied"]
-    if not tied:
-        return f"{text}, told apart from every other rule"
-    return (
-        f"{text}, but the data do not tell it apart from {' and '.join(filter(None, [', '.join(tied[:-1]), tied[-1]]))}"
-    )
+    return f"{text}, {'but the data do not tell it apart from ' + listed(tied) if tied else 'told apart from every other rule'}"
 
 
 def _names(rule: Rule) -> dict[str, str]:

@@ -34,8 +34,8 @@ from predictors.rounds import Forecast
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 from predictors.stopping.features import BEHIND, INPUTS, LAW, StopSpec, features_of
-from predictors.stopping.network import NetworkShape, build_stop_network, served_chances
-from predictors.stopping.rule import StopCalibration, StopPrices, StopRule, StopSetting
+from predictors.stopping.network import NetworkShape, build_stop_network, served_logits
+from predictors.stopping.rule import StopPrices, StopRule, StopSetting
 
 LARGEST_FACTOR = 1.25  # cost of a drafted token, between two machines, that a bundle serves without a warning
 
@@ -115,12 +115,11 @@ class EarlyStop(LearnedController):
 
     def __init__(self, bundle: Bundle) -> None:
         card, where = bundle.card, f"{bundle.source}: card.json"
-        bundle.require(self.kind, "stop_spec", "inputs", "network", "calibration", "settings", "max_distance", "prices")
+        bundle.require(self.kind, "stop_spec", "inputs", "network", "settings", "max_distance", "prices")
         self.spec = parse_config(StopSpec, card["stop_spec"], f"{where}: stop_spec")
         self.inputs = str(card["inputs"])
         if self.inputs not in INPUTS:
             raise ValueError(f"{where}: unknown inputs {self.inputs!r}; known: {', '.join(INPUTS)}.")
-        self.calibration = parse_config(StopCalibration, card["calibration"], f"{where}: calibration")
         self.settings = tuple(
             parse_config(StopSetting, made, f"{where}: settings[{place}]")
             for place, made in enumerate(card["settings"])
@@ -189,11 +188,13 @@ class EarlyStop(LearnedController):
 
     @property
     def num_outputs(self) -> int:
-        return 1
+        return len(self.settings)
 
     def outputs(self, features: Tensor) -> Tensor:
-        """Calibrated probabilities of acceptance [B, 1] of raw features [B, F]."""
-        return self.calibration.probabilities(self.network(features)).unsqueeze(1)
+        """Calibrated probabilities of acceptance [B, S] of raw features [B, F], at every captured sampling setting."""
+        of_setting = [made.calibration for made in self.settings]
+        scale_S, bias_S = (torch.tensor([getattr(one, name) for one in of_setting]) for name in ("scale", "bias"))
+        return torch.sigmoid(scale_S * self.network(features).unsqueeze(1) + bias_S)
 
     def question_seconds(self, profile: LatencyProfile) -> float:
         return profile.latency("stopping", features=self.num_features).seconds
@@ -206,10 +207,11 @@ class EarlyStop(LearnedController):
         """Probabilities of acceptance [E] at a level's nodes, the largest squared distance of their features from the training
         rows, and the first node's sketch."""
         said, count = self.said(torch.stack([self.features(law) for law in laws])).tolist(), len(laws)
-        return said[:count], said[count], tuple(said[count + 1 :])
+        calibration = self.setting(laws[0].root.settings).calibration
+        return [calibration.probability(logit) for logit in said[:count]], said[count], tuple(said[count + 1 :])
 
     def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:
-        return partial(served_chances, copy.deepcopy(self.network).to(device), self.calibration)
+        return partial(served_logits, copy.deepcopy(self.network).to(device))
 
     def features(self, law: NextLaw) -> Tensor:
         """Raw features [F] in float32."""

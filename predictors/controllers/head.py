@@ -1,26 +1,29 @@
 """Controllers with a head that classifies: over one feature set, for drafting and for what is retained of a branch.
 
-The ``paper`` feature set is known at the root and decides before drafting; the ``extended`` set reads the first draft law and
-decides before its token is drawn. Both are lossless. What to retain of a branch that survived has thresholds of its own: its
-tokens are drafted already. Where the head has no calibration, meets states far from its training
-rows or returns NaN, the round is decoded at the best static γ, with one warning per kind of reason.
+The ``paper`` feature set is known at the root and decides before drafting; the ``extended`` set reads the draft's first
+distribution and decides before its token is drawn. Both are lossless. Every captured sampling setting has a calibration and rules
+of its own, for drafting and for what is retained of a branch that survived, whose tokens are drafted already; where none pays,
+the best static γ is planned and no head is run. Where the head has no calibration, meets states far from its training rows or
+returns NaN, the round is decoded at that γ too, with one warning per kind of reason.
 
 Shape suffixes: L classes of the head, S state size.
 """
 
-from collections.abc import Callable
-from typing import ClassVar
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from predictors.bundle import REMEDY, Bundle
+from predictors.bundle import REMEDY, Bundle, read_bundle
 from predictors.calibration import Calibration
 from predictors.config import parse_config
 from predictors.controllers.base import Session
 from predictors.controllers.guard import Guard
-from predictors.controllers.learned import LearnedController
-from predictors.decision_rule import Thresholds
+from predictors.controllers.learned import BundleConfig, LearnedController
+from predictors.decision_rule import ClassSetting, LengthSetting
 from predictors.features import FeatureSpec, served_features
 from predictors.latency.profile import LatencyProfile
 from predictors.network import ServedHead, build_network
@@ -30,42 +33,52 @@ from predictors.signals import NextLaw, Root
 
 
 class HeadSession(Session):
-    """One request: bypassed rounds draft the best static γ, all others what a subclass makes of the head's ``decision``."""
+    """One request: bypassed rounds, and those whose rule is static, draft the best static γ; all others what a subclass makes of the
+    head's ``decision``."""
 
     def __init__(self, controller: "HeadController", settings: SamplingSettings) -> None:
         self.controller = controller
         self.spec = controller.spec
+        self.setting = controller.setting(settings)
         self.decision: int | None = None
         self.retains = False  # decides on a branch that survived
-        self.uncalibrated = not controller.guard.covers(settings)
+        self.uncalibrated = controller.asks(self.setting) and not controller.guard.covers(settings)
         self.bypassed = False
         self.forecasts: list[Forecast] = []
 
+    @property
+    def stops(self) -> bool:
+        return any(self.setting.of(retains) is not None for retains in (False, True))  # else drafts are planned
+
     def plan(self, root: Root) -> int | None:
-        self.asked, self.forecasts = 0, []
+        self.asked, self.forecasts, self.bypassed = 0, [], False
         self.retains = root.previous is not None and not root.previous.ends_segment
-        self.decision = self.controller.settled(self.retains)
-        self.bypassed = self.uncalibrated or not self.controller.guard.reaches(root.position)
-        if not self.bypassed and self.decision is None and self.spec.decides_before_drafting:
+        if self.rule is None:
+            return self.setting.static(self.retains)
+        self.decision = self.controller.settled(self.rule)
+        listens = self.decision is None
+        self.bypassed = listens and (self.uncalibrated or not self.controller.guard.reaches(root.position))
+        if not self.bypassed and listens and self.spec.decides_before_drafting:
             self.decision = self._decide(root, None)
         if self.bypassed:
-            return self._static_gamma
+            return self.setting.static(self.retains)
         return self.spec.gamma if self.decision is None else self._most(self.decision)
 
     def stop_before(self, law: NextLaw) -> bool | Tensor:
-        if not self.bypassed and self.decision is None:
+        if not self.bypassed and self.rule is not None and self.decision is None:
             self.decision = self._decide(law.root, law)
-        if self.bypassed:
-            return law.drafted >= self._static_gamma
+        if self.bypassed or self.rule is None:
+            return law.drafted >= self.setting.static(self.retains)
         assert self.decision is not None
         return self._stops(self.decision, law)
 
     @property
-    def _static_gamma(self) -> int:
-        return self.controller.thresholds.static(self.retains)
+    def rule(self) -> Any:
+        """That of this round; ``None`` where no rule pays."""
+        return self.setting.of(self.retains)
 
     def _most(self, decision: int) -> int:
-        """Most tokens to draft once the decision is known at the root."""
+        """Most tokens that a decision allows."""
         raise NotImplementedError
 
     def _stops(self, decision: int, law: NextLaw) -> bool | Tensor:
@@ -81,34 +94,82 @@ class HeadSession(Session):
             self.forecasts.append(
                 Forecast(0, 1 - float(probabilities_L[0]), distance, sketch)
             )  # class 0: nothing is accepted
-        self.bypassed = not self.controller.guard.trusts(finite, distance, self.controller.thresholds.max_distance)
-        return None if self.bypassed else self.controller.decide(probabilities_L, self.retains)
+        self.bypassed = not self.controller.guard.trusts(finite, distance, self.controller.max_distance)
+        return None if self.bypassed else self.controller.decide(probabilities_L, self.rule)
+
+
+@dataclass(frozen=True)
+class HeadConfig(BundleConfig):
+    """``asked``: follow the best rules that were tried, whether they pay or not."""
+
+    asked: bool = False
 
 
 class HeadController(LearnedController):
     """The controller of an exported bundle (`predictors.bundle`). Subclasses say what the head's classes mean."""
 
-    thresholds_class: ClassVar[type[Thresholds]]
+    setting_class: ClassVar[type[ClassSetting] | type[LengthSetting]]
 
     def __init__(self, bundle: Bundle) -> None:
         card = bundle.card
-        bundle.require(self.kind, "feature_spec", "calibration", "thresholds")
+        bundle.require(self.kind, "feature_spec", "settings", "max_distance")
         where = f"{bundle.source}: card.json"
         self.spec = parse_config(FeatureSpec, card["feature_spec"], f"{where}: feature_spec")
-        self.calibration = parse_config(Calibration, card["calibration"], f"{where}: calibration")
-        self.thresholds = parse_config(self.thresholds_class, card["thresholds"], f"{where}: thresholds")
+        self.settings: tuple[Any, ...] = tuple(
+            parse_config(self.setting_class, made, f"{where}: settings[{place}]")
+            for place, made in enumerate(card["settings"])
+        )
+        self.max_distance = float(card["max_distance"])
+        if not self.max_distance > 0:
+            raise ValueError(f"{where}: max_distance must be > 0, got {self.max_distance}.")
         self.contract = bundle.contract
-        self.layers = self.spec.layers
         self.gamma = self.spec.gamma
-        bundle.require_layers(self.layers, "feature_spec")
+        bundle.require_layers(self.spec.layers, "feature_spec")
         self.network = build_network(self.spec, bundle.tensors, bundle.source)
-        for what, count in (("the head", self.network.num_classes), ("calibration.bias", len(self.calibration.bias))):
+        counts = {
+            f"settings[{place}]: calibration.bias": len(made.calibration.bias)
+            for place, made in enumerate(self.settings)
+        }
+        for what, count in {"the head": self.network.num_classes, **counts}.items():
             if count != self.num_classes:
                 raise ValueError(
                     f"{where}: {self.kind} at gamma={self.gamma} has {self.num_classes} classes, but {what} has {count}. "
                     f"{REMEDY}"
                 )
-        self.guard = Guard(self.kind, self.contract, self._static_setting())
+        self._tap()
+        self.guard = Guard(self.kind, self.contract, "the best static gamma")
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any]) -> Self:
+        config = parse_config(HeadConfig, values, f"controller {cls.kind}")
+        controller = cls(read_bundle(config.bundle))
+        return controller.asked_anyway() if config.asked else controller
+
+    def with_settings(self, settings: Iterable[ClassSetting | LengthSetting]) -> Self:
+        """The same head under other rules."""
+        changed = copy.copy(self)
+        changed.settings = tuple(settings)
+        changed._tap()
+        return changed
+
+    def asked_anyway(self) -> Self:
+        """The same head under the best rules tried, whether they pay or not."""
+        return self.with_settings(
+            replace(made, rule=made.tried, retention=made.retention or made.tried) for made in self.settings
+        )
+
+    def _tap(self) -> None:
+        self.layers = self.spec.layers if any(self.asks(made) for made in self.settings) else ()
+
+    def setting(self, settings: SamplingSettings) -> Any:
+        """What is done at ``settings``, or at the captured ones nearest to them."""
+        return min(self.settings, key=lambda made: made.settings.distance(settings))
+
+    @staticmethod
+    def asks(setting: ClassSetting | LengthSetting) -> bool:
+        """Whether any rule there listens to the head."""
+        rules = (setting.of(retains) for retains in (False, True))
+        return any(rule is not None and rule.reads_head for rule in rules)
 
     @property
     def num_classes(self) -> int:
@@ -121,21 +182,22 @@ class HeadController(LearnedController):
 
     @property
     def num_outputs(self) -> int:
-        return self.num_classes
+        return self.num_classes * len(self.settings)
 
     def outputs(self, features: Tensor) -> Tensor:
-        """Calibrated class probabilities [B, L] of raw features [B, S + C]."""
-        return self.calibration.probabilities(self.network(features))
+        """Calibrated class probabilities of raw features [B, S + C], at one captured setting after the other."""
+        logits = self.network(features)
+        return torch.cat([made.calibration.probabilities(logits) for made in self.settings], dim=1)
 
     def question_seconds(self, profile: LatencyProfile) -> float:
         return profile.latency("predictor", features=self.num_features).seconds
 
-    def settled(self, retains: bool) -> int | None:
-        """The decision that is the calibrated rule's whatever the head says, which is not asked then; ``None``: it depends."""
+    def settled(self, rule: Any) -> int | None:
+        """The decision that is the rule's whatever the head says, which is not asked then; ``None``: it depends."""
         return None
 
-    def decide(self, probabilities_L: Tensor, retains: bool) -> int:
-        """The decision of the calibrated rule for drafting, or for what is retained of a branch."""
+    def decide(self, probabilities_L: Tensor, rule: Any) -> int:
+        """The decision of a rule."""
         raise NotImplementedError
 
     @torch.inference_mode()
@@ -147,18 +209,12 @@ class HeadController(LearnedController):
             )
         said = self.said(self.features(root, law))
         distance, *sketch = said[self.num_classes :].tolist()
-        return said[: self.num_classes], distance, tuple(sketch)
+        calibration: Calibration = self.setting(root.settings).calibration
+        return calibration.probabilities(said[: self.num_classes]), distance, tuple(sketch)
 
     def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:
-        served, bias = ServedHead(self.network, device), torch.tensor(self.calibration.bias, device=device)
-        return lambda features: served.row(features, self.calibration, bias)
+        return ServedHead(self.network, device).row
 
     def features(self, root: Root, law: NextLaw | None) -> Tensor:
         """Raw features [1, S + C] of a round (`predictors.features`)."""
         return served_features(self.spec, root, law)
-
-    def _static_setting(self) -> str:
-        """How decoding goes on where the controller stands aside."""
-        static, retained = (self.thresholds.static(retains) for retains in (False, True))
-        branches = f", keeping at most {retained} tokens of a branch" if retained != static else ""
-        return f"the best static gamma={static}{branches}"

@@ -3,17 +3,16 @@
     s = rule(P(c | features))         s = 0: draft nothing      s = 2: draft all γ
                                       s = 1: draft while max_x q(x) >= ε (at least one token)
 
-The rule is the paper's argmax or calibrated thresholds (`predictors.decision_rule`). When the class is known, and when the
+The rule is the paper's argmax or chosen thresholds (`predictors.decision_rule`). When the class is known, and when the
 controller stands aside: `predictors.controllers.head`.
 """
 
-import copy
 from dataclasses import replace
 
 from torch import Tensor
 
 from predictors.controllers.head import HeadController, HeadSession
-from predictors.decision_rule import ALL, NONE, SOME, HRADThresholds
+from predictors.decision_rule import ALL, NONE, SOME, ClassSetting, DecisionRule
 from predictors.network import CLASSES
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw
@@ -27,7 +26,7 @@ class HRADSession(HeadSession):
 
     def _stops(self, decision: int, law: NextLaw) -> bool | Tensor:
         if decision != ALL and decision != NONE:
-            return law.drafted >= 1 and law.confidence < self.controller.thresholds.of(self.retains).epsilon
+            return law.drafted >= 1 and law.confidence < self.rule.epsilon
         return decision == NONE
 
 
@@ -35,25 +34,27 @@ class HRAD(HeadController):
     """The controller of an exported bundle of kind ``hrad``."""
 
     kind = "hrad"
-    thresholds_class = HRADThresholds
-    thresholds: HRADThresholds
+    setting_class = ClassSetting
 
     @property
     def num_classes(self) -> int:
         return len(CLASSES)
 
     def with_epsilon(self, epsilon: float) -> "HRAD":
-        changed = copy.copy(self)
-        drafting, retention = (replace(self.thresholds.of(retains), epsilon=epsilon) for retains in (False, True))
-        changed.thresholds = replace(self.thresholds, rule=drafting, retention=retention)
-        return changed
+        def soft(rule: DecisionRule | None) -> DecisionRule | None:
+            return rule and replace(rule, epsilon=epsilon)
+
+        return self.with_settings(
+            replace(made, rule=soft(made.rule), retention=soft(made.retention), tried=soft(made.tried))
+            for made in self.settings
+        )
 
     def start(self, settings: SamplingSettings) -> HRADSession:
         return HRADSession(self, settings)
 
-    def settled(self, retains: bool) -> int | None:
-        return None if self.thresholds.of(retains).reads_head else SOME
+    def settled(self, rule: DecisionRule) -> int | None:
+        return None if rule.reads_head else SOME
 
-    def decide(self, probabilities_L: Tensor, retains: bool) -> int:
+    def decide(self, probabilities_L: Tensor, rule: DecisionRule) -> int:
         """0 none, 1 some or 2 all."""
-        return int(self.thresholds.of(retains).classes(probabilities_L.unsqueeze(0)))
+        return int(rule.classes(probabilities_L.unsqueeze(0)))

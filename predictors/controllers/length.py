@@ -11,7 +11,7 @@ stop. When the controller stands aside: `predictors.controllers.head`.
 from torch import Tensor
 
 from predictors.controllers.head import HeadController, HeadSession
-from predictors.decision_rule import LengthThresholds
+from predictors.decision_rule import LengthRule, LengthSetting
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw
 
@@ -20,7 +20,9 @@ class LengthSession(HeadSession):
     controller: "Length"
 
     def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
-        length = self._static_gamma if self.bypassed else self.decision
+        if self.rule is None or self.bypassed:
+            return drawn.drafted >= self.setting.static(self.retains)
+        length = self.decision
         return length is not None and drawn.drafted >= length
 
     def _most(self, decision: int) -> int:
@@ -34,8 +36,7 @@ class Length(HeadController):
     """The controller of an exported bundle of kind ``length``."""
 
     kind = "length"
-    thresholds_class = LengthThresholds
-    thresholds: LengthThresholds
+    setting_class = LengthSetting
 
     @property
     def num_classes(self) -> int:
@@ -44,6 +45,6 @@ class Length(HeadController):
     def start(self, settings: SamplingSettings) -> LengthSession:
         return LengthSession(self, settings)
 
-    def decide(self, probabilities_L: Tensor, retains: bool) -> int:
+    def decide(self, probabilities_L: Tensor, rule: LengthRule) -> int:
         """Tokens to draft or retain, 0..γ."""
-        return int(self.thresholds.of(retains).lengths(probabilities_L.unsqueeze(0)))
+        return int(rule.lengths(probabilities_L.unsqueeze(0)))

@@ -18,7 +18,7 @@ from typing import Protocol
 from predictors.controllers.base import Controller, Session
 from predictors.latency.branching import BranchRound
 from predictors.replay.chains import Accepted, Readings
-from predictors.replay.text import RecordedLaw, RecordedText, RecordedToken
+from predictors.replay.text import BeyondRecordError, RecordedLaw, RecordedText, RecordedToken
 from predictors.rounds import Forecast, RoundRecord
 from predictors.signals import Root
 
@@ -89,7 +89,7 @@ def replayed_branches(
     ValueError
         If ``config`` or the controller's layers go beyond what was recorded.
     """
-    _require(text, config)
+    require_replayable(text, config)
     text.require_layers(controller.kind, controller.layers, controller.draft_layers)
     session, start, previous = controller.start(text.settings), 1, None
     grown = 0  # tokens behind the branch token that survived
@@ -200,19 +200,22 @@ def _hits(text: RecordedText, row: int, count: int, config: BranchSettings, chan
         return text.of_token("rank", row) < count
     hits_C = text.columns["hits"][row - 1]
     if count > len(hits_C):
-        raise ValueError(
+        raise BeyondRecordError(
             f"{count} candidates cannot be replayed where {len(hits_C)} were recorded. Raise traces.texts.candidates."
         )
     return chances.hit(row, float(hits_C[count - 1]))
 
 
-def _require(text: RecordedText, config: BranchSettings) -> None:
+def require_replayable(text: RecordedText, config: BranchSettings) -> None:
+    """`ValueError` unless a text holds what decoding by ``config`` would see."""
     if config.retention != "posterior":
-        raise ValueError(f"retention {config.retention!r} cannot be replayed: known is posterior.")
+        raise BeyondRecordError(f"retention {config.retention!r} cannot be replayed: known is posterior.")
     if not text.settings.greedy and config.branch_verifier not in (MATCH, RRS):
-        raise ValueError(f"branch_verifier {config.branch_verifier!r} cannot be replayed. Known: {MATCH}, {RRS}.")
+        raise BeyondRecordError(
+            f"branch_verifier {config.branch_verifier!r} cannot be replayed. Known: {MATCH}, {RRS}."
+        )
     if config.gamma > text.slots:
-        raise ValueError(
+        raise BeyondRecordError(
             f"branches of {config.gamma} tokens cannot be replayed on texts recorded with gamma_max={text.slots}. Raise "
             "traces.texts.gamma_max and collect again."
         )

@@ -1,7 +1,8 @@
 """Whole decodes on recorded texts: which policy would have taken how long.
 
-All policies read one text with the same chance: what a verifier would accept from a row follows from the row's own uniform
-number, whoever starts a round there. So policies are compared on the same luck, and their differences are those of decisions.
+All policies read one text with the same chance: whether a drafted token is kept at a row follows from the row's own uniform
+number, whoever drafts there. So policies are compared on the same luck, and their differences are those of decisions. Rounds of
+one decode share no row, so that their numbers are independent.
 """
 
 import zlib
@@ -46,7 +47,10 @@ class Decode:
 
 @dataclass(frozen=True)
 class Reading:
-    """A text with its luck: uniform numbers in [0, 1), by row for chains that start there and for candidates tried there."""
+    """A text with its luck: uniform numbers in [0, 1) by row, for the tokens of chains and for candidates tried there.
+
+    With the numbers of `runtime.leading.luck` at ``KEEP``, chains accept what a decode led along this text accepts.
+    """
 
     text: RecordedText
     uniforms: np.ndarray
@@ -65,10 +69,11 @@ class Reading:
         """By row: the drafted tokens that ``verifier`` would accept of any number."""
         if verifier not in self._accepted:
             columns = self.text.columns
-            self._accepted[verifier] = [0] + [
-                accepted(reached(columns["ratio"][row - 1 :], columns["probability"][row - 1 :], verifier), uniform)
-                for row, uniform in enumerate(self.uniforms[1:], start=1)
-            ]
+            ratio_NG, probability_NG, uniform_NG = (
+                _onward(values) for values in (columns["ratio"], columns["probability"], self.uniforms[1:])
+            )
+            counts_N = accepted(reached(ratio_NG, probability_NG, verifier), uniform_NG)
+            self._accepted[verifier] = [0, *counts_N.tolist()]
         return self._accepted[verifier]
 
     @cached_property
@@ -76,9 +81,19 @@ class Reading:
         return {}
 
 
+def _onward(values_N: np.ndarray) -> np.ndarray:
+    """Values from every row on [N, N], then zeros: nothing is accepted after a text's end."""
+    return np.lib.stride_tricks.sliding_window_view(np.append(values_N, np.zeros(len(values_N) - 1)), len(values_N))
+
+
 def luck(prompt_id: str, length: int, seed: int) -> np.ndarray:
-    """Uniform numbers [2, length] by row of a text, for chains that start there and for candidates tried there."""
+    """Uniform numbers [2, length] by row of a text, for the tokens of chains and for candidates tried there."""
     return np.random.default_rng([seed, zlib.crc32(prompt_id.encode())]).random((2, length))
+
+
+def plain_rounds(text: RecordedText) -> list[ReplayedRound]:
+    """The target alone: a round a token."""
+    return [ReplayedRound(text.prompt_tokens + row, 0, 0, 0, 0, 1) for row in range(text.length - 1)]
 
 
 class Clock:
@@ -90,9 +105,7 @@ class Clock:
 
     def plain(self, text: RecordedText) -> Decode:
         """The target alone: a round a token."""
-        contexts = range(text.prompt_tokens, text.prompt_tokens + text.length - 1)
-        rounds = [ReplayedRound(context, 0, 0, 0, 0, 1) for context in contexts]
-        return self._decode(text, rounds, 0.0, drafts=False)
+        return self._decode(text, plain_rounds(text), 0.0, drafts=False)
 
     def policy(self, reading: Reading, policy: ChainPolicy) -> Decode:
         """What ``policy`` makes of the text."""

@@ -10,7 +10,7 @@ Shape suffixes: N rows, G slots (γ_max), T most likely tokens, K tapped layers,
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +20,10 @@ from torch import Tensor
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
+
+
+class BeyondRecordError(ValueError):
+    """A decoder or a controller needs what a text trace does not hold: it can be run, and not replayed."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,19 @@ class RecordedText:
         return len(self.columns["token"]) + 1
 
     @property
+    def tokens(self) -> list[int]:
+        """The continuation from its first token on."""
+        return [int(self.columns["newest"][0]), *self.columns["token"].tolist()]
+
+    def within(self, budget: int) -> "RecordedText | None":
+        """The same text where only ``budget`` new tokens are decoded; ``None`` if more were wanted than it was recorded for."""
+        if self.budget < budget and self.tokens[-1] not in self.eos_tokens:
+            return None
+        columns = {name: values[: budget - 1] for name, values in self.columns.items()}
+        roots = None if self.roots is None else replace(self.roots, states_NS=self.roots.states_NS[: budget - 1])
+        return replace(self, budget=budget, columns=columns, roots=roots)
+
+    @property
     def slots(self) -> int:
         """Most tokens of a round that can be replayed."""
         return int(self.columns["tokens"].shape[1])
@@ -74,7 +91,7 @@ class RecordedText:
             ("draft", draft_layers, self.draft_layers, "draft_layers"),
         ):
             if wanted and wanted != known:
-                raise ValueError(
+                raise BeyondRecordError(
                     f"a {kind} controller reads hidden states {list(wanted)} of the {model}, and {list(known)} were recorded. "
                     f"Set traces.texts.{key} to {len(wanted)} and collect again."
                 )
@@ -146,7 +163,7 @@ class RecordedLaw(NextLaw):
     def likeliest(self, top: int) -> Tensor:
         recorded_T = self.text.at_slot("tops", self.row, self.slot)
         if top > len(recorded_T):
-            raise ValueError(
+            raise BeyondRecordError(
                 f"this controller reads the {top} most likely tokens of a law, and {len(recorded_T)} were recorded. Raise "
                 "traces.texts.top and collect again."
             )
@@ -154,7 +171,7 @@ class RecordedLaw(NextLaw):
 
     @property
     def unit_probs_V(self) -> Tensor:
-        raise ValueError("a recorded text holds no whole laws: this controller can be run, and not replayed.")
+        raise BeyondRecordError("a recorded text holds no whole laws: this controller can be run, and not replayed.")
 
 
 class RecordedToken(DrawnToken):

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from predictors.network import SKETCH, squared_distance
-from predictors.stopping.rule import StopCalibration
 
 MLP, RESIDUAL = SHAPES = ("mlp", "residual")
 
@@ -73,13 +72,12 @@ class StopNetwork(nn.Module):
         return logits
 
 
-def served_chances(network: StopNetwork, calibration: StopCalibration, features_EF: Tensor) -> Tensor:
-    """Calibrated chances [E] of raw rows, the largest squared distance of them from the training rows, and the first row's sketch
+def served_logits(network: StopNetwork, features_EF: Tensor) -> Tensor:
+    """Logits [E] of raw rows, the largest squared distance of them from the training rows, and the first row's sketch
     (`predictors.network.SKETCH`), one behind the other: one read by the host."""
     standard_EF = network.standard(features_EF)
-    chances_E = calibration.probabilities(network.logits(standard_EF))
     distance = squared_distance(standard_EF).max().reshape(1)
-    return torch.cat([chances_E, distance, standard_EF[0, :SKETCH]])
+    return torch.cat([network.logits(standard_EF), distance, standard_EF[0, :SKETCH]])
 
 
 def build_stop_network(

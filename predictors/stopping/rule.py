@@ -1,6 +1,6 @@
 """From predicted acceptance to a decision to stop drafting.
 
-    P̂ = σ(scale · logit + bias)                             calibrated on drafts that no rule cut short
+    P̂ = σ(scale · logit + bias)                             calibrated at every sampling setting
     score = P̂ of the token, or with ``product`` Π P̂ along the draft: that it survives with all before it
     stop where score < threshold, after at least ``min_tokens``; a token's own score is not asked for before
 
@@ -9,44 +9,36 @@ the token's own) and SpecDec++ (whose product ends with the token before it). Wi
 way what is drawn is verified: lossless.
 """
 
+import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from predictors.config import Checked, Positive, Probability, Whole
 from predictors.sampling import SamplingSettings
 
 
 @dataclass(frozen=True)
-class StopCalibration:
-    """``scale`` > 0 and ``bias`` of the logit (Platt)."""
+class StopCalibration(Checked):
+    """``scale`` and ``bias`` of the logit (Platt)."""
 
-    scale: float = 1.0
+    scale: Positive = 1.0
     bias: float = 0.0
 
-    def __post_init__(self) -> None:
-        if self.scale <= 0:
-            raise ValueError(f"scale must be > 0, got {self.scale}.")
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Calibrated probabilities of logits, any shape."""
-        return torch.sigmoid(self.scale * logits + self.bias)
+    def probability(self, logit: float) -> float:
+        """Calibrated, of one logit; NaN of NaN."""
+        try:
+            return 1 / (1 + math.exp(-(self.scale * logit + self.bias)))
+        except OverflowError:
+            return 0.0
 
 
 @dataclass(frozen=True)
-class StopRule:
+class StopRule(Checked):
     """See the module's docstring. A ``threshold`` of 0 never stops."""
 
-    threshold: float
+    threshold: Probability
     product: bool = False
     keeps: bool = False
-    min_tokens: int = 1
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold must lie in [0, 1], got {self.threshold}.")
-        if self.min_tokens < 0:
-            raise ValueError(f"min_tokens must be >= 0, got {self.min_tokens}.")
+    min_tokens: Whole = 1
 
     @property
     def asks(self) -> bool:
@@ -70,15 +62,12 @@ class StopPrices:
 
 
 @dataclass(frozen=True)
-class StopSetting:
+class StopSetting(Checked):
     """What is done at captured sampling ``settings``: the ``rule``, and the best ``static_length``, which is drafted where the
-    rule never asks. ``tried`` is the best rule that asks, whether it pays or not."""
+    rule never asks. ``tried`` is the best rule that asks, whether it pays or not; ``calibration`` is the model's there."""
 
     settings: SamplingSettings
     rule: StopRule
-    static_length: int
+    static_length: Whole
     tried: StopRule
-
-    def __post_init__(self) -> None:
-        if self.static_length < 0:
-            raise ValueError(f"static_length must be >= 0, got {self.static_length}.")
+    calibration: StopCalibration = StopCalibration()

@@ -29,8 +29,7 @@ from predictors.selection.features import SelectionSpec, assembled, scalars_of, 
 from predictors.selection.network import SelectorNetwork, ServedSelector
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
 from predictors.stopping.features import BEFORE, LAW, StopSpec, features_of
-from predictors.stopping.network import NetworkShape, StopNetwork, served_chances
-from predictors.stopping.rule import StopCalibration
+from predictors.stopping.network import NetworkShape, StopNetwork, served_logits
 from runtime.adapter import LanguageModel
 from runtime.latency.cells import Cell, timed
 from runtime.laws import processed_law
@@ -69,12 +68,8 @@ class Decision:
         hidden = (num_features - scalars) // (TAPPED + 1)
         embedding = num_features - scalars - TAPPED * hidden
         self._spec = FeatureSpec("extended", tuple(range(TAPPED)), hidden, embedding, gamma=8)
-        served, calibration = (
-            ServedHead(HRADNetwork(self._spec.state_size, scalars, None).eval(), device),
-            Calibration(),
-        )
-        self._bias = torch.tensor(calibration.bias, device=device)
-        self._rerun = Rerun(lambda features: served.row(features, calibration, self._bias), recorder_for(device))
+        served = ServedHead(HRADNetwork(self._spec.state_size, scalars, None).eval(), device)
+        self._rerun, self._calibration = Rerun(served.row, recorder_for(device)), Calibration()
         self._hidden_KD = torch.randn(TAPPED, hidden, generator=generator).to(device)
         self._embedding_E = torch.randn(embedding, generator=generator).to(device)
         self._laws = laws
@@ -84,7 +79,8 @@ class Decision:
         """The likeliest class and the squared distance."""
         root = Root(32, 1, SAMPLED, None, self._hidden_KD, self._embedding_E)
         said = self._rerun(served_features(self._spec, root, self._laws.behind(root))).cpu()
-        return int(said[: len(self._bias)].argmax()), said[len(self._bias) :].tolist()[0]
+        count = len(self._calibration.bias)
+        return int(self._calibration.probabilities(said[:count]).argmax()), said[count:].tolist()[0]
 
 
 class Choice:
@@ -124,13 +120,13 @@ class Question:
         self.features = self._spec.size(inputs)
         shape = NetworkShape(hidden_sizes=(64,) if inputs == LAW else (512, 128))
         network = StopNetwork(self.features, shape).eval().to(device)
-        self._rerun = Rerun(partial(served_chances, network, StopCalibration()), recorder_for(device))
+        self._rerun = Rerun(partial(served_logits, network), recorder_for(device))
         self._laws = laws
         self._hidden_KD = torch.rand(1, hidden, generator=generator).to(device)
 
     @torch.inference_mode()
     def take(self) -> list[float]:
-        """The chance, the squared distance and the features' sketch."""
+        """The logit, the squared distance and the features' sketch."""
         law = self._laws.behind(Root(32, 1, SAMPLED, None), self._hidden_KD)
         return self._rerun(features_of(law, self._spec, self._inputs).unsqueeze(0)).tolist()
 

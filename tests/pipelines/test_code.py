@@ -63,7 +63,7 @@ def test_a_stage_runs_what_grimp_says_it_imports(module, graph, code):
 def test_a_walk_that_reads_no_functions_finds_less(monkeypatch, graph):
     """The twin: stages import inside functions, so that the command line starts fast."""
     monkeypatch.setattr(imports, "statements", lambda tree: tree.body)
-    assert Code().closure("pipelines.calibrate") < reached(graph, "pipelines.calibrate")
+    assert Code().closure("pipelines.fit") < reached(graph, "pipelines.fit")
 
 
 def test_a_walk_that_reads_type_checking_finds_more(monkeypatch, graph):
@@ -88,10 +88,7 @@ def test_templates_belong_to_the_stage_that_fills_them_in(code):
 
 @pytest.mark.parametrize(
     ("collects", "module"),
-    [
-        ("trace_collection.collect", "pipelines.traces"),
-        *((f"trace_collection.{name}", f"pipelines.{name}") for name in ("tokens", "texts", "roots", "guesses")),
-    ],
+    [(f"trace_collection.{name}", "pipelines.traces") for name in ("texts", "trees", "guesses")],
 )
 def test_collections_are_fingerprinted_by_all_that_collects(collects, module, code):
     files = set(code.run_by(collects))
@@ -234,27 +231,31 @@ def test_files_are_written_where_they_change_and_others_go(tmp_path):
 TOY = """
 stages:
   code:
-    cmd: python -m pipelines.code dvc.yaml data/code
+    cmd: python -m pipelines code dvc.yaml data/code
     always_changed: true
     outs: [data/code: {cache: false, persist: true}]
-  one:
+  labels:
     matrix: {pair: "${pairs}"}
-    cmd: python -m pipelines.one ${item.pair}
-    deps: [data/code/one.txt]
-    outs: ["data/${item.pair}/one": {persist: true}]
-  two:
+    cmd: python -m pipelines labels ${item.pair}
+    deps: [data/code/labels.txt]
+    outs: ["data/${item.pair}/labels": {persist: true}]
+  fit:
     matrix: {pair: "${pairs}"}
-    cmd: python -m pipelines.two ${item.pair}
-    deps: [data/code/two.txt, "data/${item.pair}/one"]
-    outs: ["data/${item.pair}/two": {persist: true}]
+    cmd: python -m pipelines fit ${item.pair}
+    deps: [data/code/fit.txt, "data/${item.pair}/labels"]
+    outs: ["data/${item.pair}/fit": {persist: true}]
 """
 STAGE = """
-import sys
 from pathlib import Path
 from pipelines.{needs} import VALUE
-out = Path("data", sys.argv[1], "{name}")
-out.parent.mkdir(parents=True, exist_ok=True)
-out.write_text("always the same")
+
+def add_arguments(parser):
+    parser.add_argument("pair")
+
+def run(args):
+    out = Path("data", args.pair, "{name}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("always the same")
 """
 
 
@@ -265,7 +266,7 @@ def test_dvc_runs_again_what_runs_changed_code_and_nothing_else(tmp_path, monkey
     for name in ("pipelines/__init__.py", *(f"{name.replace('.', '/')}.py" for name in PLUMBING)):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    for name, needs in (("one", "first"), ("two", "second")):
+    for name, needs in (("labels", "first"), ("fit", "second")):
         (tmp_path / f"pipelines/{name}.py").write_text(STAGE.format(name=name, needs=needs))
         (tmp_path / f"pipelines/{needs}.py").write_text("VALUE = 1\n")
     (tmp_path / "dvc.yaml").write_text(TOY)
@@ -277,14 +278,14 @@ def test_dvc_runs_again_what_runs_changed_code_and_nothing_else(tmp_path, monkey
     def ran(target):
         return {made.addressing for made in repo.reproduce(target)}
 
-    assert ran("two@toy") == {"code", "one@toy", "two@toy"}
-    assert ran("two@toy") == {"code"}
+    assert ran("fit@toy") == {"code", "labels@toy", "fit@toy"}
+    assert ran("fit@toy") == {"code"}
     Path("pipelines/second.py").write_text("VALUE = 2\n")
-    assert ran("two@toy") == {"code", "two@toy"}
+    assert ran("fit@toy") == {"code", "fit@toy"}
     Path("pipelines/cli.py").write_text(Path("pipelines/cli.py").read_text() + "# plumbing\n")
-    assert ran("two@toy") == {"code"}
+    assert ran("fit@toy") == {"code"}
     Path("pipelines/first.py").write_text("VALUE = 2\n")
-    assert ran("two@toy") == {"code", "one@toy"}  # whose output is as before
+    assert ran("fit@toy") == {"code", "labels@toy"}  # whose output is as before
 
 
 def test_both_pipelines_hold_together_in_dvc():
@@ -295,14 +296,14 @@ def test_both_pipelines_hold_together_in_dvc():
     graph = Repo(str(ROOT)).index.graph
     by_name = {made.addressing: made for made in graph}
     needed = {made.addressing for made in networkx.descendants(graph, by_name["report@pystdlib"])}
-    assert {"code", "device", "pair@pystdlib", "tune@pystdlib", "trial@pystdlib-auto"} <= needed
-    studies = networkx.descendants(graph, by_name["pipelines/studies/dvc.yaml:layers@pystdlib"])
+    assert {"code", "device", "pair@pystdlib", "fit@pystdlib-hrad", "tune@pystdlib", "trial@pystdlib-auto"} <= needed
+    studies = networkx.descendants(graph, by_name["pipelines/studies/dvc.yaml:learn@pystdlib-of1"])
     assert {"pipelines/studies/dvc.yaml:code", "code"} <= {made.addressing for made in studies}
 
 
 def test_the_stage_writes_a_file_for_every_stage_with_dependencies(tmp_path):
     """As DVC runs it; `device`, which always runs, has none."""
-    command = [sys.executable, "-m", "pipelines.code", "dvc.yaml", str(tmp_path / "code")]
+    command = [sys.executable, "-m", "pipelines", "code", "dvc.yaml", str(tmp_path / "code")]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     written = {file.stem: file.read_text() for file in (tmp_path / "code").iterdir()}
     assert set(written) == set(stage_modules(PIPELINES[0])) and not {"code", "device"} & set(written)

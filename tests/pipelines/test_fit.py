@@ -17,7 +17,7 @@ from pipelines import fit
 from pipelines.cli import main
 from pipelines.outputs import replacing, write_json
 from pipelines.reference import read_reference
-from pipelines.tracking import HEAD_TAG, Tracking, new_client, require_reachable
+from pipelines.tracking import HEAD_TAG, Tracking, require_reachable
 from predictors.bundle import bundle_hash, read_bundle
 from predictors.training.predictor import Fitted
 from runtime import ModelPair, Randomness, load_decoder
@@ -57,20 +57,12 @@ def pair():
     return ModelPair(tiny_llama(seed=0), tiny_llama(seed=1))
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    """An empty MLflow database: making its schema takes seconds, copying it does not."""
-    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
-    new_client(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @pytest.fixture
-def folder(pair, empty, tmp_path, monkeypatch):
+def folder(pair, template_db, tmp_path, monkeypatch):
     """The current folder, with a device, its profile and families ``toy`` and ``settings``, which is not trained."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    shutil.copy(empty, tmp_path / "mlflow.db")
+    shutil.copy(template_db, tmp_path / "mlflow.db")
     monkeypatch.setattr(fit, "FAMILIES", {**fit.FAMILIES, "toy": lambda: Toy, "settings": lambda: Toy})
     monkeypatch.setattr(fit, "UNTRAINED", ("settings",))
     write_json(Path("device.json"), {"slug": "toy", "cpu": "toy", "gpus": [], "bfloat16_flags": []})
@@ -83,7 +75,12 @@ def folder(pair, empty, tmp_path, monkeypatch):
 def run(family="toy", made="made", **changes):
     values = {"family": family, "made": made, **changes}
     Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"fit": {"toy": values}}}}))
-    places = {"device": "device.json", "latency": "data/p/latency", "traces": "data/p/traces", "labels": "data/p/labels"}
+    places = {
+        "device": "device.json",
+        "latency": "data/p/latency",
+        "traces": "data/p/traces",
+        "labels": "data/p/labels",
+    }
     named = [word for name, place in places.items() for word in (f"--{name}", place)]
     main(["fit", "--pair", "p", "--predictor", "toy", *named, str(QUALITY), str(BUNDLE)])
 
@@ -103,7 +100,7 @@ def test_a_predictor_becomes_a_bundle_its_quality_and_a_run(folder, pair, capsys
     assert bundle.card["selection"] == {"predictor": "toy", "reason": "worth a quarter"}
     assert bundle.card["serving"] == SERVING.to_record()
     assert quality["worth"] == 0.25 and quality["profile_hash"] == PROFILE.profile_hash
-    assert (quality["family"], quality["predictor"]) == ("toy", "toy")
+    assert (quality["family"], quality["predictor"], quality["bundle_sha256"]) == ("toy", "toy", bundle_hash(BUNDLE))
     references, missing = read_reference(bundle.card)
     assert not references and "delayed_tree cannot be replayed" in missing
     assert tracked.info.status == "FINISHED" and tracked.data.tags[HEAD_TAG] == head
@@ -123,7 +120,7 @@ def test_the_same_inputs_give_the_same_bundle_and_another_network_another(folder
         run(step=step)
         hashes.append((bundle_hash(BUNDLE), read_bundle(BUNDLE).card["lineage"][HEAD_TAG]))
     assert hashes[0] == hashes[1] and all(one != other for one, other in zip(hashes[0], hashes[2], strict=True))
-    client, tracked = runs()
+    _, tracked = runs()
     assert Tracking("p").found_run(hashes[2][1]) == tracked[0].info.run_id
     assert Tracking("p").found_run(hashes[0][1]) in {one.info.run_id for one in tracked[1:]}
 
@@ -176,7 +173,7 @@ def test_unknown_families_keys_and_predictors_are_refused_by_name(folder):
     with pytest.raises(SystemExit, match=r"pairs\.p\.fit\.toy: unknown key 'momentum'"):
         run(momentum=1)
     Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"fit": {"toy": None, "other": 3}}}}))
-    with pytest.raises(ValueError, match="family is None"):
+    with pytest.raises(ValueError, match="family is 'unknown'"):
         fit.load_predictor("p", "toy")
     with pytest.raises(ValueError, match="section 'third' is missing"):
         fit.load_predictor("p", "third")

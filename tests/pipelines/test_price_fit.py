@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from pipelines.evidence.prices import COMPONENTS, K, PriceCells, PriceFit, RoundParts
-from pipelines.evidence.refined_profile import refined
 from predictors.latency import LatencyProfile
 from predictors.replay.prices import Prices
 from tests.pipelines.hand_made_profile import PROFILE
+from tests.predictors.affine_profile import PROFILE as AFFINE
 
 DRAFT, REST = COMPONENTS.index("draft"), COMPONENTS.index("rest")
 PROFILED = LatencyProfile.from_record(PROFILE, "PROFILE")
@@ -63,7 +63,7 @@ def test_what_was_never_measured_keeps_the_profile():
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_parts_are_the_replay_s_prices(sampled):
-    parts, prices = RoundParts(PROFILED, sampled), Prices(PROFILED, sampled)
+    parts, prices = RoundParts(AFFINE, sampled), Prices(AFFINE, sampled)
     for submitted, context in ((0, 32), (1, 40), (4, 100)):
         made = parts.round(context, submitted, submitted)
         assert made[-1] == 1 and made[:-1].sum() == pytest.approx(prices.chain(submitted, context))
@@ -81,7 +81,7 @@ def rounds_of(arm, block, factor, question=0.0):
     ]
     rows[0] |= {"seconds_draft": prefill / 2, "seconds_verify": 0.0, "seconds_controller": 0.0}
     for context in (40, 45):
-        made = dict(zip(COMPONENTS, parts.round(context, 3, 3, 1, question) * factor, strict=True))
+        made = dict(zip(COMPONENTS, parts.round(context, 3, 3, question) * factor, strict=True))
         seconds = {"seconds_draft": made["draft"], "seconds_target": made["target-4"], "seconds_verify": made["verify"]}
         shape = {
             "prefill": False,
@@ -150,14 +150,13 @@ def test_seconds_that_the_profile_has_no_price_for_are_left_out():
     assert PriceFit(known).to_record()["rest"] == pytest.approx(0.002), "and they are no rest, either"
 
 
-def test_a_refined_profile_has_the_fitted_prices():
-    """A round priced by the refined profile is the fit's own sum over parts, where no cell is read between two components."""
-    factors = dict(zip(COMPONENTS, np.linspace(1.0, 1.4, K - 1), strict=False)) | {"rest": 0.003}
-    fit = PriceFit(cells([factors[name] for name in COMPONENTS], [1.0, 1.0], np.ones((2, K))))
-    known, made = refined(PROFILED, fit), RoundParts(PROFILED, sampled=True)
-    factors_K = np.array([factors[name] for name in COMPONENTS])
-    prices = Prices(known, sampled=True)
+@pytest.mark.parametrize("sampled", [False, True])
+def test_parts_add_up_to_the_prices_of_replay(sampled):
+    """One price table: what replay ranks policies by is the sum over parts, without seconds a round."""
+    parts, prices = RoundParts(AFFINE, sampled), Prices(AFFINE, sampled)
     for submitted, context in ((0, 32), (4, 100)):
-        assert prices.chain(submitted, context) == pytest.approx(made.round(context, submitted, submitted) @ factors_K)
-    assert prices.prefill(20, True) == pytest.approx(made.prefill(20, True) @ factors_K)
-    assert known.latency("transfer", bytes=64).seconds == pytest.approx(0.9 * 0.0125e-3), "others stay as they are"
+        made = parts.round(context, submitted, submitted, deciding=0.002)
+        assert made[:-1].sum() == pytest.approx(prices.chain(submitted, context) + 0.002) and made[-1] == 1
+    assert parts.prefill(20, True).sum() == pytest.approx(prices.prefill(20, True))
+    assert parts.prefill(20, True).sum() > parts.prefill(20, False).sum()
+    assert parts.reading(3, 2) == pytest.approx(prices.reading(3, 2)) and parts.reading(0, 0) == 0

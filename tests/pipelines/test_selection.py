@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipelines import roots, selection, selector
+from pipelines import fit, roots, selection
 from pipelines.measuring.arm_builder import ArmBuilder, fixed_tree
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.measurement_log import MeasurementLog
@@ -21,6 +21,8 @@ from predictors.actions import Action
 from predictors.bundle import read_bundle
 from predictors.latency import LatencyProfile, LatencyTable
 from predictors.sampling import SamplingSettings
+from predictors.training.labelling.table import write_labels
+from predictors.training.labelling.trees import TreeLabelConfig, label
 from predictors.training.root_table import RootTable
 from runtime import ModelPair, Randomness, load_decoder
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
@@ -40,15 +42,15 @@ PARAMETERS = {
             "threads": 1,
         }
     },
-    "selector": {
-        "train": {
+    "fit": {
+        f"delayed_tree-{rule}": {
+            "family": "tree",
+            "rule": rule,
             "candidates": [{"states": True}, {"objective": "throughput"}],
-            "width": 4,
-            "hidden_sizes": [8, 8],
-            "epochs": 3,
-            "batch_size": 16,
-        },
-        "calibrate": {"bootstrap_replicates": 20},
+            "training": {"width": 4, "hidden_sizes": [8, 8], "epochs": 3, "batch_size": 16},
+            "calibration": {"bootstrap_replicates": 20},
+        }
+        for rule in RULES
     },
     "selection": {
         "checked_prompts": 4,
@@ -76,12 +78,15 @@ def folder(tmp_path_factory):
         flat = np.array([0.5, 0.5])
         priced = {**PROFILE.tables, "verification_specinfer": LatencyTable({"drafted": (0, 16)}, flat, flat, flat, 1)}
         write_json(place / "latency" / "toy-1c.json", LatencyProfile(priced, "p", {}, {}, serving=SERVING).to_record())
-        args.out = args.roots = place / "roots"
+        args.out = args.roots = place / "traces" / "trees"
         roots.run(args)
+        args.labels, args.traces, args.latency = place / "labels", place / "traces", place / "latency"
+        args.labels.mkdir()
+        write_labels(label(RootTable.read(args.roots), TreeLabelConfig()), args.labels / "trees.parquet")
         for rule in RULES:
-            args.rule, args.latency = rule, place / "latency"
-            args.record, args.bundle = place / "selectors" / f"{rule}.json", place / "bundles" / f"delayed_tree-{rule}"
-            selector.run(args)
+            args.predictor = f"delayed_tree-{rule}"
+            args.quality, args.bundle = place / "fit" / f"{args.predictor}.json", place / "bundles" / args.predictor
+            fit.run(args)
         args.bundles, args.output = place / "bundles", place / "selection"
         selection.run(args)
     return place
@@ -100,7 +105,7 @@ def test_bundles_decode(folder, pair):
         assert decoder.verifier.name == rule and card["selection"]["predictor"] == f"delayed_tree-{rule}"
         assert (
             card["prices"]["profile_hash"]
-            == json.loads((folder / "selectors" / f"{rule}.json").read_text())["profile_hash"]
+            == json.loads((folder / "fit" / f"delayed_tree-{rule}.json").read_text())["profile_hash"]
         )
         rounds = decoder.generate(list(range(5)), max_new_tokens=12, temperature=1.0, randomness=Randomness(0)).rounds
         assert len(rounds) > 1 and not any(record.bypassed for record in rounds)
@@ -108,7 +113,7 @@ def test_bundles_decode(folder, pair):
 
 
 def test_records_say_what_a_selector_is_worth(folder):
-    record = json.loads((folder / "selectors" / "specinfer.json").read_text())
+    record = json.loads((folder / "fit" / "delayed_tree-specinfer.json").read_text())
     assert set(record["parts"]) == {"all", "T=1"} and set(record["uses"]) == {"code", "prose"}
     assert len(record["history"]) <= 3 and record["roots"] == 12 and record["documents"] == 2
     assert "oracle" in record["parts"]["all"]
@@ -129,7 +134,10 @@ def test_arms_are_a_selector_and_the_static_tree_that_it_knows(folder, pair):
     arms = builder.build(rows)
     assert builder.missing == ["delayed_tree-nss"] and set(arms) == {row.name for row in rows[:3]}
     for rule in RULES:
-        arm, record = arms[f"static tree {rule}"], json.loads((folder / "selectors" / f"{rule}.json").read_text())
+        arm, record = (
+            arms[f"static tree {rule}"],
+            json.loads((folder / "fit" / f"delayed_tree-{rule}.json").read_text()),
+        )
         (action,) = [one for one in actions_of(folder, rule, pair) if one.name == record["static_actions"]["T=1"]]
         assert arm.verifier == rule and arm.decoder.controller.kind == "fixed"
         sampled = {"max_new_tokens": 8, "temperature": 1.0}
@@ -165,7 +173,7 @@ def test_prices_are_those_of_the_bundles(folder):
 def test_real_rounds_begin_where_labels_were_made(folder):
     """Many first rounds at every root agree with the labels on average."""
     rounds = pd.read_parquet(folder / "selection" / "toy-1c" / FIRST_ROUNDS)
-    labels = RootTable.read(folder / "roots").rows("test")
+    labels = RootTable.read(folder / "traces" / "trees").rows("test")
     assert len(rounds) == len(labels) * 2
     found = rounds.groupby("action")[["emitted", "expected"]].mean()
     assert (found["emitted"] - found["expected"]).abs().max() < 0.25
@@ -174,7 +182,7 @@ def test_real_rounds_begin_where_labels_were_made(folder):
 
 def test_an_interrupted_measurement_goes_on(folder, pair, tmp_path):
     config = SelectionConfig(**{**PARAMETERS["selection"], "checked_actions": (Action(1, 3, 0),), "checked_rounds": 1})
-    table, log = RootTable.read(folder / "roots"), MeasurementLog(tmp_path / "log.jsonl", "f")
+    table, log = RootTable.read(folder / "traces" / "trees"), MeasurementLog(tmp_path / "log.jsonl", "f")
 
     def study(log):
         return SelectionStudy(pair, config, table, toy_prompts(4), log)
@@ -189,17 +197,17 @@ def test_an_interrupted_measurement_goes_on(folder, pair, tmp_path):
 def test_what_was_not_traced_cannot_be_checked(folder, pair, tmp_path):
     config = SelectionConfig(**{**PARAMETERS["selection"], "checked_actions": (Action(4, 4, 4),), "checked_rounds": 1})
     log = MeasurementLog(tmp_path / "log.jsonl", "f")
-    study = SelectionStudy(pair, config, RootTable.read(folder / "roots"), toy_prompts(4), log)
+    study = SelectionStudy(pair, config, RootTable.read(folder / "traces" / "trees"), toy_prompts(4), log)
     with pytest.raises(ValueError, match="no root trace tells of delayed-4.4.4 under specinfer"):
         study.run()
 
 
 def test_stages_need_what_they_build_on(folder, tmp_path):
     args = toy_bench(tmp_path, "selection", {})
-    args.roots, args.bundles = folder / "roots", tmp_path / "bundles"
+    args.roots, args.bundles = folder / "traces" / "trees", tmp_path / "bundles"
     with pytest.raises(ValueError, match="no selector under"):
         selection.run(args)
-    shutil.copytree(folder / "roots", tmp_path / "roots")
+    shutil.copytree(folder / "traces" / "trees", tmp_path / "roots")
     (tmp_path / "roots" / "manifest.json").unlink()
     args.roots = tmp_path / "roots"
     with pytest.raises(ValueError, match="collection did not finish"):

@@ -8,16 +8,17 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipelines import guesser, guesses, measure, register
+from pipelines import fit, guesses, measure, register
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.harness import apart
 from pipelines.measuring.measurement import MeasureConfig, Measurement
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import CALIBRATED, HF_LOOKUP, METHODS, PLAIN
 from pipelines.outputs import write_json
-from pipelines.reporting.measured_folder import Measured, read_measured, read_records
+from pipelines.reporting.inputs import read_fitted
+from pipelines.reporting.measured_folder import Measured, read_measured
 from pipelines.reporting.self_drafting_plots import self_drafting_passes, self_drafting_speeds
-from pipelines.reporting.self_drafting_report import SelfDraftingReport, sentences
+from pipelines.reporting.self_drafting_report import SelfDraftingReport
 from pipelines.studies.self_drafting_report import write_report
 from predictors.bundle import read_bundle
 from predictors.contract import ContractError
@@ -52,7 +53,7 @@ SHORT = {"validation_prompts": 2, "test_prompts": 3, "group": 20, "max_new_token
 SHORT |= {"led": False, "loop_prompts": 0, "exactness_prompts": 0, "timelines": False}
 PARAMETERS = {
     "traces": {"guesses": {"ways": WAYS, "prompts": 3, "max_new_tokens": 16, "threads": 1}},
-    "guesser": {"bootstrap_replicates": 20},
+    "fit": {method: {"family": "guess", "method": method, "bootstrap_replicates": 20} for method in METHODS},
     "measure": {"arms": [*ALONE, CHAINS], **SHORT},
 }
 
@@ -66,13 +67,13 @@ def folder(tmp_path_factory):
         args = toy_bench(place, "unused", {})
         (place / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
         write_json(place / "latency" / "toy-1c.json", PROFILE.to_record())
-        args.out = args.guesses = place / "guesses"
+        args.out = place / "traces" / "guesses"
         guesses.run(args)
-        args.latency = place / "latency"
+        args.latency, args.traces, args.labels = place / "latency", place / "traces", place / "labels"
         for method in METHODS:
-            args.method = method
-            args.record, args.bundle = place / "guessers" / f"{method}.json", place / "bundles" / method
-            guesser.run(args)
+            args.predictor = method
+            args.quality, args.bundle = place / "fit" / f"{method}.json", place / "bundles" / method
+            fit.run(args)
         args.bundles, args.output, args.section = place / "bundles", place / "measured", "measure"
         measure.run(args)
     return place
@@ -80,7 +81,7 @@ def folder(tmp_path_factory):
 
 def report_of(folder):
     measured = read_measured(folder / "measured" / "toy-1c")
-    return SelfDraftingReport(measured, read_records(folder / "guessers", METHODS), replicates=20, seed=0)
+    return SelfDraftingReport(measured, read_fitted(folder / "fit", "guess"), replicates=20, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +150,9 @@ def test_the_page_reads_what_was_measured(folder):
         assert row["slices"]["code"]["progressive_tree"]["over"]["lookahead"]["value"] > 0
         assert row["slices"]["code"]["lookahead"]["over"]["lookahead"] is None
         parts = arms["lookahead"]["milliseconds"]
-        rows = report.paired.rows("lookahead", [float(row["setting"].removeprefix("T="))])
+        rows = report.paired.rows("lookahead", [row["setting"]])
         assert sum(parts.values()) == pytest.approx(1e3 * rows["seconds_rounds"].sum() / rows["rounds"].sum())
-    assert len(sentences(quality, timing)) == 4
+    assert len(report.sentences(quality, timing)) == 4
     for figure in (self_drafting_speeds(timing), self_drafting_passes(timing)):
         assert [axes.get_title() for axes in figure.axes] == ["T=0", "T=1"]
     json.dumps([quality, timing], allow_nan=False)
@@ -178,4 +179,4 @@ def test_a_model_alone_can_be_measured(folder, tmp_path):
     measured = Measured(*tables, {"choices": measurement.choices, "capped": False}, {"parameters": {}})
     (row,) = SelfDraftingReport(measured, {}, replicates=20, seed=0).timing()["settings"]
     assert row["best"] is None and all(arm["gain"] is None for arm in row["arms"])
-    assert len(sentences({}, {"settings": [row]})) == 1
+    assert len(SelfDraftingReport.sentences({}, {"settings": [row]})) == 1

@@ -47,6 +47,7 @@ def toy_bench(folder: Path, stage: str, parameters: dict, vocabulary: int = 32) 
         prompts=folder / "prompts",
         latency=folder / "latency",
         output=folder / "output",
+        texts=None,
     )
     write_serving(args)
     return args

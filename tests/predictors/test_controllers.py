@@ -240,6 +240,6 @@ def test_another_soft_threshold_makes_another_hrad(controller_of):
         session, start = controller.start(SETTINGS), root(seed=0)
         session.plan(start)
         stops.append(bool(session.stop_before(law([0.6, 0.4], drafted=1, place=start))))
-    assert stops == [False, True] and made.thresholds.rule.epsilon == 0.5
+    assert stops == [False, True] and made.settings[0].rule.epsilon == 0.5
     with pytest.raises(ValueError, match="'length' controller has no soft threshold"):
         controller_of("length", "paper").with_epsilon(0.9)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from predictors.calibration import Calibration
-from predictors.decision_rule import LengthRule, LengthThresholds
+from predictors.decision_rule import ClassSetting, DecisionRule, LengthRule, LengthSetting
+from predictors.sampling import SamplingSettings
 
 # laws of the accepted length over γ = 3
 LAWS = torch.tensor(
@@ -69,7 +70,7 @@ def test_a_row_by_itself_is_decided_as_among_others():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"choice": "mode", "draft_cost": 0.1}, "unknown choice 'mode'; known: argmax, expectation"),
+        ({"choice": "mode", "draft_cost": 0.1}, "choice must be one of argmax, expectation, got 'mode'"),
         ({"choice": "argmax", "draft_cost": -0.1}, "draft_cost must be >= 0"),
     ],
 )
@@ -78,13 +79,16 @@ def test_bad_rules_are_refused(options, message):
         LengthRule(**options)
 
 
-def test_thresholds_and_calibration_are_checked_as_hrads_are():
-    rule = LengthRule("argmax", 0.1)
+def test_settings_and_calibration_are_checked():
+    rule, calibration, settings = LengthRule("argmax", 0.1), Calibration(1.0, (0.0,) * 5), SamplingSettings(0.0)
     with pytest.raises(ValueError, match="static_gamma must be >= 0"):
-        LengthThresholds(max_distance=1.0, static_gamma=-1, rule=rule)
-    with pytest.raises(ValueError, match="max_distance must be > 0"):
-        LengthThresholds(max_distance=0.0, static_gamma=1, rule=rule)
+        LengthSetting(settings, calibration, -1, 1, rule, rule, rule)
     with pytest.raises(ValueError, match="temperature must be > 0"):
         Calibration(0.0, (0.0,) * 5)
-    flat = Calibration(1.0, (0.0,) * 5).probabilities(torch.zeros(1, 5))
-    assert flat[0].tolist() == pytest.approx([0.2] * 5)
+    assert calibration.probabilities(torch.zeros(1, 5))[0].tolist() == pytest.approx([0.2] * 5)
+
+
+def test_a_setting_keeps_drafting_and_retention_apart():
+    rule = DecisionRule(0.3)
+    made = ClassSetting(SamplingSettings(0.0), Calibration(), 4, 8, None, rule, rule)
+    assert (made.of(False), made.of(True), made.static(False), made.static(True)) == (None, rule, 4, 8)

@@ -82,9 +82,22 @@ def test_impossible_for_the_target_and_the_draft():
     assert reached(np.array([np.inf, 1.0, 0.0, np.inf]), np.ones(4), "tokenwise").tolist() == [1, 1, 0, 0]
 
 
-def test_a_uniform_number_draws_the_count():
+def test_uniform_numbers_by_position_draw_the_count():
+    """Each keeps its token with the probability of getting there from the token before: .9, 5/9, 1 and .2."""
     reached_G = np.array([0.9, 0.5, 0.5, 0.1])
-    assert [accepted(reached_G, uniform) for uniform in (0.0, 0.1, 0.49, 0.5, 0.95)] == [4, 3, 3, 1, 0]
+    numbers = [(0.0, 0.0, 0.99, 0.0), (0.89, 0.55, 0.99, 0.21), (0.89, 0.56, 0.0, 0.0), (0.9, 0.0, 0.0, 0.0)]
+    assert [accepted(reached_G, np.array(uniforms_G)) for uniforms_G in numbers] == [4, 3, 1, 0]
+    assert accepted(np.array([1.0, 0.0, 0.0]), np.zeros(3)) == 1  # what nothing reaches is not kept by a number of 0
+
+
+@pytest.mark.parametrize("verifier", ["tokenwise", "block", "nss"])
+def test_counts_by_position_have_the_verifiers_distribution(verifier):
+    ratios_G, probabilities_G = np.array([0.7, 1.6, 0.5, 1.0]), np.array([0.9, 0.4, 0.8, 0.6])
+    reached_G = reached(ratios_G, probabilities_G, verifier)
+    uniforms_NG = np.random.default_rng(0).random((20_000, 4))
+    counts_N = np.array([accepted(reached_G, uniforms_G) for uniforms_G in uniforms_NG])
+    found_G = np.array([(counts_N >= count).mean() for count in range(1, 5)])
+    assert np.abs(found_G - reached_G).max() < 0.012  # four deviations
 
 
 def test_unknown_rule():

@@ -78,7 +78,7 @@ def test_a_bundle_that_names_a_preset(pair, text, tmp_path, preset):
     def change(card):
         card["decoder"] = {"preset": preset, "gamma": 3, **branching}
         if not learned:
-            for name in ("feature_spec", "calibration", "thresholds"):
+            for name in ("feature_spec", "settings", "max_distance"):
                 del card[name]
             card["kind"], card["contract"]["identity"]["layer_ids"] = "fixed", []
 

@@ -107,7 +107,7 @@ def test_hash_follows_the_content(bundle, pair):
     assert before == bundle_hash(bundle)
     random_bundle(bundle, pair, static_gamma=7)
     assert bundle_hash(bundle) != before
-    assert read_bundle(bundle).card["thresholds"]["static_gamma"] == 7
+    assert read_bundle(bundle).card["settings"][0]["static_gamma"] == 7
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,8 @@ def test_hash_follows_the_content(bundle, pair):
         (lambda card: card["contract"]["serving_range"]["settings"].append([0.7, 0.0, 1.0]), "serving_range.settings"),
         (lambda card: card["feature_spec"].update(gamma=1), "feature_spec.gamma was 2 .* 1 now"),
         (lambda card: card["decoder"]["drafter"].update(gamma=8), "decoder.drafter.gamma was 2"),
-        (lambda card: card["thresholds"].update(max_distance=1.0), "thresholds.max_distance"),
+        (lambda card: card.update(max_distance=1.0), "max_distance"),
+        (lambda card: card["settings"][1].update(static_gamma=1), "settings was "),
         (lambda card: card.update(note="mine"), "note was None"),
     ],
 )
@@ -131,13 +132,17 @@ def test_every_edit_of_the_card_is_noticed(bundle, pair, change, message):
     ("change", "message"),
     [
         (
-            lambda card: card["thresholds"].update(max_distance=float("nan")),
+            lambda card: card.update(max_distance=float("nan")),
             "a number that is not finite",
         ),
-        (lambda card: card["thresholds"].update(static_gamma=-3), "static_gamma must be >= 0"),
-        (lambda card: card["thresholds"]["rule"].update(epsilon=2.0), "epsilon must lie in"),
-        (lambda card: card["calibration"].update(temperature=-1.0), "temperature must be > 0"),
-        (lambda card: card["calibration"].update(bias=[0.0, 0.0]), "has 3 classes, but calibration.bias has 2"),
+        (lambda card: card.update(max_distance=0.0), "max_distance must be > 0"),
+        (lambda card: card["settings"][0].update(static_gamma=-3), "static_gamma must be >= 0"),
+        (lambda card: card["settings"][0]["rule"].update(epsilon=2.0), "epsilon must be <= 1"),
+        (lambda card: card["settings"][0]["calibration"].update(temperature=-1.0), "temperature must be > 0"),
+        (
+            lambda card: card["settings"][0]["calibration"].update(bias=[0.0, 0.0]),
+            r"has 3 classes, but settings\[0\]: calibration.bias has 2",
+        ),
         (lambda card: card.pop("feature_spec"), "card.json lacks feature_spec"),
         (lambda card: card["feature_spec"].update(layers=[0, 1]), "not the contract's layer_ids"),
         (lambda card: card["decoder"]["drafter"].update(gamma=1), "gamma=1 is shorter than the 2 tokens"),

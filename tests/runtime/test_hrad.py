@@ -1,6 +1,5 @@
 """The H-RAD controller in the decoder: exact under every decision, served features, fallbacks."""
 
-import re
 import warnings
 
 import pytest
@@ -48,9 +47,11 @@ def test_greedy_equality_and_all_decisions_taken(pair, tmp_path, feature_set):
     assert len(set(decisions)) >= 2, "a random head that always decides alike tests little"
 
 
-@pytest.mark.parametrize("static_gamma, retained_gamma", [(1, 3), (2, None)])
-def test_what_is_retained_has_thresholds_of_its_own(pair, tmp_path, static_gamma, retained_gamma):
-    """A rule that always says none for drafting and all for retention, and the other way round; then both standing aside."""
+@pytest.mark.parametrize("static_gamma, retained_gamma", [(1, 3), (2, 2)])
+@pytest.mark.parametrize("aside", [{"max_distance": 1e-9}, {"rule": None}])
+def test_what_is_retained_has_rules_of_its_own(pair, tmp_path, static_gamma, retained_gamma, aside):
+    """A rule that always says none for drafting and all for retention, and the other way round; then both standing aside, or none
+    that pays."""
     always = {s: {"epsilon": 0.5, "none_probability": [0.0, 2.0][s == 2], "all_probability": 0.0} for s in (0, 2)}
     twin = ModelPair(pair.target.model, pair.target.model)
     for drafting, retention in ((0, 2), (2, 0)):
@@ -67,14 +68,15 @@ def test_what_is_retained_has_thresholds_of_its_own(pair, tmp_path, static_gamma
         }
         assert submitted[True] == {3 * (retention == 2)} and submitted[False] <= {3 * (drafting == 2)}
     lengths = {"static_gamma": static_gamma, "retained_gamma": retained_gamma}
-    folder = random_bundle(tmp_path / "aside", twin, gamma=3, max_distance=1e-9, **lengths)
+    folder = random_bundle(tmp_path / "aside", twin, gamma=3, **aside, **lengths)
     decoder = load_decoder(
         folder, twin, {"method": "branch_parallel", "preset": "specbranch", "gamma": 3, "overlap": "none"}
     )
-    kept = f"={static_gamma}, keeping at most 3 tokens of a branch." if retained_gamma else f"={static_gamma}."
-    with pytest.warns(UserWarning, match=re.escape(kept)):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         rounds = decoder.generate([1, 2, 3], max_new_tokens=30, eos_token_id=[]).rounds[1:-3]
-    assert rounds[0].submitted == static_gamma and rounds[1].submitted == (retained_gamma or static_gamma)
+    assert [record.bypassed for record in rounds] == [bool(told)] * len(rounds) and bool(told) == ("rule" not in aside)
+    assert rounds[0].submitted == static_gamma and rounds[1].submitted == retained_gamma
 
 
 @pytest.mark.parametrize("feature_set", ["paper", "extended"])
@@ -148,7 +150,7 @@ def drafted(decoder, **options):
 
 def test_uncalibrated_temperature_falls_back_to_the_static_setting(pair, tmp_path):
     decoder = load_decoder(random_bundle(tmp_path / "b", pair, gamma=3, static_gamma=2, temperatures=(0.0,)), pair)
-    with pytest.warns(UserWarning, match=r"hrad is bypassed.*calibrated for.*best static gamma=2"):
+    with pytest.warns(UserWarning, match="hrad is bypassed.*calibrated for.*best static gamma"):
         assert drafted(decoder, temperature=0.9) == {2}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -233,6 +235,7 @@ def test_served_features_are_the_contracts(pair, tmp_path, monkeypatch, temperat
             torch.tensor([-1 if previous is None else previous.accepted]),
             law.max().reshape(1),
             -(law * law.log()).sum().reshape(1),
+            torch.tensor([temperature]),
         )
         torch.testing.assert_close(row, expected, atol=1e-4, rtol=1e-4)
         tokens, previous = [*tokens, *step.tokens], step.record
@@ -261,3 +264,56 @@ def test_other_layers_than_the_heads_are_refused(pair, tmp_path):
     decoder = load_decoder(random_bundle(tmp_path / "b", pair), pair)
     with pytest.raises(ValueError, match=r"layers \(0,\).*taps \(1, 2\)"):
         decoder.stream([1, 2], layers=(0,))
+
+
+def rounds_of(decoder, temperature):
+    out = decoder.generate(
+        [1, 2, 3], max_new_tokens=24, temperature=temperature, randomness=Randomness(0), eos_token_id=[]
+    )
+    return out.rounds[1:-3]
+
+
+@pytest.mark.parametrize("kind", ["hrad", "length"])
+@pytest.mark.parametrize("feature_set", ["paper", "extended"])
+def test_every_captured_setting_has_a_rule_of_its_own(pair, tmp_path, kind, feature_set):
+    """A head that is asked at temperature 0, and where it does not pay, at 1, a planned chain without a question."""
+
+    def change(card):
+        card["settings"][1] |= {"rule": None, "retention": None, "static_gamma": 3, "retained_gamma": 3}
+
+    folder = random_bundle(tmp_path / "b", pair, feature_set, gamma=3, kind=kind, change=change)
+    decoder = load_decoder(folder, pair)
+    asked = {temperature: {r.asked for r in rounds_of(decoder, temperature)} for temperature in (0.0, 1.0)}
+    assert asked == {0.0: {1}, 1.0: {0}}
+    assert {record.drafted for record in rounds_of(decoder, 1.0)} == {3}
+    config = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}
+    again = build_decoder(pair, config | {"controller": {"kind": kind, "bundle": str(folder), "asked": True}})
+    assert {record.asked for record in rounds_of(again, 1.0)} == {1}
+
+
+def test_every_captured_setting_has_a_calibration_of_its_own(pair, tmp_path):
+    """The same features and head: at temperature 1 the bias makes every class none."""
+
+    def change(card):
+        card["settings"][1]["calibration"]["bias"] = [1e3, 0.0, 0.0]
+
+    decoder = load_decoder(random_bundle(tmp_path / "b", pair, "paper", gamma=3, change=change), pair)
+    assert {record.drafted for record in rounds_of(decoder, 1.0)} == {0} != {r.drafted for r in rounds_of(decoder, 0.0)}
+
+
+@pytest.mark.parametrize("kind", ["hrad", "length"])
+def test_a_head_that_is_never_asked_taps_nothing(pair, tmp_path, kind):
+    """Layers cost time at every pass; with one setting that asks, they are tapped."""
+    folder = random_bundle(tmp_path / "b", pair, gamma=3, kind=kind, rule=None)
+    decoder = load_decoder(folder, pair)
+    assert decoder.controller.layers == () and not decoder.controller.start(SamplingSettings(0.0)).stops
+    out = decoder.generate([1, 2, 3], max_new_tokens=20)
+    assert out.tokens == plain(pair.target.model, [1, 2, 3], 20) and {record.asked for record in out.rounds} == {0}
+    asking = random_bundle(
+        tmp_path / "c",
+        pair,
+        gamma=3,
+        kind=kind,
+        change=lambda card: card["settings"][0].update(rule=None, retention=None),
+    )
+    assert load_decoder(asking, pair).controller.layers == (1, 2)

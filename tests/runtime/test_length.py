@@ -39,8 +39,8 @@ def recorded_lengths(decoder):
     """Every length that is decided from now on."""
     decisions, decide = [], decoder.controller.decide
 
-    def recorded(probabilities, retains):
-        decisions.append(decide(probabilities, retains))
+    def recorded(probabilities, rule):
+        decisions.append(decide(probabilities, rule))
         return decisions[-1]
 
     decoder.controller.decide = recorded

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from runtime import ModelPair, build_decoder, load_decoder
-from tests.bundles import random_bundle
+from tests.bundles import head_setting, random_bundle
 from tests.greedy import greedy_text
 from tests.toys import tiny_llama
 
@@ -34,7 +34,7 @@ def static_rounds(decoder, **options):
 def test_uncalibrated_settings_fall_back(pair, tmp_path, features, static_gamma):
     folder = bundle(tmp_path / "b", pair, features, gamma=3, static_gamma=static_gamma, temperatures=(0.0,))
     decoder = load_decoder(folder, pair)
-    with pytest.warns(UserWarning, match=f"length is bypassed.*calibrated for.*best static gamma={static_gamma}"):
+    with pytest.warns(UserWarning, match="length is bypassed.*calibrated for.*best static gamma"):
         assert static_rounds(decoder, temperature=0.9) == {static_gamma}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -82,10 +82,13 @@ def test_build_decoder_takes_the_bundle_as_a_controller(pair, tmp_path, features
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda card: card["calibration"].update(bias=[0.0, 0.0, 0.0]), "has 4 classes, but calibration.bias has 3"),
+        (
+            lambda card: card["settings"][0]["calibration"].update(bias=[0.0, 0.0, 0.0]),
+            r"has 4 classes, but settings\[0\]: calibration.bias has 3",
+        ),
         (lambda card: card["feature_spec"].update(gamma=2), "length at gamma=2 has 3 classes, but the head has 4"),
-        (lambda card: card["thresholds"]["rule"].update(choice="mean"), "thresholds.rule: unknown choice 'mean'"),
-        (lambda card: card["thresholds"].update(rule={"epsilon": 0.5}), "thresholds.rule: unknown key 'epsilon'"),
+        (lambda card: card["settings"][0]["rule"].update(choice="mean"), r"settings\[0\].rule: choice must be one of"),
+        (lambda card: card["settings"][0].update(rule={"epsilon": 0.5}), r"settings\[0\].rule: unknown key 'epsilon'"),
         (lambda card: card["decoder"]["drafter"].update(gamma=1), "gamma=1 is shorter than the 3 tokens the length"),
     ],
 )
@@ -96,8 +99,8 @@ def test_bundles_exported_wrong_are_refused(pair, tmp_path, change, message):
 
 def test_hrads_head_is_no_length_predictor(pair, tmp_path):
     def rename(card):
-        card.update(kind="length", calibration={"temperature": 1.0, "bias": [0.0] * 4})
-        card["thresholds"]["rule"] = {"choice": "argmax", "draft_cost": 0.1}
+        rule = {"choice": "argmax", "draft_cost": 0.1}
+        card.update(kind="length", settings=[head_setting(0.0, 4, rule, {})])
 
     folder = random_bundle(tmp_path / "b", pair, gamma=3, change=rename)
     with pytest.raises(

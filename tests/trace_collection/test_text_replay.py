@@ -87,7 +87,14 @@ def test_replay_is_the_decoder_at_temperature_0(pair, prompts, folder, tmp_path)
             reach = [
                 reached(text.columns["ratio"][row:], text.columns["probability"][row:], "block") for row in range(24)
             ]
-            rounds = list(replayed(text, controller, GAMMA, lambda start, reach=reach: accepted(reach[start - 1], 0.5)))
+            rounds = list(
+                replayed(
+                    text,
+                    controller,
+                    GAMMA,
+                    lambda start, reach=reach: accepted(reach[start - 1], np.full(len(reach[start - 1]), 0.5)),
+                )
+            )
             expected = [
                 (record.drafted, record.accepted, record.emitted, record.passes, record.asked)
                 for record in out.rounds[1:]
@@ -205,7 +212,8 @@ def test_branch_replay_is_the_decoder_at_temperature_0(pair, prompts, folder, tm
                 reached(text.columns["ratio"][row:], text.columns["probability"][row:], "block") for row in range(24)
             ]
             chances = Chances(
-                lambda start, reach=reach: accepted(reach[start - 1], 0.5), lambda row, chance: chance > 0.5
+                lambda start, reach=reach: accepted(reach[start - 1], np.full(len(reach[start - 1]), 0.5)),
+                lambda row, chance: chance > 0.5,
             )
             rounds = list(replayed_branches(text, decoder.controller, decoder.config, chances))
             expected = [

@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import DECODES_FILE, PROVENANCE
-from pipelines.measuring.tables import read_decodes
+from pipelines.measuring.names import DECODES_FILE, FORESEEN, PROVENANCE, TEST
+from pipelines.measuring.tables import read_decodes, read_foreseen
 from pipelines.measuring.tuning.candidates import Candidate
 from predictors.config import parse_config
 from predictors.sampling import SamplingSettings
@@ -21,15 +22,18 @@ from runtime.presets import expanded as whole
 
 SAME = ("pair_sha256", "serving")  # as here, or its times say nothing of these decoders
 SAME_PARAMETERS = ("max_new_tokens", "threads")
+HERE = "measured/"  # before the names of blocks
 
 
 @dataclass(frozen=True)
 class Measured:
-    """``rows`` of decodes, and the ``arms`` that they are of; ``note``: why there are none."""
+    """``rows`` of decodes, and the ``arms`` that they are of; ``note``: why there are none. ``replayed``: what replay says of
+    those of test prompts."""
 
     rows: Rows
     arms: tuple[ArmRow, ...] = ()
     note: str | None = None
+    replayed: Replayed | None = None
 
     @staticmethod
     def read(folder: Path, inputs: Mapping[str, Any], bundles: Path, hashes: Mapping[str, str]) -> "Measured":
@@ -55,18 +59,26 @@ class Measured:
         kept = [
             row for row in arms if row.bundle is None or origin[f"{row.bundle}_bundle_sha256"] == hashes.get(row.bundle)
         ]
-        return Measured(read_decodes(folder / DECODES_FILE), tuple(kept))
+        replayed = read_foreseen(folder / FORESEEN, TEST)
+        return Measured(read_decodes(folder / DECODES_FILE), tuple(kept), replayed=replayed)
 
     def of(self, settings: SamplingSettings, some: Iterable[Candidate], split: str) -> Rows:
         """Decodes of candidates on the prompts of a split, as arms of their names."""
-        arm_of = {one.name: next((row.name for row in self.arms if _same(row, one.served)), None) for one in some}
-        names = {arm: name for name, arm in arm_of.items()}
-        wanted = asdict(settings) | {"split": split}
+        names, wanted = self._names(some), asdict(settings) | {"split": split}
         return [
-            row | {"arm": names[row["arm"]], "block": f"measured/{row['block']}"}
+            row | {"arm": names[row["arm"]], "block": f"{HERE}{row['block']}"}
             for row in self.rows
             if row["arm"] in names and wanted.items() <= row.items()
         ]
+
+    def foreseen(self, some: Iterable[Candidate]) -> Replayed | None:
+        """What replay says of candidates on test prompts."""
+        return None if self.replayed is None else self.replayed.named(self._names(some), HERE)
+
+    def _names(self, some: Iterable[Candidate]) -> dict[str, str]:
+        """Of the candidates, by the arm that stands for one."""
+        arms = {one.name: next((row.name for row in self.arms if _same(row, one.served)), None) for one in some}
+        return {arm: name for name, arm in arms.items() if arm is not None}
 
 
 def _same(row: ArmRow, served: Mapping[str, Any]) -> bool:

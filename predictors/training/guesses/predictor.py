@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from predictors.config import Checked, Count
 from predictors.training.guess_table import GuessTable
 from predictors.training.guesses.choice import choose
 from predictors.training.predictor import Fitted, Materials
@@ -12,12 +13,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GuessPredictor:
+class GuessPredictor(Checked):
     """Family ``guess``: the fastest recorded way of ``method`` over all sampling settings; ``bootstrap_replicates`` for the
     recorded intervals."""
 
     method: str
-    bootstrap_replicates: int = 2000
+    bootstrap_replicates: Count = 2000
     seed: int = 0
 
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:

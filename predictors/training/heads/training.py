@@ -80,7 +80,12 @@ def train(
         torch.manual_seed(config.seed)
         first, second = config.hidden_sizes
         network = HRADNetwork(
-            spec.state_size, len(spec.scalars), config.reduced_size, (first, second), config.dropout, len(target.classes)
+            spec.state_size,
+            len(spec.scalars),
+            config.reduced_size,
+            (first, second),
+            config.dropout,
+            len(target.classes),
         )
         features = rows.features
         fit_reduction(network.reduction, features, config.seed)

@@ -1,7 +1,7 @@
 """Label the tokens that a draft may hold at every position of a text: accepted or rejected, each with its probability.
 
-Let y be the text's token at a position, q and p the draft's and the target's probabilities there, a = q(y) / p(y). Given the text,
-a drafted token that is tested there with min(1, p/q) is
+Let y be the text's token at a position, q and p the draft's and the target's probabilities there, a = q(y) / p(y). Given the
+text, a drafted token that is tested there with min(1, p/q) is
 
     y, accepted                  with probability min(1, a)
     x ~ [q - p]_+, rejected      else: the token recorded beside the text
@@ -38,13 +38,19 @@ class TokenLabelConfig(Checked):
 def label(table: TextTable, config: TokenLabelConfig) -> Labels:
     """The labels of every position of ``table``; a token of weight 0 is left out."""
     ratio_N, beside_N = table.column("ratio"), table.column("beside_ratio")
-    kept_N = np.where(np.isnan(beside_N), 1.0, np.minimum(ratio_N, 1.0))  # nothing beside: nothing could be rejected
+    kept_N = accepted(table)
     if config.drawn:
         kept_N = (np.random.default_rng(config.seed).random(len(kept_N)) < kept_N).astype(np.float64)
     parts = [_rows(table, kept_N, ratio_N, on_path=True), _rows(table, 1 - kept_N, beside_N, on_path=False)]
     labels = pa.concat_tables(parts).sort_by([("row", "ascending"), ("on_path", "descending")])
     report = {"positions": len(table), "tokens": labels.num_rows, "accepted": float(kept_N.mean())}
     return Labels(KIND, labels, table.manifest.content_hash, facts={}, report=report)
+
+
+def accepted(table: TextTable) -> np.ndarray:
+    """The probability [N], given the text, that a token drafted at a position and tested with min(1, p/q) is accepted."""
+    rejects_N = ~np.isnan(table.column("beside_ratio"))
+    return np.where(rejects_N, np.minimum(table.column("ratio"), 1.0), 1.0)
 
 
 def _rows(table: TextTable, weight_N: np.ndarray, ratio_N: np.ndarray, on_path: bool) -> pa.Table:

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from predictors.training.labelling.table import Labels
 from predictors.training.root_table import RootTable
-from predictors.training.trace_table import list_column
 
 KIND = "trees"
 SPLITS = ("train", "validation", "test")
@@ -28,7 +27,6 @@ class TreeLabelConfig:
 
 def label(table: RootTable, config: TreeLabelConfig) -> Labels:
     """A row of means and spreads [K * A] for every root."""
-    rows = np.arange(len(table))
     mean_NKA = np.full((len(table), len(table.manifest.rules), len(table.actions)), np.nan)
     spread_NKA = mean_NKA.copy()
     report = {}
@@ -41,7 +39,7 @@ def label(table: RootTable, config: TreeLabelConfig) -> Labels:
         if efficiency_NDKA.shape[1] > 1:
             spread_NKA[mask_N] = efficiency_NDKA.std(axis=1, ddof=1)
         report[split] = _counts(table.rows(split), mean_NKA[mask_N], spread_NKA[mask_N])
-    columns = {"row": rows, "mean": _lists(mean_NKA), "spread": _lists(spread_NKA)}
+    columns = {"row": table.index, "mean": _lists(mean_NKA), "spread": _lists(spread_NKA)}
     facts = {"rules": list(table.manifest.rules), "actions": [action.name for action in table.actions]}
     return Labels(KIND, pa.table(columns), table.manifest.content_hash, facts, report)
 
@@ -52,16 +50,17 @@ class LabelledRoots(RootTable):
     @staticmethod
     def of(table: RootTable, labels: Labels) -> "LabelledRoots":
         """The labelled rows of ``table``, whose traces these ``labels`` belong to."""
-        joined = table.table.take(labels.table.column("row"))
+        rows = labels.table.column("row")
+        joined = table.table.take(rows)
         for name in ("mean", "spread"):
             joined = joined.append_column(name, labels.table.column(name))
-        return LabelledRoots(table.manifest, joined)
+        return LabelledRoots(table.manifest, joined, rows.to_numpy())
 
     @property
     def mean_NKA(self) -> np.ndarray:
         """Expected emitted tokens of a step."""
         shape = (len(self), len(self.manifest.rules), len(self.actions))
-        return list_column(self.table, "mean").reshape(shape)
+        return self.column("mean").reshape(shape)
 
 
 def _counts(table: RootTable, mean_NKA: np.ndarray, spread_NKA: np.ndarray) -> dict[str, Any]:

@@ -5,9 +5,10 @@
     hard label    whether the token was accepted
     soft label    Σ min(p, q) for a model that does not see the token, min(1, p/q) for one that does
 
-Shape suffixes: N rows of the trace or labelled tokens, G slots, F features.
+Shape suffixes: N rows of the table or labelled tokens, G slots, F features.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,10 +18,10 @@ from torch import Tensor
 
 from predictors.stopping.features import BEHIND, LAW
 from predictors.training.labelling.table import Labels
-from predictors.training.text_table import TextTable
-from predictors.training.trace_table import list_column
+from predictors.training.text_table import STATES, TOPS, TextTable
 
 SOFT, HARD = LABELS = ("soft", "hard")
+ROWS_AT_ONCE = 2000
 
 
 @dataclass(frozen=True)
@@ -30,40 +31,56 @@ class SlotFeatures:
     table: TextTable
     inputs: str
 
+    @property
+    def sees(self) -> bool:
+        """Whether a model of these inputs sees the token that it speaks of."""
+        return self.inputs == BEHIND
+
     def at(self, row_N: np.ndarray, slot_N: np.ndarray) -> Tensor:
         """Features [N, F] in float32 of the pass at each row and slot."""
         read_NF = self._stored_NGF[row_N, slot_N].astype(np.float32)
         if self.inputs == LAW:
-            read_NF = np.concatenate([read_NF, self._entropy_NG[row_N, slot_N][:, None]], axis=1)
+            read_NF = np.append(read_NF, self.table.column("entropy")[row_N, slot_N][:, None], axis=1)
         return torch.from_numpy(read_NF)
+
+    def everywhere(self, said: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[np.ndarray, ...]:
+        """Numbers that ``said`` has for features [N, F], each [N, G]; NaN where nothing was recorded."""
+        found: list[np.ndarray] = []
+        for first in range(0, len(self.known_NG), ROWS_AT_ONCE):
+            row_N, slot_N = np.nonzero(self.known_NG[first : first + ROWS_AT_ONCE])
+            numbers = said(self.at(row_N + first, slot_N))
+            found = found or [np.full(self.known_NG.shape, np.nan) for _ in numbers]
+            for made_NG, number_N in zip(found, numbers, strict=True):
+                made_NG[row_N + first, slot_N] = number_N.double().numpy()
+        return tuple(found)
 
     @cached_property
     def known_NG(self) -> np.ndarray:
         """Slots at which something was recorded."""
-        return ~np.isnan(self._entropy_NG)
+        return ~np.isnan(self.table.column("entropy"))
 
     @cached_property
-    def last_N(self) -> np.ndarray:
-        """Rows with which a text ends."""
-        return np.append(self.table.column("place")[1:] == 1, True)
+    def end_N(self) -> np.ndarray:
+        """The row with which each row's text ends."""
+        return self.table.starts_T[self.table.text_N + 1] - 1
 
     @cached_property
     def _stored_NGF(self) -> np.ndarray:
-        flat_NF = list_column(self.table.table, "tops" if self.inputs == LAW else "states")
-        return flat_NF.reshape(len(flat_NF), self.table.manifest.gamma_max, -1)
-
-    @cached_property
-    def _entropy_NG(self) -> np.ndarray:
-        return list_column(self.table.table, "entropy")
+        stored_NGF = self.table.slots(TOPS if self.inputs == LAW else STATES)
+        if stored_NGF.shape[1] < self.table.manifest.gamma_max:
+            raise ValueError(
+                f"a model of {self.inputs} reads the draft's states beside the texts, and none were recorded. Set "
+                "traces.texts.beside_states and collect again."
+            )
+        return stored_NGF
 
 
 @dataclass(frozen=True)
 class TokenRows:
-    """Drafted tokens: their position ``row_N``, the ``read_N`` row and ``slot_N`` where a model reads what it says of them,
-    whether each was ``accepted_N``, its ``target_N``, and how much it counts (``weight_N``)."""
+    """Drafted tokens: the row and slot where a model reads what it says of them, whether each was accepted, its target, and how
+    much it counts."""
 
     row_N: np.ndarray
-    read_N: np.ndarray
     slot_N: np.ndarray
     accepted_N: np.ndarray
     target_N: np.ndarray
@@ -71,24 +88,18 @@ class TokenRows:
 
     @staticmethod
     def of(features: SlotFeatures, labels: Labels, kind: str) -> "TokenRows":
-        """Those of ``labels`` (`predictors.training.labelling.tokens`) about which a model of these inputs is asked."""
+        """Those of ``labels`` (`predictors.training.labelling.tokens`) at positions of the features' texts, about which a model
+        of these inputs is asked."""
+        index_N = features.table.index
+        table = labels.table.filter(np.isin(labels.table.column("row"), index_N))
         row_N, on_path_N, weight_N, acceptance_N, overlap_N = (
-            np.asarray(labels.table.column(name)) for name in ("row", "on_path", "weight", "acceptance", "overlap")
+            np.asarray(table.column(name)) for name in ("row", "on_path", "weight", "acceptance", "overlap")
         )
-        sees = features.inputs == BEHIND
-        known_N = ~(features.last_N[row_N] & on_path_N & sees)
-        read_N = np.where(known_N, row_N + (on_path_N & sees), row_N)
-        slot_N = np.where(sees & ~on_path_N, 1, 0)
-        known_N &= features.known_NG[read_N, slot_N]
-        target_N = on_path_N if kind == HARD else acceptance_N if sees else overlap_N
-        columns = (row_N, read_N, slot_N, on_path_N, target_N.astype(np.float32), weight_N)
+        row_N = np.searchsorted(index_N, row_N)
+        read_N = row_N + (on_path_N & features.sees)
+        slot_N = (~on_path_N & features.sees).astype(int)
+        known_N = read_N <= features.end_N[row_N]
+        known_N[known_N] = features.known_NG[read_N[known_N], slot_N[known_N]]
+        target_N = on_path_N if kind == HARD else acceptance_N if features.sees else overlap_N
+        columns = (read_N, slot_N, on_path_N, target_N.astype(np.float32), weight_N)
         return TokenRows(*(column[known_N] for column in columns))
-
-    def of_split(self, features: SlotFeatures, split: str) -> "TokenRows":
-        """Those of a split's texts."""
-        mask_N = (features.table.column("split") == split)[self.row_N]
-        return TokenRows(*(getattr(self, name)[mask_N] for name in self.__dataclass_fields__))
-
-    def features(self, features: SlotFeatures) -> Tensor:
-        """What a model reads of them [N, F]."""
-        return features.at(self.read_N, self.slot_N)

@@ -5,8 +5,9 @@ Several candidates are trained; of them the one of the largest gain on validatio
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from predictors.config import Checked, not_empty
 from predictors.selection.network import ServedSelector
 from predictors.selection.rule import SelectionRule
 from predictors.training.labelling.table import read_labels
@@ -41,18 +42,18 @@ class Made:
 
 
 @dataclass(frozen=True)
-class TreePredictor:
+class TreePredictor(Checked):
     """Family ``tree``: the selector of verification ``rule``, the best of ``candidates``, each trained by ``training`` and given
     a rule by ``calibration``."""
 
     rule: str
-    candidates: tuple[Candidate, ...] = (Candidate(), Candidate(states=True), Candidate(THROUGHPUT, states=True))
+    candidates: Annotated[tuple[Candidate, ...], not_empty] = (
+        Candidate(),
+        Candidate(states=True),
+        Candidate(THROUGHPUT, states=True),
+    )
     training: SelectorConfig = field(default_factory=SelectorConfig)
     calibration: RuleCalibration = field(default_factory=RuleCalibration)
-
-    def __post_init__(self) -> None:
-        if not self.candidates:
-            raise ValueError("candidates must name at least one selector to train.")
 
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
         """Train, calibrate and score every candidate; export the best."""

@@ -1,12 +1,14 @@
 """Train a selector: standardisation, Lightning, and the epoch whose hard choices are best on validation roots."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import lightning as L
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from predictors.config import Checked, Count, NotNegative, Positive, Share, above, at_most, of_length, one_of
 from predictors.selection.network import SelectorNetwork
 from predictors.training.callbacks import BestEpoch
 from predictors.training.trainer import Rows, in_order, new_trainer, quiet, shuffled, threads
@@ -24,15 +26,11 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Checked):
     """A selector to train: for ``objective``, reading both models' hidden ``states`` or the scalars alone."""
 
-    objective: str = TOKENS
+    objective: Annotated[str, one_of(*OBJECTIVES)] = TOKENS
     states: bool = False
-
-    def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise ValueError(f"unknown objective {self.objective!r}; known: {', '.join(OBJECTIVES)}.")
 
     @property
     def name(self) -> str:
@@ -41,35 +39,23 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class SelectorConfig:
+class SelectorConfig(Checked):
     """How a selector is trained: ``width`` that hidden states are projected to, the MLP's ``hidden_sizes``, and of objective
     throughput the ``penalty`` λ and ``worst`` fraction α."""
 
-    width: int = 64
-    hidden_sizes: tuple[int, ...] = (512, 32)
-    dropout: float = 0.2
-    penalty: float = 0.5
-    worst: float = 0.1
-    learning_rate: float = 3e-4
-    weight_decay: float = 1e-2
-    epochs: int = 60
-    batch_size: int = 128
-    stop_patience: int = 15
-    gradient_clip: float = 1.0
+    width: Count = 64
+    hidden_sizes: Annotated[tuple[Count, ...], of_length(2)] = (512, 32)
+    dropout: Share = 0.2
+    penalty: NotNegative = 0.5
+    worst: Annotated[float, above(0), at_most(1)] = 0.1
+    learning_rate: Positive = 3e-4
+    weight_decay: NotNegative = 1e-2
+    epochs: Count = 60
+    batch_size: Count = 128
+    stop_patience: Count = 15
+    gradient_clip: Positive = 1.0
     seed: int = 0
-    threads: int = 1
-
-    def __post_init__(self) -> None:
-        if len(self.hidden_sizes) != 2:
-            raise ValueError(f"hidden_sizes must be two numbers, got {list(self.hidden_sizes)}.")
-        for name in ("width", "epochs", "batch_size", "stop_patience", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
-        if not 0 <= self.dropout < 1 or not 0 < self.worst <= 1 or self.penalty < 0:
-            raise ValueError(
-                f"dropout must lie in [0, 1), worst in (0, 1] and penalty be >= 0, got {self.dropout}, {self.worst} and "
-                f"{self.penalty}."
-            )
+    threads: Count = 1
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,201 @@
+"""What replay foresees of measured arms: every recorded text of a split, and every timed decode with its own text and luck.
+
+    texts    recorded texts at the timed settings, the mean over ``repeats`` draws of chance (at temperature 0 there is none)
+    timed    a decode's own text; above temperature 0 the luck that the decode was led with (`runtime.leading.luck`)
+
+Both are seconds by component (`RoundParts`), not prices yet. Arms that draft trees, for themselves or beside the target are not
+covered: what is said of them rests on the clock alone. Shape suffix: K components.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipelines.device_profile import read_device_profile
+from pipelines.evidence.ledger import Replayed
+from pipelines.evidence.prices import PriceCells, PriceFit, RoundParts
+from pipelines.measuring.bench import Bench
+from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.names import TEST
+from pipelines.measuring.recorded import RecordedTexts, Recorder
+from pipelines.prompt_table import EDIT, Prompt
+from predictors.latency.profile import LatencyProfile
+from predictors.replay.acceptance import CHAIN_RULES
+from predictors.replay.chains import ReplayedRound, replayed
+from predictors.replay.decode import ChainPolicy, Reading, plain_rounds
+from predictors.replay.text import RecordedText
+from predictors.sampling import SamplingSettings
+from runtime import Decoder
+from runtime.decoding.routed import RoutedDecoder
+from runtime.decoding.sequential import SequentialDecoder
+from runtime.drafting.chain import ChainConfig
+from runtime.leading.luck import KEEP, seeded_uniforms
+
+Row = Mapping[str, Any]
+Draws = tuple[RecordedText, Sequence[Reading]]  # a text and draws of its chance
+Trace = Callable[[Row], RecordedText | None]  # of a decode's row: the text that came out, recorded now
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a decoder drafts, ``chain=None``: nothing; ``question``: seconds of a query of its model."""
+
+    chain: ChainPolicy | None
+    question: float = 0.0
+
+    def rounds(self, reading: Reading) -> Iterable[ReplayedRound]:
+        """The rounds after the prefill."""
+        if self.chain is None:
+            return plain_rounds(reading.text)
+        would = reading.accepted(self.chain.verifier)
+        return replayed(reading.text, self.chain.controller, self.chain.depth, would.__getitem__)
+
+
+def policy_of(decoder: Decoder | None, settings: SamplingSettings, profile: LatencyProfile) -> Policy | None:
+    """The policy of a decoder that drafts chains or nothing; ``None``: replay does not cover it."""
+    while isinstance(decoder, RoutedDecoder):
+        decoder = decoder.route(settings)
+    if type(decoder) is not SequentialDecoder:
+        return None
+    drafter, rule = decoder.drafter, decoder.verifier.name
+    if drafter is None:
+        return Policy(None)
+    if not isinstance(drafter, ChainConfig) or drafter.draft_temperature is not None or rule not in CHAIN_RULES:
+        return None
+    return Policy(ChainPolicy(decoder.controller, drafter.gamma, rule), decoder.controller.question_seconds(profile))
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """On a machine of ``profile``, with ``recorded`` texts; ``trace`` records one that is missing there."""
+
+    profile: LatencyProfile
+    recorded: Sequence[RecordedText]
+    trace: Trace | None = None
+    repeats: int = 4
+    seed: int = 0
+
+    def of(self, arms: Mapping[str, Decoder], decodes: Sequence[Row], rounds: Iterable[Row]) -> Replayed | None:
+        """What replay says of timed ``decodes`` of ``arms`` by name, and of recorded texts of the same split.
+
+        An arm is left out whole if it is not covered, or if one of its decodes is of a text that is not to be had.
+        """
+        found = {name: self._timed(decoder, _of(name, decodes)) for name, decoder in arms.items()}
+        timed = {name: rows for name, rows in found.items() if rows}
+        if not timed:
+            return None
+        known = [row for row in decodes if row["arm"] in timed]
+        policies = {name: self._policies(arms[name], _of(name, known)) for name in timed}
+        questions = {name: max(one.question for one in some.values()) for name, some in policies.items()}
+        readings = list(self._readings())  # of all arms, which share what chance decides
+        texts = [row for name, some in policies.items() for row in self._texts(name, some, readings)]
+        cells = PriceCells.of(known, rounds, self.profile, questions)
+        return Replayed(texts, [row for rows in timed.values() for row in rows], PriceFit(cells))
+
+    def _policies(self, decoder: Decoder, decodes: Iterable[Row]) -> dict[SamplingSettings, Policy]:
+        """By sampling setting of ``decodes``, as far as replay covers them."""
+        made = {one: policy_of(decoder, one, self.profile) for one in {settings_of(row) for row in decodes}}
+        return {one: policy for one, policy in made.items() if policy is not None}
+
+    def _timed(self, decoder: Decoder, decodes: Sequence[Row]) -> Rows | None:
+        """A row per decode; ``None`` if replay cannot tell of one, as of a controller that reads more than was recorded."""
+        policies, made = self._policies(decoder, decodes), Rows()
+        for row in decodes:
+            policy, text = policies.get(settings_of(row)), self._text(row)
+            if policy is None or text is None:
+                return None
+            try:
+                parts_K = self._spent(policy, led_reading(text, row["seed"]))
+            except ValueError as error:
+                warnings.warn(f"{row['arm']} is not replayed: {error}", stacklevel=2)
+                return None
+            made.append({"arm": row["arm"], "block": row["block"], "tokens": text.length, "parts": parts_K.tolist()})
+        return made
+
+    def _texts(self, arm: str, policies: Mapping[SamplingSettings, Policy], readings: Sequence[Draws]) -> Rows:
+        return [
+            {
+                "arm": arm,
+                "prompt": text.prompt_id,
+                "document": text.document,
+                "slice": text.slice,
+                **asdict(text.settings),
+                "tokens": text.length,
+                "parts": np.mean([self._spent(policy, one) for one in draws], axis=0).tolist(),
+            }
+            for text, draws in readings
+            if (policy := policies.get(text.settings)) is not None
+        ]
+
+    def _readings(self) -> Iterator[Draws]:
+        """All texts, those of timed decodes among them, with their draws of chance; edits are no part of the mix."""
+        for text in {id(one): one for one in (*self.recorded, *self._known.values()) if one is not None}.values():
+            if text.slice != EDIT:
+                draws = range(1 if text.settings.greedy else self.repeats)
+                yield text, [Reading.of(text, self.seed + draw) for draw in draws]
+
+    def _text(self, row: Row) -> RecordedText | None:
+        """The text of a decode; where none is to be had, another one of its prompt."""
+        key = row["prompt"], settings_of(row), tuple(row["output"])
+        if key not in self._known:
+            made = None if self.trace is None else self.trace(row)
+            self._known[key] = made or self._known.get((*key[:2], ()))
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, SamplingSettings, tuple[int, ...]], RecordedText | None]:
+        """By prompt, setting and tokens; without tokens, any."""
+        exact = {(text.prompt_id, text.settings, tuple(text.tokens)): text for text in self.recorded}
+        return {**exact, **{(prompt, settings, ()): text for (prompt, settings, _), text in exact.items()}}
+
+    @cached_property
+    def _prices(self) -> tuple[RoundParts, RoundParts]:
+        return RoundParts(self.profile, sampled=False), RoundParts(self.profile, sampled=True)
+
+    def _spent(self, policy: Policy, reading: Reading) -> np.ndarray:
+        """Seconds by component [K] of a whole decode."""
+        text, parts = reading.text, self._prices[not reading.text.settings.greedy]
+        spent_K = parts.prefill(text.prompt_tokens, drafts=policy.chain is not None)
+        for one in policy.rounds(reading):
+            asking = one.asked * policy.question + parts.reading(one.confidences, one.entropies)
+            spent_K = spent_K + parts.round(one.context, one.passes, one.submitted, asking)
+        return np.asarray(spent_K)
+
+
+def led_reading(text: RecordedText, seed: int) -> Reading:
+    """A text with the luck of decodes that are led along it with ``seed``."""
+    uniform = seeded_uniforms(seed)
+    luck = np.array([uniform(row, KEEP) for row in range(text.length)])
+    return Reading(text, luck, luck)
+
+
+def settings_of(row: Row) -> SamplingSettings:
+    """The sampling setting of a row."""
+    return SamplingSettings(row["temperature"], row["top_k"], row["top_p"])
+
+
+def _of(arm: str, decodes: Iterable[Row]) -> list[Row]:
+    return [row for row in decodes if row["arm"] == arm]
+
+
+def foreseen(
+    bench: Bench,
+    latency: Path,
+    arms: Mapping[str, Decoder],
+    texts: RecordedTexts,
+    prompts: Sequence[Prompt],
+    decodes: Rows,
+    rounds: Rows,
+) -> Replayed | None:
+    """What replay says of timed ``decodes`` of test ``prompts``, and of the reserve's; nothing without recorded texts."""
+    if texts.table is None or bench.pair.draft is None:
+        return None
+    profile = read_device_profile(latency, bench.device["slug"])
+    known = {prompt.id for prompt in prompts}
+    tables = ([row for row in rows if row["prompt"] in known] for rows in (decodes, rounds))
+    return Foresight(profile, texts.of(TEST), Recorder(bench.pair, texts, prompts)).of(arms, *tables)

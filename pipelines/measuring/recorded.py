@@ -1,0 +1,73 @@
+"""Recorded texts of a pair (traces ``texts``) to time arms along, and the same of texts that only a timed decode has."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipelines.prompt_table import Prompt
+from predictors.replay.text import RecordedText, RootStates
+from predictors.sampling import SamplingSettings
+from predictors.training.text_table import ROOT, STATES, TextTable
+from runtime import ModelPair, Randomness
+from trace_collection.text_tracer import Extent, TextTracer
+
+
+class RecordedTexts:
+    """Of the text traces in ``folder``, cut to ``max_new_tokens``; where there is none, nothing is recorded."""
+
+    def __init__(self, folder: Path | None, max_new_tokens: int) -> None:
+        self.max_new_tokens = max_new_tokens
+        self.table = None if folder is None or not folder.is_dir() else TextTable.read(folder)
+
+    @property
+    def sha256(self) -> str | None:
+        """Of their content."""
+        return None if self.table is None else self.table.manifest.content_hash
+
+    def of(self, split: str) -> list[RecordedText]:
+        """The texts of a split that fit the budget."""
+        if self.table is None or split not in self.table.column("split"):
+            return []
+        cut = (text.within(self.max_new_tokens) for text in self.table.rows(split).texts())
+        return [text for text in cut if text is not None]
+
+    def tokens(self, prompt: str, settings: SamplingSettings) -> list[int] | None:
+        """The recorded text of a prompt at a sampling setting."""
+        return self._tokens.get((prompt, settings))
+
+    def first(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+        """Prompts that are recorded first, else in their order."""
+        known = {prompt for prompt, _ in self._tokens}
+        return sorted(prompts, key=lambda prompt: prompt.id not in known)
+
+    @cached_property
+    def _tokens(self) -> dict[tuple[str, SamplingSettings], list[int]]:
+        splits = () if self.table is None else dict.fromkeys(self.table.column("split").tolist())
+        return {(text.prompt_id, text.settings): text.tokens for split in splits for text in self.of(split)}
+
+
+class Recorder:
+    """Records the texts of timed decodes of ``prompts`` as far as ``texts`` are; they were decoded by ``pair``."""
+
+    def __init__(self, pair: ModelPair, texts: RecordedTexts, prompts: Iterable[Prompt]) -> None:
+        assert texts.table is not None
+        manifest = texts.table.manifest
+        layers, spec = tuple(manifest.feature_layers), manifest.stop_spec
+        state_slots = texts.table.slots(STATES).shape[1]
+        extent = Extent(manifest.gamma_max, texts.max_new_tokens, manifest.candidates, layers, spec, state_slots)
+        self._tracer, self._hidden_size = TextTracer(pair, extent), manifest.hidden_size
+        self._eos_tokens = frozenset(manifest.eos_tokens)
+        self._prompts = {prompt.id: prompt for prompt in prompts}
+
+    def __call__(self, row: Mapping[str, Any]) -> RecordedText | None:
+        """The text of a decode's ``row``; ``None`` for one of a single token, which has no rounds."""
+        prompt, extent = self._prompts[row["prompt"]], self._tracer.extent
+        settings = SamplingSettings(row["temperature"], row["top_k"], row["top_p"])
+        rows = self._tracer.trace(prompt.tokens, list(row["output"]), settings, Randomness(row["seed"]))
+        if not rows:
+            return None
+        columns = dict(rows)
+        roots = RootStates(columns.pop(ROOT), extent.layers, self._hidden_size)
+        where = prompt.id, prompt.document, prompt.slice, settings, len(prompt.tokens), extent.budget
+        return RecordedText(*where, columns, self._eos_tokens, roots, extent.spec.draft_layers)

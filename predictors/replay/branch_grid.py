@@ -1,0 +1,173 @@
+"""Branch-parallel decodes of recorded texts in arrays, as `predictors.replay.grid` is for chains.
+
+A round knows its start, whether a branch survived the round before, and the policy's memory. Its block is a chain from the start:
+`predictors.replay.policies` say what is drafted with the target idle, and what is retained. Behind a block of P tokens
+
+    candidates    by the draft's confidence there      tokens on a branch    min(γ, budget - start - P - 2)
+    hit           P <= would, and the text's token is one of the candidates and accepted (`predictors.replay.branches`)
+
+Shape suffixes: X readings, S starts, P tokens of a block (0..γ), T stages (idle, retained), M states of memory.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+import numpy as np
+
+from predictors.latency.branching import BranchRound, branch_parallel_prediction, branch_round_latency
+from predictors.replay.branches import MATCH, BranchSettings, require_replayable
+from predictors.replay.decode import Reading
+from predictors.replay.grid import NO_MEMORY, Drafts, Memory, Path, Starts, Totals
+from predictors.replay.prices import Prices
+from predictors.replay.text import BeyondRecordError
+
+
+@dataclass(frozen=True)
+class BranchStarts:
+    """Every round of branch-parallel decodes of ``readings`` at one sampling setting: chains from starts where the target is
+    ``idle``, and from those where a branch survived and is ``retained``; ``concurrent`` as for `Clock.branches`."""
+
+    readings: Sequence[Reading]
+    config: BranchSettings
+    concurrent: bool
+    idle: Starts
+    retained: Starts
+
+    @staticmethod
+    def of(
+        readings: Sequence[Reading], config: BranchSettings, verifier: str, prices: Prices, concurrent: bool
+    ) -> "BranchStarts":
+        """`ValueError` if ``config`` goes beyond what was recorded."""
+        for one in readings:
+            require_replayable(one.text, config)
+        retained = Starts.of(readings, config.gamma, verifier, prices)
+        most = (config.draft_stage_gamma or config.gamma) if config.draft_stage == "idle" else 0
+        idle = replace(retained, cap_XS=np.minimum(retained.cap_XS, most))
+        return BranchStarts(readings, config, concurrent, idle, retained)
+
+    @property
+    def _row_XSP(self) -> np.ndarray:
+        """The row behind so many tokens of the text, as an index."""
+        starts = np.arange(self.retained.would_XS.shape[1])
+        return np.asarray(np.minimum(starts[:, None] + np.arange(self.config.gamma + 1), starts[-1])[None])
+
+    def _at_rows(self, values: Sequence[np.ndarray], row_XSP: np.ndarray) -> np.ndarray:
+        return np.asarray(self.retained.by_start(values)[np.arange(len(self.readings))[:, None, None], row_XSP])
+
+    @cached_property
+    def grown_XSP(self) -> np.ndarray:
+        """Tokens on a branch behind the candidate; 0 where there are no branches."""
+        budget_X = np.array([one.text.budget for one in self.readings])
+        start_SP = np.add.outer(np.arange(self.retained.would_XS.shape[1]), np.arange(self.config.gamma + 1)) + 3
+        grown_XSP = np.clip(budget_X[:, None, None] - start_SP, 0, self.config.gamma)
+        grown_XSP[..., 1:][self.retained.ends_XSG] = 0
+        return np.asarray(grown_XSP)
+
+    @cached_property
+    def count_XSP(self) -> np.ndarray:
+        """Candidates behind a block."""
+        path_XSP = np.minimum(np.arange(self.config.gamma + 1), self.retained.would_XS[..., None])
+        row_XSP = np.minimum(np.arange(path_XSP.shape[1])[:, None] + path_XSP, path_XSP.shape[1] - 1)
+        beside_XSP = np.arange(self.config.gamma + 1) - path_XSP
+        rows_XSPG = self._at_rows([one.text.columns["confidence"] for one in self.readings], row_XSP)
+        slot_XSP1 = np.minimum(beside_XSP, rows_XSPG.shape[-1] - 1)[..., None]
+        confidence_XSP = np.take_along_axis(rows_XSPG, slot_XSP1, axis=-1)[..., 0]
+        number = np.frompyfunc(lambda confidence: self.config.num_branches(float(confidence)), 1, 1)
+        return np.where(self.grown_XSP > 0, number(np.nan_to_num(confidence_XSP)), 0).astype(int)
+
+    @cached_property
+    def hit_XSP(self) -> np.ndarray:
+        """Whether a candidate is the text's token, and accepted, behind a block that is accepted whole."""
+        texts, count_XSP, place_P = (
+            [one.text for one in self.readings],
+            self.count_XSP,
+            np.arange(self.config.gamma + 1),
+        )
+        open_XSP = (count_XSP > 0) & (place_P <= self.retained.would_XS[..., None])
+        open_XSP &= place_P < self.retained.left_XS[..., None]
+        if texts[0].settings.greedy or self.config.branch_verifier == MATCH:
+            return open_XSP & (self._at_rows([text.columns["rank"] for text in texts], self._row_XSP) < count_XSP)
+        hits_XSPC = self._at_rows([text.columns["hits"] for text in texts], self._row_XSP)
+        if (open_XSP & (count_XSP > hits_XSPC.shape[-1])).any():
+            raise BeyondRecordError(
+                f"{count_XSP.max()} candidates cannot be replayed where {hits_XSPC.shape[-1]} were recorded. Raise "
+                "traces.texts.candidates."
+            )
+        which_XSP1 = np.clip(count_XSP - 1, 0, hits_XSPC.shape[-1] - 1)[..., None]
+        chance_XSP = np.take_along_axis(hits_XSPC, which_XSP1, axis=-1)[..., 0]
+        return open_XSP & (self._at_rows([one.tried[1:] for one in self.readings], self._row_XSP) < chance_XSP)
+
+    @cached_property
+    def sampled(self) -> bool:
+        """Whether at a temperature above 0."""
+        return not self.readings[0].text.settings.greedy
+
+    @cached_property
+    def prefill_X(self) -> np.ndarray:
+        """Seconds of both models' prefills."""
+        profile = self.retained.prices.profile
+        return np.array(
+            [
+                branch_parallel_prediction(profile, (), 1, prompt, self.sampled, self.concurrent).seconds
+                for prompt in self.retained.context_X.tolist()
+            ]
+        )
+
+    @cached_property
+    def round_seconds(self) -> Callable[[BranchRound], float]:
+        """Of one round; the same rounds are met by many policies."""
+        profile = self.retained.prices.profile
+        return cache(lambda made: branch_round_latency(profile, made, self.sampled, self.concurrent).seconds)
+
+
+def branch_decoded(
+    starts: BranchStarts, idle: Drafts, retained: Drafts, question: float = 0.0, memory: Memory | None = None
+) -> Totals:
+    """Exact totals of every text by a policy that drafts as ``idle`` says, and keeps of a branch what ``retained`` says.
+
+    Visits [X, S, 2 M] are of idle stages, then of retained ones.
+    """
+    memory, chains = memory or NO_MEMORY, starts.retained
+    states, both = memory.states, [one.by_state(memory) for one in (idle, retained)]
+    staged = Drafts(
+        *(np.concatenate(values, axis=2) for values in zip(*(vars(one).values() for one in both), strict=True))
+    )
+
+    def after(reading: np.ndarray, start: np.ndarray, accepted: np.ndarray, submitted: np.ndarray) -> np.ndarray:
+        return np.asarray(starts.hit_XSP[reading, start, submitted] * states + memory.after(accepted, submitted))
+
+    path = Path.of(chains, staged.submitted_XSM, memory.first, after)
+    rounds = _rounds(starts, path, staged, states)
+    hit_V = starts.hit_XSP[path.reading_V, path.start_V, path.submitted_V]
+    levels_V, asked_V = np.array([made.levels for made in rounds]), staged.asked_XSM[path.cells]
+    counts = (np.ones_like(path.start_V), path.submitted_V, levels_V, path.accepted_V + hit_V, asked_V)
+    rounds_X, submitted_X, levels_X, accepted_X, asked_X = (chains.summed(path, one).astype(int) for one in counts)
+    for read_XSM in (staged.confidences_XSM, staged.entropies_XSM):
+        read_XSM[..., states:] = 0  # what is read of a branch, is read while the target is at work
+    seconds_X = starts.prefill_X + chains.summed(path, [starts.round_seconds(made) for made in rounds])
+    seconds_X += question * asked_X + chains.read_seconds(path, staged)
+    visits_XSM = path.visits(staged.submitted_XSM.shape)
+    return Totals(chains.left_XS[:, 0] + 1, seconds_X, rounds_X, submitted_X, levels_X, accepted_X, asked_X, visits_XSM)
+
+
+def _rounds(starts: BranchStarts, path: Path, staged: Drafts, states: int) -> list[BranchRound]:
+    """The rounds [V] of branch-parallel decodes."""
+    chains, size_V, survived_V = starts.retained, path.submitted_V, path.cells[2] >= states
+    behind = path.reading_V, path.start_V, size_V
+    count_V, grown_V = starts.count_XSP[behind], starts.grown_XSP[behind]
+    idle_V, levels_V = np.where(survived_V, 0, size_V), np.where(count_V > 0, 1 + grown_V, 0)
+    cut_V = size_V < chains.cap_XS[behind[:2]]
+    known_V = np.where(survived_V, cut_V, staged.passes_XSM[path.cells] > size_V) & (count_V > 0)
+    columns = (
+        chains.context_X[path.reading_V] + path.start_V,
+        size_V,
+        idle_V,
+        idle_V + levels_V,
+        idle_V + count_V * levels_V,
+        count_V,
+        survived_V,
+        known_V,
+        chains.would_XS[behind[:2]] >= size_V,
+    )
+    return [BranchRound(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]

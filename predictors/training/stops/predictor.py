@@ -1,0 +1,140 @@
+"""Family ``stop``: a model of whether a drafted token will be accepted, and the rule that stops drafting by it.
+
+Trained on drafted tokens of training texts. Calibrated and given rules on validation texts, for the depth, verifier, sampling
+settings and prices that it will serve. Scored once on test texts.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from predictors.config import Count, Positive, Probability
+from predictors.latency.actions import undisturbed
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.throughput import draft_cost
+from predictors.stopping.rule import StopSetting
+from predictors.training.labelling.table import read_labels
+from predictors.training.labelling.tokens import KIND
+from predictors.training.predictor import Fitted, Materials
+from predictors.training.stops.drafts import Drafts
+from predictors.training.stops.model import TEST, TRAIN, VALIDATION, StopModel
+from predictors.training.stops.quality import quality
+from predictors.training.stops.rules import MCSD, PAPERS, Chosen, Played, choose, evaluate, starts_of
+from predictors.training.stops.training import StopTrainConfig
+from predictors.training.text_table import TextTable
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+
+@dataclass(frozen=True)
+class StopPredictor(StopTrainConfig):
+    """How a stop model is trained and served: in chains of at most ``gamma`` tokens that ``verifier`` verifies.
+
+    Calibrated on products of up to ``calibrated_tokens`` chances; its rule is judged on ``folds`` of documents. The largest
+    trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation texts.
+    """
+
+    gamma: Count = 12
+    verifier: str = "block"
+    calibrated_tokens: Count = 3
+    folds: Count = 5
+    distance_quantile: Probability = 0.999
+    distance_margin: Positive = 2.0
+
+    def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
+        table, profile = TextTable.read(materials.texts), materials.profile
+        labels = read_labels(materials.labels / f"{KIND}.parquet", KIND, table.manifest.content_hash)
+        model = StopModel(table, labels, self, self.calibrated_tokens, logger)
+        limit = self.distance_margin * float(np.nanquantile(model.distance[VALIDATION], self.distance_quantile))
+        chosen, parts = [], {}
+        for number, settings in enumerate(model.settings):
+            train, _ = starts_of(model.features[TRAIN].table, settings, self, profile)
+            validation, test = (self._played(model, split, number, profile, limit) for split in (VALIDATION, TEST))
+            chosen.append(choose(train, validation, settings, self))
+            parts[settings.name] = evaluate(test, chosen[-1], PAPERS.get(self.kind, MCSD), profile)
+        made = [_setting(one, model, number) for number, one in enumerate(chosen)]
+        gains = [one.choice.gain["value"] or 0.0 if one.choice.pays else 0.0 for one in chosen]
+        measured = self._known(model) | {
+            "parts": parts,
+            "settings": made,
+            "validation_gain": float(np.mean(gains)),
+            "choices": [asdict(one.choice) for one in chosen],
+            "history": model.trained.history,
+            "best_epoch": model.trained.best_epoch,
+        }
+        tensors = {key: tensor.contiguous() for key, tensor in model.trained.network.state_dict().items()}
+        card = self._card(table, profile, measured) | {"settings": made, "max_distance": limit}
+        return Fitted(card, tensors, measured, _metrics(measured), sentence(measured))
+
+    def _played(self, model: StopModel, split: str, number: int, profile: LatencyProfile, limit: float) -> Played:
+        features, settings = model.features[split], model.settings[number]
+        size = features.table.manifest.stop_spec.size(self.inputs)
+        question = undisturbed(profile).latency("stopping", features=size).seconds
+        found = starts_of(features.table, settings, self, profile)
+        return Played.of(found, model.chances(split), model.distance[split] > limit, self.inputs, question)
+
+    def _known(self, model: StopModel) -> dict[str, Any]:
+        """What the model knows of test texts."""
+        features = model.features[TEST]
+        depth = min(self.gamma, features.table.manifest.gamma_max - features.sees)
+        known = quality(model.tokens[TEST], Drafts.of(features, depth), model.chances(TEST))
+        return known | {"documents": len(set(features.table.column("document")))}
+
+    def _card(self, table: TextTable, profile: LatencyProfile, measured: dict[str, Any]) -> dict[str, Any]:
+        """The bundle's card (`predictors.controllers.early_stop`) but for what was chosen: a function of file contents only."""
+        manifest, context = table.manifest, table.median_context
+        draft = draft_cost(undisturbed(profile), self.gamma, context, sampled=True)
+        chain = {"kind": "chain", "gamma": self.gamma}
+        return {
+            "kind": self.kind,
+            "contract": manifest.contract,
+            "stop_spec": asdict(manifest.stop_spec),
+            "inputs": self.inputs,
+            "network": asdict(self.network),
+            "prices": {
+                "draft_cost": draft,
+                "gamma": self.gamma,
+                "context": context,
+                "profile_hash": profile.profile_hash,
+            },
+            "decoder": {"method": "speculative", "drafter": chain, "verifier": self.verifier},
+            "measured_quality": {"split": TEST, "tokens": measured["tokens"]["all"], "parts": measured["parts"]},
+            "lineage": {"traces_sha256": manifest.content_hash},
+        }
+
+
+def sentence(measured: dict[str, Any]) -> str:
+    """What the model knows and its rule is worth on held-out documents."""
+    known = measured["tokens"]["all"]
+    area = "unknown" if known["auroc"] is None else f"{known['auroc']:.3f}"
+    parts = "; ".join(
+        f"{name}: {_percent(part['policies']['model']['gain'])} replayed tokens/s over {part['static_length']} tokens always, "
+        f"confidence {part['policies']['confidence']['gain']['value']:+.1%}, perfect "
+        f"{part['policies']['perfect']['gain']['value']:+.1%}"
+        for name, part in measured["parts"].items()
+    )
+    return f"AUROC {area}, ECE {known['ece']:.3f}; {parts}"
+
+
+def _setting(chosen: Chosen, model: StopModel, number: int) -> dict[str, Any]:
+    calibration = model.calibrations[number]
+    return asdict(StopSetting(chosen.settings, chosen.rule, chosen.static_length, chosen.tried, calibration))
+
+
+def _percent(gain: dict[str, float | None]) -> str:
+    if gain["low"] is None:
+        return f"{gain['value']:+.1%}"
+    return f"{gain['value']:+.1%} ({gain['low']:+.1%} to {gain['high']:+.1%})"
+
+
+def _metrics(measured: dict[str, Any]) -> dict[str, float | None]:
+    """Flat metrics for tracking."""
+    known = {f"test_{name}": measured["tokens"]["all"][name] for name in ("auroc", "brier", "ece")}
+    gains = {
+        f"test_gain_{place}_{name}".replace("=", ""): policy["gain"]["value"]
+        for place, part in measured["parts"].items()
+        for name, policy in part["policies"].items()
+    }
+    return known | gains | {"validation_gain": measured["validation_gain"]}

@@ -1,0 +1,159 @@
+"""Which rule a stop model is served with: chosen and scored by replayed tokens per second, at every sampling setting.
+
+    chosen    argmax over thresholds, products, kept tokens and least lengths, on validation texts (`training.rule_choice`)
+    served    where its gain out of fold is surely one; elsewhere the best static length is drafted, and nothing asked
+    policies  static, confidence, the paper's rule, the model's, asked anyway, asked for nothing, and the oracle's
+
+All on the same texts with the same luck (`predictors.replay.grid`); one price table pays passes, readings and queries.
+Shape suffixes: R rules, X readings, S starts, G slots or positions of a chain.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Any, Protocol
+
+import numpy as np
+
+from predictors.latency.profile import LatencyProfile
+from predictors.replay.decode import Clock, Reading
+from predictors.replay.grid import Drafts, Starts, Totals, decoded
+from predictors.replay.policies import confidence, static, stopping
+from predictors.replay.prices import Prices
+from predictors.sampling import SamplingSettings
+from predictors.stopping.rule import StopRule
+from predictors.training.intervals import log_gain
+from predictors.training.rule_choice import RuleChoice, static_length
+from predictors.training.rule_choice import choose as choose_among
+from predictors.training.text_table import ROOT, STATES, TextTable
+
+THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+LEAST = (0, 1, 2, 3, 4)
+RULES = tuple(StopRule(*values) for values in product(THRESHOLDS, (False, True), (False, True), LEAST))
+EPSILONS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
+PAPERS = {"specdecpp": StopRule(0.7, product=True, keeps=True)}  # 1 - h
+MCSD = StopRule(0.4, keeps=True)  # β
+
+
+class Served(Protocol):
+    """What rules are chosen for."""
+
+    @property
+    def inputs(self) -> str: ...
+    @property
+    def gamma(self) -> int: ...
+    @property
+    def verifier(self) -> str: ...
+    @property
+    def folds(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def starts_of(
+    table: TextTable, settings: SamplingSettings, served: Served, profile: LatencyProfile
+) -> tuple[Starts, list[slice]]:
+    """Every start of a table's texts at one sampling setting, and each text's rows of the table."""
+    rows = [slice(*pair) for pair in pairwise(table.starts_T.tolist())]
+    texts = table.texts(leave_out=(ROOT, STATES))
+    chosen = [(text, of) for text, of in zip(texts, rows, strict=True) if text.settings == settings]
+    readings = [Reading.of(text, served.seed) for text, _ in chosen]
+    starts = Starts.of(readings, served.gamma, served.verifier, Prices(profile, not settings.greedy))
+    return starts, [of for _, of in chosen]
+
+
+@dataclass(frozen=True)
+class Played:
+    """A model on texts at one sampling setting: its chances, and where it would stand aside as its features lie too ``far``."""
+
+    starts: Starts
+    chances_XSG: np.ndarray
+    far_XSG: np.ndarray
+    inputs: str
+    question: float
+
+    @staticmethod
+    def of(
+        found: tuple[Starts, list[slice]], chances_NG: np.ndarray, far_NG: np.ndarray, inputs: str, question: float
+    ) -> "Played":
+        """With what the model says at every slot of the table."""
+        starts, rows = found
+        chances_XSG, far_XSG = (
+            starts.gather([values_NG[of] for of in rows]) for values_NG in (np.nan_to_num(chances_NG), far_NG)
+        )
+        return Played(starts, chances_XSG, far_XSG, inputs, question)
+
+    def static(self, length: int) -> Totals:
+        return decoded(self.starts, static(self.starts, length))
+
+    def confidence(self, epsilon: float) -> Totals:
+        return decoded(self.starts, confidence(self.starts, self.starts.column("confidence"), epsilon))
+
+    def stopped(self, rule: StopRule, static_length: int, question: float | None = None) -> Totals:
+        """What ``rule`` makes of the model; ``question``: seconds of one, if not as measured."""
+        drafts: Drafts = stopping(self.starts, self.chances_XSG, rule, self.inputs, static_length, self.far_XSG)
+        return decoded(self.starts, drafts, self.question if question is None else question)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is served at ``settings``: ``rule``, or the best ``static_length`` where it never asks. ``tried`` is the best rule
+    that asks, with its ``choice``; ``epsilon`` is the confidence rule's."""
+
+    settings: SamplingSettings
+    rule: StopRule
+    static_length: int
+    tried: StopRule
+    choice: RuleChoice
+    epsilon: float
+
+
+def choose(train: Starts, validation: Played, settings: SamplingSettings, served: Served) -> Chosen:
+    """The static length on training and validation texts, the rules on validation texts."""
+    length = static_length([train, validation.starts])
+    totals, always = [validation.stopped(rule, length) for rule in RULES], validation.static(length)
+    tokens_RX, seconds_RX = (np.stack([getattr(one, name) for one in totals]) for name in ("tokens_X", "seconds_X"))
+    document_X = validation.starts.document_X
+    choice = choose_among(
+        tokens_RX, seconds_RX, always.tokens_X, always.seconds_X, document_X, served.folds, served.seed
+    )
+    tried = RULES[choice.rule]
+    epsilon = max(EPSILONS, key=lambda epsilon: validation.confidence(epsilon).rate)
+    return Chosen(settings, tried if choice.pays else StopRule(0.0), length, tried, choice, epsilon)
+
+
+def evaluate(test: Played, chosen: Chosen, paper: StopRule, profile: LatencyProfile) -> dict[str, Any]:
+    """Every policy's tokens per second on texts that chose nothing."""
+    length = chosen.static_length
+    always = test.static(length)
+    policies = {
+        "static": always,
+        "confidence": test.confidence(chosen.epsilon),
+        "paper": test.stopped(paper, length),
+        "model": test.stopped(chosen.rule, length),
+        "asked": test.stopped(chosen.tried, length),
+        "asked for nothing": test.stopped(chosen.tried, length, question=0.0),
+    }
+    made = {name: _summary(_counts(totals), _counts(always), test.starts) for name, totals in policies.items()}
+    made["perfect"] = _summary(_oracle(test.starts, profile), _counts(always), test.starts)
+    return {"static_length": length, "epsilon": chosen.epsilon, "policies": made}
+
+
+def _counts(totals: Totals) -> np.ndarray:
+    return np.stack([totals.tokens_X, totals.seconds_X, totals.rounds_X, totals.submitted_X])
+
+
+def _oracle(starts: Starts, profile: LatencyProfile) -> np.ndarray:
+    clock = Clock(profile)
+    decodes = [clock.oracle(reading, starts.depth, starts.verifier) for reading in starts.readings]
+    return np.array([(one.tokens, one.seconds, one.rounds, one.submitted) for one in decodes]).T
+
+
+def _summary(ours_4X: np.ndarray, static_4X: np.ndarray, starts: Starts) -> Mapping[str, Any]:
+    tokens, seconds, rounds, submitted = ours_4X.sum(axis=1)
+    return {
+        "tokens_per_second": float(tokens / seconds),
+        "block_efficiency": float((tokens - ours_4X.shape[1]) / rounds),
+        "submitted": float(submitted / rounds),
+        "gain": log_gain(ours_4X[:2], static_4X[:2], starts.document_X),
+    }

@@ -1,0 +1,111 @@
+"""Train a stop model on drafted tokens: standardisation, Lightning, best validation loss.
+
+    loss = - Σ_i w_i [y_i log P̂_i + m (1 - y_i) log(1 - P̂_i)] / N         w of the label table, m the mismatch weight
+
+SpecDec++ also replaces some drafted tokens by the target's own; tested tokens follow accepted ones only, which are the target's.
+Source: specification of drafting, sections 5.5 and 7.5. Shape suffixes: N tokens, B of a batch.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import lightning as L
+import torch
+from lightning.pytorch.loggers import Logger
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from predictors.config import Checked, Count, Positive, one_of
+from predictors.stopping.features import BEFORE, INPUTS
+from predictors.stopping.network import NetworkShape, StopNetwork
+from predictors.training.callbacks import BestEpoch
+from predictors.training.stops.rows import LABELS, SOFT, SlotFeatures, TokenRows
+from predictors.training.trainer import Rows, in_order, new_trainer, quiet, shuffled, threads
+
+Batch = tuple[Tensor, Tensor, Tensor]  # features, targets, weights
+Tokens = tuple[SlotFeatures, TokenRows]
+
+
+@dataclass(frozen=True)
+class StopTrainConfig(Checked):
+    """How a stop model is trained: controller ``kind``, ``inputs`` of `predictors.stopping.features`, ``network``, ``labels``.
+    ``mismatch_weight``: what the rejected share of a token counts in the loss against the accepted one."""
+
+    kind: str = "early_stop"
+    inputs: Annotated[str, one_of(*INPUTS)] = BEFORE
+    network: NetworkShape = field(default_factory=NetworkShape)
+    labels: Annotated[str, one_of(*LABELS)] = SOFT
+    mismatch_weight: Positive = 1.0
+    learning_rate: Positive = 1e-3
+    weight_decay: float = 1e-4
+    epochs: Count = 30
+    batch_size: Count = 256
+    stop_patience: Count = 5
+    gradient_clip: Positive = 1.0
+    seed: int = 0
+    threads: Count = 1
+
+
+@dataclass(frozen=True)
+class TrainedStopModel:
+    """A network at its best validation epoch, and the curves."""
+
+    network: StopNetwork
+    history: list[dict[str, float]]
+    best_epoch: int
+
+
+class StopTraining(L.LightningModule):
+    """Weighted binary cross-entropy of an injected network over standardised rows."""
+
+    def __init__(self, network: StopNetwork, config: StopTrainConfig) -> None:
+        super().__init__()
+        self.head = network
+        self.config = config
+
+    def _loss(self, batch: Batch) -> Tensor:
+        features, targets_B, weights_B = batch
+        logits_B = self.head(features)
+        accepted_B, rejected_B = targets_B * logsigmoid(logits_B), (1 - targets_B) * logsigmoid(-logits_B)
+        return -(weights_B * (accepted_B + self.config.mismatch_weight * rejected_B)).mean()
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        loss = self._loss(batch)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
+        return loss
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        self.log("val_loss", self._loss(batch), on_step=False, on_epoch=True, batch_size=len(batch[0]))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        config = self.config
+        return torch.optim.AdamW(self.head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+
+
+def fit_stop_model(
+    train: Tokens, validation: Tokens, config: StopTrainConfig, logger: Logger | None = None
+) -> TrainedStopModel:
+    """Train on tokens of ``train``, stop by those of ``validation``: the same for the same tokens, config and thread count."""
+    rows, held_out = _rows(*train), _rows(*validation)
+    with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(config.seed)
+        network = StopNetwork(rows.columns[0].shape[1], config.network)
+        _standardise(network, rows.columns[0])
+        best = BestEpoch()
+        trainer = new_trainer(best, config.epochs, config.gradient_clip, config.stop_patience, logger)
+        trainer.fit(StopTraining(network, config), shuffled(rows, config.batch_size, config.seed), in_order(held_out))
+    assert best.best is not None
+    network.load_state_dict(best.best)
+    return TrainedStopModel(network.eval(), best.history, best.best_epoch)
+
+
+def _rows(features: SlotFeatures, tokens: TokenRows) -> Rows:
+    features_NF = features.at(tokens.row_N, tokens.slot_N)
+    return Rows(features_NF, torch.from_numpy(tokens.target_N), torch.from_numpy(tokens.weight_N))
+
+
+def _standardise(network: StopNetwork, features_NF: Tensor) -> None:
+    exact = features_NF.double()
+    scale = exact.std(dim=0, correction=0)
+    network.mean.copy_(exact.mean(dim=0))
+    network.scale.copy_(torch.where(scale > 1e-6, scale, torch.ones_like(scale)))

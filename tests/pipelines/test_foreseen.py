@@ -1,0 +1,178 @@
+"""What replay foresees of measured arms: a timed decode's own rounds, and every recorded text."""
+
+import warnings
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+
+from pipelines import measure, traces
+from pipelines.evidence.estimate import CLOCK, CORRECTED
+from pipelines.evidence.gain import gain
+from pipelines.evidence.prices import COMPONENTS
+from pipelines.evidence.timed_blocks import TimedBlocks
+from pipelines.measuring.foreseen import Foresight, led_reading
+from pipelines.measuring.names import DECODES_FILE, FORESEEN, ROUNDS_FILE
+from pipelines.measuring.recorded import RecordedTexts, Recorder
+from pipelines.measuring.tables import read_decodes, read_foreseen, read_rounds
+from pipelines.outputs import write_json
+from pipelines.promotion.attempt import attempt
+from pipelines.promotion.names import CHALLENGER
+from pipelines.prompt_table import FILE, read_prompts, write_prompts
+from predictors.latency.serving import ModelServing, Serving
+from runtime import ModelPair, build_decoder
+from tests.bundles import random_bundle
+from tests.pipelines.toy_bench import toy_bench, toy_prompts
+from tests.predictors.affine_profile import PROFILE
+
+BUDGET = 16
+CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 4}, "verifier": "block"}
+DECODERS = {
+    "autoregressive": {"method": "autoregressive"},
+    "chain-4": CHAIN,
+    "chain-3": {**CHAIN, "drafter": {"kind": "chain", "gamma": 3}, "verifier": "tokenwise"},
+    "ema": {**CHAIN, "controller": {"kind": "ema", "tiers": [1, 4], "decay": 0.5}},
+    "tree": {"method": "speculative", "drafter": {"kind": "fork", "width": 2, "depth": 2}, "verifier": "traversal"},
+}
+ARMS = [{"name": name, "family": name, "always": True, "decoder": one} for name, one in DECODERS.items()]
+TEXTS = {"gamma_max": 4, "candidates": 2, "prompts": [1, 4, 2], "max_new_tokens": BUDGET, "top": 4, "layers": 2}
+TEXTS |= {"threads": 1}
+PARAMETERS = {
+    "traces": {"texts": TEXTS},
+    "measure": {"arms": ARMS, "max_new_tokens": BUDGET, "validation_prompts": 1, "test_prompts": 3, "threads": 1}
+    | {"loop_prompts": 0, "exactness_prompts": 0, "timelines": False, "slice_prompts": 1},
+    "trial": {
+        "gammas": [2, 3],
+        "test_prompts": 4,
+        "reserve_prompts": 2,
+        "exactness_prompts": 1,
+        "max_new_tokens": BUDGET,
+    }
+    | {"threads": 1},
+    "promotion": {"looks": [0.67, 1.0], "slice_documents": 2, "min_documents": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A measurement of three test prompts, of which two are recorded."""
+    folder = tmp_path_factory.mktemp("foreseen")
+    args = toy_bench(folder, "unused", {})
+    (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
+    prompts = [prompt for split in ("validation", "test", "reserve") for prompt in toy_prompts(4, split)]
+    write_prompts(args.prompts / FILE, prompts)
+    served = Serving(*[ModelServing("float32", "compact")] * 2, "toy-1c")
+    write_json(args.latency / "toy-1c.json", replace(PROFILE, serving=served).to_record())
+    args.out = args.texts = folder / "texts"
+    args.of = "texts"
+    traces.run(args)
+    args.section, args.bundles = "measure", folder / "bundles"
+    measure.run(args)
+    return folder
+
+
+def arguments(place, **others):
+    names = {"params": "params.yaml", "device": "device.json", "pair_folder": "pair"}
+    places = {name: place / names.get(name, name) for name in (*names, "prompts", "latency")}
+    return SimpleNamespace(pair="p", measured=None, **places, **others)
+
+
+@pytest.fixture(scope="module")
+def decodes(place):
+    return [row for row in read_decodes(place / "output" / "toy-1c" / DECODES_FILE) if row["split"] == "test"]
+
+
+@pytest.fixture(scope="module")
+def pair(place):
+    return ModelPair.load(target=str(place / "pair" / "target"), draft=str(place / "pair" / "draft"), dtype="float32")
+
+
+def test_a_timed_decode_is_replayed_round_for_round(place, decodes):
+    """The last component counts rounds; two arms of one text differ in theirs."""
+    found = read_foreseen(place / "output" / "toy-1c" / FORESEEN, "test")
+    foreseen = {(row["arm"], row["block"]): row for row in found.timed}
+    covered = [row for row in decodes if row["arm"] != "tree"]
+    assert (
+        len(foreseen) == len(covered) == 3 * 2 * 4
+    )  # prompts, settings, arms: one prompt's texts were recorded for it
+    for row in covered:
+        made = foreseen[row["arm"], row["block"]]
+        assert (made["tokens"], made["parts"][-1]) == (row["tokens"], row["rounds"])
+    sampled = [row for row in covered if row["temperature"] > 0]
+    assert all(row["led"] for row in sampled) and len({row["rounds"] for row in sampled}) > 3
+
+
+def test_other_luck_has_other_rounds(place, decodes, pair):
+    recorded = RecordedTexts(place / "texts", BUDGET).of("test")
+    rows = [row for row in decodes if row["arm"] == "chain-4" and row["temperature"] > 0]
+    rows = [row for row in rows if row["prompt"] in {text.prompt_id for text in recorded}]
+    assert len(rows) == 2
+    others = [[{**row, "seed": seed} for row in rows] for seed in range(8)]
+    decoder, counts = {"chain-4": build_decoder(pair, CHAIN)}, []
+    for some in (rows, *others):
+        made = Foresight(PROFILE, recorded).of(decoder, some, read_rounds(place / "output" / "toy-1c" / ROUNDS_FILE))
+        counts.append([row["parts"][-1] for row in made.timed])
+    assert counts[0] == [row["rounds"] for row in rows]
+    assert any(one != counts[0] for one in counts[1:])
+
+
+def test_all_recorded_texts_are_replayed(place):
+    """Test texts at both settings, and those that were traced for their decodes; an arm of trees is left out."""
+    found = read_foreseen(place / "output" / "toy-1c" / FORESEEN, "test")
+    assert {row["arm"] for row in found.texts} == DECODERS.keys() - {"tree"}
+    plain = [row for row in found.texts if row["arm"] == "autoregressive"]
+    assert len({(row["prompt"], row["temperature"]) for row in plain}) == 6
+    rounds = COMPONENTS.index("rest")
+    assert all(row["parts"][rounds] == row["tokens"] - 1 for row in plain)
+
+
+def test_a_gain_says_what_it_rests_on(place, decodes):
+    found, blocks = read_foreseen(place / "output" / "toy-1c" / FORESEEN, "test"), TimedBlocks.of(decodes)
+    assert gain(blocks, "chain-4", "autoregressive", replayed=found).basis == CORRECTED
+    assert gain(blocks, "tree", "autoregressive", replayed=found).basis == CLOCK
+
+
+def test_a_decode_whose_text_is_not_to_be_had_leaves_its_arm_out(place, decodes, pair):
+    recorded = RecordedTexts(place / "texts", BUDGET).of("test")
+    arms, rounds = {"chain-4": build_decoder(pair, CHAIN)}, read_rounds(place / "output" / "toy-1c" / ROUNDS_FILE)
+    assert Foresight(PROFILE, recorded).of(arms, decodes, rounds) is None
+    deep = {"chain-4": build_decoder(pair, {**CHAIN, "drafter": {"kind": "chain", "gamma": 5}})}
+    some = [row for row in decodes if row["prompt"] in {text.prompt_id for text in recorded}]
+    assert Foresight(PROFILE, recorded).of(arms, some, rounds) is not None
+    with pytest.warns(UserWarning, match="chain-4 is not replayed: chains of 5 tokens"):
+        assert Foresight(PROFILE, recorded).of(deep, some, rounds) is None
+
+
+def test_texts_recorded_again_are_the_same(place, pair):
+    recorded = RecordedTexts(place / "texts", BUDGET)
+    recorder = Recorder(pair, recorded, read_prompts(place / "prompts", "test"))
+    for text in recorded.of("test"):
+        settings = {name: getattr(text.settings, name) for name in ("temperature", "top_k", "top_p")}
+        again = recorder({"prompt": text.prompt_id, "output": text.tokens, "seed": 3, **settings})
+        assert again.tokens == text.tokens and again.budget == text.budget == BUDGET
+        assert np.allclose(again.columns["ratio"], text.columns["ratio"], rtol=1e-3)
+        assert np.allclose(again.roots.states_NS, text.roots.states_NS, atol=1e-2)
+
+
+def test_a_text_cut_to_a_budget_ends_there(place):
+    (text, *_) = RecordedTexts(place / "texts", BUDGET).of("test")
+    (short, *_) = RecordedTexts(place / "texts", 6).of("test")
+    assert short.tokens == text.tokens[:6] and short.budget == 6 and len(short.roots.states_NS) == 5
+    assert not RecordedTexts(place / "texts", BUDGET + 1).of("test")  # nothing was recorded that far
+    assert led_reading(short, 4).accepted("block") != led_reading(text, 4).accepted("block")
+
+
+def test_the_gate_reads_gains_that_rest_on_replay(place, pair):
+    """Of a bundle at T=0. Of four test prompts two are recorded; those of the reserve are traced after they were timed."""
+    bundle = random_bundle(place / "new", pair, temperatures=(0.0,))
+    args = arguments(place, texts=place / "texts", output=place / "trial")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first, second = (attempt(args, "hrad", {CHALLENGER: bundle}, number) for number in (1, 2))
+        args.texts, args.output = None, place / "clock"
+        alone = attempt(args, "hrad", {CHALLENGER: bundle})
+    assert {one.basis for look in (first, second) for one in look.gains.values()} == {CORRECTED}
+    assert set(first.gains) == {"autoregressive", "chain-2", "chain-3"} and len(first.documents) == 2
+    assert len(second.documents) == 3 and {one.basis for one in alone.gains.values()} == {CLOCK}

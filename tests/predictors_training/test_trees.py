@@ -1,0 +1,399 @@
+"""The selector's objective, labels, training and evaluation: by hand, against finite differences, on planted signals."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from predictors.config import parse_config
+from predictors.latency import LatencyProfile, LatencyTable
+from predictors.latency.actions import Traffic, step_seconds, undisturbed
+from predictors.selection.network import ServedSelector
+from predictors.selection.rule import NEVER, SURPLUS, SelectionRule
+from predictors.training.labelling.table import read_labels, write_labels
+from predictors.training.labelling.trees import KIND, LabelledRoots, TreeLabelConfig, label
+from predictors.training.predictor import Materials
+from predictors.training.root_table import RootTable
+from predictors.training.rule_calibration import RuleCalibration
+from predictors.training.trees.evaluation import (
+    at_places,
+    calibrated_rule,
+    chosen,
+    evaluate_selector,
+    oracle_places,
+    rates_by_setting,
+    served,
+    split_oracle,
+)
+from predictors.training.trees.objective import SCORED, THROUGHPUT, TOKENS, log_gain, objective, token_error
+from predictors.training.trees.predictor import TreePredictor
+from predictors.training.trees.rows import Labelling
+from predictors.training.trees.training import Candidate, SelectorConfig, fit_selector
+from tests.predictors.affine_profile import PROFILE
+from tests.predictors_training.synthetic_roots import ACTIONS, FED, NODES, RULES, write_roots
+
+FLAT = np.array([0.5, 0.5])
+SPECINFER = LatencyTable({"drafted": (0, 16)}, FLAT, FLAT, FLAT, 1)
+TOY = LatencyProfile({**PROFILE.tables, "verification_specinfer": SPECINFER}, "toy", {}, {})
+CONFIG = SelectorConfig(width=8, hidden_sizes=(32, 16), dropout=0.0, learning_rate=3e-3, epochs=30, batch_size=64)
+CALIBRATION = RuleCalibration(bootstrap_replicates=200)
+
+
+def labelled(folder):
+    roots = RootTable.read(folder)
+    return LabelledRoots.of(roots, label(roots, TreeLabelConfig()))
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    return labelled(write_roots(tmp_path_factory.mktemp("roots") / "r"))
+
+
+@pytest.fixture(scope="module")
+def labelling(table):
+    return Labelling.of(table, "specinfer", TOY, states=True)
+
+
+@pytest.fixture(scope="module")
+def parts(table, labelling):
+    return {split: labelling.rows(table.rows(split)) for split in ("train", "validation", "test")}
+
+
+@pytest.fixture(scope="module")
+def trained(labelling, parts):
+    return fit_selector(labelling, parts["train"], parts["validation"], TOKENS, CONFIG)
+
+
+# ---- objective
+
+
+def test_the_gain_by_hand():
+    """π = (1/4, 3/4), E = (2, 4), T = (1, 3): 3.5 tokens in 2.5 seconds against 2 tokens a second."""
+    logits = torch.tensor([[0.0, math.log(3.0)]], dtype=torch.float64)
+    efficiency, seconds = torch.tensor([[2.0, 4.0]]), torch.tensor([[1.0, 3.0]])
+    gain = log_gain(logits, efficiency, seconds, torch.tensor([0]))
+    assert float(gain) == pytest.approx(math.log(3.5 / 2.5 / 2.0))
+
+
+def test_the_loss_by_hand():
+    """Gains of .3, -.1, -.2 and 0: the worst half is .2 and .1, whatever their order."""
+    for order in ([0, 1, 2, 3], [3, 2, 0, 1]):
+        gains = torch.tensor([0.3, -0.1, -0.2, 0.0], dtype=torch.float64)[order]
+        assert float(objective(gains, penalty=2.0, worst=0.5)) == pytest.approx(0.0 + 2 * 0.15)
+        assert float(objective(gains, penalty=2.0, worst=0.3)) == pytest.approx(2 * 0.15), "a started row counts whole"
+        assert float(objective(gains, penalty=0.0, worst=1.0)) == pytest.approx(0.0)
+
+
+def test_the_error_of_expected_tokens_by_hand():
+    """Off by one token of a mean of two, and by one of four: the mean of 1/4 and 1/16."""
+    logs = torch.tensor([[2.0, 5.0]]).log()
+    assert float(token_error(logs, torch.tensor([[3.0, 4.0]]), torch.tensor([2.0, 4.0]))) == pytest.approx(5 / 32)
+
+
+def test_the_gradient_against_finite_differences_and_the_formula():
+    torch.manual_seed(0)
+    logits = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    efficiency, seconds = 1 + 4 * torch.rand(6, 4, dtype=torch.float64), 1 + torch.rand(6, 4, dtype=torch.float64)
+    static = torch.tensor([0, 1, 2, 3, 0, 1])
+    assert torch.autograd.gradcheck(
+        lambda given: objective(log_gain(given, efficiency, seconds, static), penalty=0.7, worst=0.4), (logits,)
+    )
+    (gradient,) = torch.autograd.grad(log_gain(logits, efficiency, seconds, static).sum(), logits)
+    policy = logits.softmax(1)
+    means = [(policy * amounts).sum(1, keepdim=True) for amounts in (efficiency, seconds)]
+    torch.testing.assert_close(gradient, policy * (efficiency / means[0] - seconds / means[1]))
+
+
+# ---- labels
+
+
+def test_labels_are_means_and_spreads_over_the_roots_own_draws(tmp_path):
+    """By hand, root by root: training roots have as many draws as all of them have, and no machine is asked."""
+    roots = RootTable.read(write_roots(tmp_path / "r"))
+    made = label(roots, TreeLabelConfig())
+    write_labels(made, tmp_path / "trees.parquet")
+    table = LabelledRoots.of(roots, read_labels(tmp_path / "trees.parquet", KIND, roots.manifest.content_hash))
+    drawn = roots.table.column("efficiency").to_pylist()
+    for row in (0, 7, len(roots) - 1):
+        draws = np.array(drawn[row]).reshape(2, len(RULES), len(ACTIONS))
+        np.testing.assert_array_equal(table.mean_NKA[row], (draws[0] + draws[1]) / 2)
+        spread = np.array(made.table.column("spread")[row].as_py()).reshape(len(RULES), len(ACTIONS))
+        np.testing.assert_allclose(spread, np.abs(draws[0] - draws[1]) / np.sqrt(2), rtol=1e-6)
+    counts = made.report["test"]
+    assert (counts["roots"], counts["documents"], counts["draws"]) == (240, 30, 2)
+    assert [counts["rules"][rule]["actions"] for rule in RULES] == [3, 2]
+    assert counts["rules"]["block"]["tokens"] == pytest.approx(np.nanmean(table.rows("test").mean_NKA[:, 1]))
+    with pytest.raises(ValueError, match=f"traces_sha256 is '{roots.manifest.content_hash}' where 'other' is needed"):
+        read_labels(tmp_path / "trees.parquet", KIND, "other")
+
+
+def test_rows_that_are_not_labelled_are_not_learned_from(tmp_path):
+    """The join is by row: labels of every third root, out of order, give those roots with their own labels."""
+    roots = RootTable.read(write_roots(tmp_path / "r"))
+    made = label(roots, TreeLabelConfig())
+    kept = np.arange(len(roots))[::-3]
+    part = LabelledRoots.of(roots, dataclasses.replace(made, table=made.table.take(kept)))
+    whole = LabelledRoots.of(roots, made)
+    assert len(part) == len(kept) and part.column("root").tolist() == roots.column("root")[kept].tolist()
+    np.testing.assert_array_equal(part.mean_NKA, whole.mean_NKA[kept])
+    np.testing.assert_allclose(part.mean_NKA, part.efficiency_NDKA.mean(axis=1))
+
+
+def test_labels_are_means_over_draws_and_prices_of_the_training_nodes(table, labelling, parts):
+    train = table.rows("train")
+    assert labelling.actions == ACTIONS and labelling.columns == (0, 1, 2)
+    assert labelling.traffic == tuple(Traffic(*made) for made in zip(NODES, FED, strict=True))
+    np.testing.assert_allclose(parts["train"].efficiency_NA, train.efficiency_NDKA[:, :, 0].mean(1))
+    width = labelling.spec.state_size + labelling.spec.num_scalars
+    at, low, high = 100, *(labelling.prices.contexts)
+    quiet = undisturbed(TOY)
+    ends = [step_seconds(quiet, "specinfer", ACTIONS[2], labelling.traffic[2], place) for place in (low, high)]
+    share = (at - low) / (high - low)
+    assert labelling.prices.at(at)[2] == pytest.approx((1 - share) * ends[0] + share * ends[1])
+    assert parts["train"].features.shape == (len(train), width)
+
+
+def test_the_static_action_is_the_training_roots_best_of_each_setting(table, labelling, parts):
+    for number, static in enumerate(labelling.statics()):
+        rows = parts["train"]
+        mask = rows.table.setting_N == number
+        seconds = labelling.prices.at(labelling.settings[number].context)
+        rates = rows.efficiency_NA[mask].mean(0) / seconds
+        assert (static.place, static.rate) == (rates.argmax(), pytest.approx(rates.max()))
+    assert set(zip(parts["test"].static_N, parts["test"].rate_N, strict=True)) == {
+        (static.place, static.rate) for static in labelling.statics()
+    }
+
+
+def test_a_rule_for_chains_chooses_among_chains(table):
+    labelling = Labelling.of(table, "block", TOY, states=False)
+    assert labelling.actions == ACTIONS[:2]
+    rows = labelling.rows(table.rows("test"))
+    assert rows.efficiency_NDA.shape[2] == rows.efficiency_NA.shape[1] == 2
+    assert rows.features.shape[1] == labelling.spec.num_scalars == 9, "without states the scalars are all it reads"
+    with pytest.raises(ValueError, match="no labels for rule 'nss', only for specinfer, block"):
+        Labelling.of(table, "nss", TOY, states=True)
+
+
+# ---- training
+
+
+def test_training_finds_a_planted_signal(labelling, parts, trained):
+    served_selector = ServedSelector(trained.network, torch.device("cpu"))
+    rule, validation_gain = calibrated_rule(
+        served_selector, labelling, parts["validation"], SCORED[TOKENS], CALIBRATION
+    )
+    assert validation_gain > 0.02
+    record = evaluate_selector(served_selector, labelling, rule, parts["test"], CALIBRATION)
+    part = record["parts"]["all"]
+    assert part["selector"]["gain"]["low"] > 0.02
+    assert part["gap_closed"]["value"] > 0.6
+    assert part["selector"]["tokens_per_second"]["value"] > part["static"]["tokens_per_second"]["value"]
+    assert record["trusted"] > 0.9
+    assert set(record["parts"]) == {"all", "T=0.6", "T=1"}
+    for setting, rates in rates_by_setting(served_selector, parts["test"], rule).items():
+        for name, rate in rates.items():
+            assert rate == pytest.approx(record["parts"][setting][name]["tokens_per_second"]["value"])
+    shares = [sum(uses.values()) for uses in record["uses"].values()]
+    assert set(record["uses"]) == {"code", "prose"} and shares == pytest.approx([1.0, 1.0])
+
+
+def test_training_is_reproducible(labelling, parts, trained):
+    short = dataclasses.replace(CONFIG, epochs=2)
+    first, second = (fit_selector(labelling, parts["train"], parts["validation"], THROUGHPUT, short) for _ in range(2))
+    for one, other in zip(first.network.state_dict().values(), second.network.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+    assert first.history == second.history
+    losses = [epoch["val_loss"] for epoch in trained.history]
+    assert trained.best_epoch == int(np.argmin(losses))
+
+
+def test_the_monitored_loss_is_the_hard_gain(labelling, parts, trained):
+    rows = parts["validation"]
+    tokens, distance = served(ServedSelector(trained.network, torch.device("cpu")), rows)
+    free = dataclasses.replace(rows, decision=0.0)  # what deciding costs is the rule's to weigh
+    hard = chosen(free, tokens, distance, SelectionRule(SURPLUS, 1.0, 0.0, 1e9, ())).throughput
+    static = at_places(rows, rows.static_N, 0.0).throughput
+    assert trained.history[trained.best_epoch]["val_loss"] == pytest.approx(-math.log(hard / static), abs=1e-4)
+
+
+def test_an_untrained_selector_chooses_statically(labelling, parts):
+    """With no step taken, expected tokens are the training means: at equal contexts that is the static choice."""
+    idle = dataclasses.replace(CONFIG, learning_rate=1e-12, epochs=1)
+    network = fit_selector(labelling, parts["train"], parts["validation"], TOKENS, idle).network
+    logs = network(parts["test"].features)
+    expected = torch.from_numpy(np.log(parts["train"].efficiency_NA.mean(0))).float()
+    assert torch.allclose(logs, expected.expand_as(logs), atol=1e-4)
+
+
+# ---- evaluation
+
+
+def test_where_there_is_nothing_to_win_the_rule_stays_static(tmp_path):
+    """Noise alone: the selector's margin forbids every choice, or the gain is nothing; the split oracle sees no gap."""
+    table = labelled(write_roots(tmp_path / "r", signal=0.0, noise=0.5))
+    labelling = Labelling.of(table, "specinfer", TOY, states=True)
+    rows = labelling.rows(table.rows("test"))
+    static = at_places(rows, rows.static_N, 0.0).throughput
+    assert at_places(rows, oracle_places(rows.efficiency_NA, rows.seconds_NA), 0.0).throughput > 1.03 * static, (
+        "biased upwards"
+    )
+    assert split_oracle(rows).throughput < 1.01 * static
+    random = np.random.default_rng(0).normal(size=rows.efficiency_NA.shape)
+    never = chosen(rows, random, np.zeros(len(rows)), SelectionRule(SURPLUS, 1.0, NEVER, 1e9, ()))
+    assert never.places.tolist() == rows.static_N.tolist() and never.throughput == static, (
+        "nothing is asked, nothing paid"
+    )
+
+
+def test_a_gain_that_is_not_sure_on_validation_roots_is_not_asked_for(labelling, parts, trained):
+    """The planted signal is; the same network on roots whose labels were shuffled among themselves is not."""
+    selector, rows = ServedSelector(trained.network, torch.device("cpu")), parts["validation"]
+    rule, gain = calibrated_rule(selector, labelling, rows, SCORED[TOKENS], CALIBRATION)
+    assert rule.asks and gain > 0
+    order = np.random.default_rng(2).permutation(len(rows))
+    shuffled = dataclasses.replace(
+        rows, efficiency_NA=rows.efficiency_NA[order], efficiency_NDA=rows.efficiency_NDA[order]
+    )
+    rule, gain = calibrated_rule(selector, labelling, shuffled, SCORED[TOKENS], CALIBRATION)
+    assert not rule.asks and gain == 0.0
+
+
+def test_the_oracle_maximises_the_ratio_of_sums():
+    """Against every assignment of two actions to four roots."""
+    random = np.random.default_rng(1)
+    efficiency, seconds = 1 + 4 * random.random((4, 2)), 1 + 2 * random.random((4, 2))
+    best = max(
+        sum(efficiency[root, choice >> root & 1] for root in range(4))
+        / sum(seconds[root, choice >> root & 1] for root in range(4))
+        for choice in range(16)
+    )
+    places = oracle_places(efficiency, seconds)
+    assert np.take_along_axis(efficiency, places[:, None], 1).sum() / np.take_along_axis(
+        seconds, places[:, None], 1
+    ).sum() == pytest.approx(best)
+
+
+def test_no_oracle_is_below_static_whatever_choosing_costs(labelling, parts, trained):
+    """At a senseless price of choosing, the bounds of a perfect choice meet at static; chosen regardless of it they did not."""
+    selector = ServedSelector(trained.network, torch.device("cpu"))
+    rule = SelectionRule(SURPLUS, 1.0, NEVER, 1e9, labelling.settings)
+    for decision in (0.0, parts["test"].decision, 1e3):
+        rows = dataclasses.replace(parts["test"], decision=decision)
+        record = evaluate_selector(selector, labelling, rule, rows, CALIBRATION)
+        for part in record["parts"].values():
+            least, most = part["oracle"]["gain"]["value"], part["oracle_same_draws"]["gain"]["value"]
+            assert least >= 0 and most >= -1e-12
+    assert least == 0 and most == 0
+    assert split_oracle(rows).throughput < at_places(rows, rows.static_N, 0.0).throughput
+
+
+def test_one_draw_has_no_split_oracle(tmp_path):
+    table = labelled(write_roots(tmp_path / "r", draws=1))
+    labelling = Labelling.of(table, "specinfer", TOY, states=True)
+    assert split_oracle(labelling.rows(table.rows("test"))) is None
+
+
+def test_margins_hold_choices_back(parts):
+    rows = parts["test"]
+    worth_nothing = rows.rate_N[:, None] * rows.seconds_NA
+    worth_nothing[:, 0] += 0.04
+    near, far = np.zeros(len(rows)), np.full(len(rows), 2.0)
+    assert set(chosen(rows, worth_nothing, near, SelectionRule(SURPLUS, 1.0, 0.0, 1.0, ())).places) == {0}
+    held = chosen(rows, worth_nothing, near, SelectionRule(SURPLUS, 1.0, 0.05, 1.0, ()))
+    assert held.places.tolist() == rows.static_N.tolist()
+    assert held.seconds.sum() == pytest.approx(at_places(rows, rows.static_N, rows.decision).seconds.sum())
+    untrusted = chosen(rows, worth_nothing, far, SelectionRule(SURPLUS, 1.0, 0.0, 1.0, ()))
+    assert untrusted.places.tolist() == rows.static_N.tolist()
+
+
+def test_choices_are_scored_with_the_roots_own_nodes(table, labelling, parts):
+    """Every synthetic root has the mean's nodes but for one, whose tree of the third action has two nodes more."""
+    rows = parts["test"]
+    np.testing.assert_allclose(rows.spent_NA, rows.seconds_NA)
+    place = labelling.columns.index(2)
+    test = table.rows("test")
+    test.__dict__["nodes_NA"] = test.nodes_NA + np.array([[0, 0, 2.0]] + [[0, 0, 0.0]] * (len(test) - 1))
+    changed = labelling.rows(test)
+    more = labelling.node_seconds[place] * 2
+    assert more == pytest.approx(2 * (0.5 + 1.0) / 2), (
+        "two tokens more to verify in the pass, and to draw; fast quartiles"
+    )
+    assert changed.spent_NA[0, place] - changed.seconds_NA[0, place] == pytest.approx(more)
+    np.testing.assert_allclose(changed.spent_NA[1:], changed.seconds_NA[1:])
+
+
+# ---- predictor
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A selector among two candidates, its materials and what was logged."""
+    folder = tmp_path_factory.mktemp("fitted")
+    roots = RootTable.read(write_roots(folder / "trees"))
+    write_labels(label(roots, TreeLabelConfig()), folder / "trees.parquet")
+    predictor = TreePredictor(
+        "specinfer", (Candidate(), Candidate(states=True)), dataclasses.replace(CONFIG, epochs=15), CALIBRATION
+    )
+    materials, logger = Materials(folder, folder / "trees", folder, folder, TOY), Curves()
+    return predictor.fit("delayed_tree-specinfer", materials, logger), predictor, materials, logger
+
+
+class Curves:
+    """Remembers what is logged."""
+
+    def __init__(self):
+        self.points = []
+
+    def log_metrics(self, metrics, step):
+        self.points.append((step, metrics))
+
+
+def test_the_best_candidate_is_exported_and_all_are_recorded(fitted):
+    made, _, materials, logger = fitted
+    tried = made.quality["candidates"]
+    assert list(tried) == ["tokens-scalars", "tokens-states"] and made.quality["candidate"] == "tokens-states"
+    assert tried["tokens-states"]["validation_gain"] > 0.02 >= tried["tokens-scalars"]["validation_gain"], (
+        "the planted signal lies in the states"
+    )
+    assert made.quality["parts"]["all"]["selector"]["gain"] == tried["tokens-states"]["test_gain"]
+    assert made.metrics["test_gain_over_best_static"] == tried["tokens-states"]["test_gain"]["value"]
+    assert made.card["selection"]["candidate"] == "tokens-states" and made.sentence.startswith("specinfer: +")
+    assert made.card["lineage"] == {"traces_sha256": RootTable.read(materials.trees).manifest.content_hash}
+    curve = [metrics["tokens-states_val_loss"] for _, metrics in logger.points if "tokens-states_val_loss" in metrics]
+    assert curve == [epoch["val_loss"] for epoch in made.quality["history"]]
+    assert [step for step, _ in logger.points[: len(logger.points) // 2]][:3] == [0, 1, 2]
+
+
+def test_a_fit_is_a_function_of_files_and_configuration(fitted, tmp_path):
+    made, predictor, materials, _ = fitted
+    again = dataclasses.replace(predictor, candidates=predictor.candidates[1:]).fit("delayed_tree-specinfer", materials)
+    assert again.card == made.card
+    assert all(torch.equal(again.tensors[key], made.tensors[key]) for key in made.tensors)
+
+
+def test_labels_of_other_traces_are_refused(fitted, tmp_path):
+    _, predictor, materials, _ = fitted
+    other = dataclasses.replace(materials, trees=write_roots(tmp_path / "other", seed=1))
+    with pytest.raises(ValueError, match="traces_sha256 is .* Run the labels stage again"):
+        predictor.fit("x", other)
+    with pytest.raises(ValueError, match=r"trees\.parquet does not exist"):
+        predictor.fit("x", dataclasses.replace(materials, labels=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rule": "nss", "candidates": []}, "candidates must name at least one"),
+        ({"rule": "nss", "candidates": [{"objective": "speed"}]}, "objective must be one of tokens, throughput"),
+        ({"rule": "nss", "training": {"hidden_sizes": [8]}}, "hidden_sizes must have 2 entries"),
+        ({"rule": "nss", "training": {"dropout": 1.0}}, "dropout must be < 1"),
+        ({"rule": "nss", "training": {"epochs": 0}}, "epochs must be >= 1"),
+        ({}, "key 'rule' is missing"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        parse_config(TreePredictor, values, "fit")

@@ -1,0 +1,96 @@
+"""Branch-parallel decodes in arrays are those of the real controllers' sessions, text by text."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictors.bundle import read_bundle
+from predictors.controllers import build_controller, learned_controller
+from predictors.replay.branch_grid import BranchStarts, branch_decoded
+from predictors.replay.decode import Clock, Reading
+from predictors.replay.prices import Prices
+from runtime.branching.config import BranchConfig
+from tests.bundles import random_bundle
+from tests.predictors.affine_profile import PROFILE
+from tests.trace_collection.test_grid import COUNTS, drafts_of, far, pair, texts  # noqa: F401
+
+CONFIGS = [
+    BranchConfig(gamma=4, k_max=2),
+    BranchConfig(gamma=5, k_max=2, k_rule="const", draft_stage_gamma=2),
+    BranchConfig(gamma=4, k_max=1, draft_stage="preverify"),
+    BranchConfig(gamma=3, k_max=9, k_rule="floor", branch_verifier="match"),
+]
+
+
+def starts_of(texts, greedy, config, concurrent=False, verifier="block"):  # noqa: F811
+    chosen = [text for text in texts if text.settings.greedy == greedy]
+    readings = [Reading.of(text, seed) for text in chosen for seed in range(1 if greedy else 2)]
+    return BranchStarts.of(readings, config, verifier, Prices(PROFILE, not greedy), concurrent)
+
+
+def controllers(pair, place):  # noqa: F811
+    yield build_controller({"kind": "fixed"})
+    yield build_controller({"kind": "confidence", "epsilon": 0.5})
+    retention = {"epsilon": 0.2, "none_probability": 0.9, "all_probability": 0.2}
+    rule = {"epsilon": 0.3, "none_probability": 0.4, "all_probability": 0.3}
+    for features in ("paper", "extended"):
+        for change in (None, far):
+            name = place / f"{features}-{change is None}"
+            values = {"rule": rule, "retention": retention, "static_gamma": 1, "retained_gamma": 3}
+            yield learned_controller(read_bundle(random_bundle(name, pair, features, gamma=4, change=change, **values)))
+    values = {
+        "rule": None,
+        "retention": retention,
+        "static_gamma": 2,
+    }  # listens where a branch survived, and only there
+    yield learned_controller(read_bundle(random_bundle(place / "retains", pair, gamma=4, **values)))
+    yield learned_controller(read_bundle(random_bundle(place / "length", pair, "paper", gamma=3, kind="length")))
+
+
+def totals_of(starts, controller):
+    (idle, memory), (retained, _) = (
+        drafts_of(starts.idle, controller),
+        drafts_of(starts.retained, controller, retains=True),
+    )
+    return branch_decoded(starts, idle, retained, controller.question_seconds(starts.retained.prices.profile), memory)
+
+
+def differences(starts, controller, totals):
+    """Texts whose totals are not those of the controller's own session."""
+    for place, one in enumerate(starts.readings):
+        real = Clock(PROFILE).branches(one, controller, starts.config, starts.retained.verifier, starts.concurrent)
+        counts = [int(getattr(totals, f"{name}_X")[place]) for name in COUNTS]
+        seconds = pytest.approx(real.seconds, rel=1e-9)
+        if counts != [getattr(real, name) for name in COUNTS] or totals.seconds_X[place] != seconds:
+            yield counts, real
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_totals_are_those_of_real_sessions(pair, texts, tmp_path, greedy, config):  # noqa: F811
+    concurrent = config.gamma == 5
+    starts, seen = starts_of(texts, greedy, config, concurrent, "tokenwise" if config.k_max == 1 else "block"), 0
+    for controller in controllers(pair, tmp_path):
+        with warnings.catch_warnings(action="ignore"):  # of rounds that are bypassed
+            totals = totals_of(starts, controller)
+            assert not list(differences(starts, controller, totals)), controller.kind
+        states = totals.visits_XSM.shape[2] // 2
+        seen += totals.visits_XSM[..., states:].sum()
+    assert seen > 10, "no branch survives"
+
+
+def shifted(starts):
+    return replace(starts, retained=replace(starts.retained, would_XS=np.maximum(starts.retained.would_XS - 1, 0)))
+
+
+def one_stage(starts):
+    return replace(starts, retained=starts.idle)
+
+
+@pytest.mark.parametrize("twin", [shifted, one_stage])
+def test_wrong_twins_are_found_out(pair, texts, tmp_path, twin):  # noqa: F811
+    starts = starts_of(texts, True, CONFIGS[1])
+    with warnings.catch_warnings(action="ignore"):
+        assert any(list(differences(starts, one, totals_of(twin(starts), one))) for one in controllers(pair, tmp_path))
