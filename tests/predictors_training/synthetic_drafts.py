@@ -8,7 +8,7 @@ import numpy as np
 from predictors.contract import CaptureContract, Identity, ModelIdentity, ServingRange
 from predictors.schema import TEXT_COLUMNS, TEXT_TRACES_VERSION
 from predictors.stopping.features import StopSpec
-from trace_collection.shards import shard_name, trace_schema, write_manifest, write_shard
+from trace_collection.shards import columns_of, shard_name, trace_schema, write_manifest, write_shard
 
 GAMMA, TOKENS, CANDIDATES, PROMPT = 6, 24, 2, 9
 SPEC = StopSpec((1,), 8, 3)
@@ -40,7 +40,8 @@ def write_texts(folder: Path, informative: bool = True, seed: int = 0, slots: in
         row["states"] = row["states"][: slots * SPEC.state_size]
     folder.mkdir(parents=True)
     sizes = {**SIZES, "states": slots * SPEC.state_size}
-    write_shard(folder / shard_name(0), rows, trace_schema(TEXT_COLUMNS, sizes, TEXT_TRACES_VERSION, "f", contract))
+    schema = trace_schema(TEXT_COLUMNS, sizes, TEXT_TRACES_VERSION, "f", contract)
+    write_shard(folder / shard_name(0), [columns_of(rows)], schema)
     facts = {
         "schema_version": TEXT_TRACES_VERSION,
         "fingerprint": "f",

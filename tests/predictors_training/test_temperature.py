@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from predictors.training.calibrate import CalibrateConfig, fit_calibration
 
 from predictors.calibration import Calibration
-from predictors.training.calibrate import CalibrateConfig, fit_calibration
 from predictors.training.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, fit_temperature
 
 
