@@ -15,7 +15,7 @@ SPEC = StopSpec((1,), 8, 3)
 SETTINGS = (0.0, 1.0)
 SPLITS = {"train": 40, "validation": 30, "test": 20}  # documents
 SIZES = {
-    "root": 0,
+    "root": 1,
     "slots": GAMMA,
     "tops": GAMMA * SPEC.top,
     "states": GAMMA * SPEC.state_size,
@@ -52,7 +52,7 @@ def write_texts(folder: Path, informative: bool = True, seed: int = 0, slots: in
         "eos_tokens": [],
         "feature_layers": [],
         "hidden_size": 0,
-        "embedding_size": 0,
+        "embedding_size": 1,
         "stop_spec": dataclasses.asdict(SPEC),
     }
     write_manifest(folder, [shard_name(0)], facts)
@@ -65,7 +65,9 @@ def _text(random, document, split, heat, informative):
     count = TOKENS - 1
     signal_NG = random.normal(size=(count, GAMMA))
     chance_N = 1 / (1 + np.exp(-2.5 * signal_NG[:, 0] - 0.8)) if informative else np.full(count, 0.6)
-    ratio_N = chance_N if heat else (random.random(count) < chance_N).astype(float)
+    ratio_N = (random.random(count) < chance_N).astype(float)
+    if heat:  # half of the tokens make up for the others: min(1, ratio) is the chance on average
+        ratio_N = np.where(random.random(count) < 0.5, np.clip(2 * chance_N - 1, 0, 1), np.minimum(2 * chance_N, 1.5))
     seen_NG = random.normal(scale=0.8, size=(count, GAMMA)) + np.where(np.arange(GAMMA) == 0, 1.0, -1.0) * informative
     states_NGS = random.normal(size=(count, GAMMA, SPEC.state_size))
     states_NGS[..., 0], states_NGS[..., 1] = signal_NG, seen_NG
@@ -99,7 +101,7 @@ def _text(random, document, split, heat, informative):
                 "rank": 0,
                 "mass": np.zeros(CANDIDATES, np.float32),
                 "hits": np.zeros(CANDIDATES, np.float32),
-                "root": np.zeros(0, np.float16),
+                "root": np.zeros(1, np.float16),
                 "beside_ratio": 2.0 if rejects else np.nan,
                 "match": 0,
                 "lookup": np.full(GAMMA, -1, np.int32),
