@@ -1,4 +1,7 @@
-"""Synthetic text traces: the draft's state tells how likely a drafted token is accepted, and its distribution half of it."""
+"""Synthetic text traces with a planted signal: a mood that drifts along a text says how likely its tokens are accepted.
+
+The target's state shows the mood, and the draft's confidence the next token's chance.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -10,105 +13,117 @@ from predictors.schema import TEXT_COLUMNS, TEXT_TRACES_VERSION
 from predictors.stopping.features import StopSpec
 from trace_collection.shards import shard_name, trace_schema, write_manifest, write_shard
 
-GAMMA, TOKENS, CANDIDATES, PROMPT = 6, 24, 2, 9
+GAMMA_MAX, LAYERS, HIDDEN, EMBEDDING = 5, (2, 3), 6, 4
+STATE = len(LAYERS) * HIDDEN + EMBEDDING
 SPEC = StopSpec((1,), 8, 3)
+BUDGET, CANDIDATES, EOS = 24, 3, 7
 SETTINGS = (0.0, 1.0)
-SPLITS = {"train": 40, "validation": 30, "test": 20}  # documents
-SIZES = {
-    "root": 1,
-    "slots": GAMMA,
-    "tops": GAMMA * SPEC.top,
-    "states": GAMMA * SPEC.state_size,
+DOCUMENTS = {"train": 40, "validation": 14, "test": 14}
+FACTS = {
+    "schema_version": TEXT_TRACES_VERSION,
+    "fingerprint": "f",
+    "parameters": {},
+    "gamma_max": GAMMA_MAX,
     "candidates": CANDIDATES,
+    "max_new_tokens": BUDGET,
+    "eos_tokens": [EOS],
+    "feature_layers": LAYERS,
+    "hidden_size": HIDDEN,
+    "embedding_size": EMBEDDING,
+    "stop_spec": dataclasses.asdict(SPEC),
 }
 
 
-def write_texts(folder: Path, informative: bool = True, seed: int = 0, slots: int = GAMMA) -> Path:
-    """Without information a token's fate is a coin's, whatever the state; states of so many ``slots``."""
+def contract() -> CaptureContract:
+    identity = Identity(ModelIdentity("t", (1.0, 2.0)), ModelIdentity("d", (3.0, 4.0)), "tokenizer", None, LAYERS)
+    return CaptureContract(identity, ServingRange("float32", tuple((heat, 0.0, 1.0) for heat in SETTINGS), 8, 90), {})
+
+
+def synthetic_rows(informative: bool = True, seed: int = 0, documents: dict[str, int] | None = None) -> list[dict]:
+    """Rows of a text per document and setting; without information features are drawn apart from what is accepted."""
     random = np.random.default_rng(seed)
-    identity = Identity(ModelIdentity("t", (1.0, 2.0)), ModelIdentity("d", (3.0, 4.0)), "tokenizer", None, ())
-    ranges = ServingRange("float32", tuple((heat, 0.0, 1.0) for heat in SETTINGS), 8, 90)
-    contract = CaptureContract(identity, ranges, {"commit": "c"}).to_json()
-    rows = [
+    return [
         row
-        for split, documents in SPLITS.items()
-        for document in range(documents)
+        for split, count in (documents or DOCUMENTS).items()
+        for number in range(count)
         for heat in SETTINGS
-        for row in _text(random, f"{split}{document}", split, heat, informative)
+        for row in _text(random, f"{split}/{number}", split, heat, informative)
     ]
-    for row in rows:
-        row["states"] = row["states"][: slots * SPEC.state_size]
-    folder.mkdir(parents=True)
-    sizes = {**SIZES, "states": slots * SPEC.state_size}
-    write_shard(folder / shard_name(0), rows, trace_schema(TEXT_COLUMNS, sizes, TEXT_TRACES_VERSION, "f", contract))
-    facts = {
-        "schema_version": TEXT_TRACES_VERSION,
-        "fingerprint": "f",
-        "contract": contract,
-        "parameters": {},
-        "gamma_max": GAMMA,
-        "candidates": CANDIDATES,
-        "max_new_tokens": TOKENS,
-        "eos_tokens": [],
-        "feature_layers": [],
-        "hidden_size": 0,
-        "embedding_size": 1,
-        "stop_spec": dataclasses.asdict(SPEC),
-    }
-    write_manifest(folder, [shard_name(0)], facts)
-    return folder
 
 
 def _text(random, document, split, heat, informative):
-    """A text's rows. A model of the state in front of a token reads its chance in the first coordinate, one of the state after it
-    reads in the second one whether it is the text's."""
-    count = TOKENS - 1
-    signal_NG = random.normal(size=(count, GAMMA))
-    chance_N = 1 / (1 + np.exp(-2.5 * signal_NG[:, 0] - 0.8)) if informative else np.full(count, 0.6)
-    ratio_N = (random.random(count) < chance_N).astype(float)
-    if heat:  # half of the tokens make up for the others: min(1, ratio) is the chance on average
-        ratio_N = np.where(random.random(count) < 0.5, np.clip(2 * chance_N - 1, 0, 1), np.minimum(2 * chance_N, 1.5))
-    seen_NG = random.normal(scale=0.8, size=(count, GAMMA)) + np.where(np.arange(GAMMA) == 0, 1.0, -1.0) * informative
-    states_NGS = random.normal(size=(count, GAMMA, SPEC.state_size))
-    states_NGS[..., 0], states_NGS[..., 1] = signal_NG, seen_NG
-    known_NG = 1 / (1 + np.exp(-signal_NG - random.normal(size=signal_NG.shape)))
-    tops_NGT = np.stack([known_NG, (1 - known_NG) / 2, np.full_like(known_NG, 0.01)], axis=-1)
-    rows = []
-    for place in range(1, TOKENS):
-        at, reach = place - 1, min(GAMMA, TOKENS - 1 - place) or 1  # slots within the budget
-        recorded = np.arange(GAMMA) < reach
-        rejects = ratio_N[at] < 1
-        lists = {"confidence": known_NG[at], "entropy": 1 - known_NG[at], "law_confidence": known_NG[at]}
-        lists |= {name: np.full(GAMMA, 0.5) for name in ("law_entropy", "probabilities", "unit_probabilities")}
-        rows.append(
-            {
-                "prompt_id": document,
-                "document": document,
-                "slice": "code",
-                "split": split,
-                "temperature": heat,
-                "top_k": 0,
-                "top_p": 1.0,
-                "batch_size": 1,
-                "place": place,
-                "position": PROMPT + place,
-                "newest": 1,
-                "token": 1,
-                "probability": 0.5,
-                "unit_probability": 0.5,
-                "ratio": ratio_N[at],
-                "overlap": chance_N[at] if heat else ratio_N[at],
-                "rank": 0,
-                "mass": np.zeros(CANDIDATES, np.float32),
-                "hits": np.zeros(CANDIDATES, np.float32),
-                "root": np.zeros(1, np.float16),
-                "beside_ratio": 2.0 if rejects else np.nan,
-                "match": 0,
-                "lookup": np.full(GAMMA, -1, np.int32),
-                "tokens": np.where(recorded & rejects, 2, -1).astype(np.int32),
-                **{name: np.where(recorded, numbers, np.nan).astype(np.float32) for name, numbers in lists.items()},
-                "tops": np.where(recorded[:, None], tops_NGT[at], 0).ravel().astype(np.float32),
-                "states": np.where(recorded[:, None], states_NGS[at], 0).ravel().astype(np.float16),
-            }
-        )
-    return rows
+    length = BUDGET - 1
+    mood, other = (_drift(random, length) for _ in range(2))
+    chance = 1 / (1 + np.exp(-(0.8 + 2 * mood + random.normal(size=length))))
+    ratio = (random.random(length) < chance).astype(float) if heat == 0 else 1.6 * chance
+    shown, said = (mood, chance) if informative else (other, random.random(length))
+    confidence = np.clip(random.random((length, GAMMA_MAX)), 0.05, 1)
+    confidence[:, 0] = np.clip(said + 0.1 * random.normal(size=length), 0.01, 1)
+    state = random.normal(size=(length, STATE))
+    state[:, :4] += 2 * shown[:, None]  # several columns, so that the leading principal component carries it
+    state[:, 4] = 7.0  # a constant column: its standard deviation is 0
+    return [
+        {
+            "prompt_id": document,
+            "document": document,
+            "slice": "code" if len(document) % 2 else "prose",
+            "split": split,
+            "temperature": heat,
+            "top_k": 0,
+            "top_p": 1.0,
+            "batch_size": 1,
+            "place": row + 1,
+            "position": 10 + row + 1,
+            "newest": 1,
+            "token": 1,
+            "probability": min(1.0, ratio[row] / 2) if heat else ratio[row],
+            "unit_probability": 0.5,
+            "ratio": ratio[row],
+            "overlap": min(1.0, ratio[row]),
+            "rank": 0 if ratio[row] >= 0.5 else CANDIDATES,
+            "mass": np.linspace(0.3, 0.8, CANDIDATES, dtype=np.float32),
+            "hits": np.linspace(0.2, 0.7, CANDIDATES, dtype=np.float32),
+            "root": state[row].astype(np.float16),
+            "beside_ratio": 0.5,
+            "match": 0,
+            "lookup": np.full(GAMMA_MAX, -1, dtype=np.int32),
+            "tokens": np.full(GAMMA_MAX, 2, dtype=np.int32),
+            "probabilities": confidence[row].astype(np.float32),
+            "unit_probabilities": confidence[row].astype(np.float32),
+            "confidence": confidence[row].astype(np.float32),
+            "entropy": (2 - 2 * confidence[row]).astype(np.float32),
+            "law_confidence": confidence[row].astype(np.float32),
+            "law_entropy": (2 - 2 * confidence[row]).astype(np.float32),
+            "tops": np.zeros(GAMMA_MAX * SPEC.top, dtype=np.float32),
+            "states": np.zeros(GAMMA_MAX * SPEC.state_size, dtype=np.float16),
+        }
+        for row in range(length)
+    ]
+
+
+def _drift(random, length):
+    values = [random.normal()]
+    for _ in range(length - 1):
+        values.append(0.9 * values[-1] + np.sqrt(1 - 0.81) * random.normal())
+    return np.array(values)
+
+
+def write_texts(folder: Path, rows: list[dict] | None = None, shards: int = 2) -> Path:
+    """Write shards and manifest as the collector does."""
+    folder.mkdir(parents=True)
+    rows = synthetic_rows() if rows is None else rows
+    sizes = {
+        "root": STATE,
+        **dict.fromkeys(("tokens", "lookup", "slots"), GAMMA_MAX),
+        "tops": GAMMA_MAX * SPEC.top,
+        "states": GAMMA_MAX * SPEC.state_size,
+        **dict.fromkeys(("hits", "candidates"), CANDIDATES),
+    }
+    schema = trace_schema(TEXT_COLUMNS, sizes, TEXT_TRACES_VERSION, "f", contract().to_json())
+    texts = np.flatnonzero([row["place"] == 1 for row in rows])
+    ends = [*texts[:: -(-len(texts) // shards)].tolist(), len(rows)]
+    names = [shard_name(number) for number in range(len(ends) - 1)]
+    for name, first, last in zip(names, ends, ends[1:], strict=False):
+        write_shard(folder / name, rows[first:last], schema)
+    write_manifest(folder, names, FACTS | {"contract": contract().to_json()})
+    return folder

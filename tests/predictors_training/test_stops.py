@@ -27,9 +27,9 @@ from predictors.training.stops.rows import HARD, SlotFeatures, TokenRows
 from predictors.training.stops.training import StopTrainConfig, StopTraining
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import toy_profile
-from tests.predictors_training.synthetic_texts import GAMMA, SPEC, write_texts
+from tests.predictors_training.synthetic_drafts import GAMMA, SPEC, write_texts
 
-PROFILE = toy_profile(draft=lambda rows, context: 3 + rows / 4 + context / 64, stopping=lambda features: 0.125)
+PROFILE = toy_profile(draft=lambda rows, context: 2 + rows / 4 + context / 64, stopping=lambda features: 0.125)
 SMALL = {"gamma": GAMMA, "epochs": 8, "batch_size": 64, "folds": 3}
 MODELS = {
     "early_stop-1": StopPredictor(network=NetworkShape(hidden_sizes=(16, 8)), **SMALL),

@@ -64,12 +64,17 @@ class Roots:
 
     def features(self, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
         """Raw features [P, S + C], by the function that serving uses."""
+        return self._assembled(torch.from_numpy(self.state_RS[row_P]), row_P, past_P)
+
+    def scalars(self, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
+        """The features that are no state [P, C]."""
+        return self._assembled(torch.empty(len(row_P), 0), row_P, past_P)
+
+    def _assembled(self, state_PS: Tensor, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
         drafted_M, accepted_M = remembered(self.spec.gamma)
-        law = (
-            torch.from_numpy(values_R[row_P]) for values_R in (self.confidence_R, self.entropy_R, self.temperature_R)
-        )
         before = (torch.from_numpy(values_M[past_P]) for values_M in (drafted_M, accepted_M))
-        return assemble(self.spec, torch.from_numpy(self.state_RS[row_P]), *before, *law)
+        known = (self.confidence_R, self.entropy_R, self.temperature_R)
+        return assemble(self.spec, state_PS, *before, *(torch.from_numpy(values_R[row_P]) for values_R in known))
 
 
 @dataclass(frozen=True)

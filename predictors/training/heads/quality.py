@@ -1,0 +1,92 @@
+"""What a fitted head is worth on texts that chose nothing: metrics of its probabilities, tokens per second of its policies.
+
+head           what is served           head_argmax   the head's likeliest class instead (asked, whether it pays or not)
+confidence     draft while max q >= ε   best_static   the best static length            oracle   knows what will be accepted
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from predictors.calibration import Calibration
+from predictors.latency.profile import LatencyProfile
+from predictors.replay.decode import Clock
+from predictors.replay.grid import Totals
+from predictors.training.bootstrap import DocumentBootstrap, interval
+from predictors.training.heads.baselines import Baseline
+from predictors.training.heads.roots import Rows
+from predictors.training.heads.rules import Chosen
+from predictors.training.heads.served import Choice, Said, Served
+from predictors.training.heads.target import Target
+from predictors.training.intervals import log_gain
+from predictors.training.metrics import evaluate, macro_auc, mean_absolute_error
+
+
+def measured_metrics(
+    rows: Rows, said: Said, calibration: Calibration, baselines: Mapping[str, Baseline], target: Target, replicates: int
+) -> dict[str, Any]:
+    """Metrics of the head, of the same without calibration, and of the baselines."""
+    logits_PL = said.of_rows(rows)[0]
+    plain = Calibration(1.0, (0.0,) * len(target.classes))
+    predicted = {
+        name: made.probabilities(logits_PL).numpy()
+        for name, made in (("head", calibration), ("head_uncalibrated", plain))
+    }
+    predicted |= {name: baseline(rows) for name, baseline in baselines.items()}
+    bootstrap = DocumentBootstrap(rows.document_P, replicates, 0)
+    return {name: _metrics(made, rows.labels(target), target, bootstrap) for name, made in predicted.items()}
+
+
+def _metrics(
+    probabilities_PL: np.ndarray, label_P: np.ndarray, target: Target, bootstrap: DocumentBootstrap
+) -> dict[str, Any]:
+    record = evaluate(probabilities_PL, label_P, target.classes)
+    if target.ordered:
+        record["mean_absolute_error"] = mean_absolute_error(probabilities_PL, label_P)
+    replicates = bootstrap.each(lambda weights: macro_auc(probabilities_PL, label_P, weights))
+    return record | {"macro_auc_interval": interval(record["macro_auc"], replicates)}
+
+
+def measured_policies(test: Served, chosen: Chosen, profile: LatencyProfile) -> dict[str, Any]:
+    """Every policy on test texts, with its gain over the best static one."""
+    argmax = tuple(rule.argmax for rule in chosen.tried)
+    policies: dict[str, tuple[Choice, Choice]] = {
+        "head": chosen.policy,
+        "head_argmax": (argmax[0], argmax[1]),
+        "confidence": (chosen.epsilon, chosen.retained_gamma),
+        "best_static": chosen.static,
+    }
+    totals = {name: test.totals(*policy) for name, policy in policies.items()}
+    if test.decodes.retained is None:
+        totals["oracle"] = _oracle(test, profile)
+    found = {name: _summary(one, totals["best_static"], test) for name, one in totals.items()}
+    for name, policy in policies.items():
+        found[name]["length_accuracy"] = _length_accuracy(test, policy, totals[name])
+    return found
+
+
+def _length_accuracy(test: Served, policy: tuple[Choice, Choice], made: Totals) -> float:
+    """The share of rounds that submit exactly the tokens, of γ, that are accepted (SpecBranch, Fig. 3c)."""
+    starts, gamma = test.decodes.idle, test.roots.spec.gamma
+    right_XSM = test.submitted(*policy) == np.minimum(starts.would_XS, gamma)[..., None]
+    return float(right_XSM[made.visits_XSM].mean())
+
+
+def _oracle(test: Served, profile: LatencyProfile) -> Totals:
+    """The fastest chains of all."""
+    clock, starts = Clock(profile), test.decodes.idle
+    decodes = [clock.oracle(reading, starts.depth, starts.verifier) for reading in starts.readings]
+    names = ("tokens", "seconds", "rounds", "submitted", "passes", "accepted", "asked")
+    columns = (np.array([getattr(one, name) for one in decodes]) for name in names)
+    return Totals(*columns, np.zeros((0, 0, 0), dtype=bool))
+
+
+def _summary(made: Totals, static: Totals, test: Served) -> dict[str, Any]:
+    ours, theirs = (np.stack([one.tokens_X, one.seconds_X]) for one in (made, static))
+    return {
+        "tokens_per_second": made.rate,
+        "block_efficiency": float((made.tokens_X - 1).sum() / made.rounds_X.sum()),
+        "submitted": float(made.submitted_X.sum() / made.rounds_X.sum()),
+        "gain": log_gain(ours, theirs, test.decodes.document_X),
+    }

@@ -1,0 +1,130 @@
+"""A head on recorded texts at one sampling setting: what static lengths, confidence and its own rules are worth there.
+
+A policy is what is drafted with the target idle, and, in branch-parallel decoding, what is retained of a branch that survived:
+either a static length, a confidence ε (a float), or a rule on the head's calibrated probabilities.
+
+Shape suffixes: R rows of the table, X readings, S starts, M states of memory, L classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from predictors.calibration import Calibration
+from predictors.decision_rule import DecisionRule, LengthRule
+from predictors.network import HRADNetwork, squared_distance
+from predictors.replay.branch_grid import BranchStarts, branch_decoded
+from predictors.replay.grid import Drafts, Memory, Starts, Totals, decoded
+from predictors.replay.policies import confidence, heads, previous_round, static
+from predictors.training.heads.decodes import Decodes
+from predictors.training.heads.roots import Roots, Rows
+
+Rule = DecisionRule | LengthRule
+Choice = int | float | Rule
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a network says of every row with every past, if it reads one: raw ``logits_RML``, and squared distances
+    ``distance_RM``."""
+
+    roots: Roots
+    logits_RML: torch.Tensor
+    distance_RM: np.ndarray
+
+    @staticmethod
+    @torch.inference_mode()
+    def of(network: HRADNetwork, roots: Roots) -> "Said":
+        """The state is reduced once a row; of the features only scalars follow from the past."""
+        every, states = np.arange(len(roots.setting_R)), roots.spec.gamma + 2 if roots.spec.scalars else 1
+        reduced = [network.reduction(roots.features(every, np.zeros_like(every)))]
+        size = roots.spec.state_size
+        mean, scale = network.reduction.mean[size:], network.reduction.scale[size:]
+        for past in range(1, states):
+            scalars = (roots.scalars(every, np.full_like(every, past)) - mean) / scale
+            reduced.append(torch.cat([reduced[0][:, : -len(mean)], scalars], dim=1))
+        logits = torch.stack([network.head(rows) for rows in reduced], dim=1)
+        return Said(roots, logits, torch.stack([squared_distance(rows) for rows in reduced], dim=1).numpy())
+
+    def of_rows(self, rows: Rows) -> tuple[torch.Tensor, np.ndarray]:
+        """Logits [P, L] and squared distances [P] of rows with a past."""
+        past_P = rows.past_P if self.logits_RML.shape[1] > 1 else np.zeros_like(rows.past_P)
+        return self.logits_RML[rows.row_P, past_P], self.distance_RM[rows.row_P, past_P]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A head of ``roots`` on ``decodes``, each ``query`` of which takes so many seconds. For its rules: what it ``said``, its
+    ``calibration``, how far features may lie (``max_distance``), and static lengths for rounds in which it stands aside."""
+
+    decodes: Decodes
+    roots: Roots
+    query: float
+    said: Said | None = None
+    calibration: Calibration | None = None
+    max_distance: float = 0.0
+    static_gamma: int = 0
+    retained_gamma: int = 0
+
+    def totals(self, draft: Choice, retention: Choice) -> Totals:
+        """Every text decoded by a policy."""
+        stages = self._stages(draft, retention)
+        memory = self._memory if stages[0].submitted_XSM.shape[2] > 1 else None
+        if isinstance(self.decodes.starts, BranchStarts):
+            return branch_decoded(self.decodes.starts, stages[0], stages[1], self.query, memory)
+        return decoded(self.decodes.starts, stages[0], self.query, memory)
+
+    def submitted(self, draft: Choice, retention: Choice) -> np.ndarray:
+        """Tokens submitted at every start, in the states that `totals` visits."""
+        return np.concatenate([one.submitted_XSM for one in self._stages(draft, retention)], axis=2)
+
+    def _stages(self, draft: Choice, retention: Choice) -> list[Drafts]:
+        """Of chains one, of branches also what is retained, with as many states of memory."""
+        stages = [self.drafts(draft, False)]
+        stages += [] if self.decodes.retained is None else [self.drafts(retention, True)]
+        states = max(one.submitted_XSM.shape[2] for one in stages)
+
+        def wide(values_XSM: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(values_XSM, (*values_XSM.shape[:2], states))
+
+        return [Drafts(*(wide(getattr(one, name)) for name in one.__dataclass_fields__)) for one in stages]
+
+    def drafts(self, choice: Choice, retains: bool) -> Drafts:
+        """What is drafted, or retained, at every start."""
+        retained = self.decodes.retained
+        starts = retained if retains and retained is not None else self.decodes.idle
+        if isinstance(choice, int):
+            return static(starts, choice)
+        if isinstance(choice, float):
+            return confidence(starts, self._confidence_XSG(starts), choice)
+        spec, aside = self.roots.spec, self.retained_gamma if retains else self.static_gamma
+        at_root, largest = spec.decides_before_drafting, self._confidence_XSG(starts)
+        return heads(starts, self._probabilities_XSML, choice, spec.gamma, at_root, largest, aside, self._far_XSM)
+
+    def _confidence_XSG(self, starts: Starts) -> np.ndarray:
+        return self._confidences[starts is self.decodes.retained]
+
+    @cached_property
+    def _confidences(self) -> Sequence[np.ndarray]:
+        retained = self.decodes.retained
+        found = self.decodes.idle.column("confidence")
+        return found, found if retained is None else retained.column("confidence")
+
+    @property
+    def _memory(self) -> Memory | None:
+        spec = self.roots.spec
+        return previous_round(spec.gamma) if spec.scalars else None
+
+    @cached_property
+    def _probabilities_XSML(self) -> np.ndarray:
+        assert self.said is not None and self.calibration is not None, "it has said nothing"
+        probabilities_RML = self.calibration.probabilities(self.said.logits_RML).numpy()
+        return np.ascontiguousarray(probabilities_RML[self.decodes.row_XS])
+
+    @cached_property
+    def _far_XSM(self) -> np.ndarray:
+        assert self.said is not None, "it has said nothing"
+        return self.said.distance_RM[self.decodes.row_XS] > self.max_distance
