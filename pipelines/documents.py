@@ -14,19 +14,20 @@ import string
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from tqdm import tqdm
 
 from pipelines.builtin.corpus import Document, builtin_documents
 from pipelines.edits import KINDS as KINDS_OF_EDIT
+from predictors.config import Checked, one_of
 
 KINDS = ("builtin", "file", "datasets")
 SUFFIXES = (".jsonl", ".parquet", ".txt")
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Checked):
     """Recipe for one source of documents.
 
     ``chat`` wraps a text as a user's message in the tokenizer's chat template. ``cut`` is ``window`` (prompts are windows of a
@@ -34,7 +35,7 @@ class Source:
     names slices that prompts of slice `edit` are made of, too, and whether they hold ``code`` or ``prose`` (`pipelines.edits`).
     """
 
-    kind: str
+    kind: Annotated[str, one_of(*KINDS)]
     name: str
     path: str | None = None
     config: str | None = None
@@ -45,22 +46,16 @@ class Source:
     slice: str | None = None
     slice_column: str | None = None
     chat: bool = False
-    cut: str | None = None
+    cut: Annotated[str, one_of("window", "whole")] | None = None
     limit: int | None = None
-    edits: dict[str, str] = field(default_factory=dict)
+    edits: Mapping[str, Annotated[str, one_of(*KINDS_OF_EDIT)]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"kind {self.kind!r} is unknown. Known kinds: {', '.join(KINDS)}.")
-        if self.cut not in (None, "window", "whole"):
-            raise ValueError(f"cut {self.cut!r} is unknown: use 'window' or 'whole'.")
+        super().__post_init__()
         if self.cut == "window" and (self.chat or self.messages):
             raise ValueError("windows cannot be cut from conversations: use cut: whole.")
         if self.edits and (self.chat or self.messages):
             raise ValueError("edits cannot be made of conversations: leave 'edits' out.")
-        for name, kind in self.edits.items():
-            if kind not in KINDS_OF_EDIT:
-                raise ValueError(f"edits of slice {name!r} as of {kind!r}: use {' or '.join(KINDS_OF_EDIT)}.")
         if self.slice and self.slice_column:
             raise ValueError("give 'slice' or 'slice_column', not both.")
         if (self.path is None) != (self.kind == "builtin"):

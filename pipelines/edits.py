@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipelines.prompt_table import SPLITS
+from predictors.config import Checked, Count, Whole
 
 KINDS = ("code", "prose")
 TRIES = 24  # places of a document where a passage may begin, for each prompt wanted
@@ -35,22 +36,21 @@ Encode = Callable[[str], Sequence[int]]
 
 
 @dataclass(frozen=True)
-class EditParameters:
+class EditParameters(Checked):
     """Section ``prompts.edit``: number of prompts by split, tokens of a passage, and prompts of one document at most."""
 
-    train: int = 0
-    validation: int = 0
-    test: int = 0
-    reserve: int = 0
-    min_tokens: int = 90
+    train: Whole = 0
+    validation: Whole = 0
+    test: Whole = 0
+    reserve: Whole = 0
+    min_tokens: Count = 90
     max_tokens: int = 160
-    per_document: int = 2
+    per_document: Count = 2
 
     def __post_init__(self) -> None:
-        if min(getattr(self, split) for split in SPLITS) < 0 or self.per_document < 1:
-            raise ValueError("numbers of prompts must not be negative, per_document at least 1.")
-        if not 1 <= self.min_tokens <= self.max_tokens:
-            raise ValueError(f"need 1 <= min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}.")
+        super().__post_init__()
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"need min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}.")
 
     @property
     def total(self) -> int:

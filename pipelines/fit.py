@@ -20,8 +20,6 @@ from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters
 if TYPE_CHECKING:
     from predictors.training.predictor import Fitted, Materials, Predictor
 
-TRACES = ("texts", "trees", "guesses")
-
 
 def _head() -> "type[Predictor]":
     from predictors.training.heads.predictor import HeadPredictor
@@ -62,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--predictor", required=True, help="key under 'fit:' of the pair")
     parser.add_argument("--device", type=Path, required=True, help="JSON file of the device stage")
     parser.add_argument("--latency", type=Path, required=True, help="folder of the latency stage")
-    parser.add_argument("--traces", type=Path, required=True, help=f"folder of traces: {', '.join(TRACES)}")
+    parser.add_argument("--traces", type=Path, required=True, help="folder of traces: texts, trees, guesses")
     parser.add_argument("--labels", type=Path, required=True, help="folder of label tables")
     parser.add_argument("quality", type=Path, help="JSON file to write: what the predictor is worth")
     parser.add_argument("bundle", type=Path, help="bundle folder to write")
@@ -77,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
 
     family, predictor = load_predictor(args.pair, args.predictor, args.params)
     profile = read_device_profile(args.latency, read_device(args.device)["slug"])
-    materials = Materials(*(args.traces / name for name in TRACES), args.labels, profile)
+    materials = Materials.of(args.traces, args.labels, profile)
     fitted, lineage = fit_tracked(args.pair, args.predictor, family, predictor, materials)
     card = {"selection": {"predictor": args.predictor, "reason": fitted.sentence}, **fitted.card, "lineage": lineage}
     card |= on_card(profile.serving)
@@ -96,7 +94,7 @@ def load_predictor(pair: str, name: str, path: Path = PARAMETERS) -> "tuple[str,
         For an unknown family, or a key that the family does not know.
     """
     values = read_section(pair, f"fit.{name}", path)
-    family = values.get(FAMILY) if isinstance(values, Mapping) else None
+    family = str(values.get(FAMILY)) if isinstance(values, Mapping) else "unknown"
     if family not in FAMILIES:
         raise ValueError(f"{path}: pairs.{pair}.fit.{name}: family is {family!r}; name one of {', '.join(FAMILIES)}.")
     return family, load_parameters(FAMILIES[family](), pair, f"fit.{name}", path, besides=(FAMILY,))

@@ -12,7 +12,7 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from tqdm import tqdm
@@ -21,6 +21,7 @@ from pipelines.builtin.builtin_pair import SMALL, SMALL_DRAFT, BuiltinParameters
 from pipelines.outputs import file_sha256, write_json
 from pipelines.pair_folder import DTYPES, FACTS, MODEL_FILES, resolve_model
 from pipelines.parameters import add_pair_arguments, load_parameters
+from predictors.config import Checked, one_of
 from runtime.dtypes import native_dtype
 from runtime.vocabulary import require_shared_vocabulary
 
@@ -30,7 +31,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json",
 
 
 @dataclass(frozen=True)
-class Models:
+class Models(Checked):
     """Section ``models``: either ``builtin`` or the local paths or hub ids of a target and a draft.
 
     A revision is a branch, tag or commit on the hub; null takes the newest. ``dtype`` is the number format of the pair's traces;
@@ -43,11 +44,10 @@ class Models:
     draft: str | None = None
     target_revision: str | None = None
     draft_revision: str | None = None
-    dtype: str = "auto"
+    dtype: Annotated[str, one_of(AUTO, *DTYPES)] = AUTO
 
     def __post_init__(self) -> None:
-        if self.dtype not in (AUTO, *DTYPES):
-            raise ValueError(f"dtype {self.dtype!r} is unknown; use {', '.join((AUTO, *DTYPES))}.")
+        super().__post_init__()
         real = self.target is not None and self.draft is not None
         if (self.builtin is None) != real or (self.builtin is not None and (self.target or self.draft)):
             raise ValueError("give either 'builtin' or both 'target' and 'draft' (a local path or a hub id each).")

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.measuring.bench import Bench, add_bench_arguments, open_deciding_bench
+from pipelines.measuring.bench import Bench, add_bench_arguments, open_bench
 from pipelines.parameters import load_parameters
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     from runtime.latency import LatencyConfig
 
     config = load_parameters(LatencyConfig, args.pair, "latency", args.params)
-    bench = open_deciding_bench(args, config, partial(decided, seed=config.seed))
+    bench = open_bench(args, config, {}, partial(decided, seed=config.seed))
     candidates = bench.log.once(DECISION, list)
     tables, notes, noise = measure(bench, config)
     origin = bench.origin(args.pair) | {"notes": [*(note for row in candidates for note in row["notes"]), *notes]}

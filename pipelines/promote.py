@@ -63,7 +63,6 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.registry import Registry
 
     fill_in(args, PLACES)
-    args.texts = args.texts if args.texts.is_dir() else None
     slug = read_device(args.device)["slug"]
     _, bounds = load_plan(args.pair, args.params)
     registry = Registry()

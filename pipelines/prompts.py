@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pipelines.builtin.corpus import BuiltinCorpus, Document
 from pipelines.documents import Source, load_documents
@@ -22,12 +22,13 @@ from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.prompt_table import EDIT, FILE, SPLITS, Prompt, write_prompts
 from pipelines.shares import Shares
+from predictors.config import Checked, Count, Whole, not_empty
 
 Queues = dict[str, list[Iterator[Prompt]]]  # the prompts of every document, by slice
 
 
 @dataclass(frozen=True)
-class PromptParameters:
+class PromptParameters(Checked):
     """Section ``prompts``.
 
     Attributes
@@ -48,30 +49,27 @@ class PromptParameters:
         Of the documents, by split. The built-in corpus of a built-in pair is dealt out by the pair's own (``models.builtin``).
     """
 
-    sources: tuple[Source, ...]
+    sources: Annotated[tuple[Source, ...], not_empty]
     seed: int = 0
-    train: int = 540
-    validation: int = 160
-    test: int = 200
-    reserve: int = 60
-    min_tokens: int = 16
+    train: Whole = 540
+    validation: Whole = 160
+    test: Whole = 200
+    reserve: Whole = 60
+    min_tokens: Count = 16
     max_tokens: int = 128
-    room: int = 64
-    prompts_per_document: int = 8
+    room: Whole = 64
+    prompts_per_document: Count = 8
     longest: int = 1024
     edit: EditParameters = field(default_factory=EditParameters)
     shares: Shares = field(default_factory=Shares)
 
     def __post_init__(self) -> None:
-        if not self.sources:
-            raise ValueError("sources must name at least one source of documents.")
+        super().__post_init__()
         names = [source.name for source in self.sources]
         if len(set(names)) < len(names):
             raise ValueError(f"sources must have different names, got {', '.join(names)}.")
-        if not 1 <= self.min_tokens <= self.max_tokens:
-            raise ValueError(f"need 1 <= min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}.")
-        if min(self.train, self.validation, self.test, self.reserve, self.room) < 0 or self.prompts_per_document < 1:
-            raise ValueError("numbers of prompts and room must not be negative, prompts_per_document at least 1.")
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"need min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}.")
         if self.edit.total and not any(source.edits for source in self.sources):
             raise ValueError(
                 "edit asks for prompts, but no source names 'edits'. Name its slices there, or ask for none."

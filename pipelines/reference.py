@@ -18,7 +18,7 @@ from predictors.monitoring import Level, Reference, RequestCounts
 from predictors.replay.branches import replayed_branches
 from predictors.replay.chains import replayed
 from predictors.replay.decode import Reading
-from predictors.replay.text import RecordedText
+from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.training.text_table import TextTable
 
@@ -48,17 +48,13 @@ def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Path |
     bundle = Bundle(dict(card), dict(tensors))
     try:
         require_chains(card["decoder"])  # before the runtime is loaded and texts are read, which takes seconds
-    except ValueError as error:
-        return _missing(str(error))
-    from runtime.presets import expanded
+        from runtime.presets import expanded
 
-    recorded = recorded_texts(texts)
-    try:
         controller = CONTROLLERS[card["kind"]].from_bundle(bundle)
         known = [SamplingSettings(t, int(k), p) for t, k, p in bundle.contract.serving_range.settings]
-        texts = [text for text in recorded if text.settings in known]
-        return _entry(_references(expanded(card["decoder"]), controller, texts))
-    except ValueError as error:  # a decoder or a controller beyond what was recorded
+        some = [text for text in recorded_texts(texts) if text.settings in known]
+        return _entry(_references(expanded(card["decoder"]), controller, some))
+    except BeyondRecordError as error:
         return _missing(str(error))
 
 
@@ -69,24 +65,28 @@ def routed_reference(routes: Iterable[Mapping[str, Any]], bundles: Path, texts: 
     missing = []
     for route in routes:
         settings = parse_config(SamplingSettings, route["settings"], "routes")
-        try:
-            references |= _of_route(route, settings, bundles, texts)
-        except ValueError as error:
-            missing.append(f"{settings.name}: {error}")
+        found, reason = _of_route(route, settings, bundles, texts)
+        references |= found
+        missing += [] if reason is None else [f"{settings.name}: {reason}"]
     return _entry(references) | {"missing": "; ".join(missing) or None}
 
 
-def _of_route(route: Mapping[str, Any], settings: SamplingSettings, bundles: Path, texts: Path) -> dict[str, Reference]:
+def _of_route(
+    route: Mapping[str, Any], settings: SamplingSettings, bundles: Path, texts: Path
+) -> tuple[dict[str, Reference], str | None]:
+    """The reference at ``settings``, or none and the reason."""
     if "bundle" in route:
         found, missing = read_reference(read_bundle(bundles / route["bundle"]).card)
-        if settings.name not in found:
-            raise ValueError(missing)
-        return {settings.name: found[settings.name]}
+        known = {name: one for name, one in found.items() if name == settings.name}
+        return known, None if known else missing
     from runtime.presets import expanded
 
     decoder = expanded(route["decoder"])
-    texts = [text for text in recorded_texts(texts) if text.settings == settings]
-    return _references(decoder, build_controller(decoder.get("controller") or {"kind": "fixed"}), texts)
+    some = [text for text in recorded_texts(texts) if text.settings == settings]
+    try:
+        return _references(decoder, build_controller(decoder.get("controller") or {"kind": "fixed"}), some), None
+    except BeyondRecordError as error:
+        return {}, str(error)
 
 
 def recorded_texts(texts: Path) -> list[RecordedText]:
@@ -118,7 +118,7 @@ def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading:
 
     Raises
     ------
-    ValueError
+    BeyondRecordError
         If the decoder or the controller goes beyond what was recorded.
     """
     from runtime.branching.config import BranchConfig
@@ -142,14 +142,14 @@ def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading:
 
 
 def require_chains(decoder: Mapping[str, Any]) -> None:
-    """`ValueError` where a ``decoder`` drafts more than chains and their branches, which is all that text traces know, and all
-    that presets draft."""
+    """`BeyondRecordError` where a ``decoder`` drafts more than chains and their branches, which are all that text traces know. No
+    preset does."""
     if "preset" in decoder:
         return
     method, drafter = decoder.get("method"), {"kind": "chain", **(decoder.get("drafter") or {})}
     kind = drafter["kind"] if method == "speculative" else method
     if kind not in ("chain", "branch_parallel"):
-        raise ValueError(
+        raise BeyondRecordError(
             f"{kind} cannot be replayed, as text traces know chains and their branches only. Watch its tokens/s"
         )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments, load_parameters
+from predictors.config import Checked, Count, Whole
 
 if TYPE_CHECKING:
     from pipelines.reporting.inputs import Inputs, Section
@@ -34,15 +35,11 @@ LEFT_OUT = {  # section -> where its measurement would be, and what it is
 
 
 @dataclass(frozen=True)
-class ReportConfig:
+class ReportConfig(Checked):
     """Section ``report``: the bootstrap's replicates and seed."""
 
-    bootstrap_replicates: int = 2000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.bootstrap_replicates < 1:
-            raise ValueError(f"bootstrap_replicates must be >= 1, got {self.bootstrap_replicates}.")
+    bootstrap_replicates: Count = 2000
+    seed: Whole = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,12 +1,19 @@
-"""Collect round traces with the real decoder.
+"""Collect a trace of a pair: texts, trees or guesses.
 
-    python -m pipelines traces --pair pystdlib data/pystdlib/pair data/pystdlib/prompts data/pystdlib/traces/rounds
+    python -m pipelines traces --pair pystdlib --of texts data/pystdlib/pair data/pystdlib/prompts data/pystdlib/traces/texts
 
-Parameters: a section of the pair, by default ``traces``. Interrupt it whenever you like: finished shards are kept.
+    texts     along the target's own texts, what the draft says at every position and beside it: for predictors of chains and
+              branches, and for replay
+    trees     what every delayed tree would emit at positions of such texts
+    guesses   how the target drafts for itself in many ways
+
+Parameters: section ``traces.<of>`` of the pair, and what all of them may take of the disk, ``traces.max_gigabytes``. Interrupt it
+whenever you like: finished shards are kept.
 """
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,51 +23,56 @@ from tqdm import tqdm
 from pipelines.code import Code
 from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.prompt_table import MEASURED_SPLITS, Prompt, read_prompts
-from predictors.bundle import bundle_hash, read_bundle
-from predictors.controllers import learned_controller
+from pipelines.prompt_table import EDIT, MEASURED_SPLITS, Prompt, read_prompts
+from predictors.config import Checked, Positive
 from runtime import ModelPair
-from trace_collection.collect import TraceConfig, collect
+from trace_collection.collection import Collector, collect
+from trace_collection.guesses import GuessCollector, GuessTraceConfig
+from trace_collection.texts import TextCollector, TextTraceConfig
+from trace_collection.trees import TreeCollector, TreeTraceConfig
+
+SECTION = "traces"
+CONFIGS = {"texts": TextTraceConfig, "trees": TreeTraceConfig, "guesses": GuessTraceConfig}
+
+
+@dataclass(frozen=True)
+class TraceLimits(Checked):
+    """What all traces of a pair may take of the disk together."""
+
+    max_gigabytes: Positive = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_collection_arguments(parser)
-    parser.add_argument("--section", default="traces", help="section of the pair's parameters (default: %(default)s)")
-    parser.add_argument(
-        "--policy", type=Path, help="bundle that decides every other round, of which the rounds between are written"
-    )
-
-
-def run(args: argparse.Namespace) -> None:
-    config = load_parameters(TraceConfig, args.pair, args.section, args.params)
-    pair, prompts, code = open_collection(args, config.threads, collect)
-    policy = None
-    if args.policy is not None:
-        code += bundle_hash(args.policy)
-        policy = learned_controller(read_bundle(args.policy))
-    done = collect(pair, prompts, config, args.out, progress, code, policy)
-    print(f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run")
-
-
-def add_collection_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every stage that collects takes."""
     add_pair_arguments(parser)
+    parser.add_argument("--of", required=True, choices=CONFIGS, help="which trace")
     parser.add_argument("pair_folder", type=Path, help="output of the pair stage")
     parser.add_argument("prompts", type=Path, help="output of the prompts stage")
     parser.add_argument("out", type=Path, help="folder of the shards")
 
 
-def open_collection(
-    args: argparse.Namespace, threads: int, collector: Callable[..., Any]
-) -> tuple[ModelPair, list[Prompt], str]:
-    """The pair in its traces' format, the prompts of all splits but the reserve, and the hash of all that ``collector`` runs."""
+def run(args: argparse.Namespace) -> None:
+    limits = load_parameters(TraceLimits, args.pair, SECTION, args.params, besides=CONFIGS)
+    config: Any = load_parameters(CONFIGS[args.of], args.pair, f"{SECTION}.{args.of}", args.params)
+    torch.set_num_threads(config.threads)
     place = read_pair(args.pair_folder)
-    torch.set_num_threads(threads)
     pair = ModelPair.load(place.target, place.draft, dtype=place.dtype, tokenizer=place.tokenizer)
-    prompts = [prompt for split in MEASURED_SPLITS for prompt in read_prompts(args.prompts, split)]
-    return pair, prompts, Code().digest(collector.__module__)
+    made = collector(args.of, pair, config, args.prompts)
+    done = collect(made, args.out, progress, limits.max_gigabytes, Code().digest(type(made).__module__))
+    print(f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run, {done['rows']} rows")
+
+
+def collector(of: str, pair: ModelPair, config: Any, prompts: Path) -> Collector:
+    """The collector ``of`` a trace, with the prompts of all splits but the reserve."""
+    mixed = _prompts(prompts)
+    if of == "texts":
+        return TextCollector(pair, config, mixed, _prompts(prompts, (EDIT,)))
+    return TreeCollector(pair, config, mixed) if of == "trees" else GuessCollector(pair, config, mixed)
+
+
+def _prompts(path: Path, slices: tuple[str, ...] | None = None) -> list[Prompt]:
+    return [prompt for split in MEASURED_SPLITS for prompt in read_prompts(path, split, slices=slices)]
 
 
 def progress(work: Iterable[Any], total: int) -> Iterable[Any]:
-    """A bar over prompts."""
+    """A bar over prompts, with their rate and the time left."""
     return tqdm(work, total=total, desc="collect", unit="prompt")

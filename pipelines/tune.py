@@ -39,8 +39,7 @@ PLACES = {  # arguments and where they are below a pair's data folder
     "latency": "latency",
     "bundles": "bundles",
     "replay": "replay",
-    "guessers": "guessers",
-    "selectors": "selectors",
+    "fit": "fit",
     "texts": "traces/texts",
     "measured": "measured",
     "output": "tuning",
@@ -68,17 +67,18 @@ def run(args: argparse.Namespace) -> None:
     fill_in(args, PLACES)
     device = read_device(args.device)["slug"]
     replay, decodes = args.replay / device, args.measured / device / DECODES_FILE
-    found = {made: candidates(replay, args.guessers, args.selectors, made.name) for made in config.settings}
+    found = {made: candidates(replay, args.fit, made.name) for made in config.settings}
     bundles = {name: _sha256(args.bundles / name) for name in _bundles_of(found)}
     _require_replayed(bundles, replay)
     hashes: dict[str, str | None] = {f"{name}_sha256": value for name, value in bundles.items()}
     hashes["candidates_sha256"] = _digest(found)
+    texts = RecordedTexts(args.texts, config.max_new_tokens)
+    hashes["texts_sha256"] = texts.sha256
     hashes["measured_sha256"] = file_sha256(decodes) if decodes.is_file() else None
     bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts}, **hashes)
     measured = Measured.read(decodes.parent, bench.inputs, args.bundles, bundles)
     if measured.note is not None:
         print(f"{measured.note}: all is timed here", file=sys.stderr)
-    texts = RecordedTexts(args.texts, config.max_new_tokens)
     leading = TextLeader(bench.pair, config.max_new_tokens, texts) if config.led else None
     study = TuneStudy(bench.pair, config, found, measured, args.bundles, bench.prompts, bench.log, leading)
     chosen = study.run()
@@ -155,7 +155,7 @@ def _export(folder: Path, bundles: Path, texts: Path, bench: "Bench", chosen: li
         named = {"sha256": _sha256(bundles / served["bundle"])} if "bundle" in served else {}
         routes.append({"settings": asdict(one.settings), **served, **named})
     lengths = [len(prompt.tokens) for some in bench.prompts.values() for prompt in some]
-    dtype = str(getattr(bench.pair.target, "dtype", "")).removeprefix("torch.")
+    dtype = str(bench.pair.target.dtype).removeprefix("torch.")
     settings = tuple((one.settings.temperature, float(one.settings.top_k), one.settings.top_p) for one in chosen)
     serving = ServingRange(dtype, settings, min(lengths), max(lengths) + bench.inputs["parameters"]["max_new_tokens"])
     contract = CaptureContract(pair_identity(bench.pair, ()), serving, provenance={})

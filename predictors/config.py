@@ -78,14 +78,15 @@ class Checked:
     """
 
     def __post_init__(self) -> None:
-        for name, hint in _annotations(type(self)).items():
+        own: Any = type(self)
+        for name, hint in _annotations(own).items():
             _check(hint, getattr(self, name), name)
 
 
 @functools.cache
 def _annotations(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def _check(hint: Any, value: Any, name: str) -> None:

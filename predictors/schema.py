@@ -1,10 +1,5 @@
-"""Names shared by the stages that write and read round traces: the contract between them is a file format.
+"""Names shared by the stages that write and read traces: the contract between them is a file format."""
 
-One row per decision (a round's root), collected with drafts of γ_max tokens. Array columns have γ_max entries; entries past
-``drafted`` are -1 (tokens) or NaN.
-"""
-
-ROUND_TRACES_VERSION = 1
 MANIFEST = "manifest.json"
 
 # column -> Arrow type: whose continuation, under which sampling setting
@@ -17,49 +12,6 @@ PLACE_COLUMNS = {
     "top_k": "int32",
     "top_p": "float32",
     "batch_size": "int32",
-}
-
-# "array<…>" is a fixed-size list of γ_max, "state<…>" one of the feature state's size
-ROUND_COLUMNS = {
-    **PLACE_COLUMNS,
-    "round": "int32",  # 1 is the first round after the prefill
-    "position": "int32",  # committed tokens at the root
-    "newest_token": "int32",
-    "newest_token_source": "string",  # prefill, correction, bonus (behind a block accepted whole) or branch (a hit branch point)
-    "previous_drafted": "int32",  # tokens in a row that the target tested; -1 in the first round
-    "previous_accepted": "int32",
-    "drafted": "int32",
-    "accepted": "int32",
-    "censored": "bool",  # the draft was cut short by the token budget or an end-of-sequence token
-    "tokens": "array<int32>",
-    "confidence": "array<float32>",  # max of the draft's temperature-1 law
-    "entropy": "array<float32>",  # nats, of the same law
-    "overlap": "array<float32>",  # Σ min(p, q) of the processed laws
-    "acceptance": "array<float32>",  # min(1, p/q) of the drawn token
-    "on_path": "array<bool>",  # every earlier drafted token was accepted: this one was really tested
-    "state": "state<float16>",
-}
-
-TOKEN_TRACES_VERSION = 1
-
-# One row per drafted token of a chain that no controller stopped. "state<…>" is the draft's state of
-# `predictors.stopping.features`.
-TOKEN_COLUMNS = {
-    **PLACE_COLUMNS,
-    "round": "int32",  # 1 is the first round after the prefill
-    "position": "int32",  # committed tokens at the root
-    "place": "int32",  # drafted tokens in front of this one
-    "token": "int32",
-    "tested": "bool",  # every earlier drafted token was accepted
-    "accepted": "bool",
-    "censored": "bool",  # the draft was cut short by the token budget or an end-of-sequence token
-    "probability": "float32",  # of the token under the law it was drawn from
-    "overlap": "float32",  # Σ min(p, q) of the processed laws
-    "acceptance": "float32",  # min(1, p/q) of the token
-    "entropy": "float32",  # nats, of the draft's temperature-1 law
-    "top": "top<float32>",  # largest probabilities of that law, descending
-    "before": "state<float16>",  # the state whose logits are the token's law
-    "behind": "state<float16>",  # the state after the token was fed
 }
 
 ROOT_TRACES_VERSION = 1

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from runtime.recorder import Programs
@@ -48,6 +49,21 @@ class LanguageModel(Protocol):
     context_limit: int
 
     @property
+    def device(self) -> torch.device:
+        """The one that it is on; of a model over several, where tokens go in."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format of its weights."""
+        ...
+
+    @property
+    def programs(self) -> Programs | None:
+        """Where work over its output is recorded, if its passes are (`runtime.recorder`)."""
+        ...
+
+    @property
     def eos_tokens(self) -> frozenset[int]:
         """Tokens that end a generation; may be empty."""
         ...
@@ -59,8 +75,3 @@ class LanguageModel(Protocol):
     def embedding(self, token: int) -> Tensor:
         """Input embedding [E] of a token."""
         ...
-
-
-def programs_of(model: LanguageModel) -> Programs | None:
-    """Where work over the model's output is recorded, if its passes are (`runtime.recorder`)."""
-    return getattr(model, "programs", None)

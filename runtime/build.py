@@ -220,7 +220,7 @@ def _check_contract(controller: Controller, pair: ModelPair, where: str) -> None
     if contract is None:
         return
     require_pair(contract.identity, pair, f"{controller.kind} controller")
-    dtype = str(getattr(pair.target, "dtype", "")).removeprefix("torch.")
+    dtype = str(pair.target.dtype).removeprefix("torch.")
     captured = contract.serving_range.dtype
     if dtype != captured:
         source, card, _ = where.partition(": card.json")

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from runtime.adapter import Forward, ModelState
 from runtime.causal_model import CausalLanguageModel
 from runtime.compact.state import CompactState
+from runtime.recorder import Programs
 
 
 class PipelinedDraft:
@@ -45,6 +46,7 @@ class PipelinedDraft:
         self.vocabulary_size = self._models[0].vocabulary_size
         self.context_limit = self._models[0].context_limit
         self.device, self.dtype = self._models[1].device, self._models[1].dtype
+        self.programs: Programs | None = None
 
     @property
     def eos_tokens(self) -> frozenset[int]:

@@ -13,6 +13,7 @@ class TableModel:
     """A language model given by a table: logits of the next token depend on the last two tokens of the context."""
 
     context_limit = 1000
+    device, dtype, programs = torch.device("cpu"), torch.float64, None
     eos_tokens: frozenset[int] = frozenset()
 
     def __init__(self, vocabulary_size: int, seed: int, sharpness: float = 1.5, zeros: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What all collections share: jobs in shards, the record of what was captured, checks before anything is written.
+"""Collecting a trace: jobs in shards, the record of what was captured, checks before anything is written.
 
 Interrupted at any moment and started again, a collection ends in the same bytes: each prompt has its own random streams, the
 thread count is fixed, shards are written whole, and none holds a time or a host name.
@@ -7,127 +7,194 @@ thread count is fixed, shards are written whole, and none holds a time or a host
 import dataclasses
 import hashlib
 import json
-import shutil
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
+from predictors.config import Checked, Count, Whole
 from predictors.contract import CaptureContract, ServingRange
 from predictors.sampling import SamplingSettings
 from predictors.schema import MANIFEST
-from runtime import ModelPair
+from runtime import ModelPair, Randomness
 from runtime.causal_model import CausalLanguageModel
 from runtime.identity import pair_identity
-from trace_collection.rows import Prompt
-from trace_collection.shards import finished, shard_name, trace_schema, write_manifest, write_shard
+from trace_collection.prompts import Job, Prompt
+from trace_collection.shards import (
+    Rows,
+    bytes_of,
+    finished,
+    require_disk,
+    shard_name,
+    trace_schema,
+    write_manifest,
+    write_shard,
+)
+from trace_collection.trajectories import Trajectory, continuations
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
-Job = tuple[SamplingSettings, Prompt]
-Rows = list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Collection:
-    """A folder of shards of one schema.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CollectionConfig(Checked):
+    """What every trace's section has: a shard holds the rows of ``prompts_per_shard`` prompts."""
 
-    ``columns`` and ``sizes`` make the schema (`trace_schema`), ``version`` is its number; ``inputs`` are what the rows follow
-    from besides code and the contract's identity, number formats among them; ``facts`` go into the manifest.
+    prompts_per_shard: Count = 16
+    threads: Count = 2
+    seed: Whole = 0
+
+
+class Collector(ABC):
+    """A trace of ``pair``: its table, and the rows of jobs.
+
+    ``config`` is its section of the parameters, ``jobs`` are all it will collect; ``reach`` tokens behind a prompt must fit the
+    models. ``layers`` of the target are tapped.
     """
 
-    columns: dict[str, str]
-    sizes: dict[str, int]
-    version: int
-    contract: CaptureContract
-    inputs: dict[str, Any]
-    facts: dict[str, Any]
-    prompts_per_shard: int
+    name: ClassVar[str]
+    columns: ClassVar[Mapping[str, str]]
+    version: ClassVar[int]
+    new_tokens: int
+    reach: int
+    rows_per_job: int
+    layers: tuple[int, ...] = ()
 
-    def write(
-        self, folder: Path, jobs: Sequence[Job], rows_of: Callable[[Job], Rows], progress: Progress, code: str
-    ) -> dict[str, int]:
-        """Collect the rows of ``jobs`` into ``folder``; finished shards of the same collection are kept.
+    def __init__(self, pair: ModelPair, config: Any, prompts: Sequence[Prompt]) -> None:
+        self.pair, self.config = pair, config
+        self.jobs: list[Job] = [(settings, prompt) for settings in config.settings for prompt in prompts]
 
-        Returns
-        -------
-        dict
-            Number of ``shards``, how many were ``kept`` from an earlier run, and of ``rows``.
-        """
-        fingerprint = self._fingerprint(jobs, code)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MANIFEST).unlink(missing_ok=True)
-        size = self.prompts_per_shard
-        shards = {shard_name(start // size): jobs[start : start + size] for start in range(0, len(jobs), size)}
-        todo = {name: part for name, part in shards.items() if not finished(folder / name, fingerprint)}
-        schema = trace_schema(self.columns, self.sizes, self.version, fingerprint, self.contract.to_json())
-        work = [(name, job) for name, part in todo.items() for job in part]
-        rows: Rows = []
-        for index, (name, job) in enumerate(progress(work, len(work))):
-            rows += rows_of(job)
-            if index + 1 == len(work) or work[index + 1][0] != name:
-                write_shard(folder / name, rows, schema)
-                rows = []
-        facts = {"schema_version": self.version, "fingerprint": fingerprint, "contract": self.contract.to_json()}
-        rows_written = write_manifest(folder, list(shards), facts | self.facts)
-        return {"shards": len(shards), "kept": len(shards) - len(todo), "rows": rows_written}
+    @property
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """Lengths of the list columns, by their word in ``columns``."""
 
-    def _fingerprint(self, jobs: Sequence[Job], code: str) -> str:
-        """Of everything the rows follow from. Number formats stand in ``inputs``; library versions are provenance and left out:
-        a newer one does not throw half a collection away."""
-        inputs = {
-            "schema_version": self.version,
-            "code": code,
-            "identity": dataclasses.asdict(self.contract.identity),
-            "jobs": [
-                (dataclasses.astuple(settings), prompt.id, list(prompt.tokens), prompt.split)
-                for settings, prompt in jobs
-            ],
-            **self.inputs,
-        }
-        return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says besides parameters, number formats and contract."""
+        return {}
 
+    @abstractmethod
+    def rows(self, jobs: Sequence[Job]) -> Iterator[Rows]:
+        """The rows of every one of some jobs that share a shard."""
 
-def require_disk(folder: Path, what: str, max_rows: int, bytes_per_row: int, max_gigabytes: float, key: str) -> int:
-    """Bytes the shards need at most; `ValueError` if the cap ``max_gigabytes`` of parameters ``key``, or the disk, is smaller."""
-    need = max_rows * bytes_per_row
-    parent = next(place for place in [folder, *folder.absolute().parents] if place.exists())
-    free = shutil.disk_usage(parent).free
-    print(f"{what}: at most {max_rows} rows of {bytes_per_row} bytes = {need / 1e6:.0f} MB", flush=True)
-    for limit, who in ((max_gigabytes * 1e9, f"{key}.max_gigabytes allows"), (free, "the disk has free")):
-        if need > limit:
-            raise ValueError(
-                f"{what} need up to {need / 1e9:.3g} GB and {who} only {limit / 1e9:.3g} GB. "
-                f"Collect fewer prompts, fewer layers or shorter continuations, or raise {key}.max_gigabytes."
+    def chance(self, job: Job) -> Randomness:
+        """A job's own random streams."""
+        settings, prompt = job
+        return Randomness(seed_of(self.config.seed, self.name, prompt.id, settings))
+
+    def texts(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, list[int], Randomness]]:
+        """The target's continuation of every job, and the chance it was drawn by."""
+        for settings in dict.fromkeys(settings for settings, _ in jobs):
+            some = [job for job in jobs if job[0] == settings]
+            drawn = [Trajectory(prompt.tokens, self.chance((settings, prompt))) for _, prompt in some]
+            yield from zip(
+                some,
+                continuations(self.pair.target, drawn, settings, self.new_tokens),
+                (one.chance for one in drawn),
+                strict=True,
             )
-    return need
 
 
-def require_context(limit: int, prompts: Sequence[Prompt], tokens: int, key: str) -> None:
-    """`ValueError` if a prompt and ``tokens`` behind it, which parameter ``key`` asks for, exceed the pair's context."""
-    if not prompts:
+def collect(
+    collector: Collector, folder: Path, progress: Progress, max_gigabytes: float, code: str = ""
+) -> dict[str, int]:
+    """Write the shards and the manifest of a trace into ``folder``; finished shards of the same collection are kept.
+
+    Parameters
+    ----------
+    progress
+        Wraps the jobs for a progress bar.
+    max_gigabytes
+        What the traces of a pair, which lie beside ``folder``, may need together.
+    code
+        Hash of the collecting code; shards of other code are collected again.
+
+    Returns
+    -------
+    dict
+        Number of ``shards``, how many were ``kept`` from an earlier run, and of ``rows``.
+
+    Raises
+    ------
+    ValueError
+        If a prompt does not fit the context or the disk does not suffice - before anything is written or removed.
+    """
+    torch.set_num_threads(collector.config.threads)
+    require_context(collector)
+    contract = capture_contract(collector)
+    fingerprint = _fingerprint(collector, contract, code)
+    schema = trace_schema(collector.columns, collector.sizes, collector.version, fingerprint, contract.to_json())
+    require_disk(folder, collector.name, len(collector.jobs) * collector.rows_per_job, bytes_of(schema), max_gigabytes)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    jobs, size = collector.jobs, collector.config.prompts_per_shard
+    shards = {shard_name(start // size): jobs[start : start + size] for start in range(0, len(jobs), size)}
+    todo = {name: part for name, part in shards.items() if not finished(folder / name, fingerprint)}
+    work = [name for name, part in todo.items() for _ in part]
+    made = chain.from_iterable(map(collector.rows, todo.values()))
+    rows: list[Rows] = []
+    for index, name in enumerate(progress(work, len(work))):
+        rows.append(next(made))
+        if index + 1 == len(work) or work[index + 1] != name:
+            write_shard(folder / name, rows, schema)
+            rows = []
+    facts = {
+        "schema_version": collector.version,
+        "fingerprint": fingerprint,
+        "contract": contract.to_json(),
+        "parameters": dataclasses.asdict(collector.config),
+        "dtypes": dtypes(collector.pair),
+        **collector.facts,
+    }
+    written = write_manifest(folder, list(shards), facts)
+    return {"shards": len(shards), "kept": len(shards) - len(todo), "rows": written}
+
+
+def _fingerprint(collector: Collector, contract: CaptureContract, code: str) -> str:
+    """Of everything the rows follow from. Number formats are; library versions are provenance and left out: a newer one does not
+    throw half a collection away."""
+    inputs = {
+        "schema_version": collector.version,
+        "code": code,
+        "identity": dataclasses.asdict(contract.identity),
+        "jobs": [
+            (dataclasses.astuple(settings), prompt.id, list(prompt.tokens), prompt.split)
+            for settings, prompt in collector.jobs
+        ],
+        "config": dataclasses.asdict(collector.config),
+        "dtypes": dtypes(collector.pair),
+    }
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def require_context(collector: Collector) -> None:
+    """`ValueError` if a prompt and what is collected behind it exceed the pair's context."""
+    if not collector.jobs:
         raise ValueError("there are no prompts to collect from: run the prompts stage.")
-    longest = max(prompts, key=lambda prompt: len(prompt.tokens))
-    if len(longest.tokens) + tokens > limit:
+    models = [model for model in (collector.pair.target, collector.pair.draft) if model is not None]
+    limit = min(model.context_limit for model in models)
+    longest = max((prompt for _, prompt in collector.jobs), key=lambda prompt: len(prompt.tokens))
+    if len(longest.tokens) + collector.reach > limit:
         raise ValueError(
-            f"prompt {longest.id} has {len(longest.tokens)} tokens; with {key}={tokens} it does "
-            f"not fit the pair's context of {limit}. Lower prompts.max_tokens or prompts.longest."
+            f"prompt {longest.id} has {len(longest.tokens)} tokens; with {collector.reach} more of traces.{collector.name} it "
+            f"does not fit the pair's context of {limit}. Lower prompts.max_tokens or prompts.longest."
         )
 
 
-def capture_contract(
-    pair: ModelPair, layers: tuple[int, ...], prompts: Sequence[Prompt], settings: Sequence[SamplingSettings], new: int
-) -> CaptureContract:
-    """The record of features captured behind ``prompts`` and up to ``new`` tokens more."""
-    lengths = [len(prompt.tokens) for prompt in prompts]
+def capture_contract(collector: Collector) -> CaptureContract:
+    """The record of features captured behind the prompts and in texts of the collector's length."""
+    lengths = [len(prompt.tokens) for _, prompt in collector.jobs]
+    settings: list[SamplingSettings] = list(dict.fromkeys(settings for settings, _ in collector.jobs))
     serving = ServingRange(
-        dtype=dtypes(pair)["target"],
+        dtype=dtypes(collector.pair)["target"],
         settings=tuple((item.temperature, float(item.top_k), item.top_p) for item in settings),
         min_context=min(lengths) + 1,
-        max_context=max(lengths) + new,
+        max_context=max(lengths) + collector.new_tokens,
     )
-    return CaptureContract(pair_identity(pair, layers), serving, provenance=_versions())
+    return CaptureContract(pair_identity(collector.pair, collector.layers), serving, provenance=_versions())
 
 
 def dtypes(pair: ModelPair) -> dict[str, str]:
@@ -152,9 +219,9 @@ def hidden_size(model: Any) -> int:
     return int(model.model.config.get_text_config().hidden_size)
 
 
-def seed_of(seed: int, prompt_id: str, settings: SamplingSettings) -> int:
-    """The seed of a prompt's own random streams."""
-    key = hashlib.sha256(f"{seed}/{prompt_id}/{dataclasses.astuple(settings)}".encode()).digest()
+def seed_of(seed: int, trace: str, prompt_id: str, settings: SamplingSettings) -> int:
+    """The seed of a prompt's own random streams in a trace."""
+    key = hashlib.sha256(f"{seed}/{trace}/{prompt_id}/{dataclasses.astuple(settings)}".encode()).digest()
     return int.from_bytes(key[:8], "little") >> 1
 
 

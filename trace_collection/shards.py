@@ -7,14 +7,19 @@ that starts again keeps finished shards of the same fingerprint and rewrites eve
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from predictors.schema import MANIFEST
+
+Rows = dict[str, Any]  # the columns of some rows: arrays [rows, ...], or one value for all of them
+STRING_BYTES = 32  # about; names repeat, and repeats take next to nothing
 
 _SCALARS = {
     "string": pa.string(),
@@ -49,22 +54,82 @@ def shard_name(index: int) -> str:
     return f"part-{index:05d}.parquet"
 
 
-def write_shard(path: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
-    """Write rows next to ``path`` and move them there in one step."""
-    columns = {name: [row[name] for row in rows] for name in schema.names}
-    table = pa.table(
-        {name: pa.array(columns[name], type=schema.field(name).type) for name in schema.names}, schema=schema
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    """Rows given one by one, as columns."""
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {}
+
+
+def bytes_of(schema: pa.Schema) -> int:
+    """What a row takes at most."""
+    return sum(map(_bytes, schema.types))
+
+
+def _bytes(kind: pa.DataType) -> int:
+    if pa.types.is_fixed_size_list(kind):
+        return kind.list_size * _bytes(kind.value_type)
+    return STRING_BYTES if pa.types.is_string(kind) else max(1, kind.bit_width // 8)
+
+
+def require_disk(folder: Path, name: str, rows: int, bytes_per_row: int, max_gigabytes: float) -> None:
+    """Say what a trace may need; `ValueError` if that and the pair's other traces exceed ``max_gigabytes``, or it the disk."""
+    need = rows * bytes_per_row
+    parent = next(place for place in [folder, *folder.absolute().parents] if place.exists())
+    others = _held(path for path in folder.parent.glob("*/part-*") if path.parent != folder)
+    allowed = min(max_gigabytes * 1e9 - others, shutil.disk_usage(parent).free + _held(folder.glob("part-*")))
+    print(
+        f"{name}: at most {rows} rows of {bytes_per_row} bytes = {need / 1e6:.0f} MB; the pair's other traces take "
+        f"{others / 1e6:.0f} MB; {allowed / 1e6:.0f} MB may be taken",
+        flush=True,
     )
+    if need > allowed:
+        raise ValueError(
+            f"traces.{name} need up to {need / 1e9:.3g} GB, and traces.max_gigabytes = {max_gigabytes:g} or the disk's free "
+            f"space leave {allowed / 1e9:.3g} GB. Collect fewer prompts or hidden states or shorter continuations, raise "
+            "traces.max_gigabytes, or make room."
+        )
+
+
+def _held(paths: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in paths)
+
+
+def write_shard(path: Path, parts: Sequence[Rows], schema: pa.Schema) -> None:
+    """Write rows next to ``path`` and move them there in one step."""
+    columns = [_column([part for part in parts if part], field) for field in schema]
+    lists = [field.name for field in schema if pa.types.is_fixed_size_list(field.type)]
     partial = path.with_suffix(".partial")
     pq.write_table(
-        table,
+        pa.Table.from_arrays(columns, schema=schema),
         partial,
         compression="zstd",
         use_dictionary=False,
         write_page_checksum=True,
-        column_encoding={"state.list.element": "BYTE_STREAM_SPLIT"},
+        column_encoding={
+            f"{name}.list.element": "BYTE_STREAM_SPLIT"
+            for name in lists
+            if schema.field(name).type.value_type == pa.float16()
+        },
     )
     os.replace(partial, path)
+
+
+def _column(parts: Sequence[Rows], field: pa.Field) -> pa.Array:
+    """A column of all parts; one value stands for all rows of its part."""
+    values = [
+        part[field.name] if np.ndim(part[field.name]) else np.repeat(part[field.name], _length(part)) for part in parts
+    ]
+    if not values:
+        return pa.array([], field.type)
+    joined = np.concatenate(values)
+    if not pa.types.is_fixed_size_list(field.type):
+        return pa.array(joined, field.type)
+    kind, size = field.type.value_type, field.type.list_size
+    flat = np.ascontiguousarray(joined, kind.to_pandas_dtype()).reshape(-1)
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat, kind), size)
+
+
+def _length(part: Rows) -> int:
+    return next(len(values) for values in part.values() if np.ndim(values))
 
 
 def finished(path: Path, fingerprint: str) -> bool:
@@ -89,7 +154,8 @@ def write_manifest(folder: Path, names: list[str], facts: dict[str, Any]) -> int
         for name in names
     ]
     rows: int = sum(shard["rows"] for shard in shards)
-    manifest = {**facts, "num_rows": rows, "shards": shards}
+    held = _held(folder / name for name in names)
+    manifest = {**facts, "num_rows": rows, "bytes_per_row": round(held / max(1, rows), 1), "shards": shards}
     partial = folder / (MANIFEST + ".partial")
     partial.write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
     os.replace(partial, folder / MANIFEST)

@@ -1,11 +1,10 @@
-"""One text's text traces: both models' laws along it, and rollouts of the draft beside it (`trace_collection.texts`).
+"""One text's rows: both models' distributions along it, and rollouts of the draft beside it (`trace_collection.texts`).
 
-Shape suffixes: N places, G slots (γ_max), V vocabulary, K tapped layers, D hidden size, C candidates.
+Shape suffixes: N positions, R rows of a level, G slots (γ_max), V vocabulary, K tapped layers, D hidden size, C candidates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,16 +13,14 @@ from torch import Tensor
 from predictors.features import state_vector
 from predictors.lookup import longest_matches
 from predictors.sampling import SamplingSettings
-from predictors.signals import DrawnToken, NextLaw, Root
-from predictors.stopping.features import StopSpec, draft_state
+from predictors.stopping.features import StopSpec
 from runtime import ModelPair
 from runtime.adapter import Forward, ModelState
 from runtime.drafting.draft import fit_vocabulary
-from runtime.drafting.views import Row, rows_of
 from runtime.laws import processed_law
 from runtime.randomness import Chance
 from trace_collection.candidate_hits import LEAST_MASS, candidate_hits
-from trace_collection.collection import Rows
+from trace_collection.shards import Rows
 
 LONGEST_MATCH = 16  # tokens: longer ones say no more
 
@@ -31,21 +28,26 @@ LONGEST_MATCH = 16  # tokens: longer ones say no more
 @dataclass(frozen=True)
 class Extent:
     """How far a text is traced: rollouts of up to ``gamma_max`` tokens within the ``budget`` of new ones, hits and masses of up
-    to ``candidates`` tokens, the target's ``layers``, and what is stored of the draft (``spec``)."""
+    to ``candidates`` tokens, the target's ``layers``, what is stored of the draft (``spec``), its states in ``state_slots``."""
 
     gamma_max: int
     budget: int
     candidates: int
     layers: tuple[int, ...]
     spec: StopSpec
+    state_slots: int
 
 
 @dataclass
-class Slot:
-    """A law of the draft, and the token that was drawn from it beside the text; ``None`` where nothing was."""
+class Level:
+    """What the draft says at one slot of ``places`` (from 0): its processed and its temperature-1 distribution, its tapped states,
+    and the tokens drawn there, -1 where nothing was."""
 
-    law: NextLaw
-    token: Tensor | None = None
+    places: list[int]
+    probs_RV: Tensor
+    unit_RV: Tensor
+    hidden_RKD: Tensor | None
+    tokens_R: Tensor
 
 
 class TextTracer:
@@ -57,40 +59,39 @@ class TextTracer:
 
     @torch.inference_mode()
     def trace(self, prompt: list[int], text: list[int], settings: SamplingSettings, chance: Chance) -> Rows:
-        """Columns of `TEXT_COLUMNS`, but for the prompt's own, at places 1, 2, … of ``text``."""
+        """Columns of `TEXT_COLUMNS`, but for the prompt's own, at positions 1, 2, … of ``text``."""
         if len(text) < 2:
-            return []
-        target_NV, root_N = self._target(prompt, text, settings)
+            return {}
+        target_NV, root_NS = self._target(prompt, text, settings)
         draft = self.draft.open(len(prompt) + len(text) * self.extent.gamma_max, self.extent.spec.draft_layers)
-        laws = self._along(draft, prompt, text, settings)
-        slots = self._beside(draft, laws, target_NV, chance)
-        lookups = self._lookups(prompt, text)
-        tokens = torch.tensor(text[1:], device=target_NV.device)
-        compared = self._compared(laws, target_NV, tokens, settings, chance)
-        return [
-            {"place": place, "position": len(prompt) + place, "newest": text[place - 1], "token": token, "root": root}
-            | {name: numbers[place - 1] for name, numbers in compared.items()}
-            | {"beside_ratio": _ratio(beside[0], target_NV[place - 1])}
-            | lookup
-            | self._slots(beside)
-            for place, (token, root, beside, lookup) in enumerate(
-                zip(text[1:], root_N, slots, lookups, strict=True), start=1
-            )
-        ]
+        along = self._along(draft, prompt, text, settings)
+        levels = [along, *self._beside(draft, along, target_NV, settings, chance)]
+        places_N = np.arange(1, len(text))
+        tokens_N = torch.tensor(text[1:], device=target_NV.device)
+        return {
+            "place": places_N,
+            "position": len(prompt) + places_N,
+            "newest": np.array(text[:-1]),
+            "token": np.array(text[1:]),
+            "root": root_NS,
+            **self._lookups(prompt, text),
+            **self._compared(along, target_NV, tokens_N, settings, chance),
+            "beside_ratio": _numpy(_ratio(along.probs_RV.to(target_NV), target_NV, along.tokens_R)),
+            **self._slots(levels),
+        }
 
-    def _lookups(self, prompt: list[int], text: list[int]) -> list[dict[str, Any]]:
-        """By place: what followed the longest match of the tokens in front of it."""
+    def _lookups(self, prompt: list[int], text: list[int]) -> Rows:
+        """What followed the longest match of the tokens in front of every position."""
         tokens, size = [*prompt, *text], self.extent.gamma_max
         matches = longest_matches(tokens, LONGEST_MATCH)[len(prompt) : -1]
-        return [
-            {"match": match.length, "lookup": _filled(tokens[match.start : min(end, match.start + size)], size, -1)}
-            for end, match in enumerate(matches, start=len(prompt) + 1)
-        ]
+        lookup_NG = np.full((len(matches), size), -1)
+        for place, match in enumerate(matches):
+            found = tokens[match.start : min(len(prompt) + place + 1, match.start + size)]
+            lookup_NG[place, : len(found)] = found
+        return {"match": np.array([match.length for match in matches]), "lookup": lookup_NG}
 
-    def _target(
-        self, prompt: list[int], text: list[int], settings: SamplingSettings
-    ) -> tuple[Tensor, list[np.ndarray]]:
-        """The target's laws of the text's tokens but the first [N, V], and its state in front of a round at each."""
+    def _target(self, prompt: list[int], text: list[int], settings: SamplingSettings) -> tuple[Tensor, np.ndarray]:
+        """The target's distributions of the text's tokens but the first [N, V], and its state in front of a round at each."""
         state = self.pair.target.open(len(prompt) + len(text), self.extent.layers)
         ahead, inside = _walk(state, prompt, text[:-1])
         assert inside is not None
@@ -98,113 +99,104 @@ class TextTracer:
         if (
             settings.greedy
         ):  # the text has decided, where passes over one token and over many round a near-tie differently
-            law_NV = torch.zeros_like(law_NV).scatter_(
-                1, torch.tensor(text[1:], device=law_NV.device).unsqueeze(1), 1.0
-            )
-        return law_NV, [self._root(ahead, inside, place, token) for place, token in enumerate(text[:-1])]
+            tokens_N1 = torch.tensor(text[1:], device=law_NV.device).unsqueeze(1)
+            law_NV = torch.zeros_like(law_NV).scatter_(1, tokens_N1, 1.0)
+        return law_NV, self._roots(ahead, inside, text[:-1])
 
-    def _root(self, ahead: Forward, inside: Forward, place: int, newest: int) -> np.ndarray:
-        """The state at the row whose logits produced the ``newest`` token, and that token's embedding; empty without taps."""
+    def _roots(self, ahead: Forward, inside: Forward, newest: Sequence[int]) -> np.ndarray:
+        """The state at the rows whose logits produced the ``newest`` tokens, and those tokens' embeddings; empty without taps."""
         if ahead.hidden_NKD is None or inside.hidden_NKD is None:
-            return np.zeros(0, np.float16)
-        hidden_KD = inside.hidden_NKD[place - 1] if place else ahead.hidden_NKD[-1]
-        return _finite(state_vector(hidden_KD, self.pair.target.embedding(newest)), "target", "layers")
+            return np.zeros((len(newest), 0), np.float16)
+        hidden_NKD = torch.cat([ahead.hidden_NKD[-1:], inside.hidden_NKD[:-1]])
+        embeddings = (self.pair.target.embedding(token) for token in newest)
+        states = [state_vector(hidden_KD, one_E) for hidden_KD, one_E in zip(hidden_NKD, embeddings, strict=True)]
+        return _finite(torch.stack(states), "target", "layers")
 
-    def _along(
-        self, state: ModelState, prompt: list[int], text: list[int], settings: SamplingSettings
-    ) -> list[NextLaw]:
-        """The draft's laws of the text's tokens but the first; all tokens but the last two stay in ``state``'s scratch."""
+    def _along(self, state: ModelState, prompt: list[int], text: list[int], settings: SamplingSettings) -> Level:
+        """The draft along the text's tokens but the first; all tokens but the last two stay in ``state``'s scratch."""
         ahead, inside = _walk(state, [*prompt, text[0]], text[1:-1])
-        rows = [self._rows(ahead)[-1], *([] if inside is None else self._rows(inside))]
-        return [self._law(row, settings, len(prompt) + place) for place, row in enumerate(rows, start=1)]
+        last = Forward(ahead.logits[-1:], None if ahead.hidden_NKD is None else ahead.hidden_NKD[-1:])
+        passes = [last] if inside is None else [last, inside]
+        hidden = [one.hidden_NKD for one in passes if one.hidden_NKD is not None]
+        whole = Forward(torch.cat([one.logits for one in passes]), torch.cat(hidden) if hidden else None)
+        return self._level(list(range(len(text) - 1)), whole, settings)
+
+    def _level(self, places: list[int], out: Forward, settings: SamplingSettings) -> Level:
+        logits_RV = fit_vocabulary(out.logits, self.pair.target.vocabulary_size)
+        probs_RV = processed_law(logits_RV, settings)
+        unit_RV = probs_RV if settings.unfiltered else torch.softmax(logits_RV.to(probs_RV.dtype), dim=-1)
+        return Level(places, probs_RV, unit_RV, out.hidden_NKD, torch.full((len(places),), -1, device=probs_RV.device))
 
     def _beside(
-        self, state: ModelState, laws: Sequence[NextLaw], target_NV: Tensor, chance: Chance
-    ) -> list[list[Slot]]:
-        """By place: the law along the text with a token that is rejected there, and a rollout of the draft behind it."""
-        draft_NV = torch.stack([law.probs_V for law in laws]).to(target_NV)
-        surplus_NV = (draft_NV - target_NV).clamp(min=0)
-        slots = [[Slot(law)] for law in laws]
-        active = [place for place, mass in enumerate(surplus_NV.sum(1).tolist()) if mass > LEAST_MASS]
-        if active:
-            for place, token in zip(active, chance.categorical(surplus_NV[active]), strict=True):
-                slots[place][0].token = token
-        parents = {place: place - 1 for place in active}  # in scratch; -1: the committed end
-        fed = len(laws) - 1
-        while active := [place for place in active if self._goes_on(slots[place], place)]:
-            tokens = torch.stack([_last(slots[place]) for place in active])
-            rows = self._rows(state.forward(tokens, [parents[place] for place in active]))
-            parents = {place: fed + number for number, place in enumerate(active)}
-            fed += len(active)
-            grown = [self._law(row, laws[0].settings, 0) for row in rows]
-            drawn = chance.categorical(torch.stack([law.probs_V for law in grown]))
-            for place, law, token in zip(active, grown, drawn, strict=True):
-                slots[place].append(Slot(law, token))
-        return slots
+        self, state: ModelState, along: Level, target_NV: Tensor, settings: SamplingSettings, chance: Chance
+    ) -> Iterator[Level]:
+        """Draw a token that is rejected at each position ``along`` the text, and a rollout of the draft after it."""
+        surplus_NV = (along.probs_RV.to(target_NV) - target_NV).clamp(min=0)
+        active = torch.nonzero(surplus_NV.sum(1) > LEAST_MASS).squeeze(1)
+        if len(active):
+            along.tokens_R[active] = chance.categorical(surplus_NV[active]).to(along.tokens_R)
+        parents, fed = {place: place - 1 for place in active.tolist()}, len(along.places) - 1  # -1: the committed end
+        level, drafted = along, 1
+        while goes_on := self._going_on(level, drafted):
+            places, tokens = zip(*goes_on, strict=True)
+            out = state.forward(list(tokens), [parents[place] for place in places])
+            parents, fed = {place: fed + row for row, place in enumerate(places)}, fed + len(places)
+            level, drafted = self._level(list(places), out, settings), drafted + 1
+            level.tokens_R = chance.categorical(level.probs_RV)
+            yield level
 
-    def _goes_on(self, slots: Sequence[Slot], place: int) -> bool:
-        """Whether another token may be drafted behind the last one; ``place`` counts from the text's second token."""
-        most = min(self.extent.gamma_max, self.extent.budget - 2 - place)
-        return len(slots) < most and int(_last(slots)) not in self.pair.target.eos_tokens
+    def _going_on(self, level: Level, drafted: int) -> list[tuple[int, int]]:
+        """The places after whose last token, at ``level``, another may be drafted, and those tokens."""
+        ends, extent = self.pair.target.eos_tokens, self.extent
+        return [
+            (place, token)
+            for place, token in zip(level.places, level.tokens_R.tolist(), strict=True)
+            if token >= 0 and token not in ends and drafted < min(extent.gamma_max, extent.budget - 2 - place)
+        ]
 
     def _compared(
-        self, laws: Sequence[NextLaw], target_NV: Tensor, tokens_N: Tensor, settings: SamplingSettings, chance: Chance
-    ) -> dict[str, np.ndarray]:
-        """What both models' laws say of the text's tokens."""
-        draft_NV = torch.stack([law.probs_V for law in laws]).to(target_NV)
-        unit_NV = torch.stack([law.unit_probs_V for law in laws]).to(target_NV)
-        q_N, unit_N, p_N = (
-            law_NV.gather(1, tokens_N.unsqueeze(1)).squeeze(1) for law_NV in (draft_NV, unit_NV, target_NV)
-        )
+        self, along: Level, target_NV: Tensor, tokens_N: Tensor, settings: SamplingSettings, chance: Chance
+    ) -> Rows:
+        """What both models' distributions say of the text's tokens."""
+        draft_NV, unit_NV = along.probs_RV.to(target_NV), along.unit_RV.to(target_NV)
+        q_N, unit_N = (_at(law_NV, tokens_N) for law_NV in (draft_NV, unit_NV))
         rank_N = (unit_NV > unit_N.unsqueeze(1)).sum(1)
         count = min(self.extent.candidates, target_NV.shape[1])
         if settings.greedy:
             hits_NC = (rank_N.unsqueeze(1) < torch.arange(1, count + 1, device=rank_N.device)).float()
         else:
             hits_NC = candidate_hits(target_NV, draft_NV, tokens_N, count, chance)
-        ratio_N = torch.where(p_N > 0, q_N.double() / p_N.double(), torch.where(q_N > 0, torch.inf, 0.0).double())
         mass_NC = target_NV.gather(1, unit_NV.topk(count, dim=1).indices).cumsum(1)
         numbers = {
             "probability": q_N,
             "unit_probability": unit_N,
-            "ratio": ratio_N,
+            "ratio": _ratio(draft_NV, target_NV, tokens_N),
             "overlap": torch.minimum(draft_NV, target_NV).sum(1),
             "rank": rank_N,
             "mass": _widened(mass_NC, self.extent.candidates),
             "hits": _widened(hits_NC, self.extent.candidates),
         }
-        return {name: values.cpu().numpy() for name, values in numbers.items()}
+        return {name: _numpy(values) for name, values in numbers.items()}
 
-    def _slots(self, slots: Sequence[Slot]) -> dict[str, Any]:
-        """List columns of one place, up to γ_max slots."""
-        size, laws = self.extent.gamma_max, [slot.law for slot in slots]
-        drawn = [None if slot.token is None else DrawnToken(slot.law, slot.token) for slot in slots]
-        return {
-            "tokens": _filled([-1 if one is None else int(one.token) for one in drawn], size, -1),
-            "probabilities": _filled([np.nan if one is None else float(one.probability) for one in drawn], size),
-            "unit_probabilities": _filled(
-                [np.nan if one is None else float(one.unit_probability) for one in drawn], size
-            ),
-            "confidence": _filled([float(law.confidence) for law in laws], size),
-            "entropy": _filled([float(law.entropy) for law in laws], size),
-            "law_confidence": _filled([float(law.law_confidence) for law in laws], size),
-            "law_entropy": _filled([float(law.law_entropy) for law in laws], size),
-            "tops": _stacked([law.likeliest(self.extent.spec.top).cpu().numpy() for law in laws], size),
-            "states": _stacked([self._state(law) for law in laws], size),
+    def _slots(self, levels: Sequence[Level]) -> Rows:
+        """List columns, a slot for every level and nothing behind the last."""
+        rows, extent, spec = len(levels[0].places), self.extent, self.extent.spec
+        size = extent.gamma_max
+        columns: Rows = {"tokens": np.full((rows, size), -1)}
+        columns |= {name: np.full((rows, size), np.nan) for name in ("probabilities", "unit_probabilities")}
+        columns |= {
+            name: np.full((rows, size), np.nan) for name in ("confidence", "entropy", "law_confidence", "law_entropy")
         }
-
-    def _state(self, law: NextLaw) -> np.ndarray:
-        if not self.extent.spec.draft_layers:
-            return np.zeros(0, np.float16)
-        return _finite(draft_state(law), "draft", "draft_layers")
-
-    def _rows(self, out: Forward) -> list[Row]:
-        return rows_of(Forward(fit_vocabulary(out.logits, self.pair.target.vocabulary_size), out.hidden_NKD))
-
-    def _law(self, row: Row, settings: SamplingSettings, position: int) -> NextLaw:
-        logits_V, hidden_KD = row
-        root = Root(position, self.extent.gamma_max, settings, None)
-        return NextLaw(root, settings, 0, logits_V, processed_law(logits_V, settings), hidden_KD)
+        columns |= {"tops": np.zeros((rows, size, spec.top), np.float32)}
+        columns |= {"states": np.zeros((rows, extent.state_slots, spec.state_size), np.float16)}
+        for slot, level in enumerate(levels):
+            columns["tops"][level.places, slot] = _numpy(_likeliest(level.unit_RV, spec.top))
+            for name, values in _numbers(level).items():
+                columns[name][level.places, slot] = _numpy(values)
+            if level.hidden_RKD is not None and slot < extent.state_slots:
+                states_RS = level.hidden_RKD.flatten(1).to(torch.float16)
+                columns["states"][level.places, slot] = _finite(states_RS, "draft", "draft_layers")
+        return columns
 
 
 def _walk(state: ModelState, committed: Sequence[int], chain: Sequence[int]) -> tuple[Forward, Forward | None]:
@@ -214,34 +206,45 @@ def _walk(state: ModelState, committed: Sequence[int], chain: Sequence[int]) -> 
     return ahead, state.forward(chain) if chain else None
 
 
-def _ratio(slot: Slot, target_V: Tensor) -> float:
-    """Draft over target probability of the token drawn at a slot."""
-    if slot.token is None:
-        return float("nan")
-    drafted, wanted = (float(law_V[int(slot.token)]) for law_V in (slot.law.probs_V.double(), target_V.double()))
-    return drafted / wanted if wanted > 0 else float("inf")
+def _numbers(level: Level) -> dict[str, Tensor]:
+    """What is recorded of the distributions and drawn tokens of a level [R], as `predictors.signals` defines it."""
+    drawn_R = level.tokens_R >= 0
+    probability_R, unit_R = (_at(law, level.tokens_R.clamp(min=0)) for law in (level.probs_RV, level.unit_RV))
+    return {
+        "tokens": level.tokens_R,
+        "probabilities": probability_R.where(drawn_R, torch.nan),
+        "unit_probabilities": unit_R.where(drawn_R, torch.nan),
+        "confidence": level.unit_RV.amax(1),
+        "entropy": torch.special.entr(level.unit_RV).sum(1),
+        "law_confidence": level.probs_RV.amax(1),
+        "law_entropy": torch.special.entr(level.probs_RV).sum(1),
+    }
 
 
-def _last(slots: Sequence[Slot]) -> Tensor:
-    token = slots[-1].token
-    assert token is not None
-    return token
+def _likeliest(unit_RV: Tensor, top: int) -> Tensor:
+    largest_RT = unit_RV.topk(min(top, unit_RV.shape[1])).values
+    return torch.nn.functional.pad(largest_RT, (0, top - largest_RT.shape[1]))
 
 
-def _finite(state: Tensor, model: str, key: str) -> np.ndarray:
-    if not bool(torch.isfinite(state).all()):
+def _at(law_NV: Tensor, tokens_N: Tensor) -> Tensor:
+    return law_NV.gather(1, tokens_N.unsqueeze(1)).squeeze(1)
+
+
+def _ratio(draft_NV: Tensor, target_NV: Tensor, tokens_N: Tensor) -> Tensor:
+    """Draft over target probability of tokens [N] in float64: infinite where the target's is 0, nan where there is no token."""
+    q_N, p_N = (_at(law_NV, tokens_N.clamp(min=0)).double() for law_NV in (draft_NV, target_NV))
+    ratio_N = torch.where(p_N > 0, q_N / p_N, torch.where(q_N > 0, torch.inf, 0.0))
+    return ratio_N.where(tokens_N >= 0, torch.nan)
+
+
+def _finite(states: Tensor, model: str, key: str) -> np.ndarray:
+    if not bool(torch.isfinite(states).all()):
         raise ValueError(f"a hidden state of the {model} does not fit float16. Tap other layers (traces.texts.{key}).")
-    return state.cpu().numpy()
+    return _numpy(states)
 
 
-def _filled(numbers: list[Any], size: int, missing: float = np.nan) -> list[Any]:
-    return numbers + [missing] * (size - len(numbers))
-
-
-def _stacked(rows: list[np.ndarray], size: int) -> np.ndarray:
-    """Rows one after the other, zeros behind the last."""
-    missing = [np.zeros_like(rows[0])] * (size - len(rows))
-    return np.concatenate([*rows, *missing])
+def _numpy(values: Tensor) -> np.ndarray:
+    return values.cpu().numpy()
 
 
 def _widened(values_NC: Tensor, size: int) -> Tensor:

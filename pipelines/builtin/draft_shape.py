@@ -10,15 +10,17 @@ between both proportions. What it is on a machine, its latency profile says.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pipelines.builtin.inflation import InflatedShape
+from predictors.config import Checked, above
 
 LAYER = 1.2e6  # weights that are read in the time of a layer's other work
 STEP = 64  # feed-forward sizes are multiples of it
 
 
 @dataclass(frozen=True)
-class InflatedDraft:
+class InflatedDraft(Checked):
     """Size of the inflated draft but for its feed-forward, which follows from ``cost_ratio``: draft steps in a target pass."""
 
     hidden: int
@@ -26,11 +28,7 @@ class InflatedDraft:
     heads: int
     kv_heads: int
     head_dim: int
-    cost_ratio: float
-
-    def __post_init__(self) -> None:
-        if not self.cost_ratio > 1:
-            raise ValueError(f"cost_ratio must be > 1, got {self.cost_ratio}: a draft costs less than its target.")
+    cost_ratio: Annotated[float, above(1)]  # a draft costs less than its target
 
     def shape(self, target: InflatedShape, vocabulary: int, least: int) -> InflatedShape:
         """The draft's whole shape beside ``target``.

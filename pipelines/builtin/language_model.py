@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from pipelines.builtin.llama_forward import forward, logits, rotary_table
 from pipelines.builtin.muon import Muon
+from predictors.config import Checked, Count, Positive, at_least
 
 END_OF_TEXT_ID = 0
 
@@ -39,25 +41,19 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Checked):
     """How a model is trained: Muon for matrices, AdamW for the embedding and norms, one learning-rate schedule for both."""
 
-    steps: int
-    batch: int = 4
-    context: int = 512
+    steps: Count
+    batch: Count = 4
+    context: Annotated[int, at_least(2)] = 512
     matrix_lr: float = 0.02
     matrix_momentum: float = 0.95
     matrix_weight_decay: float = 0.05
     vector_lr: float = 0.01
     warm_up: int = 30
     final_lr_share: float = 0.02
-    max_minutes: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch < 1 or self.context < 2:
-            raise ValueError("steps and batch must be at least 1 and context at least 2.")
-        if self.max_minutes is not None and self.max_minutes <= 0:
-            raise ValueError(f"max_minutes must be positive or null, got {self.max_minutes}.")
+    max_minutes: Positive | None = None
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Arm, decoder_arm, hugging_face_arm
 from pipelines.measuring.names import WALL
@@ -64,7 +62,7 @@ class ArmBuilder:
     def concurrent(self, rows: Iterable[ArmRow]) -> dict[str, TimedArm]:
         """Those of ``rows`` that are also timed with both models at work at the same time, as ``NAME-wall``: each with a draft
         process (on accelerators a stream) of its own, to be closed after use."""
-        on_cpu = torch.device(getattr(self.pair.draft, "device", "cpu")).type == "cpu"
+        on_cpu = self.pair.draft is not None and self.pair.draft.device.type == "cpu"
         overlap = "processes" if on_cpu else "streams"
         arms = {}
         for row in rows:

@@ -78,39 +78,28 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
     bundles_help = "folder of exported bundles (default: %(default)s); arms of those not there are left out"
     parser.add_argument("--bundles", type=Path, default=Path("bundles"), help=bundles_help)
-    parser.add_argument("--texts", type=Path, help="folder of text traces")
+    parser.add_argument("--texts", type=Path, help="folder of text traces: their prompts are timed first, and replayed")
     parser.add_argument("--trees", type=Path, help="folder of tree traces")
 
 
 def open_bench(
-    args: argparse.Namespace, config: BenchConfig, counts: Mapping[str, int | None], **hashes: str | None
+    args: argparse.Namespace,
+    config: BenchConfig,
+    counts: Mapping[str, int | None],
+    decide: Decide | None = None,
+    **hashes: str | None,
 ) -> Bench:
     """Set the threads, read the prompts (``counts`` of each split, all where it is ``None``; empty: none), load the pair and take
     up an interrupted log.
 
-    The pair is loaded as the profile of this device below ``args.latency`` says. The log's fingerprint covers the parameters, the
-    pair, how it is served, the prompts, the code, the machine and ``hashes`` of other inputs.
+    The pair is loaded as the profile of this device below ``args.latency`` says, or as the stage will ``decide``. The log's
+    fingerprint covers the parameters, the pair, how it is served, the prompts, the code, the machine and ``hashes`` of others.
 
     Raises
     ------
     ValueError
         If a split has no prompts, or the device has no profile.
     """
-    return _opened(args, config, counts, hashes, None)
-
-
-def open_deciding_bench(args: argparse.Namespace, config: BenchConfig, decide: Decide) -> Bench:
-    """As `open_bench` without prompts, for the stage that decides itself how the pair is served."""
-    return _opened(args, config, {}, {}, decide)
-
-
-def _opened(
-    args: argparse.Namespace,
-    config: BenchConfig,
-    counts: Mapping[str, int | None],
-    hashes: dict[str, str | None],
-    decide: Decide | None,
-) -> Bench:
     import torch
 
     from pipelines.measuring.measurement_log import MeasurementLog

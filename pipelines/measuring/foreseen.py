@@ -7,6 +7,7 @@ Both are seconds by component (`RoundParts`), not prices yet. Arms that draft tr
 covered: what is said of them rests on the clock alone. Shape suffix: K components.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -36,6 +37,7 @@ from runtime.drafting.chain import ChainConfig
 from runtime.leading.luck import KEEP, seeded_uniforms
 
 Row = Mapping[str, Any]
+Draws = tuple[RecordedText, Sequence[Reading]]  # a text and draws of its chance
 Trace = Callable[[Row], RecordedText | None]  # of a decode's row: the text that came out, recorded now
 
 
@@ -90,7 +92,8 @@ class Foresight:
         known = [row for row in decodes if row["arm"] in timed]
         policies = {name: self._policies(arms[name], _of(name, known)) for name in timed}
         questions = {name: max(one.question for one in some.values()) for name, some in policies.items()}
-        texts = [row for name, some in policies.items() for row in self._texts(name, some)]
+        readings = list(self._readings())  # of all arms, which share what chance decides
+        texts = [row for name, some in policies.items() for row in self._texts(name, some, readings)]
         cells = PriceCells.of(known, rounds, self.profile, questions)
         return Replayed(texts, [row for rows in timed.values() for row in rows], PriceFit(cells))
 
@@ -100,17 +103,21 @@ class Foresight:
         return {one: policy for one, policy in made.items() if policy is not None}
 
     def _timed(self, decoder: Decoder, decodes: Sequence[Row]) -> Rows | None:
-        """A row per decode; ``None`` if replay cannot tell of one."""
+        """A row per decode; ``None`` if replay cannot tell of one, as of a controller that reads more than was recorded."""
         policies, made = self._policies(decoder, decodes), Rows()
         for row in decodes:
             policy, text = policies.get(settings_of(row)), self._text(row)
-            if policy is None or text is None or not _reaches(policy, text):
+            if policy is None or text is None:
                 return None
-            parts_K = self._spent(policy, led_reading(text, row["seed"]))
+            try:
+                parts_K = self._spent(policy, led_reading(text, row["seed"]))
+            except ValueError as error:
+                warnings.warn(f"{row['arm']} is not replayed: {error}", stacklevel=2)
+                return None
             made.append({"arm": row["arm"], "block": row["block"], "tokens": text.length, "parts": parts_K.tolist()})
         return made
 
-    def _texts(self, arm: str, policies: Mapping[SamplingSettings, Policy]) -> Rows:
+    def _texts(self, arm: str, policies: Mapping[SamplingSettings, Policy], readings: Sequence[Draws]) -> Rows:
         return [
             {
                 "arm": arm,
@@ -119,13 +126,13 @@ class Foresight:
                 "slice": text.slice,
                 **asdict(text.settings),
                 "tokens": text.length,
-                "parts": np.mean([self._spent(policy, one) for one in readings], axis=0).tolist(),
+                "parts": np.mean([self._spent(policy, one) for one in draws], axis=0).tolist(),
             }
-            for text, readings in self._readings()
+            for text, draws in readings
             if (policy := policies.get(text.settings)) is not None
         ]
 
-    def _readings(self) -> Iterator[tuple[RecordedText, list[Reading]]]:
+    def _readings(self) -> Iterator[Draws]:
         """All texts, those of timed decodes among them, with their draws of chance; edits are no part of the mix."""
         for text in {id(one): one for one in (*self.recorded, *self._known.values()) if one is not None}.values():
             if text.slice != EDIT:
@@ -174,11 +181,6 @@ def settings_of(row: Row) -> SamplingSettings:
 
 def _of(arm: str, decodes: Iterable[Row]) -> list[Row]:
     return [row for row in decodes if row["arm"] == arm]
-
-
-def _reaches(policy: Policy, text: RecordedText) -> bool:
-    """Whether the text was recorded as far as the policy drafts."""
-    return policy.chain is None or policy.chain.depth <= text.slots
 
 
 def foreseen(

@@ -65,6 +65,18 @@ class Harness:
             if settings:
                 arm.run(prompt.tokens, settings[-1], 0)
 
+    def race(self, arms: Mapping[str, TimedArm], prompts: Sequence[Prompt], share: float = 1.0) -> Rows:
+        """Every arm on every prompt after a warm-up, as `time` has it."""
+        if not prompts:
+            return Rows()
+        decodes = sum(arm.at(one.temperature) for arm in arms.values() for one in self.settings)
+        self.blocks.bar.total = self.blocks.bar.n + decodes * len(prompts) * self.repeats
+        self.warm_up(arms, prompts[0])
+        rows = Rows()
+        for split in dict.fromkeys(prompt.split for prompt in prompts):
+            rows += self.time(split, [(one, list(arms.values())) for one in prompts if one.split == split], share)
+        return rows
+
     def time(self, split: str, planned: Planned, share: float = 1.0) -> Rows:
         """A row for each decode, with its rounds under ``by_round`` (`apart`); ends early after ``share`` of the time."""
         plans = {prompt.id: (prompt, arms) for prompt, arms in planned}

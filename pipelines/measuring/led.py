@@ -11,15 +11,14 @@ from pipelines.prompt_table import Prompt
 from predictors.controllers.fixed import Fixed
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
-from runtime.adapter import programs_of
 from runtime.decoding.routed import RoutedDecoder
 from runtime.leading import GivenText, OffTapeError, plan, why_not_led
 
 
 class TextLeader:
     """Leads the arms of ``pair``. A block's text is the recorded one of its prompt and setting among ``texts``, or plain
-    decoding's own by the block's seed: either follows the target's distribution. Text and plans are made before anything is timed.
-    What cannot be planned is said, and decodes freely."""
+    decoding's own by the block's seed: either follows the target's distribution. Text and plans are made before anything is
+    timed. What cannot be planned is said, and decodes freely."""
 
     def __init__(self, pair: ModelPair, max_new_tokens: int, texts: RecordedTexts | None = None) -> None:
         self.pair, self.max_new_tokens, self.texts = pair, max_new_tokens, texts
@@ -36,7 +35,7 @@ class TextLeader:
         except ValueError as error:
             warnings.warn(f"{prompt.id}, {settings.name}: no arm is led: {error}", stacklevel=2)
             return None
-        return LedText(text, seed, recorded=programs_of(self.pair.target) is not None)
+        return LedText(text, seed, recorded=self.pair.target.programs is not None)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ Whatever is compared later is compared on the blocks where both were timed.
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from tqdm import tqdm
 
@@ -24,6 +24,7 @@ from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import PLAIN, TEST, VALIDATION
 from pipelines.measuring.plan import rotation
 from pipelines.prompt_table import Prompt
+from predictors.config import Checked, Count, Whole, at_least, not_empty
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair
 
@@ -31,7 +32,7 @@ VALIDATION_SHARE, TEST_SHARE = 0.25, 1.0  # of max_minutes, when these splits ha
 
 
 @dataclass(frozen=True)
-class MeasureConfig:
+class MeasureConfig(Checked):
     """Section ``measure``: how much is measured, of which ``arms``, at which ``temperatures`` (0 and 1, if nothing is said), or
     ``settings`` with filters.
 
@@ -41,35 +42,26 @@ class MeasureConfig:
     whether to draw branch-parallel decoding; ``max_minutes`` ends the measurement early, after a whole prompt.
     """
 
-    arms: tuple[ArmRow, ...]
+    arms: Annotated[tuple[ArmRow, ...], not_empty]
     temperatures: tuple[float, ...] | None = None
     settings: tuple[SamplingSettings, ...] = ()
-    validation_prompts: int = 6
-    test_prompts: int = 24
-    slice_prompts: int = 8
-    group: int = 8
-    repeats: int = 1
-    max_new_tokens: int = 48
-    threads: int = 2
+    validation_prompts: Count = 6
+    test_prompts: Count = 24
+    slice_prompts: Whole = 8
+    group: Count = 8
+    repeats: Count = 1
+    max_new_tokens: Annotated[int, at_least(2)] = 48  # a prefill and a round
+    threads: Count = 2
     seed: int = 0
     led: bool = True
-    loop_prompts: int = 2
-    loop_repeats: int = 2
-    exactness_prompts: int = 2
+    loop_prompts: Whole = 2
+    loop_repeats: Whole = 2
+    exactness_prompts: Whole = 2
     timelines: bool = True
     max_minutes: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("validation_prompts", "test_prompts", "group", "repeats", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
-        for name in ("loop_prompts", "loop_repeats", "exactness_prompts"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")
-        if self.max_new_tokens < 2:
-            raise ValueError(f"max_new_tokens must be >= 2, a prefill and a round, got {self.max_new_tokens}.")
-        if not self.arms:
-            raise ValueError("arms must not be empty.")
+        super().__post_init__()
         self._settle()
         expanded(self.arms, "")
 

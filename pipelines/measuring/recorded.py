@@ -5,22 +5,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipelines.prompt_table import Prompt
-from predictors.replay.text import RecordedText, RootStates, by_slot
+from predictors.replay.text import RecordedText, RootStates
 from predictors.sampling import SamplingSettings
-from predictors.training.text_table import ROOT, TextTable
+from predictors.training.text_table import ROOT, STATES, TextTable
 from runtime import ModelPair, Randomness
 from trace_collection.text_tracer import Extent, TextTracer
 
 
 class RecordedTexts:
-    """Of the text traces in ``folder``, cut to ``max_new_tokens``; of none, nothing is recorded."""
+    """Of the text traces in ``folder``, cut to ``max_new_tokens``; where there is none, nothing is recorded."""
 
     def __init__(self, folder: Path | None, max_new_tokens: int) -> None:
         self.max_new_tokens = max_new_tokens
-        self.table = None if folder is None else TextTable.read(folder)
+        self.table = None if folder is None or not folder.is_dir() else TextTable.read(folder)
 
     @property
     def sha256(self) -> str | None:
@@ -56,7 +54,8 @@ class Recorder:
         assert texts.table is not None
         manifest = texts.table.manifest
         layers, spec = tuple(manifest.feature_layers), manifest.stop_spec
-        extent = Extent(manifest.gamma_max, texts.max_new_tokens, manifest.candidates, layers, spec)
+        state_slots = texts.table.slots(STATES).shape[1]
+        extent = Extent(manifest.gamma_max, texts.max_new_tokens, manifest.candidates, layers, spec, state_slots)
         self._tracer, self._hidden_size = TextTracer(pair, extent), manifest.hidden_size
         self._eos_tokens = frozenset(manifest.eos_tokens)
         self._prompts = {prompt.id: prompt for prompt in prompts}
@@ -68,7 +67,7 @@ class Recorder:
         rows = self._tracer.trace(prompt.tokens, list(row["output"]), settings, Randomness(row["seed"]))
         if not rows:
             return None
-        columns = by_slot({name: np.array([one[name] for one in rows]) for name in rows[0]})
+        columns = dict(rows)
         roots = RootStates(columns.pop(ROOT), extent.layers, self._hidden_size)
         where = prompt.id, prompt.document, prompt.slice, settings, len(prompt.tokens), extent.budget
         return RecordedText(*where, columns, self._eos_tokens, roots, extent.spec.draft_layers)

@@ -10,11 +10,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from pipelines.device_file import read_device
 from pipelines.evidence.ledger import Replayed
+from pipelines.measuring.arm_builder import ArmBuilder
 from pipelines.measuring.bench import Bench, digest, open_bench
+from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.exactness import load_float32
 from pipelines.measuring.foreseen import foreseen
+from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
@@ -29,8 +34,7 @@ from pipelines.promotion.candidate import exact, problem_of, settings_of
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.promotion.plan import TrialConfig, load_plan
-from pipelines.promotion.timing import BlockTiming
-from pipelines.promotion.trial import Look, decoders_of, evidence_of, learned_documents, mix_of, rivals_of, unservable
+from pipelines.promotion.trial import Look, arms_of, evidence_of, learned_documents, mix_of, unservable
 from pipelines.prompt_table import read_prompts
 from predictors.bundle import CARD, TENSORS, bundle_hash
 from runtime import ModelPair
@@ -111,8 +115,8 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
     inputs["serving"] = read_serving(args.latency / f"{slug}.json").to_record()
     known = Measured.read(place, inputs, bundle.parent, {predictor: bundle_hash(bundle)})
     always = [row for row in known.arms if row.always and (row.bundle is None or row.name == predictor)]
-    served = {name: {"decoder": decoder} for name, decoder in rivals_of(config).items()}
-    wanted = [Candidate(name, name, one, 0.0) for name, one in (served | {predictor: {"bundle": predictor}}).items()]
+    served = {row.name: {"decoder": row.decoder} for row in arms_of(config, {})} | {predictor: {"bundle": predictor}}
+    wanted = [Candidate(name, name, one, 0.0) for name, one in served.items()]
     rows = Rows()
     for settings in settings_of(bundle):
         some = replace(known, arms=tuple(always)).of(settings, wanted, TEST)
@@ -137,22 +141,18 @@ def _timed(
     earlier = _earlier(bench) if look.number > 1 else (Rows(), Rows())
     known = {row["prompt"] for row in earlier[0]}
     prompts = [prompt for prompt in look.prompts if prompt.id not in known]
-    measure = BlockTiming(
-        settings_of(*bundles.values()),
-        config.max_new_tokens,
-        bench.log,
-        config.repeats,
-        config.seed,
-        config.max_minutes,
-        TextLeader(bench.pair, config.max_new_tokens, texts),
-    )
-    decoders = decoders_of(bench.pair, config, bundles)
-    made = measure(decoders, prompts)
-    origin = bench.origin(args.pair) | {"capped": measure.capped, "look": look.number}
+    arms = ArmBuilder(bench.pair, Path(), config.max_new_tokens).build(arms_of(config, bundles))
+    leader = TextLeader(bench.pair, config.max_new_tokens, texts)
+    with tqdm(desc="trial", unit="decode") as bar:
+        blocks = Blocks(bench.log, bar, config.max_minutes)
+        harness = Harness(blocks, settings_of(*bundles.values()), config.seed, config.repeats, leader)
+        made = apart(harness.race(arms, prompts))
+    origin = bench.origin(args.pair) | {"capped": blocks.capped, "look": look.number}
     tables = [before + now for before, now in zip(earlier, made, strict=True)]
     write_decodes(bench.folder / DECODES_FILE, [{"pair": args.pair, **row} for row in tables[0]])
     write_rounds(bench.folder / ROUNDS_FILE, tables[1])
     write_json(bench.folder / PROVENANCE, origin)
+    decoders = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
     replayed = foreseen(bench, args.latency, decoders, texts, look.prompts, *tables)
     return tables[0], replayed, origin
 

@@ -1,12 +1,14 @@
 """What the gate asks: section ``promotion`` of the parameters, fixed before anything is measured."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pipelines.evidence.looks import levels
+from predictors.config import Checked, Count, NotNegative, Positive, above, at_least, below
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Bounds(Checked):
     """Section ``promotion``.
 
     Parameters
@@ -27,32 +29,21 @@ class Bounds:
         The largest error of calibration, and the fewest documents.
     """
 
-    margin: float = 0.0
-    alpha: float = 0.025
+    margin: NotNegative = 0.0
+    alpha: Annotated[float, above(0), below(0.5)] = 0.025
     looks: tuple[float, ...] = (0.5, 0.75, 1.0)
     promised: float = 0.05
-    power: float = 0.8
-    guardrail: float = 0.05
-    slice_documents: int = 8
-    slice_spread: float = 0.05
-    calibration_error: float = 0.08
-    min_documents: int = 8
+    power: Annotated[float, at_least(0.5), below(1)] = 0.8
+    guardrail: NotNegative = 0.05
+    slice_documents: Annotated[int, at_least(2)] = 8
+    slice_spread: Positive = 0.05
+    calibration_error: NotNegative = 0.08
+    min_documents: Count = 8
 
     def __post_init__(self) -> None:
-        for name in ("margin", "guardrail", "calibration_error"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")
+        super().__post_init__()
         if not self.promised > self.margin:
             raise ValueError(f"promised must lie above margin ({self.margin}), got {self.promised}.")
-        if not 0 < self.alpha < 0.5:
-            raise ValueError(f"alpha must lie within (0, 0.5), got {self.alpha}.")
-        if not 0.5 <= self.power < 1:
-            raise ValueError(f"power must lie within [0.5, 1), got {self.power}.")
-        if not self.slice_spread > 0:
-            raise ValueError(f"slice_spread must be > 0, got {self.slice_spread}.")
-        for name, least in (("min_documents", 1), ("slice_documents", 2)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}.")
         try:
             levels(self.alpha, self.looks)
         except ValueError as error:

@@ -6,15 +6,17 @@ share of look k = (test_prompts + (k - 1) reserve_prompts) / (test_prompts + (lo
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from pipelines.parameters import load_parameters
 from pipelines.promotion.bounds import Bounds
+from predictors.config import Checked, Count, at_least, not_empty
 
 ROUNDED = 0.005  # shares are written with two digits
 
 
 @dataclass(frozen=True)
-class TrialConfig:
+class TrialConfig(Checked):
     """Section ``trial``.
 
     Parameters
@@ -31,26 +33,15 @@ class TrialConfig:
         Ends early after a whole prompt, and records it.
     """
 
-    gammas: tuple[int, ...] = (2, 3, 4, 6, 8)
-    test_prompts: int = 60
-    reserve_prompts: int = 30
-    repeats: int = 1
-    exactness_prompts: int = 2
-    max_new_tokens: int = 48
-    threads: int = 2
+    gammas: Annotated[tuple[Count, ...], not_empty] = (2, 3, 4, 6, 8)
+    test_prompts: Count = 60
+    reserve_prompts: Count = 30
+    repeats: Count = 1
+    exactness_prompts: Count = 2
+    max_new_tokens: Annotated[int, at_least(2)] = 48  # a prefill and a round
+    threads: Count = 2
     seed: int = 0
     max_minutes: float | None = None
-
-    def __post_init__(self) -> None:
-        if not self.gammas or min(self.gammas) < 1:
-            raise ValueError(
-                f"gammas must name at least one static chain, of 1 token or more, got {list(self.gammas)}."
-            )
-        for name in ("test_prompts", "reserve_prompts", "repeats", "exactness_prompts", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
-        if self.max_new_tokens < 2:
-            raise ValueError(f"max_new_tokens must be >= 2, a prefill and a round, got {self.max_new_tokens}.")
 
     def shares(self, looks: int) -> list[float]:
         """Of all prompts of a plan of so many looks, the share that each look has.

@@ -12,7 +12,8 @@ from typing import Any
 from pipelines.evidence.allocation import allocated, mix_of
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.timed_blocks import Row
-from pipelines.measuring.names import PLAIN, TEST, chain_arm
+from pipelines.measuring.arm_rows import ArmRow, expanded
+from pipelines.measuring.names import CHAIN, PLAIN, PLAIN_FAMILY, TEST
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.calibration import calibration_of
 from pipelines.promotion.evidence import Evidence, compared
@@ -20,7 +21,6 @@ from pipelines.promotion.names import CHALLENGER, CHAMPION, RESERVE
 from pipelines.promotion.plan import TrialConfig
 from pipelines.prompt_table import Prompt, read_prompts
 from predictors.bundle import bundle_hash, read_bundle
-from runtime import Decoder, ModelPair, build_decoder, load_decoder
 
 VERIFIER = "block"
 
@@ -72,19 +72,12 @@ class Look:
         return tuple(sorted({prompt.document for prompt in self.prompts}))
 
 
-def rivals_of(config: TrialConfig) -> dict[str, dict[str, Any]]:
-    """Configurations of plain decoding and the static chains, by arm."""
-    chains = {
-        chain_arm(gamma): {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": VERIFIER}
-        for gamma in config.gammas
-    }
-    return {PLAIN: {"method": "autoregressive"}, **chains}
-
-
-def decoders_of(pair: ModelPair, config: TrialConfig, bundles: Mapping[str, Path]) -> dict[str, Decoder]:
-    """Arms of a trial: plain decoding, static chains, and ``bundles``, folders of the challenger and, if any, the champion."""
-    made = {name: build_decoder(pair, decoder) for name, decoder in rivals_of(config).items()}
-    return made | {name: load_decoder(folder, pair) for name, folder in bundles.items()}
+def arms_of(config: TrialConfig, bundles: Mapping[str, Path]) -> list[ArmRow]:
+    """Plain decoding, static chains, and ``bundles`` by arm: folders of the challenger and, if any, the champion."""
+    chain = {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma}"}, "verifier": VERIFIER}
+    rivals = [ArmRow(PLAIN, PLAIN_FAMILY, {"method": PLAIN})]
+    rivals += [ArmRow(f"{CHAIN}-{{gamma}}", CHAIN, chain, each={"gamma": config.gammas})]
+    return expanded(rivals, "") + [ArmRow(name, name, bundle=str(folder.resolve())) for name, folder in bundles.items()]
 
 
 def learned_documents(known: Iterable[Prompt], test: Iterable[Prompt], facts: Mapping[str, Any]) -> set[str]:

@@ -83,7 +83,8 @@ class ReleaseReport(Section):
             )
             unscored = "" if row["scored"] else "; no time was left to score it"
             found.append(
-                f"{row['setting']}: of {row['candidates']} candidates on the clock {row['winner']} was {speedup}{static}{unscored}."
+                f"{row['setting']}: of {row['candidates']} candidates on the clock {row['winner']} was "
+                f"{speedup}{static}{unscored}."
             )
         for verdict in timing["verdicts"]:
             failed = [check for check in verdict["checks"] if not check["passed"]]

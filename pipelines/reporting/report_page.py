@@ -29,8 +29,8 @@ def render(
     timelines: Timelines,
     said: dict[str, list[str]],
 ) -> str:
-    """The page's HTML. ``facts`` is ``pair.json``, ``small`` the size of the built-in pair's trained target in words, ``said`` what
-    sections come to."""
+    """The page's HTML. ``facts`` is ``pair.json``, ``small`` the size of the built-in pair's trained target in words, ``said``
+    what sections come to."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")), autoescape=True, undefined=StrictUndefined
     )

@@ -54,9 +54,13 @@ class SelfDraftingReport(Section):
 
     @classmethod
     def read(cls, inputs: Inputs) -> Self | None:
-        """``None`` where no method without a draft model was timed."""
         report = cls(inputs.measured, inputs.fitted("guess"), *inputs.drawn)
-        return report if set(OWN) & set(report.measured.families.values()) else None
+        return None if report.empty else report
+
+    @property
+    def empty(self) -> bool:
+        """Whether no method without a draft model was timed."""
+        return not set(OWN) & set(self.measured.families.values())
 
     def quality(self) -> dict[str, Any]:
         """What was chosen for every method, what its ways are worth by the profile, and counts of measured passes."""
@@ -153,7 +157,8 @@ class SelfDraftingReport(Section):
                     f", Hugging Face prompt lookup {times(lookup['speedup'])}, which is {own} over its own generate"
                 )
             sure = [arm["arm"] for arm in arms if surely_above(arm["speedup"], 1.0)]
-            verdict = f"{'surely' if sure else 'none is surely'} faster than plain decoding{': ' if sure else ''}{', '.join(sure)}"
+            verdict = f"{'surely' if sure else 'none is surely'} faster than plain decoding"
+            verdict += f": {', '.join(sure)}" if sure else ""
             found.append(f"{row['setting']}, without a draft model: {verdict} ({speeds}{others}).")
             chain = next((arm for arm in row["arms"] if arm["arm"] == row["best"]), None)
             if chain:

@@ -45,8 +45,8 @@ class PairedBootstrap:
         self._bootstrap = DocumentBootstrap(np.asarray(documents), replicates, seed)
 
     def of(self, value: Callable[..., Any], *rates: Rate) -> Interval:
-        """``value`` of rates, each Σ amount / Σ cost, all over the same resampled documents; undefined (all ``None``) where one met
-        no cost. Replicates without a finite value are left out."""
+        """``value`` of rates, each Σ amount / Σ cost, all over the same resampled documents; undefined (all ``None``) where one
+        met no cost. Replicates without a finite value are left out."""
         pairs = [(np.asarray(amount, float), np.asarray(cost, float)) for amount, cost in rates]
         if not all(cost.sum() for _, cost in pairs):
             return dict(UNDEFINED)

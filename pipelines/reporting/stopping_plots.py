@@ -35,8 +35,8 @@ def stop_gains(timing: dict[str, Any]) -> Figure:
 
 
 def calibration_by_place(quality: dict[str, Any]) -> Figure:
-    """By position in the draft: share of drafts that survive so far, predicted (product of chances) and observed; then how well each
-    position's own chances are calibrated (ECE) and how well they rank (AUROC)."""
+    """By position in the draft: share of drafts that survive so far, predicted (product of chances) and observed; then how well
+    each position's own chances are calibrated (ECE) and how well they rank (AUROC)."""
     figure = Figure(figsize=(12.6, 3.6), layout="constrained")
     alive, calibrated, ranked = figure.subplots(1, 3)
     for number, model in enumerate(quality["models"]):

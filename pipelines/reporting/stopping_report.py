@@ -50,9 +50,13 @@ class StoppingReport(Section):
 
     @classmethod
     def read(cls, inputs: Inputs) -> Self | None:
-        """``None`` where no rule and no tree was timed."""
         report = cls(inputs.measured, inputs.fitted("stop"), *inputs.drawn)
-        return report if {RULE, *TREES} & set(report.measured.families.values()) else None
+        return None if report.empty else report
+
+    @property
+    def empty(self) -> bool:
+        """Whether no rule and no tree was timed."""
+        return not {RULE, *TREES} & set(self.measured.families.values())
 
     def quality(self) -> dict[str, Any]:
         """By model: calibration and ranking of tested tokens, bias of the product along the draft, replayed worth."""
@@ -125,8 +129,8 @@ class StoppingReport(Section):
             )
             verdict = "these surely pay" if sure else "none surely pays; the fastest gains"
             found.append(
-                f"{row['setting']}, over the static chain that validation prompts chose ({row['best'][CHAIN]}) and the one that was "
-                f"fastest here ({row['hindsight']}): {verdict}: {worth}."
+                f"{row['setting']}, over the static chain that validation prompts chose ({row['best'][CHAIN]}) and the one that "
+                f"was fastest here ({row['hindsight']}): {verdict}: {worth}."
             )
         for model in quality["models"][:1]:
             perfect = ", ".join(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.measuring.provenance import measured_on
-from pipelines.reporting.headline import times
+from pipelines.reporting.intervals import times
 from pipelines.studies.measured import add_arguments as add_arguments
 from pipelines.studies.measured import read_study
 
@@ -19,12 +19,11 @@ HEADER = (
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.measuring.names import METHODS
-    from pipelines.reporting.measured_folder import read_records
+    from pipelines.reporting.inputs import read_fitted
     from pipelines.reporting.self_drafting_report import SelfDraftingReport
 
     study = read_study(args, "self_drafting_report")
-    records = read_records(study.records, METHODS)
+    records = read_fitted(study.records, "guess")
     report = SelfDraftingReport(study.measured, records, study.config.bootstrap_replicates, study.config.seed)
     write_report(study.folder, study.pair, report)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.measuring.provenance import measured_on
-from pipelines.reporting.headline import percent, times
+from pipelines.reporting.intervals import percent, times
 from pipelines.studies.measured import add_arguments as add_arguments
 from pipelines.studies.measured import read_study
 
@@ -19,12 +19,11 @@ HEADER = (
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.measuring.names import STOPPERS
-    from pipelines.reporting.measured_folder import read_records
+    from pipelines.reporting.inputs import read_fitted
     from pipelines.reporting.stopping_report import StoppingReport
 
     study = read_study(args, "stopping_report")
-    records = read_records(study.records, STOPPERS)
+    records = read_fitted(study.records, "stop")
     report = StoppingReport(study.measured, records, study.config.bootstrap_replicates, study.config.seed)
     write_report(study.folder, study.pair, report)
 
@@ -34,7 +33,7 @@ def write_report(folder: Path, pair: str, report: Any) -> None:
     from pipelines.outputs import write_json
 
     origin = report.measured.origin
-    settings = [report.setting(temperature, chosen_only=False) for temperature in report.measured.temperatures]
+    settings = [report.setting(setting, chosen_only=False) for setting in report.measured.settings]
     text = [f"# Stop rules and drafted trees on {pair}", introduction(report.timing(), origin)]
     text += [f"## {row['setting']}\n\n{table(row)}" for row in settings]
     folder.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,6 @@ def write_report(folder: Path, pair: str, report: Any) -> None:
     from pipelines.outputs import write_json
     from pipelines.reporting import plots, verifier_plots
     from pipelines.reporting.report_page import png
-    from pipelines.reporting.verifier_report import sentence
     from pipelines.studies.verifier_tables import VerifierTables
 
     comparison = report.comparison
@@ -57,12 +56,16 @@ def write_report(folder: Path, pair: str, report: Any) -> None:
         (folder / f"{name}.png").write_bytes(png(figure))
     record = {"quality": quality, "timing": timing, "provenance": comparison.origin}
     write_json(folder / "verifiers.json", record)
-    text = [f"# Verification rules on {pair}", introduction(quality, timing, comparison), sentence(quality, timing)]
+    text = [
+        f"# Verification rules on {pair}",
+        introduction(quality, timing, comparison),
+        report.sentences(quality, timing)[0],
+    ]
     text += [f"## {title}\n\n{body}" for title, body in sections.items()]
     text += [f"![{name}]({name}.png)" for name in figures]
     (folder / "verifiers.md").write_text("\n\n".join(text) + "\n")
     print(folder / "verifiers.md")
-    print(sentence(quality, timing))
+    print(report.sentences(quality, timing)[0])
 
 
 def introduction(quality: dict[str, Any], timing: dict[str, Any], comparison: Any) -> str:

@@ -10,24 +10,18 @@ from typing import Any
 
 from torch import Tensor
 
-from predictors.config import parse_config
+from predictors.config import Checked, Probability, Whole, parse_config
 from predictors.controllers.base import Controller, Session
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw
 
 
 @dataclass(frozen=True)
-class ConfidenceConfig:
+class ConfidenceConfig(Checked):
     """``epsilon`` in [0, 1]; ``min_tokens`` drafted before the first test."""
 
-    epsilon: float = 0.4
-    min_tokens: int = 1
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.epsilon <= 1:
-            raise ValueError(f"epsilon must lie in [0, 1], got {self.epsilon}.")
-        if self.min_tokens < 0:
-            raise ValueError(f"min_tokens must be >= 0, got {self.min_tokens}.")
+    epsilon: Probability = 0.4
+    min_tokens: Whole = 1
 
 
 class ConfidenceSession(Session):

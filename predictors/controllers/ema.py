@@ -8,9 +8,9 @@ A round that accepted all of a short draft says that more was possible, hence th
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from predictors.config import parse_config
+from predictors.config import Checked, Count, NotNegative, Share, ascending, not_empty, parse_config
 from predictors.controllers.base import Controller, Session
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
@@ -18,21 +18,13 @@ from predictors.signals import Root
 
 
 @dataclass(frozen=True)
-class EMAConfig:
+class EMAConfig(Checked):
     """``tiers``: draft lengths, ascending. ``decay`` of the average, which starts a ``reach`` below the middle
     tier; ``reach``: tokens tried beyond it."""
 
-    tiers: tuple[int, ...] = (1, 2, 4, 8)
-    decay: float = 0.8
-    reach: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.tiers or list(self.tiers) != sorted(set(self.tiers)) or self.tiers[0] < 1:
-            raise ValueError(f"tiers must be ascending lengths >= 1, without repeats, got {list(self.tiers)}.")
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"decay must lie in [0, 1), got {self.decay}.")
-        if self.reach < 0:
-            raise ValueError(f"reach must be >= 0, got {self.reach}.")
+    tiers: Annotated[tuple[Count, ...], not_empty, ascending] = (1, 2, 4, 8)
+    decay: Share = 0.8
+    reach: NotNegative = 1.0
 
 
 class EMASession(Session):

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from predictors.config import parse_config
+from predictors.config import Checked, Positive, parse_config
 from predictors.controllers.base import Controller, Session
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
@@ -24,19 +24,15 @@ from predictors.signals import NextLaw, Root
 
 
 @dataclass(frozen=True)
-class EntropyConfig:
+class EntropyConfig(Checked):
     """κ, initial threshold λ₀ and acceptance rate AR₀, and the update's constants (module docstring)."""
 
-    kappa: float = 0.2
+    kappa: Positive = 0.2
     threshold: float = 0.7
     acceptance_rate: float = 0.9
     goal: float = 0.9
     step: float = 0.01
     decay: float = 0.9
-
-    def __post_init__(self) -> None:
-        if self.kappa <= 0:
-            raise ValueError(f"kappa must be > 0, got {self.kappa}.")
 
 
 class EntropySession(Session):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from predictors.bundle import Bundle
-from predictors.config import parse_config
+from predictors.config import Checked, Whole, parse_config
 from predictors.controllers.base import Controller, Session
 from predictors.latency.profile import LatencyProfile
 from predictors.sampling import SamplingSettings
@@ -14,14 +14,10 @@ from predictors.signals import Root
 
 
 @dataclass(frozen=True)
-class FixedConfig:
+class FixedConfig(Checked):
     """``gamma``: tokens per round; ``None`` is the drafter's own."""
 
-    gamma: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.gamma is not None and self.gamma < 0:
-            raise ValueError(f"gamma must be >= 0, got {self.gamma}.")
+    gamma: Whole | None = None
 
 
 class FixedSession(Session):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from predictors.config import parse_config
+from predictors.config import Checked, Positive, Probability, parse_config
 from predictors.controllers.base import Controller, Session
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
@@ -23,18 +23,12 @@ from predictors.signals import DrawnToken, Root
 
 
 @dataclass(frozen=True)
-class ROCConfig:
+class ROCConfig(Checked):
     """The first ``threshold``, how much a false negative costs, and the pairs that must be exceeded before it moves."""
 
-    threshold: float = 0.4
-    miss_cost: float = 3.0
+    threshold: Probability = 0.4
+    miss_cost: Positive = 3.0
     min_pairs: int = 5
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold must lie in [0, 1], got {self.threshold}.")
-        if self.miss_cost <= 0:
-            raise ValueError(f"miss_cost must be > 0, got {self.miss_cost}.")
 
 
 class ROCSession(Session):

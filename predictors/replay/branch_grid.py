@@ -1,7 +1,7 @@
 """Branch-parallel decodes of recorded texts in arrays, as `predictors.replay.grid` is for chains.
 
-A round knows its start, whether a branch survived the round before, and the policy's memory. Its block is a chain from the start, so
-the policies of `predictors.replay.policies` say what is drafted with the target idle, and what is retained. Behind a block of P tokens
+A round knows its start, whether a branch survived the round before, and the policy's memory. Its block is a chain from the start:
+`predictors.replay.policies` say what is drafted with the target idle, and what is retained. Behind a block of P tokens
 
     candidates    by the draft's confidence there      tokens on a branch    min(γ, budget - start - P - 2)
     hit           P <= would, and the text's token is one of the candidates and accepted (`predictors.replay.branches`)
@@ -11,23 +11,22 @@ Shape suffixes: X readings, S starts, P tokens of a block (0..γ), T stages (idl
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
 from predictors.latency.branching import BranchRound, branch_parallel_prediction, branch_round_latency
 from predictors.replay.branches import MATCH, BranchSettings, require_replayable
 from predictors.replay.decode import Reading
-from predictors.replay.grid import Drafts, Memory, Starts, Totals, summed, visited
+from predictors.replay.grid import NO_MEMORY, Drafts, Memory, Path, Starts, Totals
 from predictors.replay.prices import Prices
-
-Shape = tuple[int, ...]
+from predictors.replay.text import BeyondRecordError
 
 
 @dataclass(frozen=True)
 class BranchStarts:
-    """Every round of branch-parallel decodes of ``readings`` at one sampling setting: ``idle`` are the starts where the draft stage
-    has the target idle, ``retained`` those where a branch survived; ``concurrent`` as for `Clock.branches`."""
+    """Every round of branch-parallel decodes of ``readings`` at one sampling setting: chains from starts where the target is
+    ``idle``, and from those where a branch survived and is ``retained``; ``concurrent`` as for `Clock.branches`."""
 
     readings: Sequence[Reading]
     config: BranchSettings
@@ -51,10 +50,10 @@ class BranchStarts:
     def _row_XSP(self) -> np.ndarray:
         """The row behind so many tokens of the text, as an index."""
         starts = np.arange(self.retained.would_XS.shape[1])
-        return np.minimum(starts[:, None] + np.arange(self.config.gamma + 1), starts[-1])[None]
+        return np.asarray(np.minimum(starts[:, None] + np.arange(self.config.gamma + 1), starts[-1])[None])
 
     def _at_rows(self, values: Sequence[np.ndarray], row_XSP: np.ndarray) -> np.ndarray:
-        return self.retained.by_start(values)[np.arange(len(self.readings))[:, None, None], row_XSP]
+        return np.asarray(self.retained.by_start(values)[np.arange(len(self.readings))[:, None, None], row_XSP])
 
     @cached_property
     def grown_XSP(self) -> np.ndarray:
@@ -63,7 +62,7 @@ class BranchStarts:
         start_SP = np.add.outer(np.arange(self.retained.would_XS.shape[1]), np.arange(self.config.gamma + 1)) + 3
         grown_XSP = np.clip(budget_X[:, None, None] - start_SP, 0, self.config.gamma)
         grown_XSP[..., 1:][self.retained.ends_XSG] = 0
-        return grown_XSP
+        return np.asarray(grown_XSP)
 
     @cached_property
     def count_XSP(self) -> np.ndarray:
@@ -91,7 +90,7 @@ class BranchStarts:
             return open_XSP & (self._at_rows([text.columns["rank"] for text in texts], self._row_XSP) < count_XSP)
         hits_XSPC = self._at_rows([text.columns["hits"] for text in texts], self._row_XSP)
         if (open_XSP & (count_XSP > hits_XSPC.shape[-1])).any():
-            raise ValueError(
+            raise BeyondRecordError(
                 f"{count_XSP.max()} candidates cannot be replayed where {hits_XSPC.shape[-1]} were recorded. Raise "
                 "traces.texts.candidates."
             )
@@ -100,25 +99,26 @@ class BranchStarts:
         return open_XSP & (self._at_rows([one.tried[1:] for one in self.readings], self._row_XSP) < chance_XSP)
 
     @cached_property
-    def _prefill_X(self) -> np.ndarray:
-        return np.array([self._seconds_of((), one.text.prompt_tokens) for one in self.readings])
-
-    def _seconds_of(self, rounds: Sequence[BranchRound], prompt_tokens: int) -> float:
-        prices, sampled = self.retained.prices, not self.readings[0].text.settings.greedy
-        return branch_parallel_prediction(prices.profile, rounds, 1, prompt_tokens, sampled, self.concurrent).seconds
+    def sampled(self) -> bool:
+        """Whether at a temperature above 0."""
+        return not self.readings[0].text.settings.greedy
 
     @cached_property
-    def _priced(self) -> dict[Shape, float]:
-        return {}
+    def prefill_X(self) -> np.ndarray:
+        """Seconds of both models' prefills."""
+        profile = self.retained.prices.profile
+        return np.array(
+            [
+                branch_parallel_prediction(profile, (), 1, prompt, self.sampled, self.concurrent).seconds
+                for prompt in self.retained.context_X.tolist()
+            ]
+        )
 
-    def priced(self, shape: Shape) -> float:
-        """Seconds of a round of this shape: the fields of `BranchRound`."""
-        if shape not in self._priced:
-            profile, sampled = self.retained.prices.profile, not self.readings[0].text.settings.greedy
-            context, *counts, continues, law_known, reached = shape
-            made = BranchRound(context, *counts, bool(continues), bool(law_known), bool(reached))
-            self._priced[shape] = branch_round_latency(profile, made, sampled, self.concurrent).seconds
-        return self._priced[shape]
+    @cached_property
+    def round_seconds(self) -> Callable[[BranchRound], float]:
+        """Of one round; the same rounds are met by many policies."""
+        profile = self.retained.prices.profile
+        return cache(lambda made: branch_round_latency(profile, made, self.sampled, self.concurrent).seconds)
 
 
 def branch_decoded(
@@ -128,43 +128,46 @@ def branch_decoded(
 
     Visits [X, S, 2 M] are of idle stages, then of retained ones.
     """
-
-    def staged(of: Callable[[Drafts], np.ndarray]) -> np.ndarray:
-        return np.concatenate([of(drafts) for drafts in (idle, retained)], axis=2)
-
-    size_XSM, states = staged(lambda made: made.submitted_XSM), idle.submitted_XSM.shape[2]
-    would_XS1, left_XS1 = starts.retained.would_XS[..., None], starts.retained.left_XS[..., None]
-    accepted_XSM = np.minimum(would_XS1, size_XSM)
-    emitted_XSM = np.minimum(accepted_XSM + 1, left_XS1)
-    hit_XSM = np.take_along_axis(starts.hit_XSP, size_XSM, axis=2)
-    known = 0 if memory is None else memory.after(accepted_XSM, size_XSM)
-    visits_XSM = visited(emitted_XSM, hit_XSM * states + known, 0 if memory is None else memory.first)
-    count_XSM, grown_XSM = (np.take_along_axis(one, size_XSM, axis=2) for one in (starts.count_XSP, starts.grown_XSP))
-    survived_M = np.arange(2 * states) >= states
-    idle_XSM = np.where(survived_M, 0, size_XSM)
-    known_XSM = np.where(
-        survived_M,
-        size_XSM < starts.retained.cap_XS[..., None],
-        staged(lambda made: made.passes_XSM > made.submitted_XSM),
+    memory, chains = memory or NO_MEMORY, starts.retained
+    states, both = memory.states, [one.by_state(memory) for one in (idle, retained)]
+    staged = Drafts(
+        *(np.concatenate(values, axis=2) for values in zip(*(vars(one).values() for one in both), strict=True))
     )
-    levels_XSM = idle_XSM + np.where(count_XSM > 0, 1 + grown_XSM, 0)
-    cells = np.nonzero(visits_XSM)
-    drafted_XSM = idle_XSM + count_XSM * (1 + grown_XSM)
-    shapes = (size_XSM, idle_XSM, levels_XSM, drafted_XSM, count_XSM, np.broadcast_to(survived_M, size_XSM.shape))
-    shapes = (*shapes, known_XSM & (count_XSM > 0), would_XS1 >= size_XSM)
-    context_V = starts.retained.context_X[cells[0]] + cells[1]
-    rounds = zip(context_V.tolist(), *(one[cells].astype(int).tolist() for one in shapes), strict=True)
-    asked_X = summed(staged(lambda made: made.asked_XSM), visits_XSM)
-    seconds_X = np.bincount(cells[0], [starts.priced(shape) for shape in rounds], len(starts.readings))
-    read = (summed(counts, visits_XSM[..., :states]) for counts in (idle.confidences_XSM, idle.entropies_XSM))
-    seconds_X += [starts.retained.prices.reading(*counts) for counts in zip(*read, strict=True)]
-    return Totals(
-        starts.retained.left_XS[:, 0] + 1,
-        seconds_X + starts._prefill_X + question * asked_X,
-        summed(visits_XSM, visits_XSM),
-        summed(size_XSM, visits_XSM),
-        summed(levels_XSM, visits_XSM),
-        summed(accepted_XSM + hit_XSM, visits_XSM),
-        asked_X,
-        visits_XSM,
+
+    def after(reading: np.ndarray, start: np.ndarray, accepted: np.ndarray, submitted: np.ndarray) -> np.ndarray:
+        return np.asarray(starts.hit_XSP[reading, start, submitted] * states + memory.after(accepted, submitted))
+
+    path = Path.of(chains, staged.submitted_XSM, memory.first, after)
+    rounds = _rounds(starts, path, staged, states)
+    hit_V = starts.hit_XSP[path.reading_V, path.start_V, path.submitted_V]
+    levels_V, asked_V = np.array([made.levels for made in rounds]), staged.asked_XSM[path.cells]
+    counts = (np.ones_like(path.start_V), path.submitted_V, levels_V, path.accepted_V + hit_V, asked_V)
+    rounds_X, submitted_X, levels_X, accepted_X, asked_X = (chains.summed(path, one).astype(int) for one in counts)
+    for read_XSM in (staged.confidences_XSM, staged.entropies_XSM):
+        read_XSM[..., states:] = 0  # what is read of a branch, is read while the target is at work
+    seconds_X = starts.prefill_X + chains.summed(path, [starts.round_seconds(made) for made in rounds])
+    seconds_X += question * asked_X + chains.read_seconds(path, staged)
+    visits_XSM = path.visits(staged.submitted_XSM.shape)
+    return Totals(chains.left_XS[:, 0] + 1, seconds_X, rounds_X, submitted_X, levels_X, accepted_X, asked_X, visits_XSM)
+
+
+def _rounds(starts: BranchStarts, path: Path, staged: Drafts, states: int) -> list[BranchRound]:
+    """The rounds [V] of branch-parallel decodes."""
+    chains, size_V, survived_V = starts.retained, path.submitted_V, path.cells[2] >= states
+    behind = path.reading_V, path.start_V, size_V
+    count_V, grown_V = starts.count_XSP[behind], starts.grown_XSP[behind]
+    idle_V, levels_V = np.where(survived_V, 0, size_V), np.where(count_V > 0, 1 + grown_V, 0)
+    cut_V = size_V < chains.cap_XS[behind[:2]]
+    known_V = np.where(survived_V, cut_V, staged.passes_XSM[path.cells] > size_V) & (count_V > 0)
+    columns = (
+        chains.context_X[path.reading_V] + path.start_V,
+        size_V,
+        idle_V,
+        idle_V + levels_V,
+        idle_V + count_V * levels_V,
+        count_V,
+        survived_V,
+        known_V,
+        chains.would_XS[behind[:2]] >= size_V,
     )
+    return [BranchRound(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]

@@ -18,7 +18,7 @@ from typing import Protocol
 from predictors.controllers.base import Controller, Session
 from predictors.latency.branching import BranchRound
 from predictors.replay.chains import Accepted, Readings
-from predictors.replay.text import RecordedLaw, RecordedText, RecordedToken
+from predictors.replay.text import BeyondRecordError, RecordedLaw, RecordedText, RecordedToken
 from predictors.rounds import Forecast, RoundRecord
 from predictors.signals import Root
 
@@ -200,7 +200,7 @@ def _hits(text: RecordedText, row: int, count: int, config: BranchSettings, chan
         return text.of_token("rank", row) < count
     hits_C = text.columns["hits"][row - 1]
     if count > len(hits_C):
-        raise ValueError(
+        raise BeyondRecordError(
             f"{count} candidates cannot be replayed where {len(hits_C)} were recorded. Raise traces.texts.candidates."
         )
     return chances.hit(row, float(hits_C[count - 1]))
@@ -209,11 +209,13 @@ def _hits(text: RecordedText, row: int, count: int, config: BranchSettings, chan
 def require_replayable(text: RecordedText, config: BranchSettings) -> None:
     """`ValueError` unless a text holds what decoding by ``config`` would see."""
     if config.retention != "posterior":
-        raise ValueError(f"retention {config.retention!r} cannot be replayed: known is posterior.")
+        raise BeyondRecordError(f"retention {config.retention!r} cannot be replayed: known is posterior.")
     if not text.settings.greedy and config.branch_verifier not in (MATCH, RRS):
-        raise ValueError(f"branch_verifier {config.branch_verifier!r} cannot be replayed. Known: {MATCH}, {RRS}.")
+        raise BeyondRecordError(
+            f"branch_verifier {config.branch_verifier!r} cannot be replayed. Known: {MATCH}, {RRS}."
+        )
     if config.gamma > text.slots:
-        raise ValueError(
+        raise BeyondRecordError(
             f"branches of {config.gamma} tokens cannot be replayed on texts recorded with gamma_max={text.slots}. Raise "
             "traces.texts.gamma_max and collect again."
         )

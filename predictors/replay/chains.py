@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from predictors.controllers.base import Controller, Session
-from predictors.replay.text import RecordedLaw, RecordedText, RecordedToken
+from predictors.replay.text import BeyondRecordError, RecordedLaw, RecordedText, RecordedToken
 from predictors.rounds import Forecast, RoundRecord
 
 Accepted = Callable[
@@ -66,7 +66,7 @@ def replayed(text: RecordedText, controller: Controller, depth: int, accepted: A
         If ``depth`` or the layers that ``controller`` reads were not recorded.
     """
     if depth > text.slots:
-        raise ValueError(
+        raise BeyondRecordError(
             f"chains of {depth} tokens cannot be replayed on texts recorded with gamma_max={text.slots}. Raise "
             "traces.texts.gamma_max and collect again."
         )

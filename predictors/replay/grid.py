@@ -5,8 +5,8 @@ A round that starts at row s, of a draft of which `would` tokens are accepted, s
     position g of the chain    row s + min(g, would), slot g - min(g, would) of the text; its token is the text's where g < would
     rows emitted               min(min(would, submitted) + 1, length - s)
 
-So a policy says once what it drafts at every start (`Drafts`), and a decode is the path of starts from the first to the end. Counts
-equal those of `predictors.replay.chains`, seconds those of `predictors.replay.prices`.
+So a policy says once what it drafts at every start (`Drafts`), and a decode is the path of starts from the first to the end.
+Counts equal those of `predictors.replay.chains`, seconds those of `predictors.replay.prices`.
 
 Shape suffixes: X readings, S starts (index s - 1, as a text's columns), G positions of a chain, M states of a policy's memory.
 """
@@ -18,7 +18,12 @@ from functools import cached_property
 import numpy as np
 
 from predictors.replay.decode import Reading
-from predictors.replay.prices import Prices
+from predictors.replay.prices import Prices, PriceTable
+from predictors.replay.text import BeyondRecordError
+
+After = Callable[
+    [np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray
+]  # of readings, starts, accepted and submitted
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Starts:
         """`ValueError` if there are no readings, or a chain of ``depth`` tokens was not recorded."""
         slots = min((one.text.slots for one in readings), default=0)
         if not 1 <= depth <= slots:
-            raise ValueError(
+            raise BeyondRecordError(
                 f"chains of {depth} tokens cannot be replayed on {len(readings)} texts recorded with gamma_max={slots}. Raise "
                 "traces.texts.gamma_max and collect again."
             )
@@ -106,37 +111,31 @@ class Starts:
         """`gather` of a recorded column, such as ``confidence``."""
         return self.gather([one.text.columns[name] for one in self.readings])
 
-    def seconds(self, drafts: "Drafts", visits_XSM: np.ndarray, question: float) -> np.ndarray:
-        """What each text takes [X] by the rounds visited, its prefill included."""
-        reading_V, start_V, _ = cells = np.nonzero(visits_XSM)
-        context_V = self.context_X[reading_V] + start_V
-        submitted_V, passes_V = drafts.submitted_XSM[cells], drafts.passes_XSM[cells]
-        law_C, offset = self._laws
-        spent_V = self._chain_XSL[reading_V, start_V, submitted_V] + question * drafts.asked_XSM[cells]
-        spent_V += law_C[context_V + passes_V - offset] - law_C[context_V + submitted_V - offset]
-        spent_X = np.bincount(reading_V, spent_V, len(self.readings)) + self._prefill_X
-        read = (summed(counts, visits_XSM) for counts in (drafts.confidences_XSM, drafts.entropies_XSM))
-        return spent_X + [self.prices.reading(*counts) for counts in zip(*read, strict=True)]
+    def summed(self, path: "Path", values_V: np.ndarray | list[float]) -> np.ndarray:
+        """Sums [X] of values of every round."""
+        return np.bincount(path.reading_V, values_V, len(self.readings))
+
+    def read_seconds(self, path: "Path", drafts: "Drafts") -> np.ndarray:
+        """What the host's readings of distributions take [X]."""
+        read_2V = np.stack([counts[path.cells] for counts in (drafts.confidences_XSM, drafts.entropies_XSM)])
+        costs_2 = [self.prices.reading(*one) for one in ((1, 0), (0, 1))] if read_2V.any() else [0.0, 0.0]
+        return self.summed(path, np.asarray(costs_2) @ read_2V)
+
+    def seconds(self, path: "Path", drafts: "Drafts", question: float) -> np.ndarray:
+        """What each text takes [X], its prefill included."""
+        context_V = self.context_X[path.reading_V] + path.start_V
+        spent_V = self._table.rounds(context_V, path.submitted_V, drafts.passes_XSM[path.cells])
+        spent_V += question * drafts.asked_XSM[path.cells]
+        return np.asarray(self._prefill_X + self.summed(path, spent_V) + self.read_seconds(path, drafts))
 
     @cached_property
     def _prefill_X(self) -> np.ndarray:
         return np.array([self.prices.prefill(one.text.prompt_tokens, drafts=True) for one in self.readings])
 
     @cached_property
-    def _chain_XSL(self) -> np.ndarray:
-        """Seconds of a round of 0, 1, … depth tokens."""
+    def _table(self) -> PriceTable:
         context_XS = self.context_X[:, None] + np.arange(self.left_XS.shape[1])
-        contexts_C, which_XS = np.unique(np.where(self.valid_XS, context_XS, context_XS.min()), return_inverse=True)
-        chain_CL = [
-            [self.prices.chain(drafted, int(context)) for drafted in range(self.depth + 1)] for context in contexts_C
-        ]
-        return np.array(chain_CL)[which_XS.reshape(context_XS.shape)]
-
-    @cached_property
-    def _laws(self) -> tuple[np.ndarray, int]:
-        """Seconds of all passes behind contexts from an offset on, up to each context; and that offset."""
-        first, last = int(self.context_X.min()), int((self.context_X + self.left_XS[:, 0]).max()) + self.depth
-        return np.cumsum([0.0, *(self.prices.law(context) for context in range(first, last))]), first
+        return PriceTable(self.prices, context_XS[self.valid_XS], self.depth)
 
     @cached_property
     def ends_XSG(self) -> np.ndarray:
@@ -151,8 +150,8 @@ class Starts:
 
 @dataclass(frozen=True)
 class Drafts:
-    """What a policy does at every start, by the state of its memory: ``submitted`` tokens in draft ``passes``, ``asked`` queries of a
-    model, and the distributions that the host reads without one (`predictors.replay.chains.ReplayedRound`). All [X, S, M]."""
+    """What a policy does at every start, by the state of its memory: ``submitted`` tokens in draft ``passes``, queries ``asked``
+    of a model, and distributions that the host reads without one (`predictors.replay.chains.ReplayedRound`). All [X, S, M]."""
 
     submitted_XSM: np.ndarray
     passes_XSM: np.ndarray
@@ -160,14 +159,20 @@ class Drafts:
     confidences_XSM: np.ndarray
     entropies_XSM: np.ndarray
 
+    def by_state(self, memory: "Memory") -> "Drafts":
+        """In every state of ``memory``, where a policy does not listen to it."""
+        shape_XSM = (*self.submitted_XSM.shape[:2], memory.states)
+        return Drafts(*(np.broadcast_to(values, shape_XSM) for values in vars(self).values()))
+
 
 @dataclass(frozen=True)
 class Memory:
     """What a policy knows of the round before: the state in the ``first`` round, and the one ``after`` so many accepted and
-    submitted tokens (arrays of one shape)."""
+    submitted tokens (arrays of one shape), of so many ``states``."""
 
     first: int
     after: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    states: int
 
 
 @dataclass(frozen=True)
@@ -189,35 +194,57 @@ class Totals:
         return float(self.tokens_X.sum() / self.seconds_X.sum())
 
 
+NO_MEMORY = Memory(0, lambda accepted, submitted: np.zeros_like(accepted), 1)
+
+
+@dataclass(frozen=True)
+class Path:
+    """The rounds of all decodes [V]: ``cells`` of ``reading_V``, ``start_V`` and state of memory, and what became of the draft."""
+
+    cells: tuple[np.ndarray, np.ndarray, np.ndarray]
+    submitted_V: np.ndarray
+    accepted_V: np.ndarray
+
+    @property
+    def reading_V(self) -> np.ndarray:
+        return self.cells[0]
+
+    @property
+    def start_V(self) -> np.ndarray:
+        return self.cells[1]
+
+    @staticmethod
+    def of(starts: Starts, submitted_XSM: np.ndarray, first: int, after: After) -> "Path":
+        """From the first start, in state ``first``, to every text's end; ``after`` a round another state holds."""
+        reading_V, rounds = np.flatnonzero(starts.left_XS[:, 0]), []
+        start_V, state_V = np.zeros_like(reading_V), np.full_like(reading_V, first)
+        while len(reading_V):
+            submitted_V = submitted_XSM[reading_V, start_V, state_V]
+            accepted_V = np.minimum(starts.would_XS[reading_V, start_V], submitted_V)
+            rounds.append((reading_V, start_V, state_V, submitted_V, accepted_V))
+            state_V = after(reading_V, start_V, accepted_V, submitted_V)
+            goes_on_V = starts.left_XS[reading_V, start_V] > accepted_V + 1
+            reading_V, start_V, state_V = (
+                values[goes_on_V] for values in (reading_V, start_V + accepted_V + 1, state_V)
+            )
+        reading_V, start_V, state_V, submitted_V, accepted_V = map(np.concatenate, zip(*rounds, strict=True))
+        return Path((reading_V, start_V, state_V), submitted_V, accepted_V)
+
+    def visits(self, shape_XSM: tuple[int, ...]) -> np.ndarray:
+        """Which starts and states it meets."""
+        made_XSM = np.zeros(shape_XSM, dtype=bool)
+        made_XSM[self.cells] = True
+        return made_XSM
+
+
 def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memory | None = None) -> Totals:
     """Exact totals of every text under a policy whose ``question`` takes so many seconds."""
-    accepted_XSM = np.minimum(starts.would_XS[..., None], drafts.submitted_XSM)
-    emitted_XSM = np.minimum(accepted_XSM + 1, starts.left_XS[..., None])
-    state_XSM = np.zeros_like(accepted_XSM) if memory is None else memory.after(accepted_XSM, drafts.submitted_XSM)
-    visits_XSM = visited(emitted_XSM, state_XSM, 0 if memory is None else memory.first)
-    counts = (visits_XSM, drafts.submitted_XSM, drafts.passes_XSM, accepted_XSM, drafts.asked_XSM)
-    return Totals(
-        starts.left_XS[:, 0] + 1,
-        starts.seconds(drafts, visits_XSM, question),
-        *(summed(count_XSM, visits_XSM) for count_XSM in counts),
-        visits_XSM,
-    )
-
-
-def visited(emitted_XSM: np.ndarray, state_XSM: np.ndarray, first: int) -> np.ndarray:
-    """The starts and states on the path from the first start, in state ``first``; where nothing is emitted it has ended."""
-    readings, starts, states = emitted_XSM.shape
-    here_XS = np.arange(readings * (starts + 1)).reshape(readings, starts + 1)[..., None]
-    jump_XSM = (here_XS * states + np.arange(states)).astype(np.intp)
-    jump_XSM[:, :-1] = np.where(emitted_XSM > 0, (here_XS[:, :-1] + emitted_XSM) * states + state_XSM, jump_XSM[:, :-1])
-    jump, seen = jump_XSM.reshape(-1), np.zeros(jump_XSM.size, dtype=bool)
-    at_X = here_XS[:, 0, 0] * states + first
-    while not seen[at_X].all():
-        seen[at_X] = True
-        at_X = jump[at_X]
-    return seen.reshape(jump_XSM.shape)[:, :-1] & (emitted_XSM > 0)
-
-
-def summed(count_XSM: np.ndarray, visits_XSM: np.ndarray) -> np.ndarray:
-    """Sums over the rounds of every text."""
-    return np.einsum("xsm,xsm->x", count_XSM, visits_XSM, dtype=np.int64, casting="unsafe")
+    memory = memory or NO_MEMORY
+    drafts = drafts.by_state(memory)
+    path = Path.of(starts, drafts.submitted_XSM, memory.first, lambda _, __, *outcome: memory.after(*outcome))
+    passes_V, asked_V = drafts.passes_XSM[path.cells], drafts.asked_XSM[path.cells]
+    counts = (np.ones_like(path.start_V), path.submitted_V, passes_V, path.accepted_V, asked_V)
+    rounds_X, submitted_X, passes_X, accepted_X, asked_X = (starts.summed(path, one).astype(int) for one in counts)
+    seconds_X, tokens_X = starts.seconds(path, drafts, question), starts.left_XS[:, 0] + 1
+    visits_XSM = path.visits(drafts.submitted_XSM.shape)
+    return Totals(tokens_X, seconds_X, rounds_X, submitted_X, passes_X, accepted_X, asked_X, visits_XSM)

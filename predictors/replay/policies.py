@@ -1,12 +1,12 @@
-"""What policies draft at every start of recorded texts (`predictors.replay.grid`), as the sessions of `predictors.controllers` do.
+"""What policies draft at every start of recorded texts (`predictors.replay.grid`): the sessions of `predictors.controllers`.
 
     static        n tokens
     confidence    draft while max_x q(x) >= ε                                   (`controllers.confidence`)
     stopping      a model of the draft's states, by a `StopRule`                (`controllers.early_stop`)
     heads         a model of the target's state, by a class or a length         (`controllers.hrad`, `controllers.length`)
 
-A rule that stops in front of a token has paid for the pass whose distribution it read. Where a model's features lie ``far`` from its
-training rows, the round drafts ``static_length`` tokens instead.
+A rule that stops in front of a token has paid for the pass whose distribution it read. Where a model's features lie ``far`` from
+its training rows, the round drafts ``static_length`` tokens instead.
 
 Shape suffixes: X readings, S starts, G positions of a chain, M states of memory, L classes.
 """
@@ -45,8 +45,8 @@ def stopping(
 ) -> Drafts:
     """Draft until the score of ``rule`` is low; ``static_length`` tokens where it asks for none.
 
-    ``chances_XSG`` (and ``far_XSG``) are what the model says of the draft's state or distribution at a position: of the token about to
-    be drawn there, or, with inputs ``behind``, of the token before it.
+    ``chances_XSG`` (and ``far_XSG``) are what the model says of the draft's state or distribution at a position: of the token
+    about to be drawn there, or, with inputs ``behind``, of the token before it.
     """
     if not rule.asks:
         return static(starts, static_length)
@@ -79,8 +79,8 @@ def heads(
 ) -> Drafts:
     """What ``rule`` makes of a head's calibrated probabilities of what becomes of ``gamma`` tokens.
 
-    ``at_root``: decided before drafting (feature set ``paper``), else at the first distribution, whose pass is paid. States of memory
-    are those of `previous_round`; ``largest_XSG`` is the ``confidence`` along the chain.
+    ``at_root``: decided before drafting (feature set ``paper``), else at the first distribution, whose pass is paid. States of
+    memory are those of `previous_round`; ``largest_XSG`` is the ``confidence`` along the chain.
     """
     most_XSM = np.minimum(starts.cap_XS, gamma)[..., None]
     shape_XSM = probabilities_XSML.shape[:3]
@@ -117,7 +117,7 @@ def previous_round(gamma: int) -> Memory:
         seen = (accepted < submitted) | (submitted >= gamma)
         return np.where(seen, 1 + np.minimum(accepted, gamma), 0)
 
-    return Memory(0, after)
+    return Memory(0, after, gamma + 2)
 
 
 def remembered(gamma: int) -> tuple[np.ndarray, np.ndarray]:
@@ -128,7 +128,7 @@ def remembered(gamma: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _first(stops_XSG: np.ndarray) -> np.ndarray:
     """The first position at which drafting stops [X, S], or G."""
-    return np.where(stops_XSG.any(axis=-1), stops_XSG.argmax(axis=-1), stops_XSG.shape[-1])
+    return np.asarray(np.where(stops_XSG.any(axis=-1), stops_XSG.argmax(axis=-1), stops_XSG.shape[-1]))
 
 
 def _drafts(

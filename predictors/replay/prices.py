@@ -9,6 +9,8 @@ Prefills are the request's own. Left out: what a request takes to begin, and wha
 from collections.abc import Iterable
 from functools import cache
 
+import numpy as np
+
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import Shape, round_latency
@@ -52,3 +54,22 @@ class Prices:
         """Of a draft pass and its law."""
         drawn = self.profile.latency("chain_drawing", drafted=1, sampled=int(self._sampled)).seconds
         return self.profile.latency("draft", rows=1, context=context).seconds + drawn
+
+
+class PriceTable:
+    """Rounds of at most ``depth`` tokens behind ``contexts``, priced in arrays."""
+
+    def __init__(self, prices: Prices, contexts: np.ndarray, depth: int) -> None:
+        self._context_C = np.unique(contexts)
+        known = self._context_C.tolist()
+        self._chain_CL = np.array(
+            [[prices.chain(drafted, context) for drafted in range(depth + 1)] for context in known]
+        )
+        laws = (prices.law(context) for context in range(known[0], known[-1] + depth))
+        self._laws_C = np.cumsum([0.0, *laws])  # of all passes behind contexts from the first one up to this one
+
+    def rounds(self, context_V: np.ndarray, submitted_V: np.ndarray, passes_V: np.ndarray) -> np.ndarray:
+        """Seconds of rounds, without readings and questions."""
+        chain_V = self._chain_CL[np.searchsorted(self._context_C, context_V), submitted_V]
+        first_V = context_V - self._context_C[0]
+        return np.asarray(chain_V + self._laws_C[first_V + passes_V] - self._laws_C[first_V + submitted_V])

@@ -22,6 +22,10 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
 
 
+class BeyondRecordError(ValueError):
+    """A decoder or a controller needs what a text trace does not hold: it can be run, and not replayed."""
+
+
 @dataclass(frozen=True)
 class RootStates:
     """The target's states at every row: ``states_NS`` (`predictors.features.state_vector`) of ``layers``, each of
@@ -33,7 +37,7 @@ class RootStates:
 
     def at(self, row: int) -> tuple[Tensor, Tensor]:
         """Hidden states [K, D] and embedding [E]."""
-        state_S = torch.from_numpy(self.states_NS[row - 1])
+        state_S = torch.from_numpy(np.array(self.states_NS[row - 1]))
         split = len(self.layers) * self.hidden_size
         return state_S[:split].reshape(len(self.layers), self.hidden_size), state_S[split:]
 
@@ -87,7 +91,7 @@ class RecordedText:
             ("draft", draft_layers, self.draft_layers, "draft_layers"),
         ):
             if wanted and wanted != known:
-                raise ValueError(
+                raise BeyondRecordError(
                     f"a {kind} controller reads hidden states {list(wanted)} of the {model}, and {list(known)} were recorded. "
                     f"Set traces.texts.{key} to {len(wanted)} and collect again."
                 )
@@ -107,16 +111,7 @@ class RecordedText:
 
     def at_slot(self, name: str, row: int, slot: int) -> np.ndarray:
         """What column ``name`` holds of a slot."""
-        return np.asarray(self.columns[name][row - 1, slot])
-
-
-def by_slot(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Columns as they are stored, with ``tops`` and ``states`` as a list per slot [N, G, …]."""
-    rows, slots = columns["tokens"].shape
-    return {
-        name: values.reshape(rows, slots, values.shape[1] // slots) if name in ("tops", "states") else values
-        for name, values in columns.items()
-    }
+        return np.array(self.columns[name][row - 1, slot])
 
 
 class RecordedLaw(NextLaw):
@@ -157,12 +152,18 @@ class RecordedLaw(NextLaw):
 
     @cached_property
     def hidden_KD(self) -> Tensor:  # type: ignore[override]
+        recorded = self.text.columns["states"].shape[1]
+        if self.slot >= recorded:
+            raise ValueError(
+                f"this controller reads the draft's state at slot {self.slot} beside the text, and {recorded} were recorded. Set "
+                "traces.texts.beside_states and collect again."
+            )
         return torch.from_numpy(self.text.at_slot("states", self.row, self.slot)).unsqueeze(0)
 
     def likeliest(self, top: int) -> Tensor:
         recorded_T = self.text.at_slot("tops", self.row, self.slot)
         if top > len(recorded_T):
-            raise ValueError(
+            raise BeyondRecordError(
                 f"this controller reads the {top} most likely tokens of a law, and {len(recorded_T)} were recorded. Raise "
                 "traces.texts.top and collect again."
             )
@@ -170,7 +171,7 @@ class RecordedLaw(NextLaw):
 
     @property
     def unit_probs_V(self) -> Tensor:
-        raise ValueError("a recorded text holds no whole laws: this controller can be run, and not replayed.")
+        raise BeyondRecordError("a recorded text holds no whole laws: this controller can be run, and not replayed.")
 
 
 class RecordedToken(DrawnToken):

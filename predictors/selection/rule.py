@@ -11,9 +11,11 @@ the roots' mean context. Shape suffixes: N roots, A actions.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from predictors.config import Checked, one_of
 from predictors.latency.actions import Prices
 from predictors.sampling import SamplingSettings
 
@@ -51,19 +53,15 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class SelectionRule:
+class SelectionRule(Checked):
     """``score``: surplus, with ``rate_factor`` κ, or ratio. ``margin`` of it that a choice must be ahead of the static one
     (`NEVER`: nothing is asked). ``max_distance``: the largest trusted squared distance of features from the training rows."""
 
-    score: str
+    score: Annotated[str, one_of(*SCORES)]
     rate_factor: float
     margin: float
     max_distance: float
     settings: tuple[Setting, ...]
-
-    def __post_init__(self) -> None:
-        if self.score not in SCORES:
-            raise ValueError(f"unknown score {self.score!r}; known: {', '.join(SCORES)}.")
 
     @property
     def asks(self) -> bool:

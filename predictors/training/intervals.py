@@ -31,11 +31,15 @@ def jackknife(
     """``statistic`` (of sums [D, V] to [D]) of the columns' sums, with its 95 % interval; none of one document."""
     names, document_X = np.unique(document_X, return_inverse=True)
     sums_DV = np.stack([np.bincount(document_X, values, len(names)) for values in columns_XV.T], axis=1)
-    whole_1V, count = sums_DV.sum(axis=0, keepdims=True), len(names)
-    value = float(statistic(whole_1V)[0])
+    whole_1V = sums_DV.sum(axis=0, keepdims=True)
+    return interval(float(statistic(whole_1V)[0]), statistic(whole_1V - sums_DV) if len(names) > 1 else np.array([]))
+
+
+def interval(value: float, without_D: np.ndarray) -> dict[str, float | None]:
+    """``value`` with its 95 % interval, by what it is without each document."""
+    count = len(without_D)
     if count < 2:
         return {"value": value, "low": None, "high": None}
-    without_D = statistic(whole_1V - sums_DV)
     error = math.sqrt((count - 1) / count * np.square(without_D - without_D.mean()).sum())
     reach = float(student.ppf((1 + LEVEL) / 2, count - 1)) * error
     return {"value": value, "low": value - reach, "high": value + reach}

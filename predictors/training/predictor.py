@@ -27,6 +27,11 @@ class Materials:
     labels: Path
     profile: "LatencyProfile"
 
+    @staticmethod
+    def of(traces: Path, labels: Path, profile: "LatencyProfile") -> "Materials":
+        """By the folder that holds all ``traces``."""
+        return Materials(traces / "texts", traces / "trees", traces / "guesses", labels, profile)
+
 
 @dataclass(frozen=True)
 class Fitted:

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
-from runtime.drafting.draft import require_temperature
+from predictors.config import Checked, Count, NotNegative, one_of
 
 K_RULES: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil}
 CHOICES = {
@@ -19,7 +20,7 @@ CHOICES = {
 
 
 @dataclass(frozen=True)
-class BranchConfig:
+class BranchConfig(Checked):
     """How far and how wide to draft ahead.
 
     Parameters
@@ -52,26 +53,20 @@ class BranchConfig:
         As in `ChainConfig`.
     """
 
-    gamma: int = 8
-    draft_stage_gamma: int | None = None
-    k_max: int = 6
-    k_rule: str = "ceil"
-    branch_verifier: str = "rrs"
-    retention: str = "posterior"
-    draft_stage: str = "idle"
-    overlap: str = "auto"
-    target_threads: int | None = None
-    draft_threads: int | None = None
-    draft_temperature: float | None = None
+    gamma: Count = 8
+    draft_stage_gamma: Count | None = None
+    k_max: Count = 6
+    k_rule: Annotated[str, one_of(*CHOICES["k_rule"])] = "ceil"
+    branch_verifier: Annotated[str, one_of(*CHOICES["branch_verifier"])] = "rrs"
+    retention: Annotated[str, one_of(*CHOICES["retention"])] = "posterior"
+    draft_stage: Annotated[str, one_of(*CHOICES["draft_stage"])] = "idle"
+    overlap: Annotated[str, one_of(*CHOICES["overlap"])] = "auto"
+    target_threads: Count | None = None
+    draft_threads: Count | None = None
+    draft_temperature: NotNegative | None = None
 
     def __post_init__(self) -> None:
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"unknown {name} {getattr(self, name)!r}. Known: {', '.join(known)}.")
-        for name in ("gamma", "draft_stage_gamma", "k_max", "target_threads", "draft_threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}.")
+        super().__post_init__()
         if self.draft_stage_gamma is not None and self.draft_stage_gamma > self.gamma:
             raise ValueError(
                 f"draft_stage_gamma={self.draft_stage_gamma} exceeds gamma={self.gamma}, the most tokens of a pending block. "
@@ -82,7 +77,6 @@ class BranchConfig:
                 f"draft_stage_gamma={self.draft_stage_gamma} bounds idle draft stages, and with draft_stage 'preverify' there "
                 "are none. Leave it out."
             )
-        require_temperature(self.draft_temperature)
 
     def num_branches(self, confidence: float | Tensor) -> int:
         """Branches at a point whose law has maximum ``confidence``, which is read if they depend on it."""

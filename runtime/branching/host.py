@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import torch
 
 from predictors.controllers import Controller
-from runtime.adapter import LanguageModel
 from runtime.branching.config import BranchConfig
 from runtime.branching.service import DraftService
 from runtime.overlap.executor import Executor
@@ -29,9 +28,9 @@ class DraftHost:
     def __init__(self, pair: ModelPair, config: BranchConfig, controller: Controller) -> None:
         assert pair.draft is not None
         self._service = (pair.draft, pair.target.vocabulary_size, config, controller)
-        self._device = torch.device(getattr(pair.draft, "device", "cpu"))
+        self._device = pair.draft.device
         self.layers = controller.layers  # of the target, that the controller reads
-        self.overlap = _resolve(config.overlap, {self._device.type, _device_type(pair.target)})
+        self.overlap = _resolve(config.overlap, {self._device.type, pair.target.device.type})
         target, draft = default_threads(torch.get_num_threads())
         self._target_threads = config.target_threads or target
         self._stream = draft_stream(self._device)  # one for all requests: what a stream has freed no other gets
@@ -94,7 +93,7 @@ class DraftHost:
     def _slot_bytes(self) -> int:
         """Room for the largest message: the laws behind a pending block, in the laws' own number format, or a prompt."""
         model, vocabulary_size, config, _ = self._service
-        dtype = torch.promote_types(getattr(model, "dtype", torch.float64), torch.float32)
+        dtype = torch.promote_types(model.dtype, torch.float32)
         laws = dtype.itemsize * (config.gamma + 2) * vocabulary_size
         return ROOM + laws + 8 * min(model.context_limit, LONGEST_PROMPT)
 
@@ -110,10 +109,6 @@ class DraftHost:
             yield
         finally:
             torch.set_num_threads(before)
-
-
-def _device_type(model: LanguageModel) -> str:
-    return torch.device(getattr(model, "device", "cpu")).type
 
 
 def _resolve(overlap: str, device_types: set[str]) -> str:

@@ -71,6 +71,10 @@ class Decoder(ABC):
     def _steps(self, request: Request) -> Generator[Step, None, None]:
         """The decoding loop."""
 
+    def route(self, settings: SamplingSettings) -> "Decoder":
+        """The decoder that serves ``settings``: this one, if it is not several."""
+        return self
+
     def start(self) -> None:  # noqa: B027 (most have nothing to start)
         """Start what the decoder runs beside this process, if anything, which the first request would else wait for."""
 
@@ -141,19 +145,22 @@ class Decoder(ABC):
         ValueError
             For an empty prompt, ids outside the vocabulary, a request longer than the context or bad settings.
         """
+        settings = SamplingSettings(temperature, top_k, top_p)
+        decoder = self.route(settings)
+        controller = decoder.controller
         request = Request(
-            prompt=checked_prompt(prompt_ids, max_new_tokens, self.pair.target.vocabulary_size, self.context_limit),
+            prompt=checked_prompt(prompt_ids, max_new_tokens, self.pair.target.vocabulary_size, decoder.context_limit),
             max_new_tokens=max_new_tokens,
-            settings=SamplingSettings(temperature, top_k, top_p),
+            settings=settings,
             randomness=Randomness(int(torch.randint(2**62, ()))) if randomness is None else randomness,
             eos_tokens=self._eos_tokens(eos_token_id),
-            layers=self._taps("layers", self.controller.layers, tuple(layers)),
+            layers=decoder._taps("layers", controller.layers, tuple(layers)),
             observe=observe,
-            draft_layers=self._taps("draft_layers", self.controller.draft_layers, tuple(draft_layers)),
-            views=self.controller.reads_views,
+            draft_layers=decoder._taps("draft_layers", controller.draft_layers, tuple(draft_layers)),
+            views=controller.reads_views,
         )
-        steps = self._steps(request)
-        return steps if self.monitor is None else self.monitor.watched(steps, request, self.depth)
+        steps = decoder._steps(request)
+        return steps if decoder.monitor is None else decoder.monitor.watched(steps, request, decoder.depth)
 
     def __call__(
         self,

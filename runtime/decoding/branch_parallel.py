@@ -15,7 +15,6 @@ from torch import Tensor
 
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
-from runtime.adapter import programs_of
 from runtime.branching.candidates import draw_at_branch_point
 from runtime.branching.config import BranchConfig
 from runtime.branching.exchange import Branches, Pending, Verdict
@@ -43,7 +42,7 @@ class BranchParallelDecoder(Decoder):
         super().__init__(pair, controller)
         self.config = config
         self.verifier = verifier
-        programs = programs_of(pair.draft) if pair.draft is not None else None
+        programs = pair.draft.programs if pair.draft is not None else None
         if programs is not None:
             controller.record_with(programs.recorder)  # it is asked where the draft works
         self.host = DraftHost(pair, config, controller)

@@ -3,10 +3,7 @@
 Every one of them is lossless, so a request at settings that none was tuned for is served by the nearest, in temperature first.
 """
 
-from collections.abc import Generator, Iterator, Sequence
-from typing import Any
-
-from torch import Tensor
+from collections.abc import Generator, Sequence
 
 from predictors.controllers import build_controller
 from predictors.sampling import SamplingSettings
@@ -37,24 +34,6 @@ class RoutedDecoder(Decoder):
     def close(self) -> None:
         for _, decoder in self.routes:
             decoder.close()
-
-    def stream(
-        self,
-        prompt_ids: Sequence[int] | Tensor,
-        max_new_tokens: int = 64,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        randomness: Any = None,
-        eos_token_id: int | Sequence[int] | Tensor | None = None,
-        observe: bool = False,
-        layers: Sequence[int] = (),
-        draft_layers: Sequence[int] = (),
-    ) -> Iterator[Step]:
-        """As the chosen decoder's."""
-        decoder = self.route(SamplingSettings(temperature, top_k, top_p))
-        sampling = (temperature, top_k, top_p, randomness)
-        return decoder.stream(prompt_ids, max_new_tokens, *sampling, eos_token_id, observe, layers, draft_layers)
 
     def _steps(self, request: Request) -> Generator[Step, None, None]:
         return self.route(request.settings)._steps(request)

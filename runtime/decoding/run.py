@@ -9,7 +9,6 @@ from torch import Tensor
 
 from predictors.rounds import RoundRecord
 from predictors.signals import Root
-from runtime.adapter import programs_of
 from runtime.clock import PhaseClock
 from runtime.decoding.base import Step
 from runtime.laws import processed_law
@@ -83,7 +82,7 @@ class Run(ABC):
     def _recorded_verdicts(self, verifier: Verifier, lossy: bool = False) -> RecordedVerdicts | None:
         """Verdicts of ``verifier`` by programs; ``None`` where the target's passes are not recorded, the rule takes trees apart
         on the host, or chance does not allow it."""
-        programs = programs_of(self.pair.target)
+        programs = self.pair.target.programs
         if programs is None or not verifier.chains_only or not isinstance(self.chance, Uniform):
             return None
         rule = partial(verifier, lossy=lossy)

@@ -15,7 +15,6 @@ from torch import Tensor
 from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
 from predictors.signals import Root
-from runtime.adapter import programs_of
 from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.decoding.run import Run
 from runtime.drafting.draft import Draft, Drafter
@@ -46,7 +45,7 @@ class SequentialDecoder(Decoder):
             require_compatible(drafter, verifier, lossy)
         self.drafter = drafter
         self.verifier = verifier
-        programs = programs_of(pair.target)
+        programs = pair.target.programs
         if programs is not None:
             controller.record_with(programs.recorder)
 

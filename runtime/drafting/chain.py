@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from predictors.config import Checked, Count, NotNegative
 from predictors.controllers import Session
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
-from runtime.drafting.draft import Draft, require_temperature
+from runtime.drafting.draft import Draft
 from runtime.drafting.drafted import Drafted, DraftedTree
 from runtime.drafting.views import Row
 from runtime.randomness import Chance
@@ -22,16 +23,11 @@ from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
 
 
 @dataclass(frozen=True)
-class ChainConfig:
+class ChainConfig(Checked):
     """``gamma``: most tokens per round. ``draft_temperature``: ``None`` drafts at the target's temperature and filters."""
 
-    gamma: int = 5
-    draft_temperature: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.gamma < 1:
-            raise ValueError(f"gamma must be >= 1, got {self.gamma}.")
-        require_temperature(self.draft_temperature)
+    gamma: Count = 5
+    draft_temperature: NotNegative | None = None
 
     @property
     def depth(self) -> int:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from predictors.actions import Action
+from predictors.config import Checked, NotNegative
 from predictors.controllers import Session
 from predictors.signals import NextLaw
 from runtime.adapter import LanguageModel
 from runtime.device import on_device
-from runtime.drafting.draft import require_temperature
 from runtime.drafting.levels import LevelDraft, stacked
 from runtime.randomness import Chance
 from runtime.request import Request
@@ -23,19 +23,19 @@ from runtime.tree import DraftLaw
 
 
 @dataclass(frozen=True)
-class DelayedTreeConfig:
+class DelayedTreeConfig(Checked):
     """``k`` rollouts of ``l2`` tokens after a trunk of ``l1`` tokens. ``draft_temperature`` as in `ChainConfig`. ``choices``: the
     trees that the controller drafts instead, if it chooses."""
 
     k: int = 3
     l1: int = 1
     l2: int = 3
-    draft_temperature: float | None = None
+    draft_temperature: NotNegative | None = None
     choices: tuple[Action, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _ = self.action
-        require_temperature(self.draft_temperature)
 
     @property
     def action(self) -> Action:

@@ -14,7 +14,7 @@ from torch import Tensor
 from predictors.controllers import Session
 from predictors.sampling import SamplingSettings
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
-from runtime.adapter import Forward, LanguageModel, programs_of
+from runtime.adapter import Forward, LanguageModel
 from runtime.clock import PhaseClock
 from runtime.drafting.drafted import Drafted
 from runtime.drafting.sampler import sampler_for
@@ -65,7 +65,7 @@ class Draft(ABC):
         self._eos_tokens = request.eos_tokens
         self._randomness = randomness
         self._state = model.open(request.max_length, request.draft_layers)
-        self._sampler = sampler_for(self._settings, randomness, programs_of(model))
+        self._sampler = sampler_for(self._settings, randomness, model.programs)
         self._views = Views() if request.views else None
         self._scratch: dict[int, int] = {}  # fed nodes of the tree, by their place in the model's scratch
         self._uncached: list[int] = []
@@ -136,12 +136,6 @@ class Draft(ABC):
 def draft_settings(temperature: float | None, target: SamplingSettings) -> SamplingSettings:
     """The settings drafts are drawn with: the target's, at another ``temperature`` if given."""
     return target if temperature is None else SamplingSettings(temperature, target.top_k, target.top_p)
-
-
-def require_temperature(draft_temperature: float | None) -> None:
-    """`ValueError` if ``draft_temperature`` is negative; ``None`` is the target's own."""
-    if draft_temperature is not None and draft_temperature < 0:
-        raise ValueError(f"draft_temperature must be >= 0, or null to draft at the target's, got {draft_temperature}.")
 
 
 def fit_vocabulary(logits: Tensor, size: int) -> Tensor:

@@ -9,16 +9,17 @@ E extended nodes of a level, V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from predictors.config import Checked, Count, NotNegative, one_of
 from predictors.controllers import Session
 from predictors.signals import NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
 from runtime.drafting.distinct import most_likely, read_rows
-from runtime.drafting.draft import require_temperature
 from runtime.drafting.growth import ROOT, Growth
 from runtime.drafting.levels import LevelDraft, stacked
 from runtime.randomness import Chance
@@ -30,7 +31,7 @@ ROOTS = ("draft", "target")
 
 
 @dataclass(frozen=True)
-class MultiCandidateConfig:
+class MultiCandidateConfig(Checked):
     """``config``: children per node, level by level. ``candidates``: ``sampled`` or ``top_k``; ``draft_temperature`` as in
     `ChainConfig`.
 
@@ -39,20 +40,15 @@ class MultiCandidateConfig:
     tokens with predictable continuations come out too often (specification of drafting, section 5.4).
     """
 
-    config: tuple[int, ...] = (4, 2, 2, 1)
-    candidates: str = "sampled"
-    roots: str = "draft"
-    draft_temperature: float | None = None
+    config: tuple[Count, ...] = (4, 2, 2, 1)
+    candidates: Annotated[str, one_of(*CANDIDATES)] = "sampled"
+    roots: Annotated[str, one_of(*ROOTS)] = "draft"
+    draft_temperature: NotNegative | None = None
 
     def __post_init__(self) -> None:
-        if self.roots not in ROOTS:
-            raise ValueError(f"unknown roots {self.roots!r}. Known: {', '.join(ROOTS)}.")
-        if self.candidates not in CANDIDATES:
-            raise ValueError(f"unknown candidates {self.candidates!r}. Known: {', '.join(CANDIDATES)}.")
-        if not self.widths or min(self.config) < 1:
-            given = list(self.config)
-            raise ValueError(f"config needs one number >= 1 per level, for example [4, 2, 2, 1], got {given}.")
-        require_temperature(self.draft_temperature)
+        super().__post_init__()
+        if not self.widths:
+            raise ValueError(f"config needs a number per level, for example [4, 2, 2, 1], got {list(self.config)}.")
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -84,18 +80,13 @@ class MultiCandidateConfig:
 
 
 @dataclass(frozen=True)
-class ForkConfig:
+class ForkConfig(Checked):
     """``width`` chains of ``depth`` tokens; ``candidates`` and ``draft_temperature`` as in `MultiCandidateConfig`."""
 
-    width: int = 16
-    depth: int = 5
-    candidates: str = "sampled"
-    draft_temperature: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.width < 1 or self.depth < 1:
-            raise ValueError(f"a fork needs width >= 1 and depth >= 1, got width={self.width}, depth={self.depth}.")
-        _ = self.levels
+    width: Count = 16
+    depth: Count = 5
+    candidates: Annotated[str, one_of(*CANDIDATES)] = "sampled"
+    draft_temperature: NotNegative | None = None
 
     @property
     def levels(self) -> MultiCandidateConfig:

@@ -27,7 +27,6 @@ from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
 from runtime.branching.host import ROOM
 from runtime.latency.cells import Cell
 from runtime.latency.passes import CommittedState, Passes
-from runtime.latency.sample import device_of
 from runtime.overlap.executor import Executor
 from runtime.overlap.process import DraftProcess
 from runtime.overlap.threads import default_threads
@@ -174,7 +173,7 @@ def open_beside(
     """Cells of the three tables: none of a table whose grid is empty, none at all if both models' are, or where there is no draft
     process. ``before`` comes before an exchange. Leaving the block ends the process."""
     assert pair.draft is not None
-    on_cpu = all(device_of(model).type == "cpu" for model in (pair.target, pair.draft))
+    on_cpu = all(model.device.type == "cpu" for model in (pair.target, pair.draft))
     if not (tokens or rows) or not on_cpu or sys.platform == "win32":
         yield []
         return
@@ -223,7 +222,7 @@ def kept(window: float, needed: float) -> float:
 
 def law_dtype(draft: LanguageModel) -> torch.dtype:
     """The number format of the draft's laws."""
-    return torch.promote_types(getattr(draft, "dtype", torch.float64), torch.float32)
+    return torch.promote_types(draft.dtype, torch.float32)
 
 
 @contextmanager

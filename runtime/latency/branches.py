@@ -19,7 +19,7 @@ from torch import Tensor
 
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
-from runtime.adapter import Forward, LanguageModel, ModelState, programs_of
+from runtime.adapter import Forward, LanguageModel, ModelState
 from runtime.branching.candidates import draw_at_branch_point, draw_candidates
 from runtime.branching.config import BranchConfig
 from runtime.build import build_decoder
@@ -27,7 +27,6 @@ from runtime.decoding.base import Decoder, Step
 from runtime.drafting.sampler import PlainSampler
 from runtime.latency.cells import Cell, seconds_of, synchronise
 from runtime.latency.rounds import ENDLESS, TEMPERATURES
-from runtime.latency.sample import device_of
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import Randomness
@@ -40,8 +39,8 @@ class StampedModel:
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
-        self.device = device_of(model)
-        self.programs = programs_of(model)
+        self.device, self.dtype = model.device, model.dtype
+        self.programs = model.programs
         self.stamps: list[float] = []
         self.vocabulary_size, self.context_limit = model.vocabulary_size, model.context_limit
         self.eos_tokens: frozenset[int] = frozenset()

@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import torch
 
+from predictors.config import Checked, Count, Whole, ascending, at_least, not_empty, one_of
 from runtime.latency.beside import open_beside
 from runtime.latency.branches import branch_cells
 from runtime.latency.cells import Cell
@@ -16,7 +18,6 @@ from runtime.latency.passes import CONTINUATION, CommittedState, begin_round, pa
 from runtime.latency.plain import plain_cells
 from runtime.latency.reference import reference_cells
 from runtime.latency.rounds import round_cells
-from runtime.latency.sample import device_of
 from runtime.latency.transfer import open_transfer, transfer_cells
 from runtime.latency.weightless import weightless_pair
 from runtime.pair import ModelPair
@@ -34,9 +35,14 @@ SUBSETS = {
     "beside_tokens": "target_tokens",
 }
 
+NODE_RULES = tuple(
+    rule for rule, (_, laws) in NODE_SOLVERS.items() if DraftLaw.IID in laws
+)  # node by node, for i.i.d. draws
+Grid = Annotated[tuple[Count, ...], not_empty, ascending]
+
 
 @dataclass(frozen=True)
-class LatencyConfig:
+class LatencyConfig(Checked):
     """Section ``latency``: the grid of every table, ascending, and how often its cells are called (`runtime.latency.cells`).
 
     ``draft_rows`` and ``target_tokens`` start at 1, chains ``drafted`` at 0 (plain decoding). The passes of ``reference_rows``
@@ -47,54 +53,44 @@ class LatencyConfig:
     models can hold. Cells that are unsound after all ``visits`` are measured again, ``repairs`` times at most.
     """
 
-    draft_rows: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
-    target_tokens: tuple[int, ...] = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
+    draft_rows: Grid = (1, 2, 3, 4, 6, 8)
+    target_tokens: Grid = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
     reference_rows: tuple[int, ...] = (1, 4)
     reference_tokens: tuple[int, ...] = (1, 9)
     beside_rows: tuple[int, ...] = (1, 2, 6)
     beside_tokens: tuple[int, ...] = (1, 2, 9, 33)
-    contexts: tuple[int, ...] = (32, 128, 512)
-    prefill_tokens: tuple[int, ...] = (16, 64, 128, 256)
-    drafted: tuple[int, ...] = (0, 1, 2, 4, 8)
-    tree_paths: int = 3
-    tree_nodes: tuple[int, ...] = (3, 6, 9, 12)
-    tree_rules: tuple[str, ...] = ("nss", "naive_tree", "spectr", "specinfer", "khisti")
-    branch_rows: tuple[int, ...] = (1, 2, 6)
-    guessed: tuple[int, ...] = (2, 8, 32)
-    features: tuple[int, ...] = (64, 512, 2048, 8192)
-    bytes: tuple[int, ...] = (64, 8192, 65536, 1048576)
-    visits: int = 6
-    repairs: int = 2
-    warmup: int = 1
-    calls: int = 8
-    threads: int = 2
+    contexts: Grid = (32, 128, 512)
+    prefill_tokens: Grid = (16, 64, 128, 256)
+    drafted: Annotated[tuple[Whole, ...], not_empty, ascending] = (0, 1, 2, 4, 8)
+    tree_paths: Count = 3
+    tree_nodes: Grid = (3, 6, 9, 12)
+    tree_rules: tuple[Annotated[str, one_of(*NODE_RULES)], ...] = ("nss", "naive_tree", "spectr", "specinfer", "khisti")
+    branch_rows: Grid = (1, 2, 6)
+    guessed: Grid = (2, 8, 32)
+    features: Annotated[tuple[Annotated[int, at_least(LEAST_FEATURES)], ...], not_empty, ascending] = (
+        64,
+        512,
+        2048,
+        8192,
+    )
+    bytes: Grid = (64, 8192, 65536, 1048576)
+    visits: Count = 6
+    repairs: Whole = 2
+    warmup: Whole = 1
+    calls: Count = 8
+    threads: Count = 2
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("contexts", "prefill_tokens", "tree_nodes", "branch_rows", "guessed", "bytes"):
-            _require_ascending(name, getattr(self, name), 1)
-        _require_ascending("features", self.features, LEAST_FEATURES)
+        super().__post_init__()
         for name, start in STARTS.items():
-            _require_ascending(name, getattr(self, name), start)
-            if getattr(self, name)[0] != start or len(getattr(self, name)) < 2:
-                raise ValueError(f"{name} must start at {start} and go on, got {list(getattr(self, name))}.")
+            grid = getattr(self, name)
+            if grid[0] != start or len(grid) < 2:
+                raise ValueError(f"{name} must start at {start} and go on, got {list(grid)}.")
         for name, of in SUBSETS.items():
             missing = sorted(set(getattr(self, name)) - set(getattr(self, of)))
             if missing:
                 raise ValueError(f"{name} {missing} are none of {of}={list(getattr(self, of))}, to be compared with.")
-        for name in ("tree_paths", "visits", "calls", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
-        unknown = [
-            rule for rule in self.tree_rules if rule not in NODE_SOLVERS or DraftLaw.IID not in NODE_SOLVERS[rule][1]
-        ]
-        if unknown:
-            raise ValueError(
-                f"tree_rules {unknown} are no node-by-node rules for i.i.d. draws. Known: {', '.join(NODE_SOLVERS)}."
-            )
-        for name in ("warmup", "repairs"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}.")
         odd = [count for count in self.tree_nodes if count % self.tree_paths]
         if odd:
             raise ValueError(f"tree_nodes {odd} are no multiples of tree_paths={self.tree_paths}; give multiples.")
@@ -114,7 +110,7 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
     if draft is None:
         raise ValueError("the pair's draft is None, and a profile times both models. Give the pair a draft model.")
     generator = torch.Generator().manual_seed(config.seed)
-    device = device_of(target)
+    device = target.device
     room = min(target.context_limit - max(config.target_tokens), draft.context_limit - max(config.draft_rows))
     contexts, notes = cut("contexts", config.contexts, room)
     longest = min(target.context_limit, draft.context_limit) - CONTINUATION
@@ -155,8 +151,3 @@ def cut(name: str, grid: Sequence[int], longest: int) -> tuple[list[int], list[s
     kept = sorted({min(value, longest) for value in grid})
     too_long = [value for value in grid if value > longest]
     return kept, [f"{name} {too_long} are cut to {longest}: the models hold no more"] if too_long else []
-
-
-def _require_ascending(name: str, grid: Sequence[int], least: int) -> None:
-    if not grid or grid[0] < least or list(grid) != sorted(set(grid)):
-        raise ValueError(f"{name} must be ascending numbers >= {least}, without repeats, got {list(grid)}.")

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from runtime.adapter import LanguageModel
 from runtime.latency.cells import Cell, timed
-from runtime.latency.sample import device_of
 
 CONTINUATION = 64  # tokens a prefilled state has room for beyond its prompt
 
@@ -44,7 +43,7 @@ class CommittedState:
     """A state of ``model`` behind ``context`` committed tokens, which every pass leaves as it was. Tokens are drawn at random."""
 
     def __init__(self, model: LanguageModel, context: int, most_nodes: int, generator: torch.Generator) -> None:
-        self.device = device_of(model)
+        self.device = model.device
         self._state = model.open(context + most_nodes)
         self._state.forward(random_tokens(model, context, generator), last=1)
         self._state.keep(range(context))
@@ -112,7 +111,7 @@ def prefill_cells(
     cells = []
     for name, model, other in (("draft_prefill", draft, target), ("target_prefill", target, draft)):
         before = partial(CommittedState(other, 1, 1, generator).chain, 1)
-        device = device_of(model)
+        device = model.device
         for count in tokens:
             prompt = random_tokens(model, count, generator).tolist()
             cells.append(Cell((name,), {"tokens": count}, timed(partial(prefill, model, prompt), device), before))

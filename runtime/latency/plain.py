@@ -14,7 +14,6 @@ from runtime.decoding.base import Step
 from runtime.latency.cells import Cell, seconds_of
 from runtime.latency.passes import random_tokens
 from runtime.latency.rounds import chain_decoder
-from runtime.latency.sample import device_of
 from runtime.pair import ModelPair
 
 TOKENS = 4  # timed in a row
@@ -26,7 +25,7 @@ class Plain:
 
     def __init__(self, pair: ModelPair, context: int, most: int, generator: Generator) -> None:
         self._decoder = chain_decoder(pair, 0)
-        self._device = device_of(pair.target)
+        self._device = pair.target.device
         self._prompt = random_tokens(pair.target, context, generator)
         self._most = most
         self._left = 0

@@ -23,7 +23,6 @@ from runtime.build import build_decoder
 from runtime.clock import PhaseClock
 from runtime.decoding.base import Decoder, Step
 from runtime.latency.cells import Cell, synchronise
-from runtime.latency.sample import device_of
 from runtime.pair import ModelPair
 from runtime.randomness import Randomness
 
@@ -83,7 +82,7 @@ def round_cells(
     assert pair.draft is not None
     models = (pair.target, pair.draft)
     _require_parting_paths(tree_paths, min(model.vocabulary_size for model in models))
-    devices = {device_of(model) for model in models}
+    devices = {model.device for model in models}
     cells = []
     for temperature in TEMPERATURES:
         for count in drafted:

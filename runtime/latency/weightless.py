@@ -14,8 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from runtime.adapter import Forward, LanguageModel, programs_of
-from runtime.latency.sample import sample_logits
+from runtime.adapter import Forward, LanguageModel
 from runtime.pair import ModelPair
 from runtime.recorder import Programs
 
@@ -31,6 +30,7 @@ class WeightlessModel:
     def __init__(self, logits_RV: Tensor, programs: Programs | None = None) -> None:
         self.logits_RV = logits_RV
         self.programs = programs
+        self.device, self.dtype = logits_RV.device, logits_RV.dtype
         self.vocabulary_size: int = logits_RV.shape[1]
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> "WeightlessState":
@@ -64,13 +64,13 @@ def weightless_pair(pair: ModelPair, num_rows: int, generator: torch.Generator) 
     """A pair over the vocabularies of ``pair`` with ``num_rows`` prepared rows each: as many as any pass asks for, or more."""
     assert pair.draft is not None
     models = (pair.target, pair.draft)
-    likes = [sample_logits(model) for model in models]
+    likes = [model.open(1).forward([0]).logits for model in models]  # as the decoder gets them
     shared_V = torch.randn(max(like.shape[-1] for like in likes), generator=generator)
 
     def prepared(model: LanguageModel, like: Tensor) -> WeightlessModel:
         size = like.shape[-1]
         noise_RV = NOISE * torch.randn(num_rows, size, generator=generator)
-        return WeightlessModel((shared_V[:size] + noise_RV).to(like), programs_of(model))
+        return WeightlessModel((shared_V[:size] + noise_RV).to(like), model.programs)
 
     target, draft = map(prepared, models, likes)
     return ModelPair(target, draft, tokenizer=pair.tokenizer, draft_tokenizer=pair.tokenizer)

@@ -11,7 +11,9 @@ decoding"; specification of drafting, section 7.6. N-grams that share a beginnin
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from predictors.config import Checked, Count, at_least
 from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said
@@ -19,21 +21,12 @@ from runtime.self_drafting.trie import NGramPool, Trie
 
 
 @dataclass(frozen=True)
-class LookaheadConfig:
+class LookaheadConfig(Checked):
     """``ngram`` N, ``window`` W columns, ``guesses`` G n-grams kept for each first token; a pass feeds (N - 1) W - 1 guesses."""
 
-    ngram: int = 5
-    window: int = 15
-    guesses: int = 15
-
-    def __post_init__(self) -> None:
-        if self.ngram < 3:
-            raise ValueError(
-                f"ngram must be >= 3 (a first token, one to guess from and one guessed), got {self.ngram}."
-            )
-        for name in ("window", "guesses"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+    ngram: Annotated[int, at_least(3)] = 5  # a first token, one to guess from and one guessed
+    window: Count = 15
+    guesses: Count = 15
 
     def open(self, request: Request, chance: Chance) -> "LookaheadWindow":
         return LookaheadWindow(self, request, chance)

@@ -14,10 +14,11 @@ its own subtree. Source: paper on progressive tree drafting, section 3; specific
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Annotated, Optional
 
 from torch import Tensor
 
+from predictors.config import Checked, Count, at_least, one_of
 from predictors.sampling import SamplingSettings
 from runtime.laws import processed_law
 from runtime.randomness import Chance
@@ -32,24 +33,20 @@ EOS_CLIMB = 4
 
 
 @dataclass(frozen=True)
-class ProgressiveTreeConfig:
+class ProgressiveTreeConfig(Checked):
     """``max_children`` of a node and of the spine (the paper's geometry has two branches at most), ``max_depth`` of what hangs in
     a first-level place, ``pool_nodes`` kept behind each token. A guess is the most likely token (``draft_top_k=1``), or drawn
     from the top k or top p of the law at temperature 1."""
 
-    geometry: str = "spine"
-    max_children: int = 4
-    max_depth: int = 6
-    pool_nodes: int = 60
+    geometry: Annotated[str, one_of(*GEOMETRIES)] = "spine"
+    max_children: Count = 4
+    max_depth: Annotated[int, at_least(2)] = 6
+    pool_nodes: Count = 60
     draft_top_k: int = 1
     draft_top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.geometry not in GEOMETRIES:
-            raise ValueError(f"geometry must be one of {', '.join(GEOMETRIES)}, got {self.geometry!r}.")
-        for name, least in (("max_children", 1), ("max_depth", 2), ("pool_nodes", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}.")
+        super().__post_init__()
         if self.draft_top_k == 1 and self.draft_top_p != 1:
             raise ValueError(
                 f"draft_top_p={self.draft_top_p} has no effect beside draft_top_k=1, which takes the most likely token. Use "

@@ -6,7 +6,9 @@ inference acceleration"; specification of drafting, section 7.7. Without the pap
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from predictors.config import Checked, Count, above, at_least
 from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said
@@ -16,20 +18,18 @@ LONGEST_PREFIX = 2
 
 
 @dataclass(frozen=True)
-class SelfDraftConfig:
+class SelfDraftConfig(Checked):
     """``branches`` of at most ``length`` tokens, whose ``ngram``-grams are kept, ``guesses`` for each first token."""
 
-    branches: int = 6
-    length: int = 6
-    ngram: int = 4
-    guesses: int = 10
+    branches: Count = 6
+    length: Annotated[int, above(LONGEST_PREFIX)] = 6
+    ngram: Annotated[int, at_least(2)] = 4
+    guesses: Count = 10
 
     def __post_init__(self) -> None:
-        for name, least in (("branches", 1), ("guesses", 1), ("ngram", 2), ("length", self.ngram)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}.")
-        if self.length <= LONGEST_PREFIX:
-            raise ValueError(f"length must be > {LONGEST_PREFIX}, the longest prefix, got {self.length}.")
+        super().__post_init__()
+        if self.length < self.ngram:
+            raise ValueError(f"length must be >= {self.ngram}, got {self.length}.")
 
     def open(self, request: Request, chance: Chance) -> "SelfDraftBranches":
         return SelfDraftBranches(self, request, chance)

@@ -185,7 +185,8 @@ def write_measured(folder, rows=None, calibrated=(0.0,), chosen=CHOSEN, rounds=(
     write_json(folder / PROVENANCE, origin)
 
 
-def calibration(feature_set: str, target: str = "classes") -> dict:
+def head_record(target: str) -> dict:
+    """What stage ``fit`` says of a head, at two sampling settings; at T=1 its rule loses."""
     bins = [{"from": 0.4, "rows": 10, "confidence": 0.45, "accuracy": 0.5}]
     metrics = {
         "macro_auc": 0.7,
@@ -200,27 +201,40 @@ def calibration(feature_set: str, target: str = "classes") -> dict:
         "reliability": bins,
     }
     names = ("head", "head_uncalibrated", "majority", "previous_label", "draft_confidence")
-    policies = ("head", *names[2:], "confidence", "best_static", "oracle")
-    values = {name: interval(2.0) | {"submitted_per_round": 3.0, "passes_per_round": 3.0} for name in policies}
+
+    def policy(gain: float) -> dict:
+        made = {
+            "tokens_per_second": 100 * (1 + gain),
+            "block_efficiency": 2.0,
+            "submitted": 3.0,
+            "length_accuracy": 0.5,
+        }
+        return made | {"gain": _near(gain)}
+
+    worth = {"macro_auc": 0.71, "gain": None}
+
+    def part(gain: float) -> dict:
+        gains = {"head": gain, "head_argmax": -0.1, "confidence": 0.02, "best_static": 0.0, "oracle": 0.3}
+        policies = {name: policy(value) for name, value in gains.items()}
+        return {"metrics": {name: dict(metrics) for name in names}, "policies": policies, "static_length": 3}
+
     return {
+        "family": "head",
         "target": target,
-        "feature_set": feature_set,
+        "feature_set": "extended",
+        "decoding": "chain",
         "gamma": 3,
-        "sampling_temperature": 0.0,
+        "classes": ["none", "some", "all"],
         "rows": {"train": 100, "validation": 20, "test": 29},
         "documents": {"train": 10, "validation": 4, "test": 6},
         "class_shares": {"natural": [0.3, 0.5, 0.2], "training": [0.33, 0.33, 0.34], "test": [0.3, 0.5, 0.2]},
-        "draft_cost": 0.1,
-        "test": {
-            "metrics": {name: dict(metrics) for name in names},
-            "decision": values,
-            "gain_over_best_static": {name: interval(0.05) for name in policies},
-        },
+        "iterations": [{"changed": share, "T=0": worth, "T=1": worth} for share in (0.4, 0.002)],
+        "parts": {"T=0": part(0.05), "T=1": part(-0.04)},
     }
 
 
 def stop_record(auroc: float) -> dict:
-    """What the stopper stage says of a model."""
+    """What stage ``fit`` says of a stop model."""
     gains = {"static": 0.0, "confidence": 0.02, "paper": -0.05, "model": 0.06, "asked": 0.01}
     gains |= {"asked for nothing": 0.07, "perfect": 0.3}
     policies = {
@@ -229,6 +243,7 @@ def stop_record(auroc: float) -> dict:
     }
     quality = {"tokens": 400, "accepted": 0.6, "auroc": auroc, "brier": 0.15, "ece": 0.03}
     return {
+        "family": "stop",
         "tokens": {"all": quality, "0": quality},
         "product_bias": {"predicted": [0.6, 0.4], "observed": [0.62, 0.41]},
         "parts": {"T=1": {"static_length": 2, "epsilon": 0.2, "policies": policies}},
@@ -239,20 +254,20 @@ def stop_record(auroc: float) -> dict:
 
 
 def guess_record(method: str) -> dict:
-    """What the guesser stage says of a method."""
+    """What stage ``fit`` says of a method."""
     worth = {"value": 1.4, "low": 1.3, "high": 1.5}
     counts = {"decoding_efficiency": 1.9, "hit_rate": 0.5, "accept_length": 2.8, "guessed": 5.0, "candidates": 3.0}
     way = {"method": method}
     row = {"way": way, "setting": "T=1", "speedup": worth, "tokens_per_second": 70.0, **counts}
-    return {"method": method, "chosen": way, "rows": [row]}
+    return {"family": "guess", "method": method, "chosen": way, "rows": [row]}
 
 
-def write_records(stoppers, guessers) -> None:
-    """Records of two stop models and of all methods without a draft model, as their stages leave them."""
+def write_records(folder) -> None:
+    """Records of two stop models and of all methods without a draft model, as stage ``fit`` leaves them."""
     for name, auroc in (("early_stop-1", 0.8), ("logistic", 0.7)):
-        write_json(stoppers / f"{name}.json", stop_record(auroc))
+        write_json(folder / f"{name}.json", stop_record(auroc))
     for method in METHODS:
-        write_json(guessers / f"{method}.json", guess_record(method))
+        write_json(folder / f"{method}.json", guess_record(method))
 
 
 def _near(value: float) -> dict:

@@ -25,7 +25,7 @@ def figure(value, low, high):
 
 
 def record(rule, gain, oracle):
-    """What the selector stage says of a rule; ``gain`` and ``oracle`` are over static."""
+    """What stage ``fit`` says of a rule's selector; ``gain`` and ``oracle`` are over static."""
 
     def policy(gained):
         speed = figure(100 * (1 + gained), 90 * (1 + gained), 110 * (1 + gained))
@@ -41,6 +41,7 @@ def record(rule, gain, oracle):
         part["gap_closed"] = figure(gain / oracle, 0.1, 0.9)
     uses = {"code": {"chain-2": 0.75, "delayed-2.0.1": 0.25}, "prose": {"chain-2": 1.0}}
     return {
+        "family": "tree",
         "rule": rule,
         "margin": 0.01,
         "trusted": 1.0,
@@ -85,5 +86,5 @@ def write_selection(folder, records) -> None:
     made = Prices((1, 100), ((0.022, 0.03),) * 2, 0.0003, "hash")
     write_json(folder / PRICES, {rule: {"actions": ACTIONS, "prices": asdict(made)} for rule in RULES})
     write_json(folder / PROVENANCE, {"capped": False})
-    write_json(records / "specinfer.json", record("specinfer", 0.05, 0.1))
-    write_json(records / "traversal.json", record("traversal", 0.0, -0.08))
+    write_json(records / "delayed_tree-specinfer.json", record("specinfer", 0.05, 0.1))
+    write_json(records / "delayed_tree-traversal.json", record("traversal", 0.0, -0.08))

@@ -8,23 +8,17 @@ import yaml
 from pipelines import report
 from pipelines.outputs import write_json
 from tests.pipelines.hand_made_comparison import comparison_decodes, write_comparison
-from tests.pipelines.hand_made_measured import calibration, counts_of, decodes, write_measured, write_records
+from tests.pipelines.hand_made_measured import counts_of, decodes, head_record, write_measured, write_records
 from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.hand_made_release import write_release
 from tests.pipelines.hand_made_replay import write_replay
 from tests.pipelines.hand_made_selection import selection_decodes, selection_rounds, write_selection
 
-PARTS = ("measured", "calibration", "labels", "verifiers", "latency", "selection", "selectors", "stoppers", "guessers")
-PARTS += ("replay", "tuning", "trials")
-
 
 def stage(inputs: Path, output: Path) -> Path:
     """Run the stage of pair p on device toy-1c; the folder it wrote."""
-    places = {name: inputs / name for name in PARTS} | {
-        "device": inputs / "device.json",
-        "pair_folder": inputs / "pair",
-    }
-    report.run(SimpleNamespace(pair="p", params=inputs / "params.yaml", output=output, **places))
+    device, params = inputs / "device.json", inputs / "params.yaml"
+    report.run(SimpleNamespace(pair="p", params=params, device=device, data=inputs, output=output))
     return output / "toy-1c"
 
 
@@ -39,15 +33,20 @@ def write_inputs(folder: Path) -> None:
     """All that the stage reads, made by hand: every section of the report has something to say."""
     write_json(folder / "device.json", {"slug": "toy-1c"})
     write_measured(folder / "measured" / "toy-1c", timed(), rounds=selection_rounds())
-    write_records(folder / "stoppers", folder / "guessers")
-    for name in ("paper", "extended"):
-        write_json(folder / "calibration" / f"{name}.json", calibration(name))
-    write_json(folder / "calibration" / "length.json", calibration("extended", "length"))
+    write_records(folder / "fit")
+    write_json(folder / "fit" / "hrad.json", head_record("classes"))
+    write_json(folder / "fit" / "length.json", head_record("length"))
     write_json(folder / "pair" / "pair.json", {"source": "builtin", "pair": "p"})
     write_comparison(folder / "verifiers" / "toy-1c")
-    write_selection(folder / "selection" / "toy-1c", folder / "selectors")
+    write_selection(folder / "selection" / "toy-1c", folder / "fit")
     write_replay(folder / "replay" / "toy-1c")
     write_release(folder / "tuning", folder / "trials", "toy-1c")
     write_json(folder / "latency" / "toy-1c.json", PROFILE)
-    write_json(folder / "labels" / "hrad.json", {"classes": {"test": {"none": 9, "some": 13, "all": 7}}})
+    counts = {"train": 80, "validation": 20, "test": 29}
+    write_json(
+        folder / "labels" / "chains.json", {"rows": counts, "documents": {"train": 8, "validation": 2, "test": 3}}
+    )
+    shards = [{"name": "part-00000.parquet"}]
+    write_json(folder / "traces" / "texts" / "manifest.json", {"num_rows": 20, "shards": shards})
+    (folder / "traces" / "texts" / "part-00000.parquet").write_bytes(b"x" * 3000)
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 200}}}}))

@@ -115,10 +115,10 @@ def test_missing_and_unreadable_files_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"kind": "web"}, "Known kinds: builtin, file, datasets"),
+        ({"kind": "web"}, "kind must be one of builtin, file, datasets"),
         ({"kind": "file"}, "'path' belongs to"),
         ({"kind": "file", "path": "x", "column": "a", "template": "b"}, "at most one of"),
-        ({"kind": "file", "path": "x", "cut": "half"}, "cut 'half' is unknown"),
+        ({"kind": "file", "path": "x", "cut": "half"}, "cut must be one of window, whole, got 'half'"),
         ({"kind": "file", "path": "x", "cut": "window", "chat": True}, "cannot be cut"),
         ({"kind": "file", "path": "x", "slice": "a", "slice_column": "b"}, "not both"),
     ],

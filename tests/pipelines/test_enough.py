@@ -1,120 +1,259 @@
-"""How many traces are enough: subsets by document, the rule on hand-made curves, the stages on synthetic traces."""
+"""How many documents are enough: subsets of what is learned from, the rule on hand-made curves, the stage on synthetic traces."""
 
 import json
-import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 import pytest
 import yaml
-from predictors.training.fit import TrainConfig
 
+from pipelines import fit
+from pipelines.cli import main
+from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
-from pipelines.studies import enough_report, layers, learning_curves
-from pipelines.studies.enough.fits import ASKED, BRIER, GAIN, MACRO_AUC, Fit, Replicates, Sampled, measured
-from pipelines.studies.enough.heads import HeadLearner, with_layers
-from pipelines.studies.enough.recommendation import Seeds, cheapest, enough, loss
-from pipelines.studies.enough.subsets import kept_rows, training_documents
-from pipelines.studies.enough.summary import learning_curves as curves_of
-from pipelines.studies.enough.tables import verdict
-from predictors.training.calibrate import CalibrateConfig
-from predictors.training.decision import Costs
-from predictors.training.labels import LabelConfig
+from pipelines.studies.enough.learners import BRIER, MACRO_AUC, Learner, metrics, seeded, state_variants
+from pipelines.studies.enough.page import verdict
+from pipelines.studies.enough.subsets import Lessons
+from pipelines.studies.enough.summary import cheapest, enough, loss, summarised
+from pipelines.studies.learning import STOP_MODELS, LearningConfig
+from predictors.contract import CaptureContract, Identity, ModelIdentity, ServingRange
+from predictors.schema import PLACE_COLUMNS, TEXT_COLUMNS, TEXT_TRACES_VERSION
+from predictors.training.labelling.chains import KIND as CHAINS
+from predictors.training.labelling.table import Labels, read_labels, write_labels
+from predictors.training.labelling.tokens import KIND as TOKENS
+from predictors.training.labelling.trees import TreeLabelConfig, label
+from predictors.training.predictor import Fitted, Materials
+from predictors.training.root_table import RootTable
+from predictors.training.text_table import TextManifest, TextTable
+from predictors.training.trees.predictor import TreePredictor
+from predictors.training.trees.training import SelectorConfig
 from tests.predictors.affine_profile import PROFILE
-from tests.predictors_training.synthetic import EMBEDDING, FAST, HIDDEN, LAYERS, PARAMETERS, make_labels
 from tests.predictors_training.synthetic_roots import write_roots
-from tests.predictors_training.synthetic_tokens import write_tokens
-from trace_collection.collect import TraceConfig
-from trace_collection.roots import RootTraceConfig
-from trace_collection.tokens import TokenTraceConfig
+from trace_collection.shards import shard_name, trace_schema, write_manifest, write_shard
 
-ROOT = Path(__file__).parents[2]
-SHARES, SEEDS, DRAWS = (0.25, 0.5, 1.0), 3, 200
-STOPPER = {"kind": "early_stop", "network": {"hidden_sizes": [8]}, "epochs": 3}
-MAIN = PARAMETERS | {
-    "calibrate": {"chain": PARAMETERS["calibrate"]},
-    "stopper": {"train": {"state": STOPPER, "law": STOPPER | {"inputs": "law"}}},
-    "selector": {
-        "train": {"width": 4, "hidden_sizes": [8, 4], "epochs": 3},
-        "calibrate": {"bootstrap_replicates": 50},
-    },
-    "traces": {"rounds": {"every": 2}, "tokens": {"every": 4}, "roots": {"prompts": [15, 5, 5]}},
-}
-CHOSEN = {"heads": ["extended"], "stop_models": ["law", "state"], "rules": ["block"], "seeds": 2}
-STUDY = {
-    "traces": {"rounds": {"every": 1}, "tokens": {"every": 2}, "roots": {"prompts": [60, 20, 30]}},
-    "learning_curves": CHOSEN | {"shares": [0.5, 1.0], "bootstrap_replicates": 20},
-    "layers": CHOSEN | {"seeds": 1, "bootstrap_replicates": 20},
-    "enough_report": {"seed": 0},
-}
+LAYERS, HIDDEN, EMBEDDING = (2, 3), 4, 3
+SHARES, SEEDS = (0.25, 0.5, 1.0), 3
+SPLITS = {"train": 40, "validation": 4, "test": 4}  # documents, of three rows each
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory):
-    return make_labels(tmp_path_factory.mktemp("labels"))
+def materials(tmp_path_factory):
+    """Texts of random states whose labels are all rows but every fourth, and synthetic trees with theirs."""
+    folder = tmp_path_factory.mktemp("materials")
+    write_texts(folder / "traces" / "texts")
+    write_roots(folder / "traces" / "trees")
+    (folder / "labels").mkdir()
+    texts, trees = TextTable.read(folder / "traces/texts"), RootTable.read(folder / "traces/trees")
+    rows = np.flatnonzero(np.arange(len(texts)) % 4)
+    for kind in (CHAINS, TOKENS):
+        labels = Labels(kind, pa.table({"row": rows}), texts.manifest.content_hash, {}, {})
+        write_labels(labels, folder / "labels" / f"{kind}.parquet")
+    write_labels(label(trees, TreeLabelConfig()), folder / "labels" / "trees.parquet")
+    return Materials.of(folder / "traces", folder / "labels", PROFILE)
 
 
-def test_smaller_sets_are_whole_documents_within_larger_ones(table):
-    document, split = table.document, table.split
+def write_texts(folder):
+    """Text traces of which only places and root states say anything."""
+    random = np.random.default_rng(0)
+    identity = Identity(ModelIdentity("t", (1.0,)), ModelIdentity("d", (2.0,)), "tokenizer", None, LAYERS)
+    contract = CaptureContract(identity, ServingRange("float32", ((0.0, 0.0, 1.0),), 8, 90), {}).to_json()
+    spec = {"draft_layers": [1], "draft_hidden_size": 2, "top": 2}
+    facts = {"schema_version": TEXT_TRACES_VERSION, "fingerprint": "f", "contract": contract, "gamma_max": 3}
+    facts |= {"candidates": 2, "max_new_tokens": 8, "eos_tokens": [], "feature_layers": LAYERS}
+    facts |= {"hidden_size": HIDDEN, "embedding_size": EMBEDDING, "stop_spec": spec, "parameters": {}}
+    sizes = {"root": len(LAYERS) * HIDDEN + EMBEDDING, "slots": 3, "tops": 6, "states": 6, "candidates": 2}
+    schema = trace_schema(TEXT_COLUMNS, sizes, TEXT_TRACES_VERSION, "f", contract)
+    rows = []
+    for split, documents in SPLITS.items():
+        for number in range(3 * documents):
+            row = {name: _nothing(schema.field(name).type) for name in TEXT_COLUMNS}
+            document = f"{split}{number // 3}"
+            row |= dict(zip(PLACE_COLUMNS, (document, document, "code", split, 0.0, 0, 1.0, 1), strict=True))
+            rows.append(row | {"root": random.normal(size=sizes["root"]).astype(np.float16)})
+    folder.mkdir(parents=True)
+    write_shard(folder / shard_name(0), rows, schema)
+    write_manifest(folder, [shard_name(0)], facts)
+
+
+def _nothing(kind):
+    if pa.types.is_fixed_size_list(kind):
+        return np.zeros(kind.list_size, dtype=kind.value_type.to_pandas_dtype())
+    return "" if kind == pa.string() else kind.to_pandas_dtype()(0)
+
+
+@dataclass(frozen=True)
+class Training:
+    reduced_size: int | None = 6
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class ToyHead:
+    """Knows as much as there are training rows, minus what its states say; worth its seed."""
+
+    feature_set: str = "extended"
+    training: Training = Training()
+
+    def fit(self, name, materials, logger=None):
+        table = TextTable.read(materials.texts)
+        labels = read_labels(materials.labels / f"{CHAINS}.parquet", CHAINS, table.manifest.content_hash)
+        taught = int((table.column("split") == "train")[labels.table.column("row").to_numpy()].sum())
+        size = table.column("root").shape[1]
+        assert size == table.manifest.sizes()["root"] and (self.training.reduced_size or 0) <= size
+        part = {
+            "metrics": {"head": {"macro_auc": taught / 100 - 1 / (1 + size), "ece": 0.1}},
+            "policies": {"head": {"gain": {"value": float(self.training.seed)}}},
+        }
+        return Fitted({}, {}, {"parts": {"T=0": part}}, {}, "")
+
+
+@dataclass(frozen=True)
+class ToyStop:
+    inputs: str = "law"
+    seed: int = 0
+
+    def fit(self, name, materials, logger=None):
+        part = {"policies": {"model": {"gain": {"value": 0.0}}}}
+        known = {"auroc": 0.6 if self.inputs == "law" else 0.7, "brier": 0.2 + self.seed}
+        return Fitted({}, {}, {"tokens": {"all": known}, "parts": {"T=0": part}}, {}, "")
+
+
+# ---- subsets
+
+
+def test_smaller_sets_are_whole_documents_within_larger_ones(materials):
+    lessons = Lessons("head", materials)
     for seed in range(3):
-        drawn = [set(training_documents(document, split, share, seed)) for share in (0.1, 0.25, 0.5, 1.0)]
+        drawn = [set(lessons.documents(share, seed)) for share in (0.1, 0.25, 0.5, 1.0)]
         assert drawn[0] < drawn[1] < drawn[2] < drawn[3] and [len(names) for names in drawn] == [4, 10, 20, 40]
-        kept = kept_rows(document, split, np.array(sorted(drawn[1])))
-        assert set(document[kept & (split == "train")]) == drawn[1]
-        assert set(document[~kept]) == drawn[3] - drawn[1], "a document is kept whole or not at all"
-    first, second = (training_documents(document, split, 0.5, seed) for seed in (0, 1))
-    assert set(first) != set(second)
+        assert all(name.startswith("train") for name in drawn[3]), "no other document is ever learned from"
+    assert set(lessons.documents(0.5, 0)) != set(lessons.documents(0.5, 1))
     with pytest.raises(ValueError, match="share of documents"):
-        training_documents(document, split, 0.0, 0)
+        lessons.documents(0.0, 0)
 
 
-def test_nothing_but_training_documents_is_ever_left_out_or_learnt_from(table):
-    held_out = set(table.document[table.split != "train"])
-    documents = training_documents(table.document, table.split, 0.25, seed=0)
-    assert not held_out & set(documents)
-    kept = kept_rows(table.document, table.split, documents)
-    assert kept[table.split != "train"].all()
+@pytest.mark.parametrize("family", ["head", "stop", "tree"])
+def test_only_labels_of_other_training_documents_are_left_out(materials, family, tmp_path):
+    lessons = Lessons(family, materials)
+    documents = lessons.documents(0.25, 0)
+    less = Lessons(family, lessons.of_documents(documents, tmp_path))
+    of_row, split = (lessons.table.column(name) for name in ("document", "split"))
+    rows, whole = (made.labels.table.column("row").to_numpy() for made in (less, lessons))
+    expected = [row for row in whole if split[row] != "train" or of_row[row] in documents]
+    assert rows.tolist() == expected and 0 < len(rows) < len(whole)
+    assert lessons.training_rows(documents) == (split[rows] == "train").sum()
+    assert less.labels.traces_sha256 == lessons.labels.traces_sha256 and less.materials.texts == materials.texts
 
 
-def seeds(values, noise=0.0, rng=None):
-    """A metric by seed whose replicates scatter by ``noise`` with the documents."""
-    rng = rng or np.random.default_rng(1)
-    values = np.array(values)
-    return Seeds(values, values[:, None] + noise * rng.normal(size=DRAWS))
+@pytest.mark.parametrize(
+    ("layers", "embedding", "columns"),
+    [
+        ((3,), True, [4, 5, 6, 7, 8, 9, 10]),
+        ((2,), False, [0, 1, 2, 3]),
+        ((), True, [8, 9, 10]),
+        ((2, 3), True, list(range(11))),
+    ],
+)
+def test_fewer_states_are_the_same_columns(materials, layers, embedding, columns, tmp_path):
+    lessons = Lessons("head", materials)
+    less = Lessons("head", lessons.of_states(layers, embedding, tmp_path))
+    assert np.array_equal(less.table.column("root"), lessons.table.column("root")[:, columns])
+    assert less.table.manifest.feature_layers == layers
+    assert less.table.manifest.embedding_size == EMBEDDING * embedding
+    assert less.labels.table == lessons.labels.table and less.table.column("document").tolist() == (
+        lessons.table.column("document").tolist()
+    )
+    assert isinstance(less.table.manifest, TextManifest)
+
+
+def test_no_state_at_all_is_a_number_that_says_nothing(materials, tmp_path):
+    less = Lessons("head", Lessons("head", materials).of_states((), False, tmp_path))
+    assert less.table.column("root").shape == (len(less.table), 1) and not less.table.column("root").any()
+
+
+def test_states_from_nothing_to_everything():
+    made = list(state_variants((7, 8, 9, 10), scalars=True))
+    names = [
+        "scalars alone",
+        "embedding",
+        "layer 7",
+        "layer 8",
+        "layer 9",
+        "last layer",
+        "last 2 layers",
+        "last 4 layers",
+    ]
+    assert [name for name, _, _ in made] == names
+    assert [layers for _, layers, _ in made] == [(), (), (7,), (8,), (9,), (10,), (9, 10), (7, 8, 9, 10)]
+    assert [embedding for _, _, embedding in made] == [False] + [True] * 7
+    assert next(state_variants((7,), scalars=False))[0] == "embedding"
+
+
+# ---- learners
+
+
+def test_a_head_is_fitted_with_what_each_variant_leaves(materials):
+    learner = Learner("toy", "head", ToyHead(), materials)
+    fits = list(learner.of_features(seed=2))
+    whole = 2 * (2 * HIDDEN + EMBEDDING)
+    one = 2 * (HIDDEN + EMBEDDING)
+    assert [made.size["bytes"] - 4 * 7 for made in fits] == [0, 2 * EMBEDDING, one, one, whole], "seven scalars"
+    areas = [made.rows()[0] for made in fits]
+    assert [row["value"] for row in areas] == [0.9 - 1 / (1 + size) for size in (1, 3, 7, 7, 11)]
+    assert {row["metric"] for row in areas} == {f"{MACRO_AUC} T=0"} and areas[0]["controller"] == "toy"
+    assert fits[0].rows()[2]["value"] == 2, "the seed trains the network"
+
+
+def test_a_curve_is_fitted_on_the_documents_that_its_seed_draws(materials):
+    learner = Learner("toy", "head", ToyHead(), materials)
+    made = learner.of_documents(0.25, seed=0)
+    row = made.rows()[0]
+    assert row["rows"] == learner.lessons.training_rows(learner.lessons.documents(0.25, 0)) and row["documents"] == 10
+    assert row["value"] == pytest.approx(row["rows"] / 100 - 1 / 12)
+    assert (row["variant"], row["study"], made.key) == ("0.25", "documents", "documents/toy/0.25/0")
+
+
+def test_a_selector_is_fitted_with_states_and_without(materials):
+    learner = Learner("tree", "tree", TreePredictor("block", training=SelectorConfig(seed=3)), materials)
+    alone, states = learner.of_features(seed=2)
+    assert (alone.variant, states.variant) == ("scalars alone", "states")
+    assert states.size["bytes"] - alone.size["bytes"] == 2 * learner.lessons.table.manifest.selection_spec.state_size
+    assert seeded(learner.predictor, 2).training.seed == 5 and seeded(ToyStop(seed=3), 2).seed == 5
+
+
+def test_a_metric_that_is_undefined_is_told():
+    with pytest.raises(ValueError, match="Collect more test prompts"):
+        metrics("tree", {"parts": {"all": {"selector": {"gain": {"value": None}}}}})
+
+
+# ---- what is enough
 
 
 def losses_of(means, metric=MACRO_AUC, spread=0.002):
-    rng = np.random.default_rng(0)
-    made = [seeds(mean + spread * rng.normal(size=4), noise=0.05) for mean in means]
-    return [{metric: loss(one, made[-1], metric, seed=0)} for one in made]
+    random = np.random.default_rng(0)
+    made = [mean + spread * random.normal(size=4) for mean in means]
+    return [{metric: loss(one, made[-1], metric)} for one in made]
+
+
+def test_a_loss_is_students_interval_over_seeds_paired():
+    """Seed by seed: unpaired, seeds that differ by 0.1 would hide a loss of 0.02."""
+    whole = np.array([0.7, 0.8, 0.75, 0.85])
+    lost = loss(whole - [0.02, 0.03, 0.02, 0.01], whole, MACRO_AUC)
+    error = np.std([0.02, 0.03, 0.02, 0.01], ddof=1) / 2
+    assert lost["value"] == pytest.approx(0.02) and lost["low"] == pytest.approx(0.02 - 3.182446 * error)
+    assert loss(whole - 0.02, whole[::-1], MACRO_AUC)["low"] < 0 < lost["low"]
+    assert loss([0.3, 0.3], [0.2, 0.2], BRIER)["value"] == pytest.approx(0.1), "of errors less is better"
+    assert loss([0.3], [0.2], BRIER)["low"] is None
 
 
 def test_a_saturated_curve_needs_less_than_all_and_a_rising_one_does_not():
     assert enough(losses_of([0.60, 0.70, 0.75, 0.75])) == 2
     assert enough(losses_of([0.60, 0.65, 0.70, 0.75])) == 3
     assert enough(losses_of([0.75, 0.75, 0.75, 0.75])) == 0
-    assert enough(losses_of([0.40, 0.30, 0.25, 0.25], BRIER)) == 2, "of errors less is better"
-
-
-def test_a_share_is_not_enough_where_a_larger_one_is_surely_worse():
-    assert enough(losses_of([0.75, 0.60, 0.75, 0.75])) == 2
-
-
-def test_documents_that_are_hard_for_all_do_not_blur_a_difference():
-    """Replicates are paired: unpaired, noise of 0.05 would hide a loss of 0.02."""
-    whole, less = seeds([0.75] * 4, noise=0.05), seeds([0.73] * 4, noise=0.05)
-    assert loss(less, whole, MACRO_AUC, seed=0)["low"] == pytest.approx(0.02)
-    unpaired = seeds([0.73] * 4, noise=0.05, rng=np.random.default_rng(2))
-    assert loss(unpaired, whole, MACRO_AUC, seed=0)["low"] < 0
-
-
-def test_seeds_that_disagree_widen_the_interval():
-    whole = seeds([0.75] * 4)
-    steady, wild = seeds([0.74] * 4), seeds([0.64, 0.80, 0.72, 0.80])
-    assert loss(steady, whole, MACRO_AUC, seed=0)["low"] > 0
-    assert loss(wild, whole, MACRO_AUC, seed=0)["low"] < 0 < loss(wild, whole, MACRO_AUC, seed=0)["high"]
+    assert enough(losses_of([0.40, 0.30, 0.25, 0.25], BRIER)) == 2
+    assert enough(losses_of([0.75, 0.60, 0.75, 0.75])) == 2, "not where a larger share is surely worse"
 
 
 def test_the_cheapest_that_is_not_surely_worse():
@@ -129,27 +268,19 @@ def test_the_cheapest_that_is_not_surely_worse():
     assert cheapest([points[0], points[3]]) == 1
 
 
-def fits_of(means):
-    rng = np.random.default_rng(0)
-    return pd.DataFrame(
-        {
-            "controller": "paper",
-            "variant": f"{share:g}",
-            "seed": seed,
-            "metric": MACRO_AUC,
-            "documents": round(40 * share),
-            "rows": round(960 * share),
-            "value": value,
-            "replicates": [value] * DRAWS,
-        }
+def curve_of(means):
+    random = np.random.default_rng(0)
+    rows = [
+        {"study": "documents", "controller": "paper", "variant": f"{share:g}", "seed": seed, "metric": MACRO_AUC}
+        | {"documents": round(40 * share), "rows": round(960 * share), "value": mean + 0.001 * random.normal()}
         for seed in range(SEEDS)
         for share, mean in zip(SHARES, means, strict=True)
-        for value in [mean + 0.001 * rng.normal()]
-    )
+    ]
+    return summarised(rows)["curves"]["paper"]
 
 
 def test_what_is_collected_is_judged_by_the_curve():
-    saturated, rising = (curves_of(fits_of(means), seed=0)["paper"] for means in ([0.6, 0.7, 0.7], [0.6, 0.65, 0.7]))
+    saturated, rising = (curve_of(means) for means in ([0.6, 0.7, 0.7], [0.6, 0.65, 0.7]))
     assert saturated["points"][saturated["enough"]]["share"] == 0.5
     assert verdict(saturated, 0.5) == "enough" and verdict(saturated, 0.25) == "too few for macro AUC"
     assert rising["points"][rising["enough"]]["share"] == 1.0 and verdict(rising, 0.5) == "too few for macro AUC"
@@ -157,113 +288,101 @@ def test_what_is_collected_is_judged_by_the_curve():
     assert [point["rows"] for point in rising["points"]] == [240, 480, 960]
 
 
-def test_fewer_layers_are_the_same_columns(table):
-    size = len(LAYERS) * HIDDEN
-    last = with_layers(table, LAYERS[-1:])
-    assert np.array_equal(last.state_NS, table.state_NS[:, HIDDEN:])
-    assert last.metadata.feature_spec("paper").state_size == HIDDEN + EMBEDDING
-    assert np.array_equal(with_layers(table, ()).state_NS, table.state_NS[:, size:])
-    assert with_layers(table, (), embedding=False).state_NS.shape == (len(table), 0)
-    assert np.array_equal(with_layers(table, LAYERS).state_NS, table.state_NS)
-    assert last.features(last.metadata.feature_spec("extended")).shape[1] == HIDDEN + EMBEDDING + 6
+# ---- stage
+
+TREE = {"family": "tree", "rule": "block", "calibration": {"bootstrap_replicates": 20}}
+TREE |= {
+    "training": {"width": 4, "hidden_sizes": [8, 4], "epochs": 1},
+    "candidates": [{"states": False}, {"states": True}],
+}
+MAIN = {
+    "fit": {"hrad": {"family": "head"}, "state": {"family": "stop", "inputs": "before"}, "law": {"family": "stop"}}
+    | {"delayed_tree-block": TREE},
+    "traces": {"texts": {"prompts": [20, 4, 4]}, "trees": {"prompts": [15, 5, 5]}},
+}
+STUDY = {
+    "traces": {"texts": {"prompts": [40, 4, 4]}, "trees": {"prompts": [60, 20, 30]}},
+    "learning": {
+        "predictors": ["hrad", "delayed_tree-block"],
+        "features": ["hrad", "delayed_tree-block"],
+        "alternatives": ["law", "state"],
+        "shares": [0.5, 1.0],
+        "seeds": 2,
+    },
+}
 
 
-def test_a_head_measures_what_its_features_tell(table):
-    config = TrainConfig("extended", reduced_size=4, **{**FAST, "hidden_sizes": (16, 8)})
-    calibration = CalibrateConfig(**{**PARAMETERS["calibrate"], "epsilons": (0.0, 0.5), "probabilities": (0.5,)})
-    learner = HeadLearner("extended", table, config, calibration, Costs(0.2), Replicates(30, 0))
-    variants = learner.variants()
-    assert list(variants) == ["scalars alone", "embedding", "layer 2", "last layer", "last 2 layers"]
-    sizes = [learner.stored_bytes(variant) for variant in variants.values()]
-    assert sizes == [24, 24 + 2 * EMBEDDING, *[24 + 2 * (HIDDEN + EMBEDDING)] * 2, 24 + 2 * (2 * HIDDEN + EMBEDDING)]
-    documents = training_documents(table.document, table.split, 1.0, 0)
-    areas = {name: learner.measure(documents, 0, variants[name])[MACRO_AUC] for name in ("embedding", "layer 2")}
-    assert areas["layer 2"].value > areas["embedding"].value + 0.05, "the signal lies in the first layer's columns"
-    assert len(areas["layer 2"].replicates) == 30
+@pytest.fixture
+def study(materials, tmp_path, monkeypatch):
+    """Runs the stage in a folder of its own, with some parameters changed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fit, "FAMILIES", {**fit.FAMILIES, "head": lambda: ToyHead, "stop": lambda: ToyStop})
+    Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": MAIN}}))
+    write_json(Path("device.json"), {"slug": "toy", "cpu": "toy", "gpus": [], "bfloat16_flags": []})
+    write_json(Path("latency/toy.json"), PROFILE.to_record())
+    places = {
+        "device": "device.json",
+        "latency": "latency",
+        "traces": materials.texts.parent,
+        "labels": materials.labels,
+    }
+    named = [str(word) for name, place in places.items() for word in (f"--{name}", place)]
+
+    def run(**changes):
+        values = STUDY | {"learning": STUDY["learning"] | changes}
+        Path("study.yaml").write_text(yaml.safe_dump({"pairs": {"p": values}}))
+        main(["studies.learning", "--pair", "p", "--params", "study.yaml", *named, "out"])
+
+    return run
 
 
-def test_a_rule_that_may_stay_silent_is_told_from_one_that_asks(table):
-    """Where a decision costs more than drafting, calibration leaves the head unasked, and only the asking rule pays for it."""
-    config = TrainConfig("extended", reduced_size=4, **{**FAST, "hidden_sizes": (16, 8)})
-    calibration = CalibrateConfig(**{**PARAMETERS["calibrate"], "epsilons": (0.0, 0.5), "probabilities": (0.5,)})
-    learner = HeadLearner("extended", table, config, calibration, Costs(0.2, decision=5.0), Replicates(10, 0))
-    made = learner.measure(training_documents(table.document, table.split, 1.0, 0), 0)
-    assert made[GAIN].value > -0.05 and made[ASKED].value < -0.5
-    free = replace(learner, costs=Costs(0.2)).measure(training_documents(table.document, table.split, 1.0, 0), 0)
-    assert free[ASKED].value == pytest.approx(free[GAIN].value, abs=0.05) and free[GAIN].value > made[GAIN].value
+def test_the_stage_on_synthetic_traces(study):
+    study()
+    summary = json.loads(Path("out/toy/enough.json").read_text())
+    assert summary["present"] == {"hrad": 0.5, "law": 0.5, "state": 0.5, "delayed_tree-block": 0.25}
+    assert [point["documents"] for point in summary["curves"]["delayed_tree-block"]["points"]] == [30, 60]
+    assert set(summary["layers"]) == {"hrad", "delayed_tree-block", STOP_MODELS}
+    assert [point["variant"] for point in summary["layers"][STOP_MODELS]["points"]] == ["law", "state"]
+    whole = summary["curves"]["hrad"]["points"][-1]
+    assert whole["losses"][f"{MACRO_AUC} T=0"] == {"value": 0.0, "low": 0.0, "high": 0.0} and not whole["surely_worse"]
+    text = Path("out/toy/enough.md").read_text()
+    assert "| delayed_tree-block |" in text and "## hrad by features" in text and "| scalars alone | 28 |" in text
+    assert Path("out/toy/enough.png").stat().st_size > 5000
+    assert not list(Path("out").rglob("*.jsonl")), "a finished study leaves no log"
 
 
-def test_finished_fits_are_not_trained_again(tmp_path):
-    from pipelines.measuring.measurement_log import MeasurementLog
+def test_an_interrupted_study_goes_on(study, monkeypatch):
+    fitted = []
+    original = Learner.fitted
 
-    trained = []
+    def counted(self, predictor, materials, seed):
+        if len(fitted) == 5:
+            raise KeyboardInterrupt
+        fitted.append(self.name)
+        return original(self, predictor, materials, seed)
 
-    def measure():
-        trained.append(1)
-        return {MACRO_AUC: Sampled(0.5, np.array([0.4, 0.6]))}
-
-    fit = Fit("paper", "1", 0, {"rows": 3}, measure)
-    first = measured([fit], MeasurementLog(tmp_path / "log", "f"))
-    assert measured([fit], MeasurementLog(tmp_path / "log", "f")) == first and len(trained) == 1
-    measured([fit], MeasurementLog(tmp_path / "log", "other"))
-    assert len(trained) == 2
-    assert first[0]["replicates"] == [0.4, 0.6] and first[0]["rows"] == 3
+    monkeypatch.setattr(Learner, "fitted", counted)
+    heads = {"predictors": ["hrad"], "features": ["hrad"]}
+    with pytest.raises(SystemExit, match="interrupted"):
+        study(**heads)
+    monkeypatch.setattr(Learner, "fitted", lambda *made: fitted.append("new") or original(*made))
+    study(**heads)
+    assert len(fitted) == 2 * (2 + 5 + 2) and fitted.count("new") == len(fitted) - 5
+    assert Path("out/toy/enough.json").is_file()
 
 
 def test_shares_ascend_to_all():
-    with pytest.raises(ValueError, match="shares must ascend"):
-        learning_curves.LearningCurveConfig((), (), (), shares=(0.5, 0.25, 1.0))
-    with pytest.raises(ValueError, match="shares must ascend"):
-        learning_curves.LearningCurveConfig((), (), (), shares=(0.5,))
+    for shares in ((0.5, 0.25, 1.0), (0.5,), (0.0, 1.0), ()):
+        with pytest.raises(ValueError, match="shares"):
+            LearningConfig(("hrad",), shares=shares)
 
 
-@pytest.mark.parametrize(
-    ("section", "kind", "sizes"),
-    [
-        ("traces.rounds", TraceConfig, ("every",)),
-        ("traces.tokens", TokenTraceConfig, ("every",)),
-        ("traces.roots", RootTraceConfig, ("prompts", "draws")),
-        ("labels", LabelConfig, ()),
-    ],
-)
-def test_the_study_collects_more_of_the_same(section, kind, sizes):
-    main, study = (
-        load_parameters(kind, "pystdlib", section, ROOT / path / "params.yaml") for path in ("", "pipelines/studies")
-    )
-    kept = {name: getattr(main, name) for name in (*sizes, *(("max_gigabytes",) if sizes else ()))}
-    assert replace(study, **kept) == main
-    assert all((getattr(study, name) < value) == (name == "every") for name, value in kept.items() if name in sizes)
-
-
-def run(module, monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["study", "--pair", "p", "--params", "study.yaml", *arguments])
-    module.main()
-
-
-def test_the_stages_on_synthetic_traces(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": MAIN}}))
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump({"pairs": {"p": STUDY}}))
-    device = {"slug": "toy", "cpu": "toy", "gpus": [], "bfloat16_flags": []}
-    (tmp_path / "device.json").write_text(json.dumps(device))
-    (tmp_path / "latency").mkdir()
-    (tmp_path / "latency/toy.json").write_text(json.dumps(PROFILE.to_record()))
-    make_labels(tmp_path / "labels")
-    write_tokens(tmp_path / "tokens")
-    write_roots(tmp_path / "roots")
-    traces = ("device.json", "latency", "labels/hrad.parquet", "tokens", "roots")
-    with pytest.raises(SystemExit, match="no finished study"):
-        run(enough_report, monkeypatch, "device.json", "curves", "layers", "out")
-    run(learning_curves, monkeypatch, *traces, "curves")
-    run(layers, monkeypatch, *traces, "layers")
-    run(enough_report, monkeypatch, "device.json", "curves", "layers", "out")
-    summary = json.loads((tmp_path / "out/toy/enough.json").read_text())
-    assert summary["present"] == {"extended": 0.5, "law": 0.5, "state": 0.5, "delayed_tree-block": 0.25}
-    assert [point["documents"] for point in summary["curves"]["state"]["points"]] == [30, 60]
-    assert set(summary["layers"]) == {"extended", "stop model", "delayed_tree-block"}
-    whole = summary["curves"]["extended"]["points"][-1]
-    assert whole["losses"][MACRO_AUC] == {"value": 0.0, "low": 0.0, "high": 0.0} and not whole["surely_worse"]
-    text = (tmp_path / "out/toy/enough.md").read_text()
-    assert "| delayed_tree-block |" in text and "## extended by features" in text and "| scalars alone | 24 |" in text
-    assert (tmp_path / "out/toy/enough_curves.png").stat().st_size > 5000
-    assert not list(tmp_path.glob("*/toy/fits.jsonl")), "a finished study leaves no log"
+def test_the_products_own_study_names_predictors_that_it_fits():
+    root = Path(__file__).parents[2]
+    config = load_parameters(LearningConfig, "pystdlib", "learning", root / "pipelines/studies/params.yaml")
+    named = {*config.predictors, *config.features, *config.alternatives}
+    fitted = yaml.safe_load((root / "params.yaml").read_text())["pairs"]["pystdlib"]["fit"]
+    families = {name: fitted[name]["family"] for name in named}
+    assert set(families.values()) == {"head", "stop", "tree"}
+    assert {families[name] for name in config.alternatives} == {"stop"}
+    assert replace(config, seeds=1).seeds == 1

@@ -1,12 +1,14 @@
 """What replay foresees of measured arms: a timed decode's own rounds, and every recorded text."""
 
+import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import yaml
 
-from pipelines import measure, texts
+from pipelines import measure, traces
 from pipelines.evidence.estimate import CLOCK, CORRECTED
 from pipelines.evidence.gain import gain
 from pipelines.evidence.prices import COMPONENTS
@@ -16,10 +18,13 @@ from pipelines.measuring.names import DECODES_FILE, FORESEEN, ROUNDS_FILE
 from pipelines.measuring.recorded import RecordedTexts, Recorder
 from pipelines.measuring.tables import read_decodes, read_foreseen, read_rounds
 from pipelines.outputs import write_json
-from pipelines.prompt_table import read_prompts
+from pipelines.promotion.attempt import attempt
+from pipelines.promotion.names import CHALLENGER
+from pipelines.prompt_table import FILE, read_prompts, write_prompts
 from predictors.latency.serving import ModelServing, Serving
 from runtime import ModelPair, build_decoder
-from tests.pipelines.toy_bench import toy_bench
+from tests.bundles import random_bundle
+from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.predictors.affine_profile import PROFILE
 
 BUDGET = 16
@@ -32,12 +37,21 @@ DECODERS = {
     "tree": {"method": "speculative", "drafter": {"kind": "fork", "width": 2, "depth": 2}, "verifier": "traversal"},
 }
 ARMS = [{"name": name, "family": name, "always": True, "decoder": one} for name, one in DECODERS.items()]
-TEXTS = {"gamma_max": 4, "candidates": 2, "prompts": [1, 4, 2], "max_new_tokens": BUDGET, "top": 4, "layers": 1}
+TEXTS = {"gamma_max": 4, "candidates": 2, "prompts": [1, 4, 2], "max_new_tokens": BUDGET, "top": 4, "layers": 2}
 TEXTS |= {"threads": 1}
 PARAMETERS = {
     "traces": {"texts": TEXTS},
     "measure": {"arms": ARMS, "max_new_tokens": BUDGET, "validation_prompts": 1, "test_prompts": 3, "threads": 1}
     | {"loop_prompts": 0, "exactness_prompts": 0, "timelines": False, "slice_prompts": 1},
+    "trial": {
+        "gammas": [2, 3],
+        "test_prompts": 4,
+        "reserve_prompts": 2,
+        "exactness_prompts": 1,
+        "max_new_tokens": BUDGET,
+    }
+    | {"threads": 1},
+    "promotion": {"looks": [0.67, 1.0], "slice_documents": 2, "min_documents": 2},
 }
 
 
@@ -47,13 +61,22 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("foreseen")
     args = toy_bench(folder, "unused", {})
     (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
+    prompts = [prompt for split in ("validation", "test", "reserve") for prompt in toy_prompts(4, split)]
+    write_prompts(args.prompts / FILE, prompts)
     served = Serving(*[ModelServing("float32", "compact")] * 2, "toy-1c")
     write_json(args.latency / "toy-1c.json", replace(PROFILE, serving=served).to_record())
     args.out = args.texts = folder / "texts"
-    texts.run(args)
+    args.of = "texts"
+    traces.run(args)
     args.section, args.bundles = "measure", folder / "bundles"
     measure.run(args)
     return folder
+
+
+def arguments(place, **others):
+    names = {"params": "params.yaml", "device": "device.json", "pair_folder": "pair"}
+    places = {name: place / names.get(name, name) for name in (*names, "prompts", "latency")}
+    return SimpleNamespace(pair="p", measured=None, **places, **others)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +141,8 @@ def test_a_decode_whose_text_is_not_to_be_had_leaves_its_arm_out(place, decodes,
     deep = {"chain-4": build_decoder(pair, {**CHAIN, "drafter": {"kind": "chain", "gamma": 5}})}
     some = [row for row in decodes if row["prompt"] in {text.prompt_id for text in recorded}]
     assert Foresight(PROFILE, recorded).of(arms, some, rounds) is not None
-    assert Foresight(PROFILE, recorded).of(deep, some, rounds) is None  # deeper than texts were recorded
+    with pytest.warns(UserWarning, match="chain-4 is not replayed: chains of 5 tokens"):
+        assert Foresight(PROFILE, recorded).of(deep, some, rounds) is None
 
 
 def test_texts_recorded_again_are_the_same(place, pair):
@@ -138,3 +162,17 @@ def test_a_text_cut_to_a_budget_ends_there(place):
     assert short.tokens == text.tokens[:6] and short.budget == 6 and len(short.roots.states_NS) == 5
     assert not RecordedTexts(place / "texts", BUDGET + 1).of("test")  # nothing was recorded that far
     assert led_reading(short, 4).accepted("block") != led_reading(text, 4).accepted("block")
+
+
+def test_the_gate_reads_gains_that_rest_on_replay(place, pair):
+    """Of a bundle at T=0. Of four test prompts two are recorded; those of the reserve are traced after they were timed."""
+    bundle = random_bundle(place / "new", pair, temperatures=(0.0,))
+    args = arguments(place, texts=place / "texts", output=place / "trial")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first, second = (attempt(args, "hrad", {CHALLENGER: bundle}, number) for number in (1, 2))
+        args.texts, args.output = None, place / "clock"
+        alone = attempt(args, "hrad", {CHALLENGER: bundle})
+    assert {one.basis for look in (first, second) for one in look.gains.values()} == {CORRECTED}
+    assert set(first.gains) == {"autoregressive", "chain-2", "chain-3"} and len(first.documents) == 2
+    assert len(second.documents) == 3 and {one.basis for one in alone.gains.values()} == {CLOCK}

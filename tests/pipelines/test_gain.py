@@ -9,9 +9,9 @@ from pipelines.evidence.estimate import CLOCK, CORRECTED, Estimate
 from pipelines.evidence.gain import gain
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import COMPONENTS, PriceCells, PriceFit
-from pipelines.evidence.simulated import CHALLENGER, Measurement, World
 from pipelines.evidence.timed_blocks import TimedBlocks
 from tests.pipelines.hand_made_decodes import CODE, PROSE, decode, decodes
+from tests.pipelines.simulated import CHALLENGER, Measurement, World
 
 MIX = {"code": 87, "prose": 21, "tables": 11}
 NARROW = World(documents=MIX, texts=30, prompts=18, spared={"code": 2, "prose": 2, "tables": 2})

@@ -9,6 +9,7 @@ import pytest
 from pipelines.reporting import plots
 from pipelines.reporting.bars import bar_row, bar_text, measured_text
 from pipelines.reporting.latency_report import LatencyReport
+from pipelines.reporting.latency_table import latency_table
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.prediction_plots import prediction_figure
 from pipelines.reporting.prediction_report import PredictionReport
@@ -31,32 +32,12 @@ def measured(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def record(measured, profile):
-    return LatencyReport(measured, profile).build()
+    return LatencyReport(measured, profile).timing()
 
 
-def test_ratios_and_gains_are_those_computed_by_hand(record):
-    assert record["contexts"] == [32, 128]
-    assert record["cost_ratio"] == pytest.approx([8, 5])
-    assert record["verify_ratio"]["5"] == pytest.approx([1.5, 2.5])
-    assert record["draft_step_ms"][1] == pytest.approx({"value": 2, "low": 1.8, "high": 2.4})
-    gain = record["compact_gain"]["draft"]["1"]
-    assert gain[0] == pytest.approx({"value": 2, "low": 1.8 / 1.2, "high": 2.4 / 0.9})
-    assert gain[1]["value"] == pytest.approx(2.5)
-
-
-def test_what_branch_parallel_decoding_rests_on_is_that_computed_by_hand(record):
-    assert record["hidden_gamma"] == {"one by one": [4, 6], "side by side": [4, 3]}
-    assert record["exchange_ms"]["8"] == pytest.approx({"value": 0.75, "low": 0.675, "high": 0.9})
-    slowed = record["beside"]["target"]["5"]
-    assert slowed[0] == pytest.approx({"value": 1.5, "low": 16.2 / 14.4, "high": 21.6 / 10.8})  # 18 / 12
-    assert [ratio["value"] for ratio in record["beside"]["draft"]["4"]] == pytest.approx([2, 2])
-
-
-def test_a_profile_without_both_models_at_once_says_nothing_of_it(measured):
-    tables = {name: t for name, t in PROFILE["tables"].items() if not name.startswith(("beside", "exchange"))}
-    record = LatencyReport(measured, LatencyProfile.from_record({**PROFILE, "tables": tables}, "p")).build()
-    assert record["beside"] == record["exchange_ms"] == {}
-    assert record["hidden_gamma"] == {"one by one": [4, 6]}
+def test_the_page_has_every_table_of_the_profile(record, profile):
+    assert record["text"] == latency_table(profile)
+    assert "draft pass by rows" in record["text"] and "hidden γ, side by side" in record["text"]
 
 
 def test_bars_meet_what_they_say(record):
@@ -65,16 +46,13 @@ def test_bars_meet_what_they_say(record):
     assert step["met"] and not step["interval_met"]  # 2.0x of 1.8x, from 1.5x
     error = bars["predicted tokens/s of static settings, median error"]
     assert error["at_most"] and error["interval_met"] is None
-    assert error["met"] == (record["prediction"]["summary"]["measured"]["median_error"] <= 0.1)
-    assert (
-        bars["their ranking, Spearman"]["measured"]["value"] == record["prediction"]["summary"]["measured"]["spearman"]
-    )
+    assert error["met"] == (record["prediction"]["summary"]["median_error"] <= 0.1)
+    assert bars["their ranking, Spearman"]["measured"]["value"] == record["prediction"]["summary"]["spearman"]
 
 
 def test_a_profile_of_one_forward_has_no_gains(measured):
     tables = {name: table for name, table in PROFILE["tables"].items() if not name.endswith("hugging_face")}
-    record = LatencyReport(measured, LatencyProfile.from_record({**PROFILE, "tables": tables}, "p")).build()
-    assert record["compact_gain"] == {}
+    record = LatencyReport(measured, LatencyProfile.from_record({**PROFILE, "tables": tables}, "p")).timing()
     assert len(record["bars"]) == 3
 
 
@@ -85,7 +63,7 @@ def measured_with(profile, origin):
 
 def test_a_profile_measured_as_the_decodes_were_has_no_mismatches(measured, profile):
     alike = measured_with(profile, measured.origin)
-    assert LatencyReport(measured, alike).build()["mismatches"] == []
+    assert LatencyReport(measured, alike).timing()["mismatches"] == []
 
 
 def test_what_profile_and_decodes_do_not_share_is_named_with_both_values(record, measured, profile):
@@ -96,29 +74,28 @@ def test_what_profile_and_decodes_do_not_share_is_named_with_both_values(record,
     ]
     models = {**measured.origin["models"], "draft": {"dtype": "float32", "forward": "hugging_face"}}
     other = measured_with(profile, {**measured.origin, "models": models})
-    assert LatencyReport(measured, other).build()["mismatches"] == [
+    assert LatencyReport(measured, other).timing()["mismatches"] == [
         f"{said} draft forward hugging_face, the decodes with compact"
     ]
 
 
 def test_predictions_rest_on_longer_drafts_rounds_and_the_profile_alone(measured, profile):
     """Of six prompts of 20 tokens and 60 new ones, each with histograms 9, 8 (chains of 1) and 9, 8, 7, 4 (chains of 3)."""
-    rows = {(row["temperature"], row["arm"]): row for row in PredictionReport(measured, profile).build()["settings"]}
+    rows = {(row["setting"], row["arm"]): row for row in PredictionReport(measured, profile).build()["settings"]}
     assert {arm for _, arm in rows} == {"autoregressive", "chain-1", "chain-3"}
     one, three = [54, 48], [54, 48, 42, 24]
     of_others = {"autoregressive": [one, three], "chain-1": [three], "chain-3": [three]}
-    for (temperature, arm), row in rows.items():
+    for (setting, arm), row in rows.items():
         acceptance = AcceptanceStatistics(of_others[arm])
         gamma = {"autoregressive": 0, "chain-1": 1, "chain-3": 3}[arm]
-        for kind in ("measured", "iid"):
-            law = acceptance.accepted_law(gamma, kind)
-            expected = generation_latency(profile, law, gamma, 20, 60, sampled=temperature > 0)
-            assert row["predicted"][kind]["value"] == pytest.approx(expected.tokens_per_second)
-            assert row["predicted"][kind]["low"] == pytest.approx(expected.low)
+        law = acceptance.accepted_law(gamma, "measured")
+        expected = generation_latency(profile, law, gamma, 20, 60, sampled=setting != "T=0")
+        assert row["predicted"]["value"] == pytest.approx(expected.tokens_per_second)
+        assert row["predicted"]["low"] == pytest.approx(expected.low)
         times = measured.test
-        times = times[(times["arm"] == arm) & (times["temperature"] == temperature)]
+        times = times[(times["arm"] == arm) & (times["setting"] == setting)]
         assert row["measured"] == pytest.approx(times["tokens"].sum() / times["seconds"].sum())
-        assert row["error"]["iid"] == pytest.approx(row["predicted"]["iid"]["value"] / row["measured"] - 1)
+        assert row["error"] == pytest.approx(row["predicted"]["value"] / row["measured"] - 1)
 
 
 def test_requests_of_different_length_are_predicted_each_by_itself(measured, profile):
@@ -129,7 +106,7 @@ def test_requests_of_different_length_are_predicted_each_by_itself(measured, pro
     plain = next(row for row in PredictionReport(mixed, profile).build()["settings"] if row["arm"] == "autoregressive")
     seconds = [generation_latency(profile, [1.0], 0, p, n, sampled=False).seconds for p, n in ((20, 60), (100, 8))]
     expected = (5 * 60 + 8) / (5 * seconds[0] + seconds[1])
-    assert plain["predicted"]["measured"]["value"] == pytest.approx(expected)
+    assert plain["predicted"]["value"] == pytest.approx(expected)
 
 
 def test_rounds_that_the_budget_cut_do_not_count(measured, profile):
@@ -141,35 +118,33 @@ def test_rounds_that_the_budget_cut_do_not_count(measured, profile):
     ]
     cut = dataclasses.replace(measured, decodes=runs)
     acceptance = PredictionReport(cut, profile).build()["acceptance"]
-    assert acceptance["0"] == pytest.approx(AcceptanceStatistics([[54, 48], [45, 40, 35, 20]]).rate)
+    assert acceptance["T=0"] == pytest.approx(AcceptanceStatistics([[54, 48], [45, 40, 35, 20]]).rate)
 
 
 def test_summary_of_errors_and_ranks(measured, profile):
     prediction = PredictionReport(measured, profile).build()
-    for kind, summary in prediction["summary"].items():
-        errors = [abs(row["error"][kind]) for row in prediction["settings"]]
-        assert summary["median_error"] == pytest.approx(np.median(errors))
-        assert summary["largest_error"] == pytest.approx(max(errors))
-        assert summary["median_signed_error"] == pytest.approx(
-            np.median([r["error"][kind] for r in prediction["settings"]])
+    summary = prediction["summary"]
+    errors = [abs(row["error"]) for row in prediction["settings"]]
+    assert summary["median_error"] == pytest.approx(np.median(errors))
+    assert summary["largest_error"] == pytest.approx(max(errors))
+    assert summary["median_signed_error"] == pytest.approx(np.median([r["error"] for r in prediction["settings"]]))
+    plain = {row["setting"]: row for row in prediction["settings"] if row["arm"] == "autoregressive"}
+    assert summary["drift"] == pytest.approx(np.mean([row["error"] for row in plain.values()]))
+    ratios = [
+        abs(
+            (row["predicted"]["value"] / plain[row["setting"]]["predicted"]["value"])
+            / (row["measured"] / plain[row["setting"]]["measured"])
+            - 1
         )
-        plain = {row["temperature"]: row for row in prediction["settings"] if row["arm"] == "autoregressive"}
-        assert summary["drift"] == pytest.approx(np.mean([row["error"][kind] for row in plain.values()]))
-        ratios = [
-            abs(
-                (row["predicted"][kind]["value"] / plain[row["temperature"]]["predicted"][kind]["value"])
-                / (row["measured"] / plain[row["temperature"]]["measured"])
-                - 1
-            )
-            for row in prediction["settings"]
-            if row["arm"] != "autoregressive"
-        ]
-        assert summary["median_speedup_error"] == pytest.approx(np.median(ratios))
-        assert summary["largest_speedup_error"] == pytest.approx(max(ratios))
-        measured = pd.Series([row["measured"] for row in prediction["settings"]]).rank()
-        predicted = pd.Series([row["predicted"][kind]["value"] for row in prediction["settings"]]).rank()
-        assert summary["spearman"] == pytest.approx(np.corrcoef(measured, predicted)[0, 1])
-        assert summary["spearman_by_temperature"].keys() == {"0", "1"}
+        for row in prediction["settings"]
+        if row["arm"] != "autoregressive"
+    ]
+    assert summary["median_speedup_error"] == pytest.approx(np.median(ratios))
+    assert summary["largest_speedup_error"] == pytest.approx(max(ratios))
+    measured = pd.Series([row["measured"] for row in prediction["settings"]]).rank()
+    predicted = pd.Series([row["predicted"]["value"] for row in prediction["settings"]]).rank()
+    assert summary["spearman"] == pytest.approx(np.corrcoef(measured, predicted)[0, 1])
+    assert summary["spearman_by_setting"].keys() == {"T=0", "T=1"}
 
 
 def test_the_figure_has_every_setting(record):
@@ -178,7 +153,7 @@ def test_the_figure_has_every_setting(record):
     assert sorted(names) == sorted(["plain", "γ=1", "γ=3"] * 2)
     places = {tuple(text.xy) for text in axes.texts}
     for row in record["prediction"]["settings"]:
-        assert (row["measured"], row["predicted"]["measured"]["value"]) in places
+        assert (row["measured"], row["predicted"]["value"]) in places
 
 
 @pytest.mark.parametrize(
@@ -203,7 +178,7 @@ def test_bars_in_words(row, bar, measured):
 def test_predictions_far_off_the_clock_are_none(measured, profile, record):
     assert record["prediction"]["apart"] is None and record["warning"] is None
     fast = {name: dataclasses.replace(t, **_others(t)) for name, t in profile.tables.items()}
-    made = LatencyReport(measured, dataclasses.replace(profile, tables=fast, noise=("draft rows=1: loud",))).build()
+    made = LatencyReport(measured, dataclasses.replace(profile, tables=fast, noise=("draft rows=1: loud",))).timing()
     assert "do not belong together" in made["prediction"]["apart"]
     assert "toy-1c was noisy" in made["warning"] and made["noise"] == ["draft rows=1: loud"]
 

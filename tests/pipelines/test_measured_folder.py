@@ -7,13 +7,14 @@ import pytest
 
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, ROUNDS_FILE
 from pipelines.outputs import write_json
-from pipelines.reporting.measured_folder import read_measured, read_records
+from pipelines.reporting.inputs import read_fitted
+from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.paired_arms import PairedArms
 from pipelines.reporting.statistics import UNDEFINED
 from tests.pipelines.hand_made_branches import write_branches
 from tests.pipelines.hand_made_measured import MAIN_SPEED, SPEED, decodes, write_measured
 
-AT = [0.0]
+AT = ["T=0"]
 
 
 def paired(folder, rows, **options):
@@ -34,7 +35,7 @@ def test_arms_are_compared_on_the_blocks_that_both_decoded(tmp_path):
     rows = incomplete(decodes(MAIN_SPEED, noise=0.0))
     made = paired(tmp_path, rows)
     for arm, base in (("hrad", "chain-3"), ("hrad", "autoregressive"), ("chain-3", "autoregressive")):
-        for at in (AT, [1.0], None):
+        for at in (AT, ["T=1"], None):
             assert made.ratio(arm, base, at)["value"] == pytest.approx(MAIN_SPEED[arm] / MAIN_SPEED[base]), (arm, base)
     assert made.ratio("hrad", "chain-3", AT)["low"] == pytest.approx(1.1)
     hrad, chain = (made.rows(arm, AT)[["tokens", "seconds"]].sum() for arm in ("hrad", "chain-3"))
@@ -73,12 +74,12 @@ def test_a_family_stands_for_what_was_chosen_of_it_at_each_temperature(tmp_path)
     write_json(tmp_path / FINDINGS, findings)
     measured = read_measured(tmp_path)
     made = PairedArms(measured, 50, 0)
-    assert (measured.chosen("chain", 0.0), measured.chosen("chain", 1.0)) == ("chain-3", "chain-1")
-    assert made.ratio("hrad", "chain", [0.0])["value"] == pytest.approx(1.1)
-    assert made.ratio("hrad", "chain", [1.0])["value"] == pytest.approx(176 / 130)
+    assert (measured.chosen("chain", "T=0"), measured.chosen("chain", "T=1")) == ("chain-3", "chain-1")
+    assert made.ratio("hrad", "chain", ["T=0"])["value"] == pytest.approx(1.1)
+    assert made.ratio("hrad", "chain", ["T=1"])["value"] == pytest.approx(176 / 130)
     assert made.ratio("chain", "chain")["value"] == 1.0
-    with pytest.raises(ValueError, match="no arm of family 'fork' was chosen at temperature 0"):
-        measured.chosen("fork", 0.0)
+    with pytest.raises(ValueError, match="no arm of family 'fork' was chosen at T=0"):
+        measured.chosen("fork", "T=0")
 
 
 def test_greedy_texts_are_counted_once_and_sampled_ones_each(tmp_path):
@@ -100,7 +101,7 @@ def test_main_arms_are_those_without_a_section_of_their_own(tmp_path):
         *("entropy", "hrad", "length"),
     ]
     assert set(whole.families) == set(SPEED)
-    assert "fork" in whole.choices(0.0) and "fork" not in whole.main.choices(0.0)
+    assert "fork" in whole.choices("T=0") and "fork" not in whole.main.choices("T=0")
     assert set(whole.main.rounds["arm"]) < set(whole.rounds["arm"])
     write_branches(tmp_path / "branches")
     branches = read_measured(tmp_path / "branches")
@@ -131,20 +132,25 @@ def test_what_is_missing_or_of_another_version_is_one_clear_message(tmp_path):
         read_measured(tmp_path)
 
 
-def test_two_settings_at_one_temperature_are_refused(tmp_path):
-    """A report that reads temperatures would take both for one."""
-    rows = decodes(MAIN_SPEED)
-    filtered = [row | {"top_p": 0.9, "block": f"{row['block']}/0.9"} for row in rows if row["temperature"]]
-    write_measured(tmp_path, rows + filtered[:1])
-    with pytest.raises(
-        ValueError, match=r"has 2 decodes that share .* autoregressive on p0 at temperature 1. .*one setting"
-    ):
-        read_measured(tmp_path)
-    write_measured(tmp_path, [row for row in rows if not row["temperature"]] + filtered)
-    assert read_measured(tmp_path).temperatures == [0.0, 1.0]
+def test_two_settings_at_one_temperature_are_two(tmp_path):
+    """The filtered one is twice as fast: taken for one, both speed-ups would be the mean."""
+    rows = [row for row in decodes(MAIN_SPEED, noise=0.0) if row["temperature"]]
+    filtered = [
+        row | {"top_p": 0.9, "block": f"{row['block']}/0.9", "seconds": row["seconds"] / (1 + (row["arm"] == "hrad"))}
+        for row in rows
+    ]
+    made = paired(tmp_path, rows + filtered)
+    assert made.measured.settings == ["T=1", "T=1, top-p 0.9"]
+    speedups = [made.ratio("hrad", "autoregressive", [setting])["value"] for setting in made.measured.settings]
+    assert speedups == pytest.approx([1.76, 3.52])
+    assert made.ratio("hrad", "autoregressive")["value"] not in speedups, "the wrong twin"
 
 
-def test_records_are_those_that_are_there(tmp_path):
-    write_json(tmp_path / "b.json", {"x": 1})
-    assert read_records(tmp_path, ("a", "b")) == {"b": {"x": 1}}
-    assert read_records(tmp_path / "nowhere", ("a",)) == {}
+def test_fitted_records_are_those_of_the_family_that_are_there(tmp_path):
+    write_json(tmp_path / "b.json", {"family": "stop"})
+    write_json(tmp_path / "a.json", {"family": "head"})
+    assert read_fitted(tmp_path, "stop") == {"b": {"family": "stop"}}
+    assert read_fitted(tmp_path / "nowhere", "stop") == {}
+    (tmp_path / "c.json").write_text("{")
+    with pytest.raises(ValueError, match="c.json: missing or damaged"):
+        read_fitted(tmp_path, "stop")

@@ -7,6 +7,7 @@ from pipelines.evidence.prices import COMPONENTS, K, PriceCells, PriceFit, Round
 from predictors.latency import LatencyProfile
 from predictors.replay.prices import Prices
 from tests.pipelines.hand_made_profile import PROFILE
+from tests.predictors.affine_profile import PROFILE as AFFINE
 
 DRAFT, REST = COMPONENTS.index("draft"), COMPONENTS.index("rest")
 PROFILED = LatencyProfile.from_record(PROFILE, "PROFILE")
@@ -62,7 +63,7 @@ def test_what_was_never_measured_keeps_the_profile():
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_parts_are_the_replay_s_prices(sampled):
-    parts, prices = RoundParts(PROFILED, sampled), Prices(PROFILED, sampled)
+    parts, prices = RoundParts(AFFINE, sampled), Prices(AFFINE, sampled)
     for submitted, context in ((0, 32), (1, 40), (4, 100)):
         made = parts.round(context, submitted, submitted)
         assert made[-1] == 1 and made[:-1].sum() == pytest.approx(prices.chain(submitted, context))
@@ -152,7 +153,7 @@ def test_seconds_that_the_profile_has_no_price_for_are_left_out():
 @pytest.mark.parametrize("sampled", [False, True])
 def test_parts_add_up_to_the_prices_of_replay(sampled):
     """One price table: what replay ranks policies by is the sum over parts, without seconds a round."""
-    parts, prices = RoundParts(PROFILED, sampled), Prices(PROFILED, sampled)
+    parts, prices = RoundParts(AFFINE, sampled), Prices(AFFINE, sampled)
     for submitted, context in ((0, 32), (4, 100)):
         made = parts.round(context, submitted, submitted, deciding=0.002)
         assert made[:-1].sum() == pytest.approx(prices.chain(submitted, context) + 0.002) and made[-1] == 1

@@ -23,14 +23,14 @@ def test_missing_inputs_are_named(tmp_path):
             "{sources: [{kind: builtin, name: s, colum: a}]}",
             r"sources\[0\]: unknown key 'colum'\. Did you mean 'column'",
         ),
-        ("{sources: []}", "at least one source"),
+        ("{sources: []}", "sources must name at least one"),
         (
             "{sources: [{kind: builtin, name: s}], edit: {test: 3}}",
             "edit asks for prompts, but no source names 'edits'",
         ),
         (
             "{sources: [{kind: builtin, name: s, edits: {code: all}}]}",
-            "edits of slice 'code' as of 'all': use code or prose",
+            r"edits\[code\] must be one of code, prose",
         ),
         (
             "{sources: [{kind: file, path: a, name: s, chat: true, edits: {s: code}}]}",

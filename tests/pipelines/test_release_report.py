@@ -2,13 +2,12 @@
 
 import pytest
 
-from pipelines.reporting.release_folder import ReleaseResults
-from pipelines.reporting.release_report import ReleaseReport, sentences
+from pipelines.reporting.release_report import ReleaseReport
 from tests.pipelines.hand_made_release import choice
 
 
 def tuned(record):
-    return ReleaseReport(ReleaseResults([record], {})).timing()["tuned"][0]
+    return ReleaseReport([record], {}).timing()["tuned"][0]
 
 
 def test_the_winner_is_shown_over_plain_decoding_and_the_static_chain():
@@ -29,4 +28,4 @@ def test_plain_decoding_may_win_and_a_score_may_be_missing():
     assert row["speedup"] is None and row["gain"]["value"] == pytest.approx(-0.5)
     unscored = tuned(choice() | {"score": None})
     assert (unscored["speedup"], unscored["gain"], unscored["scored"]) == (None, None, False)
-    assert len(sentences({}, {"tuned": [row, unscored], "verdicts": []})) == 2
+    assert len(ReleaseReport.sentences({}, {"tuned": [row, unscored], "verdicts": []})) == 2

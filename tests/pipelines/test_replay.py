@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipelines import replay, texts
+from pipelines import replay, traces
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.replay.names import ORACLE, REPLAYED, replayed_at
 from pipelines.measuring.replay.study import ReplayConfig
@@ -36,8 +36,8 @@ PARAMETERS = {
         "texts": {
             "gamma_max": 4,
             "candidates": 6,
-            "prompts": [2, 4],
-            "edit_prompts": [2, 3],
+            "prompts": [1, 2, 4],
+            "edit_prompts": [0, 2, 3],
             "max_new_tokens": 20,
             "top": 4,
             "layers": 2,
@@ -70,7 +70,8 @@ def folder(tmp_path_factory):
     stop_bundle(place / "bundles" / "unasked", pair, change=unasked)
     selector_bundle(place / "bundles" / "delayed_tree-nss", pair)
     args.out = args.texts = place / "texts"
-    texts.run(args)
+    args.of = "texts"
+    traces.run(args)
     args.bundles, args.output, args.latency = place / "bundles", place / "replay", place / "latency"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -223,9 +224,9 @@ def test_cheap_drafting_is_replayed_on_the_same_texts(folder, table):
 
 def test_bad_parameters_are_named():
     for name, value, words in (
-        ("gammas", (), "gammas and epsilons"),
+        ("gammas", (), "gammas must name"),
         ("repeats", 0, "repeats must be >= 1"),
-        ("verifier", "spectr2", "'spectr2' cannot be replayed"),
+        ("verifier", "spectr2", "verifier must be one of .*spectr2"),
     ):
         with pytest.raises(ValueError, match=words):
             ReplayConfig(**{name: value})

@@ -6,19 +6,21 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines import report, reports
+from pipelines.outputs import write_json
 from tests.pipelines.hand_made_measured import MAIN_SPEED, PHASES, decodes, write_measured
+from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.report_stage import stage
 
 
 def test_speedups_are_paired_by_block(report_timing):
-    row = report_timing["temperatures"][0]
+    row = report_timing["settings"][0]
     speedup = row["arms"]["hrad"]["speedup"]
     assert speedup["value"] == pytest.approx(1.76, rel=0.05)
     assert speedup["high"] - speedup["low"] < 0.2  # prompts differ fourfold in pace
     assert row["arms"]["autoregressive"]["speedup"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     assert row["arms"]["hrad"]["median_speedup"]["value"] == pytest.approx(1.76, rel=0.05)
-    assert row["arms"]["hrad"]["gain_over_best_static"]["low"] > 0
-    assert row["arms"]["chain-3"]["gain_over_best_static"]["value"] == 0
+    assert row["arms"]["hrad"]["gain"]["low"] > 0
+    assert row["arms"]["chain-3"]["gain"]["value"] == 0
     assert row["chosen"] == {"chain": "chain-3", "confidence": "confidence-0.4"}
     assert row["arms"]["hrad"]["prompts"] == 6 and "roc" not in row["arms"]
     assert row["arms"]["hrad"]["time_shares"] == pytest.approx(dict.fromkeys(PHASES, 0.2))
@@ -33,11 +35,11 @@ def test_bars_and_slices(report_timing):
     assert bars["plain / HF generate, T=0"]["met"]
     assert bars["best static / HF assisted, T=1"]["bar"] == 1.1
     assert report_timing["slices"].keys() == {"code", "prose"}
-    assert report_timing["pooled"]["hrad"]["gain_over_best_static"]["value"] == pytest.approx(0.1, abs=0.05)
+    assert report_timing["pooled"]["hrad"]["gain"]["value"] == pytest.approx(0.1, abs=0.05)
 
 
 def test_quality_holds_counts_and_no_time(report_quality):
-    arms = report_quality["temperatures"][0]["arms"]
+    arms = report_quality["settings"][0]["arms"]
     assert "hf_generate" not in arms
     chain = arms["chain-3"]
     assert chain["block_efficiency"]["value"] == pytest.approx(59 / 30)
@@ -48,7 +50,7 @@ def test_quality_holds_counts_and_no_time(report_quality):
     assert report_quality["equals_plain"]["chain-3"] == {"equal": 6, "texts": 6}
     assert "seconds" not in json.dumps(report_quality)
     assert "date" not in report_quality["provenance"]
-    assert report_quality["predictors"].keys() == {"paper", "extended", "length"}
+    assert report_quality["heads"]["heads"].keys() == {"hrad", "length"}
 
 
 def test_report_is_a_function_of_its_inputs(report_inputs, report_folder, tmp_path):
@@ -83,7 +85,6 @@ def test_page_is_well_formed_and_works_offline(report_folder, report_timing):
     assert "&lt;b&gt;note" in text
     assert report_timing["title"] in text
     assert text.count("<td>explicit length</td>") == 4  # speed and counts at both temperatures
-    assert "<td>explicit length, extended features</td>" in text and "<td>H-RAD, paper features</td>" in text
     assert {path.stem for path in report_folder.glob("*.png")} == {
         *("speedup", "sweep", "slices", "accepted", "shares", "confusion", "reliability", "verifiers", "acceptance"),
         *("latency", "prediction", "selection", "choices", "stops", "places"),
@@ -94,37 +95,46 @@ def test_page_is_well_formed_and_works_offline(report_folder, report_timing):
 def test_sections_on_latency_and_predictions(report_folder, report_timing):
     text = (report_folder / "index.html").read_text()
     assert "What a pass costs here" in text and "Predicted and measured" in text
-    assert "2.00x (1.50–2.67)" in text  # the compact draft step
+    assert "draft step, HF / compact, context 32</td><td>at least 1.8x</td><td>2.00x (1.50–2.67)" in text
     assert "Note: contexts [512] are cut to 128" in text
     names = [row["name"] for row in report_timing["bars"]]
     assert "their ranking, Spearman" in names and "bars" not in report_timing["latency"]
 
 
-def test_a_missing_profile_leaves_its_sections_out(report_inputs, tmp_path, monkeypatch, capsys):
-    args_of = report_inputs / "latency" / "toy-1c.json"
-    hidden = args_of.rename(tmp_path / "hidden.json")
-    try:
-        folder = stage(report_inputs, tmp_path)
-    finally:
-        hidden.rename(args_of)
-    assert "no latency profile of toy-1c in" in capsys.readouterr().out
-    text = (folder / "index.html").read_text()
-    assert "No latency profile was measured" in text and "Predicted and measured" not in text
-    assert json.loads((folder / "timing.json").read_text())["latency"] is None
+def small_inputs(report_inputs, folder):
+    """Main arms without H-RAD, and nothing besides."""
+    for name in ("device.json", "params.yaml", "pair/pair.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes((report_inputs / name).read_bytes())
+    rows = [row for row in decodes(MAIN_SPEED) if row["arm"] != "hrad"]
+    write_measured(folder / "measured" / "toy-1c", rows)
+    return folder
 
 
 def test_a_noisy_profile_is_named_at_the_pages_top_and_in_its_section(report_inputs, report_folder, tmp_path, capsys):
     assert '<p class="noisy">' not in (report_folder / "index.html").read_text()
-    path = report_inputs / "latency" / "toy-1c.json"
-    quiet = path.read_text()
-    try:
-        path.write_text(json.dumps({**json.loads(quiet), "noise": ["draft rows=1: spread 85%"]}))
-        text = (stage(report_inputs, tmp_path) / "index.html").read_text()
-    finally:
-        path.write_text(quiet)
+    inputs = small_inputs(report_inputs, tmp_path)
+    noisy = PROFILE | {"noise": ["draft rows=1: spread 85%"]}
+    write_json(inputs / "latency" / "toy-1c.json", noisy)
+    text = (stage(inputs, tmp_path / "reports") / "index.html").read_text()
     banner, verdict = text.index("toy-1c was noisy"), text.index('<section class="verdict">')
     assert banner < verdict < text.index("<li>draft rows=1: spread 85%</li>")
     assert "warning: toy-1c was noisy" in capsys.readouterr().err
+
+
+def test_section_on_heads_and_what_they_learned_from(report_folder, report_quality):
+    text = (report_folder / "index.html").read_text()
+    section = text.split("What heads know before a draft")[1].split("<h2>")[0]
+    assert "hrad, replayed over the best static length: +5 % (+3…+7) at T=0, −4 % (−6…−2) at T=1" in section
+    row = section.split("<td>H-RAD, hrad</td>")[2].split("</tr>")[0]
+    assert row == "<td>T=1</td><td>0.70 (0.60–0.80)</td>" + "".join(
+        f"<td>{cell}</td>" for cell in ("0.600", "0.500", "0.030", "96", "−4 % (−6…−2)", "3")
+    )
+    assert "<td>2</td><td>0.2 %</td><td>0.710</td><td>–</td><td>0.710</td><td>–</td>" in section
+    assert section.count("<td>oracle</td>") == 2 and "<td>explicit length, length</td>" in section
+    assert report_quality["heads"]["shown"] == "hrad"
+    assert report_quality["learned"]["traces"] == {"texts": {"rows": 20, "bytes": 3000, "bytes_per_row": 150.0}}
+    assert "<td>labels chains</td><td>129</td><td>–</td><td>–</td><td>8, 2, 3</td>" in text
 
 
 def test_section_on_verification_rules(report_folder, report_timing, report_quality):
@@ -135,6 +145,7 @@ def test_section_on_verification_rules(report_folder, report_timing, report_qual
         in text
     )
     assert "<td>block</td><td>chain-2</td><td>3.00 (2.50–3.50)</td><td>2.36 (1.97–2.95)</td>" in text
+    text = text.split("<h2>Which verification rule</h2>")[1]
     timed, untimed = (text.split(f"<caption>{name}</caption>")[1].split("</table>")[0] for name in ("T=1", "T=2"))
     assert "tokens/s" in timed and "tokens/s" not in untimed
     assert "<td>block</td><td>chain-2</td><td>3.00 (2.50–3.50)</td></tr>" in untimed
@@ -154,7 +165,7 @@ def test_section_on_stop_rules(report_folder, report_timing, report_quality):
     assert list(arms)[:2] == ["autoregressive", "chain-3"] and list(arms)[-1] == "fork-4.2 early_stop-1"
     assert arms["fork-4.2 early_stop-1"]["gain_over_fork"]["value"] == pytest.approx(0.1, abs=0.03)
     assert arms["roc"]["gain"]["value"] == pytest.approx(-0.05, abs=0.03) and arms["roc"]["gain_over_fork"] is None
-    assert [model["model"] for model in report_quality["stopping"]["models"]] == ["logistic", "early_stop-1"]
+    assert [model["model"] for model in report_quality["stopping"]["models"]] == ["early_stop-1", "logistic"]
     assert "seconds" not in json.dumps(report_quality["stopping"]).replace("tokens_per_second", "")
     assert (report_folder / "stops.png").is_file() and (report_folder / "places.png").is_file()
 
@@ -201,8 +212,8 @@ def test_section_on_replay(report_folder, report_timing, report_quality):
     row = text.split("speed-up over plain decoding, step by step")[1].split("</table>")[0].split("<tr>")[2]
     assert row.startswith("<td>all (6)</td><td>1.00x</td><td>1.60x (1.60–1.60)</td><td>1.68x (1.68–1.68)</td><td>2.00x")
     assert "<td>+5 % (+5…+5)</td><td>+25 % (+25…+25)</td><td>+20 % (+20…+20)</td>" in row
-    assert "T=0: on 6 prompts of stage measure, replayed speed-ups are" in text
-    assert report_timing["replay"]["settings"][0]["agreement"]["measure"]["prompts"] == 6
+    assert "T=0: on 6 prompts on the clock, replayed speed-ups are" in text
+    assert report_timing["replay"]["settings"][0]["agreement"]["prompts"] == 6
     assert report_quality["replay"] == {"T=0": {"texts": 6, "documents": 3}}
 
 
@@ -217,35 +228,21 @@ def test_section_on_selectors(report_folder, report_timing, report_quality):
     assert "seconds" not in json.dumps(report_quality["selection"]) and (report_folder / "choices.png").is_file()
 
 
-def test_report_says_so_where_the_rules_were_not_compared(report_inputs, tmp_path, capsys):
-    for name in ("device.json", "params.yaml", "pair/pair.json"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes((report_inputs / name).read_bytes())
-    write_measured(tmp_path / "measured" / "toy-1c", decodes(MAIN_SPEED))
-    folder = stage(tmp_path, tmp_path / "reports")
-    assert "The rules were not compared on this machine" in (folder / "index.html").read_text()
-    said = capsys.readouterr().out
-    assert "no comparison of verification rules in" in said and "no measurement of selectors in" in said
-    assert "No selector was measured on this machine" in (folder / "index.html").read_text()
-    assert json.loads((folder / "quality.json").read_text())["verifiers"] is None
+def test_what_was_not_measured_is_left_out_and_said(report_inputs, tmp_path, capsys):
+    folder = stage(small_inputs(report_inputs, tmp_path), tmp_path / "reports")
+    text, said = (folder / "index.html").read_text(), capsys.readouterr().out
+    missing = ("comparison of verification rules", "measurement of selectors", "head", "latency profile", "replay")
+    assert all(f"no {what} of toy-1c in {tmp_path}" in said for what in missing)
+    assert "H-RAD gains" not in said and "What heads know" not in text and "Predicted and measured" not in text
+    assert "The rules were not compared on this machine" in text and "No latency profile was measured" in text
+    records = [json.loads((folder / name).read_text()) for name in ("quality.json", "timing.json")]
+    assert all(record[name] is None for record in records for name in ("verifiers", "heads", "latency"))
     assert not (folder / "verifiers.png").exists()
 
 
-def test_report_without_hrad_has_no_head_section(report_inputs, tmp_path):
-    for name in ("device.json", "params.yaml", "pair/pair.json"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes((report_inputs / name).read_bytes())
-    rows = [row for row in decodes() if row["arm"] != "hrad"]
-    write_measured(tmp_path / "measured" / "toy-1c", rows)
-    folder = stage(tmp_path, tmp_path / "reports")
-    text = (folder / "index.html").read_text()
-    assert "The H-RAD head" not in text
-    assert "H-RAD gains" not in text
-
-
 def test_a_missing_measurement_is_one_clear_message(report_inputs, tmp_path):
-    args = SimpleNamespace(measured=tmp_path, pair="p", params=report_inputs / "params.yaml")
-    args.device = report_inputs / "device.json"
+    params, device = report_inputs / "params.yaml", report_inputs / "device.json"
+    args = SimpleNamespace(data=tmp_path, pair="p", params=params, device=device, output=tmp_path)
     with pytest.raises(ValueError, match="holds no finished measurement"):
         report.run(args)
 

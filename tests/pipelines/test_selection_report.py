@@ -2,18 +2,19 @@
 
 import pytest
 
+from pipelines.reporting.inputs import read_fitted
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.selection_folder import read_selection
 from pipelines.reporting.selection_plots import choices_by_slice, gains_by_rule
-from pipelines.reporting.selection_report import SelectionReport, sentences
+from pipelines.reporting.selection_report import SelectionReport
 from tests.pipelines.hand_made_selection import selection_decodes, selection_rounds, write_selection
 from tests.pipelines.hand_made_timed import write_timed
 
 
 def made(folder, rows, rounds):
-    write_selection(folder / "toy", folder / "selectors")
+    write_selection(folder / "toy", folder / "fit")
     write_timed(folder / "measured", rows, rounds)
-    results = read_selection(folder / "toy", folder / "selectors", read_measured(folder / "measured"))
+    results = read_selection(folder / "toy", read_fitted(folder / "fit", "tree"), read_measured(folder / "measured"))
     return SelectionReport(results, replicates=50, seed=0)
 
 
@@ -51,7 +52,7 @@ def test_what_no_block_compares_is_undefined(tmp_path):
     report = made(tmp_path, rows, selection_rounds())
     quality, timing = report.quality(), report.timing()
     assert timing["rules"][0]["gain"]["value"] is None
-    assert "specinfer not timed, traversal -1.0%" in " ".join(sentences(quality, timing))
+    assert "specinfer –, traversal −1 %" in " ".join(report.sentences(quality, timing))
     assert gains_by_rule(quality, timing).axes
 
 
@@ -85,14 +86,14 @@ def test_it_says_where_there_is_nothing_to_win(report):
     assert [row["nothing_to_win"] for row in quality["rules"]] == [False, True], (
         "chosen and scored on the same draws: 2 %"
     )
-    text = " ".join(sentences(quality, timing))
+    text = " ".join(report.sentences(quality, timing))
     assert "surely beats the best static tree with specinfer; with traversal it does not" in text
     assert (
         "3 % or more with specinfer at least: the selector closes a quarter of that gap or more with specinfer" in text
     )
     assert "With traversal even a perfect choice would bring less than 3 %: there is nothing to win." in text
-    assert "specinfer +10.0% (+10.0% to +10.0%), traversal -1.0%" in text
-    assert "with specinfer, against traversal with its best static tree, on the clock: +4.8%" in text
+    assert "specinfer +10 % (+10…+10), traversal −1 %" in text
+    assert "with specinfer, against traversal with its best static tree, on the clock: +5 %" in text
 
 
 def test_plots_draw_every_rule(report):
@@ -105,4 +106,4 @@ def test_plots_draw_every_rule(report):
 def test_nothing_measured_is_no_report(tmp_path):
     write_timed(tmp_path / "measured", selection_decodes())
     measured = read_measured(tmp_path / "measured")
-    assert read_selection(tmp_path / "toy", tmp_path / "selectors", measured) is None
+    assert read_selection(tmp_path / "toy", {}, measured) is None

@@ -15,9 +15,10 @@ from pipelines.measuring.measurement import MeasureConfig, Measurement
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import CALIBRATED, HF_LOOKUP, METHODS, PLAIN
 from pipelines.outputs import write_json
-from pipelines.reporting.measured_folder import Measured, read_measured, read_records
+from pipelines.reporting.inputs import read_fitted
+from pipelines.reporting.measured_folder import Measured, read_measured
 from pipelines.reporting.self_drafting_plots import self_drafting_passes, self_drafting_speeds
-from pipelines.reporting.self_drafting_report import SelfDraftingReport, sentences
+from pipelines.reporting.self_drafting_report import SelfDraftingReport
 from pipelines.studies.self_drafting_report import write_report
 from predictors.bundle import read_bundle
 from predictors.contract import ContractError
@@ -80,7 +81,7 @@ def folder(tmp_path_factory):
 
 def report_of(folder):
     measured = read_measured(folder / "measured" / "toy-1c")
-    return SelfDraftingReport(measured, read_records(folder / "fit", METHODS), replicates=20, seed=0)
+    return SelfDraftingReport(measured, read_fitted(folder / "fit", "guess"), replicates=20, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +150,9 @@ def test_the_page_reads_what_was_measured(folder):
         assert row["slices"]["code"]["progressive_tree"]["over"]["lookahead"]["value"] > 0
         assert row["slices"]["code"]["lookahead"]["over"]["lookahead"] is None
         parts = arms["lookahead"]["milliseconds"]
-        rows = report.paired.rows("lookahead", [float(row["setting"].removeprefix("T="))])
+        rows = report.paired.rows("lookahead", [row["setting"]])
         assert sum(parts.values()) == pytest.approx(1e3 * rows["seconds_rounds"].sum() / rows["rounds"].sum())
-    assert len(sentences(quality, timing)) == 4
+    assert len(report.sentences(quality, timing)) == 4
     for figure in (self_drafting_speeds(timing), self_drafting_passes(timing)):
         assert [axes.get_title() for axes in figure.axes] == ["T=0", "T=1"]
     json.dumps([quality, timing], allow_nan=False)
@@ -178,4 +179,4 @@ def test_a_model_alone_can_be_measured(folder, tmp_path):
     measured = Measured(*tables, {"choices": measurement.choices, "capped": False}, {"parameters": {}})
     (row,) = SelfDraftingReport(measured, {}, replicates=20, seed=0).timing()["settings"]
     assert row["best"] is None and all(arm["gain"] is None for arm in row["arms"])
-    assert len(sentences({}, {"settings": [row]})) == 1
+    assert len(SelfDraftingReport.sentences({}, {"settings": [row]})) == 1

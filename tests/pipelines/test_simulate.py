@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from pipelines.cli import main
-from pipelines.evidence.simulated import Measurement, World
-from pipelines.promotion import simulate
 from pipelines.promotion.bounds import Bounds
+from tests.pipelines import simulate
+from tests.pipelines.simulated import Measurement, World
 
 RUNS = range(80)
 
@@ -46,8 +45,8 @@ def test_the_world_is_as_noisy_as_it_says():
 
 
 def test_tables_are_printed(capsys):
-    main(["promotion.simulate", "--runs", "2"])
+    simulate.main(["--runs", "2"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.count("|") for line in lines] == [5] * 6 + [0] + [6] * 7
-    with pytest.raises(SystemExit, match="--runs must be >= 1"):
-        main(["promotion.simulate", "--runs", "0"])
+    with pytest.raises(ValueError, match="--runs must be >= 1"):
+        simulate.main(["--runs", "0"])

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from pipelines.measuring.names import STOPPERS
-from pipelines.reporting.measured_folder import read_measured, read_records
+from pipelines.reporting.inputs import read_fitted
+from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.stopping_report import StoppingReport
 from pipelines.studies.stopping_report import write_report
 from pipelines.studies.target_roots import (
@@ -30,8 +30,8 @@ CONFIG = TargetRootsConfig(roots=(1, 3), below=(2, 1), max_new_tokens=8, bootstr
 
 def test_every_arm_stands_in_the_tables(tmp_path):
     write_measured(tmp_path / "measured", decodes(noise=0.0))
-    write_records(tmp_path / "stoppers", tmp_path / "guessers")
-    records = read_records(tmp_path / "stoppers", STOPPERS)
+    write_records(tmp_path / "fit")
+    records = read_fitted(tmp_path / "fit", "stop")
     report = StoppingReport(read_measured(tmp_path / "measured"), records, replicates=50, seed=0)
     write_report(tmp_path / "out", "p", report)
     text = (tmp_path / "out/stopping.md").read_text()

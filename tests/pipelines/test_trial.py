@@ -9,12 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from tqdm import tqdm
 
 from pipelines import trial as trial_stage
 from pipelines.evidence.allocation import allocated, turns_of
+from pipelines.measuring.arm_builder import ArmBuilder
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Run
 from pipelines.measuring.bench import digest
+from pipelines.measuring.blocks import Blocks
+from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE
 from pipelines.measuring.provenance import versions
@@ -30,7 +34,6 @@ from pipelines.promotion.evidence_file import read_evidence
 from pipelines.promotion.gate import judge
 from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
 from pipelines.promotion.plan import TrialConfig, load_plan
-from pipelines.promotion.timing import BlockTiming
 from pipelines.prompt_table import FILE, Prompt, write_prompts
 from predictors.bundle import bundle_hash
 from predictors.sampling import SamplingSettings
@@ -64,12 +67,12 @@ def test_arms_take_turns_in_blocks_and_finished_blocks_are_kept(tried, tmp_path)
     pair, bundles = tried
     settings = candidate.settings_of(*bundles.values())
     config = TrialConfig(gammas=(1, 2))
-    arms = trial.decoders_of(pair, config, bundles)
+    arms = ArmBuilder(pair, tmp_path, 6).build(trial.arms_of(config, bundles))
     assert set(arms) == {"autoregressive", "chain-1", "chain-2", "challenger", "champion"}
     prompts = toy_prompts(3)
-    log = MeasurementLog(tmp_path / "log.jsonl", "f")
-    timing = BlockTiming(settings, 6, log, repeats=2)
-    rows, rounds = timing(arms, prompts)
+    log, bar = MeasurementLog(tmp_path / "log.jsonl", "f"), tqdm(disable=True)
+    timing = Blocks(log, bar)
+    rows, rounds = apart(Harness(timing, settings, repeats=2).race(arms, prompts))
     blocks = {row["block"] for row in rows}
     assert len(blocks) == 3 * 2 * 2 and len(rows) == len(blocks) * 5 and not timing.capped
     assert {one["block"] for one in rounds} == blocks
@@ -80,10 +83,10 @@ def test_arms_take_turns_in_blocks_and_finished_blocks_are_kept(tried, tmp_path)
     greedy = {(row["prompt"], row["arm"]): row["tokens"] for row in rows if row["temperature"] == 0}
     assert all(greedy[prompt, arm] == greedy[prompt, "autoregressive"] for prompt, arm in greedy)
     assert {row["family"] for row in rows} == {"plain", "chain", "challenger", "champion"}
-    again, _ = BlockTiming(settings, 6, log, repeats=2)({}, prompts)
+    again, _ = apart(Harness(timing, settings, repeats=2).race({}, prompts))
     assert again == rows, "all blocks are in the log"
-    capped = BlockTiming(settings, 6, MeasurementLog(tmp_path / "other.jsonl", "f"), max_minutes=0.0)
-    assert len({row["prompt"] for row in capped(arms, prompts)[0]}) == 1 and capped.capped
+    capped = Blocks(MeasurementLog(tmp_path / "other.jsonl", "f"), bar, max_minutes=0.0)
+    assert len({row["prompt"] for row in Harness(capped, settings).race(arms, prompts)}) == 1 and capped.capped
 
 
 def look(number=1, documents_left=30):
@@ -320,7 +323,7 @@ def table(tmp_path):
 def test_a_bundle_that_the_measured_table_has_is_not_timed_again(table, monkeypatch):
     args, bundle = table
     write_table(args, bundle)
-    monkeypatch.setattr(one_look, "BlockTiming", None)
+    monkeypatch.setattr(one_look, "Harness", None)
     evidence = quietly(attempt, args, "hrad", {CHALLENGER: bundle})
     assert evidence.gains["chain-4"].gain == pytest.approx(0.2, abs=0.001) and evidence.documents == tuple("abcde")
     assert set(evidence.settings) == {"T=0"} and set(evidence.gains) == {"autoregressive", "chain-2", "chain-4"}

@@ -44,12 +44,12 @@ def replayed(tmp_path):
         {"way": {**way, "ngram": 4}, "setting": "T=0", "speedup": {"value": 9.0}},
         {"way": way, "setting": "T=1", "speedup": {"value": 8.0}},
     ]
-    write_json(tmp_path / "guessers" / "lookahead.json", {"method": "lookahead", "chosen": way, "rows": rows})
+    write_json(tmp_path / "fit" / "lookahead.json", {"method": "lookahead", "chosen": way, "rows": rows})
     return tmp_path
 
 
 def test_candidates_are_ranked_by_what_was_replayed(replayed):
-    found = candidates(*(replayed / name for name in ("replay", "guessers", "selectors")), "T=0")
+    found = candidates(*(replayed / name for name in ("replay", "fit")), "T=0")
     assert [one.name for one in found] == ["entropy", "lookahead", "chain-3", "chain-1", PLAIN]
     assert found[0].predicted == pytest.approx(168 * 6 / 9) and found[1].served == {"bundle": "lookahead"}
     assert [one.name for one in shortlist(found, 1, ())] == ["entropy", "chain-3", "chain-1", PLAIN]
@@ -59,7 +59,7 @@ def test_candidates_are_ranked_by_what_was_replayed(replayed):
 
 
 def test_edits_have_no_say_in_the_ranking(replayed):
-    places = [replayed / name for name in ("replay", "guessers", "selectors")]
+    places = [replayed / name for name in ("replay", "fit")]
     found = candidates(*places, "T=0")
     write_replay(replayed / "replay", edits={"chain-1": 9.0})
     assert candidates(*places, "T=0") == found
@@ -73,7 +73,7 @@ def test_one_policy_by_several_names_is_one_candidate(replayed):
     table = pd.read_parquet(replayed / "replay" / "replay.parquet")
     alike = table[table["drafter"] == "chain-3"].assign(drafter="hrad", family="rule")
     pd.concat([alike, table]).to_parquet(replayed / "replay" / "replay.parquet")
-    places = [replayed / name for name in ("replay", "guessers", "selectors")]
+    places = [replayed / name for name in ("replay", "fit")]
     names = [one.name for one in candidates(*places, "T=0")]
     assert names == ["entropy", "lookahead", "chain-3", "chain-1", PLAIN]
     other = alike.assign(seconds=alike["seconds"] * 1.001)
@@ -82,24 +82,24 @@ def test_one_policy_by_several_names_is_one_candidate(replayed):
 
 
 def test_trees_are_worth_what_their_roots_say_beside_chains(replayed):
-    places = [replayed / name for name in ("replay", "guessers", "selectors")]
+    places = [replayed / name for name in ("replay", "fit")]
     for rule, static, selector, action in (("block", 50.0, 60.0, "chain-3"), ("nss", 30.0, 40.0, "delayed-2.0.2")):
         rates = {"T=0": {"static": static, "selector": selector}, "T=1": {"static": 1.0, "selector": 9.0}}
         record = {"validation": rates, "static_actions": {"T=0": action}}
-        write_json(replayed / "selectors" / f"{rule}.json", record)
+        write_json(replayed / "fit" / f"delayed_tree-{rule}.json", record)
     found = {one.name: one for one in candidates(*places, "T=0")}
     assert found["delayed_tree-nss"].predicted == pytest.approx(found["chain-3"].predicted * 40 / 50)
     assert found["delayed_tree-nss"].served == {"bundle": "delayed_tree-nss"}
     unknown = {"validation": rates, "static_actions": {"T=0": "chain-99"}}
-    write_json(replayed / "selectors" / "block.json", unknown)
+    write_json(replayed / "fit" / "delayed_tree-block.json", unknown)
     assert "delayed_tree-nss" not in {one.name for one in candidates(*places, "T=0")}
 
 
 def test_what_was_not_replayed_is_refused(replayed, tmp_path):
     with pytest.raises(ValueError, match=r"nothing was replayed at T=0\.6, only at T=0"):
-        candidates(replayed / "replay", replayed / "guessers", replayed / "selectors", "T=0.6")
+        candidates(replayed / "replay", replayed / "fit", "T=0.6")
     with pytest.raises(ValueError, match="holds no replay"):
-        candidates(tmp_path / "nowhere", replayed / "guessers", replayed / "selectors", "T=0")
+        candidates(tmp_path / "nowhere", replayed / "fit", "T=0")
 
 
 @pytest.fixture
@@ -130,15 +130,14 @@ def stage(replayed, tmp_path, monkeypatch):
     (tmp_path / "replay").rename(tmp_path / "toy-1c")
     (tmp_path / "replay").mkdir()
     (tmp_path / "toy-1c").rename(tmp_path / "replay" / "toy-1c")
-    (tmp_path / "guessers" / "lookahead.json").unlink()
+    (tmp_path / "fit" / "lookahead.json").unlink()
     known = {"hrad": bundle_hash(tmp_path / "bundles" / "hrad")}
     write_json(
         tmp_path / "replay" / "toy-1c" / "provenance.json", {"bundles_sha256": known, "noise": "toy-1c was noisy"}
     )
     args.data, args.bundles, args.bundle = tmp_path, tmp_path / "bundles", tmp_path / "bundles" / "auto"
-    args.replay, args.guessers, args.output = tmp_path / "replay", tmp_path / "guessers", tmp_path / "tuning"
-    args.selectors, args.texts = tmp_path / "selectors", tmp_path / "texts"
-    args.measured = tmp_path / "measured"
+    args.replay, args.fit, args.output = tmp_path / "replay", tmp_path / "fit", tmp_path / "tuning"
+    args.measured, args.texts = tmp_path / "measured", tmp_path / "texts"
     monkeypatch.setattr(
         study_module, "fastest", lambda some, *_: next((one for one in some if one.name == "hrad"), some[0])
     )

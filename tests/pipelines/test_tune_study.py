@@ -124,6 +124,7 @@ def test_what_is_measured_already_is_not_timed_again(tuning):
     assert one.record["score"][PLAIN] == {
         "prompts": 8,
         "gain": pytest.approx({"value": 1.1, "low": 1.1, "high": 1.1}),
+        "basis": "clock",
     }
     considered = {made["name"]: made["speedup"] for made in one.record["candidates"]}
     assert set(considered) == set(PREDICTED), "what was measured is considered, whatever replay thought of it"

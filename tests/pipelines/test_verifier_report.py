@@ -8,7 +8,7 @@ from pipelines.measuring.verifiers.names import BLOCK_EFFICIENCY, TOKENS_PER_SEC
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.report_page import _verifier_tables
 from pipelines.reporting.verifier_folder import read_comparison
-from pipelines.reporting.verifier_report import VerifierReport, sentence
+from pipelines.reporting.verifier_report import VerifierReport
 from pipelines.studies.verifiers_report import write_report
 from tests.pipelines.hand_made_comparison import EXPECTED, SPEEDS, comparison_decodes, write_comparison
 from tests.pipelines.hand_made_timed import choice, decode, write_timed
@@ -113,7 +113,7 @@ def test_a_winner_is_told_apart_only_if_the_interval_of_the_ratio_excludes_one(c
     assert winner["tied"] == ["block"]
     fastest = report.winner(TOKENS_PER_SECOND, ["T=1"])
     assert (fastest["name"], fastest["tied"]) == ("block", [])
-    text = sentence(report.quality(), report.timing())
+    (text,) = report.sentences(report.quality(), report.timing())
     assert (
         "traversal is first (3.20 tokens per target pass, 3.00–3.40), but the data do not tell it apart from block"
         in text

@@ -35,16 +35,6 @@ def labelled(traces: Path, folder: Path) -> Materials:
     return Materials(traces / "texts", traces / "trees", traces / "guesses", folder, PROFILE)
 
 
-@pytest.fixture(scope="session")
-def template_db(tmp_path_factory) -> Path:
-    """An empty MLflow database: making its schema takes seconds, copying it does not."""
-    from pipelines.tracking import new_client
-
-    path = tmp_path_factory.mktemp("mlflow") / "template.db"
-    new_client(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @pytest.fixture
 def workspace(tmp_path, monkeypatch, template_db) -> Path:
     """A current folder with params.yaml and an empty tracking database."""

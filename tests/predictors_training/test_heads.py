@@ -16,8 +16,9 @@ from predictors.training.heads import training
 from predictors.training.heads.predictor import HeadFit, HeadPredictor, changed
 from predictors.training.heads.roots import Rows
 from predictors.training.heads.served import Served
-from predictors.training.heads.training import HeadTrainConfig, prior_shift, train
+from predictors.training.heads.training import HeadTrainConfig, train
 from predictors.training.metrics import macro_auc
+from predictors.training.temperature import prior_shift
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import PROFILE
 from tests.predictors_training.conftest import labelled
@@ -95,7 +96,9 @@ def test_features_are_those_that_sessions_see(made, materials, monkeypatch):
         setting["rule"] = setting["retention"] = setting["tried"]
     controller = learned_controller(Bundle(fitted.card, fitted.tensors))
     seen, features = [], controller.features
-    monkeypatch.setattr(controller, "features", lambda root, law: seen.append((root, features(root, law))) or seen[-1][1])
+    monkeypatch.setattr(
+        controller, "features", lambda root, law: seen.append((root, features(root, law))) or seen[-1][1]
+    )
     table, first, pasts = TextTable.read(materials.texts), 0, set()
     for text in list(table.texts())[:6]:
         seen.clear()
@@ -118,7 +121,9 @@ def test_rows_settle(materials):
     quality = replace(CONFIG, target="length", iterations=2).fit("length", materials).quality
     shares = [one["changed"] for one in quality["iterations"]]
     assert shares[0] > 3 * shares[1]
-    assert changed(Rows(None, np.array([1, 2]), np.array([0, 0])), Rows(None, np.array([1, 3]), np.array([0, 0]))) == 0.5
+    assert (
+        changed(Rows(None, np.array([1, 2]), np.array([0, 0])), Rows(None, np.array([1, 3]), np.array([0, 0]))) == 0.5
+    )
 
 
 # ---- training
@@ -203,7 +208,7 @@ def test_every_setting_has_its_own_calibration_and_static_length(fitted):
 
 def test_worth_is_what_the_exported_controller_makes_of_the_texts(fitted, materials, made):
     """Served, and asked anyway: tokens per second of the quality file are the real sessions' on the same texts and luck."""
-    texts = [text for text in TextTable.read(materials.texts).rows("test").texts()]
+    texts = list(TextTable.read(materials.texts).rows("test").texts())
     controller, clock = learned_controller(Bundle(fitted.card, fitted.tensors)), Clock(PROFILE)
     for name, part in fitted.quality["parts"].items():
         readings = [
@@ -222,7 +227,11 @@ def test_worth_is_what_the_exported_controller_makes_of_the_texts(fitted, materi
 def test_a_controller_that_forgets_its_calibration_is_worth_something_else(fitted, materials):
     """The wrong twin of the proof above."""
     card = fitted.card | {"settings": [made | {"rule": made["tried"]} for made in fitted.card["settings"]]}
-    wrong = card | {"settings": [made | {"calibration": {"bias": [2.0, *made["calibration"]["bias"][1:]]}} for made in card["settings"]]}
+    wrong = card | {
+        "settings": [
+            made | {"calibration": {"bias": [2.0, *made["calibration"]["bias"][1:]]}} for made in card["settings"]
+        ]
+    }
     text = next(iter(TextTable.read(materials.texts).rows("test").texts()))
     totals = [
         Clock(PROFILE).policy(Reading.of(text, 0), ChainPolicy(learned_controller(Bundle(one, fitted.tensors)), 5))
@@ -264,7 +273,9 @@ def test_a_rule_that_is_given_is_served_at_every_setting(materials):
     given = parse_config(HeadPredictor, {"feature_set": "paper", "rule": {"epsilon": 0.2}, "training": FAST}, "x")
     card = replace(given, decoding=CONFIG.decoding, bootstrap_replicates=5, iterations=1).fit("paper", materials).card
     rule = {"epsilon": 0.2, "none_probability": None, "all_probability": None}
-    assert [made["rule"] for made in card["settings"]] == [rule, rule] and card["feature_spec"]["feature_set"] == "paper"
+    assert [made["rule"] for made in card["settings"]] == [rule, rule] and card["feature_spec"][
+        "feature_set"
+    ] == "paper"
 
 
 def test_branches_have_rules_of_their_own_for_what_is_retained(materials):

@@ -11,7 +11,6 @@ import torch
 from runtime import ModelPair
 from runtime.latency import LatencyConfig, cells, measurement, open_cells, sweep, tables_of
 from runtime.latency.passes import CONTINUATION, pass_cells, prefill_cells
-from runtime.latency.sample import device_of
 from tests.toys import TableModel, tiny_llama
 
 
@@ -21,6 +20,8 @@ def generator():
 
 class NotedModel:
     """A model that notes its calls: forward (with committed tokens, nodes, parents, last), keep (path) and open (length)."""
+
+    device, dtype, programs = torch.device("cpu"), torch.float64, None
 
     def __init__(self, name: str, notes: list, vocabulary_size: int = 8, context_limit: int = 100) -> None:
         self.model = TableModel(vocabulary_size, seed=0)
@@ -163,12 +164,6 @@ def test_all_tables_have_all_their_cells(no_child, compact):
         "transfer": {"bytes": [1, 100]},
     }
     assert {table.calls for table in tables.values()} == {2}
-
-
-def test_a_device_is_the_models_own_or_that_of_its_logits(models):
-    assert device_of(models[0]) == torch.device("cpu")
-    models[0].device = torch.device("cuda", 1)
-    assert device_of(models[0]) == torch.device("cuda", 1)
 
 
 def test_time_begins_and_ends_with_the_device_idle(monkeypatch):

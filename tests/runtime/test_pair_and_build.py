@@ -93,7 +93,7 @@ def test_models_that_cannot_decode_are_refused_by_name(tmp_path):
             "unknown verifier 'guess'. Known verifiers: tokenwise, block, hsd",
         ),
         ({"method": "speculative", "controller": {"kind": "psychic"}}, "unknown kind 'psychic'"),
-        ({"method": "speculative", "controller": {"kind": "confidence", "epsilon": 2}}, "epsilon must lie in"),
+        ({"method": "speculative", "controller": {"kind": "confidence", "epsilon": 2}}, "epsilon must be <= 1"),
         ({"method": "autoregressive", "drafter": {"kind": "chain"}}, "takes neither drafter nor controller"),
         ({}, "key 'method' is missing"),
     ],

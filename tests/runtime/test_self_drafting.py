@@ -161,7 +161,7 @@ def test_overhead_of_self_draft():
         (LookaheadConfig, {"ngram": 2}, "ngram must be >= 3"),
         (LookaheadConfig, {"window": 0}, "window must be >= 1, got 0"),
         (SelfDraftConfig, {"length": 3, "ngram": 4}, "length must be >= 4, got 3"),
-        (SelfDraftConfig, {"length": 2, "ngram": 2}, "the longest prefix, got 2"),
+        (SelfDraftConfig, {"length": 2, "ngram": 2}, "length must be > 2, got 2"),
     ],
 )
 def test_bad_settings(config, options, message):

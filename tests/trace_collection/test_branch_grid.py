@@ -40,6 +40,12 @@ def controllers(pair, place):  # noqa: F811
             name = place / f"{features}-{change is None}"
             values = {"rule": rule, "retention": retention, "static_gamma": 1, "retained_gamma": 3}
             yield learned_controller(read_bundle(random_bundle(name, pair, features, gamma=4, change=change, **values)))
+    values = {
+        "rule": None,
+        "retention": retention,
+        "static_gamma": 2,
+    }  # listens where a branch survived, and only there
+    yield learned_controller(read_bundle(random_bundle(place / "retains", pair, gamma=4, **values)))
     yield learned_controller(read_bundle(random_bundle(place / "length", pair, "paper", gamma=3, kind="length")))
 
 

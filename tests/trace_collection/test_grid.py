@@ -13,7 +13,7 @@ from predictors.controllers import build_controller, learned_controller
 from predictors.features import assemble
 from predictors.network import squared_distance
 from predictors.replay.decode import ChainPolicy, Clock, Reading
-from predictors.replay.grid import Memory, Starts, decoded
+from predictors.replay.grid import NO_MEMORY, Starts, decoded
 from predictors.replay.policies import confidence, heads, previous_round, remembered, static, stopping
 from predictors.replay.prices import Prices
 from predictors.stopping.features import LAW
@@ -65,54 +65,44 @@ def stop_drafts(starts, controller, retains=False):
             rows = np.concatenate([columns["tops"][..., : controller.spec.top], columns["entropy"][..., None]], axis=-1)
         features = torch.from_numpy(rows.reshape(-1, controller.num_features))
         with torch.inference_mode():
-            said = controller.outputs(features)[:, 0].reshape(rows.shape[:2]).numpy()
-            away = squared_distance(controller.network.standard(features)).reshape(rows.shape[:2]).numpy()
-        chances.append(said)
-        far.append(away > controller.max_distance)
+            logits = controller.network(features)
+            distance = squared_distance(controller.network.standard(features))
+        chances.append(np.array(list(map(made.calibration.probability, logits.tolist()))).reshape(rows.shape[:2]))
+        far.append(distance.reshape(rows.shape[:2]).numpy() > controller.max_distance)
     values = starts.gather(chances), made.rule, controller.inputs, made.static_length, starts.gather(far)
-    return stopping(starts, *values), None
+    return stopping(starts, *values), NO_MEMORY
 
 
 def head_drafts(starts, controller, retains=False):
     """What an exported head does, by what it knows of the round before; ``retains``: where a branch survived."""
     spec, made = controller.spec, controller.setting(starts.readings[0].text.settings)
-    temperature = torch.tensor(made.settings.temperature)
-    at_root = spec.decides_before_drafting
-    drafted_M, accepted_M = (torch.tensor([0]),) * 2 if at_root else map(torch.from_numpy, remembered(spec.gamma))
+    rule, length, at_root = made.of(retains), made.static(retains), spec.decides_before_drafting
+    memory = NO_MEMORY if at_root else previous_round(spec.gamma)
+    if rule is None:
+        return static(starts, length), memory
+    before = [torch.tensor([0])] * 2 if at_root else list(map(torch.from_numpy, remembered(spec.gamma)))
     said, far = [], []
     for one in starts.readings:
         text, count = one.text, one.text.length - 1
-        states, confidence, entropy = (
-            torch.from_numpy(values)
-            for values in (text.roots.states_NS, text.columns["confidence"][:, 0], text.columns["entropy"][:, 0])
-        )
-        by_state = [values.repeat_interleave(len(drafted_M), 0) for values in (states, confidence, entropy)]
-        features = assemble(
-            spec,
-            by_state[0],
-            drafted_M.repeat(count),
-            accepted_M.repeat(count),
-            *by_state[1:],
-            temperature.expand(count * len(drafted_M)),
-        )
+        first = [text.columns[name][:, 0] for name in ("confidence", "entropy")]
+        rows = text.roots.states_NS, *first, np.full(count, text.settings.temperature)
+        states, *laws = (torch.from_numpy(values).repeat_interleave(memory.states, 0) for values in rows)
+        features = assemble(spec, states, *(values.repeat(count) for values in before), *laws)
         with torch.inference_mode():
             probabilities = made.calibration.probabilities(controller.network(features))
-            said.append(probabilities.reshape(count, len(drafted_M), -1).numpy())
-            distance = squared_distance(controller.network.reduction(features)).reshape(count, -1)
-        far.append(distance.numpy() > controller.max_distance)
-    largest = starts.column("confidence")
-    if made.of(retains) is None:
-        return static(starts, made.static(retains)), None
-    values = (made.of(retains), spec.gamma, at_root, largest, made.static(retains), starts.by_start(far))
-    return heads(starts, starts.by_start(said), *values), None if at_root else previous_round(spec.gamma)
+            distance = squared_distance(controller.network.reduction(features))
+        said.append(probabilities.reshape(count, memory.states, -1).numpy())
+        far.append(distance.reshape(count, -1).numpy() > controller.max_distance)
+    values = rule, spec.gamma, at_root, starts.column("confidence"), length, starts.by_start(far)
+    return heads(starts, starts.by_start(said), *values), memory
 
 
 def drafts_of(starts, controller, retains=False):
     """What ``controller`` does at every start, and its memory: the one place that knows how controllers are built."""
     if controller.kind == "fixed":
-        return static(starts, starts.depth if controller.config.gamma is None else controller.config.gamma), None
+        return static(starts, starts.depth if controller.config.gamma is None else controller.config.gamma), NO_MEMORY
     if controller.kind == "confidence":
-        return confidence(starts, starts.column("confidence"), **vars(controller.config)), None
+        return confidence(starts, starts.column("confidence"), **vars(controller.config)), NO_MEMORY
     return (head_drafts if controller.kind in ("hrad", "length") else stop_drafts)(starts, controller, retains)
 
 
@@ -190,9 +180,9 @@ def head_controllers(pair, place):
                             )
                         )
                     )
+    yield learned_controller(read_bundle(random_bundle(place / "static", pair, gamma=3, rule=None, static_gamma=3)))
     unread = {"epsilon": 0.4, "none_probability": 1.1, "all_probability": 1.1}
     yield learned_controller(read_bundle(random_bundle(place / "unread", pair, gamma=3, rule=unread)))
-    yield learned_controller(read_bundle(random_bundle(place / "static", pair, gamma=3, rule=None, static_gamma=4)))
 
 
 def plain_controllers():
@@ -239,7 +229,7 @@ class Beside(Starts):
 
 def forgets(starts, controller):
     drafts, memory = drafts_of(starts, controller)
-    forgetful = Memory(memory.first, lambda accepted, submitted: np.zeros_like(accepted)) if memory else None
+    forgetful = replace(memory, after=lambda accepted, submitted: np.zeros_like(accepted))
     return decoded(starts, drafts, controller.question_seconds(starts.prices.profile), forgetful)
 
 

@@ -8,7 +8,7 @@ import pytest
 from predictors.controllers import build_controller
 from predictors.replay.chains import replayed
 from predictors.replay.decode import Reading
-from predictors.replay.text import RecordedText, by_slot
+from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.stopping.features import StopSpec
 from runtime import ModelPair, Randomness, build_decoder
@@ -53,9 +53,8 @@ def led_rounds(pair, tokens, verifier, settings, seed):
 
 
 def recorded(pair, tokens, settings):
-    tracer = TextTracer(pair, Extent(GAMMA, BUDGET, 1, layers=(), spec=StopSpec((), 0, 2)))
-    rows = tracer.trace(PROMPT, tokens, settings, Randomness(99))
-    columns = by_slot({name: np.array([row[name] for row in rows]) for name in rows[0]})
+    tracer = TextTracer(pair, Extent(GAMMA, BUDGET, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=1))
+    columns = dict(tracer.trace(PROMPT, tokens, settings, Randomness(99)))
     return RecordedText("p", "d", "s", settings, len(PROMPT), BUDGET, columns)
 
 

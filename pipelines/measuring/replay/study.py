@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import (
     ASKED,
@@ -33,6 +34,7 @@ from pipelines.measuring.names import (
 )
 from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE
 from predictors.bundle import read_bundle
+from predictors.config import Checked, Count, Positive, not_empty, one_of
 from predictors.controllers import CONTROLLERS, Controller, EarlyStop, build_controller
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
@@ -46,32 +48,23 @@ Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
 @dataclass(frozen=True)
-class ReplayConfig:
+class ReplayConfig(Checked):
     """Section ``replay``: static chains of ``gammas``, confidence rules at ``epsilons``, the ``verifier``, and how often chance
     is drawn for a text. Rules without a length of their own draft at most the longest of ``gammas``. ``branch_gammas``: lengths
     of static branch-parallel presets, with a shorter idle draft stage in front if two are given. ``cost_ratios``: machines on
     which so many draft steps take as long as a target pass, where policies for chains are replayed too."""
 
-    gammas: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12)
-    epsilons: tuple[float, ...] = (0.1, 0.2, 0.3)
+    gammas: Annotated[tuple[Count, ...], not_empty] = (1, 2, 3, 4, 5, 6, 8, 10, 12)
+    epsilons: Annotated[tuple[float, ...], not_empty] = (0.1, 0.2, 0.3)
     branch_gammas: tuple[tuple[int, ...], ...] = ((4,), (8,), (4, 8))
-    cost_ratios: tuple[float, ...] = ()
-    verifier: str = "block"
-    repeats: int = 4
+    cost_ratios: tuple[Positive, ...] = ()
+    verifier: Annotated[str, one_of(*CHAIN_RULES)] = "block"
+    repeats: Count = 4
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.gammas or not self.epsilons:
-            raise ValueError("gammas and epsilons must name at least one each.")
-        if min(self.gammas) < 1 or self.repeats < 1:
-            raise ValueError(f"gammas and repeats must be >= 1, got {list(self.gammas)} and {self.repeats}.")
-        if any(not ratio > 0 for ratio in self.cost_ratios):
-            raise ValueError(f"cost_ratios must be > 0, got {list(self.cost_ratios)}.")
-        if self.verifier not in CHAIN_RULES:
-            raise ValueError(f"verifier {self.verifier!r} cannot be replayed. Known: {', '.join(CHAIN_RULES)}.")
 
 
 Play = Callable[[Reading], Decode]
+POSTERIOR = "posterior"  # retention that replay knows
 
 
 @dataclass(frozen=True)
@@ -124,83 +117,71 @@ class ReplayStudy:
 
     def _arms(self, bundles: Mapping[str, Path]) -> Iterator[ReplayArm]:
         config, longest = self.config, max(self.config.gammas)
-        for gamma in config.gammas:
-            yield self._configured(chain_arm(gamma), CHAIN, gamma, {"kind": "fixed"})
+        rows = [ArmRow(chain_arm(gamma), CHAIN, self._chain(gamma, kind="fixed")) for gamma in config.gammas]
         for epsilon in config.epsilons:
-            confident = {"kind": "confidence", "epsilon": epsilon}
-            yield self._configured(confidence_arm(epsilon), CONFIDENCE, longest, confident)
-        for kind in UNLEARNED:
-            yield self._configured(kind, RULE, longest, {"kind": kind})
+            decoder = self._chain(longest, kind="confidence", epsilon=epsilon)
+            rows.append(ArmRow(confidence_arm(epsilon), CONFIDENCE, decoder))
+        rows += [ArmRow(kind, RULE, self._chain(longest, kind=kind)) for kind in UNLEARNED]
         for preset, lengths in product((PEARL, WITHOUT_HRAD), config.branch_gammas):
-            yield from self._preset(BranchArm(preset, lengths[-1], lengths[0] if len(lengths) > 1 else None))
-        for name, folder in bundles.items():
-            yield from self._exported(name, folder)
+            arm = BranchArm(preset, lengths[-1], lengths[0] if len(lengths) > 1 else None)
+            stage = {} if arm.draft_stage is None else {"draft_stage_gamma": arm.draft_stage}
+            if not stage or preset != PEARL:  # which has no idle draft stage
+                rows.append(ArmRow(arm.name, BRANCHES, {"preset": preset, "gamma": arm.gamma, **stage}))
+        for row in [*rows, *(ArmRow(name, RULE, bundle=name) for name in bundles)]:
+            yield from self._built(row, bundles)
 
-    def _exported(self, name: str, folder: Path) -> Iterator[ReplayArm]:
-        """Arms of a bundle; none if it decides about neither chains nor branches."""
-        bundle = read_bundle(folder)
-        decoder = expanded(bundle.card["decoder"])
-        drafter = decoder.get("drafter") or {}
-        chains = decoder.get("method") == "speculative" and drafter.get("kind") == "chain"
-        if not chains and decoder.get("method") != "branch_parallel":
+    def _chain(self, gamma: int, **controller: Any) -> dict[str, Any]:
+        chain = {"kind": "chain", "gamma": gamma}
+        return {"method": "speculative", "drafter": chain, "verifier": self.config.verifier, "controller": controller}
+
+    def _built(self, row: ArmRow, bundles: Mapping[str, Path]) -> Iterator[ReplayArm]:
+        """Arms of a row; none of a bundle that decides about neither chains nor branches, or retains them a priori."""
+        name, settings, controller = row.name, None, None
+        served = {"decoder": row.decoder} if row.bundle is None else {"bundle": row.bundle}
+        bundle = None if row.bundle is None else read_bundle(bundles[row.bundle])
+        decoder = expanded(row.decoder if bundle is None else bundle.card["decoder"])  # type: ignore[arg-type]
+        drafter, branches = decoder.get("drafter") or {}, decoder.get("method") == "branch_parallel"
+        if decoder.get("retention", POSTERIOR) != POSTERIOR or not (branches or drafter.get("kind") == "chain"):
             return
-        controller = CONTROLLERS[bundle.card["kind"]].from_bundle(bundle)
-        known = tuple(
-            SamplingSettings(temperature, int(top_k), top_p)
-            for temperature, top_k, top_p in bundle.contract.serving_range.settings
-        )
-        if not chains:
-            arm = BranchArm(name, int(decoder["gamma"]))
-            yield from self._branching(arm, decoder, controller, known, {"bundle": name})
+        depth = int(decoder["gamma"] if branches else drafter["gamma"])
+        if bundle is None:
+            controller = build_controller(decoder["controller"])
+        else:
+            controller = CONTROLLERS[bundle.card["kind"]].from_bundle(bundle)
+            captured = bundle.contract.serving_range.settings
+            settings = tuple(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in captured)
+            name = BranchArm(name, depth).name if name in BRANCH_PRESETS else name
+        verifier = decoder.get("verifier", self.config.verifier)
+        if branches:
+            yield from self._branching(name, decoder, controller, verifier, settings, served)
             return
-        depth = int(drafter["gamma"])
-        name = BranchArm(name, depth).name if name in BRANCH_PRESETS else name
-        yield ReplayArm(name, RULE, self._policy(controller, depth), known, {"bundle": folder.name})
+        yield ReplayArm(name, row.family, self._policy(controller, depth, verifier), settings, served)
         if isinstance(controller, EarlyStop) and not controller.asks:
-            yield ReplayArm(f"{name}, {ASKED}", RULE, self._policy(controller.asked_anyway(), depth), known)
-
-    def _preset(self, arm: BranchArm) -> Iterator[ReplayArm]:
-        """A static preset."""
-        stage = {} if arm.draft_stage is None else {"draft_stage_gamma": arm.draft_stage}
-        given = {"preset": arm.preset, "gamma": arm.gamma, **stage}
-        decoder = expanded(given)
-        if arm.draft_stage is not None and decoder.get("draft_stage") == "preverify":
-            return  # it has no idle draft stage
-        yield from self._branching(arm, decoder, build_controller(decoder["controller"]), None, {"decoder": given})
+            asked = self._policy(controller.asked_anyway(), depth, verifier)
+            yield ReplayArm(f"{name}, {ASKED}", row.family, asked, settings)
 
     def _branching(
         self,
-        arm: BranchArm,
+        name: str,
         decoder: dict[str, Any],
         controller: Controller,
+        verifier: str,
         settings: tuple[SamplingSettings, ...] | None,
         served: dict[str, Any],
     ) -> Iterator[ReplayArm]:
         """On the virtual clock, and side by side where the latency profile knows how that goes."""
         known = {field.name for field in fields(BranchConfig)}
-        config = BranchConfig(**{name: value for name, value in decoder.items() if name in known})
-        verifier = decoder.get("verifier", self.config.verifier)
+        config = BranchConfig(**{key: value for key, value in decoder.items() if key in known})
 
         def play(concurrent: bool) -> Play:
             return lambda reading: self.clock.branches(reading, controller, config, verifier, concurrent)
 
-        yield ReplayArm(arm.name, BRANCHES, play(concurrent=False), settings)
+        yield ReplayArm(name, BRANCHES, play(concurrent=False), settings)
         if "exchange" in self.clock.profile.tables:
-            yield ReplayArm(arm.name + WALL, BRANCHES_WALL, play(concurrent=True), settings, served)
+            yield ReplayArm(name + WALL, BRANCHES_WALL, play(concurrent=True), settings, served)
 
-    def _configured(self, name: str, family: str, gamma: int, controller: dict[str, Any]) -> ReplayArm:
-        """An arm that a configuration says in full."""
-        chain = {"kind": "chain", "gamma": gamma}
-        decoder = {
-            "method": "speculative",
-            "drafter": chain,
-            "verifier": self.config.verifier,
-            "controller": controller,
-        }
-        return ReplayArm(name, family, self._policy(build_controller(controller), gamma), None, {"decoder": decoder})
-
-    def _policy(self, controller: Controller, depth: int) -> Play:
-        policy = ChainPolicy(controller, depth, self.config.verifier)
+    def _policy(self, controller: Controller, depth: int, verifier: str) -> Play:
+        policy = ChainPolicy(controller, depth, verifier)
         return lambda reading: self.clock.policy(reading, policy)
 
 

@@ -17,30 +17,24 @@ from pipelines.measuring.names import TEST
 from pipelines.measuring.seeds import seed_of
 from pipelines.prompt_table import Prompt
 from predictors.actions import Action
-from predictors.config import parse_config
+from predictors.config import Checked, Count
 from predictors.sampling import SamplingSettings
 from predictors.training.root_table import RootTable
 from runtime import Decoder, ModelPair, Randomness
-from trace_collection.roots import RootTraceConfig
 
 
 @dataclass(frozen=True)
-class SelectionConfig:
+class SelectionConfig(Checked):
     """Section ``selection``: ``checked_actions`` (k, l1, l2) under ``checked_rules`` decode a round at each root of
     ``checked_prompts`` test prompts, ``checked_rounds`` times."""
 
-    checked_prompts: int = 24
-    checked_rounds: int = 2
+    checked_prompts: Count = 24
+    checked_rounds: Count = 2
     checked_rules: tuple[str, ...] = ("nss", "spectr", "specinfer", "traversal")
     checked_actions: tuple[Action, ...] = (Action(1, 4, 0), Action(4, 0, 2), Action(2, 1, 4))
-    threads: int = 2
+    threads: Count = 2
     seed: int = 0
     max_minutes: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("checked_prompts", "checked_rounds", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
 
 
 class SelectionStudy:
@@ -54,7 +48,7 @@ class SelectionStudy:
         self.prompts = prompts[: config.checked_prompts]
         self.log = log
         self.capped = False
-        self.settings = parse_config(RootTraceConfig, roots.manifest.parameters, "root traces: parameters").settings
+        self.settings = roots.settings
         self.labels = Labels(roots.rows(TEST))
 
     def run(self) -> Rows:

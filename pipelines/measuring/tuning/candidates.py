@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipelines.measuring.names import CALIBRATED, CHAIN, PLAIN, PLAIN_FAMILY, VALIDATION
+from pipelines.measuring.names import CALIBRATED, CHAIN, METHODS, PLAIN, PLAIN_FAMILY, VALIDATION
 from pipelines.measuring.replay.names import POLICIES, REPLAYED
 from pipelines.measuring.selection.names import BUNDLE as TREE
 from pipelines.measuring.selection.names import SELECTOR
@@ -26,6 +26,7 @@ from pipelines.prompt_table import EDIT
 
 BLOCK = "block"  # the rule of chains
 DECISIONS = ("rounds", "submitted", "passes", "seconds")  # of a text: alike where decisions are
+Records = Mapping[str, dict[str, Any]]
 STATICS = 2  # static chains that are always timed: replay may have them in the wrong order
 
 
@@ -52,8 +53,8 @@ class Candidate:
         return 3 if "bundle" in self.served else 2 - self.static
 
 
-def candidates(replay: Path, guessers: Path, selectors: Path, setting: str) -> list[Candidate]:
-    """All candidates at a sampling setting, the fastest first.
+def candidates(replay: Path, fit: Path, setting: str) -> list[Candidate]:
+    """All candidates at a sampling setting, the fastest first, from folders of what was replayed and of fitted records.
 
     Raises
     ------
@@ -80,8 +81,9 @@ def candidates(replay: Path, guessers: Path, selectors: Path, setting: str) -> l
             decisions = tuple(part.sort_values("prompt")[list(DECISIONS)].itertuples(index=False, name=None))
             made[decisions] = min(made.get(decisions, one), one, key=lambda alike: alike.complexity)
     found = list(made.values())
-    alone = _alone(guessers, setting, plain(found).predicted)
-    trees = _trees(selectors, setting, {one.name: one.predicted for one in found})
+    records = {path.stem: json.loads(path.read_text()) for path in sorted(fit.glob("*.json"))}
+    alone = _alone(records, setting, plain(found).predicted)
+    trees = _trees(records, setting, {one.name: one.predicted for one in found})
     return sorted([*found, *alone, *trees], key=lambda one: one.predicted, reverse=True)
 
 
@@ -97,22 +99,21 @@ def shortlist(found: list[Candidate], count: int, known: Collection[str]) -> lis
     return [one for one in found if one.name in chosen]
 
 
-def _trees(folder: Path, setting: str, replayed: Mapping[str, float]) -> Iterator[Candidate]:
-    """Delayed-tree selectors, from the records of what was exported; none without a chain to compare them with."""
-    records = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
-    chains = records.get(BLOCK, {"static_actions": {}})
+def _trees(records: Records, setting: str, replayed: Mapping[str, float]) -> Iterator[Candidate]:
+    """Delayed-tree selectors; none without a chain to compare them with."""
+    chains = records.get(f"{TREE}{BLOCK}", {"static_actions": {}})
     chain = replayed.get(chains["static_actions"].get(setting, ""))
     if chain is not None:
-        for rule, record in records.items():
-            share = record["validation"][setting]["selector"] / chains["validation"][setting]["static"]
-            yield Candidate(f"{TREE}{rule}", SELECTOR, {"bundle": f"{TREE}{rule}"}, chain * share)
+        for name, record in records.items():
+            if name.startswith(TREE):
+                share = record["validation"][setting]["selector"] / chains["validation"][setting]["static"]
+                yield Candidate(name, SELECTOR, {"bundle": name}, chain * share)
 
 
-def _alone(folder: Path, setting: str, plain_rate: float) -> Iterator[Candidate]:
-    """Methods without a draft model, from the records of what was exported."""
-    for path in sorted(folder.glob("*.json")):
-        record = json.loads(path.read_text())
-        for row in record["rows"]:
-            if row["way"] == record["chosen"] and row["setting"] == setting:
-                rate = plain_rate * row["speedup"]["value"]
-                yield Candidate(record["method"], CALIBRATED, {"bundle": record["method"]}, rate)
+def _alone(records: Records, setting: str, plain_rate: float) -> Iterator[Candidate]:
+    """Methods without a draft model."""
+    for name, record in records.items():
+        if name in METHODS:
+            chosen = (row for row in record["rows"] if (row["way"], row["setting"]) == (record["chosen"], setting))
+            for row in chosen:
+                yield Candidate(name, CALIBRATED, {"bundle": name}, plain_rate * row["speedup"]["value"])

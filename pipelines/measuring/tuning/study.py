@@ -10,7 +10,7 @@ score       over plain decoding and the fastest static chain, on the test prompt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from tqdm import tqdm
 
@@ -26,6 +26,7 @@ from pipelines.measuring.tuning.candidates import Candidate, shortlist
 from pipelines.measuring.tuning.measured import HERE, Measured
 from pipelines.measuring.tuning.speedups import Speedup, clocked, fastest, shared_documents, speedups
 from pipelines.prompt_table import Prompt
+from predictors.config import Checked, Count, NotNegative, Positive, not_empty
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 
@@ -34,7 +35,7 @@ Wanted = Mapping[SamplingSettings, Sequence[Candidate]]
 
 
 @dataclass(frozen=True)
-class TuneConfig:
+class TuneConfig(Checked):
     """Section ``tune``: the ``candidates`` fastest by replay are compared on the clock. Those that were not timed yet decode so
     many ``validation_prompts``, and a winner that was not timed yet so many ``test_prompts``, ``repeats`` times.
 
@@ -42,27 +43,18 @@ class TuneConfig:
     off, before any is timed; ``led``: above temperature 0 all decode one text; ``max_minutes`` bounds the timing.
     """
 
-    temperatures: tuple[float, ...] = (0.0, 1.0)
-    candidates: int = 6
-    tie: float = 0.01
-    replay_error: float = 0.05
-    validation_prompts: int = 12
-    test_prompts: int = 24
-    repeats: int = 1
+    temperatures: Annotated[tuple[float, ...], not_empty] = (0.0, 1.0)
+    candidates: Count = 6
+    tie: NotNegative = 0.01
+    replay_error: Positive = 0.05
+    validation_prompts: Count = 12
+    test_prompts: Count = 24
+    repeats: Count = 1
     max_new_tokens: int = 48
     led: bool = True
-    threads: int = 2
+    threads: Count = 2
     seed: int = 0
     max_minutes: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("candidates", "validation_prompts", "test_prompts", "repeats", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
-        if self.tie < 0 or not self.replay_error > 0:
-            raise ValueError(f"tie must be >= 0 and replay_error > 0, got {self.tie} and {self.replay_error}.")
-        if not self.temperatures:
-            raise ValueError("temperatures must name at least one.")
 
     @property
     def settings(self) -> list[SamplingSettings]:
@@ -175,10 +167,7 @@ class TuneStudy:
             return
         arms, prompts = self._arms(wanted), self.prompts[split][:count]
         harness = Harness(self.blocks, settings, self.config.seed, self.config.repeats, self.leading)
-        decodes = sum(arm.at(one.temperature) for arm in arms.values() for one in settings)
-        self.blocks.bar.total = self.blocks.bar.n + decodes * len(prompts) * self.config.repeats
-        harness.warm_up(arms, self.prompts[VALIDATION][0])
-        self.rows += harness.time(split, [(prompt, list(arms.values())) for prompt in prompts], share)
+        self.rows += harness.race(arms, prompts, share)
         for arm in arms.values():
             if arm.decoder is not None:
                 arm.decoder.close()

@@ -6,10 +6,10 @@ acceptance   test prompts                  per-node acceptance rates of one shap
 Decodes of the same shapes and rules are arms of stage ``measure``, named ``SHAPE RULE``.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from tqdm import tqdm
 
@@ -22,6 +22,7 @@ from pipelines.measuring.verifiers.names import ACCEPTANCE, ROOTS
 from pipelines.measuring.verifiers.roots import MatchedRoots, Root, decoder_of, draw_trees, expected_rows
 from pipelines.measuring.verifiers.shapes import Shape, shapes_of
 from pipelines.prompt_table import Prompt
+from predictors.config import Checked, Count, not_empty
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 
@@ -30,16 +31,13 @@ SHARES = {(ROOTS, VALIDATION): 0.25, (ROOTS, TEST): 0.87, (ACCEPTANCE, TEST): 1.
 
 
 @dataclass(frozen=True)
-class AcceptanceConfig:
+class AcceptanceConfig(Checked):
     """Shape ``k`` paths of ``depth`` tokens; ``draws`` fixed draws per node; ``lists`` sampled per node for Khisti's rate."""
 
-    k: int = 4
-    depth: int = 6
-    draws: int = 4
-    lists: int = 4
-
-    def __post_init__(self) -> None:
-        require_positive(self, ("k", "depth", "draws", "lists"))
+    k: Count = 4
+    depth: Count = 6
+    draws: Count = 4
+    lists: Count = 4
 
     def shape(self) -> Shape:
         """``k`` i.i.d. paths of ``depth`` tokens."""
@@ -48,28 +46,24 @@ class AcceptanceConfig:
 
 
 @dataclass(frozen=True)
-class VerifierConfig:
+class VerifierConfig(Checked):
     """Section ``verifiers``: ``settings`` at the roots, a root every ``root_spacing`` tokens. ``drafters`` are described in
     `pipelines.measuring.verifiers.shapes`."""
 
-    drafters: tuple[dict, ...]
-    settings: tuple[SamplingSettings, ...]
+    drafters: Annotated[tuple[dict, ...], not_empty]
+    settings: Annotated[tuple[SamplingSettings, ...], not_empty]
     acceptance: AcceptanceConfig = field(default_factory=AcceptanceConfig)
-    root_spacing: int = 16
-    roots_per_prompt: int = 2
-    trees_per_root: int = 1
-    validation_prompts: int = 6
-    test_prompts: int = 12
-    threads: int = 2
+    root_spacing: Count = 16
+    roots_per_prompt: Count = 2
+    trees_per_root: Count = 1
+    validation_prompts: Count = 6
+    test_prompts: Count = 12
+    threads: Count = 2
     seed: int = 0
     max_minutes: float | None = None
 
     def __post_init__(self) -> None:
-        counts = ("root_spacing", "roots_per_prompt", "trees_per_root", "validation_prompts", "test_prompts", "threads")
-        require_positive(self, counts)
-        for name in ("drafters", "settings"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} must not be empty.")
+        super().__post_init__()
         shapes_of(self.drafters)
 
 
@@ -128,10 +122,3 @@ class VerifierStudy:
         config = self.config.acceptance
         drawn = draw_trees(self.acceptance_decoder, root, config.depth, 1)
         return [row for evidence in drawn for row in acceptance_rows(evidence, root, config.draws, config.lists)]
-
-
-def require_positive(config: object, names: Iterable[str]) -> None:
-    """Refuse a number below one, by name."""
-    for name in names:
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} must be >= 1, got {getattr(config, name)}.")

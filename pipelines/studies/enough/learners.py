@@ -1,135 +1,173 @@
-"""The controllers under study as learners: each trains on some documents and measures itself on the test documents.
+"""Predictors of the main pipeline, fitted again and again with less to learn from, and what their quality says.
 
-They learn with the parameters of the main pipeline from the larger traces of the studies.
+Variants of features: a head with no state, with the newest token's embedding alone, single layers, the last so many; a selector
+with and without states; and predictors that are each other's alternatives, as stop models are.
 """
 
-import argparse
-import hashlib
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-from predictors.training.fit import TrainConfig
-from predictors.training.selector_fit import SelectorConfig
-from tqdm import tqdm
+from pipelines.studies.enough.subsets import Lessons
+from predictors.features import FEATURE_SETS
+from predictors.selection.features import SCALARS
+from predictors.stopping.features import LAW
+from predictors.training.predictor import Materials, Predictor
 
-from pipelines.calibrate import with_measured_costs
-from pipelines.code import Code
-from pipelines.device_file import read_device
-from pipelines.device_profile import read_device_profile
-from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.provenance import provenance
-from pipelines.outputs import file_sha256
-from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters
-from pipelines.studies.enough.fits import Fit, Replicates, Sampled, measured
-from pipelines.studies.enough.heads import HeadLearner
-from pipelines.studies.enough.selectors import SelectorLearner
-from pipelines.studies.enough.stop_models import StopLearner
-from pipelines.studies.enough.study_folder import write_fits
-from predictors.training.calibrate import CalibrateConfig
-from predictors.training.label_table import read_labels
-from predictors.training.root_table import RootTable
-from predictors.training.rule_calibration import RuleCalibration
-from predictors.training.stop_fit import StopTrainConfig
-from predictors.training.token_table import TokenTable
-
-LOG = "fits.jsonl"
+MACRO_AUC, ECE, AUROC, BRIER, GAIN = ("macro AUC", "ECE", "AUROC", "Brier", "gain")
+DOCUMENTS, FEATURES = ("documents", "features")  # what a fit has less of
+SCALAR_BYTES, STATE_BYTES = 4, 2  # float32 and float16, as traces store them
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class StudyConfig:
-    """Which ``heads``, ``stop_models`` and selectors of which ``rules``, each trained with so many ``seeds``;
-    ``bootstrap_replicates`` of the test documents."""
+class Fit:
+    """One fit to make: of ``controller`` in a ``variant`` of what is studied, with a ``seed``; ``size``: what it learns from."""
 
-    heads: tuple[str, ...]
-    stop_models: tuple[str, ...]
-    rules: tuple[str, ...]
-    seeds: int = 4
-    bootstrap_replicates: int = 500
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("seeds", "bootstrap_replicates"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
-
-
-class Learner(Protocol):
-    """A controller under study: ``documents`` and ``splits`` of its rows, and a model trained on some documents."""
+    study: str
+    controller: str
+    variant: str
+    seed: int
+    size: Mapping[str, float]
+    measure: Callable[[], dict[str, float]]
 
     @property
-    def name(self) -> str: ...
+    def key(self) -> str:
+        return "/".join((self.study, self.controller, self.variant, str(self.seed)))
 
-    @property
-    def documents(self) -> np.ndarray: ...
-
-    @property
-    def splits(self) -> np.ndarray: ...
-
-    def measure(self, documents: np.ndarray, seed: int) -> dict[str, Sampled]: ...
+    def rows(self) -> list[Row]:
+        """Fit, and give a row per metric."""
+        known = {name: getattr(self, name) for name in ("study", "controller", "variant", "seed")} | dict(self.size)
+        return [known | {"metric": name, "value": value} for name, value in self.measure().items()]
 
 
 @dataclass(frozen=True)
-class Learners:
-    """All of a study, and the ``fingerprint`` of what they learn from and how."""
+class Learner:
+    """`Predictor` ``name`` of a ``family`` as the main pipeline configures it, and its ``materials``."""
 
-    heads: Sequence[HeadLearner]
-    stop_models: Sequence[StopLearner]
-    selectors: Sequence[SelectorLearner]
-    fingerprint: str
+    name: str
+    family: str
+    predictor: Any
+    materials: Materials
 
-    @property
-    def all(self) -> list[Learner]:
-        return [*self.heads, *self.stop_models, *self.selectors]
+    @cached_property
+    def lessons(self) -> Lessons:
+        return Lessons(self.family, self.materials)
+
+    def of_documents(self, share: float, seed: int) -> Fit:
+        """A fit with a share of the training documents, which the seed draws."""
+        documents = self.lessons.documents(share, seed)
+
+        def measure() -> dict[str, float]:
+            with tempfile.TemporaryDirectory() as folder:
+                return self.fitted(self.predictor, self.lessons.of_documents(documents, Path(folder)), seed)
+
+        size = {"documents": len(documents), "rows": self.lessons.training_rows(documents)}
+        return Fit(DOCUMENTS, self.name, f"{share:g}", seed, size, measure)
+
+    def of_features(self, seed: int) -> Iterator[Fit]:
+        """Fits with fewer features, ending with all; of a stop model only itself."""
+        if self.family == "head":
+            yield from self._of_states(seed)
+        elif self.family == "tree":
+            yield from self._of_candidates(seed)
+        else:
+            yield self.as_variant(self.name, seed)
+
+    def as_variant(self, controller: str, seed: int) -> Fit:
+        """A fit of it as a variant of ``controller``."""
+        spec, inputs = self.lessons.table.manifest.stop_spec, self.predictor.inputs
+        size = {"bytes": (SCALAR_BYTES if inputs == LAW else STATE_BYTES) * spec.size(inputs)}
+        return Fit(
+            FEATURES, controller, self.name, seed, size, lambda: self.fitted(self.predictor, self.materials, seed)
+        )
+
+    def fitted(self, predictor: Any, materials: Materials, seed: int) -> dict[str, float]:
+        """Metrics on test documents."""
+        return metrics(self.family, seeded(predictor, seed).fit(self.name, materials).quality)
+
+    def _of_states(self, seed: int) -> Iterator[Fit]:
+        manifest = self.lessons.table.manifest
+        scalars = len(FEATURE_SETS[self.predictor.feature_set])
+        for name, layers, embedding in state_variants(manifest.feature_layers, bool(scalars)):
+            state = len(layers) * manifest.hidden_size + embedding * manifest.embedding_size
+            predictor, training = self.predictor, self.predictor.training
+            if (training.reduced_size or 0) > max(state, 1):
+                predictor = replace(predictor, training=replace(training, reduced_size=None))
+
+            def measure(
+                made: Any = predictor, layers: tuple[int, ...] = layers, embedding: bool = embedding
+            ) -> dict[str, float]:
+                with tempfile.TemporaryDirectory() as folder:
+                    return self.fitted(made, self.lessons.of_states(layers, embedding, Path(folder)), seed)
+
+            size = {"bytes": STATE_BYTES * state + SCALAR_BYTES * scalars}
+            yield Fit(FEATURES, self.name, name, seed, size, measure)
+
+    def _of_candidates(self, seed: int) -> Iterator[Fit]:
+        size = self.lessons.table.manifest.selection_spec.state_size
+        for name, states in (("scalars alone", False), ("states", True)):
+            kept = tuple(one for one in self.predictor.candidates if one.states == states)
+            predictor = replace(self.predictor, candidates=kept)
+            bytes_ = STATE_BYTES * size * states + SCALAR_BYTES * len(SCALARS)
+
+            def measure(made: Any = predictor) -> dict[str, float]:
+                return self.fitted(made, self.materials, seed)
+
+            yield Fit(FEATURES, self.name, name, seed, {"bytes": bytes_}, measure)
 
 
-def add_arguments(made: argparse.ArgumentParser) -> None:
-    """What a stage of this study takes."""
-    add_pair_arguments(made)
-    made.add_argument("--main", type=Path, default=PARAMETERS, help="the main pipeline's parameters: how to train")
-    made.add_argument("device", type=Path, help="JSON file of the device stage")
-    made.add_argument("latency", type=Path, help="folder of the latency stage")
-    made.add_argument("labels", type=Path, help="label table of the study's round traces")
-    made.add_argument("tokens", type=Path, help="folder of the study's token traces")
-    made.add_argument("roots", type=Path, help="folder of the study's root traces")
-    made.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+def state_variants(layers: tuple[int, ...], scalars: bool) -> Iterator[tuple[str, tuple[int, ...], bool]]:
+    """Name, layers, and whether with the newest token's embedding: from nothing to everything.
+
+    Examples
+    --------
+    >>> [name for name, _, _ in state_variants((2, 3), True)]
+    ['scalars alone', 'embedding', 'layer 2', 'last layer', 'last 2 layers']
+    """
+    if scalars:
+        yield "scalars alone", (), False
+    yield "embedding", (), True
+    yield from ((f"layer {layer}", (layer,), True) for layer in layers[:-1])
+    for count in [*(count for count in (1, 2, 4) if count < len(layers)), len(layers)]:
+        yield ("last layer" if count == 1 else f"last {count} layers"), layers[-count:], True
 
 
-def open_learners(args: argparse.Namespace, config: StudyConfig) -> Learners:
-    """Read the traces and the main pipeline's parameters."""
-    replicates = Replicates(config.bootstrap_replicates, config.seed)
-    labels, tokens, roots = read_labels(args.labels), TokenTable.read(args.tokens), RootTable.read(args.roots)
-    chain = load_parameters(CalibrateConfig, args.pair, "calibrate.chain", args.main)
-    calibration, costs = with_measured_costs(chain, args, labels)
-    rule_calibration = load_parameters(RuleCalibration, args.pair, "selector.calibrate", args.main)
-    profile = read_device_profile(args.latency, read_device(args.device)["slug"])
-    selecting = load_parameters(SelectorConfig, args.pair, "selector.train", args.main)
-    taught = {name: load_parameters(TrainConfig, args.pair, f"train.{name}", args.main) for name in config.heads}
-    stopping = {
-        name: load_parameters(StopTrainConfig, args.pair, f"stopper.train.{name}", args.main)
-        for name in config.stop_models
-    }
-    configs: list[Any] = [calibration, costs, rule_calibration, selecting, *taught.values(), *stopping.values()]
-    traces = [file_sha256(args.labels), tokens.manifest.content_hash, roots.manifest.content_hash, profile.profile_hash]
-    code = Code().digest(f"pipelines.{args.command}")
-    known = json.dumps([asdict(config), [asdict(made) for made in configs], traces, code], sort_keys=True)
-    return Learners(
-        [HeadLearner(name, labels, made, calibration, costs, replicates) for name, made in taught.items()],
-        [StopLearner(name, tokens, made, replicates) for name, made in stopping.items()],
-        [SelectorLearner(rule, roots, profile, selecting, rule_calibration, replicates) for rule in config.rules],
-        hashlib.sha256(known.encode()).hexdigest(),
-    )
+def seeded(predictor: Any, seed: int) -> Predictor:
+    """The predictor trained from another seed."""
+    made: Predictor
+    if hasattr(predictor, "training"):
+        made = replace(predictor, training=replace(predictor.training, seed=predictor.training.seed + seed))
+    else:
+        made = replace(predictor, seed=predictor.seed + seed)
+    return made
 
 
-def run_fits(args: argparse.Namespace, fits: Sequence[Fit], learners: Learners, parameters: dict[str, Any]) -> None:
-    """Measure all ``fits`` with a progress bar and write their rows; an interrupted run goes on where it stopped."""
-    device = read_device(args.device)
-    folder = args.output / device["slug"]
-    log = MeasurementLog(folder / LOG, learners.fingerprint)
-    rows = measured(tqdm(fits, desc="train", unit="model"), log)
-    write_fits(folder, rows, provenance(device) | {"parameters": parameters, "fingerprint": learners.fingerprint})
-    log.remove()
-    print(f"{folder}: {len(fits)} models")
+def metrics(family: str, quality: Mapping[str, Any]) -> dict[str, float]:
+    """What a predictor knows and is worth on test documents.
+
+    Raises
+    ------
+    ValueError
+        If a metric is undefined there.
+    """
+    found: dict[str, float | None] = {}
+    if family == "head":
+        for setting, part in quality["parts"].items():
+            known = part["metrics"]["head"]
+            found |= {f"{MACRO_AUC} {setting}": known["macro_auc"], f"{ECE} {setting}": known["ece"]}
+            found[f"{GAIN} {setting}"] = part["policies"]["head"]["gain"]["value"]
+    elif family == "stop":
+        known = quality["tokens"]["all"]
+        found |= {AUROC: known["auroc"], BRIER: known["brier"]}
+        found |= {
+            f"{GAIN} {name}": part["policies"]["model"]["gain"]["value"] for name, part in quality["parts"].items()
+        }
+    else:
+        found[GAIN] = quality["parts"]["all"]["selector"]["gain"]["value"]
+    if None in found.values():
+        raise ValueError(f"a metric is undefined on the test documents ({found}). Collect more test prompts.")
+    return {name: float(value) for name, value in found.items() if value is not None}

@@ -1,27 +1,102 @@
-"""Smaller sets of traces: whole training documents are kept or dropped, and a smaller share lies within every larger one.
+"""Materials with less to learn from: labels of fewer training documents, or texts with fewer of the target's states.
 
-Shape suffixes: N rows.
+Whole training documents are kept or dropped, and of one seed a smaller share lies within every larger one. Validation and test
+documents are always all there. Shape suffixes: N rows of a trace.
 """
 
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from predictors.schema import MANIFEST
+from predictors.training.labelling import chains, tokens, trees
+from predictors.training.labelling.table import Labels, read_labels, write_labels
+from predictors.training.predictor import Materials
+from predictors.training.root_table import RootTable
+from predictors.training.text_table import ROOT, TextTable
+
+SOURCES: dict[str, tuple[str, str, Any]] = {  # family -> kind of labels, folder of traces, their table
+    "head": (chains.KIND, "texts", TextTable),
+    "stop": (tokens.KIND, "texts", TextTable),
+    "tree": (trees.KIND, "trees", RootTable),
+}
 
 
-def training_documents(document_N: np.ndarray, split_N: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Names of a random ``share`` of the training documents, at least one; of one ``seed`` the smaller within the larger.
+@dataclass(frozen=True)
+class Lessons:
+    """What a ``family`` learns from: the labelled rows of a trace in ``materials``."""
 
-    Examples
-    --------
-    >>> documents, splits = np.array(["a", "a", "b", "c", "d"]), np.array(["train"] * 4 + ["test"])
-    >>> len(training_documents(documents, splits, 1.0, seed=0))
-    3
-    """
-    if not 0 < share <= 1:
-        raise ValueError(f"a share of documents must lie in (0, 1], got {share}.")
-    names = np.unique(document_N[split_N == "train"])
-    shuffled = np.random.default_rng(seed).permutation(names)
-    return shuffled[: max(1, round(share * len(names)))]
+    family: str
+    materials: Materials
+
+    @cached_property
+    def table(self) -> Any:
+        _, folder, kind = SOURCES[self.family]
+        return kind.read(getattr(self.materials, folder))
+
+    @cached_property
+    def labels(self) -> Labels:
+        kind = SOURCES[self.family][0]
+        return read_labels(self.materials.labels / f"{kind}.parquet", kind, self.table.manifest.content_hash)
+
+    @property
+    def _row_L(self) -> np.ndarray:
+        """The row of every label."""
+        return np.asarray(self.labels.table.column("row"))
+
+    def documents(self, share: float, seed: int) -> np.ndarray:
+        """Names of a random ``share`` of the training documents, at least one."""
+        if not 0 < share <= 1:
+            raise ValueError(f"a share of documents must lie in (0, 1], got {share}.")
+        names = np.unique(self.table.column("document")[self.table.column("split") == "train"])
+        return np.random.default_rng(seed).permutation(names)[: max(1, round(share * len(names)))]
+
+    def training_rows(self, documents: np.ndarray) -> int:
+        """Labelled rows of these training documents."""
+        taught_N = (self.table.column("split") == "train") & np.isin(self.table.column("document"), documents)
+        return int(taught_N[self._row_L].sum())
+
+    def of_documents(self, documents: np.ndarray, folder: Path) -> Materials:
+        """The materials with labels, in ``folder``, of only these training documents."""
+        kept_N = (self.table.column("split") != "train") | np.isin(self.table.column("document"), documents)
+        kept = self.labels.table.filter(pa.array(kept_N[self._row_L]))
+        return self._labelled(replace(self.labels, table=kept), folder)
+
+    def of_states(self, layers: Sequence[int], embedding: bool, folder: Path) -> Materials:
+        """The materials with texts, in ``folder``, as if only these ``layers`` had been stored, with the newest token's embedding
+        or without; of no state at all there is one number, 0."""
+        table = self.table
+        manifest = table.manifest
+        numbers = [
+            np.arange(manifest.hidden_size) + manifest.feature_layers.index(i) * manifest.hidden_size for i in layers
+        ]
+        if embedding:
+            numbers.append(np.arange(len(manifest.feature_layers) * manifest.hidden_size, manifest.sizes()[ROOT]))
+        states_NS = table.column(ROOT)[:, np.concatenate(numbers)] if numbers else np.zeros((len(table), 1), np.float16)
+        size = {"embedding_size": manifest.embedding_size if embedding else int(not layers)}
+        record = json.loads((self.materials.texts / MANIFEST).read_text())
+        _write_trace(record | {"feature_layers": list(layers), **size}, table.table, states_NS, folder)
+        found = replace(self.materials, texts=folder)
+        hash_ = TextTable.read(folder).manifest.content_hash
+        return replace(found, labels=self._labelled(replace(self.labels, traces_sha256=hash_), folder).labels)
+
+    def _labelled(self, labels: Labels, folder: Path) -> Materials:
+        write_labels(labels, folder / f"{labels.kind}.parquet")
+        return replace(self.materials, labels=folder)
 
 
-def kept_rows(document_N: np.ndarray, split_N: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """Which rows remain [N] bool: of training only those of ``documents``, of the other splits all."""
-    return (split_N != "train") | np.isin(document_N, documents)
+def _write_trace(record: dict, table: pa.Table, states_NS: np.ndarray, folder: Path) -> None:
+    """One shard with these states in place of its own, and the manifest."""
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(states_NS.reshape(-1)), states_NS.shape[1])
+    shard = folder / "part-00000.parquet"
+    pq.write_table(table.set_column(table.column_names.index(ROOT), ROOT, lists), shard)
+    shards = [{"name": shard.name, "rows": len(table), "sha256": hashlib.sha256(shard.read_bytes()).hexdigest()}]
+    (folder / MANIFEST).write_text(json.dumps(record | {"shards": shards}))

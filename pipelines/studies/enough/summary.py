@@ -1,79 +1,90 @@
-"""What the fits of both stages say: every metric with intervals, what is lost against the whole, and what is enough."""
+"""What fits with less to learn from say: every metric, what is lost against the whole, and what is enough.
 
-from collections.abc import Iterator, Mapping, Sequence
+    loss_k     metric of the whole - metric of the variant (the other way round where lower is better), seed k
+    interval   of mean_k loss_k over seeds, t_{.975, K-1}; the test documents are the same for all
+
+A variant is surely worse where the interval's lower end lies above 0. Of shares the least is enough at which, and at all larger
+ones, no metric is surely worse: where that is the whole, more documents might still help. The interval's upper end says what a
+variant loses at most on these test documents.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import pandas as pd
+import numpy as np
 
-from pipelines.studies.enough.recommendation import Seeds, cheapest, enough, loss, surely_worse
+from pipelines.studies.enough.learners import BRIER, DOCUMENTS, ECE, FEATURES, Row
+from predictors.training.intervals import jackknife
 
-FAMILIES = {
-    "heads": "rounds",
-    "stop_models": "tokens",
-    "rules": "roots",
-}  # studied controllers -> the traces they learn from
-SELECTOR = "delayed_tree-{}"
+Interval = dict[str, float | None]
 
 
-def learning_curves(fits: pd.DataFrame, seed: int) -> dict[str, Any]:
-    """By controller: its metrics at every share of the training documents, and the place of the least that is ``enough``."""
-    curves = {}
-    for controller, rows in _parts(fits, "controller"):
-        points = _compared(rows, seed)
-        for point, (_, learnt) in zip(points, _parts(rows, "variant"), strict=True):
-            point |= {"share": float(point.pop("variant")), "documents": learnt["documents"].iloc[0].item()}
-            point["rows"] = round(learnt["rows"].mean())
+def summarised(rows: Sequence[Row]) -> dict[str, Any]:
+    """``curves`` by controller: points by share, the place of the least that is ``enough``, also by metric; ``layers``: points by
+    set of features, and the place of the ``cheapest`` that is not surely worse than all."""
+    curves, layers = {}, {}
+    for name, some in _parts([row for row in rows if row["study"] == DOCUMENTS], "controller").items():
+        points = [_learned(point, made) for point, made in _points(some)]
         losses = [point["losses"] for point in points]
-        by_metric = {name: enough([{name: lost[name]} for lost in losses]) for name in losses[0]}
-        curves[controller] = {"points": points, "enough": enough(losses), "enough_by_metric": by_metric}
-    return curves
+        by_metric = {metric: enough([{metric: lost[metric]} for lost in losses]) for metric in losses[0]}
+        curves[name] = {"points": points, "enough": enough(losses), "enough_by_metric": by_metric}
+    for name, some in _parts([row for row in rows if row["study"] == FEATURES], "controller").items():
+        points = [point | {"bytes": made[0]["bytes"]} for point, made in _points(some)]
+        layers[name] = {"points": points, "cheapest": cheapest(points)}
+    return {"curves": curves, "layers": layers}
 
 
-def layers(fits: pd.DataFrame, seed: int) -> dict[str, Any]:
-    """By controller: its metrics with every set of features, and which is the ``cheapest`` that is not surely worse than all."""
-    found = {}
-    for controller, rows in _parts(fits, "controller"):
-        points = _compared(rows, seed)
-        for point, (_, read) in zip(points, _parts(rows, "variant"), strict=True):
-            point["bytes"] = read["bytes"].iloc[0].item()
-        found[controller] = {"points": points, "cheapest": cheapest(points)}
-    return found
+def loss(variant: Sequence[float], whole: Sequence[float], metric: str) -> Interval:
+    """What the variant loses against the whole, seed by seed; below 0 it gains."""
+    lost_K = np.subtract(whole, variant) * (-1 if metric.startswith((ECE, BRIER)) else 1)
+    columns_K2 = np.stack([lost_K, np.ones(len(lost_K))], axis=1)
+    return jackknife(columns_K2, np.arange(len(lost_K)), lambda sums: sums[:, 0] / sums[:, 1])
 
 
-def present_shares(
-    main: Mapping[str, Any], study: Mapping[str, Any], chosen: Mapping[str, Sequence[str]]
-) -> dict[str, float]:
-    """By controller: training prompts that the main pipeline collects, as a share of the study's. ``main``, ``study``: sections
-    ``traces`` of either; ``chosen``: the study's controllers by family."""
-    shares = {
-        "rounds": study["rounds"]["every"] / main["rounds"]["every"],
-        "tokens": study["tokens"]["every"] / main["tokens"]["every"],
-        "roots": main["roots"]["prompts"][0] / study["roots"]["prompts"][0],
+def surely_worse(losses: Mapping[str, Interval]) -> list[str]:
+    """Metrics on which a variant surely loses."""
+    return [metric for metric, lost in losses.items() if lost["low"] is not None and lost["low"] > 0]
+
+
+def enough(losses: Sequence[Mapping[str, Interval]]) -> int:
+    """Place of the least share that is enough, of shares from the least to the whole, each with its losses by metric."""
+    places = range(len(losses))
+    return next(place for place in places if not any(surely_worse(losses[later]) for later in places[place:]))
+
+
+def cheapest(points: Sequence[Mapping[str, Any]]) -> int:
+    """Place of the variant of fewest ``bytes`` that is not surely worse; of equals that which loses least on the first metric."""
+    able = [place for place, point in enumerate(points) if not surely_worse(point["losses"])]
+    return min(able, key=lambda place: (points[place]["bytes"], next(iter(points[place]["losses"].values()))["value"]))
+
+
+def _points(rows: Sequence[Row]) -> Iterable[tuple[dict[str, Any], list[Row]]]:
+    """Every variant of one controller in order, the last of which is the whole, with its rows."""
+    variants = _parts(rows, "variant")
+    values = {
+        variant: {metric: [row["value"] for row in some] for metric, some in _parts(made, "metric").items()}
+        for variant, made in variants.items()
     }
-    return {
-        SELECTOR.format(name) if family == "rules" else name: shares[traces]
-        for family, traces in FAMILIES.items()
-        for name in chosen[family]
-    }
+    whole = values[list(values)[-1]]
+    for variant, metrics in values.items():
+        losses = {metric: loss(made, whole[metric], metric) for metric, made in metrics.items()}
+        shown = {
+            metric: {"value": float(np.mean(made)), "least": min(made), "most": max(made)}
+            for metric, made in metrics.items()
+        }
+        point = {"variant": variant, "metrics": shown, "losses": losses, "surely_worse": surely_worse(losses)}
+        yield point, variants[variant]
 
 
-def _parts(rows: pd.DataFrame, column: str) -> Iterator[tuple[str, pd.DataFrame]]:
+def _learned(point: dict[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
+    """A point with its share and size."""
+    size = {"documents": rows[0]["documents"], "rows": round(float(np.mean([row["rows"] for row in rows])))}
+    return point | {"share": float(point["variant"])} | size
+
+
+def _parts(rows: Iterable[Row], column: str) -> dict[str, list[Row]]:
     """Rows by the column's values, in order of appearance."""
-    return ((str(name), part) for name, part in rows.groupby(column, sort=False))
-
-
-def _compared(rows: pd.DataFrame, seed: int) -> list[dict[str, Any]]:
-    """Every variant of one controller in order, the last of which is the whole."""
-    variants = {
-        variant: {metric: Seeds.of(part) for metric, part in _parts(made, "metric")}
-        for variant, made in _parts(rows, "variant")
-    }
-    whole = variants[list(variants)[-1]]
-    points = []
-    for variant, metrics in variants.items():
-        losses = {metric: loss(made, whole[metric], metric, seed) for metric, made in metrics.items()}
-        summaries = {metric: made.summary() for metric, made in metrics.items()}
-        points.append(
-            {"variant": variant, "metrics": summaries, "losses": losses, "surely_worse": surely_worse(losses)}
-        )
-    return points
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        parts.setdefault(row[column], []).append(row)
+    return parts

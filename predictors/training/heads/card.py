@@ -15,9 +15,7 @@ SHOWN = ("accuracy", "mean_absolute_error", "macro_f1", "macro_auc", "macro_auc_
 TRACKED = ("accuracy", "mean_absolute_error", "macro_f1", "macro_auc", "nll", "brier", "ece")
 
 
-def card_settings(
-    target: Target, settings: SamplingSettings, calibration: Any, chosen: Chosen
-) -> dict[str, Any]:
+def card_settings(target: Target, settings: SamplingSettings, calibration: Any, chosen: Chosen) -> dict[str, Any]:
     """A setting's entry on the card."""
     kind: Any = CONTROLLERS[target.ordered][1]
     statics = chosen.static_gamma, chosen.retained_gamma
@@ -26,7 +24,11 @@ def card_settings(
 
 
 def part(
-    settings: dict[str, Any], chosen: Chosen, metrics: dict[str, Any], policies: dict[str, Any], validation: dict[str, Any]
+    settings: dict[str, Any],
+    chosen: Chosen,
+    metrics: dict[str, Any],
+    policies: dict[str, Any],
+    validation: dict[str, Any],
 ) -> dict[str, Any]:
     """What is served at a setting and what it is worth on test texts."""
     thresholds = ("static_gamma", "retained_gamma", "rule", "retention")
@@ -77,5 +79,7 @@ def sentence(quality: Mapping[str, Any]) -> str:
         gain, area = one["policies"]["head"]["gain"], one["metrics"]["head"]["macro_auc"]
         served = "its rule" if one["thresholds"]["rule"] else f"static {one['static_length']}"
         known = "undefined" if area is None else f"{area:.3f}"
-        told.append(f"{name}: {served}, {gain['value']:+.1%} replayed tokens/s over the best static length, macro AUROC {known}")
+        told.append(
+            f"{name}: {served}, {gain['value']:+.1%} replayed tokens/s over the best static length, macro AUROC {known}"
+        )
     return "; ".join(told)

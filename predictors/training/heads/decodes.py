@@ -48,7 +48,10 @@ class Decoding(Checked):
             chain = {"kind": "chain", "gamma": self.gamma}
             return {"method": "speculative", "drafter": chain, "verifier": self.verifier}
         names = ("gamma", "verifier", "draft_stage_gamma", "k_max", "k_rule", "branch_verifier", "retention")
-        return {"preset": "specbranch", **{name: getattr(self, name) for name in names if getattr(self, name) is not None}}
+        return {
+            "preset": "specbranch",
+            **{name: getattr(self, name) for name in names if getattr(self, name) is not None},
+        }
 
 
 @dataclass(frozen=True)

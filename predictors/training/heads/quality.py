@@ -1,7 +1,7 @@
 """What a fitted head is worth on texts that chose nothing: metrics of its probabilities, tokens per second of its policies.
 
-    head           what is served           head_argmax   the head's likeliest class instead (asked, whether it pays or not)
-    confidence     draft while max q >= ε   best_static   the best static length            oracle   knows what will be accepted
+head           what is served           head_argmax   the head's likeliest class instead (asked, whether it pays or not)
+confidence     draft while max q >= ε   best_static   the best static length            oracle   knows what will be accepted
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,10 @@ def measured_metrics(
     """Metrics of the head, of the same without calibration, and of the baselines."""
     logits_PL = said.of_rows(rows)[0]
     plain = Calibration(1.0, (0.0,) * len(target.classes))
-    predicted = {name: made.probabilities(logits_PL).numpy() for name, made in (("head", calibration), ("head_uncalibrated", plain))}
+    predicted = {
+        name: made.probabilities(logits_PL).numpy()
+        for name, made in (("head", calibration), ("head_uncalibrated", plain))
+    }
     predicted |= {name: baseline(rows) for name, baseline in baselines.items()}
     bootstrap = DocumentBootstrap(rows.document_P, replicates, 0)
     return {name: _metrics(made, rows.labels(target), target, bootstrap) for name, made in predicted.items()}

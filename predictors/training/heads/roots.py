@@ -45,11 +45,21 @@ class Roots:
         reached_RG[row_N] = list_column(labels.table, "reached")
         state_RS = list_column(table.table, ROOT)
         if not np.isfinite(state_RS).all():
-            raise ValueError("a feature state of the texts is not finite (overflow of float16). Collect the traces again.")
+            raise ValueError(
+                "a feature state of the texts is not finite (overflow of float16). Collect the traces again."
+            )
         first = (list_column(table.table, name)[:, 0] for name in ("confidence", "entropy"))
         columns = (table.column(name) for name in ("split", "document"))
         return Roots(
-            spec, state_RS, *first, table.column("temperature"), known_R, reached_RG, accepted_R, *columns, table.setting_N
+            spec,
+            state_RS,
+            *first,
+            table.column("temperature"),
+            known_R,
+            reached_RG,
+            accepted_R,
+            *columns,
+            table.setting_N,
         )
 
     def features(self, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:

@@ -1,7 +1,7 @@
 """Labels of heads that say how much of a chain will be accepted: every position of a text is a root.
 
     reached_n = P(N >= n | text),  n = 1..γ        `predictors.replay.acceptance`, by the verifier that serves
-    accepted  = #{n : reached_n > u}               u: the root's own uniform number, as `predictors.replay.decode` draws it
+    accepted  = drawn by uniform numbers of the text's positions, as `predictors.replay.decode` draws it
 
 At temperature 0 every probability is 0 or 1. A root with fewer than γ tokens of text before it is dropped whole, whatever was
 rejected there: which roots stay depends on the text alone, so no class is favoured.

@@ -1,7 +1,7 @@
 """Label the tokens that a draft may hold at every position of a text: accepted or rejected, each with its probability.
 
-Let y be the text's token at a position, q and p the draft's and the target's probabilities there, a = q(y) / p(y). Given the text,
-a drafted token that is tested there with min(1, p/q) is
+Let y be the text's token at a position, q and p the draft's and the target's probabilities there, a = q(y) / p(y). Given the
+text, a drafted token that is tested there with min(1, p/q) is
 
     y, accepted                  with probability min(1, a)
     x ~ [q - p]_+, rejected      else: the token recorded beside the text

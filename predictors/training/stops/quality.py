@@ -19,7 +19,7 @@ BINS = 15
 
 def quality(tokens: TokenRows, drafts: Drafts, chances_NG: np.ndarray) -> dict[str, Any]:
     """Quality of ``chances_NG`` by slot of the texts that hold ``tokens`` and ``drafts``."""
-    whole = drafts.take(drafts.whole_DG.all(axis=1))
+    whole = drafts.take(np.asarray(drafts.whole_DG.all(axis=1)))
     chances_DG, survives_DG = whole.said(chances_NG, 0.0), whole.survives_DG
     total = whole.weight_D.sum()
     means = (np.cumprod(chances_DG, axis=1), survives_DG)

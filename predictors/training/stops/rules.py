@@ -4,13 +4,13 @@
     served    where its gain out of fold is surely one; elsewhere the best static length is drafted, and nothing asked
     policies  static, confidence, the paper's rule, the model's, asked anyway, asked for nothing, and the oracle's
 
-All on the same texts with the same luck (`predictors.replay.grid`), with questions, readings and passes paid from one price table.
+All on the same texts with the same luck (`predictors.replay.grid`); one price table pays passes, readings and queries.
 Shape suffixes: R rules, X readings, S starts, G slots or positions of a chain.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +25,7 @@ from predictors.stopping.rule import StopRule
 from predictors.training.intervals import log_gain
 from predictors.training.rule_choice import RuleChoice, static_length
 from predictors.training.rule_choice import choose as choose_among
-from predictors.training.text_table import TextTable
+from predictors.training.text_table import ROOT, STATES, TextTable
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 LEAST = (0, 1, 2, 3, 4)
@@ -54,9 +54,9 @@ def starts_of(
     table: TextTable, settings: SamplingSettings, served: Served, profile: LatencyProfile
 ) -> tuple[Starts, list[slice]]:
     """Every start of a table's texts at one sampling setting, and each text's rows of the table."""
-    ends = np.append(np.flatnonzero(table.column("place") == 1), len(table))
-    rows = [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
-    chosen = [(text, of) for text, of in zip(table.texts(), rows, strict=True) if text.settings == settings]
+    rows = [slice(*pair) for pair in pairwise(table.starts_T.tolist())]
+    texts = table.texts(leave_out=(ROOT, STATES))
+    chosen = [(text, of) for text, of in zip(texts, rows, strict=True) if text.settings == settings]
     readings = [Reading.of(text, served.seed) for text, _ in chosen]
     starts = Starts.of(readings, served.gamma, served.verifier, Prices(profile, not settings.greedy))
     return starts, [of for _, of in chosen]
@@ -78,8 +78,10 @@ class Played:
     ) -> "Played":
         """With what the model says at every slot of the table."""
         starts, rows = found
-        along = [starts.gather([values_NG[of] for of in rows]) for values_NG in (np.nan_to_num(chances_NG), far_NG)]
-        return Played(starts, *along, inputs, question)
+        chances_XSG, far_XSG = (
+            starts.gather([values_NG[of] for of in rows]) for values_NG in (np.nan_to_num(chances_NG), far_NG)
+        )
+        return Played(starts, chances_XSG, far_XSG, inputs, question)
 
     def static(self, length: int) -> Totals:
         return decoded(self.starts, static(self.starts, length))
@@ -95,8 +97,8 @@ class Played:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is served at ``settings``: ``rule``, or the best ``static_length`` where it never asks; ``tried``, the best rule that asks,
-    with its ``choice``; and the confidence rule's ``epsilon``."""
+    """What is served at ``settings``: ``rule``, or the best ``static_length`` where it never asks. ``tried`` is the best rule
+    that asks, with its ``choice``; ``epsilon`` is the confidence rule's."""
 
     settings: SamplingSettings
     rule: StopRule

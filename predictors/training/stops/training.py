@@ -85,7 +85,7 @@ class StopTraining(L.LightningModule):
 def fit_stop_model(
     train: Tokens, validation: Tokens, config: StopTrainConfig, logger: Logger | None = None
 ) -> TrainedStopModel:
-    """Train on tokens of ``train``, stop by those of ``validation``; the same for the same tokens, config and number of threads."""
+    """Train on tokens of ``train``, stop by those of ``validation``: the same for the same tokens, config and thread count."""
     rows, held_out = _rows(*train), _rows(*validation)
     with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(config.seed)

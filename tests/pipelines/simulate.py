@@ -1,6 +1,6 @@
 """Show what the gate would do with challengers of known gain: coverage of its interval, and how often each verdict falls.
 
-    python -m pipelines promotion.simulate --runs 400
+    python -m tests.pipelines.simulate --runs 400
 
 Documents, prompts, looks and noise are those of the built-in pair's trial. Two tables are printed: coverage of the 95 % interval,
 on the clock alone and with replay corrected by the clock; and by true gain the share of challengers that pass at the first look,
@@ -16,13 +16,13 @@ from typing import TypeVar
 from tqdm import tqdm
 
 from pipelines.evidence.gain import gain
-from pipelines.evidence.simulated import CHALLENGER, PLAIN, Measurement, World
 from pipelines.evidence.timed_blocks import TimedBlocks
 from pipelines.parameters import PARAMETERS, load_parameters
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.evidence import Evidence, compared
 from pipelines.promotion.gate import judge
 from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
+from tests.pipelines.simulated import CHALLENGER, PLAIN, Measurement, World
 
 RIVAL = "chain-4"  # the closest
 WORLDS = {
@@ -125,3 +125,13 @@ GREEN = Evidence(  # all but the gains
 
 def _shown(items: Sequence[Item], what: str) -> Iterable[Item]:
     return tqdm(items, desc=what, unit="run", leave=False)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    run(parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Stage of the studies: how many training documents are enough, and which stored features earn their bytes.
+
+    python -m pipelines studies.learning --pair pystdlib --params pipelines/studies/params.yaml --device data/device.json
+        --latency data/pystdlib/latency --traces data/pystdlib/studies/traces --labels data/pystdlib/studies/labels
+        data/pystdlib/studies/learning
+
+Predictors of the main pipeline are fitted with shares of the study's training documents, and with fewer features, from several
+seeds. Writes a folder named after the device: ``enough.json``, ``enough.md`` and ``enough.png``. An interrupted study goes on
+where it stopped.
+"""
+
+import argparse
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pipelines.device_file import read_device
+from pipelines.device_profile import read_device_profile
+from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters, read_section
+from predictors.config import Checked, Count, above, ascending, at_most, not_empty
+
+if TYPE_CHECKING:
+    from pipelines.studies.enough.learners import Fit, Learner
+
+LOG = "fits.jsonl"
+STOP_MODELS = "stop model"
+COLLECTED = {"head": "texts", "stop": "texts", "tree": "trees"}  # by whose prompts a share is counted
+
+
+@dataclass(frozen=True)
+class LearningConfig(Checked):
+    """Section ``learning``: ``predictors`` fitted on ``shares`` of the training documents, ascending to all; ``features``: heads
+    and selectors fitted with fewer of them; ``alternatives``: stop models compared as variants of one; ``seeds`` of documents and
+    of training."""
+
+    predictors: Annotated[tuple[str, ...], not_empty]
+    features: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = ()
+    shares: Annotated[tuple[Annotated[float, above(0), at_most(1)], ...], not_empty, ascending] = (
+        0.125,
+        0.25,
+        0.5,
+        1.0,
+    )
+    seeds: Count = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shares[-1] != 1:
+            raise ValueError(f"shares must end with 1, got {list(self.shares)}.")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_pair_arguments(parser)
+    parser.add_argument("--main", type=Path, default=PARAMETERS, help="the main pipeline's parameters: how to fit")
+    parser.add_argument("--device", type=Path, required=True, help="JSON file of the device stage")
+    parser.add_argument("--latency", type=Path, required=True, help="folder of the latency stage")
+    parser.add_argument("--traces", type=Path, required=True, help="folder of the study's traces")
+    parser.add_argument("--labels", type=Path, required=True, help="folder of their label tables")
+    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+
+
+def run(args: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from pipelines.measuring.measurement_log import MeasurementLog
+    from pipelines.measuring.provenance import provenance
+    from pipelines.studies.enough.summary import summarised
+
+    config = load_parameters(LearningConfig, args.pair, "learning", args.params)
+    device = read_device(args.device)
+    learners = open_learners(args, config, device["slug"])
+    folder = args.output / device["slug"]
+    log = MeasurementLog(folder / LOG, fingerprint(config, learners))
+    fits = list(planned(config, learners))
+    rows = [row for fit in tqdm(fits, desc="fit", unit="predictor") for row in log.once(fit.key, fit.rows)]
+    origin = provenance(device) | {"parameters": asdict(config)}
+    main, study = (read_section(args.pair, "traces", path) for path in (args.main, args.params))
+    present = {name: _present(learner.family, main, study) for name, learner in learners.items()}
+    write_page(folder, args.pair, summarised(rows) | {"present": present, "provenance": {"learning": origin}})
+    log.remove()
+
+
+def open_learners(args: argparse.Namespace, config: LearningConfig, device: str) -> "dict[str, Learner]":
+    """All predictors that the study names, as the main pipeline configures them."""
+    from pipelines.fit import load_predictor
+    from pipelines.studies.enough.learners import Learner
+    from predictors.training.predictor import Materials
+
+    profile = read_device_profile(args.latency, device)
+    materials = Materials.of(args.traces, args.labels, profile)
+    names = dict.fromkeys((*config.predictors, *config.features, *config.alternatives))
+    return {name: Learner(name, *load_predictor(args.pair, name, args.main), materials) for name in names}
+
+
+def planned(config: LearningConfig, learners: "Mapping[str, Learner]") -> "Iterator[Fit]":
+    """All fits, seed by seed."""
+    for seed in range(config.seeds):
+        for name in config.predictors:
+            yield from (learners[name].of_documents(share, seed) for share in config.shares)
+        for name in config.features:
+            yield from learners[name].of_features(seed)
+        yield from (learners[name].as_variant(STOP_MODELS, seed) for name in config.alternatives)
+
+
+def fingerprint(config: LearningConfig, learners: "Mapping[str, Learner]") -> str:
+    """SHA-256 of everything that the study depends on."""
+    from pipelines.code import Code
+
+    known = [
+        [name, learner.family, asdict(learner.predictor), learner.lessons.labels.traces_sha256]
+        for name, learner in learners.items()
+    ]
+    profiles = sorted({learner.materials.profile.profile_hash for learner in learners.values()})
+    code = Code().digest("pipelines.studies.learning")
+    return hashlib.sha256(json.dumps([asdict(config), known, profiles, code], sort_keys=True).encode()).hexdigest()
+
+
+def write_page(folder: Path, pair: str, summary: dict[str, Any]) -> None:
+    """All files of one device."""
+    from pipelines.outputs import write_json
+    from pipelines.reporting import plots
+    from pipelines.reporting.report_page import png
+    from pipelines.studies.enough.page import figure, sections
+
+    write_json(folder / "enough.json", summary)
+    (folder / "enough.png").write_bytes(png(plots.draw(figure, summary)))
+    (folder / "enough.md").write_text("\n\n".join(sections(pair, summary)) + "\n")
+    print(folder / "enough.md")
+
+
+def _present(family: str, main: Mapping[str, Any], study: Mapping[str, Any]) -> float:
+    """Training prompts that the main pipeline collects, as a share of the study's."""
+    traces = COLLECTED[family]
+    return float(main[traces]["prompts"][0] / study[traces]["prompts"][0])

@@ -1,0 +1,71 @@
+"""A trained and calibrated stop model, and what it says of recorded texts."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from predictors.network import squared_distance
+from predictors.training.labelling.table import Labels
+from predictors.training.stops.calibration import calibrated, fit_calibration
+from predictors.training.stops.drafts import Drafts
+from predictors.training.stops.rows import SlotFeatures, TokenRows
+from predictors.training.stops.training import StopTrainConfig, fit_stop_model
+from predictors.training.text_table import TextTable
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+SPLITS = TRAIN, VALIDATION, TEST = ("train", "validation", "test")
+
+
+class StopModel:
+    """Trained on training texts, stopped early and calibrated by validation texts.
+
+    Parameters
+    ----------
+    table, labels
+        Texts of all splits, and the labels (`predictors.training.labelling.tokens`) of their trace.
+    config, calibrated_tokens
+        How it is trained, and the products of how many chances it is calibrated on.
+    logger
+        Takes the curves.
+    """
+
+    def __init__(
+        self,
+        table: TextTable,
+        labels: Labels,
+        config: StopTrainConfig,
+        calibrated_tokens: int,
+        logger: "Logger | None" = None,
+    ) -> None:
+        self.settings = table.settings
+        self.features = {split: SlotFeatures(table.rows(split), config.inputs) for split in SPLITS}
+        self.tokens = {split: TokenRows.of(made, labels, config.labels) for split, made in self.features.items()}
+        train, validation = ((self.features[split], self.tokens[split]) for split in (TRAIN, VALIDATION))
+        self.trained = fit_stop_model(train, validation, config, logger)
+        said = {split: self.features[split].everywhere(self._said) for split in (VALIDATION, TEST)}
+        self.distance = {split: distance_NG for split, (_, distance_NG) in said.items()}
+        self._logits = {split: logits_NG for split, (logits_NG, _) in said.items()}
+        drafts, setting_N = Drafts.of(self.features[VALIDATION], calibrated_tokens), self._setting_N(VALIDATION)
+        self.calibrations = [
+            fit_calibration(self._logits[VALIDATION], drafts.take(setting_N[drafts.start_D] == number))
+            for number in range(len(self.settings))
+        ]
+
+    def chances(self, split: str) -> np.ndarray:
+        """Calibrated chances [N, G] at every slot of validation or test texts."""
+        return calibrated(self._logits[split], self.calibrations, self._setting_N(split))
+
+    @torch.inference_mode()
+    def _said(self, features_NF: Tensor) -> tuple[Tensor, ...]:
+        """Logits, and squared distances from the training rows."""
+        standard_NF = self.trained.network.standard(features_NF)
+        return self.trained.network.logits(standard_NF), squared_distance(standard_NF)
+
+    def _setting_N(self, split: str) -> np.ndarray:
+        """Each row's sampling setting, as a place in ``settings``."""
+        table = self.features[split].table
+        places = np.array([self.settings.index(made) for made in table.settings])
+        return np.asarray(places[table.setting_N])

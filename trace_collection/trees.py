@@ -1,0 +1,191 @@
+"""Collect tree traces: what every delayed tree of an action set would emit at places of the target's own text.
+
+    text         a continuation under the sampling setting
+    roots        every ``spacing`` tokens of it; state and scalars there are those a decoder's controller sees
+    labels       expected tokens of a step by action and rule, exact on ``draws`` sampled trees (`trace_collection.efficiency`)
+
+Both models walk along the text once; a root costs one tree pass of the target and the draft's levels. Source: paper 004,
+section 6; specification of verification, section 7.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from predictors.actions import Action, ActionSet
+from predictors.config import Count, Whole, at_least, of_length
+from predictors.sampling import SamplingSettings
+from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION
+from predictors.selection.features import SCALARS, SelectionSpec, scalars_of, state_of
+from predictors.signals import BothModels, NextLaw, Root, TreeRoot
+from runtime import ModelPair
+from runtime.drafting.draft import fit_vocabulary
+from runtime.laws import processed_law
+from runtime.randomness import Chance
+from runtime.tree import DraftLaw
+from runtime.verification.acceptance import NODE_SOLVERS
+from trace_collection.collection import CollectionConfig, Collector, hidden_size, last_layers
+from trace_collection.efficiency import BY_LAW, Efficiencies
+from trace_collection.grove import Extent, Grove, draw_grove
+from trace_collection.prompts import SPLITS, Job, Prompt, first_of_splits, placed
+from trace_collection.shards import Rows, columns_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeTraceConfig(CollectionConfig):
+    """How tree traces are collected.
+
+    ``settings``: sampling settings, each with a trajectory of its own for every prompt. ``rules``: verification rules to label
+    for. ``roots_per_prompt`` roots lie ``spacing`` tokens apart, the first behind the prompt. ``prompts`` and ``draws``, each for
+    the splits train, validation and test: most prompts, and sampled trees per root (of the test split many, so that an oracle can
+    be chosen on some and scored on others). ``layers`` and ``draft_layers``: how many last hidden states of each model are
+    stored.
+    """
+
+    settings: tuple[SamplingSettings, ...] = (SamplingSettings(0.6), SamplingSettings(1.0))
+    actions: ActionSet = field(default_factory=ActionSet)
+    rules: tuple[str, ...] = ("nss", "naive_tree", "spectr", "specinfer", "khisti", "traversal", "block")
+    spacing: Annotated[int, at_least(2)] = 16
+    roots_per_prompt: Count = 4
+    prompts: Annotated[tuple[Whole, ...], of_length(3)] = (270, 80, 96)
+    draws: Annotated[tuple[Count, ...], of_length(3)] = (2, 2, 6)
+    layers: Count = 1
+    draft_layers: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.settings or any(setting.greedy for setting in self.settings):
+            raise ValueError(
+                "settings must name temperatures above 0: at temperature 0 all rollouts are one and no tree branches."
+            )
+        known = [*BY_LAW, *(rule for rule, (_, laws) in NODE_SOLVERS.items() if DraftLaw.IID in laws)]
+        wrong = [rule for rule in self.rules if rule not in known]
+        if wrong or not self.rules:
+            raise ValueError(f"no rules for i.i.d. trees: {wrong or 'none are named'}. Known: {', '.join(known)}.")
+
+    @property
+    def new_tokens(self) -> int:
+        """Length of a trajectory: up to the newest token of the last root."""
+        return (self.roots_per_prompt - 1) * self.spacing + 1
+
+
+class TreeCollector(Collector):
+    """A row for every root of a text."""
+
+    name = "trees"
+    columns = ROOT_COLUMNS
+    version = ROOT_TRACES_VERSION
+
+    def __init__(self, pair: ModelPair, config: TreeTraceConfig, prompts: Sequence[Prompt]) -> None:
+        if pair.draft is None:
+            raise ValueError("tree traces need a draft model; this pair has none.")
+        super().__init__(pair, config, first_of_splits(prompts, config.prompts))
+        self.draft = pair.draft
+        self.actions: tuple[Action, ...] = config.actions.actions
+        self.extent = Extent.of(self.actions)
+        self.new_tokens, self.rows_per_job = config.new_tokens, config.roots_per_prompt
+        self.reach = config.new_tokens + self.extent.depth
+        self.layers = last_layers(pair.target, config.layers)
+        self.spec = SelectionSpec(
+            layers=self.layers,
+            draft_layers=last_layers(pair.draft, config.draft_layers),
+            hidden_size=hidden_size(pair.target),
+            draft_hidden_size=hidden_size(pair.draft),
+            actions=self.actions,
+        )
+
+    def rows(self, jobs: Sequence[Job]) -> Iterator[Rows]:
+        for job, text, randomness in self.texts(jobs):
+            yield placed(job, columns_of(list(self._roots(job, text, randomness.stream("roots")))))
+
+    def _roots(self, job: Job, text: list[int], chance: Chance) -> Iterator[dict[str, Any]]:
+        """The columns of every root, as far as the text goes on."""
+        settings, prompt = job
+        places = range(0, len(text), self.config.spacing)
+        begin, ends = len(prompt.tokens), self.pair.target.eos_tokens
+        starts = [begin + place for place in places if text[place] not in ends]
+        draws = self.config.draws[SPLITS.index(prompt.split)]
+        walk = self._walk([*prompt.tokens, *text], starts, settings, draws, chance)
+        for index, (start, columns) in enumerate(zip(starts, walk, strict=True)):
+            continuation = _padded(text[: start + 1 - begin], self.new_tokens)
+            yield {"root": index, "position": start + 1, **columns, "continuation": continuation}
+
+    @torch.inference_mode()
+    def _walk(
+        self,
+        sequence: list[int],
+        starts: Sequence[int],
+        settings: SamplingSettings,
+        draws: int,
+        chance: Chance,
+    ) -> Iterator[dict[str, Any]]:
+        """Features and labels at the roots whose newest tokens are those at ``starts``."""
+        pair, spec = self.pair, self.spec
+        room = len(sequence) + draws * self.extent.most_nodes
+        target, draft = pair.target.open(room, spec.layers), self.draft.open(room, spec.draft_layers)
+        cached = 0  # by both models
+        for start in starts:
+            ahead = target.forward(sequence[cached:start], last=1)
+            target.keep(range(start - cached))
+            behind = draft.forward(sequence[cached : start + 1], last=2)
+            draft.keep(range(start + 1 - cached))
+            assert ahead.hidden_NKD is not None and behind.hidden_NKD is not None
+            root = Root(start + 1, self.extent.depth, settings, None, ahead.hidden_NKD[-1])
+            logits_2V = fit_vocabulary(behind.logits, pair.target.vocabulary_size)
+            laws_2V = processed_law(logits_2V, settings)
+            said = BothModels(processed_law(ahead.logits[-1], settings), laws_2V[0], behind.hidden_NKD[-2:])
+            seen = TreeRoot(NextLaw(root, settings, 0, logits_2V[1], laws_2V[1]), partial(_known, said))
+            grove = draw_grove(draft, laws_2V[1], self.extent, draws, settings, pair.target.eos_tokens, chance)
+            parents = [-1, *(parent + 1 for parent in grove.parents)]
+            logits = target.forward([sequence[start], *grove.tokens], parents).logits
+            target.keep([0])
+            cached = start + 1
+            yield {**self._features(seen), **self._labels(grove, processed_law(logits, settings))}
+
+    def _features(self, seen: TreeRoot) -> dict[str, Any]:
+        state = state_of(seen)
+        if not bool(torch.isfinite(state).all()):
+            raise ValueError(
+                f"a hidden state at position {seen.root.position} does not fit float16. Tap other layers (traces.trees.layers)."
+            )
+        return {"state": state.cpu().numpy(), "scalars": scalars_of(seen).cpu().numpy()}
+
+    def _labels(self, grove: Grove, target_probs_NV: Tensor) -> dict[str, Any]:
+        made = Efficiencies(grove, target_probs_NV)
+        nodes_A, fed_A = made.traffic(self.actions)
+        efficiency_DKA = made.array(self.config.rules, self.actions)
+        missing = np.full((max(self.config.draws) - len(efficiency_DKA), *efficiency_DKA.shape[1:]), np.nan)
+        return {"efficiency": np.concatenate([efficiency_DKA, missing]).reshape(-1), "nodes": nodes_A, "fed": fed_A}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        draws, actions = max(self.config.draws), len(self.actions)
+        return {
+            "continuation": self.new_tokens,
+            "state": self.spec.state_size,
+            "scalars": len(SCALARS),
+            "actions": actions,
+            "labels": draws * len(self.config.rules) * actions,
+        }
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {
+            "selection_spec": dataclasses.asdict(self.spec),
+            "rules": list(self.config.rules),
+            "draws": max(self.config.draws),
+        }
+
+
+def _padded(tokens: list[int], size: int) -> list[int]:
+    return tokens + [-1] * (size - len(tokens))
+
+
+def _known(said: BothModels) -> BothModels:
+    return said
