@@ -39,7 +39,7 @@ def made(materials):
 
 def rows_of(fit, *static):
     served = {key: Served(one, fit.roots, fit.query) for key, one in fit.decodes.items()}
-    return fit.rows(served, {place: static for place in range(2)}, {})[0]
+    return fit.rows(served, dict.fromkeys(range(2), static), {})[0]
 
 
 @pytest.fixture(scope="module")
