@@ -46,9 +46,12 @@ Policies = Mapping[int, tuple[Choice, Choice]]  # by setting, what is drafted an
 
 @dataclass(frozen=True)
 class HeadPredictor(Checked):
-    """A head of a ``target``, for a ``decoding``. ``rule``: given instead of chosen (the paper's: ``{epsilon: 0.2}``), or, of
-    lengths, ``choice``. Of validation rows the ``distance_quantile``, times ``distance_margin``, is the largest squared distance trusted.
-    ``prior_correction``: give back what balancing took. ``repeats``: of chance on held-out texts that are sampled."""
+    """A head of a ``target``, for a ``decoding``.
+
+    ``rule``: given instead of chosen (the paper's: ``{epsilon: 0.2}``), or, of lengths, its ``choice``. Of validation rows the
+    ``distance_quantile``, times ``distance_margin``, is the largest squared distance trusted. ``prior_correction``: give back
+    what balancing took. ``repeats``: of chance on held-out texts that are sampled.
+    """
 
     target: Annotated[str, one_of(*TARGETS)] = CLASS
     feature_set: Annotated[str, one_of(*FEATURE_SETS)] = "extended"

@@ -1,7 +1,7 @@
 """Every position of recorded texts as a root: features, by what the round before it was, and what of a chain is accepted.
 
-A past is a state of `predictors.replay.policies.previous_round`. Shape suffixes: R rows of the texts, S state size, P roots with a
-past, C classes.
+A past is a state of `predictors.replay.policies.previous_round`. Shape suffixes: R rows of the texts, S state size, P roots with
+a past, C classes.
 """
 
 from dataclasses import dataclass
