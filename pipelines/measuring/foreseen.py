@@ -21,7 +21,7 @@ from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import PriceCells, PriceFit, RoundParts
 from pipelines.measuring.bench import Bench
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import TEST
+from pipelines.measuring.names import TEST, VALIDATION
 from pipelines.measuring.recorded import RecordedTexts, Recorder
 from pipelines.prompt_table import EDIT, Prompt
 from predictors.latency.profile import LatencyProfile
@@ -196,6 +196,5 @@ def foreseen(
     if texts.table is None or bench.pair.draft is None:
         return None
     profile = read_device_profile(latency, bench.device["slug"])
-    known = {prompt.id for prompt in prompts}
-    tables = ([row for row in rows if row["prompt"] in known] for rows in (decodes, rounds))
-    return Foresight(profile, texts.of(TEST), Recorder(bench.pair, texts, prompts)).of(arms, *tables)
+    timed = [row for row in decodes if row["split"] != VALIDATION]
+    return Foresight(profile, texts.of(TEST), Recorder(bench.pair, texts, prompts)).of(arms, timed, rounds)

@@ -61,8 +61,10 @@ class Recorder:
         self._prompts = {prompt.id: prompt for prompt in prompts}
 
     def __call__(self, row: Mapping[str, Any]) -> RecordedText | None:
-        """The text of a decode's ``row``; ``None`` for one of a single token, which has no rounds."""
-        prompt, extent = self._prompts[row["prompt"]], self._tracer.extent
+        """The text of a decode's ``row``; ``None`` for one of a single token, which has no rounds, and of an unknown prompt."""
+        prompt, extent = self._prompts.get(row["prompt"]), self._tracer.extent
+        if prompt is None:
+            return None
         settings = SamplingSettings(row["temperature"], row["top_k"], row["top_p"])
         rows = self._tracer.trace(prompt.tokens, list(row["output"]), settings, Randomness(row["seed"]))
         if not rows:
