@@ -1,6 +1,6 @@
 """Stage ``labels``: what a kind of predictor is to say, at positions of the traces.
 
-    python -m pipelines.labels --pair pystdlib --kind chains data/pystdlib/traces/texts data/pystdlib/labels/chains.parquet
+    python -m pipelines labels --pair pystdlib --kind chains data/pystdlib/traces/texts data/pystdlib/labels/chains.parquet
 
 Writes the label table, and with ``--report`` its counts.
 """

@@ -22,3 +22,13 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def template_db(tmp_path_factory):
+    """An empty MLflow database: making its schema takes seconds, copying it does not."""
+    from pipelines.tracking import new_client
+
+    path = tmp_path_factory.mktemp("mlflow") / "template.db"
+    new_client(f"sqlite:///{path}").search_experiments()
+    return path

@@ -61,7 +61,9 @@ def verdicts(row: dict[str, Any], bundle: dict[str, Any] | None) -> list[str]:
 
 def title(timing: dict[str, Any]) -> str:
     """The verdict in a breath, for the top of the page."""
-    parts, gains, pays = [], [], True
+    parts: list[str] = []
+    gains: list[str] = []
+    pays = True
     for row in timing["settings"]:
         static, where = row["chosen"][CHAIN], row["setting"]
         as_fast = "" if parts else " as fast as plain decoding"

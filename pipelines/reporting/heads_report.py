@@ -16,7 +16,7 @@ from pipelines.reporting.inputs import Inputs, Record, Section
 from pipelines.reporting.intervals import known, percent, surely_above
 from pipelines.reporting.plots import heat_map
 
-FACTS = ("target", "feature_set", "decoding", "gamma", "classes", "rows", "documents", "class_shares", "best_epoch")
+FACTS = ("target", "feature_set", "decoding", "gamma", "classes", "rows", "documents", "class_shares", "best_epoch", "iterations")
 METRICS = ("macro_auc", "macro_auc_interval", "accuracy", "macro_f1", "ece", "brier", "nll", "confusion", "reliability")
 TARGETS = {"classes": "H-RAD", "length": "explicit length"}
 BASELINES = {
@@ -89,7 +89,7 @@ def rows(quality: Record) -> list[Record]:
     """Rows of the page's table: every head at every sampling setting, then what the shown one is compared with."""
     heads, shown = quality["heads"], quality["shown"]
     found = [
-        _row(f"{TARGETS[head['target']]}, {name}", setting, part, "head") | {"shown": name == shown}
+        _row(f"{TARGETS.get(head['target'], head['target'])}, {name}", setting, part, "head") | {"shown": name == shown}
         for name, head in heads.items()
         for setting, part in head["parts"].items()
     ]

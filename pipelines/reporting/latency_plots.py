@@ -4,6 +4,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipelines.reporting.plots import band, styles
+from pipelines.reporting.statistics import Interval
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
 
@@ -26,7 +27,7 @@ def _by_context(axes: Axes, table: LatencyTable, axis: str) -> None:
     points = table.axes[axis]
     for context, look in _looks(table):
         cells = [table.at(**{axis: point, "context": context}) for point in points]
-        intervals = [{"value": cell.seconds, "low": cell.low, "high": cell.high} for cell in cells]
+        intervals: list[Interval] = [{"value": cell.seconds, "low": cell.low, "high": cell.high} for cell in cells]
         band(axes, points, intervals, look, f"context {context}", scale=1e3)
     axes.set_ylim(0, None)
 

@@ -12,6 +12,7 @@ from pipelines.reporting.latency_table import latency_table
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.prediction_plots import prediction_figure
 from pipelines.reporting.prediction_report import PredictionReport
+from pipelines.reporting.statistics import Interval
 from predictors.latency import LatencyProfile
 from predictors.latency.soundness import noise_warning
 
@@ -74,7 +75,11 @@ def _step_bars(profile: LatencyProfile) -> list[dict[str, Any]]:
     rows = []
     for context in twin.axes["context"]:
         slow, fast = twin.at(rows=1, context=context), profile.latency("draft", rows=1, context=context)
-        ratio = {"value": slow.seconds / fast.seconds, "low": slow.low / fast.high, "high": slow.high / fast.low}
+        ratio: Interval = {
+            "value": slow.seconds / fast.seconds,
+            "low": slow.low / fast.high,
+            "high": slow.high / fast.low,
+        }
         rows.append(bar_row(f"draft step, HF / compact, context {context}", ratio, DRAFT_STEP_BAR))
     return rows
 

@@ -76,8 +76,8 @@ def whiskers(
     columns: int | None = None,
     numbers: str = "",
 ) -> Figure:
-    """Intervals of every row from top to bottom, a panel for each (title, rows); ``line``: where nothing is gained; ``numbers``: how
-    values are written next to them. Undefined intervals are left out."""
+    """Intervals of every row from top to bottom, a panel for each (title, rows); ``line``: where nothing is gained; ``numbers``:
+    how values are written next to them. Undefined intervals are left out."""
     columns = columns or len(panels)
     marks = max(len(intervals) for _, rows in panels for _, intervals in rows)
     height = (0.22 + 0.1 * marks) * max(len(rows) for _, rows in panels)

@@ -73,8 +73,8 @@ def static_sweep(timing: dict[str, Any]) -> Figure:
             gamma: row["arms"][arm]["speedup"] for arm in row["arms"] if (gamma := chain_gamma(arm)) is not None
         }
         band(axes, list(by_gamma), list(by_gamma.values()), looks[row["setting"]], row["setting"])
-        best = chain_gamma(row["chosen"][CHAIN])
-        ring = {"markersize": 15, "fillstyle": "none", "color": looks[row["setting"]][0]}
+        best = chain_gamma(row["chosen"][CHAIN]) or 0
+        ring: dict[str, Any] = {"markersize": 15, "fillstyle": "none", "color": looks[row["setting"]][0]}
         axes.plot(best, by_gamma[best]["value"], "o", **ring)
         axes.set_xticks(list(by_gamma))
     axes.axhline(1, color="#333333", linewidth=1)

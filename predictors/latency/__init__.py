@@ -12,12 +12,10 @@ from predictors.latency.profile import LatencyProfile, read_profile
 from predictors.latency.tables import Latency, LatencyTable
 from predictors.latency.throughput import (
     Prediction,
-    RoundCosts,
     Shape,
     chain_block_efficiency,
     draft_cost,
     generation_latency,
-    round_costs,
     round_latency,
     tokens_per_second,
 )
@@ -29,7 +27,6 @@ __all__ = [
     "LatencyProfile",
     "LatencyTable",
     "Prediction",
-    "RoundCosts",
     "Shape",
     "balanced_gamma",
     "branch_parallel_latency",
@@ -40,7 +37,6 @@ __all__ = [
     "generation_latency",
     "iid_accepted_law",
     "read_profile",
-    "round_costs",
     "round_latency",
     "tokens_per_second",
     "truncated_law",

@@ -25,7 +25,6 @@ which the runtime feeds with the next round's first pass.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -98,40 +97,6 @@ def draft_cost(profile: LatencyProfile, gamma: int, context: float, sampled: boo
     verifying = profile.latency("target", tokens=1 + gamma, context=context).seconds
     verifying += profile.latency("chain_verification", drafted=gamma, sampled=int(sampled)).seconds
     return (round_latency(profile, Shape.chain(gamma), context, sampled).seconds / verifying - 1) / gamma
-
-
-class RoundCosts(NamedTuple):
-    """What a round is made of, in rounds of plain decoding: a ``draft`` pass with its drawing, rounds over 0, 1, ... submitted
-    tokens without drafting (``passes``), and a head's ``decision``."""
-
-    draft: float
-    passes: tuple[float, ...]
-    decision: float
-
-
-def round_costs(
-    profile: LatencyProfile, gamma: int, contexts: Sequence[float], features: int, sampled: bool
-) -> RoundCosts:
-    """Costs of rounds of up to ``gamma`` tokens, on average over ``contexts``, with a head that reads so many ``features``.
-
-    A pass over two tokens may cost far more than one over one, and nine hardly more than two. From the fast quartiles:
-    neighbours on a machine only ever add time, to some cells more than to others.
-    """
-    require_at_least("gamma", gamma, 1)
-    outside = {"sampled": int(sampled)}
-    rounds_G = np.array(
-        [
-            sum(profile.latency("target", tokens=1 + drafted, context=context).low for context in contexts)
-            + len(contexts) * profile.latency("chain_verification", drafted=drafted, **outside).low
-            for drafted in range(gamma + 1)
-        ]
-    )
-    whole = sum(round_latency(profile, Shape.chain(gamma), context, sampled).low for context in contexts)
-    plain = rounds_G[0]
-    decision = len(contexts) * profile.latency("predictor", features=features).low
-    return RoundCosts(
-        float((whole - rounds_G[-1]) / gamma / plain), tuple((rounds_G / plain).tolist()), float(decision / plain)
-    )
 
 
 def tokens_per_second(

@@ -16,7 +16,8 @@ The same number, position by position: the token at position i is kept, given th
 
     k_i = P(N >= i | y) / P(N >= i - 1 | y),    N = first i with uniform number u_i >= k_i, less one
 
-which is how a real decoder is led along a text (`runtime.leading`). Shape suffix: G positions after the prefix.
+which is how a real decoder is led along a text (`runtime.leading`). Shape suffix: G positions after the prefix; others may come
+before it.
 """
 
 import numpy as np
@@ -30,7 +31,7 @@ CHAIN_RULES = (*TOKENWISE, *BLOCK, *MATCHED)
 
 
 def reached(ratios_G: np.ndarray, probabilities_G: np.ndarray, verifier: str) -> np.ndarray:
-    """P(N >= n | text) for n = 1, 2, … [G].
+    """P(N >= n | text) for n = 1, 2, … [..., G].
 
     Parameters
     ----------
@@ -42,18 +43,19 @@ def reached(ratios_G: np.ndarray, probabilities_G: np.ndarray, verifier: str) ->
         A rule for chains, of `CHAIN_RULES`.
     """
     if verifier in TOKENWISE:
-        return np.cumprod(np.minimum(ratios_G, 1.0))
+        return np.cumprod(np.minimum(ratios_G, 1.0), axis=-1)
     if verifier in BLOCK:
         with np.errstate(invalid="ignore"):  # 0 times infinity: nothing reaches there
-            return np.minimum.accumulate(np.minimum(np.nan_to_num(np.cumprod(ratios_G), nan=0.0), 1.0))
+            products_G = np.nan_to_num(np.cumprod(ratios_G, axis=-1), nan=0.0)
+        return np.minimum.accumulate(np.minimum(products_G, 1.0), axis=-1)
     if verifier in MATCHED:
-        return np.cumprod(probabilities_G)
+        return np.cumprod(probabilities_G, axis=-1)
     raise BeyondRecordError(f"verifier {verifier!r} cannot be replayed on chains. Known: {', '.join(CHAIN_RULES)}.")
 
 
-def accepted(reached_G: np.ndarray, uniforms_G: np.ndarray) -> int:
-    """N for a uniform number in [0, 1) at every position."""
+def accepted(reached_G: np.ndarray, uniforms_G: np.ndarray) -> np.ndarray:
+    """N [...] for a uniform number in [0, 1) at every position."""
     assert uniforms_G.shape == reached_G.shape, "a number at every position"
-    before_G = np.concatenate([[1.0], reached_G[:-1]])
+    before_G = np.concatenate([np.ones_like(reached_G[..., :1]), reached_G[..., :-1]], axis=-1)
     kept_G = reached_G > uniforms_G * before_G
-    return len(kept_G) if kept_G.all() else int(kept_G.argmin())
+    return np.logical_and.accumulate(kept_G, axis=-1).sum(axis=-1)

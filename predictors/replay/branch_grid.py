@@ -18,7 +18,7 @@ import numpy as np
 from predictors.latency.branching import BranchRound, branch_parallel_prediction, branch_round_latency
 from predictors.replay.branches import MATCH, BranchSettings, require_replayable
 from predictors.replay.decode import Reading
-from predictors.replay.grid import NO_MEMORY, Drafts, Memory, Starts, Totals, summed, visited
+from predictors.replay.grid import NO_MEMORY, Drafts, Memory, Path, Starts, Totals
 from predictors.replay.prices import Prices
 from predictors.replay.text import BeyondRecordError
 
@@ -121,46 +121,6 @@ class BranchStarts:
         return cache(lambda made: branch_round_latency(profile, made, self.sampled, self.concurrent).seconds)
 
 
-@dataclass(frozen=True)
-class _Rounds:
-    """What `branch_decoded` counts in every round [X, S, M], ``survived_M`` where a branch did."""
-
-    starts: BranchStarts
-    size_XSM: np.ndarray
-    stopped_XSM: np.ndarray
-    survived_M: np.ndarray
-
-    def at_size(self, values_XSP: np.ndarray) -> np.ndarray:
-        """Of values behind a block: those behind the one drafted."""
-        return np.take_along_axis(values_XSP, self.size_XSM, axis=2)
-
-    @cached_property
-    def idle_XSM(self) -> np.ndarray:
-        return np.where(self.survived_M, 0, self.size_XSM)
-
-    @cached_property
-    def branch_levels_XSM(self) -> np.ndarray:
-        return np.where(self.at_size(self.starts.count_XSP) > 0, 1 + self.at_size(self.starts.grown_XSP), 0)
-
-    def seconds(self, cells: tuple[np.ndarray, ...]) -> list[float]:
-        """Of the rounds at ``cells``, without readings and questions."""
-        chains, count_XSM = self.starts.retained, self.at_size(self.starts.count_XSP)
-        cut_XSM = self.size_XSM < chains.cap_XS[..., None]
-        columns = (
-            (chains.context_X[:, None] + np.arange(chains.left_XS.shape[1]))[..., None],
-            self.size_XSM,
-            self.idle_XSM,
-            self.idle_XSM + self.branch_levels_XSM,
-            self.idle_XSM + count_XSM * self.branch_levels_XSM,
-            count_XSM,
-            self.survived_M,
-            np.where(self.survived_M, cut_XSM, self.stopped_XSM) & (count_XSM > 0),
-            chains.would_XS[..., None] >= self.size_XSM,
-        )
-        made = (np.broadcast_to(column, self.size_XSM.shape)[cells].tolist() for column in columns)
-        return [self.starts.round_seconds(BranchRound(*row)) for row in zip(*made, strict=True)]
-
-
 def branch_decoded(
     starts: BranchStarts, idle: Drafts, retained: Drafts, question: float = 0.0, memory: Memory | None = None
 ) -> Totals:
@@ -168,30 +128,46 @@ def branch_decoded(
 
     Visits [X, S, 2 M] are of idle stages, then of retained ones.
     """
-    memory = memory or NO_MEMORY
-    idle, retained, states = idle.by_state(memory), retained.by_state(memory), memory.states
-    size_XSM, passes_XSM, asked_XSM = (
-        np.concatenate(both, axis=2)
-        for both in (
-            (idle.submitted_XSM, retained.submitted_XSM),
-            (idle.passes_XSM, retained.passes_XSM),
-            (idle.asked_XSM, retained.asked_XSM),
-        )
+    memory, chains = memory or NO_MEMORY, starts.retained
+    states, both = memory.states, [one.by_state(memory) for one in (idle, retained)]
+    staged = Drafts(
+        *(np.concatenate(values, axis=2) for values in zip(*(vars(one).values() for one in both), strict=True))
     )
-    rounds = _Rounds(starts, size_XSM, passes_XSM > size_XSM, np.arange(2 * states) >= states)
-    accepted_XSM = np.minimum(starts.retained.would_XS[..., None], size_XSM)
-    emitted_XSM = np.minimum(accepted_XSM + 1, starts.retained.left_XS[..., None])
-    hit_XSM = rounds.at_size(starts.hit_XSP)
-    visits_XSM = visited(emitted_XSM, hit_XSM * states + memory.after(accepted_XSM, size_XSM), memory.first)
-    cells = np.nonzero(visits_XSM)
-    read = (summed(counts, visits_XSM[..., :states]) for counts in (idle.confidences_XSM, idle.entropies_XSM))
-    read_X = np.array([starts.retained.prices.reading(*counts) for counts in zip(*read, strict=True)])
-    spent_X = np.bincount(cells[0], rounds.seconds(cells), len(starts.readings))
-    levels_XSM = rounds.idle_XSM + rounds.branch_levels_XSM
-    rounds_X, submitted_X, levels_X, accepted_X, asked_X = (
-        summed(count_XSM, visits_XSM)
-        for count_XSM in (visits_XSM, size_XSM, levels_XSM, accepted_XSM + hit_XSM, asked_XSM)
+
+    def after(reading: np.ndarray, start: np.ndarray, accepted: np.ndarray, submitted: np.ndarray) -> np.ndarray:
+        return np.asarray(starts.hit_XSP[reading, start, submitted] * states + memory.after(accepted, submitted))
+
+    path = Path.of(chains, staged.submitted_XSM, memory.first, after)
+    rounds = _rounds(starts, path, staged, states)
+    hit_V = starts.hit_XSP[path.reading_V, path.start_V, path.submitted_V]
+    levels_V, asked_V = np.array([made.levels for made in rounds]), staged.asked_XSM[path.cells]
+    counts = (np.ones_like(path.start_V), path.submitted_V, levels_V, path.accepted_V + hit_V, asked_V)
+    rounds_X, submitted_X, levels_X, accepted_X, asked_X = (chains.summed(path, one).astype(int) for one in counts)
+    for read_XSM in (staged.confidences_XSM, staged.entropies_XSM):
+        read_XSM[..., states:] = 0  # what is read of a branch, is read while the target is at work
+    seconds_X = starts.prefill_X + chains.summed(path, [starts.round_seconds(made) for made in rounds])
+    seconds_X += question * asked_X + chains.read_seconds(path, staged)
+    visits_XSM = path.visits(staged.submitted_XSM.shape)
+    return Totals(chains.left_XS[:, 0] + 1, seconds_X, rounds_X, submitted_X, levels_X, accepted_X, asked_X, visits_XSM)
+
+
+def _rounds(starts: BranchStarts, path: Path, staged: Drafts, states: int) -> list[BranchRound]:
+    """The rounds [V] of branch-parallel decodes."""
+    chains, size_V, survived_V = starts.retained, path.submitted_V, path.cells[2] >= states
+    behind = path.reading_V, path.start_V, size_V
+    count_V, grown_V = starts.count_XSP[behind], starts.grown_XSP[behind]
+    idle_V, levels_V = np.where(survived_V, 0, size_V), np.where(count_V > 0, 1 + grown_V, 0)
+    cut_V = size_V < chains.cap_XS[behind[:2]]
+    known_V = np.where(survived_V, cut_V, staged.passes_XSM[path.cells] > size_V) & (count_V > 0)
+    columns = (
+        chains.context_X[path.reading_V] + path.start_V,
+        size_V,
+        idle_V,
+        idle_V + levels_V,
+        idle_V + count_V * levels_V,
+        count_V,
+        survived_V,
+        known_V,
+        chains.would_XS[behind[:2]] >= size_V,
     )
-    seconds_X = starts.prefill_X + spent_X + read_X + question * asked_X
-    tokens_X = starts.retained.left_XS[:, 0] + 1
-    return Totals(tokens_X, seconds_X, rounds_X, submitted_X, levels_X, accepted_X, asked_X, visits_XSM)
+    return [BranchRound(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]

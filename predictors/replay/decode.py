@@ -69,18 +69,21 @@ class Reading:
         """By row: the drafted tokens that ``verifier`` would accept of any number."""
         if verifier not in self._accepted:
             columns = self.text.columns
-            self._accepted[verifier] = [0] + [
-                accepted(
-                    reached(columns["ratio"][row - 1 :], columns["probability"][row - 1 :], verifier),
-                    self.uniforms[row:],
-                )
-                for row in range(1, self.text.length)
-            ]
+            ratio_NG, probability_NG, uniform_NG = (
+                _onward(values) for values in (columns["ratio"], columns["probability"], self.uniforms[1:])
+            )
+            counts_N = accepted(reached(ratio_NG, probability_NG, verifier), uniform_NG)
+            self._accepted[verifier] = [0, *counts_N.tolist()]
         return self._accepted[verifier]
 
     @cached_property
     def _accepted(self) -> dict[str, list[int]]:
         return {}
+
+
+def _onward(values_N: np.ndarray) -> np.ndarray:
+    """Values from every row on [N, N], then zeros: nothing is accepted after a text's end."""
+    return np.lib.stride_tricks.sliding_window_view(np.append(values_N, np.zeros(len(values_N) - 1)), len(values_N))
 
 
 def luck(prompt_id: str, length: int, seed: int) -> np.ndarray:

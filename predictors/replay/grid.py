@@ -21,6 +21,10 @@ from predictors.replay.decode import Reading
 from predictors.replay.prices import Prices, PriceTable
 from predictors.replay.text import BeyondRecordError
 
+After = Callable[
+    [np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray
+]  # of readings, starts, accepted and submitted
+
 
 @dataclass(frozen=True)
 class Starts:
@@ -107,14 +111,22 @@ class Starts:
         """`gather` of a recorded column, such as ``confidence``."""
         return self.gather([one.text.columns[name] for one in self.readings])
 
-    def seconds(self, drafts: "Drafts", visits_XSM: np.ndarray, question: float) -> np.ndarray:
-        """What each text takes [X] by the rounds visited, its prefill included."""
-        reading_V, start_V, _ = cells = np.nonzero(visits_XSM)
-        submitted_V, passes_V = drafts.submitted_XSM[cells], drafts.passes_XSM[cells]
-        spent_V = self._table.rounds(self.context_X[reading_V] + start_V, submitted_V, passes_V)
-        spent_X = np.bincount(reading_V, spent_V + question * drafts.asked_XSM[cells], len(self.readings))
-        read = (summed(counts, visits_XSM) for counts in (drafts.confidences_XSM, drafts.entropies_XSM))
-        return self._prefill_X + spent_X + [self.prices.reading(*counts) for counts in zip(*read, strict=True)]
+    def summed(self, path: "Path", values_V: np.ndarray | list[float]) -> np.ndarray:
+        """Sums [X] of values of every round."""
+        return np.bincount(path.reading_V, values_V, len(self.readings))
+
+    def read_seconds(self, path: "Path", drafts: "Drafts") -> np.ndarray:
+        """What the host's readings of distributions take [X]."""
+        read_2V = np.stack([counts[path.cells] for counts in (drafts.confidences_XSM, drafts.entropies_XSM)])
+        costs_2 = [self.prices.reading(*one) for one in ((1, 0), (0, 1))] if read_2V.any() else [0.0, 0.0]
+        return self.summed(path, np.asarray(costs_2) @ read_2V)
+
+    def seconds(self, path: "Path", drafts: "Drafts", question: float) -> np.ndarray:
+        """What each text takes [X], its prefill included."""
+        context_V = self.context_X[path.reading_V] + path.start_V
+        spent_V = self._table.rounds(context_V, path.submitted_V, drafts.passes_XSM[path.cells])
+        spent_V += question * drafts.asked_XSM[path.cells]
+        return np.asarray(self._prefill_X + self.summed(path, spent_V) + self.read_seconds(path, drafts))
 
     @cached_property
     def _prefill_X(self) -> np.ndarray:
@@ -185,36 +197,54 @@ class Totals:
 NO_MEMORY = Memory(0, lambda accepted, submitted: np.zeros_like(accepted), 1)
 
 
+@dataclass(frozen=True)
+class Path:
+    """The rounds of all decodes [V]: ``cells`` of ``reading_V``, ``start_V`` and state of memory, and what became of the draft."""
+
+    cells: tuple[np.ndarray, np.ndarray, np.ndarray]
+    submitted_V: np.ndarray
+    accepted_V: np.ndarray
+
+    @property
+    def reading_V(self) -> np.ndarray:
+        return self.cells[0]
+
+    @property
+    def start_V(self) -> np.ndarray:
+        return self.cells[1]
+
+    @staticmethod
+    def of(starts: Starts, submitted_XSM: np.ndarray, first: int, after: After) -> "Path":
+        """From the first start, in state ``first``, to every text's end; ``after`` a round another state holds."""
+        reading_V, rounds = np.flatnonzero(starts.left_XS[:, 0]), []
+        start_V, state_V = np.zeros_like(reading_V), np.full_like(reading_V, first)
+        while len(reading_V):
+            submitted_V = submitted_XSM[reading_V, start_V, state_V]
+            accepted_V = np.minimum(starts.would_XS[reading_V, start_V], submitted_V)
+            rounds.append((reading_V, start_V, state_V, submitted_V, accepted_V))
+            state_V = after(reading_V, start_V, accepted_V, submitted_V)
+            goes_on_V = starts.left_XS[reading_V, start_V] > accepted_V + 1
+            reading_V, start_V, state_V = (
+                values[goes_on_V] for values in (reading_V, start_V + accepted_V + 1, state_V)
+            )
+        reading_V, start_V, state_V, submitted_V, accepted_V = map(np.concatenate, zip(*rounds, strict=True))
+        return Path((reading_V, start_V, state_V), submitted_V, accepted_V)
+
+    def visits(self, shape_XSM: tuple[int, ...]) -> np.ndarray:
+        """Which starts and states it meets."""
+        made_XSM = np.zeros(shape_XSM, dtype=bool)
+        made_XSM[self.cells] = True
+        return made_XSM
+
+
 def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memory | None = None) -> Totals:
     """Exact totals of every text under a policy whose ``question`` takes so many seconds."""
     memory = memory or NO_MEMORY
     drafts = drafts.by_state(memory)
-    accepted_XSM = np.minimum(starts.would_XS[..., None], drafts.submitted_XSM)
-    emitted_XSM = np.minimum(accepted_XSM + 1, starts.left_XS[..., None])
-    visits_XSM = visited(emitted_XSM, memory.after(accepted_XSM, drafts.submitted_XSM), memory.first)
-    rounds_X, submitted_X, passes_X, accepted_X, asked_X = (
-        summed(count_XSM, visits_XSM)
-        for count_XSM in (visits_XSM, drafts.submitted_XSM, drafts.passes_XSM, accepted_XSM, drafts.asked_XSM)
-    )
-    seconds_X = starts.seconds(drafts, visits_XSM, question)
-    tokens_X = starts.left_XS[:, 0] + 1
+    path = Path.of(starts, drafts.submitted_XSM, memory.first, lambda _, __, *outcome: memory.after(*outcome))
+    passes_V, asked_V = drafts.passes_XSM[path.cells], drafts.asked_XSM[path.cells]
+    counts = (np.ones_like(path.start_V), path.submitted_V, passes_V, path.accepted_V, asked_V)
+    rounds_X, submitted_X, passes_X, accepted_X, asked_X = (starts.summed(path, one).astype(int) for one in counts)
+    seconds_X, tokens_X = starts.seconds(path, drafts, question), starts.left_XS[:, 0] + 1
+    visits_XSM = path.visits(drafts.submitted_XSM.shape)
     return Totals(tokens_X, seconds_X, rounds_X, submitted_X, passes_X, accepted_X, asked_X, visits_XSM)
-
-
-def visited(emitted_XSM: np.ndarray, state_XSM: np.ndarray, first: int) -> np.ndarray:
-    """The starts and states on the path from the first start, in state ``first``; where nothing is emitted it has ended."""
-    readings, starts, states = emitted_XSM.shape
-    here_XS = np.arange(readings * (starts + 1)).reshape(readings, starts + 1)[..., None]
-    jump_XSM = (here_XS * states + np.arange(states)).astype(np.intp)
-    jump_XSM[:, :-1] = np.where(emitted_XSM > 0, (here_XS[:, :-1] + emitted_XSM) * states + state_XSM, jump_XSM[:, :-1])
-    jump, seen = jump_XSM.reshape(-1), np.zeros(jump_XSM.size, dtype=bool)
-    at_X = here_XS[:, 0, 0] * states + first
-    while not seen[at_X].all():
-        seen[at_X] = True
-        at_X = jump[at_X]
-    return seen.reshape(jump_XSM.shape)[:, :-1] & (emitted_XSM > 0)
-
-
-def summed(count_XSM: np.ndarray, visits_XSM: np.ndarray) -> np.ndarray:
-    """Sums over the rounds of every text."""
-    return np.asarray(np.where(visits_XSM, count_XSM, 0).sum(axis=(1, 2)))

@@ -114,15 +114,6 @@ class RecordedText:
         return np.array(self.columns[name][row - 1, slot])
 
 
-def by_slot(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Columns as they are stored, with ``tops`` and ``states`` as a list per slot [N, G, …]."""
-    rows, slots = columns["tokens"].shape
-    return {
-        name: values.reshape(rows, slots, values.shape[1] // slots) if name in ("tops", "states") else values
-        for name, values in columns.items()
-    }
-
-
 class RecordedLaw(NextLaw):
     """The draft's law at a slot: the numbers that were recorded of it, and no law."""
 

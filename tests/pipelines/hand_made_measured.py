@@ -211,6 +211,8 @@ def head_record(target: str) -> dict:
         }
         return made | {"gain": _near(gain)}
 
+    worth = {"macro_auc": 0.71, "gain": None}
+
     def part(gain: float) -> dict:
         gains = {"head": gain, "head_argmax": -0.1, "confidence": 0.02, "best_static": 0.0, "oracle": 0.3}
         policies = {name: policy(value) for name, value in gains.items()}
@@ -226,6 +228,7 @@ def head_record(target: str) -> dict:
         "rows": {"train": 100, "validation": 20, "test": 29},
         "documents": {"train": 10, "validation": 4, "test": 6},
         "class_shares": {"natural": [0.3, 0.5, 0.2], "training": [0.33, 0.33, 0.34], "test": [0.3, 0.5, 0.2]},
+        "iterations": [{"changed": share, "T=0": worth, "T=1": worth} for share in (0.4, 0.002)],
         "parts": {"T=0": part(0.05), "T=1": part(-0.04)},
     }
 

@@ -291,7 +291,10 @@ def test_what_is_collected_is_judged_by_the_curve():
 # ---- stage
 
 TREE = {"family": "tree", "rule": "block", "calibration": {"bootstrap_replicates": 20}}
-TREE |= {"training": {"width": 4, "hidden_sizes": [8, 4], "epochs": 2}}
+TREE |= {
+    "training": {"width": 4, "hidden_sizes": [8, 4], "epochs": 1},
+    "candidates": [{"states": False}, {"states": True}],
+}
 MAIN = {
     "fit": {"hrad": {"family": "head"}, "state": {"family": "stop", "inputs": "before"}, "law": {"family": "stop"}}
     | {"delayed_tree-block": TREE},
@@ -311,11 +314,10 @@ STUDY = {
 
 @pytest.fixture
 def study(materials, tmp_path, monkeypatch):
-    """Runs the stage in a folder of its own."""
+    """Runs the stage in a folder of its own, with some parameters changed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(fit, "FAMILIES", {**fit.FAMILIES, "head": lambda: ToyHead, "stop": lambda: ToyStop})
-    for name, values in (("params", MAIN), ("study", STUDY)):
-        Path(f"{name}.yaml").write_text(yaml.safe_dump({"pairs": {"p": values}}))
+    Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": MAIN}}))
     write_json(Path("device.json"), {"slug": "toy", "cpu": "toy", "gpus": [], "bfloat16_flags": []})
     write_json(Path("latency/toy.json"), PROFILE.to_record())
     places = {
@@ -325,7 +327,13 @@ def study(materials, tmp_path, monkeypatch):
         "labels": materials.labels,
     }
     named = [str(word) for name, place in places.items() for word in (f"--{name}", place)]
-    return lambda: main(["studies.learning", "--pair", "p", "--params", "study.yaml", *named, "out"])
+
+    def run(**changes):
+        values = STUDY | {"learning": STUDY["learning"] | changes}
+        Path("study.yaml").write_text(yaml.safe_dump({"pairs": {"p": values}}))
+        main(["studies.learning", "--pair", "p", "--params", "study.yaml", *named, "out"])
+
+    return run
 
 
 def test_the_stage_on_synthetic_traces(study):
@@ -354,11 +362,12 @@ def test_an_interrupted_study_goes_on(study, monkeypatch):
         return original(self, predictor, materials, seed)
 
     monkeypatch.setattr(Learner, "fitted", counted)
+    heads = {"predictors": ["hrad"], "features": ["hrad"]}
     with pytest.raises(SystemExit, match="interrupted"):
-        study()
+        study(**heads)
     monkeypatch.setattr(Learner, "fitted", lambda *made: fitted.append("new") or original(*made))
-    study()
-    assert len(fitted) == 2 * (4 + 5 + 2 + 2) and fitted.count("new") == len(fitted) - 5
+    study(**heads)
+    assert len(fitted) == 2 * (2 + 5 + 2) and fitted.count("new") == len(fitted) - 5
     assert Path("out/toy/enough.json").is_file()
 
 

@@ -17,7 +17,7 @@ from pipelines import fit
 from pipelines.cli import main
 from pipelines.outputs import replacing, write_json
 from pipelines.reference import read_reference
-from pipelines.tracking import HEAD_TAG, Tracking, new_client, require_reachable
+from pipelines.tracking import HEAD_TAG, Tracking, require_reachable
 from predictors.bundle import bundle_hash, read_bundle
 from predictors.training.predictor import Fitted
 from runtime import ModelPair, Randomness, load_decoder
@@ -57,20 +57,12 @@ def pair():
     return ModelPair(tiny_llama(seed=0), tiny_llama(seed=1))
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    """An empty MLflow database: making its schema takes seconds, copying it does not."""
-    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
-    new_client(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @pytest.fixture
-def folder(pair, empty, tmp_path, monkeypatch):
+def folder(pair, template_db, tmp_path, monkeypatch):
     """The current folder, with a device, its profile and families ``toy`` and ``settings``, which is not trained."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    shutil.copy(empty, tmp_path / "mlflow.db")
+    shutil.copy(template_db, tmp_path / "mlflow.db")
     monkeypatch.setattr(fit, "FAMILIES", {**fit.FAMILIES, "toy": lambda: Toy, "settings": lambda: Toy})
     monkeypatch.setattr(fit, "UNTRAINED", ("settings",))
     write_json(Path("device.json"), {"slug": "toy", "cpu": "toy", "gpus": [], "bfloat16_flags": []})

@@ -32,10 +32,11 @@ def trained(card):
 
 
 @pytest.fixture
-def bundles(pair, tmp_path, monkeypatch):
+def bundles(pair, template_db, tmp_path, monkeypatch):
     """A workspace with an empty registry and bundles of pair ``p``: ``auto`` with a controller in it, and settings alone."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    shutil.copy(template_db, tmp_path / "mlflow.db")
     folder = Path("data") / "p" / "bundles"
     routed_bundle(folder / "auto", pair, random_bundle(tmp_path / "made" / "hrad", pair, change=trained), CHAIN)
     for name, decoder in ALONE.items():

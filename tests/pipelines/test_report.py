@@ -130,6 +130,7 @@ def test_section_on_heads_and_what_they_learned_from(report_folder, report_quali
     assert row == "<td>T=1</td><td>0.70 (0.60–0.80)</td>" + "".join(
         f"<td>{cell}</td>" for cell in ("0.600", "0.500", "0.030", "96", "−4 % (−6…−2)", "3")
     )
+    assert "<td>2</td><td>0.2 %</td><td>0.710</td><td>–</td><td>0.710</td><td>–</td>" in section
     assert section.count("<td>oracle</td>") == 2 and "<td>explicit length, length</td>" in section
     assert report_quality["heads"]["shown"] == "hrad"
     assert report_quality["learned"]["traces"] == {"texts": {"rows": 20, "bytes": 3000, "bytes_per_row": 150.0}}

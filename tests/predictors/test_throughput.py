@@ -17,7 +17,6 @@ from predictors.latency import (
     draft_cost,
     generation_latency,
     iid_accepted_law,
-    round_costs,
     round_latency,
     tokens_per_second,
     truncated_law,
@@ -41,34 +40,6 @@ def test_a_drafted_token_in_target_passes():
     drafting = (1.25 + 10 / 64) + (1.25 + 11 / 64) + 0.125 * 2 * 2
     verifying = 9 + 1.5 + 10 / 16 + 0.5 + 0.5 + 1
     assert draft_cost(PROFILE, 2, context=10, sampled=True) == pytest.approx(drafting / 2 / verifying)
-
-
-@pytest.mark.parametrize("sampled", [False, True])
-def test_costs_of_rounds(sampled):
-    """In rounds of plain decoding, on average over two contexts: passes with verdicts, a draft pass with its draw, a decision."""
-    contexts, gamma = (10, 30), 3
-
-    def mean(cost):
-        return np.mean([cost(context) for context in contexts])
-
-    def verifying(drafted):
-        return mean(lambda context: COSTS["target"](1 + drafted, context)) + COSTS["chain_verification"](
-            drafted, sampled
-        )
-
-    drafting = mean(lambda context: chain_round(gamma, context, sampled)) - verifying(gamma)
-    draft, passes, decision = round_costs(PROFILE, gamma, contexts, 32, sampled)
-    assert draft == pytest.approx(drafting / gamma / verifying(0))
-    assert decision == pytest.approx(COSTS["predictor"](32) / verifying(0))
-    assert passes == pytest.approx([verifying(drafted) / verifying(0) for drafted in range(gamma + 1)])
-
-
-def test_costs_of_rounds_are_of_the_fast_quartiles():
-    """Where one cell's median was spoiled by a neighbour, its quartile still tells."""
-    target = PROFILE.table("target")
-    spoiled = LatencyTable(target.axes, target.median * np.array([[1.0], [3.0]]), target.low, target.high * 3, 10)
-    profile = LatencyProfile({**PROFILE.tables, "target": spoiled}, "toy", {}, {})
-    assert round_costs(profile, 4, (10, 30), 32, False) == round_costs(PROFILE, 4, (10, 30), 32, False)
 
 
 def enumerated_block_efficiency(alpha, gamma):

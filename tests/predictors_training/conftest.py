@@ -1,31 +1,38 @@
-"""Synthetic traces, labels, and a folder in which all stages ran."""
+"""Synthetic texts, and a folder in which heads were fitted from them."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.predictors_training.synthetic import make_labels, run_stages, write_parameters, write_traces
+from predictors.training.labelling.chains import ChainLabelConfig, label
+from predictors.training.labelling.table import write_labels
+from predictors.training.predictor import Materials
+from tests.predictors.affine_profile import PROFILE
+from tests.predictors_training.stages import GAMMA, PARAMETERS, fit, prepare, write_parameters
+from tests.predictors_training.synthetic_texts import write_texts
 
 
 @pytest.fixture(scope="session")
 def traces(tmp_path_factory) -> Path:
-    return write_traces(tmp_path_factory.mktemp("traces") / "rounds")
+    """A folder of traces with texts in it."""
+    folder = tmp_path_factory.mktemp("traces")
+    write_texts(folder / "texts")
+    return folder
 
 
 @pytest.fixture(scope="session")
-def table(tmp_path_factory):
-    return make_labels(tmp_path_factory.mktemp("labels"))
+def materials(tmp_path_factory, traces) -> Materials:
+    """What a head is fitted from, labelled with γ = 4."""
+    return labelled(traces, tmp_path_factory.mktemp("labels"))
 
 
-@pytest.fixture(scope="session")
-def template_db(tmp_path_factory) -> Path:
-    """An empty MLflow database: making its schema takes seconds, copying it does not."""
-    from pipelines.tracking import new_client
+def labelled(traces: Path, folder: Path) -> Materials:
+    from predictors.training.text_table import TextTable
 
-    path = tmp_path_factory.mktemp("mlflow") / "template.db"
-    new_client(f"sqlite:///{path}").search_experiments()
-    return path
+    labels = label(TextTable.read(traces / "texts"), ChainLabelConfig(GAMMA))
+    write_labels(labels, folder / "chains.parquet")
+    return Materials(traces / "texts", traces / "trees", traces / "guesses", folder, PROFILE)
 
 
 @pytest.fixture
@@ -48,5 +55,7 @@ def finished(tmp_path_factory, traces, template_db) -> Path:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
         shutil.copy(template_db, folder / "mlflow.db")
         write_parameters({})
-        run_stages(traces)
+        prepare(traces)
+        for name in PARAMETERS["fit"]:
+            fit(name, traces)
     return folder

@@ -9,7 +9,7 @@ from predictors.actions import Action
 from predictors.contract import CaptureContract, Identity, ModelIdentity, ServingRange
 from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION
 from predictors.selection.features import SCALARS, SelectionSpec
-from trace_collection.shards import shard_name, trace_schema, write_manifest, write_shard
+from trace_collection.shards import columns_of, shard_name, trace_schema, write_manifest, write_shard
 
 ACTIONS = (Action(1, 1, 0), Action(1, 8, 0), Action(4, 0, 2))
 RULES = ("specinfer", "block")
@@ -39,7 +39,7 @@ def write_roots(folder: Path, signal: float = 1.0, noise: float = 0.3, draws: in
         "labels": draws * len(RULES) * len(ACTIONS),
     }
     schema = trace_schema(ROOT_COLUMNS, sizes, ROOT_TRACES_VERSION, "f", contract)
-    write_shard(folder / shard_name(0), rows, schema)
+    write_shard(folder / shard_name(0), [columns_of(rows)], schema)
     facts = {
         "parameters": {},
         "schema_version": ROOT_TRACES_VERSION,

@@ -1,4 +1,4 @@
-"""Registration: one version per bundle content, whoever calls how often."""
+"""Registration: one version per bundle content of every family, whoever calls how often."""
 
 import shutil
 import socket
@@ -11,16 +11,38 @@ import torch
 from pipelines.cli import main
 from pipelines.registry import Registry
 from pipelines.tracking import new_client
-from predictors.bundle import CARD, bundle_hash
-from predictors.controllers import build_controller
-from predictors.training.label_table import read_labels
-from tests.predictors_training.synthetic import stage, write_parameters
+from predictors.bundle import CARD, bundle_hash, read_bundle
+from predictors.controllers import learned_controller
+from runtime import ModelPair
+from tests.bundles import random_bundle, selector_bundle, stop_bundle
+from tests.toys import tiny_llama
+
+FAMILIES = {
+    "delayed_tree-traversal": selector_bundle,
+    "early_stop-1": stop_bundle,
+    "hrad": random_bundle,
+    "length": lambda folder, pair, **changes: random_bundle(folder, pair, kind="length", **changes),
+}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Bundles of all families that are trained."""
+    folder = tmp_path_factory.mktemp("exported")
+    pair = ModelPair(tiny_llama(seed=0), tiny_llama(seed=1))
+    for name, write in FAMILIES.items():
+        write(folder / name, pair, change=lambda card, name=name: card.update(selection={"predictor": name}))
+    return folder
 
 
 @pytest.fixture
-def copied(finished, workspace):
-    shutil.copytree(finished / "data", workspace / "data")
-    return workspace
+def copied(exported, template_db, tmp_path, monkeypatch):
+    """The current folder, with these bundles of pair ``p`` and an empty registry."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    shutil.copy(template_db, tmp_path / "mlflow.db")
+    shutil.copytree(exported, tmp_path / "data/p/bundles")
+    return tmp_path
 
 
 def versions(folder, name="p-hrad"):
@@ -36,67 +58,42 @@ def register(capsys) -> str:
 
 def test_registration_is_idempotent_by_content(copied, capsys):
     folder = copied / "data/p/bundles/hrad"
-    assert register(capsys) == (
-        "data/p/bundles/hrad: registered as p-hrad version 1, alias challenger\n"
-        "data/p/bundles/length: registered as p-length version 1, alias challenger\n"
-    )
+    said = [f"data/p/bundles/{name}: registered as p-{name} version 1, alias challenger" for name in FAMILIES]
+    assert register(capsys).splitlines() == said
     (first,), client = versions(copied)
-    assert first.tags["bundle_sha256"] == bundle_hash(folder) and first.run_id
+    assert first.tags["bundle_sha256"] == bundle_hash(folder)
     client.delete_registered_model_alias("p-hrad", "challenger")
     assert "already registered as p-hrad version 1" in register(capsys)
     assert len(versions(copied)[0]) == 1
     assert client.get_model_version_by_alias("p-hrad", "challenger").version == first.version
 
-    write_parameters({"calibrate": {"draft_cost": 0.6, "bootstrap_replicates": 5}})
-    for name in ("paper", "extended"):
-        arguments = ("data/p/labels/hrad.parquet", f"data/p/predictors/{name}", f"data/p/calibration/{name}.json")
-        stage("calibrate", "--predictor", name, *arguments)
-    stage("export", "--bundle", "hrad", "data/p/predictors", "data/p/calibration", folder)
+    random_bundle(folder, ModelPair(tiny_llama(seed=0), tiny_llama(seed=1)), static_gamma=1)
     printed = register(capsys)
     assert "registered as p-hrad version 2" in printed and "already registered as p-length version 1" in printed
     assert str(client.get_model_version_by_alias("p-hrad", "challenger").version) == "2"
     assert len(versions(copied)[0]) == 2
 
 
-@pytest.mark.parametrize("kind", ["hrad", "length"])
-def test_the_registered_model_predicts_what_the_bundle_does(copied, capsys, monkeypatch, kind):
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_registered_model_predicts_what_the_bundle_does(copied, capsys, monkeypatch, name):
     import mlflow
 
     register(capsys)
     monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
     mlflow.set_tracking_uri(f"sqlite:///{copied}/mlflow.db")
-    model = mlflow.pyfunc.load_model(f"models:/p-{kind}@challenger")
-    controller = build_controller({"kind": kind, "bundle": f"data/p/bundles/{kind}"})
-    features = read_labels("data/p/labels/hrad.parquet").rows("test").features(controller.spec)
+    model = mlflow.pyfunc.load_model(f"models:/p-{name}@challenger")
+    controller = learned_controller(read_bundle(f"data/p/bundles/{name}"))
+    features = torch.randn(5, controller.num_features, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        expected = controller.calibration.probabilities(controller.network(features)).numpy()
-    assert np.array_equal(model.predict(features.numpy()), expected)
+        expected = controller.outputs(features).numpy()
+    assert np.array_equal(model.predict(features.numpy()), expected) and len(np.unique(expected, axis=0)) > 1
     with pytest.raises(mlflow.exceptions.MlflowException):
         model.predict(features.numpy()[:, :-1])
-
-
-def test_the_version_leads_back_to_the_training_run(finished, copied, capsys):
-    shutil.copy(finished / "mlflow.db", copied / "mlflow.db")
-    register(capsys)
-    (version,), client = versions(copied)
-    run = client.get_run(version.run_id)
-    assert run.data.params["epochs"] == "6" and run.info.status == "FINISHED"
-
-
-def test_the_length_bundle_is_registered_as_itself(copied, capsys):
-    register(capsys)
-    (version,), _ = versions(copied, "p-length")
-    assert version.tags["bundle_sha256"] == bundle_hash(copied / "data/p/bundles/length")
-    assert version.tags["predictor"] == "length"
-    info = mlflow_model_info(version)
-    assert info.signature.outputs.inputs[0].shape == (-1, 5) and info.signature.inputs.inputs[0].shape[0] == -1
-
-
-def mlflow_model_info(version):
-    import mlflow
-
-    mlflow.set_tracking_uri(f"sqlite:///{Path.cwd()}/mlflow.db")
-    return mlflow.models.get_model_info(f"models:/{version.name}/{version.version}")
+    (version,), _ = versions(copied, f"p-{name}")
+    assert version.tags["predictor"] == name
+    signature = mlflow.models.get_model_info(f"models:/p-{name}@challenger").signature
+    assert signature.inputs.inputs[0].shape == (-1, controller.num_features)
+    assert signature.outputs.inputs[0].shape == (-1, expected.shape[1])
 
 
 def test_a_damaged_bundle_is_refused_before_anything_is_registered(copied):
@@ -106,7 +103,8 @@ def test_a_damaged_bundle_is_refused_before_anything_is_registered(copied):
     assert versions(copied)[0] == []
 
 
-def test_no_bundle_is_told(workspace):
+def test_no_bundle_is_told(copied):
+    shutil.rmtree(copied / "data")
     with pytest.raises(SystemExit, match="no bundle under data"):
         main(["register"])
 

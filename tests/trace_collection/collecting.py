@@ -7,6 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import torch
 
+from trace_collection.collection import collect
+
 Prompt = collections.namedtuple("Prompt", "id document slice split tokens")
 
 
@@ -33,3 +35,20 @@ def read(folder: Path) -> list[dict]:
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file's bytes."""
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def gather(collector, folder: Path, progress=quiet, max_gigabytes: float = 1.0, code: str = "") -> dict[str, int]:
+    """Collect into ``folder``, in one thread."""
+    return collect(collector, folder, progress, max_gigabytes, code)
+
+
+def interrupted(after: int):
+    """Progress that is interrupted before the job after so many."""
+
+    def progress(work, total):
+        for index, item in enumerate(work):
+            if index == after:
+                raise KeyboardInterrupt
+            yield item
+
+    return progress

@@ -9,18 +9,15 @@ from predictors.training.guess_table import GuessTable
 from runtime import ModelPair, Randomness, build_decoder
 from tests.pipelines.toy_bench import toy_prompts
 from tests.toys import tiny_llama
+from tests.trace_collection.collecting import gather
 from trace_collection.collection import seed_of
-from trace_collection.guesses import GuessTraceConfig, collect_guesses
+from trace_collection.guesses import GuessCollector, GuessTraceConfig
 
 WAYS = (
     {"method": "progressive_tree", "max_children": 2},
     {"method": "lookahead", "ngram": 3, "window": 3, "guesses": 2},
 )
 CONFIG = GuessTraceConfig(ways=WAYS, max_new_tokens=20, prompts_per_shard=2, threads=1)
-
-
-def every(work, total):
-    return work
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +28,7 @@ def pair():
 @pytest.fixture(scope="module")
 def collected(pair, tmp_path_factory):
     folder = tmp_path_factory.mktemp("guesses")
-    collect_guesses(pair, toy_prompts(3, "validation", vocabulary=8), CONFIG, folder, every)
+    gather(GuessCollector(pair, CONFIG, toy_prompts(3, "validation", vocabulary=8)), folder)
     return folder
 
 
@@ -46,7 +43,7 @@ def test_rows_are_the_decoders_passes(collected, pair):
                 out = build_decoder(alone, config).generate(
                     prompt.tokens,
                     max_new_tokens=20,
-                    randomness=Randomness(seed_of(0, prompt.id, settings)),
+                    randomness=Randomness(seed_of(0, "guesses", prompt.id, settings)),
                     **dataclasses.asdict(settings),
                 )
                 position = len(prompt.tokens) + 1
@@ -64,26 +61,9 @@ def test_the_contract_speaks_of_one_model(collected):
     assert contract.identity.draft is None and contract.identity.layer_ids == ()
 
 
-def test_an_interrupted_collection_ends_in_the_same_bytes(collected, pair, tmp_path):
-    before = {path.name: path.read_bytes() for path in collected.iterdir()}
-
-    def stopping(work, total):
-        yield from list(work)[:3]
-        raise KeyboardInterrupt
-
-    prompts = toy_prompts(3, "validation", vocabulary=8)
-    with pytest.raises(KeyboardInterrupt):
-        collect_guesses(pair, prompts, CONFIG, tmp_path, stopping)
-    done = collect_guesses(pair, prompts, CONFIG, tmp_path, every)
-    assert done["kept"] == 1 and {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_bad_parameters(pair, tmp_path):
+def test_bad_parameters(pair):
     with pytest.raises(ValueError, match="ways must name at least one"):
         GuessTraceConfig(ways=())
     wrong = dataclasses.replace(CONFIG, ways=({"method": "speculative"},))
     with pytest.raises(ValueError, match="needs a draft model"):
-        collect_guesses(pair, toy_prompts(2, "validation", vocabulary=8), wrong, tmp_path, every)
-    long = dataclasses.replace(CONFIG, max_new_tokens=300)
-    with pytest.raises(ValueError, match="traces.guesses.max_new_tokens=300"):
-        collect_guesses(pair, toy_prompts(2, "validation", vocabulary=8), long, tmp_path, every)
+        GuessCollector(pair, wrong, toy_prompts(2, "validation", vocabulary=8))

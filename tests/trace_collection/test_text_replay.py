@@ -23,12 +23,12 @@ from runtime.drafting.chain import ChainConfig
 from runtime.verification import VERIFIERS
 from tests.bundles import random_bundle, selector_bundle, stop_bundle
 from tests.toys import tiny_llama
-from tests.trace_collection.collecting import contents, quiet, random_prompts
-from trace_collection.texts import TextTraceConfig, collect_texts
+from tests.trace_collection.collecting import gather, random_prompts
+from trace_collection.texts import TextCollector, TextTraceConfig
 
 GAMMA = 5
 CONFIG = TextTraceConfig(
-    gamma_max=GAMMA, candidates=4, prompts=(1, 3), max_new_tokens=24, layers=2, top=4, prompts_per_shard=2, threads=1
+    gamma_max=GAMMA, candidates=4, prompts=(0, 1, 3), max_new_tokens=24, layers=2, top=4, prompts_per_shard=2, threads=1
 )
 UNLEARNED = [
     {"kind": "fixed"},
@@ -57,7 +57,7 @@ def prompts():
 @pytest.fixture(scope="module")
 def folder(pair, prompts, tmp_path_factory):
     place = tmp_path_factory.mktemp("texts")
-    collect_texts(pair, prompts, CONFIG, place, quiet)
+    gather(TextCollector(pair, CONFIG, prompts), place)
     return place
 
 
@@ -159,9 +159,9 @@ def test_what_cannot_be_replayed_has_no_reference(pair, folder, tmp_path):
 
 
 def test_edits_are_counted_by_themselves_and_are_in_no_reference(pair, prompts, folder, tmp_path):
-    config = dataclasses.replace(CONFIG, edit_prompts=(0, 2))
+    config = dataclasses.replace(CONFIG, edit_prompts=(0, 0, 2))
     edits = [prompt._replace(id=f"{prompt.id}#edit", slice=EDIT) for prompt in prompts]
-    collect_texts(pair, prompts, config, tmp_path / "traces", quiet, edits=edits)
+    gather(TextCollector(pair, config, prompts, edits), tmp_path / "traces")
     texts = list(TextTable.read(tmp_path / "traces").texts())
     mix = list(TextTable.read(folder).texts())
     assert [text.prompt_id for text in texts if text.slice != EDIT] == [text.prompt_id for text in mix]
@@ -244,21 +244,6 @@ def test_layers_that_were_not_recorded_are_refused(pair, folder, tmp_path):
         next(replayed(text, build_controller({"kind": "fixed"}), 6, lambda start: 0))
 
 
-def test_an_interrupted_collection_ends_in_the_same_bytes(pair, prompts, folder, tmp_path):
-    work = iter(range(3))
-
-    def interrupted(items, total):
-        for item in items:
-            if next(work, None) is None:
-                raise KeyboardInterrupt
-            yield item
-
-    with pytest.raises(KeyboardInterrupt):
-        collect_texts(pair, prompts, CONFIG, tmp_path, interrupted)
-    assert collect_texts(pair, prompts, CONFIG, tmp_path, quiet)["kept"] == 1
-    assert contents(tmp_path) == contents(folder)
-
-
 def test_rows_describe_the_text(pair, prompts, folder):
     table = TextTable.read(folder)
     for text in table.texts():
@@ -280,10 +265,8 @@ def test_bad_parameters_are_named():
         ("gamma_max", 0),
         ("max_new_tokens", 2),
         ("prompts", (1,)),
-        ("edit_prompts", (0, -1)),
+        ("edit_prompts", (0, -1, 0)),
         ("temperatures", ()),
     ):
         with pytest.raises(ValueError, match=name):
             dataclasses.replace(CONFIG, **{name: value})
-    with pytest.raises(ValueError, match="needs? a draft model"):
-        collect_texts(ModelPair(tiny_llama()), [], CONFIG, None, quiet)

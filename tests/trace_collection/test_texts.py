@@ -11,7 +11,7 @@ from predictors.controllers import build_controller
 from predictors.replay.acceptance import reached
 from predictors.replay.branches import Chances, replayed_branches
 from predictors.replay.chains import replayed
-from predictors.replay.text import RecordedText, by_slot
+from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.stopping.features import StopSpec
 from runtime import ModelPair, build_decoder
@@ -44,14 +44,13 @@ def law_of(run):
 class Uncoupled(TextTracer):
     """Beside the text goes any draft token, not one that was rejected: what the text says is ignored."""
 
-    def _beside(self, state, laws, target_NV, chance):
-        return super()._beside(state, laws, torch.zeros_like(target_NV), chance)
+    def _beside(self, state, along, target_NV, settings, chance):
+        return super()._beside(state, along, torch.zeros_like(target_NV), settings, chance)
 
 
 def recorded(pair, text, settings, chance, kind=TextTracer, candidates=1):
-    tracer = kind(pair, Extent(gamma_max=2, budget=BUDGET, candidates=candidates, layers=(), spec=StopSpec((), 0, 2)))
-    rows = tracer.trace(PROMPT, text, settings, chance)
-    columns = by_slot({name: np.array([row[name] for row in rows]) for name in rows[0]})
+    tracer = kind(pair, Extent(2, BUDGET, candidates, layers=(), spec=StopSpec((), 0, 2), state_slots=2))
+    columns = tracer.trace(PROMPT, text, settings, chance)
     return RecordedText("p", "d", "s", settings, len(PROMPT), BUDGET, columns, pair.target.eos_tokens)
 
 

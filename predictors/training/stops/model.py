@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from predictors.config import Count
 from predictors.network import squared_distance
 from predictors.training.labelling.table import Labels
 from predictors.training.stops.calibration import calibrated, fit_calibration
@@ -31,8 +30,6 @@ class StopModel:
         How it is trained, and the products of how many chances it is calibrated on.
     logger
         Takes the curves.
-    rows
-        The trace's rows that ``table`` holds, ascending; all if ``None``.
     """
 
     def __init__(
@@ -40,17 +37,12 @@ class StopModel:
         table: TextTable,
         labels: Labels,
         config: StopTrainConfig,
-        calibrated_tokens: Count,
+        calibrated_tokens: int,
         logger: "Logger | None" = None,
-        rows: np.ndarray | None = None,
     ) -> None:
-        rows_N, split_N = np.arange(len(table)) if rows is None else rows, table.column("split")
         self.settings = table.settings
         self.features = {split: SlotFeatures(table.rows(split), config.inputs) for split in SPLITS}
-        self.tokens = {
-            split: TokenRows.of(features, labels, rows_N[split_N == split], config.labels)
-            for split, features in self.features.items()
-        }
+        self.tokens = {split: TokenRows.of(made, labels, config.labels) for split, made in self.features.items()}
         train, validation = ((self.features[split], self.tokens[split]) for split in (TRAIN, VALIDATION))
         self.trained = fit_stop_model(train, validation, config, logger)
         said = {split: self.features[split].everywhere(self._said) for split in (VALIDATION, TEST)}

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from predictors.stopping.features import BEHIND, LAW
 from predictors.training.labelling.table import Labels
-from predictors.training.text_table import TextTable
-from predictors.training.trace_table import list_column
+from predictors.training.text_table import STATES, TOPS, TextTable
 
 SOFT, HARD = LABELS = ("soft", "hard")
 ROWS_AT_ONCE = 2000
@@ -41,7 +40,7 @@ class SlotFeatures:
         """Features [N, F] in float32 of the pass at each row and slot."""
         read_NF = self._stored_NGF[row_N, slot_N].astype(np.float32)
         if self.inputs == LAW:
-            read_NF = np.concatenate([read_NF, self._entropy_NG[row_N, slot_N][:, None]], axis=1)
+            read_NF = np.append(read_NF, self.table.column("entropy")[row_N, slot_N][:, None], axis=1)
         return torch.from_numpy(read_NF)
 
     def everywhere(self, said: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[np.ndarray, ...]:
@@ -58,22 +57,22 @@ class SlotFeatures:
     @cached_property
     def known_NG(self) -> np.ndarray:
         """Slots at which something was recorded."""
-        return ~np.isnan(self._entropy_NG)
+        return ~np.isnan(self.table.column("entropy"))
 
     @cached_property
     def end_N(self) -> np.ndarray:
         """The row with which each row's text ends."""
-        ends = np.flatnonzero(np.append(self.table.column("place")[1:] == 1, True))
-        return ends[np.searchsorted(ends, np.arange(len(self.table)))]
+        return self.table.starts_T[self.table.text_N + 1] - 1
 
     @cached_property
     def _stored_NGF(self) -> np.ndarray:
-        flat_NF = list_column(self.table.table, "tops" if self.inputs == LAW else "states")
-        return flat_NF.reshape(len(flat_NF), self.table.manifest.gamma_max, -1)
-
-    @cached_property
-    def _entropy_NG(self) -> np.ndarray:
-        return list_column(self.table.table, "entropy")
+        stored_NGF = self.table.slots(TOPS if self.inputs == LAW else STATES)
+        if stored_NGF.shape[1] < self.table.manifest.gamma_max:
+            raise ValueError(
+                f"a model of {self.inputs} reads the draft's states beside the texts, and none were recorded. Set "
+                "traces.texts.beside_states and collect again."
+            )
+        return stored_NGF
 
 
 @dataclass(frozen=True)
@@ -88,14 +87,15 @@ class TokenRows:
     weight_N: np.ndarray
 
     @staticmethod
-    def of(features: SlotFeatures, labels: Labels, kept_rows: np.ndarray, kind: str) -> "TokenRows":
-        """Those of ``labels`` (`predictors.training.labelling.tokens`) in the table of ``features``, which holds the
-        ``kept_rows`` of the trace, and about which a model of these inputs is asked."""
-        table = labels.table.filter(np.isin(labels.table.column("row"), kept_rows))
+    def of(features: SlotFeatures, labels: Labels, kind: str) -> "TokenRows":
+        """Those of ``labels`` (`predictors.training.labelling.tokens`) at positions of the features' texts, about which a model
+        of these inputs is asked."""
+        index_N = features.table.index
+        table = labels.table.filter(np.isin(labels.table.column("row"), index_N))
         row_N, on_path_N, weight_N, acceptance_N, overlap_N = (
             np.asarray(table.column(name)) for name in ("row", "on_path", "weight", "acceptance", "overlap")
         )
-        row_N = np.searchsorted(kept_rows, row_N)
+        row_N = np.searchsorted(index_N, row_N)
         read_N = row_N + (on_path_N & features.sees)
         slot_N = (~on_path_N & features.sees).astype(int)
         known_N = read_N <= features.end_N[row_N]

@@ -25,7 +25,7 @@ from predictors.stopping.rule import StopRule
 from predictors.training.intervals import log_gain
 from predictors.training.rule_choice import RuleChoice, static_length
 from predictors.training.rule_choice import choose as choose_among
-from predictors.training.text_table import TextTable
+from predictors.training.text_table import ROOT, STATES, TextTable
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 LEAST = (0, 1, 2, 3, 4)
@@ -54,9 +54,9 @@ def starts_of(
     table: TextTable, settings: SamplingSettings, served: Served, profile: LatencyProfile
 ) -> tuple[Starts, list[slice]]:
     """Every start of a table's texts at one sampling setting, and each text's rows of the table."""
-    ends = np.append(np.flatnonzero(table.column("place") == 1), len(table))
-    rows = [slice(*pair) for pair in pairwise(ends)]
-    chosen = [(text, of) for text, of in zip(table.texts(), rows, strict=True) if text.settings == settings]
+    rows = [slice(*pair) for pair in pairwise(table.starts_T.tolist())]
+    texts = table.texts(leave_out=(ROOT, STATES))
+    chosen = [(text, of) for text, of in zip(texts, rows, strict=True) if text.settings == settings]
     readings = [Reading.of(text, served.seed) for text, _ in chosen]
     starts = Starts.of(readings, served.gamma, served.verifier, Prices(profile, not settings.greedy))
     return starts, [of for _, of in chosen]

@@ -15,11 +15,11 @@ from predictors.training.root_table import RootTable
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import selector_bundle
 from tests.toys import tiny_llama
-from tests.trace_collection.collecting import contents, quiet, random_prompts, read
-from trace_collection.roots import RootTraceConfig, RootTracer, collect_roots
+from tests.trace_collection.collecting import gather, random_prompts, read
+from trace_collection.trees import TreeCollector, TreeTraceConfig
 
 ACTIONS = ActionSet(chains=(1, 3), k=(2,), l1=(0, 1), l2=(1, 2))
-CONFIG = RootTraceConfig(
+CONFIG = TreeTraceConfig(
     actions=ACTIONS,
     rules=("specinfer", "traversal", "block"),
     spacing=5,
@@ -44,7 +44,7 @@ def prompts():
 @pytest.fixture(scope="module")
 def collected(pair, prompts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("roots")
-    collect_roots(pair, prompts, CONFIG, folder, quiet)
+    gather(TreeCollector(pair, CONFIG, prompts), folder)
     return folder
 
 
@@ -80,31 +80,21 @@ def test_labels_lie_between_one_and_the_depth(collected):
 
 def test_features_are_those_a_controller_sees_there(pair, prompts, tmp_path, monkeypatch):
     """The first root of a prompt is the state after the prefill; a decoder that emits the same token meets the same."""
-    tracer, prompt, settings = RootTracer(pair, CONFIG), prompts[0], SamplingSettings(1.0)
+    collector, prompt, settings = TreeCollector(pair, CONFIG, prompts), prompts[0], SamplingSettings(1.0)
     seen, decoder = [], load_decoder(selector_bundle(tmp_path / "b", pair), pair)
     expected = DelayedTree.expected
     monkeypatch.setattr(
         DelayedTree, "expected", lambda controller, root: (seen.append(root), expected(controller, root))[1]
     )
-    trajectory = tracer.trajectories.generate
     for seed in range(10):
         randomness = Randomness(seed)
-        first = decoder.generate(prompt.tokens, max_new_tokens=6, temperature=1.0, randomness=randomness).tokens[0]
-        monkeypatch.setattr(
-            tracer.trajectories,
-            "generate",
-            lambda *given, first=first, **more: _starting(trajectory(*given, **more), first),
-        )
-        row = tracer.rows(prompt, settings)[0]
+        text = decoder.generate(prompt.tokens, max_new_tokens=6, temperature=1.0, randomness=randomness).tokens
+        monkeypatch.setattr(collector, "texts", lambda jobs, text=text: iter([(jobs[0], text, Randomness(0))]))
+        columns = next(collector.rows([(settings, prompt)]))
         root = next(view for view in seen if view.root.position == len(prompt.tokens) + 1)
-        np.testing.assert_array_equal(row["state"], state_of(root).numpy())
-        np.testing.assert_allclose(row["scalars"], scalars_of(root).numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(columns["state"][0], state_of(root).numpy())
+        np.testing.assert_allclose(columns["scalars"][0], scalars_of(root).numpy(), rtol=1e-5, atol=1e-6)
         seen.clear()
-
-
-def _starting(generation, token):
-    generation.tokens[0] = token
-    return generation
 
 
 def test_scalars_have_their_names(collected):
@@ -116,27 +106,11 @@ def test_scalars_have_their_names(collected):
     assert ((columns["distance"] > 0) & (columns["distance"] < 2)).all()
 
 
-def test_a_collection_that_was_interrupted_ends_in_the_same_bytes(pair, prompts, collected, tmp_path):
-    def interrupted(work, total):
-        for place, item in enumerate(work):
-            if place == 5:
-                raise KeyboardInterrupt
-            yield item
-
-    with pytest.raises(KeyboardInterrupt):
-        collect_roots(pair, prompts, CONFIG, tmp_path / "roots", interrupted)
-    done = collect_roots(pair, prompts, CONFIG, tmp_path / "roots", quiet)
-    assert done == {"shards": 5, "kept": 2, "rows": 30}
-    assert contents(tmp_path / "roots") == contents(collected)
-    other = dataclasses.replace(CONFIG, seed=1)
-    assert collect_roots(pair, prompts, other, tmp_path / "roots", quiet)["kept"] == 0
-
-
 def test_more_draws_agree_with_fewer_on_average(pair, prompts):
     """Each draw is an unbiased label: means over roots differ by their spread only."""
     config = dataclasses.replace(CONFIG, draws=(24, 1, 1), rules=("specinfer",))
-    rows = RootTracer(pair, config).rows(prompts[0], SamplingSettings(1.0))
-    labels = np.stack([row["efficiency"].reshape(24, len(ACTIONS.actions)) for row in rows])
+    rows = next(TreeCollector(pair, config, prompts).rows([(SamplingSettings(1.0), prompts[0])]))
+    labels = rows["efficiency"].reshape(-1, 24, len(ACTIONS.actions))
     first, second = labels[:, :12].mean(1), labels[:, 12:].mean(1)
     error = labels.std(axis=1) / np.sqrt(6)
     assert (np.abs(first - second) <= 4 * error + 1e-9).all()
@@ -148,24 +122,14 @@ def test_more_draws_agree_with_fewer_on_average(pair, prompts):
         ({"settings": (SamplingSettings(0.0),)}, "temperatures above 0"),
         ({"rules": ("rrs_without_replacement",)}, "no rules for i.i.d. trees.*specinfer"),
         ({"rules": ("magic", "hsd")}, r"no rules for i.i.d. trees: \['magic', 'hsd'\]"),
-        ({"draws": (2, 0, 1)}, "draws must be three numbers >= 1"),
-        ({"spacing": 1}, "at least 2 tokens apart"),
-        ({"prompts": (1, 2)}, "three numbers"),
+        ({"draws": (2, 0, 1)}, r"draws\[1\] must be >= 1"),
+        ({"spacing": 1}, "spacing must be >= 2"),
+        ({"prompts": (1, 2)}, "prompts must have 3 entries"),
     ],
 )
 def test_bad_parameters_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(CONFIG, **change)
-
-
-def test_what_does_not_fit_is_refused_before_anything_is_written(pair, prompts, tmp_path):
-    with pytest.raises(ValueError, match=r"does not fit the pair's context of 256"):
-        collect_roots(pair, prompts, dataclasses.replace(CONFIG, spacing=200), tmp_path / "roots", quiet)
-    with pytest.raises(ValueError, match=r"traces\.roots\.max_gigabytes allows only"):
-        collect_roots(pair, prompts, dataclasses.replace(CONFIG, max_gigabytes=1e-9), tmp_path / "roots", quiet)
-    with pytest.raises(ValueError, match="need a draft model"):
-        collect_roots(ModelPair(pair.target.model), prompts, CONFIG, tmp_path / "roots", quiet)
-    assert not (tmp_path / "roots").exists()
 
 
 def test_roots_hold_the_text_they_lie_in(collected, prompts):

@@ -1,0 +1,134 @@
+"""Weighted labels of a text's tokens have the distribution of the tokens that a real decoder tests, and of their fates."""
+
+import dataclasses
+from collections import defaultdict
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from predictors.sampling import SamplingSettings
+from predictors.stopping.features import StopSpec
+from predictors.training.labelling import tokens
+from predictors.training.labelling.tokens import TokenLabelConfig, label
+from runtime import ModelPair, build_decoder
+from tests.toys import TableModel, enumerate_outcomes, total_variation
+from trace_collection.text_tracer import Extent, TextTracer
+
+PROMPT, BUDGET = [0, 1], 4
+SETTINGS = [SamplingSettings(0.0), SamplingSettings(0.7, top_k=2), SamplingSettings(1.0)]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
+
+
+def options(settings, chance):
+    return {"max_new_tokens": BUDGET, "randomness": chance, **dataclasses.asdict(settings)}
+
+
+def decoded_tokens(pair, settings):
+    """By what came before it in the text: every drafted token that the decoder tests, and whether it was accepted."""
+    chain = {"kind": "chain", "gamma": 2}
+    decoder = build_decoder(pair, {"method": "speculative", "drafter": chain, "verifier": "tokenwise"})
+
+    def run(chance):
+        text, seen = [], []
+        for step in decoder.stream(PROMPT, observe=True, **options(settings, chance)):
+            if step.evidence is not None:
+                drafted = step.evidence.tree.token_list
+                for position, token in enumerate(drafted[: step.record.accepted + 1]):
+                    seen.append((*text, *drafted[:position], token, position < step.record.accepted))
+            text += step.tokens
+        return seen
+
+    return conditional((one, probability) for seen, probability in enumerate_outcomes(run) for one in seen)
+
+
+def labelled(pair, settings):
+    """Labels of every text that the target may write: what came before, the token and its fate; their probability; the label."""
+    plain = build_decoder(pair, {"method": "autoregressive"})
+    tracer = TextTracer(pair, Extent(gamma_max=1, budget=BUDGET, candidates=1, layers=(), spec=StopSpec((), 0, 2)))
+
+    def run(chance):
+        text = plain.generate(PROMPT, **options(settings, chance)).tokens
+        rows = tracer.trace(PROMPT, text, settings, chance)
+        made = label(Table(rows), TokenLabelConfig()).table.to_pylist()
+        drawn = [text[one["row"] + 1] if one["on_path"] else int(rows[one["row"]]["tokens"][0]) for one in made]
+        return [((*text[: one["row"] + 1], token, one["on_path"]), one) for one, token in zip(made, drawn, strict=True)]
+
+    return [(*found, probability) for made, probability in enumerate_outcomes(run) for found in made]
+
+
+def weighted(labels, column=None):
+    return ((key, probability * one["weight"] * one.get(column, 1.0)) for key, one, probability in labels)
+
+
+class Table:
+    """Rows of one text as labels read them."""
+
+    def __init__(self, rows):
+        self.rows, self.manifest = rows, SimpleNamespace(content_hash="h")
+
+    def __len__(self):
+        return len(self.rows)
+
+    def column(self, name):
+        return np.array([row[name] for row in self.rows])
+
+
+def summed(weights):
+    law = defaultdict(float)
+    for key, weight in weights:
+        law[key] += weight
+    return law
+
+
+def conditional(weights):
+    """Given what came before, as which positions come to a test depends on the decoder."""
+    law, total = summed(weights), defaultdict(float)
+    for key, weight in law.items():
+        total[key[:-2]] += weight
+    return {key: weight / total[key[:-2]] for key, weight in law.items()}
+
+
+def distance(pair, settings):
+    """Total variation between what the decoder tests and what labels say, mean over what came before."""
+    decoded, found = decoded_tokens(pair, settings), conditional(weighted(labelled(pair, settings)))
+    prefixes = {key[:-2] for key in decoded}
+    assert len(prefixes) > (2 if settings.greedy else 5) - 1 and prefixes <= {key[:-2] for key in found}
+    known = {key: weight for key, weight in found.items() if key[:-2] in prefixes}
+    return total_variation(decoded, known) / len(prefixes)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_labels_have_the_distribution_of_tested_tokens(pair, settings):
+    assert distance(pair, settings) < 1e-6
+
+
+def test_soft_labels_are_chances_of_acceptance(pair):
+    """min(1, p/q) of a token, Σ min(p, q) of a position: the share of hard ones."""
+    labels = labelled(pair, SETTINGS[1])
+    for of, column in ((slice(-1), "acceptance"), (slice(-2), "overlap")):
+        hard, soft = (summed((key[of], value) for key, value in weighted(labels, name)) for name in ("on_path", column))
+        assert len(soft) > 5 and dict(hard) == pytest.approx(dict(soft), abs=1e-6)
+
+
+def test_drawn_labels_are_one_token_of_every_position(pair):
+    rows = [{"ratio": ratio, "beside_ratio": 2.0, "overlap": 0.5} for ratio in np.linspace(0, 1.5, 2000)]
+    drawn = label(Table(rows), TokenLabelConfig(drawn=True)).table
+    assert drawn["row"].to_pylist() == [*range(2000)] and set(drawn["weight"].to_pylist()) == {1.0}
+    on_path = np.array(drawn["on_path"])
+    assert on_path[1400:].all() and on_path[:600].mean() == pytest.approx(0.225, abs=0.04)
+
+
+@pytest.mark.parametrize("wrong", ["turned around", "never rejected"])
+def test_other_weights_are_noticed(pair, monkeypatch, wrong):
+    """Deliberately wrong twins: weights by p/q instead of q/p, and every position's token taken to be the text's."""
+    twins = {
+        "turned around": lambda table: 1 / np.maximum(table.column("ratio"), 1.0),
+        "never rejected": lambda table: np.ones(len(table)),
+    }
+    monkeypatch.setattr(tokens, "accepted", twins[wrong])
+    assert distance(pair, SETTINGS[1]) > 1e-2
