@@ -13,10 +13,12 @@ Shape suffixes: B rows, K layers, D hidden size, E embedding size, S = K·D + E,
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from torch import Tensor
+
+from predictors.config import Checked, Count, one_of
 
 if TYPE_CHECKING:  # labels and training read features and know nothing of decoding
     from predictors.signals import NextLaw, Root
@@ -27,20 +29,14 @@ FEATURE_SETS = {"paper": (), "extended": (*PREVIOUS_SCALARS, *FIRST_LAW_SCALARS,
 
 
 @dataclass(frozen=True)
-class FeatureSpec:
+class FeatureSpec(Checked):
     """Which features a head reads: set name, tapped layers (Hugging Face ``hidden_states`` numbers), sizes, label γ."""
 
-    feature_set: str
+    feature_set: Annotated[str, one_of(*FEATURE_SETS)]
     layers: tuple[int, ...]
     hidden_size: int
     embedding_size: int
-    gamma: int
-
-    def __post_init__(self) -> None:
-        if self.feature_set not in FEATURE_SETS:
-            raise ValueError(f"unknown feature set {self.feature_set!r}; known: {', '.join(FEATURE_SETS)}.")
-        if self.gamma < 1:
-            raise ValueError(f"gamma must be >= 1, got {self.gamma}.")
+    gamma: Count
 
     @property
     def state_size(self) -> int:

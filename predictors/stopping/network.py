@@ -11,31 +11,25 @@ Source: specification of drafting, sections 5.5 and 7.5. Shape suffixes: B rows,
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
+from predictors.config import Checked, Count, Share, one_of
 from predictors.network import SKETCH, squared_distance
 
 MLP, RESIDUAL = SHAPES = ("mlp", "residual")
 
 
 @dataclass(frozen=True)
-class NetworkShape:
+class NetworkShape(Checked):
     """``hidden_sizes`` of an MLP, or the ``depth`` of a residual network."""
 
-    shape: str = MLP
-    hidden_sizes: tuple[int, ...] = ()
-    depth: int = 3
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.shape not in SHAPES:
-            raise ValueError(f"unknown shape {self.shape!r}; known: {', '.join(SHAPES)}.")
-        if any(size < 1 for size in self.hidden_sizes) or self.depth < 1:
-            raise ValueError(f"sizes and depth must be >= 1, got {list(self.hidden_sizes)} and {self.depth}.")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}.")
+    shape: Annotated[str, one_of(*SHAPES)] = MLP
+    hidden_sizes: tuple[Count, ...] = ()
+    depth: Count = 3
+    dropout: Share = 0.0
 
 
 class StopNetwork(nn.Module):

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 
+from predictors.config import Checked, at_least
 from predictors.network import CLASSES
 from predictors.replay.acceptance import accepted, reached
 from predictors.replay.decode import luck
@@ -28,16 +29,12 @@ TOO_LATE = "fewer than gamma tokens of text left"
 
 
 @dataclass(frozen=True)
-class ChainLabelConfig:
+class ChainLabelConfig(Checked):
     """``gamma``: the tokens that labels speak of. ``verifier``: the rule that accepts them. ``seed``: of the drawn counts."""
 
-    gamma: int
+    gamma: Annotated[int, at_least(2)]  # a draft of one token is never accepted in part
     verifier: str = "block"
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.gamma < 2:
-            raise ValueError(f"gamma must be >= 2, got {self.gamma}: a draft of one token is never accepted in part.")
 
 
 def class_of(accepted_N: np.ndarray, gamma: int) -> np.ndarray:
