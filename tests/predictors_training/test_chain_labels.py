@@ -81,7 +81,9 @@ def test_a_root_whose_text_ends_too_soon_is_dropped_even_where_a_rejection_was_s
     left = BUDGET - texts.column("place")
     assert np.array_equal(row_N, np.flatnonzero(left >= GAMMA))
     assert labels.report["dropped"] == {TOO_LATE: int((left < GAMMA).sum())}
-    longer = dict(zip(*columns(label(texts, ChainLabelConfig(2)))[:2], strict=True))  # of two tokens more roots are known
+    longer = dict(
+        zip(*columns(label(texts, ChainLabelConfig(2)))[:2], strict=True)
+    )  # of two tokens more roots are known
     cut = {row: count for row, count in longer.items() if left[row] < GAMMA}
     tempting = [*accepted_N, *(count for count in cut.values() if count < 2)]  # keep what is known
     assert np.mean(np.array(tempting) == 0) > np.mean(accepted_N == 0) + 0.01
