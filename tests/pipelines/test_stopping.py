@@ -13,7 +13,7 @@ from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.stopping_plots import calibration_by_place
-from pipelines.reporting.stopping_report import StoppingReport, sentences
+from pipelines.reporting.stopping_report import StoppingReport
 from predictors.bundle import read_bundle
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
@@ -149,7 +149,7 @@ def test_the_page_reads_what_was_measured(folder):
         assert set(arms) == set(measured.families) - others
         assert arms[row["best"]["chain"]]["gain"] == {"value": 0.0, "low": 0.0, "high": 0.0}
         assert arms["autoregressive"]["speedup"]["value"] == 1 and arms["roc"]["gain_over_fork"] is None
-    assert len(sentences(quality, timing)) == 3
+    assert len(StoppingReport.sentences(quality, timing)) == 3
     shuffled = [{**model, "tokens": dict(reversed(model["tokens"].items()))} for model in quality["models"]]
     alive, calibrated, _ = calibration_by_place({"models": shuffled}).axes
     assert all((np.diff(line.get_xdata()) > 0).all() for line in calibrated.lines)
