@@ -66,7 +66,7 @@ def test_greedy_labels_hold_no_chance(texts):
 
 
 def test_expected_classes_are_the_mean_of_drawn_ones(texts):
-    row_N, accepted_N, reached_NG = columns(label(texts, ChainLabelConfig(GAMMA)))
+    _, accepted_N, reached_NG = columns(label(texts, ChainLabelConfig(GAMMA)))
     for name in ("classes", "length"):
         target = Target(name, GAMMA)
         expected_NL = target.expected(reached_NG)
