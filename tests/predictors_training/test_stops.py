@@ -84,10 +84,9 @@ def test_a_trained_model_knows_what_its_inputs_tell(table, name):
 def test_what_is_promised_is_what_real_controllers_do(materials, table, name):
     """Σ tokens / Σ seconds of the bundle's own sessions on test texts, served and asked anyway."""
     config = MODELS[name]
-    fitted, again = config.fit(name, materials), config.fit(name, materials) if name == "early_stop-1" else None
-    assert (
-        again is None or again.card == fitted.card and torch.equal(*(made.tensors["mean"] for made in (again, fitted)))
-    )
+    fitted = config.fit(name, materials)
+    if config.kind == "early_stop":
+        assert config.fit(name, materials).card == fitted.card, "not the same for the same files"
     controller = EarlyStop.from_bundle(Bundle(fitted.card | {"kind": "early_stop"}, fitted.tensors))
     assert controller.spec == SPEC and len(controller.settings) == 2 and controller.gamma is None
     clock, texts = Clock(PROFILE), list(table.rows("test").texts())
