@@ -16,7 +16,18 @@ from pipelines.reporting.inputs import Inputs, Record, Section
 from pipelines.reporting.intervals import known, percent, surely_above
 from pipelines.reporting.plots import heat_map
 
-FACTS = ("target", "feature_set", "decoding", "gamma", "classes", "rows", "documents", "class_shares", "best_epoch", "iterations")
+FACTS = (
+    "target",
+    "feature_set",
+    "decoding",
+    "gamma",
+    "classes",
+    "rows",
+    "documents",
+    "class_shares",
+    "best_epoch",
+    "iterations",
+)
 METRICS = ("macro_auc", "macro_auc_interval", "accuracy", "macro_f1", "ece", "brier", "nll", "confusion", "reliability")
 TARGETS = {"classes": "H-RAD", "length": "explicit length"}
 BASELINES = {

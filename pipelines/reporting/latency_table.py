@@ -2,7 +2,7 @@
 
     c = target(1) / draft(1)         draft steps that fit in one target pass
     x = target(n) / target(1)        what verifying n tokens in one pass costs in passes of one
-    hidden γ                         tokens that 4 branches grow behind their candidates while the target verifies a block of 4:
+    hidden γ                         tokens that 4 branches grow after their candidates while the target verifies a block of 4:
                                      the γ at which greedy branch-parallel decoding keeps neither model waiting
 
 Where a pair runs by the compact forward, its passes are set against bare Hugging Face's too: the model's own forward over a cache
@@ -11,28 +11,31 @@ of its own, without this runtime (`runtime.latency.reference`). x ours: that tim
 Milliseconds are medians, quartiles of the calls in brackets.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pipelines.measuring.provenance import numerics
-from pipelines.reporting.latency_branching import hidden_gammas
+from predictors.latency import balanced_gamma
 from predictors.latency.profile import REMEDY, LatencyProfile
 from predictors.latency.tables import Latency, LatencyTable
 
 COLUMN = 26
+BLOCK, CANDIDATES = 4, 4  # tokens that the target verifies, and branches that the draft grows meanwhile
+OUTSIDE = {"branch_candidates", "branch_drawing", "chain_verification"}
+WAYS = {"one by one": {"draft", "target"}, "concurrent": {"beside_draft", "beside_target"}}
 ROUND_TABLES = {  # two axes: columns by temperature
     "chain_drawing": "chain: drawing, by tokens drafted",
     "chain_verification": "chain: verdict and the rest of a round, by tokens drafted",
     "tree_drawing": "tree: drawing, by tokens drafted",
     "tree_verification": "tree: verdict and the rest of a round, by tokens drafted",
     "branch_candidates": "branches: drawing candidates, by candidates",
-    "branch_drawing": "branches: drawing a level behind them, by branches",
+    "branch_drawing": "branches: drawing a level after them, by branches",
     "branch_verdict": "branches: verdict on the candidates, by candidates",
 }
 SINGLE_TABLES = {
     "target_prefill": "target prefill",
     "draft_prefill": "draft prefill",
-    "reading": "a draft law's confidence (and entropy), read by the host",
+    "reading": "a draft distribution's confidence (and entropy), read by the host",
     "predictor": "one decision of a small head",
     "exchange": "a round's messages to a draft process and back",
     "transfer": "handing over to another process, or from device to host",
@@ -57,7 +60,11 @@ def latency_table(profile: LatencyProfile) -> str:
 
     lines += _grid("draft pass by rows, ms", tables["draft"])
     lines += _grid("target pass by tokens, ms; x passes of one token", tables["target"], with_ratio)
-    lines += [line for name in ("draft", "target") for line in [*_gain(profile, name), *_beside(profile, name)]]
+    for name, other in (("draft", "target"), ("target", "draft")):
+        by_theirs = f"{name} pass by Hugging Face's forward, ms; x ours"
+        concurrent = f"{name} pass while the {other} works in another process, ms; x alone with all threads"
+        lines += _twin(profile, name, f"{name}_hugging_face", by_theirs)
+        lines += _twin(profile, name, f"beside_{name}", concurrent)
     shown = [(name, title) for name, title in ROUND_TABLES.items() if name in tables]
     if shown:
         temperatures = sorted({value for name, _ in shown for value in tables[name].axes["sampled"]})
@@ -68,6 +75,19 @@ def latency_table(profile: LatencyProfile) -> str:
         if name in tables:
             lines += _line(f"{title}, by {next(iter(tables[name].axes))}, ms", tables[name])
     return "\n".join(line.rstrip() for line in lines)
+
+
+def hidden_gammas(profile: LatencyProfile, contexts: Sequence[int]) -> dict[str, list[int]]:
+    """By way of running both models, the γ whose branches still hide behind the target's greedy pass, at each of ``contexts``.
+
+    Ways whose tables the profile lacks are left out.
+    """
+    known = profile.tables.keys()
+    return {
+        way: [balanced_gamma(profile, BLOCK, CANDIDATES, at, False, way == "concurrent") for at in contexts]
+        for way, passes in WAYS.items()
+        if known >= passes | OUTSIDE
+    }
 
 
 def _provenance(profile: LatencyProfile) -> str:
@@ -95,33 +115,17 @@ def _grid(title: str, table: LatencyTable, text: Callable[[Latency, int, int], s
     return lines
 
 
-def _beside(profile: LatencyProfile, name: str) -> list[str]:
-    """The passes while the other model works, if they were timed."""
-    table = profile.tables.get(f"beside_{name}")
+def _twin(profile: LatencyProfile, name: str, twin: str, title: str) -> list[str]:
+    """A model's passes in another way, as multiples of its own, if they were timed."""
+    table = profile.tables.get(twin)
     if table is None:
         return []
 
     def with_ratio(latency: Latency, count: int, context: int) -> str:
-        alone = profile.latency(name, **{next(iter(table.axes)): count, "context": context})
-        return f"{_spread(latency)} {latency.seconds / alone.seconds:.2f}x"
+        own = profile.latency(name, **{next(iter(table.axes)): count, "context": context})
+        return f"{_spread(latency)} {latency.seconds / own.seconds:.2f}x"
 
-    other = {"draft": "target", "target": "draft"}[name]
-    return _grid(
-        f"{name} pass while the {other} works in another process, ms; x alone with all threads", table, with_ratio
-    )
-
-
-def _gain(profile: LatencyProfile, name: str) -> list[str]:
-    """The compact forward against Hugging Face's, if both were timed."""
-    twin = profile.tables.get(f"{name}_hugging_face")
-    if twin is None:
-        return []
-
-    def with_gain(latency: Latency, count: int, context: int) -> str:
-        ours = profile.latency(name, **{next(iter(twin.axes)): count, "context": context})
-        return f"{_spread(latency)} {latency.seconds / ours.seconds:.2f}x"
-
-    return _grid(f"{name} pass by Hugging Face's forward, ms; x ours", twin, with_gain)
+    return _grid(title, table, with_ratio)
 
 
 def _line(title: str, table: LatencyTable) -> list[str]:

@@ -58,7 +58,7 @@ def timeline_text(timelines: Timelines) -> str:
 
 
 def lost_shares(rounds: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
-    """By round, the lost share of what was drafted before its pass and of what was drafted beside it. What becomes of the last
+    """By round, the lost share of what was drafted before its pass and of what was drafted during it. What becomes of the last
     round's branch is unknown: nothing of it counts as lost if it hit."""
     shares = []
     for record, following in pairwise([*rounds, None]):
@@ -140,5 +140,5 @@ def _accepted_in_sequence(record: dict[str, Any]) -> int:
 def _clock(name: str) -> str:
     parts = branch_arm(name)
     if parts is None or parts.preset == WITHOUT_BRANCHES:
-        return ", in turn"
-    return ", side by side" if parts.wall else ", virtual clock"
+        return ", sequential"
+    return ", concurrent" if parts.wall else ", virtual clock"

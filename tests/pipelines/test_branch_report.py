@@ -192,7 +192,7 @@ def test_the_page_shows_the_section_and_the_machines_records_hold_it(folder):
     assert "On the virtual clock SpecBranch γ=8" in section and "no arm is surely faster" in section
     assert section.count("<caption>") == 4 and section.count("<img alt=") == 2
     assert (
-        '<img alt="Pipeline diagram, a draft lane above a target lane for every arm. static γ=3, in turn: 2 rounds'
+        '<img alt="Pipeline diagram, a draft lane above a target lane for every arm. static γ=3, sequential: 2 rounds'
         in (section)
     )
     assert "<td>SpecBranch γ=8</td><td>virtual</td>" in section

@@ -68,7 +68,7 @@ def test_the_gamma_that_hides_is_the_one_computed_by_hand(data, capsys):
     """
     out = shown(capsys, data)
     assert line(out, "hidden γ, one by one")[-2:] == ["4", "6"]
-    assert line(out, "hidden γ, side by side")[-2:] == ["4", "3"]
+    assert line(out, "hidden γ, concurrent")[-2:] == ["4", "3"]
 
 
 @pytest.mark.parametrize(

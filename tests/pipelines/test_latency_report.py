@@ -37,7 +37,7 @@ def record(measured, profile):
 
 def test_the_page_has_every_table_of_the_profile(record, profile):
     assert record["text"] == latency_table(profile)
-    assert "draft pass by rows" in record["text"] and "hidden γ, side by side" in record["text"]
+    assert "draft pass by rows" in record["text"] and "hidden γ, concurrent" in record["text"]
 
 
 def test_bars_meet_what_they_say(record):

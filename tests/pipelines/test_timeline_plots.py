@@ -60,7 +60,7 @@ def test_the_last_hit_is_not_counted_as_lost():
 
 def test_arms_in_turn_come_first_and_every_arm_has_two_lanes(figure):
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "static γ=3, in turn",
+        "static γ=3, sequential",
         "SpecBranch γ=8, virtual clock",
     ]
     for axes in figure.axes:
@@ -94,6 +94,6 @@ def test_the_axis_ends_with_twelve_rounds_of_the_fastest():
 
 def test_the_diagram_in_words(timelines):
     text = timeline_text(timelines)
-    assert "static γ=3, in turn: 2 rounds, target waiting 50 %" in text
+    assert "static γ=3, sequential: 2 rounds, target waiting 50 %" in text
     assert "SpecBranch γ=8, virtual clock: 3 rounds, target waiting 25 %" in text
     assert timeline_text({}) == "" == timeline_text({"pearl-4": [PREFILL]})
