@@ -34,7 +34,7 @@ ORACLE_STEPS = 20
 
 @dataclass(frozen=True)
 class RuleCalibration(Checked):
-    """How a rule and its trust in features are calibrated: the largest trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation rows;
+    """The largest trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation roots;
     ``bootstrap_replicates`` for intervals."""
 
     distance_quantile: Annotated[float, above(0), at_most(1)] = 0.999
