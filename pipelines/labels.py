@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"{args.kind}: {labels.table.num_rows} rows; {labels.report}")
 
 
-def _kind(kind: str) -> "tuple[Callable[[Path], Any], type, Callable[[Any, Any], Labels]]":
+def _kind(kind: str) -> "tuple[Callable[[Path], Any], type[Any], Callable[[Any, Any], Labels]]":
     """How traces of a kind are read, its configuration, and what labels them."""
     from predictors.training.text_table import TextTable
 

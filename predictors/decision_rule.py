@@ -115,8 +115,8 @@ class HeadSetting(Checked):
 
 @dataclass(frozen=True)
 class ClassSetting(HeadSetting):
-    """``rule``: from probabilities to a class, for drafting; ``retention``: for what is retained of a branch. ``None``: the static
-    length, as no rule pays. ``tried``: the best rule for drafting, whether it pays or not."""
+    """``rule``: from probabilities to a class, for drafting; ``retention``: for what is retained of a branch. ``None``: the
+    static length, as no rule pays. ``tried``: the best rule for drafting, whether it pays or not."""
 
     rule: DecisionRule | None
     retention: DecisionRule | None

@@ -21,13 +21,7 @@ class Match:
 
 
 def longest_matches(tokens: Sequence[int], most: int) -> list[Match]:
-    """At every place the longest match of the tokens up to it, of at most ``most``.
-
-    Examples
-    --------
-    >>> longest_matches([5, 6, 7, 5, 6], most=8)[-1]
-    Match(length=2, start=2)
-    """
+    """At every position the longest match of the tokens up to it, of at most ``most``."""
     if most < 1:
         raise ValueError(f"most must be >= 1, got {most}: a match of no tokens says nothing.")
     tokens_T = np.asarray(tokens)

@@ -109,7 +109,7 @@ def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Con
     if controller.follows_one_draft and parsed.retention == "prior":
         raise ValueError(
             f"{where}: retention 'prior' asks the controller about all branches in turn, and {controller.kind} follows one "
-            "draft. Use retention 'posterior'."
+            "draft: the text would be exact, the rule not its own. Use retention 'posterior'."
         )
     if controller.actions:
         raise ValueError(

@@ -34,8 +34,8 @@ def random_bundle(
     max_distance=1e9,
     **setting,
 ):
-    """Write a bundle whose head is random but sharp, made for ``pair``; ``setting`` holds at every temperature, and ``change(card)``
-    edits the card before export."""
+    """Write a bundle whose head is random but sharp, made for ``pair``; ``setting`` holds at every temperature, and
+    ``change(card)`` edits the card before export."""
     num_classes = 3 if kind == "hrad" else gamma + 1
     torch.manual_seed(seed)
     hidden = pair.target.model.config.hidden_size

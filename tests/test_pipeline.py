@@ -144,10 +144,16 @@ def test_the_pipeline_is_a_table_of_contents():
 
 
 def test_every_fit_has_a_section_and_every_section_a_fit():
+    from pipelines.fit import load_predictor
     from pipelines.parameters import read_section
+    from predictors.decision_rule import DecisionRule
 
     fits = read_section("pystdlib", "fit", ROOT / "params.yaml")
     assert set(fits) == set(STAGES["fit"]["matrix"]["predictor"])
+    made = {name: load_predictor("pystdlib", name, ROOT / "params.yaml")[1] for name in fits}
+    paper = made["specbranch-paper"]
+    assert (paper.feature_set, paper.decoding.k_rule) == ("paper", "floor")
+    assert paper.rule == DecisionRule(epsilon=0.2) and paper.rule.none_probability is None, "argmax at the paper's ε"
 
 
 def test_the_studies_are_no_part_of_the_main_pipeline():

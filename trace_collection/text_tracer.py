@@ -40,8 +40,8 @@ class Extent:
 
 @dataclass
 class Level:
-    """What the draft says at one slot of ``places`` (from 0): its processed and its temperature-1 distribution, its tapped states,
-    and the tokens drawn there, -1 where nothing was."""
+    """What the draft says at one slot of ``places`` (from 0): its processed and its temperature-1 distribution, its tapped
+    states, and the tokens drawn there, -1 where nothing was."""
 
     places: list[int]
     probs_RV: Tensor

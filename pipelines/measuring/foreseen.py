@@ -21,7 +21,7 @@ from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import PriceCells, PriceFit, RoundParts
 from pipelines.measuring.bench import Bench
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import TEST
+from pipelines.measuring.names import TEST, VALIDATION
 from pipelines.measuring.recorded import RecordedTexts, Recorder
 from pipelines.prompt_table import EDIT, Prompt
 from predictors.latency.profile import LatencyProfile
@@ -106,16 +106,24 @@ class Foresight:
         """A row per decode; ``None`` if replay cannot tell of one, as of a controller that reads more than was recorded."""
         policies, made = self._policies(decoder, decodes), Rows()
         for row in decodes:
-            policy, text = policies.get(settings_of(row)), self._text(row)
-            if policy is None or text is None:
-                return None
+            policy = policies.get(settings_of(row))
             try:
-                parts_K = self._spent(policy, led_reading(text, row["seed"]))
+                spent = None if policy is None else self._foreseen(policy, row)
             except ValueError as error:
                 warnings.warn(f"{row['arm']} is not replayed: {error}", stacklevel=2)
                 return None
-            made.append({"arm": row["arm"], "block": row["block"], "tokens": text.length, "parts": parts_K.tolist()})
+            if spent is None:
+                return None
+            made.append({"arm": row["arm"], "block": row["block"], "tokens": spent[0], "parts": spent[1].tolist()})
         return made
+
+    def _foreseen(self, policy: Policy, row: Row) -> tuple[int, np.ndarray] | None:
+        """Tokens, and seconds by component, of a decode; ``None`` if its text is not to be had. A single token is a prefill."""
+        if len(row["output"]) == 1:
+            parts = self._prices[row["temperature"] > 0]
+            return 1, parts.prefill(row["prompt_tokens"], drafts=policy.chain is not None)
+        text = self._text(row)
+        return None if text is None else (text.length, self._spent(policy, led_reading(text, row["seed"])))
 
     def _texts(self, arm: str, policies: Mapping[SamplingSettings, Policy], readings: Sequence[Draws]) -> Rows:
         return [
@@ -196,6 +204,5 @@ def foreseen(
     if texts.table is None or bench.pair.draft is None:
         return None
     profile = read_device_profile(latency, bench.device["slug"])
-    known = {prompt.id for prompt in prompts}
-    tables = ([row for row in rows if row["prompt"] in known] for rows in (decodes, rounds))
-    return Foresight(profile, texts.of(TEST), Recorder(bench.pair, texts, prompts)).of(arms, *tables)
+    timed = [row for row in decodes if row["split"] != VALIDATION]
+    return Foresight(profile, texts.of(TEST), Recorder(bench.pair, texts, prompts)).of(arms, timed, rounds)

@@ -20,8 +20,17 @@ TREES = (FORK, CONFIG, DYNAMIC)
 
 PEARL, SPECBRANCH = "pearl", "specbranch"
 WITHOUT_HRAD, WITHOUT_BRANCHES = "specbranch-no-hrad", "specbranch-no-branch"  # the latter drafts, then verifies
-PAPER, EXPLICIT = "specbranch-paper", "specbranch-length"  # as the paper has it; with an explicit length for branches
-BRANCH_PRESETS = (PEARL, SPECBRANCH, PAPER, EXPLICIT, WITHOUT_HRAD, WITHOUT_BRANCHES)  # arms: preset-γ, or preset-γd-γ
+# As the paper has it; the same deciding a priori how far branches grow; with an explicit length for branches.
+PAPER, PRIOR, EXPLICIT = "specbranch-paper", "specbranch-prior", "specbranch-length"
+BRANCH_PRESETS = (
+    PEARL,
+    SPECBRANCH,
+    PAPER,
+    PRIOR,
+    EXPLICIT,
+    WITHOUT_HRAD,
+    WITHOUT_BRANCHES,
+)  # arms: preset-γ, or preset-γd-γ
 WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
 VALIDATION, TEST = "validation", "test"
 DECODES_FILE, ROUNDS_FILE, LOOP_FILE = "decodes.parquet", "rounds.parquet", "loop.parquet"

@@ -1,13 +1,15 @@
 """Recorded texts of a pair (traces ``texts``) to time arms along, and the same of texts that only a timed decode has."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pipelines.measuring.names import TEST, VALIDATION
 from pipelines.prompt_table import Prompt
 from predictors.replay.text import RecordedText, RootStates
 from predictors.sampling import SamplingSettings
+from predictors.schema import TEXT_COLUMNS
 from predictors.training.text_table import ROOT, STATES, TextTable
 from runtime import ModelPair, Randomness
 from trace_collection.text_tracer import Extent, TextTracer
@@ -25,11 +27,11 @@ class RecordedTexts:
         """Of their content."""
         return None if self.table is None else self.table.manifest.content_hash
 
-    def of(self, split: str) -> list[RecordedText]:
-        """The texts of a split that fit the budget."""
+    def of(self, split: str, leave_out: Container[str] = ()) -> list[RecordedText]:
+        """The texts of a split that fit the budget, without the columns ``leave_out``."""
         if self.table is None or split not in self.table.column("split"):
             return []
-        cut = (text.within(self.max_new_tokens) for text in self.table.rows(split).texts())
+        cut = (text.within(self.max_new_tokens) for text in self.table.rows(split).texts(leave_out))
         return [text for text in cut if text is not None]
 
     def tokens(self, prompt: str, settings: SamplingSettings) -> list[int] | None:
@@ -43,8 +45,9 @@ class RecordedTexts:
 
     @cached_property
     def _tokens(self) -> dict[tuple[str, SamplingSettings], list[int]]:
-        splits = () if self.table is None else dict.fromkeys(self.table.column("split").tolist())
-        return {(text.prompt_id, text.settings): text.tokens for split in splits for text in self.of(split)}
+        more = TEXT_COLUMNS.keys() - {"newest", "token", "position"}
+        texts = (text for split in (VALIDATION, TEST) for text in self.of(split, more))
+        return {(text.prompt_id, text.settings): text.tokens for text in texts}
 
 
 class Recorder:
@@ -61,8 +64,10 @@ class Recorder:
         self._prompts = {prompt.id: prompt for prompt in prompts}
 
     def __call__(self, row: Mapping[str, Any]) -> RecordedText | None:
-        """The text of a decode's ``row``; ``None`` for one of a single token, which has no rounds."""
-        prompt, extent = self._prompts[row["prompt"]], self._tracer.extent
+        """The text of a decode's ``row``; ``None`` for one of a single token, which has no rounds, and of an unknown prompt."""
+        prompt, extent = self._prompts.get(row["prompt"]), self._tracer.extent
+        if prompt is None:
+            return None
         settings = SamplingSettings(row["temperature"], row["top_k"], row["top_p"])
         rows = self._tracer.trace(prompt.tokens, list(row["output"]), settings, Randomness(row["seed"]))
         if not rows:

@@ -8,6 +8,7 @@ from pipelines.measuring.names import (
     EXPLICIT,
     PAPER,
     PEARL,
+    PRIOR,
     SPECBRANCH,
     WITHOUT_BRANCHES,
     WITHOUT_HRAD,
@@ -17,7 +18,7 @@ from pipelines.reporting.branch_folder import VIRTUAL_CLOCK, WALL_CLOCK, shown_n
 from pipelines.reporting.plots import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PURPLE, RED, whiskers
 
 PRESET_COLOURS = {PEARL: ORANGE, SPECBRANCH: RED, WITHOUT_HRAD: PURPLE, WITHOUT_BRANCHES: GREEN}
-PRESET_COLOURS |= {PAPER: GREY, EXPLICIT: LIGHT_BLUE}
+PRESET_COLOURS |= {PAPER: GREY, PRIOR: "#7a4a1e", EXPLICIT: LIGHT_BLUE}
 MARKERS = {WALL_CLOCK: "o", VIRTUAL_CLOCK: "D"}
 
 

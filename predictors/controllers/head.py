@@ -33,8 +33,8 @@ from predictors.signals import NextLaw, Root
 
 
 class HeadSession(Session):
-    """One request: bypassed rounds, and those whose rule is static, draft the best static γ; all others what a subclass makes of the
-    head's ``decision``."""
+    """One request: bypassed rounds, and those whose rule is static, draft the best static γ; all others what a subclass makes of
+    the head's ``decision``."""
 
     def __init__(self, controller: "HeadController", settings: SamplingSettings) -> None:
         self.controller = controller

@@ -58,4 +58,4 @@ def accepted(reached_G: np.ndarray, uniforms_G: np.ndarray) -> np.ndarray:
     assert uniforms_G.shape == reached_G.shape, "a number at every position"
     before_G = np.concatenate([np.ones_like(reached_G[..., :1]), reached_G[..., :-1]], axis=-1)
     kept_G = reached_G > uniforms_G * before_G
-    return np.logical_and.accumulate(kept_G, axis=-1).sum(axis=-1)
+    return np.asarray(np.logical_and.accumulate(kept_G, axis=-1).sum(axis=-1))

@@ -209,7 +209,9 @@ def _hits(text: RecordedText, row: int, count: int, config: BranchSettings, chan
 def require_replayable(text: RecordedText, config: BranchSettings) -> None:
     """`ValueError` unless a text holds what decoding by ``config`` would see."""
     if config.retention != "posterior":
-        raise BeyondRecordError(f"retention {config.retention!r} cannot be replayed: known is posterior.")
+        raise BeyondRecordError(
+            f"retention {config.retention!r} cannot be replayed: how far the branches grow that die is not recorded."
+        )
     if not text.settings.greedy and config.branch_verifier not in (MATCH, RRS):
         raise BeyondRecordError(
             f"branch_verifier {config.branch_verifier!r} cannot be replayed. Known: {MATCH}, {RRS}."

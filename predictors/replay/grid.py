@@ -199,7 +199,7 @@ NO_MEMORY = Memory(0, lambda accepted, submitted: np.zeros_like(accepted), 1)
 
 @dataclass(frozen=True)
 class Path:
-    """The rounds of all decodes [V]: ``cells`` of ``reading_V``, ``start_V`` and state of memory, and what became of the draft."""
+    """The rounds of all decodes [V]: ``cells`` are their readings, starts and states of memory; and what became of the draft."""
 
     cells: tuple[np.ndarray, np.ndarray, np.ndarray]
     submitted_V: np.ndarray

@@ -11,10 +11,13 @@ its training rows, the round drafts ``static_length`` tokens instead.
 Shape suffixes: X readings, S starts, G positions of a chain, M states of memory, L classes.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import torch
 
-from predictors.decision_rule import ALL, NONE, SOME, DecisionRule, LengthRule
+from predictors.decision_rule import SOME, DecisionRule, LengthRule
 from predictors.replay.grid import Drafts, Memory, Starts
 from predictors.stopping.features import BEHIND
 from predictors.stopping.rule import StopRule
@@ -82,31 +85,41 @@ def heads(
     ``at_root``: decided before drafting (feature set ``paper``), else at the first distribution, whose pass is paid. States of
     memory are those of `previous_round`; ``largest_XSG`` is the ``confidence`` along the chain.
     """
-    most_XSM = np.minimum(starts.cap_XS, gamma)[..., None]
-    shape_XSM = probabilities_XSML.shape[:3]
-    asks = isinstance(rule, LengthRule) or rule.reads_head
-    asked_XSM = np.broadcast_to(np.where(at_root, 1, np.minimum(most_XSM, 1)) * asks, shape_XSM)
-    first = 0 if at_root else 1
-    rows_BL = torch.from_numpy(probabilities_XSML.reshape(-1, probabilities_XSML.shape[-1]))
-    read_XSM = np.zeros(shape_XSM, dtype=int)
+    is_length, least = isinstance(rule, LengthRule), 0 if at_root else 1
+    cut = replace(starts, cap_XS=np.minimum(starts.cap_XS, gamma))
     if isinstance(rule, LengthRule):
-        length_XSM = rule.lengths(rows_BL).numpy().reshape(shape_XSM)
-        submitted_XSM, passes_XSM = length_XSM, np.maximum(length_XSM, first)
+        options = [_paid(cut, length, max(length, least)) for length in range(gamma + 1)]
     else:
-        class_XSM = rule.classes(rows_BL).numpy().reshape(shape_XSM) if asks else np.full(shape_XSM, SOME)
-        soft = confidence(starts, largest_XSG[..., :gamma], rule.epsilon)
-        of_class_XSM = [class_XSM == one for one in (NONE, ALL)]
-        submitted_XSM = np.select(of_class_XSM, [0, gamma], soft.submitted_XSM)
-        passes_XSM = np.select(of_class_XSM, [first, gamma], np.minimum(soft.submitted_XSM + 1, gamma))
-        read_XSM = np.where(class_XSM == SOME, np.minimum(passes_XSM, most_XSM) - 1, 0).clip(0)
-    if far_XSM is not None and asks:
-        if at_root:
-            most_XSM = np.where(far_XSM, starts.cap_XS[..., None], most_XSM)
-        further = 0 if at_root else max(static_length, 1) if isinstance(rule, LengthRule) else static_length + 1
-        submitted_XSM = np.where(far_XSM, static_length, submitted_XSM)
-        passes_XSM = np.where(far_XSM, max(static_length, further), passes_XSM)
-        read_XSM = np.where(far_XSM, 0, read_XSM)
-    return _drafts(np.minimum(submitted_XSM, most_XSM), np.minimum(passes_XSM, most_XSM), asked_XSM, read_XSM)
+        options = [
+            _paid(cut, 0, least),
+            confidence(cut, largest_XSG, rule.epsilon),
+            static(cut, gamma),
+        ]  # none, some, all
+    if not rule.reads_head:
+        return options[SOME]
+    rows_BL = torch.from_numpy(probabilities_XSML.reshape(-1, probabilities_XSML.shape[-1]))
+    which_B = rule.lengths(rows_BL) if isinstance(rule, LengthRule) else rule.classes(rows_BL)
+    which_XSM = which_B.numpy().reshape(probabilities_XSML.shape[:3])
+    if far_XSM is not None:
+        further = max(static_length, 1) if is_length else static_length + 1
+        options.append(static(starts, static_length) if at_root else _paid(cut, static_length, further))
+        which_XSM = np.where(far_XSM, len(options) - 1, which_XSM)
+    picked = _picked(options, which_XSM)
+    asked_XS1 = np.where(at_root, 1, np.minimum(cut.cap_XS, 1))[..., None]
+    return replace(picked, asked_XSM=np.broadcast_to(asked_XS1, which_XSM.shape))
+
+
+def _picked(options: Sequence[Drafts], which_XSM: np.ndarray) -> Drafts:
+    """At every start and state one of ``options`` [X, S, 1], none of which asks or reads an entropy."""
+    place_XSM = which_XSM + len(options) * np.arange(which_XSM[..., 0].size).reshape(*which_XSM.shape[:2], 1)
+    columns = ([getattr(one, name) for one in options] for name in ("submitted_XSM", "passes_XSM", "confidences_XSM"))
+    submitted, passes, read = (np.concatenate(values, axis=2).take(place_XSM) for values in columns)
+    return _drafts(submitted, passes, confidences_XSM=read)
+
+
+def _paid(starts: Starts, length: int, passes: int) -> Drafts:
+    """``length`` tokens for so many ``passes``."""
+    return replace(static(starts, length), passes_XSM=np.minimum(starts.cap_XS, passes)[..., None])
 
 
 def previous_round(gamma: int) -> Memory:

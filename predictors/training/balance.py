@@ -28,8 +28,8 @@ FAINT = 2.0**-10  # so small that probabilities which travel with standardised f
 class Balanced:
     """Training rows [N, R] and labels [N] with what balances them.
 
-    ``method`` is the one really used. ``expected`` holds the classes' probabilities [N, L], where they are known; points between two
-    rows have those between theirs. ``row_weights`` are for a weighted sampler, ``class_weights`` for the loss. ``shares``
+    ``method`` is the one really used. ``expected`` holds the classes' probabilities [N, L], where they are known; points between
+    two rows have those between theirs. ``row_weights`` are for a weighted sampler, ``class_weights`` for the loss. ``shares``
     are the class shares that the head effectively trains on.
     """
 

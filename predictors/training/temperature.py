@@ -5,8 +5,12 @@
 In β = 1 / t the loss is convex, with derivative  mean Σ_c P_c l_c - l_y,  so bisection on its sign finds the minimum.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from predictors.calibration import Calibration
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.02, 50.0
 STEPS = 60
@@ -23,3 +27,14 @@ def fit_temperature(logits: Tensor, labels: Tensor, bias: Tensor) -> float:
         slope = ((probabilities * logits).sum(dim=1) - true_logit).mean()
         low, high = (middle, high) if slope < 0 else (low, middle)
     return 2 / (low + high)
+
+
+def fit_calibration(logits: Tensor, labels: Tensor, natural: Sequence[float], training: Sequence[float]) -> Calibration:
+    """Bias from the class shares before balancing and after it, then the temperature that goes with it."""
+    bias = prior_shift(natural, training)
+    return Calibration(fit_temperature(logits, labels, bias), tuple(bias.tolist()))
+
+
+def prior_shift(natural: Sequence[float], training: Sequence[float]) -> Tensor:
+    """b = log natural share - log training share: what balancing must be given back."""
+    return torch.log(torch.tensor(natural)) - torch.log(torch.tensor(training))

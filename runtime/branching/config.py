@@ -40,8 +40,8 @@ class BranchConfig(Checked):
         tokens, and one draw from the rest). At temperature 0 all are ``match``.
     retention
         ``posterior``: the controller decides how much of the surviving branch to keep, from the state behind it; ``prior``: how
-        far to draft the branches, from a state that is one round old. A learned controller's thresholds are made for
-        ``posterior``.
+        far to draft the branches, from a state that is one round old. Exact both ways, as either decision reads what stands
+        in front of a token only. A learned controller's thresholds are made for ``posterior``.
     draft_stage
         After a rollback, ``idle``: the controller drafts with the target idle; ``preverify``: branches at once, as PEARL.
     overlap

@@ -31,7 +31,7 @@ from predictors.training.trees.predictor import TreePredictor
 from predictors.training.trees.training import SelectorConfig
 from tests.predictors.affine_profile import PROFILE
 from tests.predictors_training.synthetic_roots import write_roots
-from trace_collection.shards import shard_name, trace_schema, write_manifest, write_shard
+from trace_collection.shards import columns_of, shard_name, trace_schema, write_manifest, write_shard
 
 LAYERS, HIDDEN, EMBEDDING = (2, 3), 4, 3
 SHARES, SEEDS = (0.25, 0.5, 1.0), 3
@@ -73,7 +73,7 @@ def write_texts(folder):
             row |= dict(zip(PLACE_COLUMNS, (document, document, "code", split, 0.0, 0, 1.0, 1), strict=True))
             rows.append(row | {"root": random.normal(size=sizes["root"]).astype(np.float16)})
     folder.mkdir(parents=True)
-    write_shard(folder / shard_name(0), rows, schema)
+    write_shard(folder / shard_name(0), [columns_of(rows)], schema)
     write_manifest(folder, [shard_name(0)], facts)
 
 

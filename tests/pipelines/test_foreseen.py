@@ -11,7 +11,7 @@ import yaml
 from pipelines import measure, traces
 from pipelines.evidence.estimate import CLOCK, CORRECTED
 from pipelines.evidence.gain import gain
-from pipelines.evidence.prices import COMPONENTS
+from pipelines.evidence.prices import COMPONENTS, RoundParts
 from pipelines.evidence.timed_blocks import TimedBlocks
 from pipelines.measuring.foreseen import Foresight, led_reading
 from pipelines.measuring.names import DECODES_FILE, FORESEEN, ROUNDS_FILE
@@ -143,6 +143,15 @@ def test_a_decode_whose_text_is_not_to_be_had_leaves_its_arm_out(place, decodes,
     assert Foresight(PROFILE, recorded).of(arms, some, rounds) is not None
     with pytest.warns(UserWarning, match="chain-4 is not replayed: chains of 5 tokens"):
         assert Foresight(PROFILE, recorded).of(deep, some, rounds) is None
+
+
+def test_a_text_of_one_token_is_its_prefill(place, decodes, pair):
+    arms, rounds = {"chain-4": build_decoder(pair, CHAIN)}, read_rounds(place / "output" / "toy-1c" / ROUNDS_FILE)
+    short = [{**row, "output": row["output"][:1], "tokens": 1} for row in decodes if row["arm"] == "chain-4"]
+    made = Foresight(PROFILE, []).of(arms, short, rounds)
+    assert {row["tokens"] for row in made.timed} == {1} and made.texts == []
+    wanted = RoundParts(PROFILE, sampled=False).prefill(short[0]["prompt_tokens"], drafts=True)
+    assert made.timed[0]["parts"] == pytest.approx(wanted.tolist()) and wanted[0] > 0
 
 
 def test_texts_recorded_again_are_the_same(place, pair):

@@ -6,7 +6,6 @@ import pytest
 import yaml
 
 from pipelines import prompts as stage
-from pipelines import traces
 from pipelines.builtin.corpus import BuiltinCorpus
 from pipelines.documents import Source
 from pipelines.edits import EditParameters, revised
@@ -272,15 +271,3 @@ def test_edit_is_no_slice_of_the_mix_nor_of_documents(jsonl, tokenizer):
         Mix(("code", "edit"))
     with pytest.raises(ValueError, match="call that of your documents otherwise"):
         draw_prompts(parameters(Source(kind="file", name=EDIT, path=jsonl)), REAL, tokenizer)
-
-
-def test_the_reserve_is_not_collected(edited, tmp_path, monkeypatch):
-    """A twin that reads every split finds the reserve's prompts in the file."""
-    write_prompts(tmp_path / "prompts.parquet", edited)
-    monkeypatch.setattr(
-        traces, "read_pair", lambda folder: SimpleNamespace(target="t", draft="d", tokenizer="t", dtype="float32")
-    )
-    monkeypatch.setattr(traces.ModelPair, "load", lambda *_, **__: None)
-    _, prompts, _ = traces.open_collection(SimpleNamespace(pair_folder=tmp_path, prompts=tmp_path), 1, traces.collect)
-    assert {prompt.split for prompt in prompts} == {"train", "validation", "test"}
-    assert {prompt.split for split in stage.SPLITS for prompt in read_prompts(tmp_path, split)} == {*stage.SPLITS}

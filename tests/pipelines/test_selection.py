@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipelines import fit, roots, selection
+from pipelines import fit, selection, traces
 from pipelines.measuring.arm_builder import ArmBuilder, fixed_tree
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.measurement_log import MeasurementLog
@@ -32,7 +32,7 @@ RULES = ("specinfer", "block")
 ACTIONS = {"chains": [1, 3], "k": [2], "l1": [0, 1], "l2": [1]}
 PARAMETERS = {
     "traces": {
-        "roots": {
+        "trees": {
             "settings": [{"temperature": 1.0}],
             "actions": ACTIONS,
             "rules": list(RULES),
@@ -78,11 +78,12 @@ def folder(tmp_path_factory):
         flat = np.array([0.5, 0.5])
         priced = {**PROFILE.tables, "verification_specinfer": LatencyTable({"drafted": (0, 16)}, flat, flat, flat, 1)}
         write_json(place / "latency" / "toy-1c.json", LatencyProfile(priced, "p", {}, {}, serving=SERVING).to_record())
-        args.out = args.roots = place / "traces" / "trees"
-        roots.run(args)
+        args.of, args.out = "trees", place / "traces" / "trees"
+        args.trees = args.out
+        traces.run(args)
         args.labels, args.traces, args.latency = place / "labels", place / "traces", place / "latency"
         args.labels.mkdir()
-        write_labels(label(RootTable.read(args.roots), TreeLabelConfig()), args.labels / "trees.parquet")
+        write_labels(label(RootTable.read(args.trees), TreeLabelConfig()), args.labels / "trees.parquet")
         for rule in RULES:
             args.predictor = f"delayed_tree-{rule}"
             args.quality, args.bundle = place / "fit" / f"{args.predictor}.json", place / "bundles" / args.predictor
@@ -204,11 +205,11 @@ def test_what_was_not_traced_cannot_be_checked(folder, pair, tmp_path):
 
 def test_stages_need_what_they_build_on(folder, tmp_path):
     args = toy_bench(tmp_path, "selection", {})
-    args.roots, args.bundles = folder / "traces" / "trees", tmp_path / "bundles"
+    args.trees, args.bundles = folder / "traces" / "trees", tmp_path / "bundles"
     with pytest.raises(ValueError, match="no selector under"):
         selection.run(args)
     shutil.copytree(folder / "traces" / "trees", tmp_path / "roots")
     (tmp_path / "roots" / "manifest.json").unlink()
-    args.roots = tmp_path / "roots"
+    args.trees = tmp_path / "roots"
     with pytest.raises(ValueError, match="collection did not finish"):
         selection.run(args)

@@ -369,7 +369,7 @@ def test_another_arm_or_less_than_the_look_asks_is_timed(table, changes):
     config, _ = load_plan("p", args.params)
     look = trial.Look.of(1, args.prompts, config)
     write_table(args, bundle)
-    rows, _ = one_look._measured(args, config, bundle, "hrad", look)
+    rows, _, _ = one_look._measured(args, config, bundle, "hrad", look)
     assert {row["arm"] for row in rows} == {"autoregressive", "chain-2", "chain-4", "hrad"} and len(rows) == 5 * 4
     write_table(args, bundle, **changes)
     assert one_look._measured(args, config, bundle, "hrad", look) is None

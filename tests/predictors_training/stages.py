@@ -9,7 +9,14 @@ from pipelines.cli import main
 from tests.predictors.affine_profile import PROFILE
 
 GAMMA = 4
-FAST = {"learning_rate": 0.01, "epochs": 6, "hidden_sizes": [16, 8], "dropout": 0.1, "batch_size": 64, "reduced_size": 4}
+FAST = {
+    "learning_rate": 0.01,
+    "epochs": 6,
+    "hidden_sizes": [16, 8],
+    "dropout": 0.1,
+    "batch_size": 64,
+    "reduced_size": 4,
+}
 HEAD = {
     "family": "head",
     "decoding": {"gamma": 5},

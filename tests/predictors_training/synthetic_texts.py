@@ -11,7 +11,7 @@ import numpy as np
 from predictors.contract import CaptureContract, Identity, ModelIdentity, ServingRange
 from predictors.schema import TEXT_COLUMNS, TEXT_TRACES_VERSION
 from predictors.stopping.features import StopSpec
-from trace_collection.shards import shard_name, trace_schema, write_manifest, write_shard
+from trace_collection.shards import columns_of, shard_name, trace_schema, write_manifest, write_shard
 
 GAMMA_MAX, LAYERS, HIDDEN, EMBEDDING = 5, (2, 3), 6, 4
 STATE = len(LAYERS) * HIDDEN + EMBEDDING
@@ -124,6 +124,6 @@ def write_texts(folder: Path, rows: list[dict] | None = None, shards: int = 2) -
     ends = [*texts[:: -(-len(texts) // shards)].tolist(), len(rows)]
     names = [shard_name(number) for number in range(len(ends) - 1)]
     for name, first, last in zip(names, ends, ends[1:], strict=False):
-        write_shard(folder / name, rows[first:last], schema)
+        write_shard(folder / name, [columns_of(rows[first:last])], schema)
     write_manifest(folder, names, FACTS | {"contract": contract().to_json()})
     return folder

@@ -66,7 +66,7 @@ def test_greedy_labels_hold_no_chance(texts):
 
 
 def test_expected_classes_are_the_mean_of_drawn_ones(texts):
-    row_N, accepted_N, reached_NG = columns(label(texts, ChainLabelConfig(GAMMA)))
+    _, accepted_N, reached_NG = columns(label(texts, ChainLabelConfig(GAMMA)))
     for name in ("classes", "length"):
         target = Target(name, GAMMA)
         expected_NL = target.expected(reached_NG)
@@ -81,7 +81,9 @@ def test_a_root_whose_text_ends_too_soon_is_dropped_even_where_a_rejection_was_s
     left = BUDGET - texts.column("place")
     assert np.array_equal(row_N, np.flatnonzero(left >= GAMMA))
     assert labels.report["dropped"] == {TOO_LATE: int((left < GAMMA).sum())}
-    longer = dict(zip(*columns(label(texts, ChainLabelConfig(2)))[:2], strict=True))  # of two tokens more roots are known
+    longer = dict(
+        zip(*columns(label(texts, ChainLabelConfig(2)))[:2], strict=True)
+    )  # of two tokens more roots are known
     cut = {row: count for row, count in longer.items() if left[row] < GAMMA}
     tempting = [*accepted_N, *(count for count in cut.values() if count < 2)]  # keep what is known
     assert np.mean(np.array(tempting) == 0) > np.mean(accepted_N == 0) + 0.01

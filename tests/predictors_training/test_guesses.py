@@ -13,7 +13,8 @@ from runtime import ModelPair
 from tests.pipelines.toy_bench import toy_prompts
 from tests.predictors.affine_profile import COSTS, PROFILE
 from tests.toys import tiny_llama
-from trace_collection.guesses import GuessTraceConfig, collect_guesses
+from tests.trace_collection.collecting import gather
+from trace_collection.guesses import GuessCollector, GuessTraceConfig
 
 SMALL = {"method": "progressive_tree", "max_children": 1, "max_depth": 2, "pool_nodes": 2}
 LARGE = {"method": "progressive_tree", "max_children": 4, "max_depth": 6}
@@ -26,7 +27,7 @@ def table(tmp_path_factory):
     folder = tmp_path_factory.mktemp("guesses")
     config = GuessTraceConfig(ways=WAYS, max_new_tokens=30, threads=1)
     pair = ModelPair(tiny_llama(8, seed=0))
-    collect_guesses(pair, toy_prompts(4, "validation", vocabulary=8), config, folder, lambda work, total: work)
+    gather(GuessCollector(pair, config, toy_prompts(4, "validation", vocabulary=8)), folder)
     return GuessTable.read(folder)
 
 

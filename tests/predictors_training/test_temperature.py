@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from predictors.calibration import Calibration
-from predictors.training.calibrate import CalibrateConfig, fit_calibration
-from predictors.training.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, fit_temperature
+from predictors.training.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, fit_calibration, fit_temperature
 
 
 def planted(temperature, bias, rows=40_000):
@@ -48,7 +47,7 @@ def test_separable_rows_stay_within_bounds():
 def test_prior_correction_can_be_left_out():
     logits, labels = planted(1.0, (0.0, 0.0, 0.0), rows=500)
     natural, training = (0.3, 0.6, 0.1), (1 / 3,) * 3
-    corrected = fit_calibration(logits, labels, natural, training, CalibrateConfig(draft_cost=0.1))
-    plain = fit_calibration(logits, labels, natural, training, CalibrateConfig(draft_cost=0.1, prior_correction=False))
+    corrected = fit_calibration(logits, labels, natural, training)
+    plain = fit_calibration(logits, labels, natural, natural)
     assert corrected.bias == pytest.approx([torch.tensor(3 * share).log().item() for share in natural], abs=1e-6)
     assert plain.bias == (0.0, 0.0, 0.0)

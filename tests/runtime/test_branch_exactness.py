@@ -7,7 +7,7 @@ branch, budget); γ = 2 adds branches retained in part.
 import pytest
 import torch
 
-from predictors.controllers import build_controller
+from predictors.controllers import Controller, Session, build_controller
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness
 from runtime.branching import draft as draft_module
@@ -81,6 +81,35 @@ def test_branches_kept_in_part(retention):
 def test_a_short_draft_stage_and_other_decisions_on_what_survived(retention):
     decoder = decoder_of(BY_STAGE, gamma=2, draft_stage_gamma=1, retention=retention, k_max=1)
     assert error(decoder, length=6) < 1e-9
+
+
+class Followed(Controller):
+    """Draws an explicit length at the root, and stops where the product of confidences since then is low: one draft's, or
+    a-priori that of all branches in turn."""
+
+    kind, follows_one_draft = "followed", True
+
+    def start(self, settings):
+        return FollowedSession()
+
+
+class FollowedSession(Session):
+    chance = 1.0
+
+    def plan(self, root):
+        self.chance = 1.0
+        return (None, 1, 2, 0)[root.position % 4]
+
+    def stop_before(self, law):
+        self.chance *= float(law.confidence)
+        return self.chance < 0.3
+
+
+@pytest.mark.parametrize("k_max", [1, 2])
+@pytest.mark.parametrize("retention", ["posterior", "prior"])
+def test_explicit_lengths_and_rules_that_remember_a_draft(retention, k_max):
+    """Exact either way: `build` refuses such a rule a-priori as its product would be of several drafts."""
+    assert error(decoder_of(Followed(), gamma=3 - k_max, retention=retention, k_max=k_max)) < 1e-9
 
 
 @pytest.mark.parametrize("kind", KINDS)

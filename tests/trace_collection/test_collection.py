@@ -24,7 +24,13 @@ from trace_collection.trees import TreeCollector, TreeTraceConfig
 SMALL = {"prompts_per_shard": 2, "threads": 1}
 TEXTS = TextTraceConfig(gamma_max=3, candidates=2, prompts=(3, 1, 1), max_new_tokens=10, layers=2, top=4, **SMALL)
 TREES = TreeTraceConfig(
-    actions=ACTIONS, rules=("specinfer", "block"), spacing=4, roots_per_prompt=2, prompts=(3, 1, 1), draws=(1, 1, 2), **SMALL
+    actions=ACTIONS,
+    rules=("specinfer", "block"),
+    spacing=4,
+    roots_per_prompt=2,
+    prompts=(3, 1, 1),
+    draws=(1, 1, 2),
+    **SMALL,
 )
 GUESSES = GuessTraceConfig(
     ways=({"method": "lookahead", "ngram": 3, "window": 3, "guesses": 2},), prompts=5, max_new_tokens=10, **SMALL
@@ -86,7 +92,8 @@ def test_a_damaged_shard_is_collected_again(name, collected, pair, prompts, tmp_
     gather(made(name, pair, prompts), tmp_path)
     shard = tmp_path / "part-00001.parquet"
     data = bytearray(shard.read_bytes())
-    data[len(data) // 3] ^= 0xFF
+    column = pq.read_metadata(shard).row_group(0).column(0)
+    data[column.data_page_offset + column.total_compressed_size - 3] ^= 0xFF
     shard.write_bytes(bytes(data) if damage == "flipped" else shard.read_bytes()[:1000])
     assert gather(made(name, pair, prompts), tmp_path)["kept"] == 4
     assert contents(tmp_path) == contents(collected)
@@ -154,7 +161,9 @@ def _schema(collector):
 
 
 def test_rows_never_take_more_than_was_said(name, collected, pair, prompts):
-    assert json.loads((collected / "manifest.json").read_text())["num_rows"] <= 10 * made(name, pair, prompts).rows_per_job
+    assert (
+        json.loads((collected / "manifest.json").read_text())["num_rows"] <= 10 * made(name, pair, prompts).rows_per_job
+    )
 
 
 def test_prompts_that_do_not_fit_are_refused_first(name, pair, prompts, tmp_path):

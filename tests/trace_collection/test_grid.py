@@ -22,8 +22,8 @@ from runtime import ModelPair
 from tests.bundles import random_bundle, stop_bundle
 from tests.predictors.affine_profile import PROFILE
 from tests.toys import tiny_llama
-from tests.trace_collection.collecting import quiet, random_prompts
-from trace_collection.texts import TextTraceConfig, collect_texts
+from tests.trace_collection.collecting import gather, random_prompts
+from trace_collection.texts import TextCollector, TextTraceConfig
 
 GAMMA = 5
 CONFIG = TextTraceConfig(
@@ -44,7 +44,7 @@ def pair():
 def texts(pair, tmp_path_factory):
     place = tmp_path_factory.mktemp("texts")
     prompts = random_prompts([9, 12, 15, 11, 10], ["train", "validation", "test", "test", "test"])
-    collect_texts(pair, prompts, CONFIG, place, quiet)
+    gather(TextCollector(pair, CONFIG, prompts), place)
     return list(TextTable.read(place).texts())
 
 

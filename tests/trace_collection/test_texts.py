@@ -1,6 +1,7 @@
-"""Text traces and their replay: the law of a decode's rounds, its text among them, is the real decoder's."""
+"""Text traces against the models, and their replay: the law of a decode's rounds, its text among them, is the real decoder's."""
 
 import dataclasses
+import itertools
 from functools import partial
 
 import numpy as np
@@ -8,18 +9,21 @@ import pytest
 import torch
 
 from predictors.controllers import build_controller
+from predictors.lookup import longest_matches
 from predictors.replay.acceptance import reached
 from predictors.replay.branches import Chances, replayed_branches
 from predictors.replay.chains import replayed
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
+from predictors.signals import NextLaw
 from predictors.stopping.features import StopSpec
-from runtime import ModelPair, build_decoder
+from runtime import ModelPair, Randomness, build_decoder
 from runtime.branching.config import BranchConfig
 from runtime.laws import processed_law
 from tests.toys import TableModel, enumerate_outcomes, total_variation
 from trace_collection.candidate_hits import candidate_hits
-from trace_collection.text_tracer import Extent, TextTracer
+from trace_collection.text_tracer import LONGEST_MATCH, Extent, TextTracer
+from trace_collection.trajectories import Trajectory, continuations
 
 PROMPT = [0, 1]
 BUDGET = 4
@@ -48,6 +52,11 @@ class Uncoupled(TextTracer):
         return super()._beside(state, along, torch.zeros_like(target_NV), settings, chance)
 
 
+def drawn(pair, settings, chance, budget=BUDGET):
+    """A text of the target, as collections draw it."""
+    return next(continuations(pair.target, [Trajectory(PROMPT, chance)], settings, budget))
+
+
 def recorded(pair, text, settings, chance, kind=TextTracer, candidates=1):
     tracer = kind(pair, Extent(2, BUDGET, candidates, layers=(), spec=StopSpec((), 0, 2), state_slots=2))
     columns = tracer.trace(PROMPT, text, settings, chance)
@@ -67,12 +76,10 @@ def decoded_rounds(pair, controller, settings, verifier="tokenwise"):
 
 
 def replayed_rounds(pair, controller, settings, verifier="tokenwise", kind=TextTracer):
-    plain = build_decoder(pair, {"method": "autoregressive"})
     chosen = build_controller(controller)
 
     def run(chance):
-        options = dict(max_new_tokens=BUDGET, randomness=chance, **dataclasses.asdict(settings))
-        tokens = plain.generate(PROMPT, **options).tokens
+        tokens = drawn(pair, settings, chance)
         if len(tokens) < 2:
             return (*tokens,)
         text = recorded(pair, tokens, settings, chance, kind)
@@ -163,13 +170,11 @@ def decoded_branch_rounds(pair, config, settings):
 
 
 def replayed_branch_rounds(pair, config, settings, wrong=lambda probability: probability):
-    plain = build_decoder(pair, {"method": "autoregressive"})
     options = dict(config)
     controller = build_controller(options.pop("controller", {"kind": "confidence", "epsilon": 0.2}))
 
     def run(chance):
-        asked = dict(max_new_tokens=BUDGET, randomness=chance, **dataclasses.asdict(settings))
-        tokens = plain.generate(PROMPT, **asked).tokens
+        tokens = drawn(pair, settings, chance)
         text = recorded(pair, tokens, settings, chance, candidates=config["k_max"])
 
         def would(start):
@@ -206,3 +211,84 @@ def test_branch_replay_with_another_chance_of_hits_is_wrong():
     settings, pair = SamplingSettings(1.0), ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
     decoded = decoded_branch_rounds(pair, BRANCHING[0], settings)
     assert total_variation(decoded, replayed_branch_rounds(pair, BRANCHING[0], settings, lambda chance: 0.5)) > 1e-2
+
+
+# ---- columns against the models' own distributions
+
+
+def continuation_of_longest_match(tokens, most):
+    """How many last tokens occurred before, and what followed them there: every earlier end is tried, the latest first."""
+    for length in range(min(most, len(tokens) - 1), 0, -1):
+        for end in range(len(tokens) - 1, length - 1, -1):
+            if tokens[end - length : end] == tokens[-length:]:
+                return length, tokens[end:]
+    return 0, []
+
+
+def test_matches_are_the_longest_and_the_latest():
+    generator = torch.Generator().manual_seed(0)
+    for vocabulary, most in itertools.product((1, 2, 3, 9), (1, 2, 4, 99)):
+        tokens = torch.randint(vocabulary, (30,), generator=generator).tolist()
+        for end, match in enumerate(longest_matches(tokens, most), start=1):
+            length, follows = continuation_of_longest_match(tokens[:end], most)
+            assert match.length == length and (not length or tokens[match.start : end] == follows)
+    with pytest.raises(ValueError, match="most must be >= 1"):
+        longest_matches([1], 0)
+
+
+def test_lookup_columns_are_what_followed_the_longest_match():
+    pair, generator = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2)), torch.Generator().manual_seed(0)
+    tracer = TextTracer(pair, Extent(3, 30, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=3))
+    lengths = set()
+    for period in (1, 2, 5, 30):
+        text = (torch.randint(3, (period,), generator=generator).tolist() * 30)[:30]
+        columns = tracer.trace(PROMPT, text, SamplingSettings(1.0), Randomness(0))
+        for row in range(29):
+            length, follows = continuation_of_longest_match([*PROMPT, *text[: row + 1]], LONGEST_MATCH)
+            assert columns["match"][row] == length
+            assert columns["lookup"][row].tolist() == (follows + [-1] * 3)[:3]
+            lengths.add(length)
+    assert lengths >= {1, 2, LONGEST_MATCH}
+
+
+@pytest.mark.parametrize(
+    "settings", [SamplingSettings(0.0), SamplingSettings(1.0), SamplingSettings(0.7, top_k=2)], ids=str
+)
+def test_columns_are_what_the_models_say(settings):
+    """Of the text's tokens, of those beside it and of every rollout, distributions are computed anew."""
+    pair = ModelPair(TableModel(4, seed=1), TableModel(4, seed=2))
+    text, unit = drawn(pair, settings, Randomness(1), 10), SamplingSettings(1.0)
+    tracer = TextTracer(pair, Extent(3, 10, 2, layers=(), spec=StopSpec((), 0, 3), state_slots=3))
+    columns = tracer.trace(PROMPT, text, settings, Randomness(3))
+    assert columns["newest"].tolist() == text[:-1] and columns["token"].tolist() == text[1:]
+    beside = 0
+    for row, token in enumerate(text[1:]):
+        context = [*PROMPT, *text[: row + 1]]
+        p_V, q_V, unit_V = (
+            processed_law(model.logits(context), made)
+            for model, made in ((pair.target, settings), (pair.draft, settings), (pair.draft, unit))
+        )
+        assert columns["probability"][row] == pytest.approx(float(q_V[token]))
+        assert columns["ratio"][row] == pytest.approx(float(q_V[token] / p_V[token]))
+        assert columns["overlap"][row] == pytest.approx(float(torch.minimum(p_V, q_V).sum()))
+        assert columns["rank"][row] == int((unit_V > unit_V[token]).sum())
+        tokens = [other for other in columns["tokens"][row].tolist() if other >= 0]
+        if tokens:
+            other, beside = tokens[0], beside + 1
+            assert q_V[other] > p_V[other], "it could be rejected"
+            expected = float(q_V[other] / p_V[other]) if p_V[other] else np.inf
+            assert columns["beside_ratio"][row] == pytest.approx(expected)
+        else:
+            assert np.isnan(columns["beside_ratio"][row]) and torch.allclose(p_V, q_V)
+        for slot in range(max(1, len(tokens))):
+            law = NextLaw(None, settings, 0, pair.draft.logits([*context, *tokens[:slot]]), q_V)
+            law.probs_V = processed_law(law.logits_V, settings)
+            for name in ("confidence", "entropy", "law_confidence", "law_entropy"):
+                assert columns[name][row, slot] == pytest.approx(float(getattr(law, name)), abs=1e-9)
+            assert columns["tops"][row, slot] == pytest.approx(law.likeliest(3).numpy())
+            if tokens:
+                assert columns["probabilities"][row, slot] == pytest.approx(float(law.probs_V[tokens[slot]]))
+                assert columns["unit_probabilities"][row, slot] == pytest.approx(float(law.unit_probs_V[tokens[slot]]))
+        assert np.isnan(columns["entropy"][row, max(1, len(tokens)) :]).all()
+        assert len(tokens) in (0, min(3, 8 - row) or 1), "up to gamma_max, as far as the budget goes"
+    assert beside > 3

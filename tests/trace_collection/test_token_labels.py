@@ -49,13 +49,13 @@ def decoded_tokens(pair, settings):
 def labelled(pair, settings):
     """Labels of every text that the target may write: what came before, the token and its fate; their probability; the label."""
     plain = build_decoder(pair, {"method": "autoregressive"})
-    tracer = TextTracer(pair, Extent(gamma_max=1, budget=BUDGET, candidates=1, layers=(), spec=StopSpec((), 0, 2)))
+    tracer = TextTracer(pair, Extent(1, BUDGET, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=1))
 
     def run(chance):
         text = plain.generate(PROMPT, **options(settings, chance)).tokens
-        rows = tracer.trace(PROMPT, text, settings, chance)
-        made = label(Table(rows), TokenLabelConfig()).table.to_pylist()
-        drawn = [text[one["row"] + 1] if one["on_path"] else int(rows[one["row"]]["tokens"][0]) for one in made]
+        columns = tracer.trace(PROMPT, text, settings, chance)
+        made = label(Table(columns), TokenLabelConfig()).table.to_pylist()
+        drawn = [text[one["row"] + 1] if one["on_path"] else int(columns["tokens"][one["row"], 0]) for one in made]
         return [((*text[: one["row"] + 1], token, one["on_path"]), one) for one, token in zip(made, drawn, strict=True)]
 
     return [(*found, probability) for made, probability in enumerate_outcomes(run) for found in made]
@@ -68,14 +68,14 @@ def weighted(labels, column=None):
 class Table:
     """Rows of one text as labels read them."""
 
-    def __init__(self, rows):
-        self.rows, self.manifest = rows, SimpleNamespace(content_hash="h")
+    def __init__(self, columns):
+        self.columns, self.manifest = columns, SimpleNamespace(content_hash="h")
 
     def __len__(self):
-        return len(self.rows)
+        return len(self.columns["ratio"])
 
     def column(self, name):
-        return np.array([row[name] for row in self.rows])
+        return self.columns[name]
 
 
 def summed(weights):
@@ -116,8 +116,8 @@ def test_soft_labels_are_chances_of_acceptance(pair):
 
 
 def test_drawn_labels_are_one_token_of_every_position(pair):
-    rows = [{"ratio": ratio, "beside_ratio": 2.0, "overlap": 0.5} for ratio in np.linspace(0, 1.5, 2000)]
-    drawn = label(Table(rows), TokenLabelConfig(drawn=True)).table
+    columns = {"ratio": np.linspace(0, 1.5, 2000), "beside_ratio": np.full(2000, 2.0), "overlap": np.full(2000, 0.5)}
+    drawn = label(Table(columns), TokenLabelConfig(drawn=True)).table
     assert drawn["row"].to_pylist() == [*range(2000)] and set(drawn["weight"].to_pylist()) == {1.0}
     on_path = np.array(drawn["on_path"])
     assert on_path[1400:].all() and on_path[:600].mean() == pytest.approx(0.225, abs=0.04)

@@ -1,22 +1,54 @@
-"""Reading round traces: whole shards or one clear message."""
+"""Reading traces: whole shards or one clear message; rows keep the number that they have in the whole trace."""
 
 import hashlib
 import json
-import shutil
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from predictors.contract import ContractError
-from predictors.schema import MANIFEST
-from predictors.training.trace_table import TraceTable, list_column
-from tests.predictors_training.synthetic import STATE, arrow_table, synthetic_columns
+from predictors.contract import CaptureContract, Identity, ModelIdentity, ServingRange
+from predictors.sampling import SamplingSettings
+from predictors.schema import MANIFEST, PLACE_COLUMNS
+from predictors.training.trace_table import Manifest, TraceTable, list_column
+from trace_collection.shards import shard_name, trace_schema, write_manifest, write_shard
+
+COLUMNS = {**PLACE_COLUMNS, "number": "int32", "state": "state<float16>"}
+SIZE = 3
+SPLITS = ("train", "validation", "test", "train")  # of four shards with five rows each
+
+
+@dataclass(frozen=True)
+class ToyManifest(Manifest):
+    state_size: int
+
+    def sizes(self):
+        return {"state": self.state_size}
+
+
+class ToyTable(TraceTable[ToyManifest]):
+    columns = COLUMNS
+    version = 7
+    hint = "Raise traces.toys.prompts."
+    kind = ToyManifest
 
 
 @pytest.fixture
-def folder(traces, tmp_path):
-    return shutil.copytree(traces, tmp_path / "rounds")
+def folder(tmp_path):
+    ranges = ServingRange("float32", ((0.0, 0.0, 1.0),), 1, 9)
+    contract = CaptureContract(Identity(ModelIdentity("t", (1.0,)), None, "k", None, ()), ranges, {}).to_json()
+    schema = trace_schema(COLUMNS, {"state": SIZE}, 7, "f", contract)
+    for index, split in enumerate(SPLITS):
+        place = {"prompt_id": f"p{index}", "document": "d", "slice": "code", "split": split, "batch_size": 1}
+        settings = {"temperature": 0.6 * (index % 2), "top_k": 0, "top_p": 1.0}
+        numbers = np.arange(5) + 5 * index
+        part = {**place, **settings, "number": numbers, "state": numbers[:, None] + np.arange(SIZE) / 4}
+        write_shard(tmp_path / shard_name(index), [{}, part], schema)
+    facts = {"schema_version": 7, "fingerprint": "f", "contract": contract, "state_size": SIZE}
+    assert write_manifest(tmp_path, [shard_name(index) for index in range(4)], facts) == 20
+    return tmp_path
 
 
 def edit_manifest(folder, **changes):
@@ -24,79 +56,95 @@ def edit_manifest(folder, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_shards_hold_all_rows_in_order(traces):
-    states = np.concatenate([list_column(shard, "state") for shard in TraceTable(traces).shards()])
-    expected = synthetic_columns()["state"].astype(np.float16)
-    assert states.dtype == np.float16 and states.shape == (len(expected), STATE)
-    assert np.array_equal(states, expected)
+def test_rows_are_those_written_in_order(folder):
+    table = ToyTable.read(folder)
+    assert len(table) == 20 and table.column("number").tolist() == [*range(20)] == table.index.tolist()
+    assert table.column("state").dtype == np.float16
+    assert np.array_equal(table.column("state"), np.arange(20)[:, None] + np.arange(SIZE) / 4)
+    assert table.column("prompt_id").tolist() == [f"p{index}" for index in range(4) for _ in range(5)]
+    assert table.settings == [SamplingSettings(0.0), SamplingSettings(0.6)]
+    assert table.setting_N.tolist() == [index % 2 for index in range(4) for _ in range(5)]
+    assert table.manifest.capture_contract("traces").identity.draft is None
 
 
-def test_the_state_column_is_read_without_a_copy():
-    table = arrow_table(synthetic_columns(rows_per_document=2))
-    chunk = table.column("state").chunk(0)
-    view = list_column(table, "state")
-    assert view.__array_interface__["data"][0] == chunk.values.buffers()[1].address
-    assert np.array_equal(list_column(table.slice(5, 3), "state"), view[5:8])
+def test_rows_of_a_split_keep_their_numbers(folder):
+    whole = ToyTable.read(folder)
+    train = whole.rows("train")
+    assert train.index.tolist() == [*range(5), *range(15, 20)] == train.column("number").tolist()
+    assert np.array_equal(train.column("state"), whole.column("state")[train.index])
+    assert train.rows("train").index.tolist() == train.index.tolist()
+    with pytest.raises(ValueError, match="no traces of split 'reserve'. Raise traces.toys.prompts"):
+        whole.rows("reserve")
+
+
+def test_a_list_column_is_read_without_a_copy(folder):
+    table = ToyTable.read(folder)
+    chunk = table.table.column("state").chunk(0)
+    assert table.column("state").__array_interface__["data"][0] == chunk.values.buffers()[1].address
+    assert np.array_equal(list_column(table.table.slice(5, 3), "state"), table.column("state")[5:8])
+    nothing = table.table.slice(0, 0)
+    assert list_column(pa.concat_tables([nothing, nothing]), "state").shape == (0, SIZE)
+    assert list_column(nothing, "state").dtype == np.float16
 
 
 def test_an_unfinished_collection_is_told(folder):
     (folder / MANIFEST).unlink()
     with pytest.raises(ValueError, match="collection did not finish"):
-        TraceTable(folder)
+        ToyTable.read(folder)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 200])
 def test_a_truncated_shard_is_named(folder, keep):
-    path = folder / "part-00001.parquet"
+    path = folder / shard_name(1)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(ValueError, match=r"part-00001\.parquet.*damaged.*traces stage again"):
-        list(TraceTable(folder).shards())
+        ToyTable.read(folder)
 
 
 def test_a_shard_that_was_hashed_when_truncated_is_named(folder):
-    path = folder / "part-00001.parquet"
+    path = folder / shard_name(1)
     path.write_bytes(path.read_bytes()[:-100])
-    manifest = json.loads((folder / MANIFEST).read_text())
-    manifest["shards"][1]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    edit_manifest(folder, shards=manifest["shards"])
+    shards = json.loads((folder / MANIFEST).read_text())["shards"]
+    shards[1]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    edit_manifest(folder, shards=shards)
     with pytest.raises(ValueError, match=r"part-00001\.parquet: not a readable Parquet file"):
-        list(TraceTable(folder).shards())
+        ToyTable.read(folder)
 
 
-def test_a_missing_shard_is_named(folder):
-    (folder / "part-00002.parquet").unlink()
-    with pytest.raises(ValueError, match=r"part-00002\.parquet: this shard is missing"):
-        list(TraceTable(folder).shards())
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"schema_version": 99}, "schema version 99"),
+        ({"state_size": 7}, r"part-00000\.parquet: column state is .*, not a list of 7"),
+        ({"state_size": "3"}, "state_size"),
+    ],
+)
+def test_a_manifest_that_says_something_else_is_refused(folder, change, message):
+    edit_manifest(folder, **change)
+    with pytest.raises(ValueError, match=message):
+        ToyTable.read(folder)
 
 
-def test_another_schema_version_is_refused(folder):
-    edit_manifest(folder, schema_version=99)
-    with pytest.raises(ValueError, match="schema version 99"):
-        TraceTable(folder)
-
-
-def test_an_incomplete_manifest_is_refused(folder):
+def test_missing_parts_are_named(folder):
     record = json.loads((folder / MANIFEST).read_text())
-    del record["gamma_max"]
+    (folder / shard_name(2)).unlink()
+    with pytest.raises(ValueError, match=r"part-00002\.parquet: this shard is missing"):
+        ToyTable.read(folder)
+    del record["state_size"]
     (folder / MANIFEST).write_text(json.dumps(record))
-    with pytest.raises(ValueError, match="'gamma_max' is missing"):
-        TraceTable(folder)
+    with pytest.raises(ValueError, match="'state_size' is missing"):
+        ToyTable.read(folder)
 
 
-def test_states_of_another_size_are_refused(folder):
-    edit_manifest(folder, hidden_size=7)
-    with pytest.raises(ValueError, match="column state is"):
-        list(TraceTable(folder).shards())
+def test_other_rows_or_columns_than_the_manifests_are_refused(folder):
+    shards = json.loads((folder / MANIFEST).read_text())["shards"]
+    shards[0]["rows"] = 4
+    edit_manifest(folder, shards=shards)
+    with pytest.raises(ValueError, match="5 rows where the manifest says 4"):
+        ToyTable.read(folder)
 
+    class More(ToyTable):
+        columns: ClassVar = {**COLUMNS, "more": "int32"}
 
-def test_layers_that_are_not_the_contracts_are_refused(folder):
-    edit_manifest(folder, feature_layers=[3, 4])
-    manifest = TraceTable(folder).manifest
-    with pytest.raises(ContractError, match="layer_ids"):
-        manifest.capture_contract("traces")
-
-
-def test_an_empty_table_has_an_empty_state():
-    table = arrow_table(synthetic_columns(rows_per_document=2)).slice(0, 0)
-    assert list_column(table, "state").shape == (0, STATE)
-    assert list_column(pa.concat_tables([table, table]), "state").dtype == np.float16
+    with pytest.raises(ValueError, match="column more is missing"):
+        More.read(folder)

@@ -4,10 +4,28 @@ import argparse
 
 import pytest
 import torch
+import yaml
 
 from pipelines import traces
 from pipelines.pair_folder import PairLocation
-from trace_collection.collect import TraceConfig
+from pipelines.prompt_table import EDIT, Prompt, write_prompts
+from runtime import ModelPair
+from tests.toys import tiny_llama
+
+SECTIONS = {
+    "machine": {"threads": 1, "seed": 3},
+    "traces": {
+        "max_gigabytes": 0.25,
+        "texts": {"prompts": [2, 1, 1], "edit_prompts": [0, 0, 1]},
+        "trees": {"prompts": [1, 0, 1]},
+        "guesses": {"prompts": 1, "ways": [{"method": "lookahead"}]},
+    },
+}
+CHOSEN = {
+    "texts": ["train0", "train1", "validation0", "test0", "test0-edit"],
+    "trees": ["train0", "test0"],
+    "guesses": ["validation0"],
+}
 
 
 @pytest.fixture
@@ -17,14 +35,34 @@ def restored_threads():
     torch.set_num_threads(before)
 
 
-def test_the_pair_is_loaded_in_the_number_format_of_its_traces(monkeypatch, tmp_path, restored_threads):
+@pytest.mark.parametrize("of", CHOSEN)
+def test_a_trace_has_its_section_its_prompts_and_the_pair_in_its_own_format(
+    of, monkeypatch, tmp_path, restored_threads
+):
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"toys": SECTIONS}}))
+    prompts = [
+        Prompt(f"{split}{n}{end}", f"{split}{n}", "s", kind, split, "", [1, 2, 3])
+        for split in ("train", "validation", "test", "reserve")
+        for kind, end in (("code", ""), (EDIT, "-edit"))
+        for n in range(3)
+    ]
+    write_prompts(tmp_path / "prompts.parquet", prompts)
     seen = []
-    monkeypatch.setattr(traces, "load_parameters", lambda *where: TraceConfig(threads=2))
+
+    def load(*where, **options):
+        seen.append(options["dtype"])
+        return ModelPair(tiny_llama(), tiny_llama(layers=1))
+
     monkeypatch.setattr(traces, "read_pair", lambda folder: PairLocation("target", "draft", "target", "float16"))
-    monkeypatch.setattr(traces, "read_prompts", lambda *where: [])
-    monkeypatch.setattr(traces.ModelPair, "load", lambda *where, **options: seen.append(options["dtype"]))
-    monkeypatch.setattr(traces, "collect", lambda *inputs: {"shards": 0, "kept": 0})
-    names = {"pair": "toys", "params": tmp_path, "pair_folder": tmp_path, "prompts": tmp_path, "out": tmp_path}
-    names |= {"section": "traces", "policy": None}
-    traces.run(argparse.Namespace(**names))
-    assert seen == ["float16"] and torch.get_num_threads() == 2
+    monkeypatch.setattr(traces.ModelPair, "load", load)
+    monkeypatch.setattr(traces, "collect", lambda *inputs: seen.append(inputs) or {"shards": 0, "kept": 0, "rows": 0})
+    parser = argparse.ArgumentParser()
+    traces.add_arguments(parser)
+    given = ["--pair", "toys", "--params", tmp_path / "params.yaml", "--of", of, tmp_path, tmp_path, tmp_path / "out"]
+    traces.run(parser.parse_args([str(one) for one in given]))
+    dtype, (collector, out, _, gigabytes, code) = seen
+    assert dtype == "float16" and out == tmp_path / "out" and gigabytes == 0.25
+    assert collector.name == of and (collector.config.threads, collector.config.seed) == (1, 3)
+    settings = collector.config.settings
+    assert [prompt.id for _, prompt in collector.jobs] == CHOSEN[of] * len(settings)
+    assert len(code) == 64 and torch.get_num_threads() == 1

@@ -75,7 +75,10 @@ def test_a_text_that_goes_on_from_another_is_found_out():
 def test_greedy_texts_of_a_real_model_are_those_drawn_alone(most_rows, monkeypatch):
     monkeypatch.setattr(trajectories, "MOST_ROWS", most_rows)
     pair = ModelPair(tiny_llama(seed=0, layers=2, eos_token_id=7))
-    prompts = [torch.randint(32, (length,), generator=torch.Generator().manual_seed(length)).tolist() for length in (3, 9, 5, 6)]
+    prompts = [
+        torch.randint(32, (length,), generator=torch.Generator().manual_seed(length)).tolist()
+        for length in (3, 9, 5, 6)
+    ]
     decoder = build_decoder(pair, {"method": "autoregressive"})
     expected = [decoder.generate(prompt, max_new_tokens=20).tokens for prompt in prompts]
     some = [Trajectory(prompt, Randomness(0)) for prompt in prompts]

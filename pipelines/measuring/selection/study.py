@@ -107,7 +107,7 @@ class Labels:
         if row is None or rule not in self._rules or action not in self._actions:
             raise ValueError(
                 f"no root trace tells of {action.name} under {rule} at root {root} of prompt {prompt}: check selection's "
-                "checked_rules, checked_actions and checked_prompts against traces.roots."
+                "checked_rules, checked_actions and checked_prompts against traces.trees."
             )
         return float(self._efficiency_NKA[row, self._rules.index(rule), self._actions.index(action)])
 

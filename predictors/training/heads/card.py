@@ -1,5 +1,6 @@
 """A fitted head as it is exported: the bundle's card, its quality on test texts, and both in short."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -57,17 +58,17 @@ def measured_quality(quality: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tracked(quality: Mapping[str, Any]) -> dict[str, float | None]:
-    """Flat metrics."""
+    """Flat metrics, each with its setting's name as trackers allow it."""
     found: dict[str, float | None] = {}
     for name, one in quality["parts"].items():
+        made: dict[str, float | None] = {}
         for which, suffix in (("head", ""), ("head_uncalibrated", "_uncalibrated")):
-            made = one["metrics"][which]
-            found |= {f"test_{key}{suffix} {name}": made[key] for key in TRACKED if key in made}
-        found |= {
-            f"test_tokens_per_second_{key} {name}": made["tokens_per_second"] for key, made in one["policies"].items()
-        }
-        found[f"test_gain {name}"] = one["policies"]["head"]["gain"]["value"]
-        found[f"calibration_temperature {name}"] = one["calibration"]["temperature"]
+            metrics = one["metrics"][which]
+            made |= {f"test_{key}{suffix}": metrics[key] for key in TRACKED if key in metrics}
+        made |= {f"test_tokens_per_second_{key}": worth["tokens_per_second"] for key, worth in one["policies"].items()}
+        made["test_gain"] = one["policies"]["head"]["gain"]["value"]
+        made["calibration_temperature"] = one["calibration"]["temperature"]
+        found |= {f"{key}/{re.sub('[^A-Za-z0-9.]+', '_', name)}": value for key, value in made.items()}
     return found
 
 

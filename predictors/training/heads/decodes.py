@@ -56,8 +56,8 @@ class Decoding(Checked):
 
 @dataclass(frozen=True)
 class Decodes:
-    """``starts`` of one split and setting, for chains or branch-parallel decoding, and the table's ``row_XS`` of each (of none after
-    a text's end)."""
+    """``starts`` of one split and setting, for chains or branch-parallel decoding, and the table's ``row_XS`` of each (of none
+    after a text's end)."""
 
     starts: Starts | BranchStarts
     row_XS: np.ndarray

@@ -2,8 +2,7 @@
 
 A round from every position s gives the position after it its past:  e = s + min(N(s), submitted) + 1. So a text is learned from
 wherever some round of the policy ends, once with every past that occurs. A policy that reads its own past needs one at s, too:
-that of the latest round which ends there. Shape suffixes: X readings,
-S starts, M states of memory, P roots with a past.
+that of the latest round which ends there. Shape suffixes: X readings, S starts, M states of memory, P roots with a past.
 """
 
 import numpy as np
@@ -15,8 +14,8 @@ from predictors.replay.policies import previous_round
 def met(
     starts: Starts, row_XS: np.ndarray, drafts: Drafts, past_XS: np.ndarray, gamma: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of a policy with ``past_XS``: rows and pasts [2, P] of the roots that follow, the texts' first ones among them, and the pasts
-    [X, S] that they give to every start."""
+    """Of a policy with ``past_XS``: rows and pasts [2, P] of the roots that follow, the texts' first ones among them, and the
+    pasts [X, S] that they give to every start."""
     memory = np.minimum(past_XS, drafts.submitted_XSM.shape[2] - 1)[..., None]
     submitted_XS = np.take_along_axis(drafts.submitted_XSM, memory, axis=2)[..., 0]
     accepted_XS = np.minimum(starts.would_XS, submitted_XS)

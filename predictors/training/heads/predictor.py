@@ -30,12 +30,12 @@ from predictors.training.heads.roots import Roots, Rows
 from predictors.training.heads.rules import Candidates, Chosen, choose_rules, fixed_rules, static_pair
 from predictors.training.heads.served import Choice, Said, Served
 from predictors.training.heads.target import CLASS, TARGETS, Target
-from predictors.training.heads.training import HeadTrainConfig, TrainedHead, prior_shift, train
+from predictors.training.heads.training import HeadTrainConfig, TrainedHead, train
 from predictors.training.labelling.chains import KIND, SPLITS
 from predictors.training.labelling.table import read_labels
 from predictors.training.metrics import macro_auc
 from predictors.training.predictor import Fitted, Materials
-from predictors.training.temperature import fit_temperature
+from predictors.training.temperature import fit_calibration
 from predictors.training.text_table import TextTable
 
 if TYPE_CHECKING:
@@ -46,9 +46,12 @@ Policies = Mapping[int, tuple[Choice, Choice]]  # by setting, what is drafted an
 
 @dataclass(frozen=True)
 class HeadPredictor(Checked):
-    """A head of a ``target``, for a ``decoding``. ``rule``: given instead of chosen (the paper's: ``{epsilon: 0.2}``), or, of lengths,
-    ``choice``. Of validation rows the ``distance_quantile``, times ``distance_margin``, is the largest squared distance trusted.
-    ``prior_correction``: give back what balancing took. ``repeats``: of chance on held-out texts that are sampled."""
+    """A head of a ``target``, for a ``decoding``.
+
+    ``rule``: given instead of chosen (the paper's: ``{epsilon: 0.2}``), or, of lengths, its ``choice``. Of validation rows the
+    ``distance_quantile``, times ``distance_margin``, is the largest squared distance trusted. ``prior_correction``: give back
+    what balancing took. ``repeats``: of chance on held-out texts that are sampled.
+    """
 
     target: Annotated[str, one_of(*TARGETS)] = CLASS
     feature_set: Annotated[str, one_of(*FEATURE_SETS)] = "extended"
@@ -149,12 +152,9 @@ class HeadFit:
         validation rows that goes with it."""
         count, held = len(self.target.classes), rows["validation"].at(place)
         labels = rows["train"].at(place).labels(self.target)
-        shares = (np.bincount(labels, minlength=count) + 1) / (len(labels) + count)
-        bias = torch.zeros(count)
-        if self.config.prior_correction:
-            bias = prior_shift(tuple(shares.tolist()), head.training_shares)
-        temperature = fit_temperature(said.of_rows(held)[0], torch.from_numpy(held.labels(self.target)), bias)
-        return Calibration(temperature, tuple(bias.tolist()))
+        natural = ((np.bincount(labels, minlength=count) + 1) / (len(labels) + count)).tolist()
+        training = head.training_shares if self.config.prior_correction else natural
+        return fit_calibration(said.of_rows(held)[0], torch.from_numpy(held.labels(self.target)), natural, training)
 
     def chosen(self, validation: Served, static: tuple[int, int], place: int) -> Chosen:
         config = self.config

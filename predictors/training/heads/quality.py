@@ -78,8 +78,8 @@ def _oracle(test: Served, profile: LatencyProfile) -> Totals:
     clock, starts = Clock(profile), test.decodes.idle
     decodes = [clock.oracle(reading, starts.depth, starts.verifier) for reading in starts.readings]
     names = ("tokens", "seconds", "rounds", "submitted", "passes", "accepted", "asked")
-    columns = (np.array([getattr(one, name) for one in decodes]) for name in names)
-    return Totals(*columns, np.zeros((0, 0, 0), dtype=bool))
+    sums = {f"{name}_X": np.array([getattr(one, name) for one in decodes]) for name in names}
+    return Totals(**sums, visits_XSM=np.zeros((0, 0, 0), dtype=bool))
 
 
 def _summary(made: Totals, static: Totals, test: Served) -> dict[str, Any]:

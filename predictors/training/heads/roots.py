@@ -1,7 +1,7 @@
-"""Every position of recorded texts as a root: features, by what the round before it was, and what of a chain is accepted there.
+"""Every position of recorded texts as a root: features, by what the round before it was, and what of a chain is accepted.
 
-A past is a state of `predictors.replay.policies.previous_round`. Shape suffixes: R rows of the texts, S state size, P roots with a
-past, C classes.
+A past is a state of `predictors.replay.policies.previous_round`. Shape suffixes: R rows of the texts, S state size, P roots with
+a past, C classes.
 """
 
 from dataclasses import dataclass
@@ -48,18 +48,19 @@ class Roots:
             raise ValueError(
                 "a feature state of the texts is not finite (overflow of float16). Collect the traces again."
             )
-        first = (list_column(table.table, name)[:, 0] for name in ("confidence", "entropy"))
-        columns = (table.column(name) for name in ("split", "document"))
+        first = {name: list_column(table.table, name)[:, 0] for name in ("confidence", "entropy")}
         return Roots(
-            spec,
-            state_RS,
-            *first,
-            table.column("temperature"),
-            known_R,
-            reached_RG,
-            accepted_R,
-            *columns,
-            table.setting_N,
+            spec=spec,
+            state_RS=state_RS,
+            confidence_R=first["confidence"],
+            entropy_R=first["entropy"],
+            temperature_R=table.column("temperature"),
+            known_R=known_R,
+            reached_RG=reached_RG,
+            accepted_R=accepted_R,
+            split_R=table.column("split"),
+            document_R=table.column("document"),
+            setting_R=table.setting_N,
         )
 
     def features(self, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:

@@ -27,8 +27,8 @@ COST_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)  # of a drafted token, in the rule that
 
 @dataclass(frozen=True)
 class Candidates(Checked):
-    """Rules tried: ``epsilons``, confidence thresholds; ``probabilities``, H-RAD's thresholds of "none" and "all" besides the argmax
-    (empty: argmax only). Their gain is judged out of so many ``folds`` of documents."""
+    """Rules tried: ``epsilons``, confidence thresholds; ``probabilities``, H-RAD's thresholds of "none" and "all" besides the
+    argmax (empty: argmax only). Their gain is judged out of so many ``folds`` of documents."""
 
     epsilons: Annotated[tuple[Probability, ...], not_empty] = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
     probabilities: tuple[Probability, ...] = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -46,8 +46,8 @@ class Candidates(Checked):
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is served: static lengths, rules (``None``: static), the best rules ``tried`` that ask, the best confidence ``epsilon``, and
-    what choosing among rules is worth out of fold."""
+    """What is served: static lengths, rules (``None``: static), the best rules ``tried`` that ask, the best confidence
+    ``epsilon``, and what choosing among rules is worth out of fold."""
 
     static_gamma: int
     retained_gamma: int

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import WeightedRandomSampler as WeightedSampler
 
@@ -19,6 +18,7 @@ from predictors.training.heads.module import HeadTraining
 from predictors.training.heads.roots import Rows
 from predictors.training.heads.target import Target
 from predictors.training.reduction import fit_reduction
+from predictors.training.temperature import prior_shift
 from predictors.training.trainer import Rows as Batches
 from predictors.training.trainer import in_batches, in_order, new_trainer, quiet, shuffled, threads
 
@@ -96,11 +96,6 @@ def train(
     assert best.best is not None
     network.head.load_state_dict(best.best)
     return TrainedHead(network.eval(), best.history, best.best_epoch, shares, balanced.shares, balanced.method)
-
-
-def prior_shift(natural: tuple[float, ...], training: tuple[float, ...]) -> Tensor:
-    """b = log natural share - log training share: what balancing must be given back."""
-    return torch.log(torch.tensor(natural)) - torch.log(torch.tensor(training))
 
 
 def _run(

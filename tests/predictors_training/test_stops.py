@@ -1,0 +1,237 @@
+"""Stop models fitted on texts whose chances are known: what they learn, how they are calibrated, which rules are served."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from predictors.bundle import Bundle
+from predictors.controllers import EarlyStop
+from predictors.replay.acceptance import reached
+from predictors.replay.decode import ChainPolicy, Clock, Reading
+from predictors.stopping.network import RESIDUAL, NetworkShape
+from predictors.stopping.rule import StopRule
+from predictors.training.labelling.table import write_labels
+from predictors.training.labelling.tokens import KIND, TokenLabelConfig, label
+from predictors.training.predictor import Materials
+from predictors.training.stops import rules
+from predictors.training.stops.calibration import fit_calibration
+from predictors.training.stops.drafts import Drafts
+from predictors.training.stops.model import StopModel
+from predictors.training.stops.predictor import StopPredictor
+from predictors.training.stops.quality import quality
+from predictors.training.stops.rows import HARD, SlotFeatures, TokenRows
+from predictors.training.stops.training import StopTrainConfig, StopTraining
+from predictors.training.text_table import TextTable
+from tests.predictors.affine_profile import toy_profile
+from tests.predictors_training.synthetic_drafts import GAMMA, SPEC, write_texts
+
+PROFILE = toy_profile(draft=lambda rows, context: 2 + rows / 4 + context / 64, stopping=lambda features: 0.125)
+SMALL = {"gamma": GAMMA, "epochs": 8, "batch_size": 64, "folds": 3}
+MODELS = {
+    "early_stop-1": StopPredictor(network=NetworkShape(hidden_sizes=(16, 8)), **SMALL),
+    "early_stop-2": StopPredictor(inputs="law", network=NetworkShape(hidden_sizes=(8,)), labels="hard", **SMALL),
+    "specdecpp": StopPredictor(
+        kind="specdecpp", inputs="behind", network=NetworkShape(RESIDUAL, depth=2), mismatch_weight=6.0, **SMALL
+    ),
+    "logistic": StopPredictor(kind="logistic", inputs="law", labels="hard", **SMALL),
+}
+
+
+def materials_in(folder: Path, **options) -> Materials:
+    """Synthetic texts and their labels."""
+    texts, labels = write_texts(folder / "texts", **options), folder / "labels"
+    labels.mkdir()
+    write_labels(label(TextTable.read(texts), TokenLabelConfig()), labels / f"{KIND}.parquet")
+    return Materials(texts, folder, folder, labels, PROFILE)
+
+
+@pytest.fixture(scope="module")
+def materials(tmp_path_factory):
+    return materials_in(tmp_path_factory.mktemp("materials"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_rules():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rules, "RULES", rules.RULES[::9])
+        yield
+
+
+@pytest.fixture(scope="module")
+def table(materials):
+    return TextTable.read(materials.texts)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_trained_model_knows_what_its_inputs_tell(table, name):
+    config, labels = MODELS[name], label(table, TokenLabelConfig())
+    model, again = (StopModel(table, labels, config, calibrated_tokens=3) for _ in range(2))
+    features = model.features["test"]
+    drafts = Drafts.of(features, GAMMA - features.sees)
+    measured = quality(model.tokens["test"], drafts, model.chances("test"))
+    known = measured["tokens"]["all"]
+    assert known["auroc"] > (0.7 if config.inputs == "law" else 0.8), known
+    assert known["ece"] < 0.06, "whatever rejected tokens counted in training"
+    predicted, observed = (np.array(measured["product_bias"][part]) for part in ("predicted", "observed"))
+    assert np.abs(predicted - observed).max() < 0.05 and len(observed) == GAMMA - features.sees
+    weights = [made.trained.network.parameters() for made in (model, again)]
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+@pytest.mark.parametrize("name", ["early_stop-1", "specdecpp"])
+def test_what_is_promised_is_what_real_controllers_do(materials, table, name):
+    """Σ tokens / Σ seconds of the bundle's own sessions on test texts, served and asked anyway."""
+    config = MODELS[name]
+    fitted = config.fit(name, materials)
+    controller = EarlyStop.from_bundle(Bundle(fitted.card | {"kind": "early_stop"}, fitted.tensors))
+    assert controller.spec == SPEC and len(controller.settings) == 2 and controller.gamma is None
+    clock, texts = Clock(PROFILE), list(table.rows("test").texts())
+    for setting, part in fitted.quality["parts"].items():
+        readings = [Reading.of(text, config.seed) for text in texts if text.settings.name == setting]
+        for policy, served in (("model", controller), ("asked", controller.asked_anyway())):
+            decodes = [clock.policy(reading, ChainPolicy(served, config.gamma)) for reading in readings]
+            speed = sum(one.tokens for one in decodes) / sum(one.seconds for one in decodes)
+            assert part["policies"][policy]["tokens_per_second"] == pytest.approx(speed), (setting, policy)
+            assert part["policies"]["perfect"]["tokens_per_second"] > speed
+    assert fitted.metrics["test_auroc"] == fitted.quality["tokens"]["all"]["auroc"]
+
+
+def test_a_model_that_knows_gains_and_one_that_does_not_is_not_asked(materials, tmp_path):
+    config = MODELS["early_stop-1"]
+    known = config.fit("one", materials)
+    assert all(made["rule"]["threshold"] > 0 for made in known.quality["settings"])
+    assert known.quality["validation_gain"] > 0.01
+    for part in known.quality["parts"].values():
+        assert part["policies"]["model"]["gain"]["low"] > 0
+        assert part["policies"]["asked for nothing"]["gain"]["value"] > part["policies"]["asked"]["gain"]["value"]
+    blind = config.fit("one", materials_in(tmp_path, informative=False))
+    assert not any(made["rule"]["threshold"] for made in blind.quality["settings"])
+    assert blind.quality["validation_gain"] == 0 and blind.card["decoder"]["verifier"] == "block"
+    for part in blind.quality["parts"].values():
+        assert part["policies"]["model"]["tokens_per_second"] == part["policies"]["static"]["tokens_per_second"]
+
+
+def test_rules_are_chosen_for_the_verifier_that_serves(materials):
+    """At T > 0 block accepts more than a tokenwise rule, and more tokens are worth drafting; at T = 0 they agree."""
+    config = replace(MODELS["logistic"], epochs=1)
+    parts = {
+        name: replace(config, verifier=name).fit("l", materials).quality["parts"] for name in ("block", "tokenwise")
+    }
+    speeds = {
+        name: [part["policies"]["perfect"]["tokens_per_second"] for part in made.values()]
+        for name, made in parts.items()
+    }
+    assert speeds["block"][0] == speeds["tokenwise"][0] and speeds["block"][1] > speeds["tokenwise"][1] * 1.0001
+
+
+def test_mismatches_weigh_in_soft_labels_too():
+    """At weight w the loss of a label y is least at y / (y + w (1 - y)); a token of no weight counts nothing."""
+    config, logits = StopTrainConfig(mismatch_weight=6.0), torch.linspace(-5, 5, 1001)
+    for target in (0.2, 0.5, 0.9):
+        training, batch = StopTraining(SimpleNamespace(), config), torch.tensor([[target, 0.1], [0.5, 0.0]])
+        losses = []
+        for logit in logits:
+            training.head = lambda features, logit=logit: logit.repeat(2)
+            losses.append(float(training._loss((torch.zeros(2, 1), *batch))))
+        best = float(torch.sigmoid(logits[int(np.argmin(losses))]))
+        assert best == pytest.approx(target / (target + 6 * (1 - target)), abs=0.005)
+
+
+# ---- what is read where
+
+
+def test_tokens_are_read_where_their_state_is(table):
+    """Behind the text's token: the next row's first slot; behind the one beside it: its own row's second one."""
+    labels = label(table, TokenLabelConfig())
+    for inputs in ("before", "behind"):
+        part = table.rows("validation")
+        features = SlotFeatures(part, inputs)
+        tokens = TokenRows.of(features, labels, HARD)
+        rows = labels.table.filter(np.isin(labels.table.column("row"), part.index)).to_pandas()
+        place_N = part.column("place")
+        last = int(place_N.max())
+        if inputs == "before":
+            assert (tokens.slot_N == 0).all() and len(tokens.row_N) == len(rows)
+            continue
+        assert set(tokens.slot_N[tokens.accepted_N]) == {0} and set(tokens.slot_N[~tokens.accepted_N]) == {1}
+        assert 1 not in place_N[tokens.row_N[tokens.accepted_N]], "nothing is read of another text"
+        kept = rows[rows["on_path"]]
+        assert tokens.accepted_N.sum() == (place_N[np.searchsorted(part.index, kept["row"])] < last).sum()
+        read = features.at(tokens.row_N, tokens.slot_N)
+        assert torch.equal(read, torch.from_numpy(part.slots("states")[tokens.row_N, tokens.slot_N].astype(np.float32)))
+
+
+def test_states_that_were_not_recorded_beside_texts_are_asked_for(tmp_path):
+    table = TextTable.read(write_texts(tmp_path / "texts", slots=1))
+    with pytest.raises(ValueError, match="none were recorded. Set traces.texts.beside_states"):
+        SlotFeatures(table, "before").at(np.array([0]), np.array([0]))
+    assert SlotFeatures(table, "law").at(np.array([0]), np.array([0])).shape == (1, SPEC.top + 1)
+
+
+@pytest.mark.parametrize("inputs", ["law", "behind"])
+def test_drafts_survive_as_a_tokenwise_verifier_lets_them(table, inputs):
+    """Σ weights of drafts with n or more tokens accepted is P(N >= n | text), and what is read is what a replay reads."""
+    part, depth = table.rows("test"), GAMMA - (inputs == "behind")
+    features = SlotFeatures(part, inputs)
+    drafts, ratio_N = Drafts.of(features, depth), part.column("ratio")
+    for start in (0, 30, 41):
+        of = drafts.take(drafts.start_D == start)
+        assert of.weight_D.sum() == pytest.approx(1) and of.whole_DG.all() == (start != 41)
+        if start == 41:  # five rows from the end of its text, and the budget leaves one token less
+            assert of.whole_DG.sum(axis=1).tolist() == [4] * len(of.start_D)
+            continue
+        survived = [of.weight_D[of.accepted_D > position].sum() for position in range(depth)]
+        expected = reached(ratio_N[start : start + depth], np.zeros(depth), "tokenwise")
+        assert survived == pytest.approx(expected.tolist())
+        for accepted, rows, slots in zip(of.accepted_D, of.row_DG, of.slot_DG, strict=True):
+            shift = inputs == "behind"
+            path = [(start + i, 0) for i in range(accepted + 1)] + [(start + accepted, i) for i in range(1, GAMMA)]
+            assert list(zip(rows.tolist(), slots.tolist(), strict=True)) == path[shift : depth + shift]
+
+
+# ---- calibration
+
+
+def made_drafts(logits_DG, survives_D):
+    """Drafts whose tokens lie one by one at the slots of their own row."""
+    count, depth = logits_DG.shape
+    row_DG, slot_DG = np.indices((count, depth))
+    whole = np.ones((count, depth), bool)
+    return Drafts(np.arange(count), survives_D, np.ones(count), row_DG, slot_DG, whole, whole)
+
+
+def test_calibration_recovers_scale_and_bias():
+    random = np.random.default_rng(0)
+    logits_DG = random.normal(scale=2, size=(20_000, 3))
+    kept_DG = random.random((20_000, 3)) < 1 / (1 + np.exp(-(0.7 * logits_DG - 0.4)))
+    accepted_D = np.cumprod(kept_DG, axis=1).sum(axis=1)
+    fitted = fit_calibration(logits_DG, made_drafts(logits_DG, accepted_D))
+    assert (fitted.scale, fitted.bias) == pytest.approx((0.7, -0.4), abs=0.05)
+    assert fit_calibration(-logits_DG, made_drafts(logits_DG, accepted_D)).scale > 0, "never turned around"
+    with pytest.raises(ValueError, match="has one fate"):
+        fit_calibration(logits_DG, made_drafts(logits_DG, np.full(20_000, 3)))
+
+
+def test_calibration_of_single_tokens_leaves_products_too_low():
+    """Deliberately wrong twin: what the model misses is common to a draft, so that chances of tokens do not multiply."""
+    random = np.random.default_rng(1)
+    missed_D, depth = random.normal(scale=1.5, size=20_000), 4
+    kept_DG = random.random((20_000, depth)) < 1 / (1 + np.exp(-missed_D - 0.5))[:, None]
+    accepted_D, logits_DG = np.cumprod(kept_DG, axis=1).sum(axis=1), random.normal(scale=0.1, size=(20_000, depth))
+    drafts = made_drafts(logits_DG, accepted_D)
+    firsts = made_drafts(logits_DG[:, :1], np.minimum(accepted_D, 1))
+    errors = []
+    for made in (drafts, firsts):
+        calibration = fit_calibration(logits_DG, made)
+        chances = 1 / (1 + np.exp(-(calibration.scale * logits_DG + calibration.bias)))
+        observed = (accepted_D[:, None] > np.arange(depth)).mean(axis=0)
+        errors.append(np.cumprod(chances, axis=1).mean(axis=0) - observed)
+    assert errors[1][-1] < -0.12 and np.abs(errors[0]).max() < 0.09
+
+
+def test_papers_rules():
+    assert StopRule(0.4, keeps=True) == rules.MCSD and rules.PAPERS["specdecpp"].product
