@@ -47,7 +47,7 @@ TEXT_TRACES_VERSION = 2
 
 # One row per place of a target trajectory, from its second token on (`predictors.replay.text`). "slots<…>" has γ_max entries:
 # the draft's law in front of the text's token, then those behind a token that was rejected there; "tops<…>" and "states<…>"
-# hold as many lists in a row, "candidates<…>" has an entry per number of candidates from 1 on.
+# hold as many lists in a row (of states perhaps the first alone), "candidates<…>" has an entry per number of candidates.
 TEXT_COLUMNS = {
     **PLACE_COLUMNS,
     "place": "int32",  # the token's in the continuation

@@ -244,6 +244,37 @@ def test_layers_that_were_not_recorded_are_refused(pair, folder, tmp_path):
         next(replayed(text, build_controller({"kind": "fixed"}), 6, lambda start: 0))
 
 
+def test_states_beside_the_text_are_left_out_where_nobody_reads_them(pair, prompts, folder, tmp_path):
+    config = dataclasses.replace(CONFIG, beside_states=False)
+    gather(TextCollector(pair, config, prompts), tmp_path / "traces")
+    less, whole = TextTable.read(tmp_path / "traces"), TextTable.read(folder)
+    assert whole.slots("states").shape == (len(whole), GAMMA, 32) and less.slots("states").shape == (len(less), 1, 32)
+    assert np.array_equal(less.slots("states")[:, 0], whole.slots("states")[:, 0]) and whole.slots("states")[:, 1].any()
+    assert np.array_equal(less.column("tops"), whole.column("tops"))
+    reads = learned_controller(read_bundle(stop_bundle(tmp_path / "b", pair, threshold=1e-9, change=reads_last_layer)))
+    with pytest.raises(
+        ValueError, match=r"state at slot 1 beside the text, and 1 were recorded\. Set traces.texts.beside"
+    ):
+        for text in less.texts():
+            list(replayed(text, reads, GAMMA, lambda start: 0))
+
+
+def test_rows_know_their_texts_and_their_place_in_the_trace(folder):
+    whole = TextTable.read(folder)
+    test = whole.rows("test")
+    for table in (whole, test):
+        texts = list(table.texts())
+        assert len(texts) == table.text_N[-1] + 1 == len(table.starts_T) - 1
+        for number, text in enumerate(texts):
+            rows = slice(table.starts_T[number], table.starts_T[number + 1])
+            assert set(table.text_N[rows]) == {number} and set(table.column("prompt_id")[rows]) == {text.prompt_id}
+            assert text.columns["token"].tolist() == table.column("token")[rows].tolist()
+            assert np.shares_memory(text.columns["states"], table.column("states"))
+    assert np.array_equal(whole.column("root")[test.index], test.column("root"))
+    bare = next(test.texts(leave_out=("root", "states")))
+    assert bare.roots is None and "states" not in bare.columns
+
+
 def test_rows_describe_the_text(pair, prompts, folder):
     table = TextTable.read(folder)
     for text in table.texts():

@@ -71,10 +71,11 @@ def test_a_text_that_goes_on_from_another_is_found_out():
     assert total_variation(together(model, PROMPTS[:2], SamplingSettings(1.0), 3), expected) > 1e-2
 
 
+@pytest.mark.parametrize("forward", ["compact", "hugging_face"])
 @pytest.mark.parametrize("most_rows", [4096, 40])
-def test_greedy_texts_of_a_real_model_are_those_drawn_alone(most_rows, monkeypatch):
+def test_greedy_texts_of_a_real_model_are_those_drawn_alone(most_rows, forward, monkeypatch):
     monkeypatch.setattr(trajectories, "MOST_ROWS", most_rows)
-    pair = ModelPair(tiny_llama(seed=0, layers=2, eos_token_id=7))
+    pair = ModelPair(tiny_llama(seed=0, layers=2, eos_token_id=7), forward=forward)
     prompts = [
         torch.randint(32, (length,), generator=torch.Generator().manual_seed(length)).tolist()
         for length in (3, 9, 5, 6)
