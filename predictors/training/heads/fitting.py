@@ -58,7 +58,7 @@ class Made:
 class HeadFit:
     """The fit of one head: ``config`` and what it is made of."""
 
-    def __init__(self, config: HeadPredictor, materials: Materials) -> None:
+    def __init__(self, config: "HeadPredictor", materials: Materials) -> None:
         self.config, self.profile = config, materials.profile
         table = TextTable.read(materials.texts)
         labels = read_labels(materials.labels / f"{KIND}.parquet", KIND, table.manifest.content_hash)
