@@ -64,7 +64,7 @@ def test_the_gamma_that_hides_is_the_one_computed_by_hand(data, capsys):
     """Behind blocks of 4, with 4 branches; milliseconds at context 32:
 
     one by one     target 12 + .4; branch point 1 + 4/96 + .5; levels 1.5 + (4 + 4 j)/64 + .5: four take 8.6, five 10.9 of 10.9
-    side by side   target 18 + .4; branch point 2 + 8/96 + .5; levels 3 + (4 + 4 j)/32 + .5: four take 15.3, five 19.4 of 15.8
+    concurrent     target 18 + .4; branch point 2 + 8/96 + .5; levels 3 + (4 + 4 j)/32 + .5: four take 15.3, five 19.4 of 15.8
     """
     out = shown(capsys, data)
     assert line(out, "hidden γ, one by one")[-2:] == ["4", "6"]
@@ -72,7 +72,7 @@ def test_the_gamma_that_hides_is_the_one_computed_by_hand(data, capsys):
 
 
 @pytest.mark.parametrize(
-    ("missing", "left"), [("beside_draft", ["one by one"]), ("branch_drawing", []), ("draft_prefill", ["one", "side"])]
+    ("missing", "left"), [("beside_draft", ["one by one"]), ("branch_drawing", []), ("draft_prefill", ["one", "concurrent"])]
 )
 def test_a_gamma_that_cannot_be_computed_is_not_shown(data, capsys, missing, left):
     tables = {name: table for name, table in PROFILE["tables"].items() if name != missing}
