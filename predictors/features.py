@@ -6,8 +6,8 @@
 one after the final norm; ``e`` is the newest token's input embedding. States are cast to float16 wherever they are used, so
 that a served vector equals a stored one bit for bit.
 
-The ``paper`` set is the state alone and is known before drafting. The ``extended`` set adds the previous round, the draft's
-first distribution, which is known before its token is drawn, and the target's temperature.
+The ``paper`` set is the state alone and is known before drafting. The ``extended`` set adds the previous round and the
+draft's first distribution, which is known before its token is drawn.
 
 Shape suffixes: B rows, K layers, D hidden size, E embedding size, S = K·D + E, C scalars.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # labels and training read features and know nothing of decod
 
 PREVIOUS_SCALARS = ("previous_unknown", "previous_accepted_share", "previous_none", "previous_all")
 FIRST_LAW_SCALARS = ("first_confidence", "first_entropy")
-FEATURE_SETS = {"paper": (), "extended": (*PREVIOUS_SCALARS, *FIRST_LAW_SCALARS, "temperature")}
+FEATURE_SETS = {"paper": (), "extended": PREVIOUS_SCALARS + FIRST_LAW_SCALARS}
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def served_features(spec: FeatureSpec, root: "Root", law: "NextLaw | None") -> T
     previous = root.previous
     drafted, accepted = (-1, 0) if previous is None else (previous.submitted, previous.accepted_in_sequence)
     confidence, entropy = (0.0, 0.0) if law is None else (law.confidence, law.entropy)
-    scalars = scalar_features(spec, drafted, accepted, confidence, entropy, root.settings.temperature)
+    scalars = scalar_features(spec, drafted, accepted, confidence, entropy)
     return torch.cat([state_S, *(_one(scalar, state_S) for scalar in scalars)]).unsqueeze(0)
 
 
@@ -83,7 +83,6 @@ def assemble(
     previous_accepted_B: Tensor,
     first_confidence_B: Tensor,
     first_entropy_B: Tensor,
-    temperature_B: Tensor,
 ) -> Tensor:
     """Feature rows [B, S + C] in float32.
 
@@ -92,19 +91,12 @@ def assemble(
     did not reject says nothing about γ tokens: it counts as unknown, like none. Law scalars are unused by the ``paper`` set.
     """
     scalars = scalar_features(
-        spec,
-        previous_drafted_B,
-        previous_accepted_B,
-        first_confidence_B.float(),
-        first_entropy_B.float(),
-        temperature_B.float(),
+        spec, previous_drafted_B, previous_accepted_B, first_confidence_B.float(), first_entropy_B.float()
     )
     return torch.cat([states_BS.float(), *(scalar.float().unsqueeze(1) for scalar in scalars)], dim=1)
 
 
-def scalar_features(
-    spec: FeatureSpec, drafted: Any, accepted: Any, confidence: Any, entropy: Any, temperature: Any
-) -> list[Any]:
+def scalar_features(spec: FeatureSpec, drafted: Any, accepted: Any, confidence: Any, entropy: Any) -> list[Any]:
     """The set's scalars in order, of one row (numbers) or of many (tensors [B]); arguments as in `assemble`."""
     counted = accepted.clamp(0, spec.gamma) if isinstance(accepted, Tensor) else max(0, min(accepted, spec.gamma))
     seen = ((accepted >= 0) & (accepted < drafted)) | (drafted >= spec.gamma)
@@ -115,6 +107,5 @@ def scalar_features(
         "previous_all": 1.0 * (seen & (counted >= spec.gamma)),
         "first_confidence": confidence,
         "first_entropy": entropy,
-        "temperature": temperature,
     }
     return [columns[name] for name in spec.scalars]

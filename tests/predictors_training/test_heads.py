@@ -13,7 +13,8 @@ from predictors.controllers import build_controller, learned_controller
 from predictors.replay.chains import replayed
 from predictors.replay.decode import ChainPolicy, Clock, Reading
 from predictors.training.heads import training
-from predictors.training.heads.predictor import HeadFit, HeadPredictor, changed
+from predictors.training.heads.fitting import HeadFit, changed
+from predictors.training.heads.predictor import HeadPredictor
 from predictors.training.heads.roots import Rows
 from predictors.training.heads.served import Served
 from predictors.training.heads.training import HeadTrainConfig, train

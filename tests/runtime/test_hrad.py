@@ -235,7 +235,6 @@ def test_served_features_are_the_contracts(pair, tmp_path, monkeypatch, temperat
             torch.tensor([-1 if previous is None else previous.accepted]),
             law.max().reshape(1),
             -(law * law.log()).sum().reshape(1),
-            torch.tensor([temperature]),
         )
         torch.testing.assert_close(row, expected, atol=1e-4, rtol=1e-4)
         tokens, previous = [*tokens, *step.tokens], step.record

@@ -86,7 +86,7 @@ def head_drafts(starts, controller, retains=False):
     for one in starts.readings:
         text, count = one.text, one.text.length - 1
         first = [text.columns[name][:, 0] for name in ("confidence", "entropy")]
-        rows = text.roots.states_NS, *first, np.full(count, text.settings.temperature)
+        rows = text.roots.states_NS, *first
         states, *laws = (torch.from_numpy(values).repeat_interleave(memory.states, 0) for values in rows)
         features = assemble(spec, states, *(values.repeat(count) for values in before), *laws)
         with torch.inference_mode():

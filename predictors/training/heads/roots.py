@@ -26,7 +26,6 @@ class Roots:
     state_RS: np.ndarray
     confidence_R: np.ndarray
     entropy_R: np.ndarray
-    temperature_R: np.ndarray
     known_R: np.ndarray
     reached_RG: np.ndarray
     accepted_R: np.ndarray
@@ -54,7 +53,6 @@ class Roots:
             state_RS=state_RS,
             confidence_R=first["confidence"],
             entropy_R=first["entropy"],
-            temperature_R=table.column("temperature"),
             known_R=known_R,
             reached_RG=reached_RG,
             accepted_R=accepted_R,
@@ -74,7 +72,7 @@ class Roots:
     def _assembled(self, state_PS: Tensor, row_P: np.ndarray, past_P: np.ndarray) -> Tensor:
         drafted_M, accepted_M = remembered(self.spec.gamma)
         before = (torch.from_numpy(values_M[past_P]) for values_M in (drafted_M, accepted_M))
-        known = (self.confidence_R, self.entropy_R, self.temperature_R)
+        known = (self.confidence_R, self.entropy_R)
         return assemble(self.spec, state_PS, *before, *(torch.from_numpy(values_R[row_P]) for values_R in known))
 
 

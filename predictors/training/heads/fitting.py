@@ -1,0 +1,224 @@
+"""The fit of a head: from texts to a bundle.
+
+rows     roots that the policy's decodes meet, with the round before; the policy at first drafts the best static length, then
+         what was chosen before (`heads.pasts`): as often as ``iterations`` say, or until the rows are the same
+network  one for all captured sampling settings, on training texts (`heads.training`)
+rules    calibration, static lengths and rules of every setting by itself, on validation texts (`heads.rules`)
+quality  on test texts (`heads.quality`)
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from predictors.calibration import Calibration
+from predictors.decision_rule import LengthRule
+from predictors.latency import draft_cost
+from predictors.latency.actions import undisturbed
+from predictors.replay.prices import Prices
+from predictors.training.heads.baselines import fit_baselines
+from predictors.training.heads.card import CONTROLLERS, card_settings, measured_quality, part, sentence, tracked
+from predictors.training.heads.decodes import decodes_of
+from predictors.training.heads.pasts import met
+from predictors.training.heads.quality import measured_metrics, measured_policies
+from predictors.training.heads.roots import Roots, Rows
+from predictors.training.heads.rules import Chosen, choose_rules, fixed_rules, static_pair
+from predictors.training.heads.served import Choice, Said, Served
+from predictors.training.heads.target import Target
+from predictors.training.heads.training import TrainedHead, train
+from predictors.training.labelling.chains import KIND, SPLITS
+from predictors.training.labelling.table import read_labels
+from predictors.training.metrics import macro_auc
+from predictors.training.predictor import Fitted, Materials
+from predictors.training.temperature import fit_calibration
+from predictors.training.text_table import TextTable
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+    from predictors.training.heads.predictor import HeadPredictor
+
+Policies = Mapping[int, tuple[Choice, Choice]]  # by setting, what is drafted and what is retained
+
+
+@dataclass(frozen=True)
+class Made:
+    """A network with what it ``said`` of every row, its calibration by setting, how far features may lie, and what is served."""
+
+    head: TrainedHead
+    said: Said
+    calibrations: Mapping[int, Calibration]
+    max_distance: float
+    chosen: Mapping[int, Chosen]
+
+
+class HeadFit:
+    """The fit of one head: ``config`` and what it is made of."""
+
+    def __init__(self, config: "HeadPredictor", materials: Materials) -> None:
+        self.config, self.profile = config, materials.profile
+        table = TextTable.read(materials.texts)
+        labels = read_labels(materials.labels / f"{KIND}.parquet", KIND, table.manifest.content_hash)
+        self.manifest, self.settings, self.context = table.manifest, table.settings, table.median_context
+        self.facts, self.roots = labels.facts, Roots.of(table, labels, config.feature_set)
+        self.target = Target(config.target, self.roots.spec.gamma)
+        prices = {sampled: Prices(self.profile, sampled) for sampled in (False, True)}
+        self.decodes = decodes_of(table, config.decoding, prices, config.repeats, int(self.facts["seed"]))
+        features = self.roots.spec.state_size + len(self.roots.spec.scalars)
+        self.query = undisturbed(self.profile).latency("predictor", features=features).seconds
+
+    def fitted(self, name: str, logger: "Logger | None") -> Fitted:
+        """Iterate rows, network and rules; then measure on test texts."""
+        places, record = range(len(self.settings)), []
+        served = {key: Served(one, self.roots, self.query) for key, one in self.decodes.items()}
+        statics = {place: static_pair([served[split, place] for split in SPLITS[:2]]) for place in places}
+        rows, pasts = self.rows(served, statics, {})
+        for _ in range(self.config.iterations):
+            made, served = self.made(rows, statics, logger)
+            following, pasts = self.rows(served, {place: one.policy for place, one in made.chosen.items()}, pasts)
+            record.append(self.iteration(made, rows["validation"], changed(rows["train"], following["train"])))
+            if not record[-1]["changed"]:
+                break
+            rows = following
+        return self.exported(name, made, rows, served, record)
+
+    def rows(
+        self, served: Mapping[tuple[str, int], Served], policies: Policies, pasts: Mapping[tuple[str, int], np.ndarray]
+    ) -> tuple[dict[str, Rows], dict[tuple[str, int], np.ndarray]]:
+        """Labelled roots by split that the policies' decodes meet, and the pasts that they give to every start."""
+        found: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
+        given = {}
+        for (split, place), one in served.items():
+            row_XS = one.decodes.row_XS
+            past_XS = pasts.get((split, place), np.zeros_like(row_XS))
+            for retains in (False, True) if one.decodes.retained is not None else (False,):
+                drafts = one.drafts(policies[place][retains], retains)
+                pairs_2P, given[split, place] = met(one.decodes.idle, row_XS, drafts, past_XS, self.roots.spec.gamma)
+                found[split].append(pairs_2P[:, self.roots.known_R[pairs_2P[0]]])
+        unique = {split: np.unique(np.concatenate(some, axis=1), axis=1) for split, some in found.items()}
+        return {split: Rows(self.roots, *pairs_2P) for split, pairs_2P in unique.items()}, given
+
+    def made(
+        self, rows: Mapping[str, Rows], statics: Mapping[int, tuple[int, int]], logger: "Logger | None"
+    ) -> tuple[Made, dict[tuple[str, int], Served]]:
+        """Train on rows, then calibrate and choose what is served at every setting."""
+        config = self.config
+        head = train(rows["train"], rows["validation"], self.target, config.training, logger)
+        said = Said.of(head.network, self.roots)
+        distance = float(np.quantile(said.of_rows(rows["validation"])[1], config.distance_quantile))
+        max_distance, calibrations, chosen, served = config.distance_margin * distance, {}, {}, {}
+        for place, static in statics.items():
+            calibrations[place] = self.calibration(head, said, rows, place)
+            for split in SPLITS:
+                decodes = self.decodes[split, place]
+                held = Served(decodes, self.roots, self.query, said, calibrations[place], max_distance, *static)
+                served[split, place] = held
+            chosen[place] = self.chosen(served["validation", place], static, place)
+        return Made(head, said, calibrations, max_distance, chosen), served
+
+    def calibration(self, head: TrainedHead, said: Said, rows: Mapping[str, Rows], place: int) -> Calibration:
+        """Bias from the setting's class shares among training rows (zero without ``prior_correction``), then the temperature on
+        validation rows that goes with it."""
+        count, held = len(self.target.classes), rows["validation"].at(place)
+        labels = rows["train"].at(place).labels(self.target)
+        natural = ((np.bincount(labels, minlength=count) + 1) / (len(labels) + count)).tolist()
+        training = head.training_shares if self.config.prior_correction else natural
+        return fit_calibration(said.of_rows(held)[0], torch.from_numpy(held.labels(self.target)), natural, training)
+
+    def chosen(self, validation: Served, static: tuple[int, int], place: int) -> Chosen:
+        config = self.config
+        cost = self.draft_cost(place)
+        if config.rule is not None or config.choice is not None:
+            rule = config.rule if config.choice is None else LengthRule(config.choice, cost)
+            assert rule is not None
+            return fixed_rules(static, rule, config.candidates)
+        return choose_rules(validation, static, config.candidates.rules(self.target, cost), config.candidates)
+
+    def draft_cost(self, place: int) -> float:
+        """A drafted token in target passes at a setting, midway through the texts."""
+        sampled = not self.settings[place].greedy
+        return draft_cost(undisturbed(self.profile), self.roots.spec.gamma, self.context, sampled)
+
+    def iteration(self, made: Made, validation: Rows, share: float) -> dict[str, Any]:
+        """What an iteration came to: the share of training rows that its policy changes, and validation figures by setting."""
+        found: dict[str, Any] = {"changed": share}
+        for place, setting in enumerate(self.settings):
+            rows = validation.at(place)
+            probabilities_PL = made.calibrations[place].probabilities(made.said.of_rows(rows)[0]).numpy()
+            choice = made.chosen[place].choice
+            found[setting.name] = {
+                "macro_auc": macro_auc(probabilities_PL, rows.labels(self.target)),
+                "gain": None if choice is None else choice.gain["value"],
+            }
+        return found
+
+    def exported(
+        self,
+        name: str,
+        made: Made,
+        rows: Mapping[str, Rows],
+        served: Mapping[tuple[str, int], Served],
+        record: Sequence[Mapping[str, Any]],
+    ) -> Fitted:
+        """Measured on test texts, with its card."""
+        config, spec = self.config, self.roots.spec
+        settings = [
+            card_settings(self.target, setting, made.calibrations[place], made.chosen[place])
+            for place, setting in enumerate(self.settings)
+        ]
+        parts = {
+            setting.name: self.part(place, settings[place], made, rows, served["test", place])
+            for place, setting in enumerate(self.settings)
+        }
+        shares = {"natural": made.head.natural_shares, "training": made.head.training_shares}
+        quality = {
+            "kind": CONTROLLERS[self.target.ordered][0],
+            "target": self.target.name,
+            "classes": list(self.target.classes),
+            "gamma": spec.gamma,
+            "feature_set": spec.feature_set,
+            "decoding": asdict(config.decoding),
+            "rows": {split: len(some) for split, some in rows.items()},
+            "documents": {split: len(np.unique(some.document_P)) for split, some in rows.items()},
+            "class_shares": shares,
+            "history": made.head.history,
+            "best_epoch": made.head.best_epoch,
+            "balance": made.head.balance,
+            "iterations": list(record),
+            "prices": {"query": self.query},
+            "max_distance": made.max_distance,
+            "parts": parts,
+        }
+        card = {
+            "kind": quality["kind"],
+            "contract": self.manifest.contract,
+            "feature_spec": asdict(spec),
+            "settings": settings,
+            "max_distance": made.max_distance,
+            "decoder": config.decoding.decoder,
+            "measured_quality": measured_quality(quality),
+            "lineage": {"traces_sha256": self.manifest.content_hash},
+        }
+        return Fitted(card, made.head.network.state_dict(), quality, tracked(quality), sentence(quality))
+
+    def part(
+        self, place: int, setting: dict[str, Any], made: Made, rows: Mapping[str, Rows], test: Served
+    ) -> dict[str, Any]:
+        """What is served at a setting, and what it is worth on test texts."""
+        here = {split: some.at(place) for split, some in rows.items()}
+        chosen, calibration = made.chosen[place], made.calibrations[place]
+        baselines, replicates = fit_baselines(here["train"], self.target), self.config.bootstrap_replicates
+        metrics = measured_metrics(here["test"], made.said, calibration, baselines, self.target, replicates)
+        policies = measured_policies(test, chosen, self.profile)
+        held = measured_metrics(here["validation"], made.said, calibration, {}, self.target, 1)["head"]
+        choice = None if chosen.choice is None else {"gain": chosen.choice.gain, "pays": chosen.choice.pays}
+        return part(setting, chosen, metrics, policies, {"metrics": held, "choice": choice})
+
+
+def changed(before: Rows, after: Rows) -> float:
+    """The share of rows met after that were not met before, with that past."""
+    known = set(zip(before.row_P.tolist(), before.past_P.tolist(), strict=True))
+    return float(np.mean([pair not in known for pair in zip(after.row_P.tolist(), after.past_P.tolist(), strict=True)]))
