@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.studies.markdown import table
 
 if TYPE_CHECKING:
     from pipelines.prompt_table import Prompt
@@ -170,16 +171,26 @@ def summarised(rows: list[dict[str, Any]], config: TargetRootsConfig) -> list[di
 
 def markdown(summary: list[dict[str, Any]]) -> str:
     """The table."""
-    lines = [
-        "| temperature | drafted | law | log-probability a token | over the target alone | same text | speed-up |",
-        "|---|---|---|---|---|---|---|",
+    header = [
+        "temperature",
+        "drafted",
+        "law",
+        "log-probability a token",
+        "over the target alone",
+        "same text",
+        "speed-up",
     ]
-    for row in summary:
-        less, speed = row["likelihood_over_plain"], row["speedup"]
-        same = f"{row['same']:.0%}" if row["temperature"] == 0 else "–"
-        lines.append(
-            f"| {row['temperature']:g} | {row['arm']} | {'LOSSY' if row['lossy'] else 'exact'} | "
-            f"{row['likelihood']['value']:.3f} | {less['value']:+.3f} ({less['low']:+.3f} to {less['high']:+.3f}) | {same} | "
-            f"{speed['value']:.2f} ({speed['low']:.2f}–{speed['high']:.2f}) |"
-        )
-    return "\n".join(lines) + "\n"
+    return table(header, [_cells(row) for row in summary]) + "\n"
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    less, speed = row["likelihood_over_plain"], row["speedup"]
+    return [
+        f"{row['temperature']:g}",
+        row["arm"],
+        "LOSSY" if row["lossy"] else "exact",
+        f"{row['likelihood']['value']:.3f}",
+        f"{less['value']:+.3f} ({less['low']:+.3f} to {less['high']:+.3f})",
+        f"{row['same']:.0%}" if row["temperature"] == 0 else "–",
+        f"{speed['value']:.2f} ({speed['low']:.2f}–{speed['high']:.2f})",
+    ]

@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
+from pipelines.studies.markdown import table
 
 if TYPE_CHECKING:
     import torch
@@ -155,8 +156,14 @@ def random_tree(
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The table, one line per tree and rule."""
-    lines = ["| tree | draws | rule | verdict / softmax | quartiles |", "|---|---|---|---|---|"]
-    for row in rows:
-        quartiles = f"{row['low']:.2f}–{row['high']:.2f}"
-        lines.append(f"| {row['tree']} | {row['draws']} | `{row['verifier']}` | {row['ratio']:.2f} | {quartiles} |")
-    return "\n".join(lines) + "\n"
+    lines = [
+        [
+            row["tree"],
+            row["draws"],
+            f"`{row['verifier']}`",
+            f"{row['ratio']:.2f}",
+            f"{row['low']:.2f}–{row['high']:.2f}",
+        ]
+        for row in rows
+    ]
+    return table(["tree", "draws", "rule", "verdict / softmax", "quartiles"], lines) + "\n"

@@ -19,6 +19,7 @@ from pipelines.measuring.verifiers.names import AS_DRAFTED, BLOCK_EFFICIENCY, TO
 from pipelines.reporting.statistics import Interval
 from pipelines.reporting.verifier_folder import VerifierComparison
 from pipelines.reporting.verifier_report import VerifierReport
+from pipelines.studies.markdown import table
 from predictors.rounds import PHASES
 
 ELEVEN = "eleven"
@@ -250,12 +251,6 @@ class VerifierTables:
 
 
 ARM_COLUMNS = ("block efficiency, exact", "decoded", "tokens/s", "speed-up over plain", "verifying, % of time")
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _cell(value: Interval | None, key: str) -> str:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from pipelines.reporting.plots import BLUE, GREY, RED
 from pipelines.studies.enough.learners import GAIN
+from pipelines.studies.markdown import table
 
 COLUMNS = 3
 
@@ -27,26 +28,26 @@ def sections(pair: str, summary: Mapping[str, Any]) -> list[str]:
         "## How many\n\n" + sizes(summary),
         "## Which features\n\nOf the sets of features that are not surely worse than all, that of fewest bytes.",
         features(summary),
-        *(f"## {name} by share\n\n{table(curve['points'], 'share')}" for name, curve in summary["curves"].items()),
-        *(f"## {name} by features\n\n{table(made['points'], 'variant')}" for name, made in summary["layers"].items()),
+        *(f"## {name} by share\n\n{variants(curve['points'], 'share')}" for name, curve in summary["curves"].items()),
+        *(
+            f"## {name} by features\n\n{variants(made['points'], 'variant')}"
+            for name, made in summary["layers"].items()
+        ),
     ]
 
 
 def sizes(summary: Mapping[str, Any]) -> str:
     """How many documents are enough, by controller and metric, beside what the main pipeline collects."""
-    lines = [
-        "| controller | enough | documents | rows | by metric | lost there at most | collected by default | so |",
-        "|---" * 8 + "|",
-    ]
+    rows = []
     for name, curve in summary["curves"].items():
         points, present = curve["points"], summary["present"][name]
         point = points[curve["enough"]]
         by_metric = ", ".join(f"{metric} {share(points[place])}" for metric, place in curve["enough_by_metric"].items())
-        lines.append(
-            f"| {name} | {share(point)} | {point['documents']} | {point['rows']} | {by_metric} | "
-            f"{'–' if point is points[-1] else at_most(point)} | {present:.1%} | {verdict(curve, present)} |"
-        )
-    return "\n".join(lines)
+        lost = "–" if point is points[-1] else at_most(point)
+        learned = [name, share(point), str(point["documents"]), str(point["rows"])]
+        rows.append([*learned, by_metric, lost, f"{present:.1%}", verdict(curve, present)])
+    learned = ["controller", "enough", "documents", "rows"]
+    return table([*learned, "by metric", "lost there at most", "collected by default", "so"], rows)
 
 
 def verdict(curve: Mapping[str, Any], present: float) -> str:
@@ -58,31 +59,27 @@ def verdict(curve: Mapping[str, Any], present: float) -> str:
 
 def features(summary: Mapping[str, Any]) -> str:
     """Which features earn their storage, by controller."""
-    lines = ["| controller | reads all | bytes a row | enough | bytes a row | lost at most |", "|---" * 6 + "|"]
+    rows = []
     for name, made in summary["layers"].items():
         whole, point = made["points"][-1], made["points"][made["cheapest"]]
-        lines.append(
-            f"| {name} | {whole['variant']} | {whole['bytes']} | {point['variant']} | {point['bytes']} | "
-            f"{'–' if point is whole else at_most(point)} |"
-        )
-    return "\n".join(lines)
+        read = [part for one in (whole, point) for part in (one["variant"], str(one["bytes"]))]
+        rows.append([name, *read, "–" if point is whole else at_most(point)])
+    return table(["controller", "reads all", "bytes a row", "enough", "bytes a row", "lost at most"], rows)
 
 
-def table(points: list[dict[str, Any]], first: str) -> str:
+def variants(points: list[dict[str, Any]], first: str) -> str:
     """One controller in every variant."""
     columns = ["documents", "rows"] if first == "share" else ["bytes"]
     metrics = list(points[0]["metrics"])
-    header = [first, *columns, *metrics, "surely worse"]
-    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    rows = []
     for point in points:
         cells = [
             f"{shown(made['value'], name)} ({shown(made['least'], name)} to {shown(made['most'], name)})"
             for name, made in point["metrics"].items()
         ]
-        named = share(point) if first == "share" else point["variant"]
-        row = [named, *(str(point[column]) for column in columns), *cells, ", ".join(point["surely_worse"]) or "–"]
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
+        named = [share(point) if first == "share" else point["variant"], *(str(point[name]) for name in columns)]
+        rows.append([*named, *cells, ", ".join(point["surely_worse"]) or "–"])
+    return table([first, *columns, *metrics, "surely worse"], rows)
 
 
 def at_most(point: Mapping[str, Any]) -> str:
