@@ -3,7 +3,7 @@
     draftwright drift --bundle data/pystdlib/bundles/hrad --records requests.jsonl
 
 Reads the records that `load_decoder(bundle, pair, monitor=FILE)` and `draftwright generate --monitor FILE` write, rotated files
-too, and compares the last requests of this bundle at every sampling setting with the card's reference. Stages export, stopper and
+too, and compares the last requests of this bundle at every sampling setting with the card's reference. Stages fit and
 tune make it by replaying the same controller on texts of test documents, on which nothing was trained and no threshold chosen:
 
     accepted   accepted tokens a round

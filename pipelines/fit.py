@@ -115,7 +115,7 @@ def fit_tracked(
         fitted = predictor.fit(name, materials, tracking.lightning_logger(run_id))
         lineage = fitted.card.get("lineage", {}) | {HEAD_TAG: tensors_sha256(fitted.tensors)}
         tracking.tag(run_id, **lineage)
-        tracking.log(run_id, fitted.metrics, {})
+        tracking.log(run_id, fitted.metrics)
     return fitted, lineage
 
 

@@ -5,6 +5,7 @@ runs of the bundles in it as tags ``run.<bundle>``. The content hash of ``auto``
 """
 
 import importlib.metadata
+import json
 import os
 import shutil
 import tempfile
@@ -12,13 +13,16 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.outputs import replacing
 from pipelines.promotion.names import CHALLENGER
 from pipelines.tracking import Tracking, new_client, require_reachable, tracking_uri, without_password
 from predictors.bundle import CARD, Bundle, bundle_hash, read_bundle
 from predictors.controllers import is_learned, learned_controller
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BUNDLE_TAG, PAIR_TAG = "bundle_sha256", "pair"
 RUN_TAG = "run."  # and the name of a bundle in bundle ``auto``
@@ -116,6 +120,8 @@ class Registry:
         predictor = bundle.card.get("selection", {}).get("predictor", folder.name)
         head = _head(bundle)
         run_id = None if head is None else tracking.run_of(head, predictor)
+        if run_id is not None:
+            tracking.draw(run_id, _figures(folder))
         tags = {BUNDLE_TAG: digest, PAIR_TAG: pair, "predictor": predictor} | _nested_runs(tracking, folder, bundle)
         if found_model(self.client, name) is None:
             self.client.create_registered_model(name)
@@ -150,6 +156,18 @@ def _head(bundle: Bundle) -> str | None:
     """Content hash of the bundle's network, by which its run is found; ``None``: it has no network that was trained."""
     head: str | None = bundle.card.get("lineage", {}).get("head_sha256")
     return head
+
+
+def _figures(folder: Path) -> "dict[str, Figure]":
+    """Plots of a head's calibration, if stage ``fit`` left its quality beside the bundles."""
+    path = folder.parents[1] / "fit" / f"{folder.name}.json"
+    record = json.loads(path.read_text()) if path.is_file() else {}
+    if record.get("family") != "head":
+        return {}
+    from pipelines.reporting.heads_report import HeadsReport
+
+    report = HeadsReport({folder.name: record})
+    return report.figures(report.quality(), {})
 
 
 def _nested(bundle: Bundle) -> dict[str, str]:

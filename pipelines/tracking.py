@@ -129,13 +129,16 @@ class Tracking:
         for key, value in tags.items():
             self.client.set_tag(run_id, key, value)
 
-    def log(self, run_id: str, metrics: Mapping[str, float | None], figures: Mapping[str, "Figure"]) -> None:
-        """Log metrics (undefined ones are left out) and plots, replacing those of the same name."""
+    def log(self, run_id: str, metrics: Mapping[str, float | None]) -> None:
+        """Log metrics, replacing those of the same name; undefined ones are left out."""
         for key, value in metrics.items():
             if value is not None:
                 self.client.log_metric(run_id, key, value)
+
+    def draw(self, run_id: str, figures: Mapping[str, "Figure"]) -> None:
+        """Log plots, replacing those of the same name."""
         for name, figure in figures.items():
-            self.client.log_figure(run_id, figure, name)
+            self.client.log_figure(run_id, figure, f"{name}.png")
 
 
 def new_client(uri: str) -> Any:

@@ -1,7 +1,7 @@
 """Branch-parallel decodes of recorded texts in arrays, as `predictors.replay.grid` is for chains.
 
 A round knows its start, whether a branch survived the round before, and the policy's memory. Its block is a chain from the start:
-`predictors.replay.policies` say what is drafted with the target idle, and what is retained. Behind a block of P tokens
+`predictors.replay.policies` say what is drafted with the target idle, and what is retained. After a block of P tokens
 
     candidates    by the draft's confidence there      tokens on a branch    min(γ, budget - start - P - 2)
     hit           P <= would, and the text's token is one of the candidates and accepted (`predictors.replay.branches`)
@@ -48,7 +48,7 @@ class BranchStarts:
 
     @property
     def _row_XSP(self) -> np.ndarray:
-        """The row behind so many tokens of the text, as an index."""
+        """The row after so many tokens of the text, as an index."""
         starts = np.arange(self.retained.would_XS.shape[1])
         return np.asarray(np.minimum(starts[:, None] + np.arange(self.config.gamma + 1), starts[-1])[None])
 
@@ -57,7 +57,7 @@ class BranchStarts:
 
     @cached_property
     def grown_XSP(self) -> np.ndarray:
-        """Tokens on a branch behind the candidate; 0 where there are no branches."""
+        """Tokens on a branch after the candidate; 0 where there are no branches."""
         budget_X = np.array([one.text.budget for one in self.readings])
         start_SP = np.add.outer(np.arange(self.retained.would_XS.shape[1]), np.arange(self.config.gamma + 1)) + 3
         grown_XSP = np.clip(budget_X[:, None, None] - start_SP, 0, self.config.gamma)
@@ -66,7 +66,7 @@ class BranchStarts:
 
     @cached_property
     def count_XSP(self) -> np.ndarray:
-        """Candidates behind a block."""
+        """Candidates after a block."""
         path_XSP = np.minimum(np.arange(self.config.gamma + 1), self.retained.would_XS[..., None])
         row_XSP = np.minimum(np.arange(path_XSP.shape[1])[:, None] + path_XSP, path_XSP.shape[1] - 1)
         beside_XSP = np.arange(self.config.gamma + 1) - path_XSP
@@ -78,7 +78,7 @@ class BranchStarts:
 
     @cached_property
     def hit_XSP(self) -> np.ndarray:
-        """Whether a candidate is the text's token, and accepted, behind a block that is accepted whole."""
+        """Whether a candidate is the text's token, and accepted, after a block that is accepted whole."""
         texts, count_XSP, place_P = (
             [one.text for one in self.readings],
             self.count_XSP,

@@ -21,9 +21,8 @@ from predictors.replay.decode import Reading
 from predictors.replay.prices import Prices, PriceTable
 from predictors.replay.text import BeyondRecordError
 
-After = Callable[
-    [np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray
-]  # of readings, starts, accepted and submitted
+# from readings, starts, accepted and submitted tokens of rounds to the states that follow
+After = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Starts:
     """``readings`` at one sampling setting, chains of at most ``depth`` tokens that ``verifier`` verifies, and their ``prices``.
 
     At every start: ``would_XS`` tokens would be accepted, at most ``cap_XS`` can be drafted (depth, budget, end of sequence), and
-    ``left_XS`` tokens are missing; behind a text's end nothing is, and ``valid_XS`` is false.
+    ``left_XS`` tokens are missing; after a text's end nothing is, and ``valid_XS`` is false.
     """
 
     readings: Sequence[Reading]
@@ -73,13 +72,8 @@ class Starts:
         return np.array([one.text.document for one in self.readings])
 
     @cached_property
-    def slice_X(self) -> np.ndarray:
-        """Each text's slice."""
-        return np.array([one.text.slice for one in self.readings])
-
-    @cached_property
     def context_X(self) -> np.ndarray:
-        """Cached tokens in front of the first round."""
+        """Cached tokens before the first round."""
         return np.array([one.text.prompt_tokens for one in self.readings])
 
     @cached_property
@@ -175,6 +169,9 @@ class Memory:
     states: int
 
 
+NO_MEMORY = Memory(0, lambda accepted, submitted: np.zeros_like(accepted), 1)
+
+
 @dataclass(frozen=True)
 class Totals:
     """Every text decoded (`predictors.replay.decode.Decode`), and which starts and states were ``visits_XSM``."""
@@ -192,9 +189,6 @@ class Totals:
     def rate(self) -> float:
         """Tokens per second of all texts together."""
         return float(self.tokens_X.sum() / self.seconds_X.sum())
-
-
-NO_MEMORY = Memory(0, lambda accepted, submitted: np.zeros_like(accepted), 1)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
     stopping      a model of the draft's states, by a `StopRule`                (`controllers.early_stop`)
     heads         a model of the target's state, by a class or a length         (`controllers.hrad`, `controllers.length`)
 
-A rule that stops in front of a token has paid for the pass whose distribution it read. Where a model's features lie ``far`` from
+A rule that stops before a token has paid for the pass whose distribution it read. Where a model's features lie ``far`` from
 its training rows, the round drafts ``static_length`` tokens instead.
 
 Shape suffixes: X readings, S starts, G positions of a chain, M states of memory, L classes.
@@ -90,13 +90,10 @@ def heads(
     if isinstance(rule, LengthRule):
         options = [_paid(cut, length, max(length, least)) for length in range(gamma + 1)]
     else:
-        options = [
-            _paid(cut, 0, least),
-            confidence(cut, largest_XSG, rule.epsilon),
-            static(cut, gamma),
-        ]  # none, some, all
+        some = confidence(cut, largest_XSG, rule.epsilon)
+        options = [_paid(cut, 0, least), some, static(cut, gamma)]
     if not rule.reads_head:
-        return options[SOME]
+        return options[SOME]  # in the order of classes
     rows_BL = torch.from_numpy(probabilities_XSML.reshape(-1, probabilities_XSML.shape[-1]))
     which_B = rule.lengths(rows_BL) if isinstance(rule, LengthRule) else rule.classes(rows_BL)
     which_XSM = which_B.numpy().reshape(probabilities_XSML.shape[:3])

@@ -68,7 +68,7 @@ def test_a_walk_that_reads_no_functions_finds_less(monkeypatch, graph):
 
 def test_a_walk_that_reads_type_checking_finds_more(monkeypatch, graph):
     monkeypatch.setattr(imports, "statements", ast.walk)
-    assert Code().closure("pipelines.labels") > reached(graph, "pipelines.labels")
+    assert Code().closure("predictors.features") > reached(graph, "predictors.features")
 
 
 def test_listings_leave_out_plumbing_alone(code):
@@ -297,7 +297,7 @@ def test_both_pipelines_hold_together_in_dvc():
     by_name = {made.addressing: made for made in graph}
     needed = {made.addressing for made in networkx.descendants(graph, by_name["report@pystdlib"])}
     assert {"code", "device", "pair@pystdlib", "fit@pystdlib-hrad", "tune@pystdlib", "trial@pystdlib-auto"} <= needed
-    studies = networkx.descendants(graph, by_name["pipelines/studies/dvc.yaml:learn@pystdlib-of1"])
+    studies = networkx.descendants(graph, by_name["pipelines/studies/dvc.yaml:learning@pystdlib"])
     assert {"pipelines/studies/dvc.yaml:code", "code"} <= {made.addressing for made in studies}
 
 

@@ -1,4 +1,4 @@
-"""From a pair to measured stop rules, on tiny models: token traces, stop models, bundles, timed decodes, pages."""
+"""From a pair to measured stop rules, on tiny models: texts, labels, stop models, bundles, timed decodes, pages."""
 
 import json
 import warnings
@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import yaml
 
-from pipelines import measure, stopper, tokens
+from pipelines import fit, labels, measure, traces
 from pipelines.measuring.names import CHAIN, DYNAMIC, PLAIN, STOPPERS
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
-from pipelines.reporting.measured_folder import read_measured, read_records
+from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.stopping_plots import calibration_by_place
-from pipelines.reporting.stopping_report import StoppingReport, sentences
+from pipelines.reporting.stopping_report import StoppingReport
 from predictors.bundle import read_bundle
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
@@ -53,17 +53,16 @@ ARMS = [
         "decoder": FORK | {"controller": PAPER},
     },
 ]
-SMALL = {"epochs": 2, "batch_size": 64}
+SMALL = {"family": "stop", "epochs": 2, "batch_size": 64, "gamma": 4, "folds": 2}
+TEXTS = {"gamma_max": 4, "prompts": [8, 4, 4], "max_new_tokens": 24, "top": 4, "layers": 1, "threads": 1}
 PARAMETERS = {
-    "traces": {"tokens": {"gamma_max": 4, "every": 1, "max_new_tokens": 24, "top": 4, "threads": 1}},
-    "stopper": {
-        "train": {
-            "early_stop-1": {"inputs": "before", "network": {"hidden_sizes": [8, 8]}, **SMALL},
-            "early_stop-2": {"inputs": "law", "network": {"hidden_sizes": [8]}, "labels": "hard", **SMALL},
-            "specdecpp": {"kind": "specdecpp", "inputs": "behind", "network": {"shape": "residual"}, **SMALL},
-            "logistic": {"kind": "logistic", "inputs": "law", "labels": "hard", **SMALL},
-        },
-        "calibrate": {"bootstrap_replicates": 20},
+    "traces": {"texts": TEXTS},
+    "labels": {"tokens": {}},
+    "fit": {
+        "early_stop-1": {"inputs": "before", "network": {"hidden_sizes": [8, 8]}, **SMALL},
+        "early_stop-2": {"inputs": "law", "network": {"hidden_sizes": [8]}, "labels": "hard", **SMALL},
+        "specdecpp": {"kind": "specdecpp", "inputs": "behind", "network": {"shape": "residual"}, **SMALL},
+        "logistic": {"kind": "logistic", "inputs": "law", "labels": "hard", **SMALL},
     },
     "measure": {
         "arms": ARMS,
@@ -82,7 +81,7 @@ PARAMETERS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder in which tokens, all stop models and their measurement were made."""
+    """A folder in which texts, labels, all stop models and their measurement were made."""
     place = tmp_path_factory.mktemp("stopping")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -92,12 +91,14 @@ def folder(tmp_path_factory):
         write_prompts(place / "prompts" / FILE, [p for split, count in counts for p in toy_prompts(count, split)])
         (place / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
         write_json(place / "latency" / "toy-1c.json", PROFILE.to_record())
-        args.out = args.tokens = place / "tokens"
-        tokens.run(args)
+        args.of, args.out = "texts", place / "traces" / "texts"
+        traces.run(args)
+        args.kind, args.traces, args.report, args.output = "tokens", args.out, None, place / "labels" / "tokens.parquet"
+        labels.run(args)
+        args.traces, args.labels, args.latency = place / "traces", place / "labels", place / "latency"
         for name in STOPPERS:
-            args.predictor, args.latency, args.texts = name, place / "latency", None
-            args.record, args.bundle = place / "stoppers" / f"{name}.json", place / "bundles" / name
-            stopper.run(args)
+            args.predictor, args.quality, args.bundle = name, place / "fit" / f"{name}.json", place / "bundles" / name
+            fit.run(args)
         args.bundles, args.output, args.section = place / "bundles", place / "measured", "measure"
         measure.run(args)
     return place
@@ -132,7 +133,8 @@ def test_the_papers_threshold_replaces_the_exported_rule(folder, pair):
 
 def test_the_page_reads_what_was_measured(folder):
     measured = read_measured(folder / "measured" / "toy-1c")
-    report = StoppingReport(measured, read_records(folder / "stoppers", STOPPERS), replicates=20, seed=0)
+    records = {name: json.loads((folder / "fit" / f"{name}.json").read_text()) for name in STOPPERS}
+    report = StoppingReport(measured, records, replicates=20, seed=0)
     greedy = measured.test[measured.test["temperature"] == 0]
     assert greedy["equals_plain"].all(), "greedy output is the target's, whatever the rule"
     assert not report.empty and StoppingReport(measured.only([PLAIN, "chain-3"]), {}, 20, 0).empty
@@ -147,7 +149,7 @@ def test_the_page_reads_what_was_measured(folder):
         assert set(arms) == set(measured.families) - others
         assert arms[row["best"]["chain"]]["gain"] == {"value": 0.0, "low": 0.0, "high": 0.0}
         assert arms["autoregressive"]["speedup"]["value"] == 1 and arms["roc"]["gain_over_fork"] is None
-    assert len(sentences(quality, timing)) == 3
+    assert len(StoppingReport.sentences(quality, timing)) == 3
     shuffled = [{**model, "tokens": dict(reversed(model["tokens"].items()))} for model in quality["models"]]
     alive, calibrated, _ = calibration_by_place({"models": shuffled}).axes
     assert all((np.diff(line.get_xdata()) > 0).all() for line in calibrated.lines)
@@ -158,9 +160,10 @@ def test_the_page_reads_what_was_measured(folder):
 
 
 def test_records_are_functions_of_their_inputs(folder):
-    record = json.loads((folder / "stoppers" / "specdecpp.json").read_text())
+    record = json.loads((folder / "fit" / "specdecpp.json").read_text())
     assert set(record["parts"]) == {"T=0", "T=1"} and record["tokens"]["all"]["tokens"] > 50
     assert set(record["parts"]["T=1"]["policies"]) == {
         *("static", "confidence", "paper", "model", "asked", "asked for nothing", "perfect")
     }
-    assert len(record["product_bias"]["predicted"]) == 4
+    assert len(record["product_bias"]["predicted"]) == 3, "the model speaks of a token once the next one is drafted"
+    assert record["family"] == "stop" and record["lineage"]["traces_sha256"]

@@ -78,8 +78,14 @@ def _text(random, document, split, heat, informative):
     lists = {"confidence": known_NG, "entropy": 1 - known_NG, "law_confidence": known_NG}
     lists |= {name: np.full((count, GAMMA), 0.5) for name in ("law_entropy", "probabilities", "unit_probabilities")}
     return {
-        "prompt_id": document, "document": document, "slice": "code", "split": split,
-        "temperature": heat, "top_k": 0, "top_p": 1.0, "batch_size": 1,
+        "prompt_id": document,
+        "document": document,
+        "slice": "code",
+        "split": split,
+        "temperature": heat,
+        "top_k": 0,
+        "top_p": 1.0,
+        "batch_size": 1,
         "place": place_N,
         "position": PROMPT + place_N,
         **dict.fromkeys(("newest", "token"), 1),

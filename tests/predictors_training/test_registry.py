@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pipelines.cli import main
+from pipelines.outputs import write_json
 from pipelines.registry import Registry
 from pipelines.tracking import new_client
 from predictors.bundle import CARD, bundle_hash, read_bundle
@@ -31,7 +32,8 @@ def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported")
     pair = ModelPair(tiny_llama(seed=0), tiny_llama(seed=1))
     for name, write in FAMILIES.items():
-        write(folder / name, pair, change=lambda card, name=name: card.update(selection={"predictor": name}))
+        origin = {"selection": {"predictor": name}, "lineage": {"head_sha256": name}}
+        write(folder / name, pair, change=lambda card, origin=origin: card.update(origin))
     return folder
 
 
@@ -72,6 +74,21 @@ def test_registration_is_idempotent_by_content(copied, capsys):
     assert "registered as p-hrad version 2" in printed and "already registered as p-length version 1" in printed
     assert str(client.get_model_version_by_alias("p-hrad", "challenger").version) == "2"
     assert len(versions(copied)[0]) == 2
+
+
+def test_the_run_of_a_head_has_plots_of_its_calibration(copied, capsys):
+    """By the quality that stage ``fit`` leaves beside the bundles; of others there are none."""
+    bins = [{"confidence": 0.4, "accuracy": 0.5}]
+    known = {"ece": 0.1, "reliability": bins, "confusion": [[2, 1, 0], [0, 3, 0], [1, 0, 2]]}
+    metrics = {"head": known, "head_uncalibrated": known}
+    part = {"metrics": metrics, "policies": {}, "static_length": 3}
+    record = {"family": "head", "classes": ["none", "some", "all"], "parts": {"T=0": part, "T=1": part}}
+    write_json(copied / "data/p/fit/hrad.json", record)
+    write_json(copied / "data/p/fit/early_stop-1.json", {"family": "stop"})
+    register(capsys)
+    for name, plots in (("hrad", {"reliability.png", "confusion.png"}), ("early_stop-1", set()), ("length", set())):
+        (version,), client = versions(copied, f"p-{name}")
+        assert {file.path for file in client.list_artifacts(version.run_id)} == plots
 
 
 @pytest.mark.parametrize("name", FAMILIES)

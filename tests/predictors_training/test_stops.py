@@ -69,7 +69,7 @@ def table(materials):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_trained_model_knows_what_its_inputs_tell(table, name):
     config, labels = MODELS[name], label(table, TokenLabelConfig())
-    model, again = (StopModel(table, labels, config, calibrated_tokens=3) for _ in range(2))
+    model = StopModel(table, labels, config, calibrated_tokens=3)
     features = model.features["test"]
     drafts = Drafts.of(features, GAMMA - features.sees)
     measured = quality(model.tokens["test"], drafts, model.chances("test"))
@@ -78,8 +78,6 @@ def test_a_trained_model_knows_what_its_inputs_tell(table, name):
     assert known["ece"] < 0.06, "whatever rejected tokens counted in training"
     predicted, observed = (np.array(measured["product_bias"][part]) for part in ("predicted", "observed"))
     assert np.abs(predicted - observed).max() < 0.05 and len(observed) == GAMMA - features.sees
-    weights = [made.trained.network.parameters() for made in (model, again)]
-    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
 
 
 @pytest.mark.parametrize("name", ["early_stop-1", "specdecpp"])
@@ -87,6 +85,8 @@ def test_what_is_promised_is_what_real_controllers_do(materials, table, name):
     """Σ tokens / Σ seconds of the bundle's own sessions on test texts, served and asked anyway."""
     config = MODELS[name]
     fitted = config.fit(name, materials)
+    if config.kind == "early_stop":
+        assert config.fit(name, materials).card == fitted.card, "not the same for the same files"
     controller = EarlyStop.from_bundle(Bundle(fitted.card | {"kind": "early_stop"}, fitted.tensors))
     assert controller.spec == SPEC and len(controller.settings) == 2 and controller.gamma is None
     clock, texts = Clock(PROFILE), list(table.rows("test").texts())

@@ -16,8 +16,8 @@ from predictors.training.labelling.table import read_labels, write_labels
 from predictors.training.labelling.trees import KIND, LabelledRoots, TreeLabelConfig, label
 from predictors.training.predictor import Materials
 from predictors.training.root_table import RootTable
-from predictors.training.rule_calibration import RuleCalibration
 from predictors.training.trees.evaluation import (
+    RuleCalibration,
     at_places,
     calibrated_rule,
     chosen,

@@ -17,6 +17,7 @@ from predictors.replay.grid import NO_MEMORY, Starts, decoded
 from predictors.replay.policies import confidence, heads, previous_round, remembered, static, stopping
 from predictors.replay.prices import Prices
 from predictors.stopping.features import LAW
+from predictors.training.rule_choice import static_length
 from predictors.training.text_table import TextTable
 from runtime import ModelPair
 from tests.bundles import random_bundle, stop_bundle
@@ -193,6 +194,23 @@ def plain_controllers():
 
 def vars_of(starts):
     return {field.name: getattr(starts, field.name) for field in fields(Starts)}
+
+
+def test_the_static_length_is_the_fastest_of_all_texts_together(texts):
+    sampled = [text for text in texts if not text.settings.greedy]
+    starts = [starts_of(some, False, "block") for some in (sampled[:2], sampled[2:])]
+    clock, rates = Clock(PROFILE), []
+    for length in range(GAMMA + 1):
+        policy = ChainPolicy(build_controller({"kind": "fixed", "gamma": length}), GAMMA)
+        decodes = [clock.policy(reading, policy) for one in starts for reading in one.readings]
+        rates.append(sum(one.tokens for one in decodes) / sum(one.seconds for one in decodes))
+    assert static_length(starts) == np.argmax(rates) and len(set(rates)) == GAMMA + 1
+
+
+def test_chains_longer_than_recorded_are_refused(texts):
+    for readings, depth, words in ((texts, 6, "chains of 6 tokens"), ([], 3, "on 0 texts")):
+        with pytest.raises(ValueError, match=words):
+            Starts.of([Reading.of(text, 0) for text in readings], depth, "block", Prices(PROFILE, False))
 
 
 def learned_controllers(pair, place):

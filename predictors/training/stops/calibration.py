@@ -26,8 +26,7 @@ def fit_calibration(logits_NG: np.ndarray, drafts: Drafts) -> StopCalibration:
     """
     logits_DG, survives_DG = drafts.said(logits_NG, 0.0), drafts.survives_DG
     weight_DG = drafts.weight_D[:, None] * drafts.known_DG
-    shares = [float(weight_DG[survives_DG == fate].sum()) for fate in (False, True)]
-    if not all(shares):
+    if not drafts.mixed:
         raise ValueError(
             "every drafted token of the validation split has one fate, so nothing can be calibrated. Collect more prompts."
         )
@@ -36,7 +35,7 @@ def fit_calibration(logits_NG: np.ndarray, drafts: Drafts) -> StopCalibration:
         scale, bias = parameters
         log_DG = np.minimum(np.cumsum(-np.logaddexp(0, -(scale * logits_DG + bias)), axis=1), -LEAST)
         fates_DG = np.where(survives_DG, log_DG, np.log(-np.expm1(log_DG)))
-        return float(-(weight_DG * fates_DG).sum() / sum(shares))
+        return float(-(weight_DG * fates_DG).sum() / weight_DG.sum())
 
     found = minimize(loss, (1.0, 0.0), method="L-BFGS-B", bounds=[(LEAST_SCALE, None), (None, None)])
     return StopCalibration(*(float(value) for value in found.x))

@@ -48,11 +48,11 @@ class StopModel:
         said = {split: self.features[split].everywhere(self._said) for split in (VALIDATION, TEST)}
         self.distance = {split: distance_NG for split, (_, distance_NG) in said.items()}
         self._logits = {split: logits_NG for split, (logits_NG, _) in said.items()}
-        drafts, setting_N = Drafts.of(self.features[VALIDATION], calibrated_tokens), self._setting_N(VALIDATION)
-        self.calibrations = [
-            fit_calibration(self._logits[VALIDATION], drafts.take(setting_N[drafts.start_D] == number))
-            for number in range(len(self.settings))
-        ]
+        every = Drafts.of(self.features[VALIDATION], calibrated_tokens)
+        setting_D = self._setting_N(VALIDATION)[every.start_D]
+        own = (every.take(setting_D == number) for number in range(len(self.settings)))
+        # where all tokens of a setting have one fate, it is calibrated with the others
+        self.calibrations = [fit_calibration(self._logits[VALIDATION], one if one.mixed else every) for one in own]
 
     def chances(self, split: str) -> np.ndarray:
         """Calibrated chances [N, G] at every slot of validation or test texts."""

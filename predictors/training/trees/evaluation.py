@@ -16,20 +16,31 @@ documents. Shape suffixes: N roots, D draws, A actions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
+from predictors.config import Checked, Count, Positive, above, at_most
 from predictors.selection.network import ServedSelector
 from predictors.selection.rule import NEVER, RATIO, SURPLUS, SelectionRule
 from predictors.training.bootstrap import DocumentBootstrap, interval
-from predictors.training.rule_calibration import RuleCalibration
 from predictors.training.trees.rows import Labelling, SelectorRows
 
 RATE_FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 ORACLE_STEPS = 20
+
+
+@dataclass(frozen=True)
+class RuleCalibration(Checked):
+    """The largest trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation roots;
+    ``bootstrap_replicates`` for intervals."""
+
+    distance_quantile: Annotated[float, above(0), at_most(1)] = 0.999
+    distance_margin: Positive = 2.0
+    bootstrap_replicates: Count = 2000
+    seed: int = 0
 
 
 @dataclass(frozen=True)

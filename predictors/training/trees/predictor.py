@@ -14,8 +14,13 @@ from predictors.training.labelling.table import read_labels
 from predictors.training.labelling.trees import KIND, LabelledRoots
 from predictors.training.predictor import Fitted, Materials
 from predictors.training.root_table import RootTable
-from predictors.training.rule_calibration import RuleCalibration
-from predictors.training.trees.evaluation import at_places, calibrated_rule, evaluate_selector, rates_by_setting
+from predictors.training.trees.evaluation import (
+    RuleCalibration,
+    at_places,
+    calibrated_rule,
+    evaluate_selector,
+    rates_by_setting,
+)
 from predictors.training.trees.objective import SCORED, THROUGHPUT
 from predictors.training.trees.rows import Labelling
 from predictors.training.trees.training import Candidate, SelectorConfig, TrainedSelector, fit_selector
