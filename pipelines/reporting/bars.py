@@ -17,7 +17,7 @@ def apart(median_error: float) -> str | None:
         return None
     return (
         f"latency profile and clock do not belong together (more than {MOST_APART:.0%} apart in the median): one of them was "
-        "measured on another machine or beside other jobs. Run dvc repro -sf latency@PAIR, then dvc repro"
+        "measured on another machine or while other jobs ran. Run dvc repro -sf latency@PAIR, then dvc repro"
     )
 
 

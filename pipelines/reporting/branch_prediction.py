@@ -43,7 +43,7 @@ def branch_rounds(rounds: pd.DataFrame) -> list[BranchRound]:
                 levels,
                 drafted,
                 candidates,
-                continues=hit and not idle,  # a draft process that died drafts anew behind a hit
+                continues=hit and not idle,  # a draft process that died drafts anew after a hit
                 law_known=bool(law_known),
                 reached=reached,
             )

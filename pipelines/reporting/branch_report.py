@@ -6,7 +6,7 @@
     rows wasted            = 1 - accepted / drafted tokens of all branches
     rollback less PEARL    = rollback rate - PEARL's rollback rate
     of prediction          = tokens/s / what the profile says for the same rounds (`pipelines.reporting.branch_prediction`)
-    beside plain's         = that share / plain decoding's: a machine that is slower than when it was profiled is so for both
+    without the drift      = that share / plain decoding's: a machine that is slower than when it was profiled is so for both
     target idle            = the target lane's waiting / its length, over rounds that follow a hit (steady branch stages)
 
 Each way of drafting stands for the γ that was chosen on validation prompts. PEARL is compared on the same clock only.

@@ -78,7 +78,7 @@ def latency_table(profile: LatencyProfile) -> str:
 
 
 def hidden_gammas(profile: LatencyProfile, contexts: Sequence[int]) -> dict[str, list[int]]:
-    """By way of running both models, the γ whose branches still hide behind the target's greedy pass, at each of ``contexts``.
+    """By way of running both models, the γ whose branches the target's greedy pass still hides, at each of ``contexts``.
 
     Ways whose tables the profile lacks are left out.
     """

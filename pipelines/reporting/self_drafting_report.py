@@ -1,4 +1,4 @@
-"""What methods without a draft model bring: counts of their passes, and their speed beside a draft model and prompt lookup.
+"""What methods without a draft model bring: counts of their passes, and their speed against a draft model and prompt lookup.
 
     speed-up   tokens / seconds over plain decoding, our own loop; of Hugging Face's arms the same, and over its own ``generate``
     counts     DE, HR and AL of `predictors.rounds`; guessed and candidate tokens of a pass

@@ -1,6 +1,6 @@
 """The pipeline diagram: what draft and target did when, in the first rounds of one generation by each arm.
 
-Of the draft's work the share of levels that never reached the output is hatched: with G levels beside a pass, 1 + a of them stay
+Of the draft's work the share of levels that never reached the output is hatched: with G levels during a pass, 1 + a of them stay
 if the round hit and the next one accepted a of what was retained, none if it did not hit; with m levels drafted before a pass
 that accepts a of them, a stay.
 """
@@ -28,7 +28,7 @@ Stretch = tuple[float, float]  # start and end in seconds
 
 def timeline_figure(timelines: Timelines) -> Figure:
     """One panel per arm, two lanes each, on one time axis in milliseconds since the prefill."""
-    arms = {name: decoded for name, rounds in timelines.items() if (decoded := _behind_prefill(rounds))}
+    arms = {name: decoded for name, rounds in timelines.items() if (decoded := _after_prefill(rounds))}
     window = min(_end(rounds[:NUM_ROUNDS]) - _start(rounds) for rounds in arms.values())
     figure = Figure(figsize=(10.2, 0.9 + 1.05 * len(arms)), layout="constrained")
     panels = list(figure.subplots(len(arms), 1, squeeze=False, sharex=True)[:, 0])
@@ -46,7 +46,7 @@ def timeline_text(timelines: Timelines) -> str:
     """The diagram in words: what share of the time each arm's target waited; empty without one."""
     parts = []
     for name, rounds in timelines.items():
-        decoded = _behind_prefill(rounds)
+        decoded = _after_prefill(rounds)
         if decoded:
             spans = [span for record in decoded for span in record["spans"]]
             waited = sum(end - start for lane, phase, start, end, _ in spans if (lane, phase) == ("target", "wait"))
@@ -112,7 +112,7 @@ def _last_share(stretches: Sequence[Stretch], share: float) -> Iterator[Stretch]
             yield end - taken, end
 
 
-def _behind_prefill(rounds: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _after_prefill(rounds: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [record for record in rounds if not record["prefill"] and record["spans"]]
 
 
@@ -129,7 +129,7 @@ def _end(rounds: Sequence[dict[str, Any]]) -> float:
 
 
 def _overlaps(record: dict[str, Any]) -> bool:
-    """Whether the round could draft beside the target: else all its levels were drafted before the pass."""
+    """Whether the round could draft during the target's pass: else all its levels were drafted before the pass."""
     return any(span[4] for span in record["spans"]) or record["idle_levels"] > 0 or record["hit"]
 
 

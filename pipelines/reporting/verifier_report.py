@@ -108,7 +108,7 @@ class VerifierReport(Section):
         }
 
     def acceptance(self) -> list[dict[str, Any]]:
-        """Acceptance rate by solver, number of draws and depth, and the laws' distance there; all settings together."""
+        """Acceptance rate by solver, number of draws and depth, and the distributions' distance there; all settings together."""
         rows = []
         groups: Any = self.comparison.acceptance.groupby(["solver", "draws", "depth"])
         for (solver, draws, depth), part in groups:
