@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     from runtime.latency import LatencyConfig
 
     config = load_parameters(LatencyConfig, args.pair, "latency", args.params)
-    bench = open_bench(args, config, {}, partial(decided, seed=config.seed))
+    bench = open_bench(args, config, {}, decide=partial(decided, seed=config.seed))
     candidates = bench.log.once(DECISION, list)
     tables, notes, noise = measure(bench, config)
     origin = bench.origin(args.pair) | {"notes": [*(note for row in candidates for note in row["notes"]), *notes]}

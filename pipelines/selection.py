@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"no selector under {args.bundles}/{BUNDLE}*/. Run stage fit (dvc repro) first.")
     hashes: dict[str, str | None] = {f"{folder.name}_sha256": bundle_hash(folder) for folder in folders}
     hashes["roots_sha256"] = roots.manifest.content_hash
-    bench = open_bench(args, config, {TEST: config.checked_prompts}, **hashes)
+    bench = open_bench(args, config, {TEST: config.checked_prompts}, hashes)
     study = SelectionStudy(bench.pair, config, roots, bench.prompts[TEST], bench.log)
     rows = study.run()
     write_first_rounds(bench.folder / FIRST_ROUNDS, rows)

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
     texts = RecordedTexts(args.texts, config.max_new_tokens)
     hashes["texts_sha256"] = texts.sha256
     hashes["measured_sha256"] = file_sha256(decodes) if decodes.is_file() else None
-    bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts}, **hashes)
+    bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts}, hashes)
     measured = Measured.read(decodes.parent, bench.inputs, args.bundles, bundles)
     if measured.note is not None:
         print(f"{measured.note}: all is timed here", file=sys.stderr)

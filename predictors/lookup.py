@@ -1,6 +1,6 @@
 """Prompt lookup: what followed the last time that the text said what it says now. A draft from it takes no model.
 
-    match(i)         = the longest n <= most such that tokens[i-n+1 .. i] = tokens[j-n+1 .. j] for some j < i; of equals the latest j
+    match(i)         = the longest n <= most with tokens[i-n+1 .. i] = tokens[j-n+1 .. j] for some j < i; of equals the latest j
     continuation(i)  = tokens[j+1 ..]
 
 Source: Saxena, Prompt Lookup Decoding, 2023; specification of drafting, section on baselines. Shape suffix: T tokens.

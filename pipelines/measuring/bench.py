@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.device_file import read_device
@@ -86,8 +87,8 @@ def open_bench(
     args: argparse.Namespace,
     config: BenchConfig,
     counts: Mapping[str, int | None],
+    hashes: Mapping[str, str | None] = MappingProxyType({}),
     decide: Decide | None = None,
-    **hashes: str | None,
 ) -> Bench:
     """Set the threads, read the prompts (``counts`` of each split, all where it is ``None``; empty: none), load the pair and take
     up an interrupted log.
@@ -117,16 +118,14 @@ def open_bench(
             raise ValueError(
                 f"{args.prompts} has no {split} prompts: settings are chosen on validation and scored on test prompts."
             )
-    if prompts:
-        hashes["prompts_sha256"] = digest(
-            {split: [prompt.tokens for prompt in some] for split, some in prompts.items()}
-        )
+    timed = {split: [prompt.tokens for prompt in some] for split, some in prompts.items()}
     serving = None if decide else read_serving(args.latency / f"{device['slug']}.json")
     inputs = {
         "parameters": asdict(config),  # type: ignore[call-overload]
         "pair_sha256": digest(read_facts(args.pair_folder)),
         **({} if serving is None else {"serving": serving.to_record()}),
         **hashes,
+        **({"prompts_sha256": digest(timed)} if timed else {}),
         "code_sha256": source_hash(MEASURED_CODE),
     }
     folder = args.output / device["slug"]

@@ -71,7 +71,7 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     known = _measured(args, config, bundles[CHALLENGER], predictor, look) if number == 1 and champion is None else None
     if known is None:
         grown = {GROWS: digest([prompt.tokens for prompt in look.prompts])}
-        arm, bench = CHALLENGER, open_bench(args, config, {}, **hashes, **grown)
+        arm, bench = CHALLENGER, open_bench(args, config, {}, {**hashes, **grown})
         known = _timed(bench, args, config, bundles, look, texts)
     decodes, replayed, origin = known
     exactness = _exactness(precise, bundles[CHALLENGER], look, config)

@@ -72,7 +72,8 @@ def test_the_gamma_that_hides_is_the_one_computed_by_hand(data, capsys):
 
 
 @pytest.mark.parametrize(
-    ("missing", "left"), [("beside_draft", ["one by one"]), ("branch_drawing", []), ("draft_prefill", ["one", "concurrent"])]
+    ("missing", "left"),
+    [("beside_draft", ["one by one"]), ("branch_drawing", []), ("draft_prefill", ["one", "concurrent"])],
 )
 def test_a_gamma_that_cannot_be_computed_is_not_shown(data, capsys, missing, left):
     tables = {name: table for name, table in PROFILE["tables"].items() if name != missing}
