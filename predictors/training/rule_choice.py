@@ -1,7 +1,7 @@
 """Which rule is served, and whether it pays: chosen by replayed tokens per second, judged on documents it was not chosen on.
 
-    served      argmax_r T_r / C_r                          over all documents; T tokens, C seconds
-    gain        ln (Σ_k T_{r(-k)} / Σ_k C_{r(-k)}) - ln (T_static / C_static)       r(-k): the best outside fold k of documents
+    served      pick(all documents), for a table of rules argmax_r T_r / C_r; T tokens, C seconds
+    gain        ln (Σ_k T_{r(-k)} / Σ_k C_{r(-k)}) - ln (T_static / C_static)       r(-k): picked outside fold k of documents
     pays        the gain's lower bound is above 0
 
 The interval is the jackknife's over documents (`predictors.training.intervals`), of out-of-fold sums. It takes the folds' choices
@@ -11,8 +11,9 @@ best of 50 worthless rules pays in 2 % of cases where rules share most decisions
 Shape suffixes: R rules, X readings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +22,15 @@ from predictors.replay.policies import static
 from predictors.training.intervals import log_gain
 
 
+Pick = Callable[[np.ndarray], tuple[Any, np.ndarray, np.ndarray]]  # [X] bool: a rule chosen there, its tokens, seconds [X]
+
+
 @dataclass(frozen=True)
 class RuleChoice:
-    """The best ``rule`` (its number), the ``gain`` of choosing it over the best static length (``value``, ``low``, ``high``), and
+    """The best ``rule`` (as it was picked; of a table its number), the ``gain`` of choosing it over the best static length (``value``, ``low``, ``high``), and
     whether it ``pays``."""
 
-    rule: int
+    rule: Any
     gain: dict[str, float | None]
     pays: bool
 
@@ -40,7 +44,20 @@ def choose(
     folds: int,
     seed: int,
 ) -> RuleChoice:
-    """The rule that is served, and what choosing it is worth out of fold.
+    """`choose_by` the ratio of sums of a table of rules."""
+
+    def pick(mask_X: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+        best = fastest(tokens_RX, seconds_RX, mask_X)
+        return best, tokens_RX[best], seconds_RX[best]
+
+    return choose_by(pick, static_tokens_X, static_seconds_X, document_X, folds, seed)
+
+
+def choose_by(
+    pick: Pick, static_tokens_X: np.ndarray, static_seconds_X: np.ndarray, document_X: np.ndarray, folds: int, seed: int
+) -> RuleChoice:
+    """The rule that is served, and what choosing it is worth out of fold. All that is chosen, ``pick`` chooses on the readings
+    that its mask allows.
 
     Raises
     ------
@@ -48,17 +65,13 @@ def choose(
         If there are fewer documents than ``folds``, or fewer than two of either.
     """
     fold_X = fold_of(document_X, folds, seed)
-    picked_X = np.empty(len(fold_X), dtype=int)
+    ours_2X = np.zeros((2, len(fold_X)))
     for fold in range(folds):
-        picked_X[fold_X == fold] = _best(tokens_RX, seconds_RX, fold_X != fold)
-    own = np.arange(len(fold_X))
-    gain = log_gain(
-        np.stack([tokens_RX[picked_X, own], seconds_RX[picked_X, own]]),
-        np.stack([static_tokens_X, static_seconds_X]),
-        document_X,
-    )
+        _, *made = pick(fold_X != fold)
+        ours_2X[:, fold_X == fold] = np.stack(made)[:, fold_X == fold]
+    gain = log_gain(ours_2X, np.stack([static_tokens_X, static_seconds_X]), document_X)
     pays = gain["low"] is not None and gain["low"] > 0
-    return RuleChoice(_best(tokens_RX, seconds_RX, np.ones(len(own), dtype=bool)), gain, pays)
+    return RuleChoice(pick(np.ones(len(fold_X), dtype=bool))[0], gain, pays)
 
 
 def fold_of(document_X: np.ndarray, folds: int, seed: int) -> np.ndarray:
@@ -81,5 +94,6 @@ def static_length(several: Sequence[Starts]) -> int:
     return int(np.argmax(rates))
 
 
-def _best(tokens_RX: np.ndarray, seconds_RX: np.ndarray, mask_X: np.ndarray) -> int:
+def fastest(tokens_RX: np.ndarray, seconds_RX: np.ndarray, mask_X: np.ndarray) -> int:
+    """The rule of most tokens per second over the readings in the mask; of equals the first."""
     return int((tokens_RX[:, mask_X].sum(axis=1) / seconds_RX[:, mask_X].sum(axis=1)).argmax())

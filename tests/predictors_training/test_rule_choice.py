@@ -1,8 +1,12 @@
 """Rules are chosen by tokens per second and judged on documents that did not choose them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from predictors.decision_rule import DecisionRule
+from predictors.training.heads.rules import Candidates, choose_rules
 from predictors.training.intervals import jackknife, log_gain
 from predictors.training.rule_choice import choose, fold_of
 
@@ -36,6 +40,47 @@ def test_the_luckiest_of_many_rules_does_not_pay():
         inside = log_gain(np.stack([one[best] for one in tables[:2]]), np.stack(tables[2:]), DOCUMENTS)
         pays[False] += inside["low"] > 0
     assert pays[True] <= 7 and pays[False] >= 20, pays
+
+
+def branches(seconds):
+    """Texts decoded by branches: ``seconds`` [rules for drafting, of retention, documents], of each the last one static."""
+
+    def totals(draft, retention):
+        places = [int(one.epsilon * 100) if isinstance(one, DecisionRule) else -1 for one in (draft, retention)]
+        return SimpleNamespace(tokens_X=np.full(60, 40), seconds_X=seconds[places[0], places[1]].repeat(2), rate=1.0)
+
+    return SimpleNamespace(decodes=SimpleNamespace(retained=True, document_X=DOCUMENTS), totals=totals)
+
+
+RULES = [DecisionRule(number / 100 + 0.001) for number in range(30)]
+
+
+def test_of_branches_both_rules_are_judged_on_documents_that_chose_neither():
+    """Rules for drafting that are worth nothing. The wrong twin chooses among them on all documents."""
+    pays, inside = 0, 0
+    for seed in range(60):
+        drafting = np.exp(0.1 * np.random.default_rng(seed).normal(size=(31, 1, 30)))
+        drafting[-1] = 1.0
+        seconds = np.broadcast_to(drafting, (31, 31, 30))
+        pays += choose_rules(branches(seconds), (3, 8), RULES, Candidates()).choice.pays
+        best = seconds[drafting[:-1].sum(axis=(1, 2)).argmin(), :1].repeat(2, axis=1)
+        tokens_RX = np.full((1, 60), 40)
+        inside += choose(tokens_RX, best, tokens_RX[0], np.ones(60), DOCUMENTS, folds=5, seed=0).pays
+    assert pays <= 4 and inside >= 12, (pays, inside)
+
+
+@pytest.mark.parametrize("pair", [(4, None), (None, 7), (4, 7)])
+def test_of_branches_either_rule_may_be_static(pair):
+    """Others are slower than static ones, in drafting and in retention."""
+    slow = [np.full(31, 1.1), np.full(31, 1.1)]
+    for made, best in zip(slow, pair, strict=True):
+        made[-1] = 1.0
+        if best is not None:
+            made[best] = 0.9
+    noise_D = np.exp(np.random.default_rng(0).normal(0, 0.01, 30))
+    seconds = slow[0][:, None, None] * slow[1][None, :, None] * noise_D
+    made = choose_rules(branches(seconds), (3, 8), RULES, Candidates())
+    assert (made.rule, made.retention) == tuple(None if one is None else RULES[one] for one in pair)
 
 
 def test_a_rule_is_chosen_by_all_of_its_tokens_and_seconds():

@@ -77,7 +77,8 @@ def sentence(quality: Mapping[str, Any]) -> str:
     told = []
     for name, one in quality["parts"].items():
         gain, area = one["policies"]["head"]["gain"], one["metrics"]["head"]["macro_auc"]
-        served = "its rule" if one["thresholds"]["rule"] else f"static {one['static_length']}"
+        rules = any(one["thresholds"][which] for which in ("rule", "retention"))
+        served = "its rule" if rules else f"static {one['static_length']}"
         known = "undefined" if area is None else f"{area:.3f}"
         told.append(
             f"{name}: {served}, {gain['value']:+.1%} replayed tokens/s over the best static length, macro AUROC {known}"

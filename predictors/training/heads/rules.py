@@ -4,7 +4,8 @@
     rule       the best candidate, where its gain out of fold is surely one (`training.rule_choice`); elsewhere the static length
     tried      the best candidate that asks the head, whether it pays or not
 
-Of branches the rule for drafting is chosen first, then the one for retention beside it.
+Of branches the rule for drafting is chosen first, then the one for retention with it, or with the static length; either may be
+static. Both are chosen anew outside every fold.
 """
 
 from collections.abc import Sequence
@@ -16,10 +17,9 @@ import numpy as np
 
 from predictors.config import Checked, Count, Probability, not_empty
 from predictors.decision_rule import ARGMAX, EXPECTATION, DecisionRule, LengthRule
-from predictors.replay.grid import Totals
 from predictors.training.heads.served import Choice, Rule, Served
 from predictors.training.heads.target import Target
-from predictors.training.rule_choice import RuleChoice, choose
+from predictors.training.rule_choice import RuleChoice, choose_by, fastest
 
 NEVER = 1.01  # a probability no class reaches
 COST_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)  # of a drafted token, in the rule that weighs lengths
@@ -85,21 +85,63 @@ def static_pair(several: Sequence[Served]) -> tuple[int, int]:
 
 
 def choose_rules(held: Served, static: tuple[int, int], rules: Sequence[Rule], candidates: Candidates) -> Chosen:
-    """Beside ``static`` lengths, on validation texts."""
+    """With ``static`` lengths, on validation texts."""
+    tables = Tables(held, static, rules)
+    always = held.totals(*static)
+    choice = choose_by(
+        tables.pick, always.tokens_X, always.seconds_X, held.decodes.document_X, candidates.folds, candidates.seed
+    )
+    rule, retention = choice.rule if choice.pays else (None, None)
     branches = held.decodes.retained is not None
-    drafting = [held.totals(rule, static[1] if branches else rule) for rule in rules]
-    asks = [rule.reads_head for rule in rules]
-    tried = rules[_fastest(drafting, asks)]
-    best, made = rules[_fastest(drafting)], drafting
-    kept, tried_kept = best, tried
-    if branches:
-        made = [held.totals(best, rule) for rule in rules]
-        kept, tried_kept = rules[_fastest(made)], rules[_fastest(made, asks)]
-    choice = _judged(made, held.totals(*static), held, candidates)
-    rule, retention = (best, kept) if choice.pays else (None, None)
     soft = [held.totals(float(epsilon), static[1] if branches else float(epsilon)) for epsilon in candidates.epsilons]
-    epsilon = candidates.epsilons[_fastest(soft)]
-    return Chosen(*static, rule, retention, (tried, tried_kept), epsilon, choice)
+    epsilon = max(zip(soft, candidates.epsilons, strict=True), key=lambda one: one[0].rate)[1]
+    return Chosen(*static, rule, retention, tables.tried(), epsilon, choice)
+
+
+class Tables:
+    """Tokens and seconds [2, R, X] of rules on the same texts. Of branches, those of retention are made where a drafting rule is
+    picked: at most one table for every fold, and one for all."""
+
+    def __init__(self, held: Served, static: tuple[int, int], rules: Sequence[Rule]) -> None:
+        self.held, self.static, self.rules = held, static, rules
+        self.branches = held.decodes.retained is not None
+        self.drafting_2RX = self._table([(rule, static[1] if self.branches else rule) for rule in rules])
+        self.retaining: dict[int | None, np.ndarray] = {}
+
+    def pick(self, mask_X: np.ndarray) -> tuple[tuple[Rule | None, Rule | None], np.ndarray, np.ndarray]:
+        """The best rules for drafting and for retention (``None``: static), and what they come to."""
+        best = _fastest(self.drafting_2RX, mask_X)
+        rule = self.rules[best]
+        if not self.branches:
+            tokens_X, seconds_X = self.drafting_2RX[:, best]
+            return (rule, rule), tokens_X, seconds_X
+        pairs: list[tuple[Rule | None, Rule | None]] = [(rule, None)]
+        pairs += [(drafting, kept) for drafting in (rule, None) for kept in self.rules]
+        made = [self.drafting_2RX[:, best : best + 1], self.retention(best), self.retention(None)]
+        table_2RX = np.concatenate(made, axis=1)
+        number = _fastest(table_2RX, mask_X)
+        tokens_X, seconds_X = table_2RX[:, number]
+        return pairs[number], tokens_X, seconds_X
+
+    def tried(self) -> tuple[Rule, Rule]:
+        """The best rules over all texts of those that ask the head."""
+        asks = [number for number, rule in enumerate(self.rules) if rule.reads_head]
+        every_X = np.ones(self.drafting_2RX.shape[2], dtype=bool)
+        best = kept = asks[_fastest(self.drafting_2RX[:, asks], every_X)]
+        if self.branches:
+            kept = asks[_fastest(self.retention(best)[:, asks], every_X)]
+        return self.rules[best], self.rules[kept]
+
+    def retention(self, drafting: int | None) -> np.ndarray:
+        """Of every rule for retention with one for drafting (``None``: the static length)."""
+        if drafting not in self.retaining:
+            choice = self.static[0] if drafting is None else self.rules[drafting]
+            self.retaining[drafting] = self._table([(choice, rule) for rule in self.rules])
+        return self.retaining[drafting]
+
+    def _table(self, policies: Sequence[tuple[Choice, Choice]]) -> np.ndarray:
+        totals = [self.held.totals(*policy) for policy in policies]
+        return np.stack([[one.tokens_X for one in totals], [one.seconds_X for one in totals]])
 
 
 def fixed_rules(static: tuple[int, int], rule: Rule, candidates: Candidates) -> Chosen:
@@ -107,15 +149,5 @@ def fixed_rules(static: tuple[int, int], rule: Rule, candidates: Candidates) -> 
     return Chosen(*static, rule, rule, (rule, rule), getattr(rule, "epsilon", candidates.epsilons[0]), None)
 
 
-def _fastest(made: Sequence[Totals], allowed: Sequence[bool] | None = None) -> int:
-    """Of most tokens per second; of equals the first."""
-    rates = [one.rate if allowed is None or allowed[number] else 0.0 for number, one in enumerate(made)]
-    return int(np.argmax(rates))
-
-
-def _judged(made: Sequence[Totals], always: Totals, held: Served, candidates: Candidates) -> RuleChoice:
-    """What choosing is worth on documents that did not choose."""
-    tokens_RX, seconds_RX = (np.stack([getattr(one, name) for one in made]) for name in ("tokens_X", "seconds_X"))
-    document_X = held.decodes.document_X
-    statics = always.tokens_X, always.seconds_X
-    return choose(tokens_RX, seconds_RX, *statics, document_X, candidates.folds, candidates.seed)
+def _fastest(table_2RX: np.ndarray, mask_X: np.ndarray) -> int:
+    return fastest(table_2RX[0], table_2RX[1], mask_X)
