@@ -30,6 +30,11 @@ MATCHED = ("nss",)
 CHAIN_RULES = (*TOKENWISE, *BLOCK, *MATCHED)
 
 
+def acceptance_of(verifier: str) -> tuple[str, ...]:
+    """The rules that accept as much of a chain as this one, itself among them; one that cannot be replayed stands alone."""
+    return next((rules for rules in (TOKENWISE, BLOCK, MATCHED) if verifier in rules), (verifier,))
+
+
 def reached(ratios_G: np.ndarray, probabilities_G: np.ndarray, verifier: str) -> np.ndarray:
     """P(N >= n | text) for n = 1, 2, … [..., G].
 

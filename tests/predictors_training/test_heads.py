@@ -13,7 +13,8 @@ from predictors.controllers import build_controller, learned_controller
 from predictors.replay.chains import replayed
 from predictors.replay.decode import ChainPolicy, Clock, Reading
 from predictors.training.heads import training
-from predictors.training.heads.fitting import HeadFit, changed
+from predictors.training.heads.decodes import Decoding
+from predictors.training.heads.fitting import HeadFit, changed, require_served
 from predictors.training.heads.predictor import HeadPredictor
 from predictors.training.heads.roots import Rows
 from predictors.training.heads.served import Served
@@ -305,6 +306,21 @@ def test_branches_have_rules_of_their_own_for_what_is_retained(materials):
 def test_bad_settings_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         parse_config(HeadPredictor, changes, "test")
+
+
+@pytest.mark.parametrize(
+    ("decoding", "message"),
+    [
+        ({"gamma": 5, "verifier": "nss"}, "verifier 'block' and decoding.verifier is 'nss'.*Set labels.chains.verifier to 'nss'"),
+        ({"gamma": 5, "verifier": "tokenwise"}, "decoding.verifier is 'tokenwise'"),
+        ({"gamma": 3}, "decoding.gamma=3 is shorter than the 4 tokens .* Use decoding.gamma >= 4"),
+    ],
+)
+def test_labels_of_another_decoding_are_refused(decoding, message):
+    facts = {"gamma": 4, "verifier": "block"}
+    with pytest.raises(ValueError, match=message):
+        require_served(Decoding(**decoding), facts)
+    require_served(Decoding(gamma=4, verifier="hsd"), facts)  # is block on chains
 
 
 def test_more_components_than_columns_are_refused(made, rows):

@@ -18,10 +18,11 @@ from predictors.calibration import Calibration
 from predictors.decision_rule import LengthRule
 from predictors.latency import draft_cost
 from predictors.latency.actions import undisturbed
+from predictors.replay.acceptance import acceptance_of
 from predictors.replay.prices import Prices
 from predictors.training.heads.baselines import fit_baselines
 from predictors.training.heads.card import CONTROLLERS, card_settings, measured_quality, part, sentence, tracked
-from predictors.training.heads.decodes import decodes_of
+from predictors.training.heads.decodes import Decoding, decodes_of
 from predictors.training.heads.pasts import met
 from predictors.training.heads.quality import measured_metrics, measured_policies
 from predictors.training.heads.roots import Roots, Rows
@@ -63,6 +64,7 @@ class HeadFit:
         table = TextTable.read(materials.texts)
         labels = read_labels(materials.labels / f"{KIND}.parquet", KIND, table.manifest.content_hash)
         self.manifest, self.settings, self.context = table.manifest, table.settings, table.median_context
+        require_served(config.decoding, labels.facts)
         self.facts, self.roots = labels.facts, Roots.of(table, labels, config.feature_set)
         self.target = Target(config.target, self.roots.spec.gamma)
         prices = {sampled: Prices(self.profile, sampled) for sampled in (False, True)}
@@ -216,6 +218,21 @@ class HeadFit:
         held = measured_metrics(here["validation"], made.said, calibration, {}, self.target, 1)["head"]
         choice = None if chosen.choice is None else {"gain": chosen.choice.gain, "pays": chosen.choice.pays}
         return part(setting, chosen, metrics, policies, {"metrics": held, "choice": choice})
+
+
+def require_served(decoding: Decoding, facts: Mapping[str, Any]) -> None:
+    """`ValueError` where labels speak of more tokens than are drafted, or of another acceptance than serves."""
+    gamma, verifier = int(facts["gamma"]), str(facts["verifier"])
+    if decoding.gamma < gamma:
+        raise ValueError(
+            f"decoding.gamma={decoding.gamma} is shorter than the {gamma} tokens that labels speak of, and no bundle of it "
+            f"could be loaded. Use decoding.gamma >= {gamma}, or lower labels.chains.gamma."
+        )
+    if acceptance_of(decoding.verifier) != acceptance_of(verifier):
+        raise ValueError(
+            f"labels are of verifier {verifier!r} and decoding.verifier is {decoding.verifier!r}, which accepts other tokens. "
+            f"Set labels.chains.verifier to {decoding.verifier!r}, or decoding.verifier to {verifier!r}."
+        )
 
 
 def changed(before: Rows, after: Rows) -> float:
