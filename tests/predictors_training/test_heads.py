@@ -1,11 +1,13 @@
 """Heads from texts: rows are what sessions meet, nothing leaks, and what is exported is what was measured."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 
 from predictors.bundle import Bundle
 from predictors.config import parse_config
@@ -326,3 +328,10 @@ def test_labels_of_another_decoding_are_refused(decoding, message):
 def test_more_components_than_columns_are_refused(made, rows):
     with pytest.raises(ValueError, match="Lower reduced_size"):
         train(rows["train"], rows["validation"], made.target, config(reduced_size=500))
+
+
+def test_the_papers_heads_decide_by_the_softmax_as_trained():
+    """Specification 4.3: argmax, without the correction of class shares."""
+    pairs = yaml.safe_load((Path(__file__).parents[2] / "params.yaml").read_text())["pairs"]
+    heads = {name: made for name, made in pairs["pystdlib"]["fit"].items() if made.get("feature_set") == "paper"}
+    assert heads and not any(made["prior_correction"] for made in heads.values())
