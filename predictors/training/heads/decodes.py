@@ -15,7 +15,8 @@ from predictors.replay.prices import Prices
 from predictors.training.text_table import TextTable
 
 CHAIN, BRANCHES = METHODS = ("chain", "branches")
-K_RULES = {"floor": math.floor, "ceil": math.ceil}
+ROUNDINGS = {"floor": math.floor, "ceil": math.ceil}
+K_RULES = (*ROUNDINGS, "const")  # const: as many as may be
 LEFT_OUT = ("root", "tops", "states", "lookup", "mass")  # columns that no replay of heads reads
 HELD_OUT = ("validation", "test")
 
@@ -30,16 +31,26 @@ class Decoding(Checked):
     gamma: Count = 12
     verifier: str = "block"
     draft_stage_gamma: Count | None = None
-    draft_stage: str = "idle"
+    draft_stage: Annotated[str, one_of("idle", "preverify")] = "idle"
     k_max: Count = 6
     k_rule: Annotated[str, one_of(*K_RULES)] = "ceil"
-    branch_verifier: str = "rrs"
-    retention: str = "posterior"
+    branch_verifier: Annotated[str, one_of("match", "rrs", "hybrid")] = "rrs"
+    retention: Annotated[str, one_of("posterior", "prior")] = "posterior"
     concurrent: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.draft_stage_gamma is not None and self.draft_stage_gamma > self.gamma:
+            raise ValueError(
+                f"draft_stage_gamma={self.draft_stage_gamma} exceeds gamma={self.gamma}, the most tokens of a pending block. "
+                "Raise gamma, or lower it."
+            )
 
     def num_branches(self, confidence: float) -> int:
         """Candidates at a branch point."""
-        return max(1, K_RULES[self.k_rule](self.k_max * (1 - confidence)))
+        if self.k_rule == "const":
+            return self.k_max
+        return max(1, ROUNDINGS[self.k_rule](self.k_max * (1 - confidence)))
 
     @property
     def decoder(self) -> dict[str, Any]:
@@ -47,7 +58,7 @@ class Decoding(Checked):
         if self.method == CHAIN:
             chain = {"kind": "chain", "gamma": self.gamma}
             return {"method": "speculative", "drafter": chain, "verifier": self.verifier}
-        names = ("gamma", "verifier", "draft_stage_gamma", "k_max", "k_rule", "branch_verifier", "retention")
+        names = ("gamma", "verifier", "draft_stage_gamma", "draft_stage", "k_max", "k_rule", "branch_verifier", "retention")
         return {
             "preset": "specbranch",
             **{name: getattr(self, name) for name in names if getattr(self, name) is not None},

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from predictors.config import Checked, Count, Positive, Probability, one_of
-from predictors.decision_rule import DecisionRule
+from predictors.decision_rule import LENGTH_CHOICES, DecisionRule
 from predictors.features import FEATURE_SETS
 from predictors.training.heads.decodes import Decoding
 from predictors.training.heads.fitting import HeadFit
@@ -32,13 +32,20 @@ class HeadPredictor(Checked):
     training: HeadTrainConfig = field(default_factory=HeadTrainConfig)
     candidates: Candidates = field(default_factory=Candidates)
     rule: DecisionRule | None = None
-    choice: str | None = None
+    choice: Annotated[str, one_of(*LENGTH_CHOICES)] | None = None
     iterations: Count = 2
     prior_correction: bool = True
     distance_quantile: Probability = 0.999
     distance_margin: Positive = 2.0
     repeats: Count = 2
     bootstrap_replicates: Count = 200
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rule is not None and self.target != CLASS:
+            raise ValueError(f"rule is of target {CLASS!r}, and target is {self.target!r}. Give its choice instead.")
+        if self.choice is not None and self.target == CLASS:
+            raise ValueError(f"choice is of lengths, and target is {self.target!r}. Give its rule instead.")
 
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
         """Fit the head; curves of its last training go to ``logger``."""
