@@ -65,7 +65,7 @@ def balance(
         empty = ", ".join(repr(name) for name, count in zip(classes, counts.tolist(), strict=True) if not count)
         raise ValueError(
             f"class {empty} has no training row (rows by class: {counts.tolist()}): no head can learn it. "
-            "Collect more prompts or change labels.gamma."
+            "Collect more prompts or change labels.chains.gamma."
         )
     if expected is None:
         return METHODS[method](features, labels, seed, classes)

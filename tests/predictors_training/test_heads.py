@@ -14,10 +14,11 @@ from predictors.config import parse_config
 from predictors.controllers import build_controller, learned_controller
 from predictors.replay.chains import replayed
 from predictors.replay.decode import ChainPolicy, Clock, Reading
-from predictors.training.heads import training
+from predictors.training.heads import fitting, training
 from predictors.training.heads.decodes import Decoding
 from predictors.training.heads.fitting import HeadFit, changed, require_served
 from predictors.training.heads.predictor import HeadPredictor
+from predictors.training.heads.quality import _length_accuracy
 from predictors.training.heads.roots import Rows
 from predictors.training.heads.served import Served
 from predictors.training.heads.training import HeadTrainConfig, train
@@ -120,11 +121,16 @@ def test_features_are_those_that_sessions_see(made, materials, monkeypatch):
     assert len(pasts) > 2
 
 
-def test_rows_settle(materials):
-    """Most rows change with the first policy that is served, few with the second."""
+def test_rows_settle(materials, monkeypatch):
+    """Most rows change with the first policy that is served, few with the second. Counted are those of the last training."""
+    counts = []
+    monkeypatch.setattr(
+        fitting, "train", lambda *rows_and_others: counts.append(len(rows_and_others[0])) or train(*rows_and_others)
+    )
     quality = replace(CONFIG, target="length", iterations=2).fit("length", materials).quality
     shares = [one["changed"] for one in quality["iterations"]]
     assert shares[0] > 3 * shares[1]
+    assert counts[0] != counts[1] == quality["rows"]["train"]
     assert (
         changed(Rows(None, np.array([1, 2]), np.array([0, 0])), Rows(None, np.array([1, 3]), np.array([0, 0]))) == 0.5
     )
@@ -256,6 +262,16 @@ def test_the_head_stands_beside_its_baselines(fitted):
         assert 0 < part["policies"]["head"]["length_accuracy"] < 1
     errors = [part["metrics"]["head"]["ece"] for part in fitted.quality["parts"].values()]
     assert fitted.card["measured_quality"]["metrics"]["ece"] == max(errors)
+
+
+def test_lengths_at_the_budgets_edge_are_right(made):
+    """Nobody can draft more than the budget leaves. With no other limit a draft of all that is accepted is always right."""
+    decodes = made.decodes["test", 0]
+    starts = replace(decodes.idle, would_XS=np.full_like(decodes.idle.would_XS, GAMMA))
+    served = Served(replace(decodes, starts=starts), made.roots, made.query)
+    policy = GAMMA, GAMMA
+    assert (starts.cap_XS[starts.valid_XS] < GAMMA).any()
+    assert _length_accuracy(served, policy, served.totals(*policy)) == 1
 
 
 def test_test_texts_decide_nothing(fitted, tmp_path):

@@ -78,14 +78,17 @@ class HeadFit:
         served = {key: Served(one, self.roots, self.query) for key, one in self.decodes.items()}
         statics = {place: static_pair([served[split, place] for split in SPLITS[:2]]) for place in places}
         rows, pasts = self.rows(served, statics, {})
+        trained = rows
         for _ in range(self.config.iterations):
             made, served = self.made(rows, statics, logger)
+            trained = rows
             following, pasts = self.rows(served, {place: one.policy for place, one in made.chosen.items()}, pasts)
             record.append(self.iteration(made, rows["validation"], changed(rows["train"], following["train"])))
             if not record[-1]["changed"]:
                 break
             rows = following
-        return self.exported(name, made, rows, served, record)
+        met_on_test = {"test": rows["test"]}  # by what is served
+        return self.exported(name, made, {**trained, **met_on_test}, served, record)
 
     def rows(
         self, served: Mapping[tuple[str, int], Served], policies: Policies, pasts: Mapping[tuple[str, int], np.ndarray]

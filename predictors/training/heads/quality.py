@@ -67,9 +67,13 @@ def measured_policies(test: Served, chosen: Chosen, profile: LatencyProfile) -> 
 
 
 def _length_accuracy(test: Served, policy: tuple[Choice, Choice], made: Totals) -> float:
-    """The share of rounds that submit exactly the tokens, of γ, that are accepted (SpecBranch, Fig. 3c)."""
-    starts, gamma = test.decodes.idle, test.roots.spec.gamma
-    right_XSM = test.submitted(*policy) == np.minimum(starts.would_XS, gamma)[..., None]
+    """The share of rounds that submit exactly the tokens, of those of γ that may be drafted, that are accepted (SpecBranch,
+    Fig. 3c)."""
+    stages = [one for one in (test.decodes.idle, test.decodes.retained) if one is not None]
+    best_KXS = [np.minimum(np.minimum(one.would_XS, one.cap_XS), test.roots.spec.gamma) for one in stages]
+    submitted_XSM = test.submitted(*policy)
+    states = submitted_XSM.shape[2] // len(stages)  # of either stage
+    right_XSM = submitted_XSM == np.repeat(np.stack(best_KXS, axis=2), states, axis=2)
     return float(right_XSM[made.visits_XSM].mean())
 
 
