@@ -22,13 +22,15 @@ from predictors.replay.policies import static
 from predictors.training.intervals import log_gain
 
 
-Pick = Callable[[np.ndarray], tuple[Any, np.ndarray, np.ndarray]]  # [X] bool: a rule chosen there, its tokens, seconds [X]
+Pick = Callable[
+    [np.ndarray], tuple[Any, np.ndarray, np.ndarray]
+]  # [X] bool: a rule chosen there, its tokens, seconds [X]
 
 
 @dataclass(frozen=True)
 class RuleChoice:
-    """The best ``rule`` (as it was picked; of a table its number), the ``gain`` of choosing it over the best static length (``value``, ``low``, ``high``), and
-    whether it ``pays``."""
+    """The best ``rule`` (as it was picked; of a table its number), the ``gain`` of choosing it over the best static length
+    (``value``, ``low``, ``high``), and whether it ``pays``."""
 
     rule: Any
     gain: dict[str, float | None]

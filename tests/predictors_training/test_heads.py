@@ -121,6 +121,13 @@ def test_features_are_those_that_sessions_see(made, materials, monkeypatch):
     assert len(pasts) > 2
 
 
+def test_a_root_is_learned_from_once_where_its_past_is_not_read(rows):
+    paper = replace(rows["train"].roots, spec=replace(rows["train"].roots.spec, feature_set="paper"))
+    several = Rows(paper, np.array([4, 4, 7, 4]), np.array([2, 1, 0, 2]))
+    assert several.distinct.row_P.tolist() == [4, 7] and several.distinct.past_P.tolist() == [2, 0]
+    assert rows["train"].distinct is rows["train"]
+
+
 def test_rows_settle(materials, monkeypatch):
     """Most rows change with the first policy that is served, few with the second. Counted are those of the last training."""
     counts = []
@@ -336,7 +343,10 @@ def test_bad_settings_are_refused(changes, message):
 @pytest.mark.parametrize(
     ("decoding", "message"),
     [
-        ({"gamma": 5, "verifier": "nss"}, "verifier 'block' and decoding.verifier is 'nss'.*Set labels.chains.verifier to 'nss'"),
+        (
+            {"gamma": 5, "verifier": "nss"},
+            "verifier 'block' and decoding.verifier is 'nss'.*Set labels.chains.verifier to 'nss'",
+        ),
         ({"gamma": 5, "verifier": "tokenwise"}, "decoding.verifier is 'tokenwise'"),
         ({"gamma": 3}, "decoding.gamma=3 is shorter than the 4 tokens .* Use decoding.gamma >= 4"),
     ],

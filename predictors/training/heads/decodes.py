@@ -58,7 +58,16 @@ class Decoding(Checked):
         if self.method == CHAIN:
             chain = {"kind": "chain", "gamma": self.gamma}
             return {"method": "speculative", "drafter": chain, "verifier": self.verifier}
-        names = ("gamma", "verifier", "draft_stage_gamma", "draft_stage", "k_max", "k_rule", "branch_verifier", "retention")
+        names = (
+            "gamma",
+            "verifier",
+            "draft_stage_gamma",
+            "draft_stage",
+            "k_max",
+            "k_rule",
+            "branch_verifier",
+            "retention",
+        )
         return {
             "preset": "specbranch",
             **{name: getattr(self, name) for name in names if getattr(self, name) is not None},

@@ -47,9 +47,11 @@ Policies = Mapping[int, tuple[Choice, Choice]]  # by setting, what is drafted an
 
 @dataclass(frozen=True)
 class Made:
-    """A network with what it ``said`` of every row, its calibration by setting, how far features may lie, and what is served."""
+    """A network, the ``rows`` by split that it was made from, what it ``said`` of every row, its calibration by setting, how far
+    features may lie, and what is served."""
 
     head: TrainedHead
+    rows: Mapping[str, Rows]
     said: Said
     calibrations: Mapping[int, Calibration]
     max_distance: float
@@ -110,7 +112,7 @@ class HeadFit:
         self, rows: Mapping[str, Rows], statics: Mapping[int, tuple[int, int]], logger: "Logger | None"
     ) -> tuple[Made, dict[tuple[str, int], Served]]:
         """Train on rows, then calibrate and choose what is served at every setting."""
-        config = self.config
+        config, rows = self.config, {split: some.distinct for split, some in rows.items()}
         head = train(rows["train"], rows["validation"], self.target, config.training, logger)
         said = Said.of(head.network, self.roots)
         distance = float(np.quantile(said.of_rows(rows["validation"])[1], config.distance_quantile))
@@ -122,7 +124,7 @@ class HeadFit:
                 held = Served(decodes, self.roots, self.query, said, calibrations[place], max_distance, *static)
                 served[split, place] = held
             chosen[place] = self.chosen(served["validation", place], static, place)
-        return Made(head, said, calibrations, max_distance, chosen), served
+        return Made(head, rows, said, calibrations, max_distance, chosen), served
 
     def calibration(self, head: TrainedHead, said: Said, rows: Mapping[str, Rows], place: int) -> Calibration:
         """Bias from the setting's class shares among training rows (zero without ``prior_correction``), then the temperature on
@@ -170,6 +172,7 @@ class HeadFit:
     ) -> Fitted:
         """Measured on test texts, with its card."""
         config, spec = self.config, self.roots.spec
+        counted = {**made.rows, "test": rows["test"]}
         settings = [
             card_settings(self.target, setting, made.calibrations[place], made.chosen[place])
             for place, setting in enumerate(self.settings)
@@ -186,8 +189,8 @@ class HeadFit:
             "gamma": spec.gamma,
             "feature_set": spec.feature_set,
             "decoding": asdict(config.decoding),
-            "rows": {split: len(some) for split, some in rows.items()},
-            "documents": {split: len(np.unique(some.document_P)) for split, some in rows.items()},
+            "rows": {split: len(some) for split, some in counted.items()},
+            "documents": {split: len(np.unique(some.document_P)) for split, some in counted.items()},
             "class_shares": shares,
             "history": made.head.history,
             "best_epoch": made.head.best_epoch,

@@ -96,6 +96,14 @@ class Rows:
         return self.take(self.roots.setting_R[self.row_P] == setting)
 
     @property
+    def distinct(self) -> "Rows":
+        """Every root once where features read no past, else all as they are: how many pasts a root has is no weight."""
+        if self.roots.spec.scalars:
+            return self
+        row_P, first_P = np.unique(self.row_P, return_index=True)
+        return Rows(self.roots, row_P, self.past_P[first_P])
+
+    @property
     def document_P(self) -> np.ndarray:
         return self.roots.document_R[self.row_P]
 
