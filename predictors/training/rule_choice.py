@@ -21,10 +21,8 @@ from predictors.replay.grid import Starts, decoded
 from predictors.replay.policies import static
 from predictors.training.intervals import log_gain
 
-
-Pick = Callable[
-    [np.ndarray], tuple[Any, np.ndarray, np.ndarray]
-]  # [X] bool: a rule chosen there, its tokens, seconds [X]
+# from a mask [X] of readings: what was chosen on them, with its tokens and seconds [X] on all
+Pick = Callable[[np.ndarray], tuple[Any, np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,9 @@ def test_one_sample_falls_back_to_class_weights():
 @pytest.mark.parametrize("method", ["smote", "weighted_sampler", "class_weights", "none"])
 def test_a_class_without_rows_is_refused(method):
     features, labels = rows(every=0)
-    with pytest.raises(ValueError, match=r"class 'all' has no training row.*Collect more prompts"):
+    with pytest.raises(
+        ValueError, match=r"class 'all' has no training row.*Collect more prompts or change labels.chains.gamma"
+    ):
         balance(method, features, labels, seed=0)
 
 
