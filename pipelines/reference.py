@@ -10,7 +10,6 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from pipelines.prompt_table import EDIT
 from predictors.bundle import Bundle, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS, Controller, build_controller
@@ -20,6 +19,7 @@ from predictors.replay.chains import replayed
 from predictors.replay.decode import Reading
 from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.sampling import SamplingSettings
+from predictors.schema import EDIT
 from predictors.training.text_table import TextTable
 
 KEY = "reference"  # in the card

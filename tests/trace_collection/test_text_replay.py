@@ -7,7 +7,6 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from pipelines.prompt_table import EDIT
 from pipelines.reference import reference, replayed_counts, routed_reference
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
@@ -16,6 +15,7 @@ from predictors.replay.acceptance import accepted, reached
 from predictors.replay.branches import Chances, replayed_branches
 from predictors.replay.chains import replayed
 from predictors.replay.decode import Reading
+from predictors.schema import EDIT
 from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.decoding.sequential import SequentialDecoder

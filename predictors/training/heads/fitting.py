@@ -19,6 +19,7 @@ from predictors.decision_rule import LengthRule
 from predictors.latency import draft_cost
 from predictors.latency.actions import undisturbed
 from predictors.replay.prices import Prices
+from predictors.schema import EDIT
 from predictors.training.heads.baselines import fit_baselines
 from predictors.training.heads.card import CONTROLLERS, card_settings, measured_quality, part, sentence, tracked
 from predictors.training.heads.decodes import decodes_of
@@ -60,7 +61,7 @@ class HeadFit:
 
     def __init__(self, config: "HeadPredictor", materials: Materials) -> None:
         self.config, self.profile = config, materials.profile
-        table = TextTable.read(materials.texts)
+        table = TextTable.read(materials.texts).without(EDIT)
         labels = read_labels(materials.labels / f"{KIND}.parquet", KIND, table.manifest.content_hash)
         self.manifest, self.settings, self.context = table.manifest, table.settings, table.median_context
         self.facts, self.roots = labels.facts, Roots.of(table, labels, config.feature_set)
