@@ -146,6 +146,13 @@ def test_mismatches_weigh_in_soft_labels_too():
         assert best == pytest.approx(target / (target + 6 * (1 - target)), abs=0.005)
 
 
+def test_calibration_reaches_as_far_as_was_recorded(table):
+    config = replace(MODELS["specdecpp"], epochs=1)
+    labels = label(table, TokenLabelConfig())
+    made, most = (StopModel(table, labels, config, tokens).calibrations for tokens in (GAMMA + 1, GAMMA - 1))
+    assert made == most
+
+
 # ---- what is read where
 
 
