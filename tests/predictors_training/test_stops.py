@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from string import ascii_letters, digits
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +22,7 @@ from predictors.training.stops import rules
 from predictors.training.stops.calibration import fit_calibration
 from predictors.training.stops.drafts import Drafts
 from predictors.training.stops.model import StopModel
-from predictors.training.stops.predictor import StopPredictor
+from predictors.training.stops.predictor import StopPredictor, _metrics
 from predictors.training.stops.quality import quality
 from predictors.training.stops.rows import HARD, SlotFeatures, TokenRows
 from predictors.training.stops.training import StopTrainConfig, StopTraining
@@ -131,6 +132,14 @@ def test_rules_are_chosen_for_the_verifier_that_serves(materials):
 def test_edits_are_left_out(tmp_path):
     fitted = replace(MODELS["logistic"], epochs=1).fit("l", materials_in(tmp_path, edits=3))
     assert fitted.quality["documents"] == SPLITS["test"] - 3
+
+
+def test_metrics_have_names_that_trackers_allow():
+    part = {"policies": {"asked for nothing": {"gain": {"value": 0.1}}}}
+    known = {"all": dict.fromkeys(("auroc", "brier", "ece"), 0.5)}
+    names = _metrics({"tokens": known, "parts": {"T=1, top-p 0.9": part}, "validation_gain": 0.0})
+    assert "test_gain_asked for nothing/T_1_top_p_0.9" in names
+    assert all(set(name) <= {*ascii_letters, *digits, *"_-. :/"} for name in names)  # as MLflow validates them
 
 
 def test_mismatches_weigh_in_soft_labels_too():

@@ -17,7 +17,7 @@ from predictors.schema import EDIT
 from predictors.stopping.rule import StopSetting
 from predictors.training.labelling.table import read_labels
 from predictors.training.labelling.tokens import KIND
-from predictors.training.predictor import Fitted, Materials
+from predictors.training.predictor import Fitted, Materials, tracked_name
 from predictors.training.stops.drafts import Drafts
 from predictors.training.stops.model import TEST, TRAIN, VALIDATION, StopModel
 from predictors.training.stops.quality import quality
@@ -134,7 +134,7 @@ def _metrics(measured: dict[str, Any]) -> dict[str, float | None]:
     """Flat metrics for tracking."""
     known = {f"test_{name}": measured["tokens"]["all"][name] for name in ("auroc", "brier", "ece")}
     gains = {
-        f"test_gain_{place}_{name}".replace("=", ""): policy["gain"]["value"]
+        f"test_gain_{name}/{tracked_name(place)}": policy["gain"]["value"]
         for place, part in measured["parts"].items()
         for name, policy in part["policies"].items()
     }
