@@ -72,7 +72,8 @@ def head_setting(temperature, num_classes, rule, changes):
     }
     made |= changes
     tried = made["rule"] or dict(rule)
-    return {"retention": made["rule"], "retained_gamma": made["static_gamma"], "tried": tried} | made
+    retained = {"retention": made["rule"], "retained_gamma": made["static_gamma"], "tried_retention": tried}
+    return retained | {"tried": tried} | made
 
 
 def settings_bundle(folder, pair, decoder):

@@ -155,7 +155,7 @@ class HeadController(LearnedController):
     def asked_anyway(self) -> Self:
         """The same head under the best rules tried, whether they pay or not."""
         return self.with_settings(
-            replace(made, rule=made.tried, retention=made.retention or made.tried) for made in self.settings
+            replace(made, rule=made.tried, retention=made.tried_retention) for made in self.settings
         )
 
     def _tap(self) -> None:

@@ -290,6 +290,12 @@ def test_every_captured_setting_has_a_rule_of_its_own(pair, tmp_path, kind, feat
     assert {record.asked for record in rounds_of(again, 1.0)} == {1}
 
 
+def test_a_head_asked_anyway_retains_by_the_rule_tried_for_that(pair, tmp_path):
+    folder = random_bundle(tmp_path / "b", pair, rule=None, retention=None, tried_retention={"epsilon": 0.9})
+    made = build_controller({"kind": "hrad", "bundle": str(folder), "asked": True}).settings[0]
+    assert made.of(True).epsilon == 0.9 != made.of(False).epsilon
+
+
 def test_every_captured_setting_has_a_calibration_of_its_own(pair, tmp_path):
     """The same features and head: at temperature 1 the bias makes every class none."""
 
