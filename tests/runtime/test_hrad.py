@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from predictors.bundle import read_bundle
-from predictors.controllers import HRAD
+from predictors.controllers import HRAD, build_controller
 from predictors.features import assemble, state_vector
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
