@@ -54,6 +54,7 @@ def random_bundle(
         "feature_spec": dataclasses.asdict(spec),
         "settings": [head_setting(temperature, num_classes, RULES[kind], setting) for temperature in temperatures],
         "max_distance": max_distance,
+        "prices": {"profile_hash": "none"},
         "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": "block"},
     }
     if change is not None:

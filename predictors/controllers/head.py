@@ -10,6 +10,7 @@ Shape suffixes: L classes of the head, S state size.
 """
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -105,6 +106,13 @@ class HeadConfig(BundleConfig):
     asked: bool = False
 
 
+@dataclass(frozen=True)
+class HeadPrices:
+    """What rules were chosen by: the latency profile ``profile_hash``."""
+
+    profile_hash: str
+
+
 class HeadController(LearnedController):
     """The controller of an exported bundle (`predictors.bundle`). Subclasses say what the head's classes mean."""
 
@@ -112,7 +120,7 @@ class HeadController(LearnedController):
 
     def __init__(self, bundle: Bundle) -> None:
         card = bundle.card
-        bundle.require(self.kind, "feature_spec", "settings", "max_distance")
+        bundle.require(self.kind, "feature_spec", "settings", "max_distance", "prices")
         where = f"{bundle.source}: card.json"
         self.spec = parse_config(FeatureSpec, card["feature_spec"], f"{where}: feature_spec")
         self.settings: tuple[Any, ...] = tuple(
@@ -122,6 +130,7 @@ class HeadController(LearnedController):
         self.max_distance = float(card["max_distance"])
         if not self.max_distance > 0:
             raise ValueError(f"{where}: max_distance must be > 0, got {self.max_distance}.")
+        self.prices = parse_config(HeadPrices, card["prices"], f"{where}: prices")
         self.contract = bundle.contract
         self.gamma = self.spec.gamma
         bundle.require_layers(self.spec.layers, "feature_spec")
@@ -164,6 +173,20 @@ class HeadController(LearnedController):
     def setting(self, settings: SamplingSettings) -> Any:
         """What is done at ``settings``, or at the captured ones nearest to them."""
         return min(self.settings, key=lambda made: made.settings.distance(settings))
+
+    def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
+        if reprice:
+            raise ValueError(
+                f"the rules of {self.kind} follow from traces and latencies together, and a bundle has no traces: reprice is not "
+                "possible. Export the bundle here (dvc repro)."
+            )
+        if self.prices.profile_hash != profile.profile_hash:
+            warnings.warn(
+                f"the rules of {self.kind} were chosen by another latency profile: on this machine they may not pay. Export the "
+                "bundle here (dvc repro).",
+                stacklevel=2,
+            )
+        return self
 
     @staticmethod
     def asks(setting: ClassSetting | LengthSetting) -> bool:

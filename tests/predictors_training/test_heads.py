@@ -216,6 +216,7 @@ def test_every_setting_has_its_own_calibration_and_static_length(fitted):
     assert fitted.card["decoder"]["drafter"] == {"kind": "chain", "gamma": 5}
     controller = learned_controller(Bundle(fitted.card, fitted.tensors))
     assert controller.kind == fitted.quality["kind"] and controller.spec.layers == LAYERS
+    assert controller.prices.profile_hash == PROFILE.profile_hash
 
 
 def test_worth_is_what_the_exported_controller_makes_of_the_texts(fitted, materials, made):

@@ -199,6 +199,7 @@ class HeadFit:
             "feature_spec": asdict(spec),
             "settings": settings,
             "max_distance": made.max_distance,
+            "prices": {"profile_hash": self.profile.profile_hash},
             "decoder": config.decoding.decoder,
             "measured_quality": measured_quality(quality),
             "lineage": {"traces_sha256": self.manifest.content_hash},
