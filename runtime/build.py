@@ -91,7 +91,9 @@ def built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | N
     if config.get("method") in GUESSERS:
         return _single_model(pair, config, controller, where)
     parsed = parse_config(DecoderConfig, config, where)
-    return _sequential(pair, parsed, controller or build_controller(parsed.controller or default_controller(parsed.method)), where)
+    return _sequential(
+        pair, parsed, controller or build_controller(parsed.controller or default_controller(parsed.method)), where
+    )
 
 
 def default_controller(method: str) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 The ``paper`` feature set is known at the root and decides before drafting; the ``extended`` set reads the draft's first
 distribution and decides before its token is drawn. Both are lossless. Every captured sampling setting has a calibration and rules
 of its own, for drafting and for what is retained of a branch that survived, whose tokens are drafted already; where none pays,
-the best static γ is planned and no head is run. Where the head has no calibration, meets states far from its training rows or
-returns NaN, the round is decoded at that γ too, with one warning per kind of reason.
+the best static γ is planned and no head is run. Where settings were not captured, at the static γ of the nearest that were; where
+the head meets states far from its training rows or returns NaN, at the setting's own: with one warning per kind of reason.
 
 Shape suffixes: L classes of the head, S state size.
 """
@@ -43,7 +43,7 @@ class HeadSession(Session):
         self.setting = controller.setting(settings)
         self.decision: int | None = None
         self.retains = False  # decides on a branch that survived
-        self.uncalibrated = controller.asks(self.setting) and not controller.guard.covers(settings)
+        self.uncalibrated = not controller.guard.covers(settings)
         self.bypassed = False
         self.forecasts: list[Forecast] = []
 
@@ -58,7 +58,7 @@ class HeadSession(Session):
             return self.setting.static(self.retains)
         self.decision = self.controller.settled(self.rule)
         listens = self.decision is None
-        self.bypassed = listens and (self.uncalibrated or not self.controller.guard.reaches(root.position))
+        self.bypassed = self.uncalibrated or (listens and not self.controller.guard.reaches(root.position))
         if not self.bypassed and listens and self.spec.decides_before_drafting:
             self.decision = self._decide(root, None)
         if self.bypassed:
@@ -146,7 +146,7 @@ class HeadController(LearnedController):
                     f"{REMEDY}"
                 )
         self._tap()
-        self.guard = Guard(self.kind, self.contract, "the best static gamma")
+        self.guard = Guard(self.kind, self.contract, "the best static gamma of the nearest captured settings")
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> Self:

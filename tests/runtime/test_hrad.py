@@ -304,6 +304,14 @@ def test_rules_chosen_by_another_profile_are_told(pair, tmp_path):
         learned_controller(read_bundle(own)).at_latency(PROFILE, reprice=False)
 
 
+@pytest.mark.parametrize("rule", [None, {"epsilon": 0.9, "none_probability": 1.01, "all_probability": 1.01}])
+def test_settings_that_were_not_captured_draft_the_nearest_static_length(pair, tmp_path, rule):
+    """Where no rule pays, and where it is settled whatever the head says, there is a warning too."""
+    decoder = load_decoder(random_bundle(tmp_path / "b", pair, gamma=3, rule=rule, static_gamma=3), pair)
+    with pytest.warns(UserWarning, match="calibrated for.*best static gamma of the nearest captured settings"):
+        assert {record.drafted for record in rounds_of(decoder, 0.7)} == {3}
+
+
 def test_a_head_asked_anyway_retains_by_the_rule_tried_for_that(pair, tmp_path):
     folder = random_bundle(tmp_path / "b", pair, rule=None, retention=None, tried_retention={"epsilon": 0.9})
     made = build_controller({"kind": "hrad", "bundle": str(folder), "asked": True}).settings[0]
