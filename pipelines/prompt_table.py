@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.outputs import replacing
+from predictors.schema import EDIT
 
 FILE = "prompts.parquet"
 MEASURED_SPLITS = ("train", "validation", "test")  # what stages collect, measure and report
 SPLITS = (*MEASURED_SPLITS, "reserve")  # the last for a gate that has to look again
-EDIT = "edit"  # a slice that is reported by itself
 TEXTS = ("id", "document", "source", "slice", "split", "text")
 
 

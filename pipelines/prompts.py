@@ -20,9 +20,10 @@ from pipelines.documents import Source, load_documents
 from pipelines.edits import EditParameters, begun, edits_of
 from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.prompt_table import EDIT, FILE, SPLITS, Prompt, write_prompts
+from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
 from pipelines.shares import Shares
 from predictors.config import Checked, Count, Whole, not_empty
+from predictors.schema import EDIT
 
 Queues = dict[str, list[Iterator[Prompt]]]  # the prompts of every document, by slice
 

@@ -10,7 +10,6 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from pipelines.prompt_table import EDIT
 from predictors.bundle import Bundle, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS, Controller, build_controller
@@ -20,6 +19,7 @@ from predictors.replay.chains import replayed
 from predictors.replay.decode import Reading
 from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.sampling import SamplingSettings
+from predictors.schema import EDIT
 from predictors.training.text_table import TextTable
 
 KEY = "reference"  # in the card
@@ -79,12 +79,15 @@ def _of_route(
         found, missing = read_reference(read_bundle(bundles / route["bundle"]).card)
         known = {name: one for name, one in found.items() if name == settings.name}
         return known, None if known else missing
+    from runtime.build import default_controller
     from runtime.presets import expanded
 
     decoder = expanded(route["decoder"])
     some = [text for text in recorded_texts(texts) if text.settings == settings]
     try:
-        return _references(decoder, build_controller(decoder.get("controller") or {"kind": "fixed"}), some), None
+        require_chains(decoder)
+        controller = build_controller(decoder.get("controller") or default_controller(decoder["method"]))
+        return _references(decoder, controller, some), None
     except BeyondRecordError as error:
         return {}, str(error)
 
@@ -142,8 +145,8 @@ def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading:
 
 
 def require_chains(decoder: Mapping[str, Any]) -> None:
-    """`BeyondRecordError` where a ``decoder`` drafts more than chains and their branches, which are all that text traces know. No
-    preset does."""
+    """`BeyondRecordError` where a ``decoder`` drafts more than chains and their branches at the target's temperature, which are
+    all that text traces know. Presets are looked at when expanded."""
     if "preset" in decoder:
         return
     method, drafter = decoder.get("method"), {"kind": "chain", **(decoder.get("drafter") or {})}
@@ -151,6 +154,12 @@ def require_chains(decoder: Mapping[str, Any]) -> None:
     if kind not in ("chain", "branch_parallel"):
         raise BeyondRecordError(
             f"{kind} cannot be replayed, as text traces know chains and their branches only. Watch its tokens/s"
+        )
+    heat = (drafter if method == "speculative" else decoder).get("draft_temperature")
+    if heat is not None:
+        raise BeyondRecordError(
+            f"draft_temperature={heat} cannot be replayed, as texts are recorded with drafts at the target's own. Watch its "
+            "tokens/s"
         )
 
 

@@ -23,8 +23,9 @@ from tqdm import tqdm
 from pipelines.code import Code
 from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.prompt_table import EDIT, MEASURED_SPLITS, Prompt, read_prompts
+from pipelines.prompt_table import MEASURED_SPLITS, Prompt, read_prompts
 from predictors.config import Checked, Positive
+from predictors.schema import EDIT
 from runtime import ModelPair
 from trace_collection.collection import Collector, collect
 from trace_collection.guesses import GuessCollector, GuessTraceConfig

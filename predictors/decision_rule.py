@@ -116,11 +116,12 @@ class HeadSetting(Checked):
 @dataclass(frozen=True)
 class ClassSetting(HeadSetting):
     """``rule``: from probabilities to a class, for drafting; ``retention``: for what is retained of a branch. ``None``: the
-    static length, as no rule pays. ``tried``: the best rule for drafting, whether it pays or not."""
+    static length, as no rule pays. ``tried`` and ``tried_retention``: the best rules for both, whether they pay or not."""
 
     rule: DecisionRule | None
     retention: DecisionRule | None
     tried: DecisionRule
+    tried_retention: DecisionRule
 
     def of(self, retains: bool) -> DecisionRule | None:
         """The rule for drafting, or for what is retained of a branch."""
@@ -129,11 +130,12 @@ class ClassSetting(HeadSetting):
 
 @dataclass(frozen=True)
 class LengthSetting(HeadSetting):
-    """``rule``, ``retention`` and ``tried``: from probabilities to a length; as in `ClassSetting`."""
+    """``rule``, ``retention``, ``tried`` and ``tried_retention``: from probabilities to a length; as in `ClassSetting`."""
 
     rule: LengthRule | None
     retention: LengthRule | None
     tried: LengthRule
+    tried_retention: LengthRule
 
     def of(self, retains: bool) -> LengthRule | None:
         """The rule for drafting, or for what is retained of a branch."""

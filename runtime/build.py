@@ -91,7 +91,16 @@ def built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | N
     if config.get("method") in GUESSERS:
         return _single_model(pair, config, controller, where)
     parsed = parse_config(DecoderConfig, config, where)
-    return _sequential(pair, parsed, controller or build_controller(parsed.controller or {"kind": "fixed"}), where)
+    return _sequential(
+        pair, parsed, controller or build_controller(parsed.controller or default_controller(parsed.method)), where
+    )
+
+
+def default_controller(method: str) -> dict[str, Any]:
+    """The configuration of what decides where a decoder's names no controller."""
+    if method == "branch_parallel":
+        return {"kind": "confidence", "epsilon": DEFAULT_EPSILON}
+    return {"kind": "fixed"}
 
 
 def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Controller | None, where: str) -> Decoder:
@@ -103,7 +112,7 @@ def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Con
             f"{where}: the pending block is a chain; its verifier must be one of {', '.join(chains)}, got {parsed.verifier!r}."
         )
     if controller is None:
-        controller = build_controller(parsed.controller or {"kind": "confidence", "epsilon": DEFAULT_EPSILON})
+        controller = build_controller(parsed.controller or default_controller("branch_parallel"))
     if parsed.epsilon is not None:
         controller = controller.with_epsilon(parsed.epsilon)
     if controller.follows_one_draft and parsed.retention == "prior":

@@ -54,6 +54,7 @@ def random_bundle(
         "feature_spec": dataclasses.asdict(spec),
         "settings": [head_setting(temperature, num_classes, RULES[kind], setting) for temperature in temperatures],
         "max_distance": max_distance,
+        "prices": {"profile_hash": "none"},
         "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": "block"},
     }
     if change is not None:
@@ -72,7 +73,8 @@ def head_setting(temperature, num_classes, rule, changes):
     }
     made |= changes
     tried = made["rule"] or dict(rule)
-    return {"retention": made["rule"], "retained_gamma": made["static_gamma"], "tried": tried} | made
+    retained = {"retention": made["rule"], "retained_gamma": made["static_gamma"], "tried_retention": tried}
+    return retained | {"tried": tried} | made
 
 
 def settings_bundle(folder, pair, decoder):

@@ -23,13 +23,14 @@ from pipelines.measuring.bench import Bench
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import TEST, VALIDATION
 from pipelines.measuring.recorded import RecordedTexts, Recorder
-from pipelines.prompt_table import EDIT, Prompt
+from pipelines.prompt_table import Prompt
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
 from predictors.replay.chains import ReplayedRound, replayed
 from predictors.replay.decode import ChainPolicy, Reading, plain_rounds
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
+from predictors.schema import EDIT
 from runtime import Decoder
 from runtime.decoding.routed import RoutedDecoder
 from runtime.decoding.sequential import SequentialDecoder

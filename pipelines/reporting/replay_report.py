@@ -22,13 +22,13 @@ from matplotlib.figure import Figure
 
 from pipelines.measuring.names import CHAIN, CONFIDENCE, PLAIN, PROVENANCE, RULE, VALIDATION, on_virtual_clock
 from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
-from pipelines.prompt_table import EDIT
 from pipelines.reporting.bars import apart
 from pipelines.reporting.inputs import Inputs, Section
 from pipelines.reporting.intervals import percent, times
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.paired_arms import PairedArms
 from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE, RED, whiskers
+from predictors.schema import EDIT
 
 OURS = "ours"
 RULES = (CONFIDENCE, RULE)

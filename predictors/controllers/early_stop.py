@@ -59,7 +59,7 @@ class StopSession(Session):
         self.controller = controller
         self.setting = controller.setting(settings)
         self.asks = self.setting.rule.asks
-        self.uncalibrated = self.asks and not controller.guard.covers(settings)
+        self.uncalibrated = not controller.guard.covers(settings)
         self.score = 1.0
         self.last = False  # the level about to be drawn is kept, and the last one
         self.forecasts: list[Forecast] = []
@@ -70,7 +70,7 @@ class StopSession(Session):
 
     def plan(self, root: Root) -> int | None:
         self.score, self.last, self.asked, self.forecasts = 1.0, False, 0, []
-        self.bypassed = self.uncalibrated or (self.asks and not self.controller.guard.reaches(root.position))
+        self.bypassed = self.asks and (self.uncalibrated or not self.controller.guard.reaches(root.position))
         return None if self.asks and not self.bypassed else self.setting.static_length
 
     def stop_before(self, law: NextLaw) -> bool | Tensor:
@@ -130,7 +130,7 @@ class EarlyStop(LearnedController):
         shape = parse_config(NetworkShape, card["network"], f"{where}: network")
         self.network = build_stop_network(self.num_features, shape, bundle.tensors, bundle.source)
         self._tap()
-        self.guard = Guard(self.kind, self.contract, "the best static length")
+        self.guard = Guard(self.kind, self.contract, "the best static length of the nearest captured settings")
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> Self:

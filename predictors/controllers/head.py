@@ -3,13 +3,14 @@
 The ``paper`` feature set is known at the root and decides before drafting; the ``extended`` set reads the draft's first
 distribution and decides before its token is drawn. Both are lossless. Every captured sampling setting has a calibration and rules
 of its own, for drafting and for what is retained of a branch that survived, whose tokens are drafted already; where none pays,
-the best static γ is planned and no head is run. Where the head has no calibration, meets states far from its training rows or
-returns NaN, the round is decoded at that γ too, with one warning per kind of reason.
+the best static γ is planned and no head is run. Where settings were not captured, at the static γ of the nearest that were; where
+the head meets states far from its training rows or returns NaN, at the setting's own: with one warning per kind of reason.
 
 Shape suffixes: L classes of the head, S state size.
 """
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -42,7 +43,7 @@ class HeadSession(Session):
         self.setting = controller.setting(settings)
         self.decision: int | None = None
         self.retains = False  # decides on a branch that survived
-        self.uncalibrated = controller.asks(self.setting) and not controller.guard.covers(settings)
+        self.uncalibrated = not controller.guard.covers(settings)
         self.bypassed = False
         self.forecasts: list[Forecast] = []
 
@@ -57,7 +58,7 @@ class HeadSession(Session):
             return self.setting.static(self.retains)
         self.decision = self.controller.settled(self.rule)
         listens = self.decision is None
-        self.bypassed = listens and (self.uncalibrated or not self.controller.guard.reaches(root.position))
+        self.bypassed = self.uncalibrated or (listens and not self.controller.guard.reaches(root.position))
         if not self.bypassed and listens and self.spec.decides_before_drafting:
             self.decision = self._decide(root, None)
         if self.bypassed:
@@ -105,6 +106,13 @@ class HeadConfig(BundleConfig):
     asked: bool = False
 
 
+@dataclass(frozen=True)
+class HeadPrices:
+    """What rules were chosen by: the latency profile ``profile_hash``."""
+
+    profile_hash: str
+
+
 class HeadController(LearnedController):
     """The controller of an exported bundle (`predictors.bundle`). Subclasses say what the head's classes mean."""
 
@@ -112,7 +120,7 @@ class HeadController(LearnedController):
 
     def __init__(self, bundle: Bundle) -> None:
         card = bundle.card
-        bundle.require(self.kind, "feature_spec", "settings", "max_distance")
+        bundle.require(self.kind, "feature_spec", "settings", "max_distance", "prices")
         where = f"{bundle.source}: card.json"
         self.spec = parse_config(FeatureSpec, card["feature_spec"], f"{where}: feature_spec")
         self.settings: tuple[Any, ...] = tuple(
@@ -122,6 +130,7 @@ class HeadController(LearnedController):
         self.max_distance = float(card["max_distance"])
         if not self.max_distance > 0:
             raise ValueError(f"{where}: max_distance must be > 0, got {self.max_distance}.")
+        self.prices = parse_config(HeadPrices, card["prices"], f"{where}: prices")
         self.contract = bundle.contract
         self.gamma = self.spec.gamma
         bundle.require_layers(self.spec.layers, "feature_spec")
@@ -137,7 +146,7 @@ class HeadController(LearnedController):
                     f"{REMEDY}"
                 )
         self._tap()
-        self.guard = Guard(self.kind, self.contract, "the best static gamma")
+        self.guard = Guard(self.kind, self.contract, "the best static gamma of the nearest captured settings")
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> Self:
@@ -155,7 +164,7 @@ class HeadController(LearnedController):
     def asked_anyway(self) -> Self:
         """The same head under the best rules tried, whether they pay or not."""
         return self.with_settings(
-            replace(made, rule=made.tried, retention=made.retention or made.tried) for made in self.settings
+            replace(made, rule=made.tried, retention=made.tried_retention) for made in self.settings
         )
 
     def _tap(self) -> None:
@@ -164,6 +173,20 @@ class HeadController(LearnedController):
     def setting(self, settings: SamplingSettings) -> Any:
         """What is done at ``settings``, or at the captured ones nearest to them."""
         return min(self.settings, key=lambda made: made.settings.distance(settings))
+
+    def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
+        if reprice:
+            raise ValueError(
+                f"the rules of {self.kind} follow from traces and latencies together, and a bundle has no traces: reprice is not "
+                "possible. Export the bundle here (dvc repro)."
+            )
+        if self.prices.profile_hash != profile.profile_hash:
+            warnings.warn(
+                f"the rules of {self.kind} were chosen by another latency profile: on this machine they may not pay. Export the "
+                "bundle here (dvc repro).",
+                stacklevel=2,
+            )
+        return self
 
     @staticmethod
     def asks(setting: ClassSetting | LengthSetting) -> bool:

@@ -17,6 +17,8 @@ from predictors.network import CLASSES
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw
 
+RULES = ("rule", "retention", "tried", "tried_retention")  # of a setting
+
 
 class HRADSession(HeadSession):
     controller: "HRAD"
@@ -45,8 +47,7 @@ class HRAD(HeadController):
             return rule and replace(rule, epsilon=epsilon)
 
         return self.with_settings(
-            replace(made, rule=soft(made.rule), retention=soft(made.retention), tried=soft(made.tried))
-            for made in self.settings
+            replace(made, **{name: soft(getattr(made, name)) for name in RULES}) for made in self.settings
         )
 
     def start(self, settings: SamplingSettings) -> HRADSession:

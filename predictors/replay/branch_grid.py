@@ -143,8 +143,6 @@ def branch_decoded(
     levels_V, asked_V = np.array([made.levels for made in rounds]), staged.asked_XSM[path.cells]
     counts = (np.ones_like(path.start_V), path.submitted_V, levels_V, path.accepted_V + hit_V, asked_V)
     rounds_X, submitted_X, levels_X, accepted_X, asked_X = (chains.summed(path, one).astype(int) for one in counts)
-    for read_XSM in (staged.confidences_XSM, staged.entropies_XSM):
-        read_XSM[..., states:] = 0  # what is read of a branch, is read while the target is at work
     seconds_X = starts.prefill_X + chains.summed(path, [starts.round_seconds(made) for made in rounds])
     seconds_X += question * asked_X + chains.read_seconds(path, staged)
     visits_XSM = path.visits(staged.submitted_XSM.shape)

@@ -8,7 +8,8 @@ whole, one of k candidates is the text's next token with probability
     T = 0, or match         1 if that token is among the draft's k likeliest, else 0
 
 and then the branch behind it is the next round's chain. Exact given the text, as chains are. Left out: that a branch ends early
-at an end-of-sequence token, which only its price could tell, and what is read of laws while the target is at work.
+at an end-of-sequence token, which only its price could tell, and what is read of laws while the target is
+at work, behind the block and on growing branches.
 """
 
 from collections.abc import Callable, Iterator
@@ -56,7 +57,7 @@ class Chances:
 @dataclass(frozen=True)
 class Replayed:
     """A round as `predictors.latency.branching` prices it, what it brought, what a model said of its block, and what the host
-    read of laws while the target was idle."""
+    read of laws while the target waited: drafting and retaining."""
 
     made: BranchRound
     asked: int
@@ -70,7 +71,7 @@ class Replayed:
 @dataclass(frozen=True)
 class _Block:
     """``size`` pending tokens, ``idle`` of them drafted with the target idle; whether the law behind them is known, whether an
-    end of sequence ``ended`` them, and the ``readings`` of idle ones."""
+    end of sequence ``ended`` them, and the ``readings`` of their laws."""
 
     size: int
     idle: int
@@ -152,7 +153,7 @@ def _block(
     size, stopped, ended = _walk(text, session, root, start, would, most, readings)
     if available is None:
         return _Block(size, size, stopped, ended, readings)
-    return _Block(size, 0, size < available, ended)
+    return _Block(size, 0, size < available, ended, readings)  # the target waits for what is retained, too
 
 
 def _walk(

@@ -5,6 +5,7 @@ and given rules on validation documents by replayed tokens per second, for the v
 and scored once on test documents.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,6 +32,17 @@ class Materials:
     def of(traces: Path, labels: Path, profile: "LatencyProfile") -> "Materials":
         """By the folder that holds all ``traces``."""
         return Materials(traces / "texts", traces / "trees", traces / "guesses", labels, profile)
+
+
+def tracked_name(setting: str) -> str:
+    """A sampling setting's name as trackers allow it in a metric's.
+
+    Examples
+    --------
+    >>> tracked_name("T=1, top-p 0.9")
+    'T_1_top_p_0.9'
+    """
+    return re.sub("[^A-Za-z0-9.]+", "_", setting)
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,13 @@ class TraceTable(Generic[Kind]):
             raise ValueError(f"there are no traces of split {split!r}. {self.hint}")
         return type(self)(self.manifest, self.table.filter(pa.array(mask_N)), self.index[mask_N])
 
+    def without(self, slice_name: str) -> Self:
+        """The rows of all other slices."""
+        mask_N = self.column("slice") != slice_name
+        if mask_N.all():
+            return self
+        return type(self)(self.manifest, self.table.filter(pa.array(mask_N)), self.index[mask_N])
+
     def column(self, name: str) -> np.ndarray:
         """A column [N], of lists [N, size]: a view of the table, which is not to be written to."""
         if pa.types.is_fixed_size_list(self.table.schema.field(name).type):

@@ -7,9 +7,9 @@ import pytest
 
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.replay.names import ORACLE, REPLAYED
-from pipelines.prompt_table import EDIT
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.replay_report import ReplayReport, read_replay
+from predictors.schema import EDIT
 from tests.pipelines.hand_made_replay import write_replay
 
 

@@ -14,6 +14,7 @@ from predictors.config import parse_config
 from predictors.controllers import build_controller, learned_controller
 from predictors.replay.chains import replayed
 from predictors.replay.decode import ChainPolicy, Clock, Reading
+from predictors.schema import EDIT
 from predictors.training.heads import fitting, training
 from predictors.training.heads.decodes import Decoding
 from predictors.training.heads.fitting import HeadFit, changed, require_served
@@ -92,6 +93,16 @@ def test_most_positions_are_learned_from(made, rows):
     train_rows = made.roots.split_R == "train"
     assert len(rows["train"]) > 0.75 * train_rows.sum()
     assert made.roots.known_R[rows["train"].row_P].all()
+
+
+def test_edits_are_left_out(made, tmp_path):
+    """In front of all other texts, so that rows of the labels and of the table are not the same."""
+    edits = synthetic_rows(seed=1, documents={"train": 2, "validation": 1, "test": 1})
+    write_texts(tmp_path / "texts", [row | {"slice": EDIT} for row in edits] + synthetic_rows())
+    again = HeadFit(CONFIG, labelled(tmp_path, tmp_path))
+    for name in ("known_R", "reached_RG", "state_RS", "document_R"):
+        assert np.array_equal(getattr(again.roots, name), getattr(made.roots, name)), name
+    assert all(np.array_equal(one.row_XS, made.decodes[key].row_XS) for key, one in again.decodes.items())
 
 
 def test_features_are_those_that_sessions_see(made, materials, monkeypatch):
@@ -221,6 +232,7 @@ def test_every_setting_has_its_own_calibration_and_static_length(fitted):
     assert fitted.card["decoder"]["drafter"] == {"kind": "chain", "gamma": 5}
     controller = learned_controller(Bundle(fitted.card, fitted.tensors))
     assert controller.kind == fitted.quality["kind"] and controller.spec.layers == LAYERS
+    assert controller.prices.profile_hash == PROFILE.profile_hash
 
 
 def test_worth_is_what_the_exported_controller_makes_of_the_texts(fitted, materials, made):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from string import ascii_letters, digits
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,13 +22,13 @@ from predictors.training.stops import rules
 from predictors.training.stops.calibration import fit_calibration
 from predictors.training.stops.drafts import Drafts
 from predictors.training.stops.model import StopModel
-from predictors.training.stops.predictor import StopPredictor
+from predictors.training.stops.predictor import StopPredictor, _metrics
 from predictors.training.stops.quality import quality
 from predictors.training.stops.rows import HARD, SlotFeatures, TokenRows
 from predictors.training.stops.training import StopTrainConfig, StopTraining
 from predictors.training.text_table import TextTable
 from tests.predictors.affine_profile import toy_profile
-from tests.predictors_training.synthetic_drafts import GAMMA, SPEC, write_texts
+from tests.predictors_training.synthetic_drafts import GAMMA, SPEC, SPLITS, write_texts
 
 PROFILE = toy_profile(draft=lambda rows, context: 2 + rows / 4 + context / 64, stopping=lambda features: 0.125)
 SMALL = {"gamma": GAMMA, "epochs": 8, "batch_size": 64, "folds": 3}
@@ -128,6 +129,19 @@ def test_rules_are_chosen_for_the_verifier_that_serves(materials):
     assert speeds["block"][0] == speeds["tokenwise"][0] and speeds["block"][1] > speeds["tokenwise"][1] * 1.0001
 
 
+def test_edits_are_left_out(tmp_path):
+    fitted = replace(MODELS["logistic"], epochs=1).fit("l", materials_in(tmp_path, edits=3))
+    assert fitted.quality["documents"] == SPLITS["test"] - 3
+
+
+def test_metrics_have_names_that_trackers_allow():
+    part = {"policies": {"asked for nothing": {"gain": {"value": 0.1}}}}
+    known = {"all": dict.fromkeys(("auroc", "brier", "ece"), 0.5)}
+    names = _metrics({"tokens": known, "parts": {"T=1, top-p 0.9": part}, "validation_gain": 0.0})
+    assert "test_gain_asked for nothing/T_1_top_p_0.9" in names
+    assert all(set(name) <= {*ascii_letters, *digits, *"_-. :/"} for name in names)  # as MLflow validates them
+
+
 def test_mismatches_weigh_in_soft_labels_too():
     """At weight w the loss of a label y is least at y / (y + w (1 - y)); a token of no weight counts nothing."""
     config, logits = StopTrainConfig(mismatch_weight=6.0), torch.linspace(-5, 5, 1001)
@@ -139,6 +153,13 @@ def test_mismatches_weigh_in_soft_labels_too():
             losses.append(float(training._loss((torch.zeros(2, 1), *batch))))
         best = float(torch.sigmoid(logits[int(np.argmin(losses))]))
         assert best == pytest.approx(target / (target + 6 * (1 - target)), abs=0.005)
+
+
+def test_calibration_reaches_as_far_as_was_recorded(table):
+    config = replace(MODELS["specdecpp"], epochs=1)
+    labels = label(table, TokenLabelConfig())
+    made, most = (StopModel(table, labels, config, tokens).calibrations for tokens in (GAMMA + 1, GAMMA - 1))
+    assert made == most
 
 
 # ---- what is read where

@@ -223,6 +223,8 @@ def test_a_rule_that_never_stops_reads_and_taps_nothing(tiny_pair, tmp_path, mon
     assert decoder.controller.draft_layers == ()
     monkeypatch.setattr(EarlyStop, "predict", lambda *_: pytest.fail("asked"))
     assert set(lengths(decoder)) == {1}, "the static length"
+    with pytest.warns(UserWarning, match="calibrated for.*the best static length of the nearest captured settings"):
+        assert set(lengths(decoder, temperature=0.5)) == {1}
 
 
 def test_a_state_that_nobody_tapped_is_an_error(tiny_pair, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from predictors.bundle import read_bundle
-from predictors.controllers import HRAD
+from predictors.controllers import HRAD, build_controller, learned_controller
 from predictors.features import assemble, state_vector
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
@@ -15,6 +15,7 @@ from runtime.drafting.chain import ChainConfig
 from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import random_bundle
+from tests.predictors.affine_profile import PROFILE
 from tests.runtime.test_exactness import PROMPT
 from tests.runtime.test_greedy import plain
 from tests.toys import TableModel, output_law, tiny_llama, total_variation
@@ -288,6 +289,33 @@ def test_every_captured_setting_has_a_rule_of_its_own(pair, tmp_path, kind, feat
     config = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}}
     again = build_decoder(pair, config | {"controller": {"kind": kind, "bundle": str(folder), "asked": True}})
     assert {record.asked for record in rounds_of(again, 1.0)} == {1}
+
+
+def test_rules_chosen_by_another_profile_are_told(pair, tmp_path):
+    folder = random_bundle(tmp_path / "b", pair)
+    made = learned_controller(read_bundle(folder))
+    with pytest.warns(UserWarning, match="chosen by another latency profile"):
+        assert made.at_latency(PROFILE, reprice=False) is made
+    with pytest.raises(ValueError, match="reprice is not possible"):
+        made.at_latency(PROFILE, reprice=True)
+    prices = {"profile_hash": PROFILE.profile_hash}
+    own = random_bundle(tmp_path / "own", pair, change=lambda card: card.update(prices=prices))
+    with warnings.catch_warnings(action="error"):
+        learned_controller(read_bundle(own)).at_latency(PROFILE, reprice=False)
+
+
+@pytest.mark.parametrize("rule", [None, {"epsilon": 0.9, "none_probability": 1.01, "all_probability": 1.01}])
+def test_settings_that_were_not_captured_draft_the_nearest_static_length(pair, tmp_path, rule):
+    """Where no rule pays, and where it is settled whatever the head says, there is a warning too."""
+    decoder = load_decoder(random_bundle(tmp_path / "b", pair, gamma=3, rule=rule, static_gamma=3), pair)
+    with pytest.warns(UserWarning, match="calibrated for.*best static gamma of the nearest captured settings"):
+        assert {record.drafted for record in rounds_of(decoder, 0.7)} == {3}
+
+
+def test_a_head_asked_anyway_retains_by_the_rule_tried_for_that(pair, tmp_path):
+    folder = random_bundle(tmp_path / "b", pair, rule=None, retention=None, tried_retention={"epsilon": 0.9})
+    made = build_controller({"kind": "hrad", "bundle": str(folder), "asked": True}).settings[0]
+    assert made.of(True).epsilon == 0.9 != made.of(False).epsilon
 
 
 def test_every_captured_setting_has_a_calibration_of_its_own(pair, tmp_path):

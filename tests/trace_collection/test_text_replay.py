@@ -7,7 +7,6 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from pipelines.prompt_table import EDIT
 from pipelines.reference import reference, replayed_counts, routed_reference
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
@@ -16,8 +15,10 @@ from predictors.replay.acceptance import accepted, reached
 from predictors.replay.branches import Chances, replayed_branches
 from predictors.replay.chains import replayed
 from predictors.replay.decode import Reading
+from predictors.schema import EDIT
 from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from runtime.build import DEFAULT_EPSILON
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig
 from runtime.verification import VERIFIERS
@@ -190,6 +191,29 @@ def test_routes_have_the_reference_of_what_they_name(pair, folder, tmp_path):
     routes[1]["decoder"] = {"method": "lookahead"}
     missing = routed_reference(routes, exported.parent, folder)["missing"]
     assert missing.startswith("T=0: the bundle was exported before") and "T=1: lookahead cannot be replayed" in missing
+
+
+def test_routes_without_a_controller_are_replayed_under_the_methods_own(folder, tmp_path):
+    branches = {"method": "branch_parallel", "gamma": 4, "k_max": 2}
+    confidence = {"controller": {"kind": "confidence", "epsilon": DEFAULT_EPSILON}}
+
+    def of(changes):
+        route = {"settings": {"temperature": 0.0}, "decoder": branches | changes}
+        return routed_reference([route], tmp_path, folder)
+
+    assert of({})["settings"] == of(confidence)["settings"] != of({"controller": {"kind": "fixed"}})["settings"]
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        {"method": "branch_parallel", "gamma": 4, "draft_temperature": 0.5},
+        {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2, "draft_temperature": 0.5}},
+    ],
+)
+def test_drafts_at_another_temperature_have_no_reference(folder, tmp_path, decoder):
+    made = routed_reference([{"settings": {"temperature": 1.0}, "decoder": decoder}], tmp_path, folder)
+    assert made["settings"] == {} and "draft_temperature=0.5 cannot be replayed" in made["missing"]
 
 
 BRANCHING = [

@@ -22,7 +22,7 @@ from pipelines.measuring.names import CALIBRATED, CHAIN, METHODS, PLAIN, PLAIN_F
 from pipelines.measuring.replay.names import POLICIES, REPLAYED
 from pipelines.measuring.selection.names import BUNDLE as TREE
 from pipelines.measuring.selection.names import SELECTOR
-from pipelines.prompt_table import EDIT
+from predictors.schema import EDIT
 
 BLOCK = "block"  # the rule of chains
 DECISIONS = ("rounds", "submitted", "passes", "seconds")  # of a text: alike where decisions are

@@ -1,6 +1,5 @@
 """A fitted head as it is exported: the bundle's card, its quality on test texts, and both in short."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -9,6 +8,7 @@ from predictors.decision_rule import ClassSetting, LengthSetting
 from predictors.sampling import SamplingSettings
 from predictors.training.heads.rules import Chosen
 from predictors.training.heads.target import Target
+from predictors.training.predictor import tracked_name
 
 CONTROLLERS = {False: ("hrad", ClassSetting), True: ("length", LengthSetting)}  # by whether classes are lengths
 SHOWN = ("accuracy", "mean_absolute_error", "macro_f1", "macro_auc", "macro_auc_interval", "auc", "nll", "brier", "ece")
@@ -19,7 +19,7 @@ def card_settings(target: Target, settings: SamplingSettings, calibration: Any, 
     """A setting's entry on the card."""
     kind: Any = CONTROLLERS[target.ordered][1]
     statics = chosen.static_gamma, chosen.retained_gamma
-    made = kind(settings, calibration, *statics, chosen.rule, chosen.retention, chosen.tried[0])
+    made = kind(settings, calibration, *statics, chosen.rule, chosen.retention, *chosen.tried)
     return asdict(made)
 
 
@@ -68,7 +68,7 @@ def tracked(quality: Mapping[str, Any]) -> dict[str, float | None]:
         made |= {f"test_tokens_per_second_{key}": worth["tokens_per_second"] for key, worth in one["policies"].items()}
         made["test_gain"] = one["policies"]["head"]["gain"]["value"]
         made["calibration_temperature"] = one["calibration"]["temperature"]
-        found |= {f"{key}/{re.sub('[^A-Za-z0-9.]+', '_', name)}": value for key, value in made.items()}
+        found |= {f"{key}/{tracked_name(name)}": value for key, value in made.items()}
     return found
 
 

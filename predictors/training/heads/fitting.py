@@ -20,6 +20,7 @@ from predictors.latency import draft_cost
 from predictors.latency.actions import undisturbed
 from predictors.replay.acceptance import acceptance_of
 from predictors.replay.prices import Prices
+from predictors.schema import EDIT
 from predictors.training.heads.baselines import fit_baselines
 from predictors.training.heads.card import CONTROLLERS, card_settings, measured_quality, part, sentence, tracked
 from predictors.training.heads.decodes import Decoding, decodes_of
@@ -63,7 +64,7 @@ class HeadFit:
 
     def __init__(self, config: "HeadPredictor", materials: Materials) -> None:
         self.config, self.profile = config, materials.profile
-        table = TextTable.read(materials.texts)
+        table = TextTable.read(materials.texts).without(EDIT)
         labels = read_labels(materials.labels / f"{KIND}.parquet", KIND, table.manifest.content_hash)
         self.manifest, self.settings, self.context = table.manifest, table.settings, table.median_context
         require_served(config.decoding, labels.facts)
@@ -206,6 +207,7 @@ class HeadFit:
             "feature_spec": asdict(spec),
             "settings": settings,
             "max_distance": made.max_distance,
+            "prices": {"profile_hash": self.profile.profile_hash},
             "decoder": config.decoding.decoder,
             "measured_quality": measured_quality(quality),
             "lineage": {"traces_sha256": self.manifest.content_hash},

@@ -27,7 +27,7 @@ class StopModel:
     table, labels
         Texts of all splits, and the labels (`predictors.training.labelling.tokens`) of their trace.
     config, calibrated_tokens
-        How it is trained, and the products of how many chances it is calibrated on.
+        How it is trained, and the products of how many chances, of those recorded, it is calibrated on.
     logger
         Takes the curves.
     """
@@ -48,7 +48,9 @@ class StopModel:
         said = {split: self.features[split].everywhere(self._said) for split in (VALIDATION, TEST)}
         self.distance = {split: distance_NG for split, (_, distance_NG) in said.items()}
         self._logits = {split: logits_NG for split, (logits_NG, _) in said.items()}
-        every = Drafts.of(self.features[VALIDATION], calibrated_tokens)
+        made = self.features[VALIDATION]
+        recorded = table.manifest.gamma_max - made.sees
+        every = Drafts.of(made, min(calibrated_tokens, recorded))
         setting_D = self._setting_N(VALIDATION)[every.start_D]
         own = (every.take(setting_D == number) for number in range(len(self.settings)))
         # where all tokens of a setting have one fate, it is calibrated with the others

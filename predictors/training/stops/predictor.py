@@ -1,7 +1,7 @@
 """Family ``stop``: a model of whether a drafted token will be accepted, and the rule that stops drafting by it.
 
 Trained on drafted tokens of training texts. Calibrated and given rules on validation texts, for the depth, verifier, sampling
-settings and prices that it will serve. Scored once on test texts.
+settings and prices that it will serve. Scored once on test texts. Edits are left out, as of every headline.
 """
 
 from dataclasses import asdict, dataclass
@@ -13,10 +13,11 @@ from predictors.config import Count, Positive, Probability
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import draft_cost
+from predictors.schema import EDIT
 from predictors.stopping.rule import StopSetting
 from predictors.training.labelling.table import read_labels
 from predictors.training.labelling.tokens import KIND
-from predictors.training.predictor import Fitted, Materials
+from predictors.training.predictor import Fitted, Materials, tracked_name
 from predictors.training.stops.drafts import Drafts
 from predictors.training.stops.model import TEST, TRAIN, VALIDATION, StopModel
 from predictors.training.stops.quality import quality
@@ -44,7 +45,7 @@ class StopPredictor(StopTrainConfig):
     distance_margin: Positive = 2.0
 
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
-        table, profile = TextTable.read(materials.texts), materials.profile
+        table, profile = TextTable.read(materials.texts).without(EDIT), materials.profile
         labels = read_labels(materials.labels / f"{KIND}.parquet", KIND, table.manifest.content_hash)
         model = StopModel(table, labels, self, self.calibrated_tokens, logger)
         limit = self.distance_margin * float(np.nanquantile(model.distance[VALIDATION], self.distance_quantile))
@@ -133,7 +134,7 @@ def _metrics(measured: dict[str, Any]) -> dict[str, float | None]:
     """Flat metrics for tracking."""
     known = {f"test_{name}": measured["tokens"]["all"][name] for name in ("auroc", "brier", "ece")}
     gains = {
-        f"test_gain_{place}_{name}".replace("=", ""): policy["gain"]["value"]
+        f"test_gain_{name}/{tracked_name(place)}": policy["gain"]["value"]
         for place, part in measured["parts"].items()
         for name, policy in part["policies"].items()
     }
