@@ -170,6 +170,8 @@ def test_a_text_cut_to_a_budget_ends_there(place):
     (short, *_) = RecordedTexts(place / "texts", 6).of("test")
     assert short.tokens == text.tokens[:6] and short.budget == 6 and len(short.roots.states_NS) == 5
     assert not RecordedTexts(place / "texts", BUDGET + 1).of("test")  # nothing was recorded that far
+    ended = replace(text, eos_tokens=frozenset(text.tokens[-1:]))
+    assert ended.within(BUDGET + 1) is None, "those that ended early alone would be chosen by how they came out"
     assert led_reading(short, 4).accepted("block") != led_reading(text, 4).accepted("block")
 
 
