@@ -122,7 +122,7 @@ def test_prompts_placed_elsewhere_are_collected_again(pair, prompts, tmp_path, f
 
 def test_a_text_that_ends_with_other_tokens_is_collected_again(pair, prompts, tmp_path, monkeypatch):
     gather(made("texts", pair, prompts), tmp_path)
-    monkeypatch.setattr(pair.target, "eos_tokens", frozenset({30, 31}))
+    monkeypatch.setattr(type(pair.target), "eos_tokens", frozenset({30, 31}))
     assert gather(made("texts", pair, prompts), tmp_path)["kept"] == 0
 
 
