@@ -105,7 +105,7 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
     """Test decodes of the measured table below ``args.measured``, at the settings ``bundle`` was captured at.
 
     ``None`` unless its arms that every prompt times have this very bundle under the predictor's name, plain decoding and every
-    static chain of the trial, each on as many prompts of each setting as the look.
+    static chain of the trial, each on every prompt of the look at each setting; decodes of other prompts are left aside.
     """
     if getattr(args, "measured", None) is None:
         return None
@@ -114,14 +114,14 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
     inputs = {"parameters": asdict(config), "pair_sha256": digest(read_facts(args.pair_folder))}
     inputs["serving"] = read_serving(args.latency / f"{slug}.json").to_record()
     known = Measured.read(place, inputs, bundle.parent, {predictor: bundle_hash(bundle)})
-    always = [row for row in known.arms if row.always and (row.bundle is None or row.name == predictor)]
+    always = tuple(row for row in known.arms if row.always and (row.bundle is None or row.name == predictor))
+    known = replace(known, arms=always)  # decodes and what replay says are of the same arms
     served = {row.name: {"decoder": row.decoder} for row in arms_of(config, {})} | {predictor: {"bundle": predictor}}
     wanted = [Candidate(name, name, one, 0.0) for name, one in served.items()]
-    rows = Rows()
+    rows, asked = Rows(), {prompt.id for prompt in look.prompts}
     for settings in settings_of(bundle):
-        some = replace(known, arms=tuple(always)).of(settings, wanted, TEST)
-        prompts = [{row["prompt"] for row in some if row["arm"] == one.name} for one in wanted]
-        if min(map(len, prompts)) < len(look.prompts):
+        some = [row for row in known.of(settings, wanted, TEST) if row["prompt"] in asked]
+        if any({row["prompt"] for row in some if row["arm"] == one.name} != asked for one in wanted):
             return None
         rows += some
     capped = json.loads((place / FINDINGS).read_text())["capped"]
