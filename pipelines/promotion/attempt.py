@@ -142,18 +142,23 @@ def _timed(
     known = {row["prompt"] for row in earlier[0]}
     prompts = [prompt for prompt in look.prompts if prompt.id not in known]
     arms = ArmBuilder(bench.pair, Path(), config.max_new_tokens).build(arms_of(config, bundles))
-    leader = TextLeader(bench.pair, config.max_new_tokens, texts)
-    with tqdm(desc="trial", unit="decode") as bar:
-        blocks = Blocks(bench.log, bar, config.max_minutes)
-        harness = Harness(blocks, settings_of(*bundles.values()), config.seed, config.repeats, leader)
-        made = apart(harness.race(arms, prompts))
-    origin = bench.origin(args.pair) | {"capped": blocks.capped, "look": look.number}
-    tables = [before + now for before, now in zip(earlier, made, strict=True)]
-    write_decodes(bench.folder / DECODES_FILE, [{"pair": args.pair, **row} for row in tables[0]])
-    write_rounds(bench.folder / ROUNDS_FILE, tables[1])
-    write_json(bench.folder / PROVENANCE, origin)
-    decoders = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
-    replayed = foreseen(bench, args.latency, decoders, texts, look.prompts, *tables)
+    try:
+        leader = TextLeader(bench.pair, config.max_new_tokens, texts)
+        with tqdm(desc="trial", unit="decode") as bar:
+            blocks = Blocks(bench.log, bar, config.max_minutes)
+            harness = Harness(blocks, settings_of(*bundles.values()), config.seed, config.repeats, leader)
+            made = apart(harness.race(arms, prompts))
+        origin = bench.origin(args.pair) | {"capped": blocks.capped, "look": look.number}
+        tables = [before + now for before, now in zip(earlier, made, strict=True)]
+        write_decodes(bench.folder / DECODES_FILE, [{"pair": args.pair, **row} for row in tables[0]])
+        write_rounds(bench.folder / ROUNDS_FILE, tables[1])
+        write_json(bench.folder / PROVENANCE, origin)
+        decoders = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
+        replayed = foreseen(bench, args.latency, decoders, texts, look.prompts, *tables)
+    finally:
+        for arm in arms.values():
+            if arm.decoder is not None:
+                arm.decoder.close()
     return tables[0], replayed, origin
 
 

@@ -37,7 +37,7 @@ from pipelines.promotion.plan import TrialConfig, load_plan
 from pipelines.prompt_table import FILE, Prompt, write_prompts
 from predictors.bundle import bundle_hash
 from predictors.sampling import SamplingSettings
-from runtime import ModelPair
+from runtime import Decoder, ModelPair
 from runtime.serving_record import read_serving
 from tests.bundles import auto_bundle, random_bundle, routed_bundle, selector_bundle, settings_bundle, stop_bundle
 from tests.pipelines.hand_made_decodes import decodes
@@ -428,10 +428,13 @@ def test_what_was_timed_outlives_a_failure_behind_it(tmp_path, monkeypatch):
     prompts = [prompt for split in ("validation", "test", "reserve") for prompt in own_documents(4, split)]
     write_prompts(args.prompts / FILE, [Prompt(**(vars(one) | {"document": one.split})) for one in prompts])
     bundles = {CHALLENGER: random_bundle(tmp_path / "new", pair, temperatures=(0.0,), change=measured)}
+    closed = []
     with monkeypatch.context() as patched:
         patched.setattr(one_look, "evidence_of", None)
+        patched.setattr(Decoder, "close", lambda decoder: closed.append(decoder))
         with pytest.raises(TypeError):
             quietly(attempt, args, "hrad", bundles)
+    assert len(closed) >= 3, "every arm is closed"
     log = args.output / "toy-1c" / "partial.jsonl"
     seconds = [row["seconds"] for row in read_decodes(args.output / "toy-1c" / DECODES_FILE)]
     assert log.is_file() and len(seconds) == 4 * 3
