@@ -76,6 +76,7 @@ def run(args: argparse.Namespace) -> None:
     hashes["texts_sha256"] = texts.sha256
     hashes["measured_sha256"] = file_sha256(decodes) if decodes.is_file() else None
     bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts}, hashes)
+    texts.require(bench.pair)
     measured = Measured.read(decodes.parent, bench.inputs, args.bundles, bundles)
     if measured.note is not None:
         print(f"{measured.note}: all is timed here", file=sys.stderr)

@@ -76,6 +76,8 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     decodes, replayed, origin = known
     exactness = _exactness(precise, bundles[CHALLENGER], look, config)
     trained = _trained(args, look)
+    if replayed is not None:
+        _require_unlearned(replayed, decodes, trained)
     evidence = evidence_of(
         who,
         decodes,
@@ -138,6 +140,7 @@ def _timed(
     texts: RecordedTexts,
 ) -> Known:
     """Decodes of all looks so far, of which only new prompts are timed now."""
+    texts.require(bench.pair)
     earlier = _earlier(bench) if look.number > 1 else (Rows(), Rows())
     known = {row["prompt"] for row in earlier[0]}
     prompts = [prompt for prompt in look.prompts if prompt.id not in known]
@@ -189,6 +192,17 @@ def _plain(value: Any) -> Any:
 def _exactness(pair: ModelPair, bundle: Path, look: Look, config: TrialConfig) -> dict[str, bool]:
     prompts = [prompt.tokens for prompt in look.prompts[: config.exactness_prompts]]
     return exact(pair, bundle, prompts, config.max_new_tokens)
+
+
+def _require_unlearned(replayed: Replayed, decodes: Rows, trained: set[str]) -> None:
+    """`ValueError` if a replayed text is of a document that was trained on. Those of timed documents are the gate's to judge."""
+    timed = {row["document"] for row in decodes}
+    learned = sorted({row["document"] for row in replayed.texts} & trained - timed)
+    if learned:
+        raise ValueError(
+            f"recorded texts are of documents that were trained on ({', '.join(learned[:3])}): what replay says of them is no "
+            "evidence. Collect the texts of these prompts (dvc repro traces)."
+        )
 
 
 def _trained(args: argparse.Namespace, look: Look) -> set[str]:

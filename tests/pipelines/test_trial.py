@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from pipelines import trial as trial_stage
 from pipelines.evidence.allocation import allocated, turns_of
+from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.arm_builder import ArmBuilder
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Run
@@ -420,6 +421,14 @@ def test_earlier_decodes_are_of_the_same_machine_libraries_and_arms(tmp_path):
         "capped": True,
     }
     assert [kept(**{name: value}) for name, value in others.items()] == [0] * 5
+
+
+def test_texts_of_documents_that_were_trained_on_are_no_evidence():
+    """Where they were timed, the gate says so."""
+    replayed = Replayed([{"document": "seen"}, {"document": "new"}], [], None)
+    with pytest.raises(ValueError, match=r"trained on \(seen\)"):
+        one_look._require_unlearned(replayed, [{"document": "new"}], {"seen", "other"})
+    one_look._require_unlearned(replayed, [{"document": "seen"}], {"seen"})
 
 
 def test_what_was_timed_outlives_a_failure_behind_it(tmp_path, monkeypatch):
