@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> None:
     texts = RecordedTexts(args.texts, config.max_new_tokens)
     hashes = _hashes(config, args.bundles) | {"texts_sha256": texts.sha256}
     bench = open_bench(args, config, {VALIDATION: None, TEST: None}, hashes)
+    texts.require(bench.pair)
     validation, test = (texts.first(bench.prompts[split]) for split in (VALIDATION, TEST))
     bench.prompts[VALIDATION] = validation[: config.validation_prompts]
     bench.prompts[TEST] = test = allocated(test, mix_of(test), config.test_prompts, config.slice_prompts)

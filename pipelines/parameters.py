@@ -78,6 +78,13 @@ def read_section(pair: str, section: str, path: Path = PARAMETERS) -> Any:
     return values
 
 
+def is_fitted(pair: str, name: str, path: Path = PARAMETERS) -> bool:
+    """Whether the parameters name a predictor: what lies there of one that they named once is stale. Without a section ``fit``
+    nothing is."""
+    named = read_pair(pair, path).get("fit")
+    return named is None or name in named
+
+
 def read_pair(pair: str, path: Path = PARAMETERS) -> dict[str, Any]:
     """All sections of ``pairs.<pair>``."""
     try:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pipelines.device_file import read_device
 from pipelines.device_profile import read_device_profile
-from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,8 @@ def run(args: argparse.Namespace) -> None:
     device = read_device(args.device)["slug"]
     profile = read_device_profile(args.latency, device)
     table = TextTable.read(args.texts)
-    bundles = {card.parent.name: card.parent for card in sorted(args.bundles.glob(f"*/{CARD}"))}
+    folders = [card.parent for card in sorted(args.bundles.glob(f"*/{CARD}"))]
+    bundles = {one.name: one for one in folders if is_fitted(args.pair, one.name, args.params)}
     texts = [(split, text) for split in (VALIDATION, TEST) for text in table.rows(split).texts()]
 
     def progress(work: Iterable[Any], total: int) -> Iterable[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelines.measuring.bench import add_measuring_arguments, open_bench
 from pipelines.measuring.names import PROVENANCE, TEST
-from pipelines.parameters import load_parameters
+from pipelines.parameters import is_fitted, load_parameters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError("selectors learned from tree traces: name their folder with --trees.")
     roots = RootTable.read(args.trees)
     folders = sorted(card.parent for card in args.bundles.glob(f"{BUNDLE}*/{CARD}"))
+    folders = [one for one in folders if is_fitted(args.pair, one.name, args.params)]
     if not folders:
         raise ValueError(f"no selector under {args.bundles}/{BUNDLE}*/. Run stage fit (dvc repro) first.")
     hashes: dict[str, str | None] = {f"{folder.name}_sha256": bundle_hash(folder) for folder in folders}

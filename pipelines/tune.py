@@ -19,10 +19,11 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
 from pipelines.places import add_place_arguments, fill_in
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def run(args: argparse.Namespace) -> None:
     fill_in(args, PLACES)
     device = read_device(args.device)["slug"]
     replay, decodes = args.replay / device, args.measured / device / DECODES_FILE
-    found = {made: candidates(replay, args.fit, made.name) for made in config.settings}
+    fitted = partial(is_fitted, args.pair, path=args.params)
+    found = {made: candidates(replay, args.fit, made.name, fitted) for made in config.settings}
     bundles = {name: _sha256(args.bundles / name) for name in _bundles_of(found)}
     _require_replayed(bundles, replay)
     hashes: dict[str, str | None] = {f"{name}_sha256": value for name, value in bundles.items()}
@@ -76,6 +78,7 @@ def run(args: argparse.Namespace) -> None:
     hashes["texts_sha256"] = texts.sha256
     hashes["measured_sha256"] = file_sha256(decodes) if decodes.is_file() else None
     bench = open_bench(args, config, {VALIDATION: config.validation_prompts, TEST: config.test_prompts}, hashes)
+    texts.require(bench.pair)
     measured = Measured.read(decodes.parent, bench.inputs, args.bundles, bundles)
     if measured.note is not None:
         print(f"{measured.note}: all is timed here", file=sys.stderr)

@@ -94,6 +94,22 @@ def test_what_a_command_reads_is_a_dependency(stage):
     assert not [dep for dep in deps if not any(touch(word, dep) for word in read)]
 
 
+@pytest.mark.parametrize("file", ["params.yaml", "pipelines/studies/params.yaml"])
+def test_a_machine_of_more_threads_keeps_pair_and_traces(file):
+    """They have threads of their own, and do not follow the machine's."""
+    prefix = "studies/" if "studies" in file else ""
+    kept = [one for name, one in STAGES.items() if name in (f"{prefix}traces", f"{prefix}pair")]
+    assert kept and not any("machine.threads" in yaml.safe_dump(stage["params"], width=1000) for stage in kept)
+    for sections in yaml.safe_load((ROOT / file).read_text())["pairs"].values():
+        own = [one for one in sections["traces"].values() if isinstance(one, dict)]
+        own += [sections["models"]["builtin"]] if "builtin" in sections.get("models", {}) else []
+        assert own and all("threads" in one for one in own)
+
+
+def test_what_is_fitted_follows_the_machine_s_threads():
+    assert "pairs.${item.pair}.machine.threads" in body("fit")["params"]
+
+
 def _recorded(word):
     folder, _, name = word.rpartition("/")
     return f"{folder}/{BY_RECORD.get(name, name)}"

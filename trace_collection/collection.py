@@ -161,9 +161,10 @@ def _fingerprint(collector: Collector, contract: CaptureContract, code: str) -> 
         "code": code,
         "identity": dataclasses.asdict(contract.identity),
         "jobs": [
-            (dataclasses.astuple(settings), prompt.id, list(prompt.tokens), prompt.split)
+            (dataclasses.astuple(settings), prompt.id, list(prompt.tokens), prompt.split, prompt.document, prompt.slice)
             for settings, prompt in collector.jobs
         ],
+        "eos_tokens": sorted(collector.pair.target.eos_tokens),
         "config": dataclasses.asdict(collector.config),
         "dtypes": dtypes(collector.pair),
     }

@@ -12,6 +12,7 @@ from predictors.sampling import SamplingSettings
 from predictors.schema import TEXT_COLUMNS
 from predictors.training.text_table import ROOT, STATES, TextTable
 from runtime import ModelPair, Randomness
+from runtime.identity import require_pair
 from trace_collection.text_tracer import Extent, TextTracer
 
 
@@ -26,6 +27,11 @@ class RecordedTexts:
     def sha256(self) -> str | None:
         """Of their content."""
         return None if self.table is None else self.table.manifest.content_hash
+
+    def require(self, pair: ModelPair) -> None:
+        """`ContractError` unless they were recorded for ``pair``."""
+        if self.table is not None:
+            require_pair(self.table.manifest.capture_contract("traces texts").identity, pair, "the table of recorded texts")
 
     def of(self, split: str, leave_out: Container[str] = ()) -> list[RecordedText]:
         """The texts of a split that fit the budget, without the columns ``leave_out``."""

@@ -76,6 +76,8 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     decodes, replayed, origin = known
     exactness = _exactness(precise, bundles[CHALLENGER], look, config)
     trained = _trained(args, look)
+    if replayed is not None:
+        _require_unlearned(replayed, decodes, trained)
     evidence = evidence_of(
         who,
         decodes,
@@ -105,7 +107,7 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
     """Test decodes of the measured table below ``args.measured``, at the settings ``bundle`` was captured at.
 
     ``None`` unless its arms that every prompt times have this very bundle under the predictor's name, plain decoding and every
-    static chain of the trial, each on as many prompts of each setting as the look.
+    static chain of the trial, each on every prompt of the look at each setting; decodes of other prompts are left aside.
     """
     if getattr(args, "measured", None) is None:
         return None
@@ -114,14 +116,14 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
     inputs = {"parameters": asdict(config), "pair_sha256": digest(read_facts(args.pair_folder))}
     inputs["serving"] = read_serving(args.latency / f"{slug}.json").to_record()
     known = Measured.read(place, inputs, bundle.parent, {predictor: bundle_hash(bundle)})
-    always = [row for row in known.arms if row.always and (row.bundle is None or row.name == predictor)]
+    always = tuple(row for row in known.arms if row.always and (row.bundle is None or row.name == predictor))
+    known = replace(known, arms=always)  # decodes and what replay says are of the same arms
     served = {row.name: {"decoder": row.decoder} for row in arms_of(config, {})} | {predictor: {"bundle": predictor}}
     wanted = [Candidate(name, name, one, 0.0) for name, one in served.items()]
-    rows = Rows()
+    rows, asked = Rows(), {prompt.id for prompt in look.prompts}
     for settings in settings_of(bundle):
-        some = replace(known, arms=tuple(always)).of(settings, wanted, TEST)
-        prompts = [{row["prompt"] for row in some if row["arm"] == one.name} for one in wanted]
-        if min(map(len, prompts)) < len(look.prompts):
+        some = [row for row in known.of(settings, wanted, TEST) if row["prompt"] in asked]
+        if any({row["prompt"] for row in some if row["arm"] == one.name} != asked for one in wanted):
             return None
         rows += some
     capped = json.loads((place / FINDINGS).read_text())["capped"]
@@ -138,22 +140,28 @@ def _timed(
     texts: RecordedTexts,
 ) -> Known:
     """Decodes of all looks so far, of which only new prompts are timed now."""
+    texts.require(bench.pair)
     earlier = _earlier(bench) if look.number > 1 else (Rows(), Rows())
     known = {row["prompt"] for row in earlier[0]}
     prompts = [prompt for prompt in look.prompts if prompt.id not in known]
     arms = ArmBuilder(bench.pair, Path(), config.max_new_tokens).build(arms_of(config, bundles))
-    leader = TextLeader(bench.pair, config.max_new_tokens, texts)
-    with tqdm(desc="trial", unit="decode") as bar:
-        blocks = Blocks(bench.log, bar, config.max_minutes)
-        harness = Harness(blocks, settings_of(*bundles.values()), config.seed, config.repeats, leader)
-        made = apart(harness.race(arms, prompts))
-    origin = bench.origin(args.pair) | {"capped": blocks.capped, "look": look.number}
-    tables = [before + now for before, now in zip(earlier, made, strict=True)]
-    write_decodes(bench.folder / DECODES_FILE, [{"pair": args.pair, **row} for row in tables[0]])
-    write_rounds(bench.folder / ROUNDS_FILE, tables[1])
-    write_json(bench.folder / PROVENANCE, origin)
-    decoders = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
-    replayed = foreseen(bench, args.latency, decoders, texts, look.prompts, *tables)
+    try:
+        leader = TextLeader(bench.pair, config.max_new_tokens, texts)
+        with tqdm(desc="trial", unit="decode") as bar:
+            blocks = Blocks(bench.log, bar, config.max_minutes)
+            harness = Harness(blocks, settings_of(*bundles.values()), config.seed, config.repeats, leader)
+            made = apart(harness.race(arms, prompts))
+        origin = bench.origin(args.pair) | {"capped": blocks.capped, "look": look.number}
+        tables = [before + now for before, now in zip(earlier, made, strict=True)]
+        write_decodes(bench.folder / DECODES_FILE, [{"pair": args.pair, **row} for row in tables[0]])
+        write_rounds(bench.folder / ROUNDS_FILE, tables[1])
+        write_json(bench.folder / PROVENANCE, origin)
+        decoders = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
+        replayed = foreseen(bench, args.latency, decoders, texts, look.prompts, *tables)
+    finally:
+        for arm in arms.values():
+            if arm.decoder is not None:
+                arm.decoder.close()
     return tables[0], replayed, origin
 
 
@@ -184,6 +192,17 @@ def _plain(value: Any) -> Any:
 def _exactness(pair: ModelPair, bundle: Path, look: Look, config: TrialConfig) -> dict[str, bool]:
     prompts = [prompt.tokens for prompt in look.prompts[: config.exactness_prompts]]
     return exact(pair, bundle, prompts, config.max_new_tokens)
+
+
+def _require_unlearned(replayed: Replayed, decodes: Rows, trained: set[str]) -> None:
+    """`ValueError` if a replayed text is of a document that was trained on. Those of timed documents are the gate's to judge."""
+    timed = {row["document"] for row in decodes}
+    learned = sorted({row["document"] for row in replayed.texts} & trained - timed)
+    if learned:
+        raise ValueError(
+            f"recorded texts are of documents that were trained on ({', '.join(learned[:3])}): what replay says of them is no "
+            "evidence. Collect the texts of these prompts (dvc repro traces)."
+        )
 
 
 def _trained(args: argparse.Namespace, look: Look) -> set[str]:

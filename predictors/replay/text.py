@@ -71,8 +71,9 @@ class RecordedText:
         return [int(self.columns["newest"][0]), *self.columns["token"].tolist()]
 
     def within(self, budget: int) -> "RecordedText | None":
-        """The same text where only ``budget`` new tokens are decoded; ``None`` if more were wanted than it was recorded for."""
-        if self.budget < budget and self.tokens[-1] not in self.eos_tokens:
+        """The same text where only ``budget`` new tokens are decoded; ``None`` if more are wanted than it was recorded for, even
+        if it ended early: those that did are no fair sample of all."""
+        if self.budget < budget:
             return None
         columns = {name: values[: budget - 1] for name, values in self.columns.items()}
         roots = None if self.roots is None else replace(self.roots, states_NS=self.roots.states_NS[: budget - 1])

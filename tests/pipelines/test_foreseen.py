@@ -26,6 +26,7 @@ from runtime import ModelPair, build_decoder
 from tests.bundles import random_bundle
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.predictors.affine_profile import PROFILE
+from tests.toys import tiny_llama
 
 BUDGET = 16
 CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 4}, "verifier": "block"}
@@ -170,7 +171,16 @@ def test_a_text_cut_to_a_budget_ends_there(place):
     (short, *_) = RecordedTexts(place / "texts", 6).of("test")
     assert short.tokens == text.tokens[:6] and short.budget == 6 and len(short.roots.states_NS) == 5
     assert not RecordedTexts(place / "texts", BUDGET + 1).of("test")  # nothing was recorded that far
+    ended = replace(text, eos_tokens=frozenset(text.tokens[-1:]))
+    assert ended.within(BUDGET + 1) is None, "those that ended early alone would be chosen by how they came out"
     assert led_reading(short, 4).accepted("block") != led_reading(text, 4).accepted("block")
+
+
+def test_texts_of_another_pair_are_refused(place, pair):
+    texts = RecordedTexts(place / "texts", BUDGET)
+    texts.require(pair)
+    with pytest.raises(ValueError, match="table of recorded texts does not belong here: target.weights"):
+        texts.require(ModelPair(tiny_llama(seed=7, layers=2), pair.draft.model, tokenizer=pair.tokenizer))
 
 
 def test_the_gate_reads_gains_that_rest_on_replay(place, pair):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 import yaml
 
-from pipelines.parameters import Machine, load_parameters
+from pipelines.parameters import Machine, is_fitted, load_parameters
 from predictors.config import Checked, Count
 
 
@@ -65,3 +65,9 @@ def test_keys_besides_are_the_callers(load):
     assert load({"threads": 1, "family": "x"}, besides=("family",)) == Stage(1)
     with pytest.raises(ValueError, match="unknown key 'family'"):
         load({"threads": 1, "family": "x"})
+
+
+@pytest.mark.parametrize(("sections", "wanted"), [({"fit": {"hrad": {}}}, (True, False)), ({}, (True, True))])
+def test_what_is_named_no_more_is_stale(tmp_path, sections, wanted):
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": sections}}))
+    assert tuple(is_fitted("p", name, tmp_path / "params.yaml") for name in ("hrad", "old")) == wanted

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from pipelines import trial as trial_stage
 from pipelines.evidence.allocation import allocated, turns_of
+from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.arm_builder import ArmBuilder
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Run
@@ -37,7 +38,7 @@ from pipelines.promotion.plan import TrialConfig, load_plan
 from pipelines.prompt_table import FILE, Prompt, write_prompts
 from predictors.bundle import bundle_hash
 from predictors.sampling import SamplingSettings
-from runtime import ModelPair
+from runtime import Decoder, ModelPair
 from runtime.serving_record import read_serving
 from tests.bundles import auto_bundle, random_bundle, routed_bundle, selector_bundle, settings_bundle, stop_bundle
 from tests.pipelines.hand_made_decodes import decodes
@@ -295,6 +296,7 @@ def timed(row):
     """A row as stage ``measure`` writes it; at T=1 the bundle is slow."""
     slower = row["temperature"] > 0 and row["arm"] == "challenger"
     named = {"arm": "hrad"} if row["arm"] == "challenger" else {}
+    named |= {"prompt": f"test-{'abcde'.index(row['prompt'])}"}
     return row | named | {"output": [1], "seconds": 10 / 7.1 if slower else row["seconds"]}
 
 
@@ -325,7 +327,7 @@ def test_a_bundle_that_the_measured_table_has_is_not_timed_again(table, monkeypa
     write_table(args, bundle)
     monkeypatch.setattr(one_look, "Harness", None)
     evidence = quietly(attempt, args, "hrad", {CHALLENGER: bundle})
-    assert evidence.gains["chain-4"].gain == pytest.approx(0.2, abs=0.001) and evidence.documents == tuple("abcde")
+    assert evidence.gains["chain-4"].gain == pytest.approx(0.2, abs=0.001) and evidence.documents == tuple("abcd")
     assert set(evidence.settings) == {"T=0"} and set(evidence.gains) == {"autoregressive", "chain-2", "chain-4"}
     assert evidence.origin["capped"] is False and evidence.origin["measured"].endswith("toy-1c")
     bounds = load_plan("p", args.params)[1]
@@ -360,7 +362,7 @@ def replaced(place, **changes):
         {"arms": replaced(1, each={"gamma": [2, 3]})},
         {"rows": without(arm="chain-4", temperature=0.0)},
         {"rows": without(arm="hrad", temperature=0.0)},
-        {"rows": [row for row in ROWS if row["prompt"] in "abc"]},
+        {"rows": without(prompt="test-1")},  # as many prompts as the look has, and another one
     ],
 )
 def test_another_arm_or_less_than_the_look_asks_is_timed(table, changes):
@@ -370,9 +372,20 @@ def test_another_arm_or_less_than_the_look_asks_is_timed(table, changes):
     look = trial.Look.of(1, args.prompts, config)
     write_table(args, bundle)
     rows, _, _ = one_look._measured(args, config, bundle, "hrad", look)
-    assert {row["arm"] for row in rows} == {"autoregressive", "chain-2", "chain-4", "hrad"} and len(rows) == 5 * 4
+    assert {row["arm"] for row in rows} == {"autoregressive", "chain-2", "chain-4", "hrad"} and len(rows) == 4 * 4
+    assert {row["prompt"] for row in rows} == {prompt.id for prompt in look.prompts}, "and not of the fifth"
     write_table(args, bundle, **changes)
     assert one_look._measured(args, config, bundle, "hrad", look) is None
+
+
+def test_replay_is_asked_for_the_arms_that_decodes_were_read_of(table, monkeypatch):
+    """An arm that was not timed on every prompt may be the same decoder."""
+    args, bundle = table
+    config, _ = load_plan("p", args.params)
+    look = trial.Look.of(1, args.prompts, config)
+    write_table(args, bundle, arms=[ArmRow("plain again", "plain", {"method": "autoregressive"}), *ARMS])
+    monkeypatch.setattr(one_look.Measured, "foreseen", lambda known, some: [row.name for row in known.arms])
+    assert one_look._measured(args, config, bundle, "hrad", look)[1] == ["autoregressive", "chain-2", "chain-4", "hrad"]
 
 
 def test_every_setting_that_a_bundle_was_captured_at_must_have_been_timed(table, tmp_path):
@@ -410,16 +423,27 @@ def test_earlier_decodes_are_of_the_same_machine_libraries_and_arms(tmp_path):
     assert [kept(**{name: value}) for name, value in others.items()] == [0] * 5
 
 
+def test_texts_of_documents_that_were_trained_on_are_no_evidence():
+    """Where they were timed, the gate says so."""
+    replayed = Replayed([{"document": "seen"}, {"document": "new"}], [], None)
+    with pytest.raises(ValueError, match=r"trained on \(seen\)"):
+        one_look._require_unlearned(replayed, [{"document": "new"}], {"seen", "other"})
+    one_look._require_unlearned(replayed, [{"document": "seen"}], {"seen"})
+
+
 def test_what_was_timed_outlives_a_failure_behind_it(tmp_path, monkeypatch):
     """And a trial on one document has a verdict."""
     args, pair = bench(tmp_path, gammas=[1])
     prompts = [prompt for split in ("validation", "test", "reserve") for prompt in own_documents(4, split)]
     write_prompts(args.prompts / FILE, [Prompt(**(vars(one) | {"document": one.split})) for one in prompts])
     bundles = {CHALLENGER: random_bundle(tmp_path / "new", pair, temperatures=(0.0,), change=measured)}
+    closed = []
     with monkeypatch.context() as patched:
         patched.setattr(one_look, "evidence_of", None)
+        patched.setattr(Decoder, "close", lambda decoder: closed.append(decoder))
         with pytest.raises(TypeError):
             quietly(attempt, args, "hrad", bundles)
+    assert len(closed) >= 3, "every arm is closed"
     log = args.output / "toy-1c" / "partial.jsonl"
     seconds = [row["seconds"] for row in read_decodes(args.output / "toy-1c" / DECODES_FILE)]
     assert log.is_file() and len(seconds) == 4 * 3

@@ -58,6 +58,13 @@ def test_candidates_are_ranked_by_what_was_replayed(replayed):
     assert [one.name for one in found if one.static] == ["chain-3", "chain-1"]
 
 
+def test_what_is_fitted_no_more_is_no_candidate(replayed):
+    """Neither its record nor its replay counts, though both still lie there."""
+    write_json(replayed / "replay" / POLICIES, SERVED | {"entropy": {"bundle": "old"}})
+    found = candidates(*(replayed / name for name in ("replay", "fit")), "T=0", {"hrad"}.__contains__)
+    assert [one.name for one in found] == ["chain-3", "chain-1", PLAIN]
+
+
 def test_edits_have_no_say_in_the_ranking(replayed):
     places = [replayed / name for name in ("replay", "fit")]
     found = candidates(*places, "T=0")

@@ -112,6 +112,20 @@ def test_changed_parameters_never_mix_with_old_shards(pair, prompts, tmp_path, c
     assert fingerprints == {json.loads((tmp_path / "manifest.json").read_text())["fingerprint"].encode()}
 
 
+@pytest.mark.parametrize("field", ["document", "slice"])
+def test_prompts_placed_elsewhere_are_collected_again(pair, prompts, tmp_path, field):
+    gather(made("texts", pair, prompts), tmp_path)
+    others = [prompt._replace(**{field: "other"}) for prompt in prompts]
+    assert gather(made("texts", pair, others), tmp_path)["kept"] == 0
+    assert {row[field] for row in read(tmp_path)} == {"other"}
+
+
+def test_a_text_that_ends_with_other_tokens_is_collected_again(pair, prompts, tmp_path, monkeypatch):
+    gather(made("texts", pair, prompts), tmp_path)
+    monkeypatch.setattr(type(pair.target), "eos_tokens", frozenset({30, 31}))
+    assert gather(made("texts", pair, prompts), tmp_path)["kept"] == 0
+
+
 def test_another_pair_or_number_format_never_mixes_with_old_shards(pair, prompts, tmp_path):
     """Not even a draft whose weights are bfloat16's in both formats, which is the same pair: what is learned serves both."""
     rounded = tiny_llama(seed=0, layers=1).to(torch.bfloat16)

@@ -11,7 +11,7 @@ candidate, the plainest of them. Only validation is read; test prompts are for s
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,11 @@ class Candidate:
         return 3 if "bundle" in self.served else 2 - self.static
 
 
-def candidates(replay: Path, fit: Path, setting: str) -> list[Candidate]:
-    """All candidates at a sampling setting, the fastest first, from folders of what was replayed and of fitted records.
+def candidates(
+    replay: Path, fit: Path, setting: str, fitted: Callable[[str], bool] = lambda name: True
+) -> list[Candidate]:
+    """All candidates at a sampling setting, the fastest first, from folders of what was replayed and of fitted records; of
+    predictors that are not ``fitted`` any more there are none.
 
     Raises
     ------
@@ -68,6 +71,7 @@ def candidates(replay: Path, fit: Path, setting: str) -> list[Candidate]:
         raise ValueError(
             f"{replay} holds no replay ({error}). Run the replay stage (dvc repro replay) first."
         ) from error
+    served = {name: how for name, how in served.items() if "bundle" not in how or fitted(how["bundle"])}
     rows = table[(table["setting"] == setting) & (table["split"] == VALIDATION) & (table["slice"] != EDIT)]
     if rows.empty:
         known = ", ".join(sorted(table["setting"].unique()))
@@ -81,7 +85,7 @@ def candidates(replay: Path, fit: Path, setting: str) -> list[Candidate]:
             decisions = tuple(part.sort_values("prompt")[list(DECISIONS)].itertuples(index=False, name=None))
             made[decisions] = min(made.get(decisions, one), one, key=lambda alike: alike.complexity)
     found = list(made.values())
-    records = {path.stem: json.loads(path.read_text()) for path in sorted(fit.glob("*.json"))}
+    records = {path.stem: json.loads(path.read_text()) for path in sorted(fit.glob("*.json")) if fitted(path.stem)}
     alone = _alone(records, setting, plain(found).predicted)
     trees = _trees(records, setting, {one.name: one.predicted for one in found})
     return sorted([*found, *alone, *trees], key=lambda one: one.predicted, reverse=True)
