@@ -31,7 +31,9 @@ class RecordedTexts:
     def require(self, pair: ModelPair) -> None:
         """`ContractError` unless they were recorded for ``pair``."""
         if self.table is not None:
-            require_pair(self.table.manifest.capture_contract("traces texts").identity, pair, "the table of recorded texts")
+            require_pair(
+                self.table.manifest.capture_contract("traces texts").identity, pair, "the table of recorded texts"
+            )
 
     def of(self, split: str, leave_out: Container[str] = ()) -> list[RecordedText]:
         """The texts of a split that fit the budget, without the columns ``leave_out``."""
