@@ -72,8 +72,8 @@ def head_setting(temperature, num_classes, rule, changes):
         "static_gamma": 2,
     }
     made |= changes
-    tried = made["rule"] or dict(rule)
-    retained = {"retention": made["rule"], "retained_gamma": made["static_gamma"], "tried_retention": tried}
+    tried, retention = made["rule"] or dict(rule), made["rule"] and dict(made["rule"])
+    retained = {"retention": retention, "retained_gamma": made["static_gamma"], "tried_retention": tried}
     return retained | {"tried": tried} | made
 
 
