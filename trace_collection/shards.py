@@ -71,11 +71,12 @@ def _bytes(kind: pa.DataType) -> int:
 
 
 def require_disk(folder: Path, name: str, rows: int, bytes_per_row: int, max_gigabytes: float) -> None:
-    """Say what a trace may need; `ValueError` if that and the pair's other traces exceed ``max_gigabytes``, or it the disk."""
+    """Say what a trace may need; `ValueError` if that and the pair's other traces exceed ``max_gigabytes``, or it and the copy
+    that DVC's cache takes exceed the disk's free space."""
     need = rows * bytes_per_row
     parent = next(place for place in [folder, *folder.absolute().parents] if place.exists())
     others = _held(path for path in folder.parent.glob("*/part-*") if path.parent != folder)
-    allowed = min(max_gigabytes * 1e9 - others, shutil.disk_usage(parent).free + _held(folder.glob("part-*")))
+    allowed = min(max_gigabytes * 1e9 - others, (shutil.disk_usage(parent).free + _held(folder.glob("part-*"))) / 2)
     print(
         f"{name}: at most {rows} rows of {bytes_per_row} bytes = {need / 1e6:.0f} MB; the pair's other traces take "
         f"{others / 1e6:.0f} MB; {allowed / 1e6:.0f} MB may be taken",
@@ -83,9 +84,9 @@ def require_disk(folder: Path, name: str, rows: int, bytes_per_row: int, max_gig
     )
     if need > allowed:
         raise ValueError(
-            f"traces.{name} need up to {need / 1e9:.3g} GB, and traces.max_gigabytes = {max_gigabytes:g} or the disk's free "
-            f"space leave {allowed / 1e9:.3g} GB. Collect fewer prompts or hidden states or shorter continuations, raise "
-            "traces.max_gigabytes, or make room."
+            f"traces.{name} need up to {need / 1e9:.3g} GB, and traces.max_gigabytes = {max_gigabytes:g} or half the disk's free "
+            f"space (DVC keeps a copy) leave {allowed / 1e9:.3g} GB. Collect fewer prompts or hidden states or shorter continuations, "
+            "raise traces.max_gigabytes, or make room."
         )
 
 

@@ -3,7 +3,7 @@
 Shape suffixes: N positions, R rows of a level, G slots (γ_max), V vocabulary, K tapped layers, D hidden size, C candidates.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,7 +65,7 @@ class TextTracer:
         target_NV, root_NS = self._target(prompt, text, settings)
         draft = self.draft.open(len(prompt) + len(text) * self.extent.gamma_max, self.extent.spec.draft_layers)
         along = self._along(draft, prompt, text, settings)
-        levels = [along, *self._beside(draft, along, target_NV, settings, chance)]
+        slots = self._slots(len(text) - 1, self._beside(draft, along, target_NV, settings, chance))  # draws along's tokens, too
         places_N = np.arange(1, len(text))
         tokens_N = torch.tensor(text[1:], device=target_NV.device)
         return {
@@ -77,7 +77,7 @@ class TextTracer:
             **self._lookups(prompt, text),
             **self._compared(along, target_NV, tokens_N, settings, chance),
             "beside_ratio": _numpy(_ratio(along.probs_RV.to(target_NV), target_NV, along.tokens_R)),
-            **self._slots(levels),
+            **slots,
         }
 
     def _lookups(self, prompt: list[int], text: list[int]) -> Rows:
@@ -130,12 +130,14 @@ class TextTracer:
     def _beside(
         self, state: ModelState, along: Level, target_NV: Tensor, settings: SamplingSettings, chance: Chance
     ) -> Iterator[Level]:
-        """Draw a token that is rejected at each position ``along`` the text, and a rollout of the draft after it."""
+        """Draw a token that is rejected at each position ``along`` the text, and a rollout of the draft after it: ``along``, then a
+        level at a time."""
         surplus_NV = (along.probs_RV.to(target_NV) - target_NV).clamp(min=0)
         active = torch.nonzero(surplus_NV.sum(1) > LEAST_MASS).squeeze(1)
         if len(active):
             along.tokens_R[active] = chance.categorical(surplus_NV[active]).to(along.tokens_R)
         parents, fed = {place: place - 1 for place in active.tolist()}, len(along.places) - 1  # -1: the committed end
+        yield along
         level, drafted = along, 1
         while goes_on := self._going_on(level, drafted):
             places, tokens = zip(*goes_on, strict=True)
@@ -178,9 +180,10 @@ class TextTracer:
         }
         return {name: _numpy(values) for name, values in numbers.items()}
 
-    def _slots(self, levels: Sequence[Level]) -> Rows:
-        """List columns, a slot for every level and nothing behind the last."""
-        rows, extent, spec = len(levels[0].places), self.extent, self.extent.spec
+    def _slots(self, rows: int, levels: Iterable[Level]) -> Rows:
+        """List columns, a slot for every level and nothing behind the last. A level's distributions are let go before the next's
+        but one is made."""
+        extent, spec = self.extent, self.extent.spec
         size = extent.gamma_max
         columns: Rows = {"tokens": np.full((rows, size), -1)}
         columns |= {name: np.full((rows, size), np.nan) for name in ("probabilities", "unit_probabilities")}

@@ -14,7 +14,7 @@ from runtime import ModelPair
 from tests.toys import tiny_llama
 from tests.trace_collection.collecting import Prompt, contents, gather, interrupted, random_prompts, read
 from tests.trace_collection.test_trees import ACTIONS
-from trace_collection import collection
+from trace_collection import collection, shards
 from trace_collection.collection import seed_of
 from trace_collection.guesses import GuessCollector, GuessTraceConfig
 from trace_collection.prompts import first_of_splits
@@ -168,6 +168,13 @@ def test_the_traces_of_a_pair_share_one_cap(pair, prompts, tmp_path):
     gather(made("texts", pair, prompts, seed=1), tmp_path / "texts", max_gigabytes=need / 1e9)
     with pytest.raises(ValueError, match=r"traces\.max_gigabytes"):
         gather(made("texts", pair, prompts), tmp_path / "others", max_gigabytes=need / 1e9)
+
+
+def test_the_disk_holds_a_second_copy(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards.shutil, "disk_usage", lambda place: SimpleNamespace(free=1000))
+    shards.require_disk(tmp_path / "texts", "texts", 5, 100, 1.0)
+    with pytest.raises(ValueError, match=r"half the disk's free space \(DVC keeps a copy\) leave 5e-07 GB"):
+        shards.require_disk(tmp_path / "texts", "texts", 6, 100, 1.0)
 
 
 def _schema(collector):

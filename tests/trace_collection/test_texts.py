@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import weakref
 from functools import partial
 
 import numpy as np
@@ -52,6 +53,16 @@ class Uncoupled(TextTracer):
         return super()._beside(state, along, torch.zeros_like(target_NV), settings, chance)
 
 
+class Counting(TextTracer):
+    """Knows how many levels were held at once."""
+
+    def _level(self, *arguments):
+        made, known = super()._level(*arguments), vars(self).setdefault("known", [])
+        known.append(weakref.ref(made))
+        self.most = max(vars(self).get("most", 0), sum(one() is not None for one in known))
+        return made
+
+
 def drawn(pair, settings, chance, budget=BUDGET):
     """A text of the target, as collections draw it."""
     return next(continuations(pair.target, [Trajectory(PROMPT, chance)], settings, budget))
@@ -93,6 +104,15 @@ def replayed_rounds(pair, controller, settings, verifier="tokenwise", kind=TextT
         return (*tokens, *((one.submitted, one.accepted, one.emitted) for one in rounds))
 
     return law_of(run)
+
+
+def test_levels_are_numbers_as_soon_as_their_tokens_are_drawn():
+    """The text's own level stays, and that before the newest."""
+    settings, chance = SamplingSettings(1.0), Randomness(0)
+    pair = ModelPair(TableModel(4, seed=3), TableModel(4, seed=4))
+    tracer = Counting(pair, Extent(6, 12, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=2))
+    tracer.trace(PROMPT, drawn(pair, settings, chance, 12), settings, chance)
+    assert len(tracer.known) > 4 and tracer.most <= 3
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS, ids=str)
