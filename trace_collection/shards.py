@@ -85,8 +85,8 @@ def require_disk(folder: Path, name: str, rows: int, bytes_per_row: int, max_gig
     if need > allowed:
         raise ValueError(
             f"traces.{name} need up to {need / 1e9:.3g} GB, and traces.max_gigabytes = {max_gigabytes:g} or half the disk's free "
-            f"space (DVC keeps a copy) leave {allowed / 1e9:.3g} GB. Collect fewer prompts or hidden states or shorter continuations, "
-            "raise traces.max_gigabytes, or make room."
+            f"space (DVC keeps a copy) leave {allowed / 1e9:.3g} GB. Collect fewer prompts or hidden states or "
+            "shorter continuations, raise traces.max_gigabytes, or make room."
         )
 
 

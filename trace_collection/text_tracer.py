@@ -132,8 +132,8 @@ class TextTracer:
     def _beside(
         self, state: ModelState, along: Level, target_NV: Tensor, settings: SamplingSettings, chance: Chance
     ) -> Iterator[Level]:
-        """Draw a token that is rejected at each position ``along`` the text, and a rollout of the draft after it: ``along``, then a
-        level at a time."""
+        """Draw a token that is rejected at each position ``along`` the text, and a rollout of the draft after it: ``along``,
+        then a level at a time."""
         surplus_NV = (along.probs_RV.to(target_NV) - target_NV).clamp(min=0)
         active = torch.nonzero(surplus_NV.sum(1) > LEAST_MASS).squeeze(1)
         if len(active):

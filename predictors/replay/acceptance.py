@@ -60,7 +60,7 @@ def reached(ratios_G: np.ndarray, probabilities_G: np.ndarray, verifier: str) ->
 
 def accepted(reached_G: np.ndarray, uniforms_G: np.ndarray) -> np.ndarray:
     """N [...] for a uniform number in [0, 1) at every position."""
-    assert uniforms_G.shape == reached_G.shape, "a number at every position"
+    assert uniforms_G.shape[-1] == reached_G.shape[-1], "a number at every position"
     before_G = np.concatenate([np.ones_like(reached_G[..., :1]), reached_G[..., :-1]], axis=-1)
     kept_G = reached_G > uniforms_G * before_G
     return np.asarray(np.logical_and.accumulate(kept_G, axis=-1).sum(axis=-1))

@@ -19,7 +19,7 @@ CONFIG = Config()
 
 
 def fingerprint(args, config=Config(), **hashes):
-    bench = open_bench(args, config, {"test": 2}, **hashes)
+    bench = open_bench(args, config, {"test": 2}, hashes)
     return bench.log.path.read_text()
 
 

@@ -199,7 +199,7 @@ def test_a_head_is_fitted_with_what_each_variant_leaves(materials):
     fits = list(learner.of_features(seed=2))
     whole = 2 * (2 * HIDDEN + EMBEDDING)
     one = 2 * (HIDDEN + EMBEDDING)
-    assert [made.size["bytes"] - 4 * 7 for made in fits] == [0, 2 * EMBEDDING, one, one, whole], "seven scalars"
+    assert [made.size["bytes"] - 4 * 6 for made in fits] == [0, 2 * EMBEDDING, one, one, whole], "six scalars"
     areas = [made.rows()[0] for made in fits]
     assert [row["value"] for row in areas] == [0.9 - 1 / (1 + size) for size in (1, 3, 7, 7, 11)]
     assert {row["metric"] for row in areas} == {f"{MACRO_AUC} T=0"} and areas[0]["controller"] == "toy"
@@ -346,7 +346,7 @@ def test_the_stage_on_synthetic_traces(study):
     whole = summary["curves"]["hrad"]["points"][-1]
     assert whole["losses"][f"{MACRO_AUC} T=0"] == {"value": 0.0, "low": 0.0, "high": 0.0} and not whole["surely_worse"]
     text = Path("out/toy/enough.md").read_text()
-    assert "| delayed_tree-block |" in text and "## hrad by features" in text and "| scalars alone | 28 |" in text
+    assert "| delayed_tree-block |" in text and "## hrad by features" in text and "| scalars alone | 24 |" in text
     assert Path("out/toy/enough.png").stat().st_size > 5000
     assert not list(Path("out").rglob("*.jsonl")), "a finished study leaves no log"
 

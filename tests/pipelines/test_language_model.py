@@ -111,7 +111,7 @@ def test_text_shorter_than_a_row_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("values", "message"), [({"steps": 0}, "at least 1"), ({"steps": 1, "max_minutes": 0.0}, "max_minutes")]
+    ("values", "message"), [({"steps": 0}, "steps must be >= 1"), ({"steps": 1, "max_minutes": 0.0}, "max_minutes")]
 )
 def test_impossible_recipes_are_refused(values, message):
     with pytest.raises(ValueError, match=message):

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipelines import fit, guesses, measure, register
+from pipelines import fit, measure, register, traces
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.harness import apart
 from pipelines.measuring.measurement import MeasureConfig, Measurement
@@ -68,7 +68,8 @@ def folder(tmp_path_factory):
         (place / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": PARAMETERS}}))
         write_json(place / "latency" / "toy-1c.json", PROFILE.to_record())
         args.out = place / "traces" / "guesses"
-        guesses.run(args)
+        args.of = "guesses"
+        traces.run(args)
         args.latency, args.traces, args.labels = place / "latency", place / "traces", place / "labels"
         for method in METHODS:
             args.predictor = method

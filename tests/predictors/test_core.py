@@ -147,10 +147,8 @@ def test_assemble_extended_scalars():
         previous_accepted_B=torch.tensor([-1, 6, 0, 1, 0, 2]),
         first_confidence_B=torch.tensor([0.5, 0.6, 0.7, 0.8, 0.9, 1.0]),
         first_entropy_B=torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
-        temperature_B=torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0, 0.6]),
     )
-    scalars = rows[:, 7:-1].tolist()
-    assert rows[:, -1].tolist() == pytest.approx([0, 0, 0, 1, 1, 0.6])
+    scalars = rows[:, 7:].tolist()
     assert scalars[0] == pytest.approx([1, 0, 0, 0, 0.5, 1])
     assert scalars[1] == pytest.approx([0, 1, 0, 1, 0.6, 2])  # 6 of 8 accepted counts as all of γ = 4
     assert scalars[2] == pytest.approx([0, 0, 1, 0, 0.7, 3])
