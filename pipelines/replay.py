@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    import torch
     from tqdm import tqdm
 
     from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> None:
     from predictors.latency.soundness import noise_warning
     from predictors.training.text_table import TextTable
 
+    torch.set_num_threads(1)  # heads are asked row by row: more threads wait for one another
     config = load_parameters(ReplayConfig, args.pair, "replay", args.params)
     device = read_device(args.device)["slug"]
     profile = read_device_profile(args.latency, device)
