@@ -106,17 +106,18 @@ def _act(
     changed: str,
 ) -> None:
     """Promote, or say why not; ``changed``: what has been so far."""
+    from pipelines.promotion.verdict import reasons
+
     stopped = record["evidence"]["problem"] is not None or (not record["passed"] and not args.force)
-    failed = [check for check in record["checks"] if not check["passed"]]
-    reasons = "; ".join(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed)
+    why = reasons(record)
     outcome = record["verdict"]
     if args.dry_run and stopped:
-        raise ValueError(f"dry run: would be {outcome}: {reasons}; {changed} was changed ({args.output})")
+        raise ValueError(f"dry run: would be {outcome}: {why}; {changed} was changed ({args.output})")
     if args.dry_run:
         print(f"dry run: would pass{'' if record['passed'] else ', forced'}; {changed} was changed ({args.output})")
         return
     if stopped:
-        raise ValueError(f"{champions.name} version {challenger.version} is {outcome}: {reasons}")
+        raise ValueError(f"{champions.name} version {challenger.version} is {outcome}: {why}")
     event = champions.promote(challenger.version, over, record, None if record["passed"] else args.force)
     forced = f", forced: {event.forced}" if event.forced else ""
     print(f"{champions.name} version {event.version} is champion{forced}")

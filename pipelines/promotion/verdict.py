@@ -67,11 +67,6 @@ class Verdict:
         """Whether it is inconclusive, and a check says that no document is left to look at."""
         return self.outcome == INCONCLUSIVE and any(check.found.startswith(EXHAUSTED) for check in self.checks)
 
-    @property
-    def reasons(self) -> list[str]:
-        """Every check that did not pass."""
-        return [f"{check.name}: {check.found}, wanted {check.wanted}" for check in self.checks if not check.passed]
-
     def to_record(self) -> dict[str, Any]:
         """As JSON."""
         numbers = {name: value for name, value in asdict(self).items() if name != "checks"}
@@ -84,6 +79,12 @@ class Verdict:
             "checks": checks,
             **numbers,
         }
+
+
+def reasons(record: Mapping[str, Any]) -> str:
+    """Every check of a record that did not pass."""
+    failed = [check for check in record["checks"] if not check["passed"]]
+    return "; ".join(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed)
 
 
 def outcome_of(record: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from pipelines.evidence.estimate import Estimate
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.tuning.names import CHOICES
 from pipelines.promotion.names import VERDICT
-from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED, lines
+from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED, lines, reasons
 from pipelines.reporting.inputs import Inputs, Record, Section, read_record
 from pipelines.reporting.intervals import percent, times
 
@@ -87,8 +87,7 @@ class ReleaseReport(Section):
                 f"{speedup}{static}{unscored}."
             )
         for verdict in timing["verdicts"]:
-            failed = [check for check in verdict["checks"] if not check["passed"]]
-            why = "; ".join(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed)
+            why = reasons(verdict)
             found.append(VERDICTS[verdict["verdict"]].format(verdict["bundle"]) + (f" ({why})." if why else "."))
         return found
 

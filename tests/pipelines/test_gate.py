@@ -11,7 +11,7 @@ from pipelines.evidence.slices import SliceGain
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.gate import fingerprint, judge, judged
-from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED, lines, outcome_of
+from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED, lines, outcome_of, reasons
 
 
 def estimate(gain, error=0.015, **changes):
@@ -52,7 +52,7 @@ def gains(gain, error=0.015, rival=STATIC):
 def failed(evidence, bounds=None):
     """What did not pass, and the verdict."""
     verdict = judge(evidence, bounds or Bounds())
-    assert verdict.passed == (not verdict.reasons)
+    assert verdict.passed == (not reasons(verdict.to_record()))
     return [check.name for check in verdict.checks if not check.passed], verdict.outcome
 
 
@@ -136,7 +136,8 @@ def test_the_last_look_refuses_if_it_would_have_shown_the_promised_gain():
     assert failed(change(look=3, **open_gain))[1] == REFUSED, "5 % would have passed in 80 % of cases"
     assert failed(change(documents_left=0, **open_gain))[1] == REFUSED
     verdict = judge(change(look=3, **gains(0.03, 0.03)), Bounds())
-    assert verdict.outcome == INCONCLUSIVE and verdict.exhausted and "documents exhausted" in verdict.reasons[0]
+    assert verdict.outcome == INCONCLUSIVE and verdict.exhausted
+    assert "documents exhausted" in reasons(verdict.to_record())
     past = judge(change(look=4), Bounds())
     assert past.outcome == INCONCLUSIVE and past.exhausted and past.level is None
     assert not judge(change(**gains(0.03, 0.02)), Bounds()).exhausted
