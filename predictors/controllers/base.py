@@ -1,13 +1,14 @@
 """The controller interface: decisions of one request, taken from types that expose only what they may depend on."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from predictors.actions import Action
 from predictors.bundle import Bundle
+from predictors.config import parse_config
 from predictors.contract import CaptureContract
 from predictors.latency.profile import LatencyProfile
 from predictors.rounds import Forecast, RoundRecord
@@ -147,3 +148,21 @@ class Controller:
 
     def start(self, settings: SamplingSettings) -> Session:
         raise NotImplementedError
+
+
+class Configured(Controller):
+    """A controller that is its settings: ``config_class`` checks them, and sessions of ``session_class`` decide by them."""
+
+    config_class: ClassVar[type[Any]]
+    session_class: ClassVar[type[Any]]
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any]) -> Self:
+        return cls(parse_config(cls.config_class, values, f"controller {cls.kind}"))
+
+    def start(self, settings: SamplingSettings) -> Session:
+        session: Session = self.session_class(self.config)
+        return session

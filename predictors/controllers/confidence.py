@@ -4,15 +4,12 @@ The test reads the law, never the drawn token's probability, so it is lossless a
 are drafted, as in the public code.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
-from predictors.config import Checked, Probability, Whole, parse_config
-from predictors.controllers.base import Controller, Session
-from predictors.sampling import SamplingSettings
+from predictors.config import Checked, Probability, Whole
+from predictors.controllers.base import Configured, Session
 from predictors.signals import NextLaw
 
 
@@ -32,18 +29,9 @@ class ConfidenceSession(Session):
         return law.drafted >= self.config.min_tokens and law.confidence < self.config.epsilon
 
 
-class Confidence(Controller):
+class Confidence(Configured):
     kind = "confidence"
-
-    def __init__(self, config: ConfidenceConfig) -> None:
-        self.config = config
-
-    @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> "Confidence":
-        return cls(parse_config(ConfidenceConfig, values, "controller confidence"))
+    config_class, session_class = ConfidenceConfig, ConfidenceSession
 
     def with_epsilon(self, epsilon: float) -> "Confidence":
         return Confidence(replace(self.config, epsilon=epsilon))
-
-    def start(self, settings: SamplingSettings) -> ConfidenceSession:
-        return ConfidenceSession(self.config)

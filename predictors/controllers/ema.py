@@ -6,14 +6,12 @@
 A round that accepted all of a short draft says that more was possible, hence the ``reach``. Known at the root: lossless.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
-from predictors.config import Checked, Count, NotNegative, Share, ascending, not_empty, parse_config
-from predictors.controllers.base import Controller, Session
+from predictors.config import Checked, Count, NotNegative, Share, ascending, not_empty
+from predictors.controllers.base import Configured, Session
 from predictors.rounds import RoundRecord
-from predictors.sampling import SamplingSettings
 from predictors.signals import Root
 
 
@@ -42,15 +40,6 @@ class EMASession(Session):
             self.average = decay * self.average + (1 - decay) * outcome.accepted_in_sequence
 
 
-class EMA(Controller):
+class EMA(Configured):
     kind = "ema"
-
-    def __init__(self, config: EMAConfig) -> None:
-        self.config = config
-
-    @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> "EMA":
-        return cls(parse_config(EMAConfig, values, "controller ema"))
-
-    def start(self, settings: SamplingSettings) -> EMASession:
-        return EMASession(self.config)
+    config_class, session_class = EMAConfig, EMASession

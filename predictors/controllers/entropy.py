@@ -10,16 +10,13 @@ Source: Agrawal et al. 2024 and the update of Draft&Verify's family. H is the en
 drawn from; of the temperature-1 law when decoding is greedy. At least one token is drafted each round.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
-from predictors.config import Checked, Positive, parse_config
-from predictors.controllers.base import Controller, Session
+from predictors.config import Checked, Positive
+from predictors.controllers.base import Configured, Session
 from predictors.rounds import RoundRecord
-from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
 
 
@@ -64,15 +61,6 @@ class EntropySession(Session):
         self.threshold = config.decay * self.threshold + (1 - config.decay) * moved
 
 
-class Entropy(Controller):
+class Entropy(Configured):
     kind = "entropy"
-
-    def __init__(self, config: EntropyConfig) -> None:
-        self.config = config
-
-    @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> "Entropy":
-        return cls(parse_config(EntropyConfig, values, "controller entropy"))
-
-    def start(self, settings: SamplingSettings) -> EntropySession:
-        return EntropySession(self.config)
+    config_class, session_class = EntropyConfig, EntropySession

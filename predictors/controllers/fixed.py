@@ -1,15 +1,12 @@
 """Draft a fixed number of tokens: the static baseline every controller is measured against."""
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from predictors.bundle import Bundle
-from predictors.config import Checked, Whole, parse_config
-from predictors.controllers.base import Controller, Session
+from predictors.config import Checked, Whole
+from predictors.controllers.base import Configured, Session
 from predictors.latency.profile import LatencyProfile
-from predictors.sampling import SamplingSettings
 from predictors.signals import Root
 
 
@@ -21,26 +18,17 @@ class FixedConfig(Checked):
 
 
 class FixedSession(Session):
-    def __init__(self, gamma: int | None) -> None:
-        self.gamma = gamma
+    def __init__(self, config: FixedConfig) -> None:
+        self.gamma = config.gamma
 
     def plan(self, root: Root) -> int | None:
         return self.gamma
 
 
-class Fixed(Controller):
+class Fixed(Configured):
     kind = "fixed"
+    config_class, session_class = FixedConfig, FixedSession
     profile_hash: str | None = None  # of the latency profile by which an exported bundle's settings were chosen
-
-    def __init__(self, config: FixedConfig) -> None:
-        self.config = config
-
-    @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> "Fixed":
-        return cls(parse_config(FixedConfig, values, "controller fixed"))
-
-    def start(self, settings: SamplingSettings) -> FixedSession:
-        return FixedSession(self.config.gamma)
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> "Fixed":

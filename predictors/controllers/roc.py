@@ -8,17 +8,15 @@ The token that stops drafting is kept and verified: lossless. A round whose tree
 ``ConfidenceCriteria`` and ``AssistedCandidateGenerator.update_candidate_strategy``; specification of drafting, section 7.4.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from predictors.config import Checked, Positive, Probability, parse_config
-from predictors.controllers.base import Controller, Session
+from predictors.config import Checked, Positive, Probability
+from predictors.controllers.base import Configured, Session
 from predictors.rounds import RoundRecord
-from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, Root
 
 
@@ -69,16 +67,7 @@ def best_threshold(scores: Sequence[float], accepted: Sequence[bool], miss_cost:
     return float(np.append(np.inf, values[ends])[costs.argmin()])
 
 
-class ROC(Controller):
+class ROC(Configured):
     kind = "roc"
+    config_class, session_class = ROCConfig, ROCSession
     follows_one_draft = True
-
-    def __init__(self, config: ROCConfig) -> None:
-        self.config = config
-
-    @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> "ROC":
-        return cls(parse_config(ROCConfig, values, "controller roc"))
-
-    def start(self, settings: SamplingSettings) -> ROCSession:
-        return ROCSession(self.config)
