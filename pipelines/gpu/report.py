@@ -13,6 +13,7 @@ from pipelines.gpu.decodes import part_of, read_rows, write_tables
 from pipelines.gpu.figures import pair_figures, plain_figures, shares_of_a_step, speeds
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
+from pipelines.reporting.markdown import table
 from pipelines.reporting.plots import draw
 from pipelines.reporting.report_page import png
 from predictors.latency.profile import LatencyProfile
@@ -49,10 +50,10 @@ def sections(results: Result, rows: Rows, path: Path) -> Iterator[str]:
     pairs = {pair: pair_figures(parts[f"methods/{pair}"], part_of(rows, "methods", pair), ceilings) for pair in names}
     sweeps = sorted(pairs.values(), key=lambda sweep: sweep["cost_ratio"])
     yield from _heading(results, ceilings)
-    yield _table(["aim", "value", "reached"], map(_aim_line, _aims(parts, plain.get(settings["shapes"][0]), sweeps)))
+    yield table(["aim", "value", "reached"], map(_aim_line, _aims(parts, plain.get(settings["shapes"][0]), sweeps)))
     if plain:
         head = ["shape", "least", "a pass", "a token", "of the bound", "memory: peak / plan"]
-        yield "## Plain decoding\n\n" + _table(head, (_plain_line(*figures) for figures in plain.items()))
+        yield "## Plain decoding\n\n" + table(head, (_plain_line(*figures) for figures in plain.items()))
     theirs = [row for part in ("hugging_face", "hugging_face_compiled") for row in speeds(part_of(rows, part))]
     if theirs:
         yield "## Hugging Face on the same weights\n\n" + _speed_table(row for row in theirs if row["arm"] != PLAIN)
@@ -137,11 +138,7 @@ def _speed_table(found: Iterable[Result]) -> str:
         lines.append([*own, f"{of['value']:.2f}x ({of['low']:.2f} to {of['high']:.2f})", *shares, joules])
     head = ["method", "T", "tokens/s", "of plain (95 %)", "of prediction", "of ceiling", "J/token"]
     used = [place for place, cells in enumerate(zip(*lines, strict=True)) if any(cells)]
-    return _table([head[place] for place in used], ([line[place] for place in used] for line in lines))
-
-
-def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
+    return table([head[place] for place in used], ([line[place] for place in used] for line in lines))
 
 
 def _plotted(path: Path, name: str, function: Any, *arguments: Any) -> str:

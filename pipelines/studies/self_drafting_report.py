@@ -9,13 +9,11 @@ from typing import Any
 
 from pipelines.measuring.provenance import measured_on
 from pipelines.reporting.intervals import times
+from pipelines.reporting.markdown import table
 from pipelines.studies.measured import add_arguments as add_arguments
 from pipelines.studies.measured import read_study
 
-HEADER = (
-    "| arm | DE | HR | AL | guessed a pass | candidates a pass | upkeep | speed-up over plain |\n"
-    "|---|---|---|---|---|---|---|---|"
-)
+HEADER = ["arm", "DE", "HR", "AL", "guessed a pass", "candidates a pass", "upkeep", "speed-up over plain"]
 
 
 def run(args: argparse.Namespace) -> None:
@@ -43,7 +41,7 @@ def write_report(folder: Path, pair: str, report: Any) -> None:
         "pass; HR: share of passes with candidates; AL: tokens committed in those. Brackets are 95 % bootstrap intervals over "
         "documents. "
         f"{measured_on(origin)}{capped}",
-        *(f"## {row['setting']}\n\n{table(row, quality)}" for row in timing["settings"]),
+        *(f"## {row['setting']}\n\n{arms(row, quality)}" for row in timing["settings"]),
     ]
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "self_drafting.json", {"quality": quality, "timing": timing, "provenance": origin})
@@ -52,10 +50,10 @@ def write_report(folder: Path, pair: str, report: Any) -> None:
     print(folder / "self_drafting.md")
 
 
-def table(row: dict[str, Any], quality: dict[str, Any]) -> str:
+def arms(row: dict[str, Any], quality: dict[str, Any]) -> str:
     """One sampling setting."""
     counts = {count["arm"]: count for count in quality["counts"] if count["setting"] == row["setting"]}
-    lines = [HEADER]
+    lines = []
     for arm in row["arms"]:
         count = counts.get(arm["arm"])
         cells = ["–"] * 6
@@ -63,5 +61,5 @@ def table(row: dict[str, Any], quality: dict[str, Any]) -> str:
             length = "–" if count["accept_length"] is None else f"{count['accept_length']:.2f}"
             cells = [f"{count['decoding_efficiency']:.2f}", f"{count['hit_rate']:.2f}", length]
             cells += [f"{count['guessed']:.1f}", f"{count['candidates']:.1f}", f"{arm['upkeep']['value']:.1%}"]
-        lines.append(f"| {arm['arm']} | {' | '.join(cells)} | {times(arm['speedup'])} |")
-    return "\n".join(lines)
+        lines.append([arm["arm"], *cells, times(arm["speedup"])])
+    return table(HEADER, lines)

@@ -9,13 +9,11 @@ from typing import Any
 
 from pipelines.measuring.provenance import measured_on
 from pipelines.reporting.intervals import percent, times
+from pipelines.reporting.markdown import table
 from pipelines.studies.measured import add_arguments as add_arguments
 from pipelines.studies.measured import read_study
 
-HEADER = (
-    "| drafted | α | tokens per target pass | levels a round | speed-up over plain | gain over the best static chain |\n"
-    "|---|---|---|---|---|---|"
-)
+HEADER = ["drafted", "α", "tokens per target pass", "levels a round", "speed-up over plain", "gain over the best chain"]
 
 
 def run(args: argparse.Namespace) -> None:
@@ -35,7 +33,7 @@ def write_report(folder: Path, pair: str, report: Any) -> None:
     origin = report.measured.origin
     settings = [report.setting(setting, chosen_only=False) for setting in report.measured.settings]
     text = [f"# Stop rules and drafted trees on {pair}", introduction(report.timing(), origin)]
-    text += [f"## {row['setting']}\n\n{table(row)}" for row in settings]
+    text += [f"## {row['setting']}\n\n{arms(row)}" for row in settings]
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "stopping.json", {"settings": settings, "quality": report.quality(), "provenance": origin})
     (folder / "stopping.md").write_text("\n\n".join(text) + "\n")
@@ -58,14 +56,12 @@ def introduction(timing: dict[str, Any], origin: dict[str, Any]) -> str:
     )
 
 
-def table(row: dict[str, Any]) -> str:
+def arms(row: dict[str, Any]) -> str:
     """One sampling setting."""
-    lines = [HEADER]
+    lines = []
     for arm in row["arms"]:
         rolled_back = arm["rollback_rate"]["value"]
         alpha = "–" if rolled_back is None else f"{1 - rolled_back:.2f}"
-        lines.append(
-            f"| {arm['arm']} | {alpha} | {arm['block_efficiency']['value']:.2f} | {arm['drafted_per_round']['value']:.1f} | "
-            f"{times(arm['speedup'])} | {percent(arm['gain'])} |"
-        )
-    return "\n".join(lines)
+        means = f"{arm['block_efficiency']['value']:.2f}", f"{arm['drafted_per_round']['value']:.1f}"
+        lines.append([arm["arm"], alpha, *means, times(arm["speedup"]), percent(arm["gain"])])
+    return table(HEADER, lines)

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 
 from pipelines.measuring.verifiers.names import AS_DRAFTED, BLOCK_EFFICIENCY, TOKENS_PER_SECOND
+from pipelines.reporting.markdown import table
 from pipelines.reporting.statistics import Interval
 from pipelines.reporting.verifier_folder import VerifierComparison
 from pipelines.reporting.verifier_report import VerifierReport
-from pipelines.studies.markdown import table
 from predictors.rounds import PHASES
 
 ELEVEN = "eleven"

@@ -7,33 +7,23 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pipelines.device_file import read_device
 from pipelines.measuring.names import PLAIN
-from pipelines.measuring.provenance import numerics
-from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.report import ReportConfig
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_pair_arguments(parser)
-    parser.add_argument("device", type=Path, help="JSON file of the device stage")
-    parser.add_argument("comparison", type=Path, help="folder of the study's verifiers stage")
-    parser.add_argument("measured", type=Path, help="folder of the study's measure_verifiers stage")
-    parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
+from pipelines.measuring.provenance import measured_on
+from pipelines.studies.measured import add_arguments as add_arguments
+from pipelines.studies.measured import read_study
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.reporting.measured_folder import read_measured
     from pipelines.reporting.verifier_folder import read_comparison
     from pipelines.reporting.verifier_report import VerifierReport
 
-    config = load_parameters(ReportConfig, args.pair, "verifiers_report", args.params)
-    device = read_device(args.device)["slug"]
-    comparison = read_comparison(args.comparison / device, read_measured(args.measured / device))
+    study = read_study(args, "verifiers_report")
+    folder = study.records / study.folder.name
+    comparison = read_comparison(folder, study.measured)
     if comparison is None:
-        raise ValueError(f"{args.comparison / device} holds no finished comparison: run the verifiers stage first.")
-    report = VerifierReport(comparison, config.bootstrap_replicates, config.seed)
-    write_report(args.output / device, args.pair, report)
+        raise ValueError(f"{folder} holds no finished comparison: run the verifiers stage first.")
+    report = VerifierReport(comparison, study.config.bootstrap_replicates, study.config.seed)
+    write_report(study.folder, study.pair, report)
 
 
 def write_report(folder: Path, pair: str, report: Any) -> None:
@@ -70,17 +60,14 @@ def write_report(folder: Path, pair: str, report: Any) -> None:
 
 def introduction(quality: dict[str, Any], timing: dict[str, Any], comparison: Any) -> str:
     """What the numbers are and where they come from."""
-    origin = comparison.origin
     plain = comparison.decoding[comparison.decoding["verifier"] == PLAIN]
     rate = plain["tokens"].sum() / plain["seconds"].sum()
     capped = " The time cap ended the study early." if quality["capped"] else ""
-    changed = " with uncommitted changes" if origin.get("uncommitted_changes") else ""
     return (
         f"{quality['roots']} matched roots of {quality['documents']} test documents over {len(comparison.settings)} sampling "
         f"settings; {timing['prompts']} test prompts decoded at every timed setting, two arms compared on what both decoded. "
         "Brackets are 95 % bootstrap intervals "
         "over documents. Shapes were chosen on validation prompts, at each setting, once for block efficiency and once for "
         f"speed; all slices share the choice. Plain decoding: {rate:.1f} tokens/s. `hsd` is `block` and `match` is `nss` under "
-        f"another name. Measured on {origin['device']['slug']} ({numerics(origin)}, {origin['threads']} threads), commit "
-        f"`{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}.{capped}"
+        f"another name. {measured_on(comparison.origin)}{capped}"
     )

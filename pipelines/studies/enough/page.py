@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from pipelines.reporting.markdown import table
 from pipelines.reporting.plots import BLUE, GREY, RED
 from pipelines.studies.enough.learners import GAIN
-from pipelines.studies.markdown import table
 
 COLUMNS = 3
 
