@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.studies.markdown import table
+from pipelines.reporting.markdown import table
 
 if TYPE_CHECKING:
     from pipelines.prompt_table import Prompt

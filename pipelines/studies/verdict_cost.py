@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
-from pipelines.studies.markdown import table
+from pipelines.reporting.markdown import table
 
 if TYPE_CHECKING:
     import torch
