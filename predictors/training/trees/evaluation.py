@@ -99,7 +99,9 @@ def chosen(rows: SelectorRows, tokens_NA: np.ndarray, distance_N: np.ndarray, ru
 def rates_by_setting(selector: ServedSelector, rows: SelectorRows, rule: SelectionRule) -> dict[str, dict[str, float]]:
     """Tokens per second of the ``static`` choice and of the ``selector`` at every sampling setting."""
     outcomes = {"static": at_places(rows, rows.static_N, 0.0), "selector": chosen(rows, *served(selector, rows), rule)}
-    masks = {setting.name: rows.table.setting_N == number for number, setting in enumerate(rows.table.settings)}
+    masks = {
+        _setting_name(setting): rows.table.setting_N == number for number, setting in enumerate(rows.table.settings)
+    }
     return {
         setting: {name: float(one.tokens[mask].sum() / one.seconds[mask].sum()) for name, one in outcomes.items()}
         for setting, mask in masks.items()
@@ -163,7 +165,7 @@ def evaluate_selector(
         policies["oracle"] = split
     documents = test.table.column("document")
     parts = {"all": np.ones(len(test), dtype=bool)} | {
-        setting.name: test.table.setting_N == number for number, setting in enumerate(test.table.settings)
+        _setting_name(setting): test.table.setting_N == number for number, setting in enumerate(test.table.settings)
     }
     return {
         "rule": labelling.rule,
@@ -174,7 +176,7 @@ def evaluate_selector(
         "roots": len(test),
         "documents": len(set(documents.tolist())),
         "static_actions": {
-            setting.name: labelling.actions[static.place].name
+            _setting_name(setting): labelling.actions[static.place].name
             for setting, static in zip(labelling.settings, labelling.statics(), strict=True)
         },
         "parts": {
@@ -223,6 +225,10 @@ def _uses(test: SelectorRows, outcome: Outcome, labelling: Labelling) -> dict[st
         }
         for slice_ in sorted(set(slices.tolist()))
     }
+
+
+def _setting_name(setting: Any) -> str:
+    return f"T={setting.temperature:g}" + (f", top-p {setting.top_p:g}" if setting.top_p < 1 else "")
 
 
 def _at(values_NA: np.ndarray, places_N: np.ndarray) -> np.ndarray:
