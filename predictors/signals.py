@@ -3,7 +3,8 @@
 A chain verified with min(1, p/q) is lossless only if the decision to submit token i is taken before it is drawn. So each
 decision gets an object with what was known at that moment and nothing later:
 
-    plan(root)          the committed prefix: target states on it, the past rounds
+    source(root)        the committed prefix: target states on it, the past rounds, what a lookup would propose
+    plan(root)          the same
     tree(tree_root)     also the draft's law at the root, and both models' views of the newest token
     stop_before(laws)   also the draft laws up to the next token's, and the tokens drafted so far
     stop_after(drawn)   also the token just drawn - which is kept and verified whatever the answer
@@ -18,6 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from predictors.lookup import Found
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 
@@ -29,7 +31,8 @@ class Root:
     ``position`` counts committed tokens and ``cap`` is the most tokens the drafter would draft. ``hidden_KD`` holds the
     target's hidden states at the row whose logits produced the newest token, ``embedding_E`` that token's input embedding (both
     ``None`` unless the decoder taps layers), ``probs_V`` the target's processed law there (``None`` if none was computed);
-    ``previous`` is the last finished round, ``None`` right after the prefill.
+    ``previous`` is the last finished round, ``None`` right after the prefill. ``found`` is what a drafter with a lookup could
+    propose here without a model (``None`` without one).
     """
 
     position: int
@@ -39,6 +42,7 @@ class Root:
     hidden_KD: Tensor | None = None
     embedding_E: Tensor | None = None
     probs_V: Tensor | None = None
+    found: Found | None = None
 
 
 class NextLaw:

@@ -1,6 +1,7 @@
 """The controller interface: decisions of one request, taken from types that expose only what they may depend on."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
@@ -49,6 +50,15 @@ class Rerun:
         return run()
 
 
+@dataclass(frozen=True)
+class Sourced:
+    """Draft ``looked_up`` tokens of what a lookup found, then draw ``drawn`` tokens of the draft model after them. Both are fixed
+    before the round draws anything, and nothing stops it on the way."""
+
+    looked_up: int
+    drawn: int = 0
+
+
 class Session:
     """One request's decisions. Every hook has a default that never stops: override what the controller decides.
 
@@ -66,6 +76,11 @@ class Session:
             getattr(type(self), hook) is not getattr(Session, hook)
             for hook in ("stop_before", "stops_before", "stop_after")
         )
+
+    def source(self, root: Root) -> Sourced | None:
+        """What to draft of ``root.found``; ``None``: the model's own chain, by `plan` and the stops. Asked before `plan`, and only
+        where something was found."""
+        return None
 
     def plan(self, root: Root) -> int | None:
         """Most tokens to draft this round; ``None`` leaves it to the drafter's own cap."""
