@@ -25,7 +25,7 @@ from predictors.stopping.rule import StopRule
 
 def static(starts: Starts, length: int) -> Drafts:
     """Always ``length`` tokens."""
-    return _drafts(np.minimum(starts.cap_XS, length)[..., None])
+    return drafts_of(np.minimum(starts.cap_XS, length)[..., None])
 
 
 def confidence(starts: Starts, largest_XSG: np.ndarray, epsilon: float, min_tokens: int = 1) -> Drafts:
@@ -35,7 +35,7 @@ def confidence(starts: Starts, largest_XSG: np.ndarray, epsilon: float, min_toke
     submitted_XS = np.minimum(_first(low_XSG), starts.cap_XS)
     passes_XS = np.minimum(submitted_XS + 1, starts.cap_XS)
     read_XS = np.maximum(passes_XS - min_tokens, 0)
-    return _drafts(submitted_XS[..., None], passes_XS[..., None], confidences_XSM=read_XS[..., None])
+    return drafts_of(submitted_XS[..., None], passes_XS[..., None], confidences_XSM=read_XS[..., None])
 
 
 def stopping(
@@ -67,7 +67,7 @@ def stopping(
         submitted_XS = np.where(aside_XS, np.minimum(end_XS, cap_XS), submitted_XS)
         passes_XS = np.where(aside_XS, np.minimum(end_XS + 1, cap_XS), passes_XS)
         asked_XS = np.where(aside_XS, asked_L[np.minimum(far_XS + 1, cap_XS)], asked_XS)
-    return _drafts(submitted_XS[..., None], passes_XS[..., None], asked_XS[..., None])
+    return drafts_of(submitted_XS[..., None], passes_XS[..., None], asked_XS[..., None])
 
 
 def heads(
@@ -111,7 +111,7 @@ def _picked(options: Sequence[Drafts], which_XSM: np.ndarray) -> Drafts:
     place_XSM = which_XSM + len(options) * np.arange(which_XSM[..., 0].size).reshape(*which_XSM.shape[:2], 1)
     columns = ([getattr(one, name) for one in options] for name in ("submitted_XSM", "passes_XSM", "confidences_XSM"))
     submitted, passes, read = (np.concatenate(values, axis=2).take(place_XSM) for values in columns)
-    return _drafts(submitted, passes, confidences_XSM=read)
+    return drafts_of(submitted, passes, confidences_XSM=read)
 
 
 def _paid(starts: Starts, length: int, passes: int) -> Drafts:
@@ -141,7 +141,7 @@ def _first(stops_XSG: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(stops_XSG.any(axis=-1), stops_XSG.argmax(axis=-1), stops_XSG.shape[-1]))
 
 
-def _drafts(
+def drafts_of(
     submitted_XSM: np.ndarray,
     passes_XSM: np.ndarray | None = None,
     asked_XSM: np.ndarray | None = None,
