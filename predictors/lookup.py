@@ -4,8 +4,8 @@
     continuation    tokens[j+1 ..]
     seen, agreed    earlier occurrences of the last min(match, CONTEXT) tokens, and those that went on as the continuation does
 
-A token takes at most ``longest`` look-ups and entries of a hash table. Source: Saxena, Prompt Lookup Decoding, 2023; specification
-of drafting, section on baselines.
+A token takes at most ``longest`` look-ups and entries of a hash table. Source: Saxena, Prompt Lookup Decoding, 2023;
+specification of drafting, section on baselines.
 """
 
 from collections.abc import Iterable

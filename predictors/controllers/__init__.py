@@ -19,7 +19,20 @@ from predictors.controllers.survival import Survival
 
 CONTROLLERS: dict[str, type[Controller]] = {
     cls.kind: cls
-    for cls in (Fixed, Confidence, Entropy, ROC, EMA, Logistic, SpecDecPP, EarlyStop, Survival, HRAD, Length, DelayedTree)
+    for cls in (
+        Fixed,
+        Confidence,
+        Entropy,
+        ROC,
+        EMA,
+        Logistic,
+        SpecDecPP,
+        EarlyStop,
+        Survival,
+        HRAD,
+        Length,
+        DelayedTree,
+    )
 }
 
 

@@ -119,7 +119,9 @@ class Survival(LearnedController):
         card, where = bundle.card, f"{bundle.source}: card.json"
         bundle.require(self.kind, "settings", "max_distance", "prices", "scalars")
         if tuple(card["scalars"]) != SCALARS:
-            raise ValueError(f"{where}: scalars are not this version's, which reads {', '.join(SCALARS)}. Fit it again.")
+            raise ValueError(
+                f"{where}: scalars are not this version's, which reads {', '.join(SCALARS)}. Fit it again."
+            )
         self.settings = tuple(
             parse_config(SurvivalSetting, made, f"{where}: settings[{place}]")
             for place, made in enumerate(card["settings"])
@@ -168,8 +170,8 @@ class Survival(LearnedController):
         factor = max(here / made.cost_ratio, made.cost_ratio / here)
         if factor > LARGEST_FACTOR:
             warnings.warn(
-                f"the rules of {self.kind} were chosen where a target pass takes {made.cost_ratio:.1f} draft steps; here it takes "
-                f"{here:.1f}. Load the bundle with reprice=True, or fit it here (dvc repro).",
+                f"the rules of {self.kind} were chosen where a target pass takes {made.cost_ratio:.1f} draft steps, and here it "
+                f"takes {here:.1f}. Load the bundle with reprice=True, or fit it here (dvc repro).",
                 stacklevel=2,
             )
         return self

@@ -102,7 +102,7 @@ def draft_cost(profile: LatencyProfile, gamma: int, context: float, sampled: boo
 def chain_costs(
     profile: LatencyProfile, gamma: int, context: float, sampled: bool, question: float = 0.0
 ) -> tuple[float, ...]:
-    """Rounds of 0, 1, … ``gamma`` drafted tokens, in rounds of none; a ``question`` of so many seconds is asked about each token."""
+    """Rounds of 0, 1, … ``gamma`` drafted tokens, in rounds of none; about each token a ``question`` of so many seconds."""
     seconds = [
         round_latency(profile, Shape.chain(drafted), context, sampled).seconds + drafted * question
         for drafted in range(gamma + 1)

@@ -1,6 +1,6 @@
 """What ``survival`` reads of a chain as it grows: numbers of the draft's distributions, a lookup's agreement, and past rounds.
 
-    token g       log of the largest probability, gap to the second, entropy (nats), log of the drawn token's, all at temperature 1
+    token g       log of the largest probability, gap to the second, entropy (nats), log of the drawn token's, of the unit softmax
     so far        sums of the logs, and the token before
     lookup        length of the root's match, grown by every drafted token that it would have proposed; where they parted
     past          whether the last round ended by a rejection; luck <- DECAY luck + (1 - DECAY) [accepted] over tested tokens
@@ -62,7 +62,9 @@ class Course:
         token = TokenNumbers(token.log_top, token.gap, token.entropy, np.maximum(token.log_own, math.log(LEAST)))
         position, agreed = self._drafted, self.agrees
         self.agrees = agreed * proposed
-        sum_top, sum_own = (before + now for before, now in zip(self._sums, (token.log_top, token.log_own), strict=True))
+        sum_top, sum_own = (
+            before + now for before, now in zip(self._sums, (token.log_top, token.log_own), strict=True)
+        )
         features = [*token, position, LOG_OF[position], sum_top, sum_own, *self._previous]
         features += [self.agrees, self.agrees * LOG_OF[self._match + position + 1]]
         features += [(found - self.agrees) * log_match, found - self.agrees, found, log_match, *past]

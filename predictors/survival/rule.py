@@ -4,14 +4,14 @@
     promise(m)   S_g b Σ_{k<m} f^k                    b = P̂(the next token is accepted), f of those after it
     go on        if promise(m) > ρ (C(g + 1 + m) - C(g + 1)) for some m <= horizon
 
-C(n) is what a round of n drafted tokens takes, in rounds of none; ρ a rate, tokens per such round. At the best rate of all, ρ itself,
-this is the best rule that knows these probabilities (Dinkelbach 1967: max E[tokens] / E[time] is where E[tokens] - ρ E[time] is at
-most 0). Looking several tokens ahead matters where passes are priced in steps. Shape suffix: L lengths of a draft, from 0.
+C(n) is what a round of n drafted tokens takes, in rounds of none; ρ a rate, tokens per such round. The highest E[tokens] / E[time]
+is that ρ at which E[tokens] - ρ E[time] is at most 0 (Dinkelbach, 1967), so that one number carries what all other rounds are
+worth. Looking several tokens ahead matters where passes are priced in steps. Shape suffix: L lengths of a draft, from 0.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from predictors.config import Checked, Count, NotNegative, Positive, Probability, Whole
@@ -53,14 +53,14 @@ class Priced(Checked):
 @dataclass(frozen=True)
 class SurvivalSetting(Checked):
     """What is done at captured sampling ``settings``: follow ``rule`` where it ``pays``, else draft ``static_length`` tokens.
-    ``costs`` are C of 0, 1, … tokens; ``calibration`` of the logit of ``now``; ``elsewhere``: what is best at other prices, by rising ratio."""
+    ``costs`` are C of 0, 1, … tokens; ``calibration`` is of ``now``'s logit; ``elsewhere``: what is best at other prices."""
 
     settings: SamplingSettings
     rule: SurvivalRule
     pays: bool
     static_length: Whole
     costs: tuple[Positive, ...]
-    calibration: StopCalibration = StopCalibration()
+    calibration: StopCalibration = field(default_factory=StopCalibration)
     elsewhere: tuple[Priced, ...] = ()
 
     def priced(self, cost_ratio: float) -> tuple[SurvivalRule, int]:

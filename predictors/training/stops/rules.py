@@ -134,22 +134,22 @@ def evaluate(test: Played, chosen: Chosen, paper: StopRule, profile: LatencyProf
         "asked": test.stopped(chosen.tried, length),
         "asked for nothing": test.stopped(chosen.tried, length, question=0.0),
     }
-    made = {name: _summary(_counts(totals), _counts(always), test.starts) for name, totals in policies.items()}
-    made["perfect"] = _summary(_oracle(test.starts, profile), _counts(always), test.starts)
+    made = {name: summary(counts_of(totals), counts_of(always), test.starts) for name, totals in policies.items()}
+    made["perfect"] = summary(oracle_counts(test.starts, profile), counts_of(always), test.starts)
     return {"static_length": length, "epsilon": chosen.epsilon, "policies": made}
 
 
-def _counts(totals: Totals) -> np.ndarray:
+def counts_of(totals: Totals) -> np.ndarray:
     return np.stack([totals.tokens_X, totals.seconds_X, totals.rounds_X, totals.submitted_X])
 
 
-def _oracle(starts: Starts, profile: LatencyProfile) -> np.ndarray:
+def oracle_counts(starts: Starts, profile: LatencyProfile) -> np.ndarray:
     clock = Clock(profile)
     decodes = [clock.oracle(reading, starts.depth, starts.verifier) for reading in starts.readings]
     return np.array([(one.tokens, one.seconds, one.rounds, one.submitted) for one in decodes]).T
 
 
-def _summary(ours_4X: np.ndarray, static_4X: np.ndarray, starts: Starts) -> Mapping[str, Any]:
+def summary(ours_4X: np.ndarray, static_4X: np.ndarray, starts: Starts) -> Mapping[str, Any]:
     tokens, seconds, rounds, submitted = ours_4X.sum(axis=1)
     return {
         "tokens_per_second": float(tokens / seconds),

@@ -61,7 +61,9 @@ class SurvivalGrid:
         on_XSG, columns = starts.on_path_XSG, [one.text.columns for one in readings]
         second_XSG = starts.gather([one["tops"][..., 1] for one in columns])
         own_XSG, token_XSG = (
-            np.where(on_XSG, starts.gather([_everywhere(one[text], one[slots]) for one in columns]), starts.column(slots))
+            np.where(
+                on_XSG, starts.gather([_everywhere(one[text], one[slots]) for one in columns]), starts.column(slots)
+            )
             for text, slots in (("unit_probability", "unit_probabilities"), ("token", "tokens"))
         )
         numbers = (starts.column("confidence"), second_XSG, starts.column("entropy"), own_XSG)
@@ -76,7 +78,9 @@ class SurvivalGrid:
                 made[..., position, place] = values
         return made
 
-    def features(self, reading_V: np.ndarray, start_V: np.ndarray, rejected_V: np.ndarray, luck_V: np.ndarray) -> np.ndarray:
+    def features(
+        self, reading_V: np.ndarray, start_V: np.ndarray, rejected_V: np.ndarray, luck_V: np.ndarray
+    ) -> np.ndarray:
         """Of the chains from some roots [V, G, F]."""
         made = self._features_XSGF[reading_V, start_V].astype(np.float64)
         made[..., REJECTED], made[..., LUCK] = rejected_V[:, None], luck_V[:, None]

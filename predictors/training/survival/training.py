@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from predictors.config import Checked, Count, NotNegative, Positive
-from predictors.survival.network import NEXT, NOW, SurvivalNetwork
+from predictors.survival.network import SurvivalNetwork
 from predictors.training.callbacks import BestEpoch
 from predictors.training.survival.grid import SurvivalGrid
 from predictors.training.trainer import Rows, in_order, new_trainer, quiet, shuffled, threads
@@ -40,7 +40,7 @@ class SurvivalTrainConfig(Checked):
 
 
 def token_rows(grids: Sequence[SurvivalGrid]) -> Rows:
-    """Features, whether `now` and `next` were accepted, and what either counts (0: not tested), of every sampling setting as much."""
+    """Features, whether `now` and `next` were accepted, and what either counts (0: not tested); all settings count alike."""
     parts = [_of_setting(grid) for grid in grids]
     total = np.mean([part[2].sum() for part in parts])
     parts = [(features, target, weight * total / weight.sum()) for features, target, weight in parts]
@@ -100,7 +100,10 @@ class TrainedSurvival:
 
 
 def fit_survival(
-    train: Sequence[SurvivalGrid], validation: Sequence[SurvivalGrid], config: SurvivalTrainConfig, logger: Logger | None
+    train: Sequence[SurvivalGrid],
+    validation: Sequence[SurvivalGrid],
+    config: SurvivalTrainConfig,
+    logger: Logger | None,
 ) -> TrainedSurvival:
     """Train on one grid per sampling setting: the same for the same grids, config and thread count."""
     rows, held_out = token_rows(train), token_rows(validation)
@@ -125,6 +128,3 @@ def follows(train: SurvivalGrid) -> float:
     would_V = np.concatenate([train.would(train.static(length))[0] for length in LENGTHS])
     tested_V = would_V >= 2
     return float((would_V[tested_V] >= 3).mean()) if tested_V.any() else 0.0
-
-
-assert (NOW, NEXT) == (0, 1)  # columns of targets
