@@ -4,9 +4,9 @@
     promise(m)   S_g b Σ_{k<m} f^k                    b = P̂(the next token is accepted), f of those after it
     go on        if promise(m) > ρ (C(g + 1 + m) - C(g + 1)) for some m <= horizon
 
-C(n) is what a round of n drafted tokens takes, in rounds of none; ρ a rate, tokens per such round. The highest E[tokens] / E[time]
-is that ρ at which E[tokens] - ρ E[time] is at most 0 (Dinkelbach, 1967), so that one number carries what all other rounds are
-worth. Looking several tokens ahead matters where passes are priced in steps. Shape suffix: L lengths of a draft, from 0.
+C(n) is what a round of n drafted tokens takes, in rounds of none; ρ a rate, tokens per such round. The highest tokens per
+time is that ρ at which E[tokens] - ρ E[time] is at most 0 (Dinkelbach, 1967), so that one number carries what all other rounds
+are worth. Looking several tokens ahead matters where passes are priced in steps. Shape suffix: L lengths of a draft, from 0.
 """
 
 import math

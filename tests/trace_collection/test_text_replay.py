@@ -70,6 +70,8 @@ def controllers(pair, folder):
     for kind, inputs in STOPPERS:
         name = folder / f"{kind}-{inputs}"
         yield learned_controller(read_bundle(stop_bundle(name, pair, kind, inputs, change=reads_last_layer)))
+    for least in (1, 2):
+        yield learned_controller(read_bundle(survival_bundle(folder / f"survival-{least}", pair, least=least)))
 
 
 def reads_last_layer(card):
@@ -119,6 +121,7 @@ def monitored(folder, pair):
     yield branch_bundle(folder / "branches", pair)
     for kind, inputs in STOPPERS:
         yield stop_bundle(folder / f"{kind}-{inputs}", pair, kind, inputs, change=reads_last_layer)
+    yield survival_bundle(folder / "survival", pair)
 
 
 def test_requests_are_counted_alike_by_runtime_and_replay(pair, prompts, folder, tmp_path):
