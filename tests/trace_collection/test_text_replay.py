@@ -22,7 +22,7 @@ from runtime.build import DEFAULT_EPSILON
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig
 from runtime.verification import VERIFIERS
-from tests.bundles import random_bundle, selector_bundle, stop_bundle
+from tests.bundles import random_bundle, selector_bundle, stop_bundle, survival_bundle
 from tests.toys import tiny_llama
 from tests.trace_collection.collecting import gather, random_prompts
 from trace_collection.texts import TextCollector, TextTraceConfig
