@@ -26,7 +26,7 @@ from pipelines.measuring.recorded import RecordedTexts, Recorder
 from pipelines.prompt_table import Prompt
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
-from predictors.replay.chains import ReplayedRound, replayed
+from predictors.replay.chains import ReplayedRound
 from predictors.replay.decode import ChainPolicy, Reading, plain_rounds
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
@@ -53,8 +53,7 @@ class Policy:
         """The rounds after the prefill."""
         if self.chain is None:
             return plain_rounds(reading.text)
-        would = reading.accepted(self.chain.verifier)
-        return replayed(reading.text, self.chain.controller, self.chain.depth, would.__getitem__)
+        return reading.rounds(self.chain)
 
 
 def policy_of(decoder: Decoder | None, settings: SamplingSettings, profile: LatencyProfile) -> Policy | None:

@@ -6,7 +6,7 @@ one decode share no row, so that their numbers are independent.
 """
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from predictors.latency.branching import branch_parallel_prediction
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import accepted, reached
 from predictors.replay.branches import BranchSettings, Chances, replayed_branches
-from predictors.replay.chains import ReplayedRound, replayed
+from predictors.replay.chains import ReplayedRound, Sources, replayed
 from predictors.replay.oracle import clairvoyant
 from predictors.replay.prices import Prices
 from predictors.replay.text import RecordedText
@@ -25,11 +25,13 @@ from predictors.replay.text import RecordedText
 
 @dataclass(frozen=True)
 class ChainPolicy:
-    """``controller`` decides about chains of at most ``depth`` tokens that are verified by the rule ``verifier``."""
+    """``controller`` decides about chains of at most ``depth`` tokens that are verified by the rule ``verifier``, and about
+    lookups of ``lookup`` tokens, if the drafter has one. Without a draft model ``depth`` is 0."""
 
     controller: Controller
     depth: int
     verifier: str = "block"
+    lookup: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,23 +69,45 @@ class Reading:
 
     def accepted(self, verifier: str) -> Sequence[int]:
         """By row: the drafted tokens that ``verifier`` would accept of any number."""
-        if verifier not in self._accepted:
-            columns = self.text.columns
-            ratio_NG, probability_NG, uniform_NG = (
-                _onward(values) for values in (columns["ratio"], columns["probability"], self.uniforms[1:])
+        return self.after_lookup(verifier, 0)
+
+    def after_lookup(self, verifier: str, looked_up: int) -> Sequence[int]:
+        """By row: of ``looked_up`` tokens of the lookup and any number drawn after them, those that ``verifier`` would accept."""
+        if (verifier, looked_up) not in self._accepted:
+            drawn = [_onward(self.text.columns[name]) for name in ("ratio", "probability")]
+            found = self._one_hot(looked_up) if looked_up else drawn
+            both = (
+                np.hstack([one[:, :looked_up], rest[:, looked_up:]]) for one, rest in zip(found, drawn, strict=True)
             )
-            counts_N = accepted(reached(ratio_NG, probability_NG, verifier), uniform_NG)
-            self._accepted[verifier] = [0, *counts_N.tolist()]
-        return self._accepted[verifier]
+            counts_N = accepted(reached(*both, verifier), _onward(self.uniforms[1:]))
+            self._accepted[verifier, looked_up] = [0, *counts_N.tolist()]
+        return self._accepted[verifier, looked_up]
+
+    def _one_hot(self, looked_up: int) -> tuple[np.ndarray, np.ndarray]:
+        """Ratios and probabilities [N, L] of the text's tokens under distributions that are one-hot at the lookup's."""
+        columns = self.text.columns
+        of_text_NL = _onward(columns["token"], -2)[:, :looked_up]
+        right_NL = of_text_NL == columns["lookup"][:, : of_text_NL.shape[1]]
+        probability_NL = _onward(columns["target_probability"], 1)[:, :looked_up].astype(np.float64)
+        return right_NL / probability_NL, right_NL.astype(np.float64)
+
+    def rounds(self, policy: ChainPolicy) -> Iterator[ReplayedRound]:
+        """The rounds after the prefill under ``policy``."""
+        would, sources = self.accepted(policy.verifier), None
+        if policy.lookup is not None:
+            self.text.require_lookup(policy.lookup)
+            sources = Sources(policy.lookup, lambda row, count: self.after_lookup(policy.verifier, count)[row])
+        return replayed(self.text, policy.controller, policy.depth, would.__getitem__, sources)
 
     @cached_property
-    def _accepted(self) -> dict[str, list[int]]:
+    def _accepted(self) -> dict[tuple[str, int], Sequence[int]]:
         return {}
 
 
-def _onward(values_N: np.ndarray) -> np.ndarray:
-    """Values from every row on [N, N], then zeros: nothing is accepted after a text's end."""
-    return np.lib.stride_tricks.sliding_window_view(np.append(values_N, np.zeros(len(values_N) - 1)), len(values_N))
+def _onward(values_N: np.ndarray, then: int = 0) -> np.ndarray:
+    """Values from every row on [N, N], ``then`` after a text's end, where nothing is accepted."""
+    ends_N = np.full(len(values_N) - 1, then, values_N.dtype)
+    return np.lib.stride_tricks.sliding_window_view(np.append(values_N, ends_N), len(values_N))
 
 
 def luck(prompt_id: str, length: int, seed: int) -> np.ndarray:
@@ -109,10 +133,9 @@ class Clock:
 
     def policy(self, reading: Reading, policy: ChainPolicy) -> Decode:
         """What ``policy`` makes of the text."""
-        text, would = reading.text, reading.accepted(policy.verifier)
-        rounds = list(replayed(text, policy.controller, policy.depth, would.__getitem__))
-        prices = self._prices[not text.settings.greedy]
-        return self._decode(text, rounds, policy.controller.question_seconds(prices.profile))
+        text, prices = reading.text, self._prices[not reading.text.settings.greedy]
+        question = policy.controller.question_seconds(prices.profile)
+        return self._decode(text, reading.rounds(policy), question, drafts=policy.depth > 0)
 
     def branches(
         self, reading: Reading, controller: Controller, config: BranchSettings, verifier: str, concurrent: bool

@@ -154,4 +154,5 @@ def _drafts(
         none_XSM if asked_XSM is None else asked_XSM,
         none_XSM if confidences_XSM is None else confidences_XSM,
         none_XSM,
+        none_XSM,
     )

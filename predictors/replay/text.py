@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from predictors.lookup import Found
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root
@@ -101,10 +102,26 @@ class RecordedText:
         """Most tokens that the budget leaves to draft in a round that starts at row ``start``."""
         return self.budget - start - 1
 
-    def root(self, start: int, depth: int, previous: RoundRecord | None) -> Root:
-        """What a controller sees of a round that starts at row ``start`` and may draft ``depth`` tokens."""
+    def root(self, start: int, depth: int, previous: RoundRecord | None, lookup: int | None = None) -> Root:
+        """What a controller sees of a round that starts at row ``start`` and may draft ``depth`` tokens; ``lookup``: most tokens
+        of the drafter's lookup, if it has one."""
         hidden_KD, embedding_E = (None, None) if self.roots is None else self.roots.at(start)
-        return Root(self.prompt_tokens + start, depth, self.settings, previous, hidden_KD, embedding_E)
+        found = None if lookup is None else self.found(start, lookup)
+        return Root(self.prompt_tokens + start, depth, self.settings, previous, hidden_KD, embedding_E, found=found)
+
+    def found(self, start: int, most: int) -> Found:
+        """What a lookup finds at row ``start``, with at most ``most`` tokens."""
+        columns, row = self.columns, start - 1
+        tokens = tuple(token for token in columns["lookup"][row, :most].tolist() if token >= 0)
+        return Found(int(columns["match"][row]), tokens, int(columns["seen"][row]), int(columns["agreed"][row]))
+
+    def require_lookup(self, length: int) -> None:
+        """`ValueError` unless lookups of ``length`` tokens were recorded."""
+        if length > self.slots:
+            raise BeyondRecordError(
+                f"lookups of {length} tokens cannot be replayed on texts recorded with gamma_max={self.slots}. Raise "
+                "traces.texts.gamma_max and collect again."
+            )
 
     def of_token(self, name: str, row: int) -> float:
         """A number of the text's token at ``row``."""
