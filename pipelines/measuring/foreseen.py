@@ -171,7 +171,7 @@ class Foresight:
         spent_K = parts.prefill(text.prompt_tokens, drafts=policy.chain is not None)
         for one in policy.rounds(reading):
             asking = one.asked * policy.question + parts.reading(one.confidences, one.entropies)
-            spent_K = spent_K + parts.round(one.context, one.passes, one.submitted, asking)
+            spent_K = spent_K + parts.round(one.context, one.passes, one.submitted, asking, one.behind)
         return np.asarray(spent_K)
 
 
