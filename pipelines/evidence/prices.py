@@ -49,9 +49,7 @@ class RoundParts:
             count * self.profile.latency("reading", entropy=entropy).seconds for entropy, count in counts if count
         )
 
-    def round(
-        self, context: int, passes: int, submitted: int, deciding: float = 0.0, behind: int = 0
-    ) -> np.ndarray:
+    def round(self, context: int, passes: int, submitted: int, deciding: float = 0.0, behind: int = 0) -> np.ndarray:
         """Of ``passes`` draft passes and ``submitted`` tokens after ``context`` cached ones, and the seconds of ``deciding``; the
         first pass feeds ``behind`` tokens more than usual."""
         price = self.profile.latency

@@ -3,8 +3,8 @@
     stop iff  max_x q_i(x) < ε                  with ``product``: Π_{j<=i} max_x q_j(x) < ε, so that long drafts end, too
     at least ``min_tokens``, at most ``cap``    as in the public code (assistant_confidence_threshold, num_assistant_tokens)
 
-The test reads distributions, never the drawn token's probability, so it is lossless at every temperature. Of a level of a tree the
-product goes on with its most confident distribution.
+The test reads distributions, never the drawn token's probability, so it is lossless at every temperature. In a tree the product
+goes on with the most confident distribution of a level.
 """
 
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from predictors.controllers.base import Controller, Session, Sourced
-from predictors.replay.text import BeyondRecordError, RecordedLaw, RecordedText, RecordedToken
+from predictors.replay.text import BeyondRecordError, LookupSettings, RecordedLaw, RecordedText, RecordedToken
 from predictors.rounds import Forecast, RoundRecord
 from predictors.signals import Root
 
@@ -29,11 +29,12 @@ Accepted = Callable[
 
 @dataclass(frozen=True)
 class Sources:
-    """A lookup of at most ``length`` tokens; ``accepted``: by the row where a round starts and a number of its tokens, how many
-    of them and of any number drawn after them the verifier would accept."""
+    """A ``lookup``; ``accepted``: by the row where a round starts and a number of its tokens, how many of them and of any number
+    drawn after them the verifier would accept. ``alone``: there is no draft model, and a plan is about the lookup."""
 
-    length: int
+    lookup: LookupSettings
     accepted: Callable[[int, int], int]
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,11 @@ def replayed(
     text.require_layers(controller.kind, controller.layers, controller.draft_layers)
     session, start, previous, waiting = controller.start(text.settings), 1, None, 0
     while start < text.length:
-        root = text.root(start, depth, previous, None if sources is None else sources.length)
+        root = text.root(start, depth, previous, None if sources is None else sources.lookup)
         sourced = session.source(root) if root.found is not None and root.found.length else None
+        if sourced is None and sources is not None and sources.alone:
+            planned = session.plan(root)
+            sourced = Sourced(depth if planned is None else planned)
         if sources is None or sourced is None:
             drafted = _drafted(text, session, root, start, accepted(start))
         else:
@@ -123,11 +127,11 @@ def replayed(
 def _sourced(text: RecordedText, sources: Sources, sourced: Sourced, root: Root, start: int) -> Drafted:
     """What a round drafts of what was found at its ``root``, and after it."""
     assert root.found is not None
-    room = text.cap(start)
+    room = min(root.cap, text.cap(start))
     found = root.found.tokens[: min(sourced.looked_up, room)]
     ends = [place for place, token in enumerate(found) if token in text.eos_tokens]
     looked_up = ends[0] + 1 if ends else len(found)
-    drawn = 0 if ends else min(sourced.drawn, root.cap, room - looked_up)
+    drawn = 0 if ends else min(sourced.drawn, room - looked_up)
     drafted = Drafted(would=sources.accepted(start, looked_up), looked_up=looked_up)
     drafted.passes = _drawn_after(text, start, looked_up, drafted.would, drawn)
     drafted.submitted = looked_up + drafted.passes

@@ -20,18 +20,19 @@ from predictors.replay.branches import BranchSettings, Chances, replayed_branche
 from predictors.replay.chains import ReplayedRound, Sources, replayed
 from predictors.replay.oracle import clairvoyant
 from predictors.replay.prices import Prices
-from predictors.replay.text import RecordedText
+from predictors.replay.text import LookupSettings, RecordedText
 
 
 @dataclass(frozen=True)
 class ChainPolicy:
-    """``controller`` decides about chains of at most ``depth`` tokens that are verified by the rule ``verifier``, and about
-    lookups of ``lookup`` tokens, if the drafter has one. Without a draft model ``depth`` is 0."""
+    """``controller`` decides about chains of at most ``depth`` tokens that are verified by the rule ``verifier``, and about what
+    ``lookup`` finds, if the drafter has one; ``drafts``: there is a draft model."""
 
     controller: Controller
     depth: int
     verifier: str = "block"
-    lookup: int | None = None
+    lookup: LookupSettings | None = None
+    drafts: bool = True
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ class Reading:
         would, sources = self.accepted(policy.verifier), None
         if policy.lookup is not None:
             self.text.require_lookup(policy.lookup)
-            sources = Sources(policy.lookup, lambda row, count: self.after_lookup(policy.verifier, count)[row])
+            after = self.after_lookup
+            sources = Sources(policy.lookup, lambda row, count: after(policy.verifier, count)[row], not policy.drafts)
         return replayed(self.text, policy.controller, policy.depth, would.__getitem__, sources)
 
     @cached_property
@@ -135,7 +137,7 @@ class Clock:
         """What ``policy`` makes of the text."""
         text, prices = reading.text, self._prices[not reading.text.settings.greedy]
         question = policy.controller.question_seconds(prices.profile)
-        return self._decode(text, reading.rounds(policy), question, drafts=policy.depth > 0)
+        return self._decode(text, reading.rounds(policy), question, policy.drafts)
 
     def branches(
         self, reading: Reading, controller: Controller, config: BranchSettings, verifier: str, concurrent: bool

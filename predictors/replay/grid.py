@@ -21,7 +21,7 @@ import numpy as np
 
 from predictors.replay.decode import Reading
 from predictors.replay.prices import Prices, PriceTable
-from predictors.replay.text import BeyondRecordError
+from predictors.replay.text import BeyondRecordError, LookupSettings
 
 # from readings, starts, accepted and submitted tokens of rounds to the states that follow
 After = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -30,7 +30,7 @@ After = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 @dataclass(frozen=True)
 class Starts:
     """``readings`` at one sampling setting, chains of at most ``depth`` tokens that ``verifier`` verifies, and their ``prices``;
-    where the drafter has a lookup, after at most ``lookup`` tokens of that.
+    where the drafter has a ``lookup``, also with tokens of that before them, ``depth`` tokens in all.
 
     At every start: ``would_XS`` tokens would be accepted, at most ``cap_XS`` can be drafted (depth, budget, end of sequence), and
     ``left_XS`` tokens are missing; after a text's end nothing is, and ``valid_XS`` is false.
@@ -43,13 +43,13 @@ class Starts:
     would_XS: np.ndarray
     cap_XS: np.ndarray
     left_XS: np.ndarray
-    lookup: int | None = None
+    lookup: LookupSettings | None = None
 
     @staticmethod
     def of(
-        readings: Sequence[Reading], depth: int, verifier: str, prices: Prices, lookup: int | None = None
+        readings: Sequence[Reading], depth: int, verifier: str, prices: Prices, lookup: LookupSettings | None = None
     ) -> "Starts":
-        """`ValueError` if there are no readings, or a chain of ``depth`` or a lookup of so many tokens was not recorded."""
+        """`ValueError` if there are no readings, or a chain of ``depth`` tokens or the ``lookup`` was not recorded."""
         slots = min((one.text.slots for one in readings), default=0)
         if not 1 <= depth <= slots:
             raise BeyondRecordError(
@@ -63,8 +63,8 @@ class Starts:
             count = one.text.length - 1
             would_S[:count] = one.accepted(verifier)[1:]
             cap_S[:count] = np.minimum(depth, one.text.budget - 2 - np.arange(count))
-        for one in readings if lookup is not None else ():
-            one.text.require_lookup(lookup)
+        if lookup is not None:
+            readings[0].text.require_lookup(lookup)
         starts = Starts(readings, depth, verifier, prices, would_XS, cap_XS, left_XS, lookup)
         through_XS = np.where(starts.ends_XSG.any(axis=2), starts.ends_XSG.argmax(axis=2) + 1, depth)
         return replace(starts, cap_XS=np.minimum(cap_XS, through_XS))
@@ -142,12 +142,12 @@ class Starts:
     @cached_property
     def _table(self) -> PriceTable:
         context_XS = self.context_X[:, None] + np.arange(self.left_XS.shape[1])
-        return PriceTable(self.prices, context_XS[self.valid_XS], self.depth + (self.lookup or 0))
+        return PriceTable(self.prices, context_XS[self.valid_XS], self.depth)
 
     @cached_property
     def would_LXS(self) -> np.ndarray:
         """`would_XS` after every number of tokens of the lookup, which are among them."""
-        counts = range(1, 1 + (self.lookup or 0))
+        counts = () if self.lookup is None else range(1, 1 + min(self.lookup.length, self.depth))
         made = ([np.array(one.after_lookup(self.verifier, count)[1:]) for one in self.readings] for count in counts)
         return np.stack([self.would_XS, *map(self.by_start, made)])
 

@@ -25,13 +25,15 @@ class Lookups:
     @cached_property
     def tokens_XSL(self) -> np.ndarray:
         """What was found, -1 where nothing is."""
-        assert self.starts.lookup is not None, "its drafter has a lookup"
-        return self._column("lookup")[..., : self.starts.lookup]
+        lookup = self.starts.lookup
+        assert lookup is not None, "its drafter has a lookup"
+        return np.where(self.match_XS[..., None] > 0, self._column("lookup")[..., : lookup.length], -1)
 
     @cached_property
     def match_XS(self) -> np.ndarray:
-        """Tokens of the match."""
-        return self._column("match")
+        """Tokens of the match; 0 where it counts as none."""
+        match_XS, lookup = self._column("match"), self.starts.lookup
+        return match_XS * (match_XS >= (1 if lookup is None else lookup.least))
 
     @cached_property
     def seen_XS(self) -> np.ndarray:
@@ -70,9 +72,10 @@ class Lookups:
 
     @cached_property
     def _room_XS(self) -> np.ndarray:
-        """Tokens that the budget leaves to draft."""
+        """Tokens that the budget and the depth leave to draft."""
         budget_X1 = np.array([[one.text.budget] for one in self.starts.readings])
-        return np.maximum(budget_X1 - 2 - np.arange(self.starts.left_XS.shape[1]), 0) * self.starts.valid_XS
+        left_XS = np.maximum(budget_X1 - 2 - np.arange(self.starts.left_XS.shape[1]), 0)
+        return np.asarray(np.minimum(left_XS, self.starts.depth) * self.starts.valid_XS)
 
     @cached_property
     def _ends_XSL(self) -> np.ndarray:

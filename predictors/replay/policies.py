@@ -36,7 +36,7 @@ def confidence(
     cap: int | None = None,
     product: bool = False,
 ) -> Drafts:
-    """Draft while ``largest_XSG``, or their ``product`` so far, >= ``epsilon``, but at least ``min_tokens`` and at most ``cap``."""
+    """Draft while ``largest_XSG``, or the ``product`` so far, >= ``epsilon``, but at least ``min_tokens`` and at most ``cap``."""
     low_XSG = (np.cumprod(largest_XSG, axis=-1) if product else largest_XSG) < epsilon
     low_XSG[..., :min_tokens] = False
     cap_XS = starts.cap_XS if cap is None else np.minimum(starts.cap_XS, cap)
