@@ -182,7 +182,7 @@ def _behind(rounds: Iterable[Row]) -> list[int]:
     made = []
     for row in rounds:
         key, counts = (row["arm"], row["block"]), row["arm"] in looking and not row["prefill"]
-        made.append(waiting.get(key, 0) + row["looked_up"] if counts and row["passes"] else 0)
+        made.append(waiting.get(key, 0) + (row["looked_up"] or 0) if counts and row["passes"] else 0)
         if counts:
             waiting[key] = 0 if row["passes"] else waiting.get(key, 0) + row["emitted"]
     return made

@@ -75,22 +75,9 @@ class Reading:
     def after_lookup(self, verifier: str, looked_up: int) -> Sequence[int]:
         """By row: of ``looked_up`` tokens of the lookup and any number drawn after them, those that ``verifier`` would accept."""
         if (verifier, looked_up) not in self._accepted:
-            drawn = [_onward(self.text.columns[name]) for name in ("ratio", "probability")]
-            found = self._one_hot(looked_up) if looked_up else drawn
-            both = (
-                np.hstack([one[:, :looked_up], rest[:, looked_up:]]) for one, rest in zip(found, drawn, strict=True)
-            )
-            counts_N = accepted(reached(*both, verifier), _onward(self.uniforms[1:]))
+            counts_N = accepted(reached_after(self.text, verifier, looked_up), _onward(self.uniforms[1:]))
             self._accepted[verifier, looked_up] = [0, *counts_N.tolist()]
         return self._accepted[verifier, looked_up]
-
-    def _one_hot(self, looked_up: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ratios and probabilities [N, L] of the text's tokens under distributions that are one-hot at the lookup's."""
-        columns = self.text.columns
-        of_text_NL = _onward(columns["token"], -2)[:, :looked_up]
-        right_NL = of_text_NL == columns["lookup"][:, : of_text_NL.shape[1]]
-        probability_NL = _onward(columns["target_probability"], 1)[:, :looked_up].astype(np.float64)
-        return right_NL / probability_NL, right_NL.astype(np.float64)
 
     def rounds(self, policy: ChainPolicy) -> Iterator[ReplayedRound]:
         """The rounds after the prefill under ``policy``."""
@@ -104,6 +91,22 @@ class Reading:
     @cached_property
     def _accepted(self) -> dict[tuple[str, int], Sequence[int]]:
         return {}
+
+
+def reached_after(text: RecordedText, verifier: str, looked_up: int) -> np.ndarray:
+    """P(N >= n | text) for n = 1, 2, … [N, G] from every row, where ``looked_up`` tokens of the lookup go before drawn ones."""
+    drawn = [_onward(text.columns[name]) for name in ("ratio", "probability")]
+    found = _one_hot(text, looked_up) if looked_up else drawn
+    both = (np.hstack([one[:, :looked_up], rest[:, looked_up:]]) for one, rest in zip(found, drawn, strict=True))
+    return reached(*both, verifier)
+
+
+def _one_hot(text: RecordedText, looked_up: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ratios and probabilities [N, L] of the text's tokens under distributions that are one-hot at the lookup's."""
+    of_text_NL = _onward(text.columns["token"], -2)[:, :looked_up]
+    right_NL = of_text_NL == text.columns["lookup"][:, : of_text_NL.shape[1]]
+    target_NL = _onward(text.columns["target_probability"], 1)[:, :looked_up].astype(np.float64)
+    return right_NL / target_NL, right_NL.astype(np.float64)
 
 
 def _onward(values_N: np.ndarray, then: int = 0) -> np.ndarray:
