@@ -2,15 +2,17 @@
 
 import dataclasses
 from functools import cache
+from itertools import pairwise
 
 import pytest
+import torch
 
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder
 from runtime.drafting.chain import Chain, MixedDraft
 from runtime.drafting.drafted import DraftedTree
 from runtime.drafting.lookup import LookupDraft
-from runtime.tree import DraftLaw
+from runtime.tree import DraftLaw, chain_tree
 from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
 from tests.runtime.lookups import CHOICES, PROMPT, lookup_decoder, mixed_decoder, toy_pair
@@ -48,6 +50,20 @@ def test_a_lookup_alone(verifier, settings):
 def test_every_rule_for_chains_takes_lookups(verifier):
     assert missed(lookup_decoder(ModelPair(PAIR.target), verifier, length=2)) < 1e-9
     assert missed(mixed_decoder(PAIR, CHOICES["by_found"], verifier)) < 1e-9
+
+
+@pytest.mark.parametrize("verifier", RULES)
+def test_on_a_lookup_every_rule_is_the_point_mass_rule(verifier):
+    target_RV = torch.rand(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    target_RV /= target_RV.sum(dim=1, keepdim=True)
+    tokens_N = torch.tensor([2, 0, 1])
+    certain_RV = torch.nn.functional.one_hot(torch.tensor([*tokens_N, 0]), 3).double()
+    law = VERIFIERS[verifier](chain_tree(tokens_N, certain_RV), target_RV)
+    reached = [1.0, *target_RV[range(3), tokens_N].cumprod(0).tolist(), 0.0]
+    assert law.stop.tolist() == pytest.approx([one - next_ for one, next_ in pairwise(reached)], abs=1e-12)
+    for row, token in enumerate(tokens_N):
+        other_V = target_RV[row].index_fill(0, token, 0.0)
+        assert law.residual(row).tolist() == pytest.approx((other_V / other_V.sum()).tolist(), abs=1e-9)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
