@@ -66,8 +66,8 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
         "chain", "gamma": 5}``, ``{"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}``, ``{"kind": "multi_candidate", "config":
         [4, 2, 2, 1]}``, ``{"kind": "fork", "width": 4, "depth": 3}`` and, without a draft model, ``{"kind": "lookup", "length":
         10}``; of a chain with a ``lookup`` (``{"kind": "chain", "gamma": 12, "lookup": {"length": 10}}``) the controller chooses.
-        ``lossy=True`` admits combinations that change the output's law and marks what they generate. ``preset`` names a configuration
-        (`runtime.presets`) that given keys override.
+        ``lossy=True`` admits combinations that change the output's law and marks what they generate. ``preset`` names a
+        configuration (`runtime.presets`) that given keys override.
 
     Raises
     ------

@@ -155,9 +155,9 @@ class SequentialRun(Run):
             if sourced is not None:
                 return self.lookup.follow(root, sourced, min(self.depth, self.remaining - 1), self.clock)
         cap = self._cap(root)
-        return (
-            DraftedTree(EMPTY_TREE, []) if self.draft is None else self.draft.draft(root, cap, self.session, self.clock)
-        )
+        if self.draft is None:
+            return DraftedTree(EMPTY_TREE, [])
+        return self.draft.draft(root, cap, self.session, self.clock)
 
     def _cap(self, root: Root) -> int:
         """Most levels to draft: the drafter's, the controller's plan, and one less than the remaining budget."""

@@ -3,8 +3,8 @@
     looked up    x_1 … x_n = what followed the longest match of the text's end        q one-hot
     drawn        x_{n+1} … ~ the draft model after them                               q its distribution
 
-Which tokens are looked up, and how many are drawn after them, is settled before the round draws anything. So the draft is an i.i.d.
-chain whatever its source, and a verifier of chains stays lossless. No lookup cuts or replaces a chain that was drawn.
+Which tokens are looked up, and how many are drawn after them, is settled before the round draws anything. So the draft is an
+i.i.d. chain whatever its source, and a verifier of chains stays lossless. No lookup cuts or replaces a chain that was drawn.
 Source: `predictors.lookup`. Shape suffixes: N looked-up tokens, R rows of the chain, V vocabulary.
 """
 
