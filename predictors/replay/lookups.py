@@ -14,6 +14,7 @@ import numpy as np
 
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.replay.grid import Drafts, Starts
+from predictors.replay.policies import drafts_of
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,14 @@ class Lookups:
 
     def sourced(self, looked_up_XS: np.ndarray, drawn_XS: np.ndarray) -> Drafts:
         """At every start so many tokens of the lookup, as far as found, and so many drawn after them: `Drafts` [X, S, 1]."""
-        starts, room_XS = self.starts, self._room_XS
+        room_XS = self._room_XS
         most_XS = np.minimum.reduce([self.found_XS, self._through_XS, room_XS])
         looked_up_XS = np.minimum(looked_up_XS, most_XS)
         ended_XS = self._ends_XS & (looked_up_XS == self._through_XS)
         drawable_XS = np.take_along_axis(self._drawable_LXS, looked_up_XS[None], axis=0)[0]
         drawn_XS = np.minimum.reduce([drawn_XS, drawable_XS, room_XS - looked_up_XS])
         drawn_XS1, looked_up_XS1 = np.where(ended_XS, 0, drawn_XS)[..., None], looked_up_XS[..., None]
-        none_XS1 = np.zeros_like(drawn_XS1)
-        made = looked_up_XS1 + drawn_XS1, drawn_XS1, none_XS1, none_XS1, none_XS1, looked_up_XS1
-        assert starts.valid_XS.shape == looked_up_XS.shape, "a number at every start"
-        return Drafts(*made)
+        return drafts_of(looked_up_XS1 + drawn_XS1, drawn_XS1, looked_up_XSM=looked_up_XS1)
 
     def takeover(self, config: TakeoverConfig, otherwise: Drafts) -> Drafts:
         """What `predictors.controllers.takeover` drafts where a chain would be ``otherwise``."""
