@@ -103,12 +103,17 @@ class PriceCells:
         left: dict[tuple[str, str], np.ndarray] = {}
         rounds = list(rounds)
         others = {(row["arm"], row["block"]) for row in rounds if not _is_chain(row)}
+        drafting = {row["arm"] for row in rounds if row["passes"]}  # others may look up, and prefill no draft model
         for row, behind in zip(rounds, _behind(rounds), strict=True):
             key = row["arm"], row["block"]
             if key not in decoded or key in others:
                 continue
             part, question = parts[row["temperature"] > 0], (questions or {}).get(row["arm"], 0.0)
-            measured, profiled = _measured(row), _profiled(row, part, decoded[key], question, behind)
+            if row["prefill"]:
+                profiled = part.prefill(decoded[key]["prompt_tokens"], row["arm"] in drafting)
+            else:
+                profiled = _profiled(row, part, question, behind)
+            measured = _measured(row)
             cell = cells.setdefault(row["block"], np.zeros((3, K)))
             cell += np.array([measured, profiled, np.ones(K)]) * ((measured > 0) & (profiled > 0))
             left.setdefault(key, np.zeros(2))
@@ -188,9 +193,7 @@ def _behind(rounds: Iterable[Row]) -> list[int]:
     return made
 
 
-def _profiled(row: Row, parts: RoundParts, decode: Row, question: float, behind: int) -> np.ndarray:
-    if row["prefill"]:
-        return parts.prefill(decode["prompt_tokens"], drafts=bool(row["seconds_draft"]))
+def _profiled(row: Row, parts: RoundParts, question: float, behind: int) -> np.ndarray:
     asking = (row["asked"] or 0) * question
     made = parts.round(row["context"], row["passes"] or 0, row["submitted"] or 0, asking, behind)
     made[-1] = 0.0
