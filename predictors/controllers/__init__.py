@@ -16,23 +16,11 @@ from predictors.controllers.learned import LearnedController
 from predictors.controllers.length import Length
 from predictors.controllers.roc import ROC
 from predictors.controllers.survival import Survival
+from predictors.controllers.takeover import Takeover
 
+UNLEARNED: tuple[type[Controller], ...] = (Fixed, Confidence, Entropy, ROC, EMA, Takeover)
 CONTROLLERS: dict[str, type[Controller]] = {
-    cls.kind: cls
-    for cls in (
-        Fixed,
-        Confidence,
-        Entropy,
-        ROC,
-        EMA,
-        Logistic,
-        SpecDecPP,
-        EarlyStop,
-        Survival,
-        HRAD,
-        Length,
-        DelayedTree,
-    )
+    cls.kind: cls for cls in (*UNLEARNED, Logistic, SpecDecPP, EarlyStop, Survival, HRAD, Length, DelayedTree)
 }
 
 

@@ -1,7 +1,7 @@
 """What policies draft at every start of recorded texts (`predictors.replay.grid`): the sessions of `predictors.controllers`.
 
     static        n tokens
-    confidence    draft while max_x q(x) >= ε                                   (`controllers.confidence`)
+    confidence    draft while max_x q(x) >= ε, or their product                 (`controllers.confidence`)
     stopping      a model of the draft's states, by a `StopRule`                (`controllers.early_stop`)
     heads         a model of the target's state, by a class or a length         (`controllers.hrad`, `controllers.length`)
 
@@ -28,13 +28,21 @@ def static(starts: Starts, length: int) -> Drafts:
     return drafts_of(np.minimum(starts.cap_XS, length)[..., None])
 
 
-def confidence(starts: Starts, largest_XSG: np.ndarray, epsilon: float, min_tokens: int = 1) -> Drafts:
-    """Draft while ``largest_XSG`` >= ``epsilon``, but at least ``min_tokens``."""
-    low_XSG = largest_XSG < epsilon
+def confidence(
+    starts: Starts,
+    largest_XSG: np.ndarray,
+    epsilon: float,
+    min_tokens: int = 1,
+    cap: int | None = None,
+    product: bool = False,
+) -> Drafts:
+    """Draft while ``largest_XSG``, or the ``product`` so far, >= ``epsilon``, but at least ``min_tokens`` and at most ``cap``."""
+    low_XSG = (np.cumprod(largest_XSG, axis=-1) if product else largest_XSG) < epsilon
     low_XSG[..., :min_tokens] = False
-    submitted_XS = np.minimum(_first(low_XSG), starts.cap_XS)
-    passes_XS = np.minimum(submitted_XS + 1, starts.cap_XS)
-    read_XS = np.maximum(passes_XS - min_tokens, 0)
+    cap_XS = starts.cap_XS if cap is None else np.minimum(starts.cap_XS, cap)
+    submitted_XS = np.minimum(_first(low_XSG), cap_XS)
+    passes_XS = np.minimum(submitted_XS + 1, cap_XS)
+    read_XS = passes_XS if product else np.maximum(passes_XS - min_tokens, 0)
     return drafts_of(submitted_XS[..., None], passes_XS[..., None], confidences_XSM=read_XS[..., None])
 
 
@@ -146,7 +154,9 @@ def drafts_of(
     passes_XSM: np.ndarray | None = None,
     asked_XSM: np.ndarray | None = None,
     confidences_XSM: np.ndarray | None = None,
+    looked_up_XSM: np.ndarray | None = None,
 ) -> Drafts:
+    """`Drafts` without what is left out; ``passes_XSM``: as many as tokens."""
     none_XSM = np.zeros_like(submitted_XSM)
     return Drafts(
         submitted_XSM,
@@ -154,4 +164,5 @@ def drafts_of(
         none_XSM if asked_XSM is None else asked_XSM,
         none_XSM if confidences_XSM is None else confidences_XSM,
         none_XSM,
+        none_XSM if looked_up_XSM is None else looked_up_XSM,
     )
