@@ -56,7 +56,6 @@ AXES = {
     "guessing": ("guessed",),  # a model drafting for itself: a pass's candidates, and upkeep of so many guesses
     "stopping": ("features",),  # asking a stop model of so many numbers
     "selection": ("features",),  # choosing a delayed tree from so many numbers of hidden states, and both models' laws
-    "transfer": ("bytes",),  # to another process, or from device to host
 }
 
 
