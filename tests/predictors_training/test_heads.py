@@ -211,7 +211,7 @@ def test_only_training_rows_shape_the_reduction(made, rows, head):
         assert torch.equal(buffer, again.network.reduction.get_buffer(name)), name
 
 
-@pytest.mark.parametrize("method", ["weighted_sampler", "class_weights", "none"])
+@pytest.mark.parametrize("method", ["class_weights", "none"])
 def test_every_way_of_balancing_trains(made, rows, method):
     trained = train(rows["train"], rows["validation"], made.target, config(balance=method, epochs=2))
     assert trained.balance == method and np.isfinite(trained.history[-1]["val_loss"])

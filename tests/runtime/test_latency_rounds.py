@@ -1,5 +1,7 @@
 """Rounds over weightless models draft what their cells say, decisions do what they time."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 

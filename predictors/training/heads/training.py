@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import WeightedRandomSampler as WeightedSampler
 
 from predictors.config import Checked, Count, NotNegative, Positive, Share, not_empty, of_length, one_of
 from predictors.network import HRADNetwork
@@ -20,7 +18,7 @@ from predictors.training.heads.target import Target
 from predictors.training.reduction import fit_reduction
 from predictors.training.temperature import prior_shift
 from predictors.training.trainer import Rows as Batches
-from predictors.training.trainer import in_batches, in_order, new_trainer, quiet, shuffled, threads
+from predictors.training.trainer import in_order, new_trainer, quiet, shuffled, threads
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -118,14 +116,6 @@ def _run(
     )
     best = BestEpoch()
     trainer = new_trainer(best, config.epochs, config.gradient_clip, config.stop_patience, logger)
-    trainer.fit(module, _train_loader(balanced, config), in_order(validation))
-    return best
-
-
-def _train_loader(balanced: Balanced, config: HeadTrainConfig) -> DataLoader:
     rows = Batches(balanced.features, balanced.labels if balanced.expected is None else balanced.expected)
-    if balanced.row_weights is None:
-        return shuffled(rows, config.batch_size, config.seed)
-    generator = torch.Generator().manual_seed(config.seed)
-    sampler = WeightedSampler(balanced.row_weights.tolist(), len(rows), replacement=True, generator=generator)
-    return in_batches(rows, sampler, config.batch_size)
+    trainer.fit(module, shuffled(rows, config.batch_size, config.seed), in_order(validation))
+    return best
