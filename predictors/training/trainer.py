@@ -86,3 +86,11 @@ def quiet() -> Iterator[None]:
     finally:
         for log, level in zip(loggers, levels, strict=True):
             log.setLevel(level)
+
+
+def standardise(mean: Tensor, scale: Tensor, rows: Tensor) -> None:
+    """Fill in every column's mean and standard deviation over ``rows``, 1 where it does not vary."""
+    exact = rows.double()
+    deviation = exact.std(dim=0, correction=0)
+    mean.copy_(exact.mean(dim=0))
+    scale.copy_(torch.where(deviation > 1e-6, deviation, torch.ones_like(deviation)))

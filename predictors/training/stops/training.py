@@ -20,7 +20,7 @@ from predictors.stopping.features import BEFORE, INPUTS
 from predictors.stopping.network import NetworkShape, StopNetwork
 from predictors.training.callbacks import BestEpoch
 from predictors.training.stops.rows import LABELS, SOFT, SlotFeatures, TokenRows
-from predictors.training.trainer import Rows, in_order, new_trainer, quiet, shuffled, threads
+from predictors.training.trainer import Rows, in_order, new_trainer, quiet, shuffled, standardise, threads
 
 Batch = tuple[Tensor, Tensor, Tensor]  # features, targets, weights
 Tokens = tuple[SlotFeatures, TokenRows]
@@ -90,7 +90,7 @@ def fit_stop_model(
     with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(config.seed)
         network = StopNetwork(rows.columns[0].shape[1], config.network)
-        _standardise(network, rows.columns[0])
+        standardise(network.mean, network.scale, rows.columns[0])
         best = BestEpoch()
         trainer = new_trainer(best, config.epochs, config.gradient_clip, config.stop_patience, logger)
         trainer.fit(StopTraining(network, config), shuffled(rows, config.batch_size, config.seed), in_order(held_out))
@@ -102,10 +102,3 @@ def fit_stop_model(
 def _rows(features: SlotFeatures, tokens: TokenRows) -> Rows:
     features_NF = features.at(tokens.row_N, tokens.slot_N)
     return Rows(features_NF, torch.from_numpy(tokens.target_N), torch.from_numpy(tokens.weight_N))
-
-
-def _standardise(network: StopNetwork, features_NF: Tensor) -> None:
-    exact = features_NF.double()
-    scale = exact.std(dim=0, correction=0)
-    network.mean.copy_(exact.mean(dim=0))
-    network.scale.copy_(torch.where(scale > 1e-6, scale, torch.ones_like(scale)))
