@@ -28,7 +28,7 @@ from predictors.bundle import bundle_hash
 from runtime import Decoder
 from tests.bundles import random_bundle, settings_bundle
 from tests.pipelines.hand_made_decodes import decodes
-from tests.pipelines.toy_bench import toy_prompts
+from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.pipelines.toy_trial import LOSSY, RATES, bench, measured, own_documents, quietly
 
 
@@ -247,3 +247,13 @@ def test_bad_parameters_are_named():
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             TrialConfig(**{name: value})
+
+
+def test_a_trial_of_no_bundle_says_so(tmp_path):
+    args = toy_bench(tmp_path, "trial", {})
+    args.bundle = tmp_path / "nowhere"
+    parameters = yaml.safe_load(args.params.read_text())
+    parameters["pairs"]["p"]["promotion"] = {}
+    args.params.write_text(yaml.safe_dump(parameters))
+    with pytest.raises(ValueError, match="nowhere is no bundle, it lacks card.json and controller.safetensors"):
+        trial_stage.run(args)
