@@ -111,24 +111,9 @@ def mean_accepted_length(rounds: Sequence[RoundRecord], include_correction: bool
     return mean + 1 if include_correction else mean
 
 
-def rollback_rate(rounds: Sequence[RoundRecord]) -> float:
-    """Rolled-back levels per drafted level. NaN when nothing was drafted."""
-    return _ratio(sum(record.rolled_back for record in rounds), sum(record.levels for record in rounds))
-
-
 def hit_rate(rounds: Sequence[RoundRecord]) -> float:
     """Share of rounds that had something to verify. NaN without rounds."""
     return _ratio(sum(record.drafted > 0 for record in rounds), len(rounds))
-
-
-def accept_length(rounds: Sequence[RoundRecord]) -> float:
-    """Committed tokens per round that had something to verify. NaN without such rounds."""
-    return decoding_efficiency([record for record in rounds if record.drafted])
-
-
-def decoding_efficiency(rounds: Sequence[RoundRecord]) -> float:
-    """Committed tokens per round, an end not cut: `block_efficiency` but for the last round. NaN without rounds."""
-    return _ratio(sum(record.accepted + 1 for record in rounds), len(rounds))
 
 
 def _ratio(numerator: float, denominator: float) -> float:

@@ -24,6 +24,11 @@ LAYERS = (1, 2)
 RULES = {"hrad": {"epsilon": 0.5}, "length": {"choice": "argmax", "draft_cost": 0.1}}
 
 
+def most_traffic(action):
+    """Of rollouts that never meet."""
+    return Traffic(float(action.most_nodes), float(action.k * max(0, action.l2 - 1)))
+
+
 def random_bundle(
     folder,
     pair,
@@ -217,7 +222,7 @@ def selector_bundle(
         "selection_spec": dataclasses.asdict(spec),
         "rule": dataclasses.asdict(SelectionRule("surplus", 1.0, margin, 1e9, settings)),
         "prices": dataclasses.asdict(prices),
-        "traffic": [dataclasses.asdict(Traffic.most(action)) for action in actions],
+        "traffic": [dataclasses.asdict(most_traffic(action)) for action in actions],
         "decoder": {
             "method": "speculative",
             "drafter": {"kind": "delayed_tree", **dataclasses.asdict(actions[0])},

@@ -57,7 +57,6 @@ AXES = {
     "stopping": ("features",),  # asking a stop model of so many numbers
     "survival": ("positions",),  # asking the survival model about so many tokens behind the last draft pass
     "selection": ("features",),  # choosing a delayed tree from so many numbers of hidden states, and both models' laws
-    "transfer": ("bytes",),  # to another process, or from device to host
 }
 
 

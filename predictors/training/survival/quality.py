@@ -15,8 +15,8 @@ from predictors.latency.profile import LatencyProfile
 from predictors.stopping.rule import StopCalibration
 from predictors.survival.network import ServedSurvival
 from predictors.survival.rule import SurvivalSetting
+from predictors.training.rule_choice import oracle, worth
 from predictors.training.stops.quality import binary
-from predictors.training.stops.rules import counts_of, oracle_counts, summary
 from predictors.training.survival.grid import SurvivalGrid
 from predictors.training.survival.rules import Played, chances, said
 
@@ -49,7 +49,7 @@ def scored(test: Played, made: SurvivalSetting, profile: LatencyProfile) -> dict
         "asked for nothing": test.stopped(made.rule, question=0.0),
     }
     starts = test.grid.starts
-    scores = {name: summary(counts_of(totals), counts_of(always), starts) for name, totals in policies.items()}
-    scores["perfect"] = summary(oracle_counts(starts, profile), counts_of(always), starts)
+    scores = {name: worth(totals, always, starts.document_X) for name, totals in policies.items()}
+    scores["perfect"] = worth(oracle(starts, profile), always, starts.document_X)
     queries = float(asked.asked_X.sum() / asked.rounds_X.sum())
     return {"static_length": made.static_length, "asks": made.pays, "queries": queries, "policies": scores}

@@ -15,28 +15,23 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from predictors.config import Checked, Count, NotNegative, Positive
+from predictors.config import Count, Positive
 from predictors.survival.network import SurvivalNetwork
-from predictors.training.callbacks import BestEpoch
 from predictors.training.survival.grid import SurvivalGrid
-from predictors.training.trainer import Rows, in_order, new_trainer, quiet, shuffled, threads
+from predictors.training.trainer import Rows, TrainConfig, fitted, quiet, standardise, threads
 
 LENGTHS = (2, 3, 4, 6, 8)  # of the static chains whose rounds are learned from
 
 
 @dataclass(frozen=True)
-class SurvivalTrainConfig(Checked):
+class SurvivalTrainConfig(TrainConfig):
     """How the network of ``hidden`` units is trained."""
 
     hidden: Count = 16
     learning_rate: Positive = 3e-3
-    weight_decay: NotNegative = 1e-4
     epochs: Count = 20
     batch_size: Count = 1024
     stop_patience: Count = 4
-    gradient_clip: Positive = 1.0
-    seed: int = 0
-    threads: Count = 1
 
 
 def token_rows(grids: Sequence[SurvivalGrid]) -> Rows:
@@ -110,16 +105,8 @@ def fit_survival(
     with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(config.seed)
         network = SurvivalNetwork(config.hidden)
-        exact_NF = rows.columns[0].double()
-        scale_F = exact_NF.std(dim=0, correction=0)
-        network.mean.copy_(exact_NF.mean(dim=0))
-        network.scale.copy_(torch.where(scale_F > 1e-6, scale_F, torch.ones_like(scale_F)))
-        best = BestEpoch()
-        trainer = new_trainer(best, config.epochs, config.gradient_clip, config.stop_patience, logger)
-        loader = shuffled(rows, config.batch_size, config.seed)
-        trainer.fit(SurvivalTraining(network, config), loader, in_order(held_out))
-    assert best.best is not None
-    network.load_state_dict(best.best)
+        standardise(network, rows.columns[0])
+        best = fitted(SurvivalTraining(network, config), rows, held_out, config, logger)
     return TrainedSurvival(network.eval(), best.history, best.best_epoch)
 
 
