@@ -105,7 +105,7 @@ def fit_survival(
     with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(config.seed)
         network = SurvivalNetwork(config.hidden)
-        standardise(network, rows.columns[0])
+        standardise(network.mean, network.scale, rows.columns[0])
         best = fitted(SurvivalTraining(network, config), rows, held_out, config, logger)
     return TrainedSurvival(network.eval(), best.history, best.best_epoch)
 
