@@ -15,7 +15,6 @@ from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS, Controller, build_controller
 from predictors.monitoring import Level, Reference, RequestCounts
 from predictors.replay.branches import replayed_branches
-from predictors.replay.chains import replayed
 from predictors.replay.decode import Reading
 from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.sampling import SamplingSettings
@@ -124,8 +123,8 @@ def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading:
     BeyondRecordError
         If the decoder or the controller goes beyond what was recorded.
     """
+    from pipelines.chain_policy import configured_policy
     from runtime.branching.config import BranchConfig
-    from runtime.drafting.chain import ChainConfig
 
     require_chains(decoder)
     text, verifier = reading.text, decoder.get("verifier", "block")
@@ -136,11 +135,11 @@ def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading:
         for ahead in replayed_branches(text, controller, config, reading.chances(verifier)):
             counts.add(ahead.emitted, ahead.made.submitted, ahead.accepted + ahead.hit, ahead.forecasts)
         return counts
-    drafter = {name: value for name, value in (decoder.get("drafter") or {}).items() if name != "kind"}
-    chain = parse_config(ChainConfig, drafter, "decoder.drafter")
-    counts = RequestCounts(text.budget, chain.depth)
-    for one in replayed(text, controller, chain.depth, reading.accepted(verifier).__getitem__):
-        counts.add(one.emitted, one.submitted, one.accepted, one.forecasts)
+    policy = configured_policy(decoder, controller, verifier)
+    assert policy is not None, "require_chains let it pass"
+    counts = RequestCounts(text.budget, policy.depth)
+    for one in reading.rounds(policy):
+        counts.add(one.emitted, one.submitted, one.accepted, one.forecasts, one.looked_up)
     return counts
 
 
@@ -151,7 +150,7 @@ def require_chains(decoder: Mapping[str, Any]) -> None:
         return
     method, drafter = decoder.get("method"), {"kind": "chain", **(decoder.get("drafter") or {})}
     kind = drafter["kind"] if method == "speculative" else method
-    if kind not in ("chain", "branch_parallel"):
+    if kind not in ("chain", "lookup", "branch_parallel"):
         raise BeyondRecordError(
             f"{kind} cannot be replayed, as text traces know chains and their branches only. Watch its tokens/s"
         )

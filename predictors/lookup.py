@@ -4,8 +4,9 @@
     continuation    tokens[j+1 ..]
     seen, agreed    earlier occurrences of the last min(match, CONTEXT) tokens, and those that went on as the continuation does
 
-A token takes at most ``longest`` look-ups and entries of a hash table. Source: Saxena, Prompt Lookup Decoding, 2023; specification
-of drafting, section on baselines.
+All that was said lies in a trie of depth ``longest``: the node of the last n tokens hangs, by the newest one, under what was the
+node of the last n - 1 a token ago. So a token takes ``longest`` look-ups and entries of a hash table at most. Source: Saxena,
+Prompt Lookup Decoding, 2023; specification of drafting, section on baselines.
 """
 
 from collections.abc import Iterable
@@ -46,8 +47,10 @@ class Lookup:
         self.longest = longest
         self.tokens: list[int] = []
         self._length, self._start = 0, 0  # of the match, and where what followed it begins
-        self._after: dict[tuple[int, ...], int] = {}  # where what followed the latest occurrence begins
-        self._followers: dict[tuple[int, ...], dict[int, int]] = {}  # how often which token followed
+        self._depth = max(longest, CONTEXT + 1)
+        self._children: dict[tuple[int, int], int] = {}  # nodes by the node above and the token
+        self._ends, self._counts = [0], [0]  # of each node: where it occurred last, and how often
+        self._nodes = [0]  # of the last 0, 1, … tokens
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Add ``tokens`` behind those known."""
@@ -58,22 +61,26 @@ class Lookup:
         """The match of the last tokens, with at most ``most`` tokens of its continuation."""
         if not self._length:
             return NOTHING
-        counts = self._followers.get(tuple(self.tokens[-min(self._length, CONTEXT) :]), {})
+        node, token = self._nodes[min(self._length, CONTEXT)], self.tokens[self._start]
         following = tuple(self.tokens[self._start : self._start + most])
-        return Found(self._length, following, sum(counts.values()), counts.get(self.tokens[self._start], 0))
+        return Found(self._length, following, self._counts[node] - 1, self._counts[self._children[node, token]])
 
     def _add(self, token: int) -> None:
-        tokens = self.tokens
-        for length in range(1, min(CONTEXT, len(tokens)) + 1):
-            counts = self._followers.setdefault(tuple(tokens[-length:]), {})
-            counts[token] = counts.get(token, 0) + 1
-        tokens.append(token)
-        end = len(tokens)
-        grams = [tuple(tokens[end - length :]) for length in range(1, min(self.longest, end) + 1)]
-        most = min(self._length + 1, len(grams))  # a longer match would have been one a token ago
-        self._length = next((length for length in range(most, 0, -1) if grams[length - 1] in self._after), 0)
-        self._start = self._after[grams[self._length - 1]] if self._length else end
-        self._after.update(dict.fromkeys(grams, end))
+        self.tokens.append(token)
+        end, children, ends, counts = len(self.tokens), self._children, self._ends, self._counts
+        above, self._nodes = self._nodes[: self._depth], [0]
+        self._length, self._start = 0, end
+        for length, node_above in enumerate(above, start=1):
+            node = children.setdefault((node_above, token), len(ends))
+            if node == len(ends):
+                ends.append(end)
+                counts.append(1)
+            else:
+                if length <= self.longest:
+                    self._length, self._start = length, ends[node]
+                ends[node] = end
+                counts[node] += 1
+            self._nodes.append(node)
 
 
 def founds(tokens: Iterable[int], most: int, longest: int = LONGEST) -> list[Found]:

@@ -40,6 +40,7 @@ class RequestCounts:
     emitted: int = 1
     rounds: int = 0
     submitted: int = 0
+    looked_up: int = 0
     accepted: int = 0
     questions: int = 0
     distance: float = 0.0
@@ -48,13 +49,17 @@ class RequestCounts:
     probability: float = 0.0
     outcomes: int = 0
 
-    def add(self, emitted: int, submitted: int, accepted: int, forecasts: Iterable[Forecast]) -> None:
-        """Count a round: ``submitted`` levels, ``accepted`` tokens, a branch point's hit among them."""
+    def add(
+        self, emitted: int, submitted: int, accepted: int, forecasts: Iterable[Forecast], looked_up: int = 0
+    ) -> None:
+        """Count a round: ``submitted`` levels, ``looked_up`` of them found by a lookup; ``accepted`` tokens, a branch point's hit
+        among them."""
         left, self.emitted = self.budget - self.emitted - 1, self.emitted + emitted
         if left < self.depth:
             return
         self.rounds += 1
         self.submitted += submitted
+        self.looked_up += looked_up
         self.accepted += accepted
         passed = min(accepted, submitted)
         for place, probability, distance, sketch in forecasts:

@@ -44,7 +44,7 @@ GUESS_COLUMNS = {
     "committed": "int32",  # accepted candidates and one more token, an end not cut
 }
 
-TEXT_TRACES_VERSION = 2
+TEXT_TRACES_VERSION = 3
 
 # One row per place of a target trajectory, from its second token on (`predictors.replay.text`). "slots<…>" has γ_max entries:
 # the draft's law in front of the text's token, then those behind a token that was rejected there; "tops<…>" and "states<…>"
@@ -55,6 +55,7 @@ TEXT_COLUMNS = {
     "position": "int32",  # committed tokens at a root in front of it
     "newest": "int32",  # the token in front of it: the last committed one at that root
     "token": "int32",  # the text's own
+    "target_probability": "float32",  # of that token under the target's processed distribution; 1 at temperature 0
     "probability": "float32",  # of that token under the draft's processed law
     "unit_probability": "float32",  # and under its temperature-1 law
     "ratio": "float64",  # draft over target probability, of the processed laws; infinite where the target's is 0
@@ -65,6 +66,8 @@ TEXT_COLUMNS = {
     "root": "root<float16>",  # the target's state in front of the round (`predictors.features.state_vector`)
     "beside_ratio": "float64",  # draft over target probability of the first token drawn beside the text; NaN where none was
     "match": "int32",  # most last tokens of prompt and text that occurred before (`predictors.lookup`)
+    "seen": "int32",  # earlier occurrences of the last few tokens of the match
+    "agreed": "int32",  # of them those that went on with the first token of the lookup
     "lookup": "slots<int32>",  # what followed them then; -1 behind the newest token
     "tokens": "slots<int32>",  # drawn beside the text: -1 where nothing could be rejected, and behind an end of sequence
     "probabilities": "slots<float32>",

@@ -64,8 +64,10 @@ def build_decoder(pair: ModelPair, config: Mapping[str, Any]) -> Decoder:
         ``verifier`` of its pending block, and a ``controller`` (default ``confidence``, at ``epsilon``); or, without a draft,
         ``progressive_tree``, ``lookahead`` and ``self_draft`` with the keys of `runtime.self_drafting`. Drafters: ``{"kind":
         "chain", "gamma": 5}``, ``{"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}``, ``{"kind": "multi_candidate", "config":
-        [4, 2, 2, 1]}`` and ``{"kind": "fork", "width": 4, "depth": 3}``. ``lossy=True`` admits combinations that change the
-        output's law and marks what they generate. ``preset`` names a configuration (`runtime.presets`) that given keys override.
+        [4, 2, 2, 1]}``, ``{"kind": "fork", "width": 4, "depth": 3}`` and, without a draft model, ``{"kind": "lookup", "length":
+        10}``; of a chain with a ``lookup`` (``{"kind": "chain", "gamma": 12, "lookup": {"length": 10}}``) the controller chooses.
+        ``lossy=True`` admits combinations that change the output's law and marks what they generate. ``preset`` names a
+        configuration (`runtime.presets`) that given keys override.
 
     Raises
     ------
@@ -146,11 +148,11 @@ def _single_model(pair: ModelPair, config: Mapping[str, Any], controller: Contro
     return decoder
 
 
-def _require_draft(pair: ModelPair, method: str) -> None:
+def _require_draft(pair: ModelPair, method: str, otherwise: str = "") -> None:
     if pair.draft is None:
         raise ValueError(
-            f"decoder: method {method!r} needs a draft model; this pair has none. Methods without one: autoregressive, "
-            f"{', '.join(GUESSERS)}."
+            f"decoder: method {method!r} needs a draft model; this pair has none. Without one: {otherwise}methods "
+            f"autoregressive, {', '.join(GUESSERS)}."
         )
 
 
@@ -173,8 +175,9 @@ def _sequential(pair: ModelPair, config: DecoderConfig, controller: Controller, 
     if config.method != "speculative":
         known = ", ".join(["autoregressive", *PAIR_METHODS, *GUESSERS])
         raise ValueError(f"decoder: unknown method {config.method!r}. Known methods: {known}.")
-    _require_draft(pair, config.method)
     drafter = _choosing(_drafter(config.drafter), controller, verifier.name)
+    if drafter.needs_draft:
+        _require_draft(pair, config.method, 'drafter {"kind": "lookup"}, ')
     _require_depth(drafter.depth, controller, "decoder.drafter")
     _check_contract(controller, pair, where)
     if isinstance(drafter, MultiCandidateConfig) and drafter.target_roots > 1:

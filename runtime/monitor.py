@@ -47,7 +47,9 @@ class Monitor:
                 for step in steps:
                     record = step.record
                     if prefilled:
-                        counts.add(record.emitted, record.submitted, record.accepted, record.forecasts)
+                        counts.add(
+                            record.emitted, record.submitted, record.accepted, record.forecasts, record.looked_up
+                        )
                     prefilled = True
                     yield step
         finally:

@@ -8,6 +8,7 @@ u uniform. So P(x) = w(x) / Σ w, a token of weight zero is impossible, and noth
 """
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
@@ -45,6 +46,13 @@ class Uniform(Chance, Protocol):
     def fill(self, uniform: Tensor) -> None:
         """Fill a float64 tensor [..., 1], one number for each draw."""
         ...
+
+
+@runtime_checkable
+class Noting(Protocol):
+    """A source that has to know of tokens that are drafted without a draw, as there is no choice."""
+
+    def note(self, tokens: Sequence[int]) -> None: ...
 
 
 class Randomness:
@@ -117,3 +125,9 @@ def stream(randomness: Any, purpose: str) -> Chance:
 def spawn(randomness: Chance) -> Chance:
     """A source to give away to another thread or process; ``randomness`` itself where it spawns none."""
     return randomness.spawn() if isinstance(randomness, Spawning) else randomness
+
+
+def note(randomness: Chance, tokens: Sequence[int]) -> None:
+    """Tell a source that has to know it that ``tokens`` are drafted without a draw."""
+    if isinstance(randomness, Noting):
+        randomness.note(tokens)

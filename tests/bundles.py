@@ -16,6 +16,8 @@ from predictors.selection.network import SelectorNetwork
 from predictors.selection.rule import SelectionRule, Setting
 from predictors.stopping.features import StopSpec
 from predictors.stopping.network import RESIDUAL, NetworkShape, StopNetwork
+from predictors.survival.features import SCALARS
+from predictors.survival.network import SurvivalNetwork
 from runtime.identity import pair_identity
 
 LAYERS = (1, 2)
@@ -140,6 +142,29 @@ def stop_bundle(
         ],
         "max_distance": 1e9,
         "prices": {"draft_cost": 0.1, "gamma": 3, "context": 40.0, "profile_hash": "none"},
+        "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"},
+    }
+    if change is not None:
+        change(card)
+    write_bundle(folder, card, network.state_dict())
+    return folder
+
+
+def survival_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, rate=1.0, pays=True, **rule):
+    """Write a survival model that is random but decided, made for ``pair``; its rule stops some of the time."""
+    torch.manual_seed(seed)
+    network = SurvivalNetwork(8)
+    with torch.no_grad():
+        network.head[-1].weight.mul_(8)
+        network.mean[:4] = torch.tensor([-2.0, 0.1, 2.5, -2.5])
+    setting = {"rule": {"rate": rate, **rule}, "pays": pays, "static_length": 1, "costs": [1.0, 1.3, 1.5, 1.8]}
+    card = {
+        "kind": "survival",
+        "contract": CaptureContract(pair_identity(pair, ()), _serving(pair, temperatures), provenance={}).to_json(),
+        "scalars": list(SCALARS),
+        "settings": [{"settings": {"temperature": temperature}, **setting} for temperature in temperatures],
+        "max_distance": 1e9,
+        "prices": {"cost_ratio": 8.0, "context": 40.0, "profile_hash": "none"},
         "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"},
     }
     if change is not None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from predictors.features import state_vector
-from predictors.lookup import longest_matches
+from predictors.lookup import founds
 from predictors.sampling import SamplingSettings
 from predictors.stopping.features import StopSpec
 from runtime import ModelPair
@@ -21,8 +21,6 @@ from runtime.laws import processed_law
 from runtime.randomness import Chance
 from trace_collection.candidate_hits import LEAST_MASS, candidate_hits
 from trace_collection.shards import Rows
-
-LONGEST_MATCH = 16  # tokens: longer ones say no more
 
 
 @dataclass(frozen=True)
@@ -84,13 +82,14 @@ class TextTracer:
 
     def _lookups(self, prompt: list[int], text: list[int]) -> Rows:
         """What followed the longest match of the tokens in front of every position."""
-        tokens, size = [*prompt, *text], self.extent.gamma_max
-        matches = longest_matches(tokens, LONGEST_MATCH)[len(prompt) : -1]
-        lookup_NG = np.full((len(matches), size), -1)
-        for place, match in enumerate(matches):
-            found = tokens[match.start : min(len(prompt) + place + 1, match.start + size)]
-            lookup_NG[place, : len(found)] = found
-        return {"match": np.array([match.length for match in matches]), "lookup": lookup_NG}
+        size = self.extent.gamma_max
+        known = founds([*prompt, *text[:-1]], size)[len(prompt) :]
+        lookup_NG = np.full((len(known), size), -1)
+        for row_G, found in zip(lookup_NG, known, strict=True):
+            row_G[: len(found.tokens)] = found.tokens
+        numbers = {"match": "length", "seen": "seen", "agreed": "agreed"}
+        counts = {name: np.array([getattr(one, field) for one in known]) for name, field in numbers.items()}
+        return {**counts, "lookup": lookup_NG}
 
     def _target(self, prompt: list[int], text: list[int], settings: SamplingSettings) -> tuple[Tensor, np.ndarray]:
         """The target's distributions of the text's tokens but the first [N, V], and its state in front of a round at each."""
@@ -172,6 +171,7 @@ class TextTracer:
             hits_NC = candidate_hits(target_NV, draft_NV, tokens_N, count, chance)
         mass_NC = target_NV.gather(1, unit_NV.topk(count, dim=1).indices).cumsum(1)
         numbers = {
+            "target_probability": _at(target_NV, tokens_N),
             "probability": q_N,
             "unit_probability": unit_N,
             "ratio": _ratio(draft_NV, target_NV, tokens_N),

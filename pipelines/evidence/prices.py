@@ -49,10 +49,12 @@ class RoundParts:
             count * self.profile.latency("reading", entropy=entropy).seconds for entropy, count in counts if count
         )
 
-    def round(self, context: int, passes: int, submitted: int, deciding: float = 0.0) -> np.ndarray:
-        """Of ``passes`` draft passes and ``submitted`` tokens after ``context`` cached ones, and the seconds of ``deciding``."""
+    def round(self, context: int, passes: int, submitted: int, deciding: float = 0.0, behind: int = 0) -> np.ndarray:
+        """Of ``passes`` draft passes and ``submitted`` tokens after ``context`` cached ones, and the seconds of ``deciding``; the
+        first pass feeds ``behind`` tokens more than usual."""
         price = self.profile.latency
-        draft = sum(price("draft", rows=1, context=context + place).seconds for place in range(passes))
+        rows = [1 + behind, *(1 for _ in range(passes - 1))][:passes]
+        draft = sum(price("draft", rows=row, context=context + place).seconds for place, row in enumerate(rows))
         if passes:
             draft += price("chain_drawing", drafted=passes, sampled=self.sampled).seconds
         return _vector(
@@ -101,12 +103,17 @@ class PriceCells:
         left: dict[tuple[str, str], np.ndarray] = {}
         rounds = list(rounds)
         others = {(row["arm"], row["block"]) for row in rounds if not _is_chain(row)}
-        for row in rounds:
+        drafting = {row["arm"] for row in rounds if row["passes"]}  # others may look up, and prefill no draft model
+        for row, behind in zip(rounds, _behind(rounds), strict=True):
             key = row["arm"], row["block"]
             if key not in decoded or key in others:
                 continue
-            question = (questions or {}).get(row["arm"], 0.0)
-            measured, profiled = _measured(row), _profiled(row, parts[row["temperature"] > 0], decoded[key], question)
+            part, question = parts[row["temperature"] > 0], (questions or {}).get(row["arm"], 0.0)
+            if row["prefill"]:
+                profiled = part.prefill(decoded[key]["prompt_tokens"], row["arm"] in drafting)
+            else:
+                profiled = _profiled(row, part, question, behind)
+            measured = _measured(row)
             cell = cells.setdefault(row["block"], np.zeros((3, K)))
             cell += np.array([measured, profiled, np.ones(K)]) * ((measured > 0) & (profiled > 0))
             left.setdefault(key, np.zeros(2))
@@ -171,10 +178,24 @@ def _measured(row: Row) -> np.ndarray:
     return _vector(seconds | {target_component(1 + row["submitted"]): row["seconds_target"] or 0.0})
 
 
-def _profiled(row: Row, parts: RoundParts, decode: Row, question: float) -> np.ndarray:
-    if row["prefill"]:
-        return parts.prefill(decode["prompt_tokens"], drafts=bool(row["seconds_draft"]))
-    made = parts.round(row["context"], row["passes"] or 0, row["submitted"] or 0, (row["asked"] or 0) * question)
+def _behind(rounds: Iterable[Row]) -> list[int]:
+    """By round: tokens that its first draft pass feeds more than usual (`predictors.replay.chains.ReplayedRound`). Only drafters
+    with a lookup leave the draft model behind."""
+    rounds = list(rounds)
+    looking = {row["arm"] for row in rounds if row.get("looked_up")}
+    waiting: dict[tuple[str, str], int] = {}
+    made = []
+    for row in rounds:
+        key, counts = (row["arm"], row["block"]), row["arm"] in looking and not row["prefill"]
+        made.append(waiting.get(key, 0) + (row["looked_up"] or 0) if counts and row["passes"] else 0)
+        if counts:
+            waiting[key] = 0 if row["passes"] else waiting.get(key, 0) + row["emitted"]
+    return made
+
+
+def _profiled(row: Row, parts: RoundParts, question: float, behind: int) -> np.ndarray:
+    asking = (row["asked"] or 0) * question
+    made = parts.round(row["context"], row["passes"] or 0, row["submitted"] or 0, asking, behind)
     made[-1] = 0.0
     return made
 

@@ -23,6 +23,7 @@ SUMMED = (
     "emitted",
     "rolled_back",
     "trimmed",
+    "looked_up",
     "bypassed",
     "submitted",
     "asked",
@@ -45,6 +46,7 @@ OF_ROUND = (
     "idle_levels",
     "levels",
     "drafted",
+    "looked_up",
     "candidates",
 )
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.chain_policy import chain_policy
 from pipelines.device_profile import read_device_profile
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import PriceCells, PriceFit, RoundParts
@@ -26,7 +27,7 @@ from pipelines.measuring.recorded import RecordedTexts, Recorder
 from pipelines.prompt_table import Prompt
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
-from predictors.replay.chains import ReplayedRound, replayed
+from predictors.replay.chains import ReplayedRound
 from predictors.replay.decode import ChainPolicy, Reading, plain_rounds
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
@@ -34,7 +35,6 @@ from predictors.schema import EDIT
 from runtime import Decoder
 from runtime.decoding.routed import RoutedDecoder
 from runtime.decoding.sequential import SequentialDecoder
-from runtime.drafting.chain import ChainConfig
 from runtime.leading.luck import KEEP, seeded_uniforms
 
 Row = Mapping[str, Any]
@@ -49,12 +49,16 @@ class Policy:
     chain: ChainPolicy | None
     question: float = 0.0
 
+    @property
+    def drafts(self) -> bool:
+        """Whether a draft model is prefilled, too."""
+        return self.chain is not None and self.chain.drafts
+
     def rounds(self, reading: Reading) -> Iterable[ReplayedRound]:
         """The rounds after the prefill."""
         if self.chain is None:
             return plain_rounds(reading.text)
-        would = reading.accepted(self.chain.verifier)
-        return replayed(reading.text, self.chain.controller, self.chain.depth, would.__getitem__)
+        return reading.rounds(self.chain)
 
 
 def policy_of(decoder: Decoder | None, settings: SamplingSettings, profile: LatencyProfile) -> Policy | None:
@@ -63,12 +67,12 @@ def policy_of(decoder: Decoder | None, settings: SamplingSettings, profile: Late
         decoder = decoder.route(settings)
     if type(decoder) is not SequentialDecoder:
         return None
-    drafter, rule = decoder.drafter, decoder.verifier.name
+    drafter, controller, rule = decoder.drafter, decoder.controller, decoder.verifier.name
     if drafter is None:
         return Policy(None)
-    if not isinstance(drafter, ChainConfig) or drafter.draft_temperature is not None or rule not in CHAIN_RULES:
+    if rule not in CHAIN_RULES or (chain := chain_policy(drafter, controller, rule)) is None:
         return None
-    return Policy(ChainPolicy(decoder.controller, drafter.gamma, rule), decoder.controller.question_seconds(profile))
+    return Policy(chain, controller.question_seconds(profile))
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ class Foresight:
         """Tokens, and seconds by component, of a decode; ``None`` if its text is not to be had. A single token is a prefill."""
         if len(row["output"]) == 1:
             parts = self._prices[row["temperature"] > 0]
-            return 1, parts.prefill(row["prompt_tokens"], drafts=policy.chain is not None)
+            return 1, parts.prefill(row["prompt_tokens"], policy.drafts)
         text = self._text(row)
         return None if text is None else (text.length, self._spent(policy, led_reading(text, row["seed"])))
 
@@ -169,10 +173,10 @@ class Foresight:
     def _spent(self, policy: Policy, reading: Reading) -> np.ndarray:
         """Seconds by component [K] of a whole decode."""
         text, parts = reading.text, self._prices[not reading.text.settings.greedy]
-        spent_K = parts.prefill(text.prompt_tokens, drafts=policy.chain is not None)
+        spent_K = parts.prefill(text.prompt_tokens, policy.drafts)
         for one in policy.rounds(reading):
             asking = one.asked * policy.question + parts.reading(one.confidences, one.entropies)
-            spent_K = spent_K + parts.round(one.context, one.passes, one.submitted, asking)
+            spent_K = spent_K + parts.round(one.context, one.passes, one.submitted, asking, one.behind)
         return np.asarray(spent_K)
 
 

@@ -9,6 +9,7 @@ from pipelines.measuring.harness import Decode
 from pipelines.measuring.recorded import RecordedTexts
 from pipelines.prompt_table import Prompt
 from predictors.controllers.fixed import Fixed
+from predictors.controllers.takeover import Takeover
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
 from runtime.decoding.routed import RoutedDecoder
@@ -72,4 +73,7 @@ def looks_at_nothing(decoder: Decoder, settings: SamplingSettings) -> bool:
     the target."""
     while isinstance(decoder, RoutedDecoder):
         decoder = decoder.route(settings)
-    return type(getattr(decoder, "controller", None)) is Fixed
+    controller = getattr(decoder, "controller", None)
+    while isinstance(controller, Takeover):
+        controller = controller.otherwise
+    return type(controller) is Fixed

@@ -13,6 +13,7 @@ METHODS = ("progressive_tree", "lookahead", "self_draft")  # without a draft mod
 # Families of arms; those of branch-parallel ones are `BranchArm.family`.
 PLAIN_FAMILY, HUGGING_FACE = "plain", "hugging_face"
 CHAIN, CONFIDENCE, RULE, LEARNED = "chain", "confidence", "rule", "learned"  # rule: also stop models; learned: heads
+LOOKUP, TAKEOVER = "lookup", "takeover"  # a lookup alone, and one that takes over from a chain
 FORK, CONFIG, DYNAMIC = "fork", "config", "dynamic fork"
 CALIBRATED, GIVEN = "calibrated", "given"  # methods without a draft model: as exported, by configuration
 TREES = (FORK, CONFIG, DYNAMIC)

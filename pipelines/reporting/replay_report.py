@@ -20,14 +20,24 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pipelines.measuring.names import CHAIN, CONFIDENCE, PLAIN, PROVENANCE, RULE, VALIDATION, on_virtual_clock
+from pipelines.measuring.names import (
+    CHAIN,
+    CONFIDENCE,
+    LOOKUP,
+    PLAIN,
+    PROVENANCE,
+    RULE,
+    TAKEOVER,
+    VALIDATION,
+    on_virtual_clock,
+)
 from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
 from pipelines.reporting.bars import apart
 from pipelines.reporting.inputs import Inputs, Section
 from pipelines.reporting.intervals import percent, times
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.paired_arms import PairedArms
-from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE, RED, whiskers
+from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, whiskers
 from predictors.schema import EDIT
 
 OURS = "ours"
@@ -35,6 +45,7 @@ RULES = (CONFIDENCE, RULE)
 ALL = "all"  # texts, besides the slices
 ROUNDING = 1e-6
 COLOURS = {CHAIN: GREY, CONFIDENCE: GREEN, RULE: BLUE, BRANCHES: RED, BRANCHES_WALL: RED, ORACLE: PURPLE}
+COLOURS |= {LOOKUP: ORANGE, TAKEOVER: ORANGE}
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,12 @@ from predictors.controllers.hrad import HRAD
 from predictors.controllers.learned import LearnedController
 from predictors.controllers.length import Length
 from predictors.controllers.roc import ROC
+from predictors.controllers.survival import Survival
+from predictors.controllers.takeover import Takeover
 
+UNLEARNED: tuple[type[Controller], ...] = (Fixed, Confidence, Entropy, ROC, EMA, Takeover)
 CONTROLLERS: dict[str, type[Controller]] = {
-    cls.kind: cls
-    for cls in (Fixed, Confidence, Entropy, ROC, EMA, Logistic, SpecDecPP, EarlyStop, HRAD, Length, DelayedTree)
+    cls.kind: cls for cls in (*UNLEARNED, Logistic, SpecDecPP, EarlyStop, Survival, HRAD, Length, DelayedTree)
 }
 
 
@@ -53,6 +55,7 @@ __all__ = [
     "EarlyStop",
     "LearnedController",
     "Session",
+    "Survival",
     "build_controller",
     "is_learned",
     "learned_controller",

@@ -78,8 +78,8 @@ class Session:
         )
 
     def source(self, root: Root) -> Sourced | None:
-        """What to draft of ``root.found``; ``None``: the model's own chain, by `plan` and the stops. Asked before `plan`, and only
-        where something was found."""
+        """What to draft of ``root.found``; ``None``: the model's own chain, by `plan` and the stops. Asked before `plan`, where
+        something was found."""
         return None
 
     def plan(self, root: Root) -> int | None:

@@ -85,6 +85,17 @@ def draft_cost(profile: LatencyProfile, gamma: int, context: float, sampled: boo
     return (round_latency(profile, Shape.chain(gamma), context, sampled).seconds / verifying - 1) / gamma
 
 
+def chain_costs(
+    profile: LatencyProfile, gamma: int, context: float, sampled: bool, question: float = 0.0
+) -> tuple[float, ...]:
+    """Rounds of 0, 1, … ``gamma`` drafted tokens, in rounds of none; about each token a ``question`` of so many seconds."""
+    seconds = [
+        round_latency(profile, Shape.chain(drafted), context, sampled).seconds + drafted * question
+        for drafted in range(gamma + 1)
+    ]
+    return tuple(one / seconds[0] for one in seconds)
+
+
 def generation_latency(
     profile: LatencyProfile,
     accepted_law: Sequence[float] | np.ndarray,

@@ -26,7 +26,7 @@ from predictors.replay.text import BeyondRecordError
 
 TOKENWISE = ("tokenwise", "naive_tree", "spectr", "specinfer", "khisti")
 BLOCK = ("block", "hsd", "traversal", "hsd_multi_draft")
-MATCHED = ("nss",)
+MATCHED = ("nss", "match")
 CHAIN_RULES = (*TOKENWISE, *BLOCK, *MATCHED)
 
 

@@ -137,7 +137,7 @@ def branch_decoded(
     def after(reading: np.ndarray, start: np.ndarray, accepted: np.ndarray, submitted: np.ndarray) -> np.ndarray:
         return np.asarray(starts.hit_XSP[reading, start, submitted] * states + memory.after(accepted, submitted))
 
-    path = Path.of(chains, staged.submitted_XSM, memory.first, after)
+    path = Path.of(chains, staged, memory.first, after)
     rounds = _rounds(starts, path, staged, states)
     hit_V = starts.hit_XSP[path.reading_V, path.start_V, path.submitted_V]
     levels_V, asked_V = np.array([made.levels for made in rounds]), staged.asked_XSM[path.cells]

@@ -5,14 +5,22 @@ were recorded. Given the text, accepted counts and what was drafted beside it ha
 verifier (tests/trace_collection/test_texts.py enumerates both). For block verification the counts are exact too, and the
 tokens behind a rejection are drawn as a tokenwise verifier would have rejected them, which only a controller's decisions there
 can tell.
+
+With a lookup (`Sources`), a controller may draft ``Sourced(n, m)``: n tokens of what was found, then m drawn ones. They are a
+chain whose first n rows are one-hot, so that `predictors.replay.acceptance` holds with ratios
+
+    1 / p(y)  at a token of the lookup that is the text's,  0 at one that is not,  the recorded ones after it
+
+Not recorded is what would be drawn after a *wrong* lookup: there no end-of-sequence token ends the draft.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from predictors.controllers.base import Controller, Session
-from predictors.replay.text import BeyondRecordError, RecordedLaw, RecordedText, RecordedToken
+from predictors.controllers.base import Controller, Session, Sourced
+from predictors.replay.text import BeyondRecordError, LookupSettings, RecordedLaw, RecordedText, RecordedToken
 from predictors.rounds import Forecast, RoundRecord
+from predictors.signals import Root
 
 Accepted = Callable[
     [int], int
@@ -20,10 +28,22 @@ Accepted = Callable[
 
 
 @dataclass(frozen=True)
+class Sources:
+    """A ``lookup``; ``accepted``: by the row where a round starts and a number of its tokens, how many of them and of any number
+    drawn after them the verifier would accept. ``alone``: there is no draft model, and a plan is about the lookup."""
+
+    lookup: LookupSettings
+    accepted: Callable[[int, int], int]
+    alone: bool = False
+
+
+@dataclass(frozen=True)
 class ReplayedRound:
     """One round behind ``context`` cached tokens: ``submitted`` tokens, draft ``passes``, questions ``asked`` of a model, and
     ``emitted`` tokens of which ``accepted`` were drafted; ``forecasts`` are what a model said of them. Of laws about
-    which no model was asked, the host read the confidence of ``confidences`` and also the entropy of ``entropies``."""
+    which no model was asked, the host read the confidence of ``confidences`` and also the entropy of ``entropies``. The first
+    ``looked_up`` tokens came from a lookup. The first draft pass feeds ``behind`` tokens more than usual: those of rounds that
+    drew nothing, and this round's lookup."""
 
     context: int
     submitted: int
@@ -34,6 +54,8 @@ class ReplayedRound:
     confidences: int = 0
     entropies: int = 0
     forecasts: tuple[Forecast, ...] = ()
+    looked_up: int = 0
+    behind: int = 0
 
 
 @dataclass
@@ -51,14 +73,20 @@ class Readings:
 
 @dataclass
 class Drafted(Readings):
-    """What was drafted in a round: ``submitted`` tokens in ``passes``, and the laws read."""
+    """What was drafted in a round: ``submitted`` tokens in ``passes``, the first ``looked_up`` without one, and the laws read.
+    ``would``: of any number so drafted, so many would be accepted."""
 
+    would: int = 0
     submitted: int = 0
     passes: int = 0
+    looked_up: int = 0
 
 
-def replayed(text: RecordedText, controller: Controller, depth: int, accepted: Accepted) -> Iterator[ReplayedRound]:
-    """The rounds behind the prefill in which ``controller`` decides about chains of at most ``depth`` tokens.
+def replayed(
+    text: RecordedText, controller: Controller, depth: int, accepted: Accepted, sources: Sources | None = None
+) -> Iterator[ReplayedRound]:
+    """The rounds behind the prefill in which ``controller`` decides about chains of at most ``depth`` tokens, and about what a
+    lookup finds if there are ``sources``.
 
     Raises
     ------
@@ -71,35 +99,63 @@ def replayed(text: RecordedText, controller: Controller, depth: int, accepted: A
             "traces.texts.gamma_max and collect again."
         )
     text.require_layers(controller.kind, controller.layers, controller.draft_layers)
-    session, start, previous = controller.start(text.settings), 1, None
+    session, start, previous, waiting = controller.start(text.settings), 1, None, 0
     while start < text.length:
-        would = accepted(start)
-        drafted = _drafted(text, session, start, depth, would, previous)
+        root = text.root(start, depth, previous, None if sources is None else sources.lookup)
+        sourced = session.source(root) if root.found is not None and root.found.length else None
+        if sourced is None and sources is not None and sources.alone:
+            planned = session.plan(root)
+            sourced = Sourced(depth if planned is None else planned)
+        if sources is None or sourced is None:
+            drafted = _drafted(text, session, root, start, accepted(start))
+        else:
+            drafted = _sourced(text, sources, sourced, root, start)
         submitted = drafted.submitted
-        kept = min(would, submitted)
+        kept = min(drafted.would, submitted)
         emitted = min(kept + 1, text.length - start)
         previous = RoundRecord(drafted=submitted, accepted=kept, emitted=emitted, rolled_back=submitted - kept)
-        previous.bypassed = session.bypassed
+        previous.bypassed, previous.looked_up = session.bypassed, drafted.looked_up
         session.end_round(previous)
         context, read = text.prompt_tokens + start - 1, (drafted.confidences, drafted.entropies)
-        said = tuple(session.forecasts)
-        yield ReplayedRound(context, submitted, drafted.passes, session.asked, kept, emitted, *read, said)
+        behind = waiting + drafted.looked_up if sources is not None and drafted.passes else 0
+        said = tuple(session.forecasts), drafted.looked_up, behind
+        yield ReplayedRound(context, submitted, drafted.passes, session.asked, kept, emitted, *read, *said)
+        waiting = 0 if drafted.passes else waiting + emitted
         start += emitted
 
 
-def _drafted(
-    text: RecordedText,
-    session: Session,
-    start: int,
-    depth: int,
-    would: int,
-    previous: RoundRecord | None,
-) -> Drafted:
-    """What a round drafts that would accept ``would`` tokens."""
-    root = text.root(start, depth, previous)
-    planned = session.plan(root)
+def _sourced(text: RecordedText, sources: Sources, sourced: Sourced, root: Root, start: int) -> Drafted:
+    """What a round drafts of what was found at its ``root``, and after it."""
+    assert root.found is not None
+    room = min(root.cap, text.cap(start))
+    found = root.found.tokens[: min(sourced.looked_up, room)]
+    ends = [place for place, token in enumerate(found) if token in text.eos_tokens]
+    looked_up = ends[0] + 1 if ends else len(found)
+    drawn = 0 if ends else min(sourced.drawn, room - looked_up)
+    drafted = Drafted(would=sources.accepted(start, looked_up), looked_up=looked_up)
+    drafted.passes = _drawn_after(text, start, looked_up, drafted.would, drawn)
+    drafted.submitted = looked_up + drafted.passes
+    return drafted
+
+
+def _drawn_after(text: RecordedText, start: int, looked_up: int, would: int, most: int) -> int:
+    """Tokens drawn after a lookup: ``most``, or up to an end of sequence."""
+    if would < looked_up:
+        return most
+    for place in range(looked_up, looked_up + most):
+        along = min(place, would)
+        on_path, row = place < would, start + along
+        token = text.of_token("token", row) if on_path else text.at_slot("tokens", row, place - along)
+        if int(token) in text.eos_tokens:
+            return place - looked_up + 1
+    return most
+
+
+def _drafted(text: RecordedText, session: Session, root: Root, start: int, would: int) -> Drafted:
+    """What a round drafts by plan and stops that would accept ``would`` tokens."""
+    depth, planned = root.cap, session.plan(root)
     cap = min(depth, text.cap(start), depth if planned is None else planned)
-    drafted, stops = Drafted(), False
+    drafted, stops = Drafted(would=would), False
     while drafted.submitted < cap and not stops:
         place, asked = drafted.passes, session.asked
         law = RecordedLaw(text, root, place, start + min(place, would), place - min(place, would))

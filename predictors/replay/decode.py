@@ -6,7 +6,7 @@ one decode share no row, so that their numbers are independent.
 """
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,19 +17,22 @@ from predictors.latency.branching import branch_parallel_prediction
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import accepted, reached
 from predictors.replay.branches import BranchSettings, Chances, replayed_branches
-from predictors.replay.chains import ReplayedRound, replayed
+from predictors.replay.chains import ReplayedRound, Sources, replayed
 from predictors.replay.oracle import clairvoyant
 from predictors.replay.prices import Prices
-from predictors.replay.text import RecordedText
+from predictors.replay.text import LookupSettings, RecordedText
 
 
 @dataclass(frozen=True)
 class ChainPolicy:
-    """``controller`` decides about chains of at most ``depth`` tokens that are verified by the rule ``verifier``."""
+    """``controller`` decides about chains of at most ``depth`` tokens that are verified by the rule ``verifier``, and about what
+    ``lookup`` finds, if the drafter has one; ``drafts``: there is a draft model."""
 
     controller: Controller
     depth: int
     verifier: str = "block"
+    lookup: LookupSettings | None = None
+    drafts: bool = True
 
 
 @dataclass(frozen=True)
@@ -67,23 +70,49 @@ class Reading:
 
     def accepted(self, verifier: str) -> Sequence[int]:
         """By row: the drafted tokens that ``verifier`` would accept of any number."""
-        if verifier not in self._accepted:
-            columns = self.text.columns
-            ratio_NG, probability_NG, uniform_NG = (
-                _onward(values) for values in (columns["ratio"], columns["probability"], self.uniforms[1:])
-            )
-            counts_N = accepted(reached(ratio_NG, probability_NG, verifier), uniform_NG)
-            self._accepted[verifier] = [0, *counts_N.tolist()]
-        return self._accepted[verifier]
+        return self.after_lookup(verifier, 0)
+
+    def after_lookup(self, verifier: str, looked_up: int) -> Sequence[int]:
+        """By row: of ``looked_up`` tokens of the lookup and any number drawn after them, those that ``verifier`` would accept."""
+        if (verifier, looked_up) not in self._accepted:
+            counts_N = accepted(reached_after(self.text, verifier, looked_up), _onward(self.uniforms[1:]))
+            self._accepted[verifier, looked_up] = [0, *counts_N.tolist()]
+        return self._accepted[verifier, looked_up]
+
+    def rounds(self, policy: ChainPolicy) -> Iterator[ReplayedRound]:
+        """The rounds after the prefill under ``policy``."""
+        would, sources = self.accepted(policy.verifier), None
+        if policy.lookup is not None:
+            self.text.require_lookup(policy.lookup)
+            after = self.after_lookup
+            sources = Sources(policy.lookup, lambda row, count: after(policy.verifier, count)[row], not policy.drafts)
+        return replayed(self.text, policy.controller, policy.depth, would.__getitem__, sources)
 
     @cached_property
-    def _accepted(self) -> dict[str, list[int]]:
+    def _accepted(self) -> dict[tuple[str, int], Sequence[int]]:
         return {}
 
 
-def _onward(values_N: np.ndarray) -> np.ndarray:
-    """Values from every row on [N, N], then zeros: nothing is accepted after a text's end."""
-    return np.lib.stride_tricks.sliding_window_view(np.append(values_N, np.zeros(len(values_N) - 1)), len(values_N))
+def reached_after(text: RecordedText, verifier: str, looked_up: int) -> np.ndarray:
+    """P(N >= n | text) for n = 1, 2, … [N, G] from every row, where ``looked_up`` tokens of the lookup go before drawn ones."""
+    drawn = [_onward(text.columns[name]) for name in ("ratio", "probability")]
+    found = _one_hot(text, looked_up) if looked_up else drawn
+    both = (np.hstack([one[:, :looked_up], rest[:, looked_up:]]) for one, rest in zip(found, drawn, strict=True))
+    return reached(*both, verifier)
+
+
+def _one_hot(text: RecordedText, looked_up: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ratios and probabilities [N, L] of the text's tokens under distributions that are one-hot at the lookup's."""
+    of_text_NL = _onward(text.columns["token"], -2)[:, :looked_up]
+    right_NL = of_text_NL == text.columns["lookup"][:, : of_text_NL.shape[1]]
+    target_NL = _onward(text.columns["target_probability"], 1)[:, :looked_up].astype(np.float64)
+    return right_NL / target_NL, right_NL.astype(np.float64)
+
+
+def _onward(values_N: np.ndarray, then: int = 0) -> np.ndarray:
+    """Values from every row on [N, N], ``then`` after a text's end, where nothing is accepted."""
+    ends_N = np.full(len(values_N) - 1, then, values_N.dtype)
+    return np.lib.stride_tricks.sliding_window_view(np.append(values_N, ends_N), len(values_N))
 
 
 def luck(prompt_id: str, length: int, seed: int) -> np.ndarray:
@@ -109,10 +138,9 @@ class Clock:
 
     def policy(self, reading: Reading, policy: ChainPolicy) -> Decode:
         """What ``policy`` makes of the text."""
-        text, would = reading.text, reading.accepted(policy.verifier)
-        rounds = list(replayed(text, policy.controller, policy.depth, would.__getitem__))
-        prices = self._prices[not text.settings.greedy]
-        return self._decode(text, rounds, policy.controller.question_seconds(prices.profile))
+        text, prices = reading.text, self._prices[not reading.text.settings.greedy]
+        question = policy.controller.question_seconds(prices.profile)
+        return self._decode(text, reading.rounds(policy), question, policy.drafts)
 
     def branches(
         self, reading: Reading, controller: Controller, config: BranchSettings, verifier: str, concurrent: bool

@@ -6,9 +6,11 @@ A round that starts at row s, of a draft of which `would` tokens are accepted, s
     rows emitted               min(min(would, submitted) + 1, length - s)
 
 So a policy says once what it drafts at every start (`Drafts`), and a decode is the path of starts from the first to the end.
-Counts equal those of `predictors.replay.chains`, seconds those of `predictors.replay.prices`.
+Counts equal those of `predictors.replay.chains`, seconds those of `predictors.replay.prices`. What a policy drafts of a lookup
+says `predictors.replay.lookups`.
 
-Shape suffixes: X readings, S starts (index s - 1, as a text's columns), G positions of a chain, M states of a policy's memory.
+Shape suffixes: X readings, S starts (index s - 1, as a text's columns), G positions of a chain, M states of a policy's memory,
+L tokens of a lookup.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +21,7 @@ import numpy as np
 
 from predictors.replay.decode import Reading
 from predictors.replay.prices import Prices, PriceTable
-from predictors.replay.text import BeyondRecordError
+from predictors.replay.text import BeyondRecordError, LookupSettings
 
 # from readings, starts, accepted and submitted tokens of rounds to the states that follow
 After = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -27,7 +29,8 @@ After = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Starts:
-    """``readings`` at one sampling setting, chains of at most ``depth`` tokens that ``verifier`` verifies, and their ``prices``.
+    """``readings`` at one sampling setting, chains of at most ``depth`` tokens that ``verifier`` verifies, and their ``prices``;
+    where the drafter has a ``lookup``, also with tokens of that before them, ``depth`` tokens in all.
 
     At every start: ``would_XS`` tokens would be accepted, at most ``cap_XS`` can be drafted (depth, budget, end of sequence), and
     ``left_XS`` tokens are missing; after a text's end nothing is, and ``valid_XS`` is false.
@@ -40,10 +43,13 @@ class Starts:
     would_XS: np.ndarray
     cap_XS: np.ndarray
     left_XS: np.ndarray
+    lookup: LookupSettings | None = None
 
     @staticmethod
-    def of(readings: Sequence[Reading], depth: int, verifier: str, prices: Prices) -> "Starts":
-        """`ValueError` if there are no readings, or a chain of ``depth`` tokens was not recorded."""
+    def of(
+        readings: Sequence[Reading], depth: int, verifier: str, prices: Prices, lookup: LookupSettings | None = None
+    ) -> "Starts":
+        """`ValueError` if there are no readings, or a chain of ``depth`` tokens or the ``lookup`` was not recorded."""
         slots = min((one.text.slots for one in readings), default=0)
         if not 1 <= depth <= slots:
             raise BeyondRecordError(
@@ -57,7 +63,9 @@ class Starts:
             count = one.text.length - 1
             would_S[:count] = one.accepted(verifier)[1:]
             cap_S[:count] = np.minimum(depth, one.text.budget - 2 - np.arange(count))
-        starts = Starts(readings, depth, verifier, prices, would_XS, cap_XS, left_XS)
+        if lookup is not None:
+            readings[0].text.require_lookup(lookup)
+        starts = Starts(readings, depth, verifier, prices, would_XS, cap_XS, left_XS, lookup)
         through_XS = np.where(starts.ends_XSG.any(axis=2), starts.ends_XSG.argmax(axis=2) + 1, depth)
         return replace(starts, cap_XS=np.minimum(cap_XS, through_XS))
 
@@ -81,16 +89,17 @@ class Starts:
         """Whether the token drafted at a position is the text's."""
         return np.arange(self.depth) < self.would_XS[..., None]
 
-    def gather(self, values: Sequence[np.ndarray]) -> np.ndarray:
-        """Of each reading's ``values`` [N, G, …] by row and slot: those along the chain from every start [X, S, G, …]. Beyond
-        ``cap_XS`` they mean nothing."""
-        first = np.asarray(values[0])
-        made = np.zeros((*self.would_XS.shape, self.depth, *first.shape[2:]), first.dtype)
+    def gather(self, values: Sequence[np.ndarray], looked_up: int = 0) -> np.ndarray:
+        """Of each reading's ``values`` [N, G, …] by row and slot: those along the chain from every start [X, S, G, …], after
+        ``looked_up`` tokens. Beyond ``cap_XS`` they mean nothing, and after a wrong lookup."""
+        first, would_XS = np.asarray(values[0]), self.would_LXS[looked_up]
+        made = np.zeros((*would_XS.shape, self.depth, *first.shape[2:]), first.dtype)
+        position_G = looked_up + np.arange(self.depth)
         for place, of_text in enumerate(values):
             count = len(of_text)
-            path_SG = np.minimum(np.arange(self.depth), self.would_XS[place, :count, None])
+            path_SG = np.minimum(position_G, would_XS[place, :count, None])
             rows_SG = np.minimum(np.arange(count)[:, None] + path_SG, count - 1)
-            made[place, :count] = of_text[rows_SG, np.arange(self.depth) - path_SG]
+            made[place, :count] = of_text[rows_SG, np.minimum(position_G - path_SG, of_text.shape[1] - 1)]
         return made
 
     def by_start(self, values: Sequence[np.ndarray]) -> np.ndarray:
@@ -119,6 +128,10 @@ class Starts:
         """What each text takes [X], its prefill included."""
         context_V = self.context_X[path.reading_V] + path.start_V
         spent_V = self._table.rounds(context_V, path.submitted_V, drafts.passes_XSM[path.cells])
+        if self.lookup is not None:
+            looked_up_V = drafts.looked_up_XSM[path.cells]
+            behind_V = path.behind(drafts.passes_XSM[path.cells], looked_up_V)
+            spent_V += self._table.looked_up(context_V, path.submitted_V, looked_up_V, behind_V)
         spent_V += question * drafts.asked_XSM[path.cells]
         return np.asarray(self._prefill_X + self.summed(path, spent_V) + self.read_seconds(path, drafts))
 
@@ -132,26 +145,40 @@ class Starts:
         return PriceTable(self.prices, context_XS[self.valid_XS], self.depth)
 
     @cached_property
+    def would_LXS(self) -> np.ndarray:
+        """`would_XS` after every number of tokens of the lookup, which are among them."""
+        counts = () if self.lookup is None else range(1, 1 + min(self.lookup.length, self.depth))
+        made = ([np.array(one.after_lookup(self.verifier, count)[1:]) for one in self.readings] for count in counts)
+        return np.stack([self.would_XS, *map(self.by_start, made)])
+
+    @cached_property
     def ends_XSG(self) -> np.ndarray:
         """Whether the token drafted at a position is an end of sequence, which ends a draft."""
+        return self.ends_after(0)
+
+    def ends_after(self, looked_up: int) -> np.ndarray:
+        """The same [X, S, G] of tokens drawn after ``looked_up`` ones."""
         own, beside = [], []
         for one in self.readings:
             columns, eos = one.text.columns, list(one.text.eos_tokens)
             beside.append(np.isin(columns["tokens"], eos))
             own.append(np.isin(columns["token"], eos)[:, None].repeat(beside[-1].shape[1], axis=1))
-        return np.where(self.on_path_XSG, self.gather(own), self.gather(beside))
+        on_path_XSG = looked_up + np.arange(self.depth) < self.would_LXS[looked_up, ..., None]
+        return np.where(on_path_XSG, self.gather(own, looked_up), self.gather(beside, looked_up))
 
 
 @dataclass(frozen=True)
 class Drafts:
     """What a policy does at every start, by the state of its memory: ``submitted`` tokens in draft ``passes``, queries ``asked``
-    of a model, and distributions that the host reads without one (`predictors.replay.chains.ReplayedRound`). All [X, S, M]."""
+    of a model, and distributions that the host reads without one (`predictors.replay.chains.ReplayedRound`). All [X, S, M]. The
+    first ``looked_up`` tokens come from a lookup, which no memory of the policy notices."""
 
     submitted_XSM: np.ndarray
     passes_XSM: np.ndarray
     asked_XSM: np.ndarray
     confidences_XSM: np.ndarray
     entropies_XSM: np.ndarray
+    looked_up_XSM: np.ndarray
 
     def by_state(self, memory: "Memory") -> "Drafts":
         """In every state of ``memory``, where a policy does not listen to it."""
@@ -208,21 +235,33 @@ class Path:
         return self.cells[1]
 
     @staticmethod
-    def of(starts: Starts, submitted_XSM: np.ndarray, first: int, after: After) -> "Path":
+    def of(starts: Starts, drafts: Drafts, first: int, after: After) -> "Path":
         """From the first start, in state ``first``, to every text's end; ``after`` a round another state holds."""
         reading_V, rounds = np.flatnonzero(starts.left_XS[:, 0]), []
         start_V, state_V = np.zeros_like(reading_V), np.full_like(reading_V, first)
         while len(reading_V):
-            submitted_V = submitted_XSM[reading_V, start_V, state_V]
-            accepted_V = np.minimum(starts.would_XS[reading_V, start_V], submitted_V)
-            rounds.append((reading_V, start_V, state_V, submitted_V, accepted_V))
-            state_V = after(reading_V, start_V, accepted_V, submitted_V)
+            cells = reading_V, start_V, state_V
+            submitted_V, looked_up_V = drafts.submitted_XSM[cells], drafts.looked_up_XSM[cells]
+            accepted_V = np.minimum(starts.would_LXS[looked_up_V, reading_V, start_V], submitted_V)
+            rounds.append((*cells, submitted_V, accepted_V))
+            state_V = np.where(looked_up_V > 0, state_V, after(reading_V, start_V, accepted_V, submitted_V))
             goes_on_V = starts.left_XS[reading_V, start_V] > accepted_V + 1
             reading_V, start_V, state_V = (
                 values[goes_on_V] for values in (reading_V, start_V + accepted_V + 1, state_V)
             )
         reading_V, start_V, state_V, submitted_V, accepted_V = map(np.concatenate, zip(*rounds, strict=True))
         return Path((reading_V, start_V, state_V), submitted_V, accepted_V)
+
+    def behind(self, passes_V: np.ndarray, looked_up_V: np.ndarray) -> np.ndarray:
+        """Tokens that the first draft pass of every round feeds more than usual (`predictors.replay.chains.ReplayedRound`)."""
+        order_V = np.lexsort((self.start_V, self.reading_V))
+        reading_V, start_V, drawn_V = self.reading_V[order_V], self.start_V[order_V], passes_V[order_V] > 0
+        first_V = np.diff(reading_V, prepend=-1) > 0
+        known_V = np.where(first_V | np.append(False, drawn_V[:-1]), np.arange(len(start_V)), 0)
+        waiting_V = start_V - start_V[np.maximum.accumulate(known_V)]
+        behind_V = np.empty_like(start_V)
+        behind_V[order_V] = np.where(drawn_V, waiting_V + looked_up_V[order_V], 0)
+        return behind_V
 
     def visits(self, shape_XSM: tuple[int, ...]) -> np.ndarray:
         """Which starts and states it meets."""
@@ -235,7 +274,7 @@ def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memor
     """Exact totals of every text under a policy whose ``question`` takes so many seconds."""
     memory = memory or NO_MEMORY
     drafts = drafts.by_state(memory)
-    path = Path.of(starts, drafts.submitted_XSM, memory.first, lambda _, __, *outcome: memory.after(*outcome))
+    path = Path.of(starts, drafts, memory.first, lambda _, __, *outcome: memory.after(*outcome))
     passes_V, asked_V = drafts.passes_XSM[path.cells], drafts.asked_XSM[path.cells]
     counts = (np.ones_like(path.start_V), path.submitted_V, passes_V, path.accepted_V, asked_V)
     rounds_X, submitted_X, passes_X, accepted_X, asked_X = (starts.summed(path, one).astype(int) for one in counts)

@@ -1,7 +1,7 @@
 """What policies draft at every start of recorded texts (`predictors.replay.grid`): the sessions of `predictors.controllers`.
 
     static        n tokens
-    confidence    draft while max_x q(x) >= ε                                   (`controllers.confidence`)
+    confidence    draft while max_x q(x) >= ε, or their product                 (`controllers.confidence`)
     stopping      a model of the draft's states, by a `StopRule`                (`controllers.early_stop`)
     heads         a model of the target's state, by a class or a length         (`controllers.hrad`, `controllers.length`)
 
@@ -25,17 +25,25 @@ from predictors.stopping.rule import StopRule
 
 def static(starts: Starts, length: int) -> Drafts:
     """Always ``length`` tokens."""
-    return _drafts(np.minimum(starts.cap_XS, length)[..., None])
+    return drafts_of(np.minimum(starts.cap_XS, length)[..., None])
 
 
-def confidence(starts: Starts, largest_XSG: np.ndarray, epsilon: float, min_tokens: int = 1) -> Drafts:
-    """Draft while ``largest_XSG`` >= ``epsilon``, but at least ``min_tokens``."""
-    low_XSG = largest_XSG < epsilon
+def confidence(
+    starts: Starts,
+    largest_XSG: np.ndarray,
+    epsilon: float,
+    min_tokens: int = 1,
+    cap: int | None = None,
+    product: bool = False,
+) -> Drafts:
+    """Draft while ``largest_XSG``, or the ``product`` so far, >= ``epsilon``, but at least ``min_tokens`` and at most ``cap``."""
+    low_XSG = (np.cumprod(largest_XSG, axis=-1) if product else largest_XSG) < epsilon
     low_XSG[..., :min_tokens] = False
-    submitted_XS = np.minimum(_first(low_XSG), starts.cap_XS)
-    passes_XS = np.minimum(submitted_XS + 1, starts.cap_XS)
-    read_XS = np.maximum(passes_XS - min_tokens, 0)
-    return _drafts(submitted_XS[..., None], passes_XS[..., None], confidences_XSM=read_XS[..., None])
+    cap_XS = starts.cap_XS if cap is None else np.minimum(starts.cap_XS, cap)
+    submitted_XS = np.minimum(_first(low_XSG), cap_XS)
+    passes_XS = np.minimum(submitted_XS + 1, cap_XS)
+    read_XS = passes_XS if product else np.maximum(passes_XS - min_tokens, 0)
+    return drafts_of(submitted_XS[..., None], passes_XS[..., None], confidences_XSM=read_XS[..., None])
 
 
 def stopping(
@@ -67,7 +75,7 @@ def stopping(
         submitted_XS = np.where(aside_XS, np.minimum(end_XS, cap_XS), submitted_XS)
         passes_XS = np.where(aside_XS, np.minimum(end_XS + 1, cap_XS), passes_XS)
         asked_XS = np.where(aside_XS, asked_L[np.minimum(far_XS + 1, cap_XS)], asked_XS)
-    return _drafts(submitted_XS[..., None], passes_XS[..., None], asked_XS[..., None])
+    return drafts_of(submitted_XS[..., None], passes_XS[..., None], asked_XS[..., None])
 
 
 def heads(
@@ -111,7 +119,7 @@ def _picked(options: Sequence[Drafts], which_XSM: np.ndarray) -> Drafts:
     place_XSM = which_XSM + len(options) * np.arange(which_XSM[..., 0].size).reshape(*which_XSM.shape[:2], 1)
     columns = ([getattr(one, name) for one in options] for name in ("submitted_XSM", "passes_XSM", "confidences_XSM"))
     submitted, passes, read = (np.concatenate(values, axis=2).take(place_XSM) for values in columns)
-    return _drafts(submitted, passes, confidences_XSM=read)
+    return drafts_of(submitted, passes, confidences_XSM=read)
 
 
 def _paid(starts: Starts, length: int, passes: int) -> Drafts:
@@ -141,12 +149,14 @@ def _first(stops_XSG: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(stops_XSG.any(axis=-1), stops_XSG.argmax(axis=-1), stops_XSG.shape[-1]))
 
 
-def _drafts(
+def drafts_of(
     submitted_XSM: np.ndarray,
     passes_XSM: np.ndarray | None = None,
     asked_XSM: np.ndarray | None = None,
     confidences_XSM: np.ndarray | None = None,
+    looked_up_XSM: np.ndarray | None = None,
 ) -> Drafts:
+    """`Drafts` without what is left out; ``passes_XSM``: as many as tokens."""
     none_XSM = np.zeros_like(submitted_XSM)
     return Drafts(
         submitted_XSM,
@@ -154,4 +164,5 @@ def _drafts(
         none_XSM if asked_XSM is None else asked_XSM,
         none_XSM if confidences_XSM is None else confidences_XSM,
         none_XSM,
+        none_XSM if looked_up_XSM is None else looked_up_XSM,
     )

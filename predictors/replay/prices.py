@@ -1,9 +1,11 @@
 """What replayed rounds take on a machine, from its latency profile without its neighbours (`undisturbed`).
 
     round    = Σ_{i<passes} draft(1, context + i) + target(1 + submitted, context) + drawing + verification + readings + questions
+             + draft(1 + behind, context) - draft(1, context)                         if the draft model has to catch up first
 
-A rule that stops in front of a token has paid for that token's law, and reading a law's numbers costs the host some time.
-Prefills are the request's own. Left out: what a request takes to begin, and what a decode spends between its phases.
+A rule that stops in front of a token has paid for that token's law, and reading a law's numbers costs the host some time. Tokens
+of a lookup take no pass and are not drawn. Prefills are the request's own. Left out: what a request takes to begin, what a decode
+spends between its phases, and the search for a match.
 """
 
 from collections.abc import Iterable
@@ -25,6 +27,8 @@ class Prices:
         self._sampled = sampled
         self.chain = cache(self._chain)
         self.law = cache(self._law)
+        self.drawing = cache(self._drawing)
+        self.catching_up = cache(self._catching_up)
         self._read = cache(lambda entropy: self.profile.latency("reading", entropy=entropy).seconds)
 
     def prefill(self, tokens: int, drafts: bool) -> float:
@@ -36,6 +40,8 @@ class Prices:
         """Of rounds on chains, each ``question`` to a model included."""
         return sum(
             self.chain(one.submitted, one.context)
+            + self.looked_up(one.looked_up, one.submitted, one.context)
+            + self.catching_up(one.behind, one.context)
             + sum(self.law(one.context + place) for place in range(one.submitted, one.passes))
             + self.reading(one.confidences, one.entropies)
             + one.asked * question
@@ -50,17 +56,37 @@ class Prices:
         """Of a round of ``submitted`` tokens behind ``context`` cached ones."""
         return round_latency(self.profile, Shape.chain(submitted), context, self._sampled).seconds
 
+    def looked_up(self, tokens: int, submitted: int, context: int) -> float:
+        """What changes, below 0, where so many of a chain's ``submitted`` tokens came from a lookup."""
+        if not tokens:
+            return 0.0
+        drawn = submitted - tokens
+        passes = sum(self.law(context + place) - self.drawing(1) for place in range(drawn, submitted))
+        return self.drawing(drawn) - self.drawing(submitted) - passes
+
     def _law(self, context: int) -> float:
         """Of a draft pass and its law."""
-        drawn = self.profile.latency("chain_drawing", drafted=1, sampled=int(self._sampled)).seconds
-        return self.profile.latency("draft", rows=1, context=context).seconds + drawn
+        return self.profile.latency("draft", rows=1, context=context).seconds + self.drawing(1)
+
+    def _drawing(self, tokens: int) -> float:
+        """Of so many tokens' laws and draws."""
+        if not tokens:
+            return 0.0
+        return self.profile.latency("chain_drawing", drafted=tokens, sampled=int(self._sampled)).seconds
+
+    def _catching_up(self, behind: int, context: int) -> float:
+        """Of a draft pass over so many tokens more than one."""
+        if not behind:
+            return 0.0
+        wide, usual = (self.profile.latency("draft", rows=rows, context=context).seconds for rows in (1 + behind, 1))
+        return wide - usual
 
 
 class PriceTable:
     """Rounds of at most ``depth`` tokens behind ``contexts``, priced in arrays."""
 
     def __init__(self, prices: Prices, contexts: np.ndarray, depth: int) -> None:
-        self._context_C = np.unique(contexts)
+        self._prices, self._context_C = prices, np.unique(contexts)
         known = self._context_C.tolist()
         self._chain_CL = np.array(
             [[prices.chain(drafted, context) for drafted in range(depth + 1)] for context in known]
@@ -68,8 +94,21 @@ class PriceTable:
         laws = (prices.law(context) for context in range(known[0], known[-1] + depth))
         self._laws_C = np.cumsum([0.0, *laws])  # of all passes behind contexts from the first one up to this one
 
+        self._drawing_L = np.array([prices.drawing(drafted) for drafted in range(depth + 1)])
+
     def rounds(self, context_V: np.ndarray, submitted_V: np.ndarray, passes_V: np.ndarray) -> np.ndarray:
         """Seconds of rounds, without readings and questions."""
         chain_V = self._chain_CL[np.searchsorted(self._context_C, context_V), submitted_V]
         first_V = context_V - self._context_C[0]
         return np.asarray(chain_V + self._laws_C[first_V + passes_V] - self._laws_C[first_V + submitted_V])
+
+    def looked_up(
+        self, context_V: np.ndarray, submitted_V: np.ndarray, tokens_V: np.ndarray, behind_V: np.ndarray
+    ) -> np.ndarray:
+        """What `rounds` leave out where ``tokens_V`` of the submitted came from a lookup, and the draft model is ``behind_V``."""
+        drawing_V = (
+            self._drawing_L[submitted_V - tokens_V] - self._drawing_L[submitted_V] + self._drawing_L[1] * tokens_V
+        )
+        pairs_2P, place_V = np.unique([behind_V, context_V], axis=1, return_inverse=True)
+        catching_P = np.array([self._prices.catching_up(*pair) for pair in pairs_2P.T.tolist()])
+        return np.asarray(np.where(tokens_V > 0, drawing_V, 0.0) + catching_P[place_V])

@@ -9,21 +9,35 @@ No two rounds of one decode end at the same row, so what was drawn beside the te
 Shape suffixes: N rows, G slots (γ_max), T most likely tokens, K tapped layers, D hidden size, E embedding size, S state size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from predictors.lookup import LONGEST, NOTHING, Found
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
-from predictors.signals import DrawnToken, NextLaw, Root
+from predictors.signals import DrawnToken, NextLaw, Root, TokenNumbers
+from predictors.survival.features import numbers_of
 
 
 class BeyondRecordError(ValueError):
     """A decoder or a controller needs what a text trace does not hold: it can be run, and not replayed."""
+
+
+class LookupSettings(Protocol):
+    """What a replay needs of `runtime.drafting.lookup.LookupConfig`."""
+
+    @property
+    def length(self) -> int: ...
+    @property
+    def longest(self) -> int: ...
+    @property
+    def least(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -101,10 +115,29 @@ class RecordedText:
         """Most tokens that the budget leaves to draft in a round that starts at row ``start``."""
         return self.budget - start - 1
 
-    def root(self, start: int, depth: int, previous: RoundRecord | None) -> Root:
-        """What a controller sees of a round that starts at row ``start`` and may draft ``depth`` tokens."""
+    def root(self, start: int, depth: int, previous: RoundRecord | None, lookup: LookupSettings | None = None) -> Root:
+        """What a controller sees of a round that starts at row ``start`` and may draft ``depth`` tokens; ``lookup``: the
+        drafter's, if it has one."""
         hidden_KD, embedding_E = (None, None) if self.roots is None else self.roots.at(start)
-        return Root(self.prompt_tokens + start, depth, self.settings, previous, hidden_KD, embedding_E)
+        found = None if lookup is None else self.found(start, lookup)
+        return Root(self.prompt_tokens + start, depth, self.settings, previous, hidden_KD, embedding_E, found=found)
+
+    def found(self, start: int, lookup: LookupSettings) -> Found:
+        """What ``lookup`` finds at row ``start``."""
+        columns, row = self.columns, start - 1
+        if columns["match"][row] < lookup.least:
+            return NOTHING
+        tokens = tuple(token for token in columns["lookup"][row, : lookup.length].tolist() if token >= 0)
+        return Found(int(columns["match"][row]), tokens, int(columns["seen"][row]), int(columns["agreed"][row]))
+
+    def require_lookup(self, lookup: LookupSettings) -> None:
+        """`ValueError` unless what ``lookup`` finds was recorded."""
+        if lookup.length > self.slots or lookup.longest != LONGEST:
+            raise BeyondRecordError(
+                f"lookups of {lookup.length} tokens after matches of at most {lookup.longest} cannot be replayed on texts "
+                f"recorded with gamma_max={self.slots} after matches of at most {LONGEST}. Raise traces.texts.gamma_max and "
+                "collect again, or leave longest out."
+            )
 
     def of_token(self, name: str, row: int) -> float:
         """A number of the text's token at ``row``."""
@@ -198,3 +231,9 @@ class RecordedToken(DrawnToken):
     @cached_property
     def unit_probability(self) -> Tensor:
         return torch.tensor(self._number("unit_probability", "unit_probabilities"))
+
+    def numbers(self, run: Callable[[Tensor], Tensor]) -> TokenNumbers:
+        law = self._recorded
+        confidence, entropy = (float(law.text.at_slot(name, law.row, law.slot)) for name in ("confidence", "entropy"))
+        second = float(law.likeliest(2)[1])
+        return numbers_of(confidence, second, entropy, float(self.unit_probability))

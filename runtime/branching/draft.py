@@ -144,7 +144,7 @@ class BranchDraft(ChainDraft):
         if self._pending.next_law is not None:
             return self._pending.next_law
         assert self._root is not None
-        return self._law(self._root, len(self._pending.tokens), self._next_row(self._pending.tokens))
+        return self._law(self._root, len(self._pending.tokens), self._next_row(self._pending))
 
     def _grow(self, length: int, parent: int) -> int:
         """Draft up to ``length`` tokens behind every branch token; the deepest branch's length."""

@@ -24,7 +24,7 @@ from runtime.tree import TokenTree
 class Evidence:
     """What a round saw, for collectors; valid until the next step.
 
-    ``draft_laws`` holds one `NextLaw` per drafted token; ``target_probs`` [N + 1, V] the target's laws at the tree's rows and
+    ``draft_laws`` holds one `NextLaw` per drawn token; ``target_probs`` [N + 1, V] the target's laws at the tree's rows and
     ``hidden_NKD`` its tapped hidden states there (``None`` without taps).
     """
 

@@ -7,6 +7,7 @@ Shape suffixes: V vocabulary, M rows of a pass (N nodes + 1).
 """
 
 from collections.abc import Generator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -19,6 +20,7 @@ from runtime.decoding.base import Decoder, Evidence, Step
 from runtime.decoding.run import Run
 from runtime.drafting.draft import Draft, Drafter
 from runtime.drafting.drafted import Drafted, DraftedTree
+from runtime.drafting.lookup import LookupDraft
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import stream
@@ -55,8 +57,9 @@ class SequentialDecoder(Decoder):
 
     @property
     def context_limit(self) -> int:
-        limit = self.pair.target.context_limit
-        return limit if self.drafter is None or self.pair.draft is None else min(limit, self.pair.draft.context_limit)
+        limit, draft = self.pair.target.context_limit, self.pair.draft
+        unread = self.drafter is None or not self.drafter.needs_draft
+        return limit if unread or draft is None else min(limit, draft.context_limit)
 
     def _steps(self, request: Request) -> Generator[Step, None, None]:
         yield from self._open(request).steps()
@@ -78,10 +81,13 @@ class SequentialRun(Run):
             self.recorded = self._recorded_verdicts(decoder.verifier, decoder.lossy)
         self.session = decoder.controller.start(request.settings)
         self.draft: Draft | None = None
+        self.passes = 0  # of the draft's model, in the rounds before
         if drafter is not None:
-            assert pair.draft is not None
+            model = pair.draft if drafter.needs_draft else pair.target
+            assert model is not None
             draft_chance = stream(request.randomness, "draft")
-            self.draft = drafter.open(pair.draft, pair.target.vocabulary_size, request, draft_chance)
+            self.draft = drafter.open(model, pair.target.vocabulary_size, request, draft_chance)
+        self.lookup = self.draft if isinstance(self.draft, LookupDraft) else None
 
     def _begin(self, law_V: Tensor, logits_V: Tensor) -> list[int]:
         self.probs_V = law_V
@@ -114,7 +120,8 @@ class SequentialRun(Run):
         if self.draft is not None:
             self.draft.commit(path, accepted, [token])
             self.clock.lap("draft")
-        tokens, record = self._end(tree.num_nodes, max(tree.depths), len(path), [*accepted, token])
+        counts = RoundRecord(tree.num_nodes, max(tree.depths), accepted=len(path), looked_up=drafted.looked_up)
+        tokens, record = self._end(counts, [*accepted, token])
         if not self.request.observe or probs_MV is None:
             return Step(tokens, record)
         return Step(tokens, record, Evidence(root, tree, drafted.laws, probs_MV, out.hidden_NKD))
@@ -134,11 +141,22 @@ class SequentialRun(Run):
             return row, token
         return draw_verdict(self.verify(tree, probs_MV), self.chance)
 
+    def _root(self) -> Root:
+        root = super()._root()
+        if self.lookup is not None:
+            root = replace(root, found=self.lookup.found())
+            self.clock.lap("draft")
+        return root
+
     def _draft(self, root: Root) -> Drafted:
+        if self.lookup is not None and root.found is not None and root.found.length:
+            sourced = self.session.source(root)
+            self.clock.lap("controller")
+            if sourced is not None:
+                return self.lookup.follow(root, sourced, min(self.depth, self.remaining - 1), self.clock)
         cap = self._cap(root)
         if self.draft is None:
             return DraftedTree(EMPTY_TREE, [])
-        self.draft.passes = 0
         return self.draft.draft(root, cap, self.session, self.clock)
 
     def _cap(self, root: Root) -> int:
@@ -147,13 +165,14 @@ class SequentialRun(Run):
         self.clock.lap("controller")
         return min(self.depth, self.remaining - 1, self.depth if planned is None else planned)
 
-    def _end(self, drafted: int, levels: int, accepted: int, tokens: list[int]) -> tuple[list[int], RoundRecord]:
-        """Emit ``tokens``, record the round and let the controller learn from it."""
-        record = RoundRecord(drafted=drafted, levels=levels, accepted=accepted, rolled_back=levels - accepted)
-        record.passes = 0 if self.draft is None else self.draft.passes
+    def _end(self, record: RoundRecord, tokens: list[int]) -> tuple[list[int], RoundRecord]:
+        """Emit ``tokens``, complete the round's ``record`` and let the controller learn from it."""
+        record.rolled_back = record.levels - record.accepted
+        passes = 0 if self.draft is None else self.draft.passes
+        record.passes, self.passes = passes - self.passes, passes
         record.asked = self.session.asked
         record.bypassed = self.session.bypassed
-        record.forecasts = tuple(self.session.forecasts) if drafted == levels else ()
+        record.forecasts = tuple(self.session.forecasts) if record.drafted == record.levels else ()
         tokens, record = self._emit(record, tokens)
         self.session.end_round(record)
         self.previous = record

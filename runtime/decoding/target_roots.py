@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from predictors.controllers import Controller
+from predictors.rounds import RoundRecord
 from runtime.decoding.base import Step
 from runtime.decoding.sequential import SequentialDecoder, SequentialRun
 from runtime.drafting.distinct import most_likely, read_rows, without_replacement
@@ -69,7 +70,6 @@ class TargetRootsRun(SequentialRun):
         """Draft under every root, verify all in one target pass, commit the longest."""
         self.clock.resume()
         root = self._root()
-        self.draft.passes = 0
         tree = self.draft.draft_under(self.roots, root, self._cap(root), self.session, self.clock)
         logits = self.target.forward(tree.token_list, tree.parent_list).logits
         self.clock.lap("target")
@@ -81,7 +81,7 @@ class TargetRootsRun(SequentialRun):
         self.clock.lap("verify")
         self.draft.commit(path, tokens, [])
         self.clock.lap("draft")
-        return Step(*self._end(drafted, max(tree.depths) - 1, len(path) - 1, tokens))
+        return Step(*self._end(RoundRecord(drafted, max(tree.depths) - 1, accepted=len(path) - 1), tokens))
 
     def _longest(self, tree: TokenTree, target_probs_NV: Tensor) -> tuple[list[int], Tensor]:
         """The longest of the roots' accepted paths (the first among equals), and the law of the token after it."""

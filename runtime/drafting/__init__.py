@@ -3,6 +3,7 @@
 from runtime.drafting.chain import ChainConfig
 from runtime.drafting.delayed_tree import DelayedTreeConfig
 from runtime.drafting.draft import Draft, Drafter
+from runtime.drafting.lookup import LookupConfig
 from runtime.drafting.multi_candidate import ForkConfig, MultiCandidateConfig
 
 DRAFTERS: dict[str, type] = {
@@ -10,6 +11,7 @@ DRAFTERS: dict[str, type] = {
     "delayed_tree": DelayedTreeConfig,
     "multi_candidate": MultiCandidateConfig,
     "fork": ForkConfig,
+    "lookup": LookupConfig,
 }
 
 __all__ = ["DRAFTERS", "Draft", "Drafter"]

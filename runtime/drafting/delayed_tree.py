@@ -33,6 +33,8 @@ class DelayedTreeConfig(Checked):
     draft_temperature: NotNegative | None = None
     choices: tuple[Action, ...] = ()
 
+    needs_draft = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.action

@@ -1,4 +1,4 @@
-"""What all drafters share: a configuration that says how it draws, and one request's state over the draft model.
+"""What all drafters share: a configuration that says how it draws, and one request's draft; most hold a model's state.
 
 The draft's cache holds committed tokens; within a round its scratch holds the drafted tokens that were fed. Shape suffixes:
 ... any rows, V vocabulary.
@@ -29,7 +29,7 @@ class Drafter(Protocol):
     """A drafter's configuration.
 
     ``depth``: most levels per round. ``laws``: how its trees may be drawn, over all sampling settings. ``branches``: whether a
-    tree may be more than a chain.
+    tree may be more than a chain. ``needs_draft``: whether it needs a draft model.
     """
 
     @property
@@ -41,14 +41,36 @@ class Drafter(Protocol):
     @property
     def branches(self) -> bool: ...
 
+    @property
+    def needs_draft(self) -> bool: ...
+
     def open(self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance) -> "Draft":
-        """One request's draft over ``model``, with laws on a vocabulary of ``vocabulary_size``."""
+        """One request's draft over the draft ``model``, with laws on a vocabulary of ``vocabulary_size``; one that needs none is
+        made for the device of the target, which ``model`` is then."""
         ...
 
 
-class Draft(ABC):
-    """One request's draft model state. Committed tokens the cache does not hold yet are fed at the start of a round. ``passes``
-    of the model behind the prefill are counted; a loop sets it to 0 as a round begins."""
+class Draft(Protocol):
+    """One request's draft. ``passes`` of its model since the prefill are counted."""
+
+    @property
+    def passes(self) -> int: ...
+
+    def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:
+        """Draw a tree of at most ``cap`` levels."""
+        ...
+
+    def prefill(self, prompt: list[int], newest: Sequence[int]) -> None:
+        """Take over the prompt; ``newest`` are the tokens emitted after it."""
+        ...
+
+    def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
+        """Keep the ``accepted`` tokens of a ``path`` of nodes; then come ``newest`` tokens."""
+        ...
+
+
+class ModelDraft(ABC):
+    """One request's draft model state. Committed tokens the cache does not hold yet are fed at the start of a round."""
 
     passes = 0
 
@@ -91,11 +113,15 @@ class Draft(ABC):
         self._scratch = {}
         self._uncached += [*accepted[len(fed) :], *newest]
 
-    def _feed_uncached(self) -> Row:
-        """Commit the newest tokens; the row of the last one."""
+    def _feed_uncached(self, then: Sequence[int] = ()) -> Row:
+        """Commit the newest tokens; the row of the last one. ``then``, the tokens of nodes 0, 1, …, go through the same pass, and
+        the row is that of the last of them."""
+        assert not then or self._views is None, "controllers of trees read views"
         self.passes += 1
-        out = self._state.forward(self._uncached, last=1 if self._views is None else min(2, len(self._uncached)))
-        self._state.keep(range(len(self._uncached)))
+        tokens = [*self._uncached, *then]
+        out = self._state.forward(tokens, last=1 if self._views is None else min(2, len(tokens)))
+        self._state.keep(range(len(tokens)), pending=len(then))
+        self._scratch |= {node: node for node in range(len(then))}
         self._uncached = []
         if self._views is not None:
             self._views.committed(out)

@@ -12,7 +12,8 @@ from runtime.tree import TokenTree
 
 class Drafted(Protocol):
     """The target's pass goes over ``tokens`` [M] under ``parents`` (-1: the root): the nodes of the ``tree``, or more copies of
-    them while the host has not read any (`runtime.drafting.unread`). ``laws`` are those that the nodes were drawn from."""
+    them while the host has not read any (`runtime.drafting.unread`). Of a chain the first ``looked_up`` nodes were not drawn;
+    ``laws`` are those that the others were drawn from."""
 
     @property
     def tokens(self) -> Tensor: ...
@@ -26,6 +27,9 @@ class Drafted(Protocol):
     @property
     def laws(self) -> list[NextLaw]: ...
 
+    @property
+    def looked_up(self) -> int: ...
+
     def of_nodes(self, out: Forward) -> Forward:
         """Of a pass over the newest token and ``tokens``, the rows of the root and of the tree's nodes."""
         ...
@@ -38,8 +42,8 @@ class Drafted(Protocol):
 class DraftedTree:
     """`Drafted`: the tree itself."""
 
-    def __init__(self, tree: TokenTree, laws: list[NextLaw]) -> None:
-        self.tree, self.laws = tree, laws
+    def __init__(self, tree: TokenTree, laws: list[NextLaw], looked_up: int = 0) -> None:
+        self.tree, self.laws, self.looked_up = tree, laws, looked_up
         self.tokens, self.parents = tree.tokens, tree.parent_list
 
     def of_nodes(self, out: Forward) -> Forward:

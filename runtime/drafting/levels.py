@@ -14,14 +14,14 @@ from torch import Tensor
 from predictors.controllers import Session
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.clock import PhaseClock
-from runtime.drafting.draft import Draft
+from runtime.drafting.draft import ModelDraft
 from runtime.drafting.drafted import Drafted, DraftedTree
 from runtime.drafting.growth import ROOT, Growth
 from runtime.drafting.unread import UnreadTree
 from runtime.tree import DraftLaw
 
 
-class LevelDraft(Draft):
+class LevelDraft(ModelDraft):
     """Grows a tree; subclasses say how a level is drawn and what ``law`` that makes under the request's settings."""
 
     law: DraftLaw
@@ -47,7 +47,7 @@ class LevelDraft(Draft):
         return drafted
 
     def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
-        """As `Draft.commit`; of a node with several copies, that one's rows are kept which the path's last one hangs under."""
+        """As in `ModelDraft`; of a node with several copies, that one's rows are kept which the path's last one hangs under."""
         if self._unread is not None:
             fed = self._unread.drafted_behind(path)
             self._scratch = dict(zip(fed, self._unread.places(fed), strict=True))

@@ -45,6 +45,8 @@ class MultiCandidateConfig(Checked):
     roots: Annotated[str, one_of(*ROOTS)] = "draft"
     draft_temperature: NotNegative | None = None
 
+    needs_draft = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.widths:
@@ -87,6 +89,8 @@ class ForkConfig(Checked):
     depth: Count = 5
     candidates: Annotated[str, one_of(*CANDIDATES)] = "sampled"
     draft_temperature: NotNegative | None = None
+
+    needs_draft = True
 
     @property
     def levels(self) -> MultiCandidateConfig:

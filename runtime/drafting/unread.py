@@ -46,6 +46,8 @@ class Copies:
 class UnreadTree:
     """`Drafted`, level by level: copies, the laws that each was drawn from, what was drawn. The tree ends at ``eos_tokens``."""
 
+    looked_up = 0
+
     def __init__(self, device: torch.device, law: DraftLaw, eos_tokens: Collection[int]) -> None:
         none = torch.zeros(1, dtype=torch.int64, device=device)
         self.copies = Copies([ROOT], [ROOT], none, none)  # of the level that is drawn next

@@ -7,9 +7,12 @@ from runtime.decoding.routed import RoutedDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.decoding.single_model import SingleModelDecoder
 from runtime.drafting.chain import ChainConfig
+from runtime.drafting.lookup import LookupConfig
+from runtime.verification import VERIFIERS
 from runtime.verification.chain import block, tokenwise
 
 LED_RULES = (tokenwise, block)  # hsd is block
+LED_LOOKUP_RULES = (*LED_RULES, VERIFIERS["match"].rule)  # on one-hot drafts it is tokenwise
 
 
 def why_not_led(decoder: Decoder, settings: SamplingSettings | None = None) -> str | None:
@@ -36,10 +39,11 @@ def _why_not_led_when_sampling(decoder: Decoder) -> str | None:
         return f"{type(decoder).__name__} is not a loop that leading knows"
     if decoder.drafter is None:
         return None
-    if not isinstance(decoder.drafter, ChainConfig):
+    if not isinstance(decoder.drafter, ChainConfig | LookupConfig):
         return f"its drafter {decoder.drafter} draws trees, and only chains are enumerated given a text"
-    if decoder.drafter.draft_temperature == 0:
-        return "its draft_temperature is 0: tokens that are not drawn cannot be led"
-    if decoder.verifier.rule not in LED_RULES:
+    drawn = isinstance(decoder.drafter, ChainConfig)
+    if isinstance(decoder.drafter, ChainConfig) and decoder.drafter.draft_temperature == 0:
+        return "its draft_temperature is 0: the model's tokens are not drawn, and cannot be led"
+    if decoder.verifier.rule not in (LED_RULES if drawn else LED_LOOKUP_RULES):
         return f"verifier {decoder.verifier.name!r} is not enumerated given a text; tokenwise, block and hsd are"
     return None

@@ -1,10 +1,11 @@
 """The source of chance that a decode is planned with: it makes each choice given the text (`runtime.leading.chain`).
 
 A decoder queries it as any other: for a token of the draft's probabilities, for the row where the accepted path ends, and for the
-token after that. Shape suffix: V vocabulary.
+token after that. Of tokens that a lookup drafts it is told: q is one-hot there, and the formulas leave no choice. Shape suffix:
+V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,13 @@ class Answers:
         return torch.tensor(self.answer(weights), device=weights.device)
 
 
+@dataclass(frozen=True)
+class DraftAnswers(Answers):
+    """Those to a draft, which ``note`` hears of the tokens that are not drawn of."""
+
+    note: Callable[[Sequence[int]], None]
+
+
 class Leader:
     """Leads one decode along ``text``; ``rounds`` are those so far, ``first_uniform`` is the number of the prefill's draw.
 
@@ -47,20 +55,35 @@ class Leader:
         self._ahead: Ahead | None = None
         self._tokens = list(text.tokens)  # and those after its end that a round has reached
         self._chain: LedChain | None = None  # none before the prefill's token
+        self._certain: list[int] = []  # drafted without a draw, and not in the chain yet
         self._draft_uniforms: list[float] = []
         self._stop_uniform: float | None = None  # of the verdict whose token is not drawn yet
 
     def stream(self, purpose: str) -> Chance:
         """The stream of one purpose, ``draft`` or ``verify``."""
-        return Answers({"draft": self._drafted, "verify": self._verified}[purpose])
+        return {"draft": DraftAnswers(self._drafted, self._certain.extend), "verify": Answers(self._verified)}[purpose]
 
     def _drafted(self, draft_V: Tensor) -> int:
         """A draft token."""
         chain = self._chain
         assert chain is not None, "a round is in flight"
+        self._take_certain(chain, weigh=self._joint and self._tails)
         token = self._along_text(chain, draft_V) if chain.on_text else self._beside_text(chain, draft_V)
         self._draft_uniforms.append(number_of(draft_V, token))
         return token
+
+    def _take_certain(self, chain: LedChain, weigh: bool) -> None:
+        """Add the tokens that were not drawn; without ``weigh`` as if the prefix kept its weight, which nobody reads."""
+        for token in self._certain:
+            on_text = chain.on_text
+            kept = on_text and token == self._token(chain.row)
+            target = 1.0
+            if weigh:
+                target_V = self._probs(chain.row) if on_text else self._beyond(chain.row, chain.beside)
+                target = float(target_V[token])
+            (chain.keep if kept else chain.leave)(token, 1.0, target)
+            self._draft_uniforms.append(0.0)
+        self._certain.clear()
 
     def _along_text(self, chain: LedChain, draft_V: Tensor) -> int:
         """The text's next token, or the first one beside it."""
@@ -97,6 +120,7 @@ class Leader:
             self.first_uniform = number_of(weights, self._text.tokens[0])
             return self._text.tokens[0]
         if self._stop_uniform is None:
+            self._take_certain(chain, weigh=False)
             assert len(weights) == len(chain.tokens) + 1, "every drafted token was drawn"
             self._stop_uniform = number_of(weights, chain.kept)
             return chain.kept

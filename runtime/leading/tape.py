@@ -24,7 +24,8 @@ class OffTapeError(RuntimeError):
 @dataclass(frozen=True)
 class LedRound:
     """The tokens ``drafted`` in a round, how many of them are ``accepted``, and the ``token`` after those. For every draw also a
-    uniform number that `runtime.randomness.inverted` makes it of: ``draft_uniforms``, and those of the verdict."""
+    uniform number that `runtime.randomness.inverted` makes it of: ``draft_uniforms`` (0 for a token of a lookup, which is not
+    drawn), and those of the verdict."""
 
     drafted: tuple[int, ...]
     accepted: int
@@ -108,6 +109,7 @@ class TapeStream:
 
     def __init__(self, answers: Sequence[int], numbers: Sequence[float], seed: int, check: Callable[[], None]) -> None:
         self.taken = 0
+        self._planned = answers
         self._answers = torch.tensor(answers, dtype=torch.int64)
         self._numbers = torch.tensor(numbers, dtype=torch.float64)
         self._paid = Randomness(seed)
@@ -120,6 +122,16 @@ class TapeStream:
         self._answers = self._answers.to(weights.device)  # once
         self.taken += 1
         return self._answers[self.taken - 1]
+
+    def note(self, tokens: Sequence[int]) -> None:
+        """Tokens that come without a draw: they must be the next answers."""
+        for token in tokens:
+            self._check()
+            if self._planned[self.taken] != token:
+                raise OffTapeError(
+                    f"a lookup drafts token {token}, and {self._planned[self.taken]} was planned. {REMEDY}"
+                )
+            self.taken += 1
 
 
 class NumberedStream(TapeStream):

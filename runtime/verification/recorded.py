@@ -52,7 +52,8 @@ class VerdictProgram:
         self._rule = rule
         self._settings = settings
         self._logits_MV = torch.zeros_like(logits_MV)
-        self._draft_MV = None if draft_MV is None else torch.ones_like(draft_MV, device=logits_MV.device)
+        dtype = torch.promote_types(logits_MV.dtype, torch.float32)  # the laws', whatever the first draft's was
+        self._draft_MV = None if draft_MV is None else torch.ones_like(logits_MV, dtype=dtype)
         self._tokens = torch.zeros(len(logits_MV) - 1, dtype=torch.int64, device=logits_MV.device)
         self._uniform = torch.zeros(2, 1, dtype=torch.float64, device=logits_MV.device)
         self._run = recorder.record(self._verdict)

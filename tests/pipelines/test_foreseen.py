@@ -35,6 +35,18 @@ DECODERS = {
     "chain-4": CHAIN,
     "chain-3": {**CHAIN, "drafter": {"kind": "chain", "gamma": 3}, "verifier": "tokenwise"},
     "ema": {**CHAIN, "controller": {"kind": "ema", "tiers": [1, 4], "decay": 0.5}},
+    "takeover": {
+        **CHAIN,
+        "drafter": {"kind": "chain", "gamma": 4, "lookup": {"length": 3}},
+        "controller": {
+            "kind": "takeover",
+            "match": 1,
+            "length": 2,
+            "tail": 1,
+            "otherwise": {"kind": "fixed", "gamma": 2},
+        },
+    },
+    "lookup": {**CHAIN, "drafter": {"kind": "lookup", "length": 4}},
     "tree": {"method": "speculative", "drafter": {"kind": "fork", "width": 2, "depth": 2}, "verifier": "traversal"},
 }
 ARMS = [{"name": name, "family": name, "always": True, "decoder": one} for name, one in DECODERS.items()]
@@ -96,11 +108,12 @@ def test_a_timed_decode_is_replayed_round_for_round(place, decodes):
     foreseen = {(row["arm"], row["block"]): row for row in found.timed}
     covered = [row for row in decodes if row["arm"] != "tree"]
     assert (
-        len(foreseen) == len(covered) == 3 * 2 * 4
+        len(foreseen) == len(covered) == 3 * 2 * 6
     )  # prompts, settings, arms: one prompt's texts were recorded for it
     for row in covered:
         made = foreseen[row["arm"], row["block"]]
         assert (made["tokens"], made["parts"][-1]) == (row["tokens"], row["rounds"])
+    assert all(sum(row["looked_up"] for row in covered if row["arm"] == arm) for arm in ("takeover", "lookup"))
     sampled = [row for row in covered if row["temperature"] > 0]
     assert all(row["led"] for row in sampled) and len({row["rounds"] for row in sampled}) > 3
 

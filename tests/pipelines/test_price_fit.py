@@ -127,6 +127,17 @@ def same(made, wanted):
         np.testing.assert_array_equal(getattr(made, name), value)
 
 
+def test_a_draft_model_that_a_lookup_left_behind_catches_up():
+    """A round that drew nothing emitted 5 tokens; the next draws one after 2 of a lookup: its pass feeds 7 more than usual."""
+    rounds, parts = rounds_of("lookup", "p/0", 1.0), RoundParts(PROFILED, sampled=False)
+    for row, passes, looked_up, emitted in zip(rounds, (0, 0, 1), (0, 3, 2), (1, 5, 1), strict=True):
+        row |= {"passes": passes, "looked_up": looked_up, "emitted": emitted}
+    known = PriceCells.of([decode_of(rounds)], rounds, PROFILED)
+    (profiled,) = known.profiled_BK[:, DRAFT]
+    assert profiled == pytest.approx(parts.round(45, 1, 3, behind=7)[DRAFT])
+    assert profiled > parts.round(45, 1, 3)[DRAFT]
+
+
 def test_a_tree_beside_a_chain_says_nothing():
     """Its prefill is one like any other, and the rest of its decode is not a chain's: the wrong twin knows of no tree."""
     chain, tree = rounds_of("chain-3", "p/0", 1.1), rounds_of("tree", "p/0", 1.1)

@@ -1,5 +1,6 @@
 """From a pair to replayed policies on tiny models: text traces and replay."""
 
+import json
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,8 +11,8 @@ import pytest
 import yaml
 
 from pipelines import replay, traces
-from pipelines.measuring.names import PLAIN
-from pipelines.measuring.replay.names import ORACLE, REPLAYED, replayed_at
+from pipelines.measuring.names import LOOKUP, PLAIN, TAKEOVER
+from pipelines.measuring.replay.names import ORACLE, POLICIES, REPLAYED, replayed_at
 from pipelines.measuring.replay.study import ReplayConfig
 from pipelines.outputs import write_json
 from pipelines.prompt_table import EDIT, FILE, read_prompts, write_prompts
@@ -47,6 +48,33 @@ PARAMETERS = {
     "replay": {
         "gammas": GAMMAS,
         "epsilons": [0.1],
+        "rivals": [
+            {
+                "name": "takeover-{match}",
+                "family": TAKEOVER,
+                "each": {"match": [1, 2]},
+                "decoder": {
+                    "method": "speculative",
+                    "drafter": {"kind": "chain", "gamma": 4, "lookup": {"length": 3}},
+                    "controller": {"kind": "takeover", "match": "{match}", "otherwise": {"kind": "fixed", "gamma": 2}},
+                },
+            },
+            {
+                "name": "lookup",
+                "family": LOOKUP,
+                "decoder": {"method": "speculative", "drafter": {"kind": "lookup", "length": 3}},
+            },
+            {
+                "name": "takeover of hrad",
+                "family": TAKEOVER,
+                "decoder": {
+                    "method": "speculative",
+                    "drafter": {"kind": "chain", "gamma": 4, "lookup": {"length": 3}},
+                    "controller": {"kind": "takeover", "otherwise": {"kind": "hrad", "bundle": "{bundles}/hrad"}},
+                },
+            },
+            {"name": "of another pair", "family": TAKEOVER, "bundle": "missing"},
+        ],
         "branch_gammas": [[2], [1, 3]],
         "cost_ratios": [CHEAP],
         "repeats": 3,
@@ -101,10 +129,13 @@ def test_every_policy_for_chains_is_replayed_on_every_text(table):
         "early_stop-1",
         "unasked",
         "unasked, asked anyway",
+        "takeover-1",
+        "takeover-2",
+        "lookup",
     }
     branching = {"pearl-2", "specbranch-no-hrad-2", "specbranch-no-hrad-1-3"}
     branching |= {f"{name}-wall" for name in branching}
-    for setting, learned in (("T=0", {"hrad"}), ("T=1", set())):
+    for setting, learned in (("T=0", {"hrad", "takeover of hrad"}), ("T=1", set())):
         rows = table[table["setting"] == setting]
         assert set(rows["drafter"]) == chains | others | learned | branching
         assert set(rows[rows["slice"] != EDIT].groupby("drafter")["prompt"].nunique()) == {6}
@@ -112,8 +143,26 @@ def test_every_policy_for_chains_is_replayed_on_every_text(table):
         assert (rows.groupby("prompt")["tokens"].nunique() == 1).all()
 
 
+def test_lookups_are_replayed_as_they_would_be_decoded(folder, table):
+    """Rounds of the real decoders, and only of those whose configuration says all can be built elsewhere."""
+    pair = ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
+    served = json.loads((folder / "replay" / "toy-1c" / POLICIES).read_text())
+    assert "takeover of hrad" not in served
+    looked_up = 0
+    for name in ("takeover-1", "takeover-2", "lookup"):
+        decoder = build_decoder(pair, served[name]["decoder"])
+        for prompt in toy_prompts(4):
+            rounds = decoder.generate(prompt.tokens, max_new_tokens=20, randomness=Randomness(0)).rounds[1:]
+            row = table[(table["prompt"] == prompt.id) & (table["setting"] == "T=0") & (table["drafter"] == name)]
+            for count in ("submitted", "passes", "accepted"):
+                assert row[count].item() == sum(getattr(one, count) for one in rounds), (name, count)
+            looked_up += sum(one.looked_up for one in rounds)
+    assert looked_up > 20
+
+
 def test_no_chain_is_faster_than_who_knows_the_outcome(table):
-    for _, rows in table[~table["family"].str.startswith("branches")].groupby(["setting", "prompt"]):
+    elsewhere = table["family"].str.startswith("branches") | table["family"].isin([LOOKUP, TAKEOVER])
+    for _, rows in table[~elsewhere].groupby(["setting", "prompt"]):
         seconds = rows.set_index("drafter")["seconds"]
         assert (seconds.drop(PLAIN) >= seconds[ORACLE] - 1e-9).all()
 

@@ -75,21 +75,21 @@ def seen(decoder, generation):
     return (tuple(generation.tokens), tuple(rounds), tuple(decoder.controller.session.log))
 
 
-def decoded(decoder, settings=SETTINGS, length=LENGTH):
+def decoded(decoder, settings=SETTINGS, length=LENGTH, prompt=PROMPT, seen=seen):
     """The real decoder's joint distribution of `seen`."""
     options = dataclasses.asdict(settings)
 
     def run(chance):
-        return seen(decoder, decoder.generate(PROMPT, max_new_tokens=length, randomness=chance, **options))
+        return seen(decoder, decoder.generate(prompt, max_new_tokens=length, randomness=chance, **options))
 
     return summed(enumerate_outcomes(run))
 
 
-def led_along_texts(decoder, settings=SETTINGS, length=LENGTH, tails=True):
+def led_along_texts(decoder, settings=SETTINGS, length=LENGTH, tails=True, prompt=PROMPT, seen=seen):
     """The joint distribution of a text of the target, and of what the decoder shows when it is led along it."""
     joint = {}
-    for tokens, probability in texts(decoder.pair.target, settings, length).items():
-        text = GivenText.of(decoder.pair, PROMPT, tokens, settings, length)
+    for tokens, probability in texts(decoder.pair.target, settings, length, prompt).items():
+        text = GivenText.of(decoder.pair, prompt, tokens, settings, length)
         given = summed(
             enumerate_outcomes(
                 lambda chance, text=text: seen(decoder, led(decoder, text, 0, ForkingLuck(chance), tails)[1])
@@ -112,13 +112,13 @@ class ForkingLuck:
         return int(self.chance.categorical(weights_V))
 
 
-def texts(target, settings, length):
+def texts(target, settings, length, prompt=PROMPT):
     """The distribution of the target's own generations of at most ``length`` tokens."""
     open_texts, ended = {(): 1.0}, {}
     for _ in range(length):
         longer = {}
         for tokens, probability in open_texts.items():
-            for token, share in enumerate(processed_law(target.logits([*PROMPT, *tokens]), settings).tolist()):
+            for token, share in enumerate(processed_law(target.logits([*prompt, *tokens]), settings).tolist()):
                 if share:
                     kind = ended if token in target.eos_tokens else longer
                     kind[*tokens, token] = probability * share

@@ -7,7 +7,7 @@ from runtime import ModelPair, Randomness
 from runtime.branching.config import CHOICES
 from runtime.branching.draft import BranchDraft
 from runtime.compact.state import CompactState
-from runtime.drafting.draft import Draft
+from runtime.drafting.draft import ModelDraft
 from tests.branches import branch_decoder, shaken_llama, sharp_llama, watched
 
 PROMPT = [3, 1, 4]
@@ -82,7 +82,7 @@ def pending_committed(monkeypatch):
 
 def rejected_kept(monkeypatch):
     """The draft's cache is not cropped after a rejection."""
-    honest = Draft.commit
+    honest = ModelDraft.commit
 
     def one_more(self, path, accepted, newest):
         longer = range(len(path) + 1) if len(path) in self._scratch else path

@@ -63,7 +63,7 @@ def test_branches_on_a_stream_of_their_own_leave_the_text_alone(models, name):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["plain", "block", "tokenwise", "ema"])
+@pytest.mark.parametrize("name", ["plain", "block", "tokenwise", "ema", "lookup"])
 def test_the_host_waits_once_a_round(models, name, temperature):
     decoder = build_decoder(ModelPair(*models), METHODS[name])
 

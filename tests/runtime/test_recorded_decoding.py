@@ -33,6 +33,7 @@ METHODS = {
         "drafter": {"kind": "multi_candidate", "config": [1, 1, 1], "candidates": "top_k"},
         "verifier": "block",
     },
+    "lookup": {"method": "speculative", "drafter": {"kind": "lookup", "length": 4}},
     "progressive_tree": {"method": "progressive_tree"},
     "lookahead": {"method": "lookahead", "ngram": 3, "window": 3},
 }
@@ -89,7 +90,7 @@ def test_branches_too(models, name, overlap):
 @pytest.mark.parametrize(
     ("name", "reads"),
     [
-        *((name, 1) for name in ("plain", "block", "tokenwise", "ema")),
+        *((name, 1) for name in ("plain", "block", "tokenwise", "ema", "lookup")),
         *((name, 2) for name in ("delayed_tree", "fork", "likeliest_chain")),
         ("never_stops", 3),
     ],

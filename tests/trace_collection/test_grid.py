@@ -190,6 +190,8 @@ def plain_controllers():
     yield from (build_controller({"kind": "fixed", "gamma": gamma}) for gamma in (0, 1, 3, 9))
     for epsilon in (0.0, 0.3, 0.7):
         yield build_controller({"kind": "confidence", "epsilon": epsilon, "min_tokens": int(10 * epsilon) % 3})
+    for cap, least in ((None, 1), (3, 0), (4, 2)):
+        yield build_controller({"kind": "confidence", "epsilon": 0.2, "product": True, "cap": cap, "min_tokens": least})
 
 
 def vars_of(starts):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from predictors.controllers import build_controller
-from predictors.lookup import longest_matches
+from predictors.lookup import CONTEXT, LONGEST, Found, founds
 from predictors.replay.acceptance import reached
 from predictors.replay.branches import Chances, replayed_branches
 from predictors.replay.chains import replayed
@@ -23,7 +23,7 @@ from runtime.branching.config import BranchConfig
 from runtime.laws import processed_law
 from tests.toys import TableModel, enumerate_outcomes, total_variation
 from trace_collection.candidate_hits import candidate_hits
-from trace_collection.text_tracer import LONGEST_MATCH, Extent, TextTracer
+from trace_collection.text_tracer import Extent, TextTracer
 from trace_collection.trajectories import Trajectory, continuations
 
 PROMPT = [0, 1]
@@ -245,15 +245,22 @@ def continuation_of_longest_match(tokens, most):
     return 0, []
 
 
+def followers(tokens, length):
+    """What came after every earlier occurrence of the last ``length`` tokens."""
+    ends = range(length, len(tokens)) if length else ()
+    return [tokens[end] for end in ends if tokens[end - length : end] == tokens[-length:]]
+
+
 def test_matches_are_the_longest_and_the_latest():
     generator = torch.Generator().manual_seed(0)
-    for vocabulary, most in itertools.product((1, 2, 3, 9), (1, 2, 4, 99)):
+    for vocabulary, longest in itertools.product((1, 2, 3, 9), (1, 2, 4, 99)):
         tokens = torch.randint(vocabulary, (30,), generator=generator).tolist()
-        for end, match in enumerate(longest_matches(tokens, most), start=1):
-            length, follows = continuation_of_longest_match(tokens[:end], most)
-            assert match.length == length and (not length or tokens[match.start : end] == follows)
-    with pytest.raises(ValueError, match="most must be >= 1"):
-        longest_matches([1], 0)
+        for end, found in enumerate(founds(tokens, 5, longest), start=1):
+            length, follows = continuation_of_longest_match(tokens[:end], longest)
+            after = followers(tokens[:end], min(length, CONTEXT))
+            assert found == Found(length, tuple(follows[:5]), len(after), after.count((follows or [-1])[0]))
+    with pytest.raises(ValueError, match="longest must be >= 1"):
+        founds([1], 1, longest=0)
 
 
 def test_lookup_columns_are_what_followed_the_longest_match():
@@ -264,11 +271,14 @@ def test_lookup_columns_are_what_followed_the_longest_match():
         text = (torch.randint(3, (period,), generator=generator).tolist() * 30)[:30]
         columns = tracer.trace(PROMPT, text, SamplingSettings(1.0), Randomness(0))
         for row in range(29):
-            length, follows = continuation_of_longest_match([*PROMPT, *text[: row + 1]], LONGEST_MATCH)
+            known = [*PROMPT, *text[: row + 1]]
+            length, follows = continuation_of_longest_match(known, LONGEST)
             assert columns["match"][row] == length
             assert columns["lookup"][row].tolist() == (follows + [-1] * 3)[:3]
+            after = followers(known, min(length, CONTEXT))
+            assert (columns["seen"][row], columns["agreed"][row]) == (len(after), after.count((follows or [-1])[0]))
             lengths.add(length)
-    assert lengths >= {1, 2, LONGEST_MATCH}
+    assert lengths >= {1, 2, LONGEST}
 
 
 @pytest.mark.parametrize(
@@ -289,6 +299,7 @@ def test_columns_are_what_the_models_say(settings):
             for model, made in ((pair.target, settings), (pair.draft, settings), (pair.draft, unit))
         )
         assert columns["probability"][row] == pytest.approx(float(q_V[token]))
+        assert columns["target_probability"][row] == pytest.approx(float(p_V[token]))
         assert columns["ratio"][row] == pytest.approx(float(q_V[token] / p_V[token]))
         assert columns["overlap"][row] == pytest.approx(float(torch.minimum(p_V, q_V).sum()))
         assert columns["rank"][row] == int((unit_V > unit_V[token]).sum())

@@ -1,21 +1,24 @@
 """Every policy for chains and branches on every recorded text: parameters and arms.
 
-    plain, chains of every length, confidence at every ε, entropy, roc, ema, branch-parallel presets, every bundle that decides
-    about chains or branches (stop models that calibration leaves unasked also asked anyway), and the oracle
+    plain, chains of every length, confidence at every ε, entropy, roc, ema, rivals, branch-parallel presets, every bundle that
+    decides about chains or branches (stop models that calibration leaves unasked also asked anyway), and the oracle
 
-A bundle is replayed at the sampling settings that it is calibrated for. Seconds and counts of a text are means over ``repeats``
-of chance; at temperature 0 there is none.
+What a bundle decides is replayed at the sampling settings that it is calibrated for. Seconds and counts of a text are means over
+``repeats`` of chance; at temperature 0 there is none.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
+from pipelines.chain_policy import configured_policy
+from pipelines.measuring.arm_builder import bundles_of
 from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.arm_rows import expanded as rows_of
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import (
     ASKED,
@@ -42,6 +45,7 @@ from predictors.replay.decode import ChainPolicy, Clock, Decode, Reading
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from runtime.branching.config import BranchConfig
+from runtime.build import PAIR_METHODS, default_controller
 from runtime.presets import expanded
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -50,12 +54,14 @@ Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 @dataclass(frozen=True)
 class ReplayConfig(Checked):
     """Section ``replay``: static chains of ``gammas``, confidence rules at ``epsilons``, the ``verifier``, and how often chance
-    is drawn for a text. Rules without a length of their own draft at most the longest of ``gammas``. ``branch_gammas``: lengths
-    of static branch-parallel presets, with a shorter idle draft stage in front if two are given. ``cost_ratios``: machines on
-    which so many draft steps take as long as a target pass, where policies for chains are replayed too."""
+    is drawn for a text. Rules without a length of their own draft at most the longest of ``gammas``. ``rivals``: rows of further
+    decoders, as in section ``measure``. ``branch_gammas``: lengths of static branch-parallel presets, with a shorter idle draft
+    stage in front if two are given. ``cost_ratios``: machines on which so many draft steps take as long as a target pass, where
+    policies for chains are replayed too."""
 
     gammas: Annotated[tuple[Count, ...], not_empty] = (1, 2, 3, 4, 5, 6, 8, 10, 12)
     epsilons: Annotated[tuple[float, ...], not_empty] = (0.1, 0.2, 0.3)
+    rivals: tuple[ArmRow, ...] = ()
     branch_gammas: tuple[tuple[int, ...], ...] = ((4,), (8,), (4, 8))
     cost_ratios: tuple[Positive, ...] = ()
     verifier: Annotated[str, one_of(*CHAIN_RULES)] = "block"
@@ -127,7 +133,9 @@ class ReplayStudy:
             stage = {} if arm.draft_stage is None else {"draft_stage_gamma": arm.draft_stage}
             if not stage or preset != PEARL:  # which has no idle draft stage
                 rows.append(ArmRow(arm.name, BRANCHES, {"preset": preset, "gamma": arm.gamma, **stage}))
-        for row in [*rows, *(ArmRow(name, RULE, bundle=name) for name in bundles)]:
+        folder = next((str(one.parent) for one in bundles.values()), "")
+        rivals = [row for row in rows_of(config.rivals, folder) if set(bundles_of(row)) <= set(bundles)]
+        for row in [*rows, *rivals, *(ArmRow(name, RULE, bundle=name) for name in bundles)]:
             yield from self._built(row, bundles)
 
     def _chain(self, gamma: int, **controller: Any) -> dict[str, Any]:
@@ -136,29 +144,29 @@ class ReplayStudy:
 
     def _built(self, row: ArmRow, bundles: Mapping[str, Path]) -> Iterator[ReplayArm]:
         """Arms of a row; none of a bundle that decides about neither chains nor branches, or retains them a priori."""
-        name, settings, controller = row.name, None, None
-        served = {"decoder": row.decoder} if row.bundle is None else {"bundle": row.bundle}
+        name = row.name
         bundle = None if row.bundle is None else read_bundle(bundles[row.bundle])
         decoder = expanded(row.decoder if bundle is None else bundle.card["decoder"])  # type: ignore[arg-type]
-        drafter, branches = decoder.get("drafter") or {}, decoder.get("method") == "branch_parallel"
-        if decoder.get("retention", POSTERIOR) != POSTERIOR or not (branches or drafter.get("kind") == "chain"):
+        method, verifier = decoder.get("method", ""), decoder.get("verifier", self.config.verifier)
+        if decoder.get("retention", POSTERIOR) != POSTERIOR or method not in PAIR_METHODS:
             return
-        depth = int(decoder["gamma"] if branches else drafter["gamma"])
         if bundle is None:
-            controller = build_controller(decoder["controller"])
+            controller = build_controller(decoder.get("controller") or default_controller(method))
         else:
             controller = CONTROLLERS[bundle.card["kind"]].from_bundle(bundle)
-            captured = bundle.contract.serving_range.settings
-            settings = tuple(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in captured)
-            name = BranchArm(name, depth).name if name in BRANCH_PRESETS else name
-        verifier = decoder.get("verifier", self.config.verifier)
-        if branches:
+        settings, served = _captured(controller), _served(row)
+        if method == "branch_parallel":
+            name = BranchArm(name, int(decoder["gamma"])).name if bundle and name in BRANCH_PRESETS else name
             yield from self._branching(name, decoder, controller, verifier, settings, served)
             return
-        yield ReplayArm(name, row.family, self._policy(controller, depth, verifier), settings, served)
+        policy = configured_policy(decoder, controller, verifier)
+        if policy is None:
+            return
+        name = BranchArm(name, policy.depth).name if bundle and name in BRANCH_PRESETS else name
+        yield ReplayArm(name, row.family, self._policy(policy), settings, served)
         if isinstance(controller, EarlyStop) and not controller.asks:
-            asked = self._policy(controller.asked_anyway(), depth, verifier)
-            yield ReplayArm(f"{name}, {ASKED}", row.family, asked, settings)
+            asked = replace(policy, controller=controller.asked_anyway())
+            yield ReplayArm(f"{name}, {ASKED}", row.family, self._policy(asked), settings)
 
     def _branching(
         self,
@@ -167,7 +175,7 @@ class ReplayStudy:
         controller: Controller,
         verifier: str,
         settings: tuple[SamplingSettings, ...] | None,
-        served: dict[str, Any],
+        served: dict[str, Any] | None,
     ) -> Iterator[ReplayArm]:
         """On the virtual clock, and side by side where the latency profile knows how that goes."""
         known = {field.name for field in fields(BranchConfig)}
@@ -180,9 +188,23 @@ class ReplayStudy:
         if "exchange" in self.clock.profile.tables:
             yield ReplayArm(name + WALL, BRANCHES_WALL, play(concurrent=True), settings, served)
 
-    def _policy(self, controller: Controller, depth: int, verifier: str) -> Play:
-        policy = ChainPolicy(controller, depth, verifier)
+    def _policy(self, policy: ChainPolicy) -> Play:
         return lambda reading: self.clock.policy(reading, policy)
+
+
+def _captured(controller: Controller) -> tuple[SamplingSettings, ...] | None:
+    """The settings that a learned controller is calibrated for."""
+    if controller.contract is None:
+        return None
+    known = controller.contract.serving_range.settings
+    return tuple(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in known)
+
+
+def _served(row: ArmRow) -> dict[str, Any] | None:
+    """How to build a row's decoder elsewhere; of a configuration that names a bundle's folder, not at all."""
+    if row.bundle is not None:
+        return {"bundle": row.bundle}
+    return None if bundles_of(row) else {"decoder": row.decoder}
 
 
 def _row(name: str, family: str, decodes: list[Decode]) -> dict[str, Any]:

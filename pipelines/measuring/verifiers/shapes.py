@@ -65,8 +65,8 @@ def _shape(entry: Mapping[str, Any], where: str) -> Shape:
     drafter = {key: value for key, value in entry.items() if key not in OPTIONS}
     options = {key: value for key, value in drafter.items() if key != "kind"}
     kind = drafter.get("kind")
-    if kind not in DRAFTERS:
-        raise ValueError(f"{where}: unknown kind {kind!r}. Known kinds: {', '.join(DRAFTERS)}.")
+    if kind not in NAMERS:
+        raise ValueError(f"{where}: unknown kind {kind!r}. Known kinds: {', '.join(NAMERS)}.")
     parsed: Any = parse_config(DRAFTERS[kind], options, where)
     family, name = _named(kind, parsed)
     if getattr(parsed, "target_roots", 1) > 1:

@@ -1,0 +1,144 @@
+"""A lookup takes over where its match is long, or promises enough; elsewhere another controller decides about the model's chain.
+
+    tokens    n = min(found, length, factor · match)                without a factor: min(found, length)
+    score     n · agreed / seen                                     Σ_i Π_{j<=i} f_j, f_1 = agreed / seen, all others taken as 1
+    lookup    iff match >= least match and score >= least score     then ``tail`` tokens of the draft model after it
+
+A match of 4 and no score is TensorRT-LLM's default for its suffix automaton (``SAEnhancerConfig``) and SAM-Decoding's rule (Hu et
+al. 2024); a factor and a score are SuffixDecoding's in Arctic Inference (Oliaro et al. 2024), of whose frequencies f only the
+first is known here. A match of 1 before a fixed chain is a static chain with a static lookup.
+
+Known at the root: lossless. The other controller sees rounds of its own only: what a lookup came to tells it nothing of a chain.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from predictors.actions import Action
+from predictors.config import Checked, Count, NotNegative, Positive, Whole, parse_config
+from predictors.controllers.base import Controller, Recorder, Session, Sourced
+from predictors.latency.profile import LatencyProfile
+from predictors.rounds import Forecast, RoundRecord
+from predictors.sampling import SamplingSettings
+from predictors.signals import DrawnToken, NextLaw, Root, TreeRoot
+
+Numbers = TypeVar("Numbers", int, np.ndarray)
+PASSED_ON = ("layers", "draft_layers", "actions", "reads_views", "follows_one_draft", "gamma", "verifier", "contract")
+
+
+@dataclass(frozen=True)
+class TakeoverConfig(Checked):
+    """The least ``match`` and ``score``; at most ``length`` tokens, and ``factor`` times the match if given, then a ``tail`` of
+    so many drawn ones. ``otherwise``: configuration of the controller that decides elsewhere."""
+
+    match: Count = 4
+    length: Count = 10
+    tail: Whole = 0
+    factor: Positive | None = None
+    score: NotNegative = 0.0
+    otherwise: Mapping[str, Any] = field(default_factory=lambda: {"kind": "fixed"})
+
+    def tokens(self, match: Numbers, found: Numbers) -> Any:
+        """How many of the ``found`` tokens to draft after a ``match``: of numbers or arrays."""
+        most = np.minimum(found, self.length)
+        return most if self.factor is None else np.minimum(most, np.floor(match * self.factor).astype(int))
+
+    def takes_over(self, match: Numbers, tokens: Numbers, seen: Numbers, agreed: Numbers) -> Any:
+        """Whether so many ``tokens`` replace the chain: of numbers or arrays."""
+        return (match >= self.match) & (tokens > 0) & (tokens * agreed >= self.score * seen)
+
+
+class TakeoverSession(Session):
+    """``inner``: the other controller's session."""
+
+    def __init__(self, config: TakeoverConfig, inner: Session) -> None:
+        self.config, self.inner = config, inner
+        self._looks_up = False  # this round
+        self._previous: RoundRecord | None = None  # of the other controller's rounds the last
+
+    def source(self, root: Root) -> Sourced | None:
+        assert root.found is not None, "asked where something was found"
+        match, found = root.found.length, root.found
+        tokens = int(self.config.tokens(match, len(found.tokens)))
+        self._looks_up = bool(self.config.takes_over(match, tokens, found.seen, found.agreed))
+        return Sourced(tokens, self.config.tail) if self._looks_up else self.inner.source(self._own(root))
+
+    def plan(self, root: Root) -> int | None:
+        self._looks_up = False
+        return self.inner.plan(self._own(root))
+
+    def end_round(self, outcome: RoundRecord) -> None:
+        if not self._looks_up:
+            self._previous = outcome
+            self.inner.end_round(outcome)
+
+    def _own(self, root: Root) -> Root:
+        return root if root.previous is self._previous else replace(root, previous=self._previous)
+
+    @property
+    def stops(self) -> bool:
+        return self.inner.stops
+
+    @property
+    def bypassed(self) -> bool:  # type: ignore[override]
+        return not self._looks_up and self.inner.bypassed
+
+    @property
+    def asked(self) -> int:  # type: ignore[override]
+        return 0 if self._looks_up else self.inner.asked
+
+    @property
+    def forecasts(self) -> Sequence[Forecast]:  # type: ignore[override]
+        return () if self._looks_up else self.inner.forecasts
+
+    def tree(self, root: TreeRoot) -> Action:
+        return self.inner.tree(root)
+
+    def stop_before(self, law: NextLaw) -> bool | Tensor:
+        return self.inner.stop_before(law)
+
+    def stops_before(self, laws: Sequence[NextLaw]) -> list[bool]:
+        return self.inner.stops_before(laws)
+
+    def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
+        return self.inner.stop_after(drawn)
+
+    def branch_count(self, law: NextLaw) -> int | None:
+        return self.inner.branch_count(law)
+
+
+class Takeover(Controller):
+    """``otherwise`` decides where the lookup does not take over."""
+
+    kind = "takeover"
+
+    def __init__(self, config: TakeoverConfig, otherwise: Controller) -> None:
+        self.config, self.otherwise = config, otherwise
+        for name in PASSED_ON:
+            setattr(self, name, getattr(otherwise, name))
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any]) -> Self:
+        from predictors.controllers import build_controller  # which knows this class
+
+        config = parse_config(TakeoverConfig, values, f"controller {cls.kind}")
+        return cls(config, build_controller(config.otherwise))
+
+    def with_epsilon(self, epsilon: float) -> "Takeover":
+        return Takeover(self.config, self.otherwise.with_epsilon(epsilon))
+
+    def at_latency(self, profile: LatencyProfile, reprice: bool) -> "Takeover":
+        return Takeover(self.config, self.otherwise.at_latency(profile, reprice))
+
+    def question_seconds(self, profile: LatencyProfile) -> float:
+        return self.otherwise.question_seconds(profile)
+
+    def record_with(self, recorder: Recorder) -> None:
+        self.otherwise.record_with(recorder)
+
+    def start(self, settings: SamplingSettings) -> TakeoverSession:
+        return TakeoverSession(self.config, self.otherwise.start(settings))

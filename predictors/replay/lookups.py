@@ -1,0 +1,111 @@
+"""What a lookup finds at every start of recorded texts, and what drafting it comes to (`predictors.replay.grid`).
+
+`Lookups.sourced` is `predictors.controllers.base.Sourced` at every start: its counts are those of `predictors.replay.chains`.
+Rules that choose between it and a chain are `np.where` of two `Drafts` (`chosen`).
+
+Shape suffixes: X readings, S starts, G positions of a chain, M states of memory, L tokens of a lookup.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from predictors.controllers.takeover import TakeoverConfig
+from predictors.replay.grid import Drafts, Starts
+from predictors.replay.policies import drafts_of
+
+
+@dataclass(frozen=True)
+class Lookups:
+    """Of ``starts`` whose drafter has a lookup."""
+
+    starts: Starts
+
+    @cached_property
+    def tokens_XSL(self) -> np.ndarray:
+        """What was found, -1 where nothing is."""
+        lookup = self.starts.lookup
+        assert lookup is not None, "its drafter has a lookup"
+        return np.where(self.match_XS[..., None] > 0, self._column("lookup")[..., : lookup.length], -1)
+
+    @cached_property
+    def match_XS(self) -> np.ndarray:
+        """Tokens of the match; 0 where it counts as none."""
+        match_XS, lookup = self._column("match"), self.starts.lookup
+        return match_XS * (match_XS >= (1 if lookup is None else lookup.least))
+
+    @cached_property
+    def seen_XS(self) -> np.ndarray:
+        """Earlier occurrences of its last tokens."""
+        return self._column("seen")
+
+    @cached_property
+    def agreed_XS(self) -> np.ndarray:
+        """Those of them that went on with the first token found."""
+        return self._column("agreed")
+
+    @cached_property
+    def found_XS(self) -> np.ndarray:
+        """Tokens found."""
+        return np.asarray((self.tokens_XSL >= 0).sum(axis=-1))
+
+    def sourced(self, looked_up_XS: np.ndarray, drawn_XS: np.ndarray) -> Drafts:
+        """At every start so many tokens of the lookup, as far as found, and so many drawn after them: `Drafts` [X, S, 1]."""
+        room_XS = self._room_XS
+        most_XS = np.minimum.reduce([self.found_XS, self._through_XS, room_XS])
+        looked_up_XS = np.minimum(looked_up_XS, most_XS)
+        ended_XS = self._ends_XS & (looked_up_XS == self._through_XS)
+        drawable_XS = np.take_along_axis(self._drawable_LXS, looked_up_XS[None], axis=0)[0]
+        drawn_XS = np.minimum.reduce([drawn_XS, drawable_XS, room_XS - looked_up_XS])
+        drawn_XS1, looked_up_XS1 = np.where(ended_XS, 0, drawn_XS)[..., None], looked_up_XS[..., None]
+        return drafts_of(looked_up_XS1 + drawn_XS1, drawn_XS1, looked_up_XSM=looked_up_XS1)
+
+    def takeover(self, config: TakeoverConfig, otherwise: Drafts) -> Drafts:
+        """What `predictors.controllers.takeover` drafts where a chain would be ``otherwise``."""
+        tokens_XS = config.tokens(self.match_XS, self.found_XS)
+        takes_XS = config.takes_over(self.match_XS, tokens_XS, self.seen_XS, self.agreed_XS)
+        return chosen(takes_XS[..., None], self.sourced(tokens_XS, np.full_like(tokens_XS, config.tail)), otherwise)
+
+    @cached_property
+    def _room_XS(self) -> np.ndarray:
+        """Tokens that the budget and the depth leave to draft."""
+        budget_X1 = np.array([[one.text.budget] for one in self.starts.readings])
+        left_XS = np.maximum(budget_X1 - 2 - np.arange(self.starts.left_XS.shape[1]), 0)
+        return np.asarray(np.minimum(left_XS, self.starts.depth) * self.starts.valid_XS)
+
+    @cached_property
+    def _ends_XSL(self) -> np.ndarray:
+        eos = [list(one.text.eos_tokens) for one in self.starts.readings]
+        return np.stack([np.isin(tokens_SL, ends) for tokens_SL, ends in zip(self.tokens_XSL, eos, strict=True)])
+
+    @property
+    def _ends_XS(self) -> np.ndarray:
+        """Whether an end of sequence was found."""
+        return np.asarray(self._ends_XSL.any(axis=-1))
+
+    @cached_property
+    def _through_XS(self) -> np.ndarray:
+        """Tokens up to it."""
+        return np.where(self._ends_XS, self._ends_XSL.argmax(axis=-1) + 1, self._ends_XSL.shape[-1])
+
+    @cached_property
+    def _drawable_LXS(self) -> np.ndarray:
+        """Tokens that can be drawn after so many of the lookup: up to an end of sequence, which none is known to be after a wrong
+        lookup."""
+        starts, made = self.starts, []
+        for looked_up, would_XS in enumerate(starts.would_LXS):
+            ends_XSG = starts.ends_after(looked_up) & (would_XS >= looked_up)[..., None]
+            made.append(np.where(ends_XSG.any(axis=-1), ends_XSG.argmax(axis=-1) + 1, starts.depth))
+        return np.stack(made)
+
+    def _column(self, name: str) -> np.ndarray:
+        values: Sequence[np.ndarray] = [one.text.columns[name] for one in self.starts.readings]
+        return self.starts.by_start(values)
+
+
+def chosen(takes_XSM: np.ndarray, first: Drafts, second: Drafts) -> Drafts:
+    """``first`` where it takes over, else ``second``."""
+    pairs = zip(vars(first).values(), vars(second).values(), strict=True)
+    return Drafts(*(np.where(takes_XSM, one, other) for one, other in pairs))

@@ -1,0 +1,157 @@
+"""Drafts of a lookup, alone and before a chain: the enumerated output is the target's, unless the source is chosen late."""
+
+import dataclasses
+from functools import cache
+from itertools import pairwise
+
+import pytest
+import torch
+
+from predictors.sampling import SamplingSettings
+from runtime import ModelPair, build_decoder
+from runtime.drafting.chain import Chain, MixedDraft
+from runtime.drafting.drafted import DraftedTree
+from runtime.drafting.lookup import LookupDraft
+from runtime.tree import DraftLaw, chain_tree
+from runtime.verification import VERIFIERS
+from tests.ancestral import LlamaLogits, target_law
+from tests.runtime.lookups import CHOICES, PROMPT, lookup_decoder, mixed_decoder, toy_pair
+from tests.toys import TableModel, output_law, tiny_llama, total_variation
+
+RULES = [name for name, rule in VERIFIERS.items() if DraftLaw.IID in rule.lossless_for]
+SAMPLED = SamplingSettings(1.0)
+SETTINGS = [SAMPLED, SamplingSettings(0.7, top_k=2), SamplingSettings(1.0, top_p=0.7), SamplingSettings(0.0)]
+
+
+def missed(decoder, settings=SAMPLED, length=4, target=None):
+    """Total variation between the decoder's output and the target's own."""
+    options = {"max_new_tokens": length, "eos_token_id": (), **dataclasses.asdict(settings)}
+    law = output_law(lambda chance: decoder.generate(PROMPT, randomness=chance, **options).tokens)
+    return total_variation(law, expected(target or decoder.pair.target, settings, length))
+
+
+@cache
+def expected(target, settings, length):
+    return target_law(target, PROMPT, length, settings)
+
+
+PAIR = toy_pair()
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("verifier", ["tokenwise", "block", "match"])
+def test_a_lookup_alone(verifier, settings):
+    alone = ModelPair(PAIR.target)
+    for config in ({"length": 3}, {"length": 2, "longest": 1}, {"length": 3, "least": 2}):
+        assert missed(lookup_decoder(alone, verifier, **config), settings) < 1e-9
+
+
+@pytest.mark.parametrize("verifier", RULES)
+def test_every_rule_for_chains_takes_lookups(verifier):
+    assert missed(lookup_decoder(ModelPair(PAIR.target), verifier, length=2)) < 1e-9
+    assert missed(mixed_decoder(PAIR, CHOICES["by_found"], verifier)) < 1e-9
+
+
+@pytest.mark.parametrize("verifier", RULES)
+def test_on_a_lookup_every_rule_is_the_point_mass_rule(verifier):
+    target_RV = torch.rand(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    target_RV /= target_RV.sum(dim=1, keepdim=True)
+    tokens_N = torch.tensor([2, 0, 1])
+    certain_RV = torch.nn.functional.one_hot(torch.tensor([*tokens_N, 0]), 3).double()
+    law = VERIFIERS[verifier](chain_tree(tokens_N, certain_RV), target_RV)
+    reached = [1.0, *target_RV[range(3), tokens_N].cumprod(0).tolist(), 0.0]
+    assert law.stop.tolist() == pytest.approx([one - next_ for one, next_ in pairwise(reached)], abs=1e-12)
+    for row, token in enumerate(tokens_N):
+        other_V = target_RV[row].index_fill(0, token, 0.0)
+        assert law.residual(row).tolist() == pytest.approx((other_V / other_V.sum()).tolist(), abs=1e-9)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("verifier", ["tokenwise", "block"])
+def test_every_source(verifier, choice):
+    assert missed(mixed_decoder(PAIR, CHOICES[choice], verifier)) < 1e-9
+
+
+@pytest.mark.parametrize("settings", SETTINGS[1:], ids=str)
+def test_sources_under_filters_and_other_draft_temperatures(settings):
+    pair = toy_pair(4)
+    for options in ({}, {"draft_temperature": 2.0}, {"draft_temperature": 0.0}):
+        assert missed(mixed_decoder(pair, lambda root: CHOICES["by_past"](root), **options), settings) < 1e-9
+
+
+@pytest.mark.parametrize("verifier", ["tokenwise", "block"])
+def test_longer_chains_and_impossible_tokens(verifier):
+    pair = ModelPair(TableModel(3, seed=3, zeros=True), TableModel(3, seed=4, zeros=True))
+    decoder = mixed_decoder(pair, lambda root: CHOICES["by_past"](root), verifier, gamma=3, agrees=True)
+    assert missed(decoder, length=5) < 1e-9
+
+
+def test_a_chain_may_stop_after_a_token_that_the_lookup_does_not_have():
+    assert missed(mixed_decoder(PAIR, CHOICES["own"], agrees=True)) < 1e-9
+
+
+@pytest.mark.parametrize("choice", ["then_drawn", "by_found"])
+def test_tiny_llamas(choice):
+    pair = ModelPair(tiny_llama(3, seed=0), tiny_llama(3, seed=1))
+    decoder = mixed_decoder(pair, CHOICES[choice])
+    assert missed(decoder, length=3, target=LlamaLogits(pair.target.model)) < 1e-5
+
+
+def test_a_configured_lookup_alone():
+    config = {"method": "speculative", "drafter": {"kind": "lookup", "length": 3}, "verifier": "match"}
+    assert missed(build_decoder(ModelPair(PAIR.target), config)) < 1e-9
+
+
+# ---- deliberately wrong twins
+
+
+def test_a_drawn_tail_in_a_deterministic_chain_is_noticed(monkeypatch):
+    honest = LookupDraft._chain
+
+    def deterministic(self, tokens, drawn, laws):
+        drafted = honest(self, tokens, drawn, laws)
+        if not drawn:
+            return drafted
+        tree = dataclasses.replace(drafted.tree, draft_probs=None, law=DraftLaw.DETERMINISTIC)
+        return DraftedTree(tree, laws, drafted.looked_up)
+
+    monkeypatch.setattr(LookupDraft, "_chain", deterministic)
+    assert missed(mixed_decoder(PAIR, CHOICES["looked_up"])) < 1e-9
+    assert missed(mixed_decoder(PAIR, CHOICES["then_drawn"])) > 1e-3
+
+
+@pytest.mark.parametrize("least_likely", [True, False])
+def test_a_source_chosen_after_the_chain_was_drawn_is_noticed(monkeypatch, least_likely):
+    """The lookup takes the place of a drawn chain that differs from it, or is not likely."""
+    honest = MixedDraft.draft
+
+    def swapped(self, root, cap, session, clock):
+        drafted = honest(self, root, cap, session, clock)
+        if not drafted.tree.num_nodes:
+            return drafted
+        first = drafted.tree.token_list[0]
+        unlikely = float(drafted.laws[0].probs_V[first]) < 0.4
+        if not (unlikely if least_likely else first != root.found.tokens[0]):
+            return drafted
+        self._model.commit([], [], [])
+        return self.follow(root, CHOICES["looked_up"](root), cap, clock)
+
+    monkeypatch.setattr(MixedDraft, "draft", swapped)
+    assert missed(mixed_decoder(PAIR, CHOICES["own"])) > 1e-3
+
+
+def test_a_chain_cut_where_the_lookup_differs_is_noticed(monkeypatch):
+    """Cut before the token that differs, where keeping it would be exact."""
+    honest = MixedDraft.draft
+
+    def cut(self, root, cap, session, clock):
+        drafted = honest(self, root, cap, session, clock)
+        pairs = zip(drafted.tree.token_list, root.found.tokens, strict=False)
+        kept = next((place for place, (token, other) in enumerate(pairs) if token != other), drafted.tree.num_nodes)
+        scratch = self._model._scratch
+        self._model._scratch = {node: place for node, place in scratch.items() if node < kept}
+        chain = Chain(list(drafted.tree.tokens[:kept]), drafted.laws[:kept])
+        return DraftedTree(chain.tree(), chain.laws)
+
+    monkeypatch.setattr(MixedDraft, "draft", cut)
+    assert missed(mixed_decoder(PAIR, CHOICES["own"])) > 1e-3

@@ -1,0 +1,274 @@
+"""Lookups on recorded texts: the distribution of a decode's rounds is the real decoder's, and arrays count as the loop does."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.evidence.prices import RoundParts
+from predictors.controllers import build_controller
+from predictors.replay import chains, decode
+from predictors.replay.chains import Sources, replayed
+from predictors.replay.decode import ChainPolicy, Clock, Reading, reached_after
+from predictors.replay.grid import Starts, decoded
+from predictors.replay.lookups import Lookups, chosen
+from predictors.replay.policies import confidence, static
+from predictors.replay.prices import Prices
+from predictors.replay.text import BeyondRecordError, RecordedText
+from predictors.sampling import SamplingSettings
+from predictors.stopping.features import StopSpec
+from predictors.training.text_table import TextTable
+from runtime import ModelPair, Randomness, build_decoder
+from runtime.drafting.lookup import LookupConfig
+from tests.predictors.affine_profile import PROFILE
+from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
+from tests.trace_collection.collecting import gather, random_prompts
+from trace_collection.text_tracer import Extent, TextTracer
+from trace_collection.texts import TextCollector, TextTraceConfig
+from trace_collection.trajectories import Trajectory, continuations
+
+PROMPT, BUDGET, GAMMA = [0, 1, 2, 0, 1], 4, 3
+FIXED = {"kind": "fixed", "gamma": 1}
+DRAFTERS = {
+    "mixture": {"kind": "chain", "gamma": GAMMA, "lookup": {"length": 2}},
+    "least": {"kind": "chain", "gamma": GAMMA, "lookup": {"length": 2, "least": 2}},
+    "lookup": {"kind": "lookup", "length": 2},
+}
+CASES = [
+    ("mixture", "block", {"kind": "takeover", "match": 1, "length": 2, "otherwise": FIXED}),
+    ("mixture", "block", {"kind": "takeover", "match": 2, "length": 1, "tail": 2, "otherwise": FIXED}),
+    ("mixture", "tokenwise", {"kind": "takeover", "match": 1, "length": 1, "tail": 1, "otherwise": FIXED}),
+    ("least", "block", {"kind": "takeover", "match": 1, "length": 2, "tail": 1, "otherwise": FIXED}),
+    ("lookup", "block", {"kind": "fixed"}),
+    ("lookup", "tokenwise", {"kind": "fixed", "gamma": 1}),
+    ("lookup", "match", {"kind": "takeover", "match": 2, "length": 2}),
+]
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
+
+
+def law_of(run):
+    law = {}
+    for outcome, probability in enumerate_outcomes(run):
+        law[outcome] = law.get(outcome, 0.0) + probability
+    return law
+
+
+def policy_of(drafter, verifier, controller):
+    config = dict(DRAFTERS[drafter])
+    alone = config.pop("kind") == "lookup"
+    lookup = LookupConfig(**(config if alone else config["lookup"]))
+    depth = lookup.length if alone else GAMMA
+    return ChainPolicy(build_controller(controller), depth, verifier, lookup, drafts=not alone)
+
+
+def decoded_rounds(pair, drafter, verifier, controller, settings):
+    config = {"drafter": DRAFTERS[drafter], "verifier": verifier, "controller": controller}
+    decoder = build_decoder(pair, {"method": "speculative", **config})
+
+    def run(chance):
+        out = decoder.generate(PROMPT, max_new_tokens=BUDGET, randomness=chance, **dataclasses.asdict(settings))
+        rounds = ((one.drafted, one.looked_up, one.passes, one.accepted, one.emitted) for one in out.rounds[1:])
+        return (*out.tokens, *rounds)
+
+    return law_of(run)
+
+
+def recorded(pair, settings, chance):
+    tokens = next(continuations(pair.target, [Trajectory(PROMPT, chance)], settings, BUDGET))
+    extent = Extent(GAMMA, BUDGET, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=1)
+    columns = TextTracer(pair, extent).trace(PROMPT, tokens, settings, Certain())
+    return RecordedText("p", "d", "s", settings, len(PROMPT), BUDGET, columns)
+
+
+class Certain:
+    """What is drawn beside the text decides nothing here."""
+
+    def categorical(self, weights):
+        return weights.argmax(-1)
+
+
+def replayed_rounds(pair, policy, settings, chances=reached_after):
+    def run(chance):
+        text = recorded(pair, settings, chance)
+
+        def after(start, looked_up=0):
+            reached_G = np.concatenate([[1.0], chances(text, policy.verifier, looked_up)[start - 1], [0.0]])
+            return int(chance.categorical(torch.from_numpy(-np.diff(reached_G))))
+
+        sources = Sources(policy.lookup, after, alone=not policy.drafts)
+        rounds = replayed(text, policy.controller, policy.depth, after, sources)
+        counts = ((one.submitted, one.looked_up, one.passes, one.accepted, one.emitted) for one in rounds)
+        return (*text.tokens, *counts)
+
+    return law_of(run)
+
+
+@pytest.mark.parametrize(("drafter", "verifier", "controller"), CASES, ids=str)
+@pytest.mark.parametrize("settings", [SamplingSettings(1.0), SamplingSettings(0.7, top_k=2)], ids=str)
+def test_replayed_rounds_have_the_decoders_distribution(toy, drafter, verifier, controller, settings):
+    real = decoded_rounds(toy, drafter, verifier, controller, settings)
+    again = replayed_rounds(toy, policy_of(drafter, verifier, controller), settings)
+    assert total_variation(real, again) < 1e-6, "recorded numbers are float32"
+    looked_up = {one[1] for outcome in real for one in outcome if isinstance(one, tuple)}
+    assert looked_up - {0} and len(real) > 10
+
+
+def weight_of_1(text, verifier, looked_up):
+    """Wrong: a tail is verified as if nothing had been looked up before it."""
+    columns = dict(text.columns, target_probability=np.ones_like(text.columns["target_probability"]))
+    return reached_after(dataclasses.replace(text, columns=columns), verifier, looked_up)
+
+
+def tokenwise(text, verifier, looked_up):
+    """Wrong: another rule's counts."""
+    return reached_after(text, "tokenwise", looked_up)
+
+
+def all_right(text, verifier, looked_up):
+    """Wrong: whatever was looked up is accepted."""
+    columns = text.columns | {"lookup": decode._onward(text.columns["token"], -2)}
+    return reached_after(dataclasses.replace(text, columns=columns), verifier, looked_up)
+
+
+@pytest.mark.parametrize("wrong", [weight_of_1, tokenwise, all_right])
+def test_other_counts_after_a_lookup_are_wrong(toy, wrong):
+    settings, case = SamplingSettings(1.0), CASES[1]
+    real = decoded_rounds(toy, *case, settings)
+    assert total_variation(real, replayed_rounds(toy, policy_of(*case), settings, wrong)) > 1e-3
+
+
+# ---- texts of real models
+
+
+TEXTS = TextTraceConfig(
+    gamma_max=5, candidates=1, prompts=(0, 1, 4), max_new_tokens=24, layers=1, top=2, prompts_per_shard=3, threads=1
+)
+DEPTH, LOOKUP = 5, LookupConfig(length=4)
+RULES = [
+    {"match": 1, "length": 4},
+    {"match": 2, "length": 3, "tail": 2},
+    {"match": 1, "length": 4, "tail": 4, "score": 1.5},
+    {"match": 1, "length": 4, "factor": 1.5, "score": 0.6, "tail": 1},
+    {"match": 99},
+]
+OTHERS = [{"kind": "fixed", "gamma": 3}, {"kind": "fixed", "gamma": 0}, {"kind": "confidence", "epsilon": 0.5}]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    draft = tiny_llama(seed=0, vocabulary_size=12)
+    for index, parameter in enumerate(draft.parameters()):  # near the target, so that it is sometimes right
+        parameter.data.add_(0.02 * parameter.data.std() * (index % 3))
+    return ModelPair(tiny_llama(seed=0, vocabulary_size=12, eos_token_id=7), draft)
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    made = random_prompts([9, 12, 15, 11, 10], ["validation", *["test"] * 4])
+    return [prompt._replace(tokens=[token % 6 for token in prompt.tokens]) for prompt in made]
+
+
+@pytest.fixture(scope="module")
+def texts(pair, prompts, tmp_path_factory):
+    place = tmp_path_factory.mktemp("texts")
+    gather(TextCollector(pair, TEXTS, prompts), place)
+    return list(TextTable.read(place).texts())
+
+
+def test_replay_is_the_decoder_at_temperature_0(pair, prompts, texts):
+    sources = set()
+    for rule in RULES:
+        for other in OTHERS:
+            controller = {"kind": "takeover", **rule, "otherwise": other}
+            drafter = {"kind": "chain", "gamma": DEPTH, "lookup": {"length": LOOKUP.length}}
+            decoder = build_decoder(pair, {"method": "speculative", "drafter": drafter, "controller": controller})
+            policy = ChainPolicy(build_controller(controller), DEPTH, lookup=LOOKUP)
+            for text, prompt in zip([one for one in texts if one.settings.greedy], prompts, strict=True):
+                out = decoder.generate(prompt.tokens, max_new_tokens=24, randomness=Randomness(0))
+                names = ("looked_up", "passes", "accepted", "emitted")
+                real = [(one.drafted, *(getattr(one, name) for name in names)) for one in out.rounds[1:]]
+                made = list(Reading.of(text, 0).rounds(policy))
+                assert [(one.submitted, *(getattr(one, name) for name in names)) for one in made] == real
+                sources |= {(one.looked_up > 0, one.passes > 0, one.accepted > one.looked_up) for one in made}
+    assert sources >= {(True, False, False), (True, True, True), (True, True, False), (False, True, True)}
+
+
+def starts_of(texts, greedy, verifier):
+    readings = [Reading.of(one, seed) for one in texts if one.settings.greedy == greedy for seed in (0, 1)]
+    return Starts.of(readings, DEPTH, verifier, Prices(PROFILE, not greedy), LOOKUP)
+
+
+def drafts_of(starts, other):
+    if other["kind"] == "fixed":
+        return static(starts, other["gamma"])
+    return confidence(starts, starts.column("confidence"), other["epsilon"])
+
+
+def differences(starts, controller, totals):
+    """Texts whose totals are not those of the controller's own session."""
+    clock, names = Clock(PROFILE), ("tokens", "rounds", "submitted", "passes", "accepted", "asked")
+    policy = ChainPolicy(controller, DEPTH, starts.verifier, LOOKUP)
+    found = 0
+    for place, reading in enumerate(starts.readings):
+        real = clock.policy(reading, policy)
+        counts = [int(getattr(totals, f"{name}_X")[place]) for name in names]
+        same = totals.seconds_X[place] == pytest.approx(real.seconds, rel=1e-9)
+        found += counts != [getattr(real, name) for name in names] or not same
+    return found
+
+
+@pytest.mark.parametrize(("greedy", "verifier"), [(True, "block"), (False, "block"), (False, "tokenwise")])
+def test_arrays_count_as_the_loop_does(texts, greedy, verifier):
+    starts = starts_of(texts, greedy, verifier)
+    lookups, wrong = Lookups(starts), 0
+    for rule in RULES:
+        for other in OTHERS:
+            controller = build_controller({"kind": "takeover", **rule, "otherwise": other})
+            otherwise = drafts_of(starts, other)
+            totals = decoded(starts, lookups.takeover(controller.config, otherwise))
+            assert not differences(starts, controller, totals), (rule, other)
+            everywhere = lookups.sourced(np.full_like(starts.left_XS, 4), np.zeros_like(starts.left_XS))
+            taken = chosen(lookups.match_XS[..., None] > 0, everywhere, otherwise)
+            wrong += differences(starts, controller, decoded(starts, taken)) > 0
+    assert wrong > 6, "another rule would be seen"
+
+
+def test_a_draft_model_that_is_behind_catches_up(texts):
+    """Rounds that draw nothing leave their tokens to the first pass of the next that does, in the price and in arrays."""
+    starts = starts_of(texts, True, "block")
+    controller = build_controller({"kind": "takeover", "match": 2, "length": 4, "otherwise": FIXED})
+    policy = ChainPolicy(controller, DEPTH, lookup=LOOKUP)
+    rounds, waiting = list(starts.readings[0].rounds(policy)), 0
+    for one in rounds:
+        assert one.behind == (waiting if one.passes else 0)
+        waiting = 0 if one.passes else waiting + one.emitted
+    assert max(one.behind for one in rounds) > 2
+    parts = RoundParts(PROFILE, sampled=False)
+    for one in rounds:
+        drafting = sum(1.25 + (one.context + place) / 64 for place in range(one.passes)) + 0.25 * one.behind
+        target = 9 + 0.5 * (1 + one.submitted) + one.context / 16
+        seconds = 0.5 * (drafting + target + 0.125 * one.passes + 0.5 + 0.25 * one.submitted)
+        assert starts.prices.rounds([one]) == pytest.approx(seconds, rel=1e-6)
+        in_parts = parts.round(one.context, one.passes, one.submitted, behind=one.behind)
+        assert in_parts[:-1].sum() == pytest.approx(seconds, rel=1e-6)
+
+
+def test_what_was_not_recorded_is_refused(texts):
+    for lookup in (LookupConfig(length=6), LookupConfig(length=2, longest=8)):
+        with pytest.raises(BeyondRecordError, match="lookups of"):
+            Reading.of(texts[0], 0).rounds(ChainPolicy(build_controller({"kind": "takeover"}), DEPTH, lookup=lookup))
+
+
+def test_drafts_end_with_an_end_of_sequence(texts, monkeypatch):
+    """In a lookup and in a tail drawn after it; a replay that drafts on differs."""
+    starts = starts_of(texts, False, "block")
+    controller = build_controller({"kind": "takeover", "match": 1, "length": 4, "tail": 4, "otherwise": FIXED})
+    totals = decoded(starts, Lookups(starts).takeover(controller.config, static(starts, 1)))
+    assert not differences(starts, controller, totals)
+    monkeypatch.setattr(chains, "_drawn_after", lambda text, start, looked_up, would, most: most)
+    assert differences(starts, controller, totals)
