@@ -20,9 +20,8 @@ from predictors.controllers.survival import Survival
 from predictors.controllers.takeover import Takeover
 
 UNLEARNED: tuple[type[Controller], ...] = (Fixed, Confidence, Entropy, ROC, EMA, Takeover)
-CONTROLLERS: dict[str, type[Controller]] = {
-    cls.kind: cls for cls in (*UNLEARNED, Logistic, SpecDecPP, EarlyStop, Survival, Source, HRAD, Length, DelayedTree)
-}
+LEARNED: tuple[type[Controller], ...] = (Logistic, SpecDecPP, EarlyStop, Survival, Source, HRAD, Length, DelayedTree)
+CONTROLLERS = {cls.kind: cls for cls in (*UNLEARNED, *LEARNED)}
 
 
 def build_controller(values: Mapping[str, Any]) -> Controller:

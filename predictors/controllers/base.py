@@ -139,7 +139,7 @@ class Controller:
         raise NotImplementedError
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle) -> "Controller":
+    def from_bundle(cls, bundle: Bundle) -> Self:
         """Build from an exported bundle. One that is not learned is its card's ``controller`` settings, made for a pair."""
         controller = cls.from_config(bundle.card.get("controller", {}))
         controller.contract = bundle.contract

@@ -16,7 +16,7 @@ from predictors.controllers.base import Sourced
 from predictors.controllers.guard import Guard
 from predictors.controllers.learned import BundleConfig
 from predictors.controllers.survival import Survival, SurvivalSession
-from predictors.controllers.takeover import SourcedSession, Takeover, TakeoverSession, other_of, setting_of
+from predictors.controllers.takeover import SourcedSession, Sourcing, TakeoverSession, other_of, setting_of
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.lookup import Found
@@ -62,7 +62,7 @@ class SourceSession(SourcedSession):
         return super().bypassed or self._aside
 
 
-class Source(Takeover):
+class Source(Sourcing):
     """The controller of an exported bundle of kind ``source``, which holds one of ``survival``."""
 
     kind = "source"
@@ -70,12 +70,11 @@ class Source(Takeover):
 
     def __init__(self, bundle: Bundle) -> None:
         bundle.require(self.kind, "settings", OTHERWISE)
-        self.config = None
         where = f"{bundle.source}: card.json: settings"
         self.settings = tuple(
             parse_config(SourceSetting, made, f"{where}[{place}]") for place, made in enumerate(bundle.card["settings"])
         )
-        self._pass_on(other_of(bundle))
+        super().__init__(other_of(bundle))
         self.guard = Guard(self.kind, bundle.contract, "the chain of survival")
 
     @classmethod

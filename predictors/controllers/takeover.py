@@ -149,22 +149,43 @@ class TakeoverSession(SourcedSession):
         return Sourced(tokens, self.config.tail) if takes_over else None
 
 
-class Takeover(Controller):
-    """``otherwise`` decides where the lookup does not take over: by ``config``, or as an exported bundle says for captured
-    sampling ``settings``; at others never."""
+class Sourcing(Controller):
+    """``otherwise`` decides where no lookup takes over. A subclass says when one does."""
+
+    def __init__(self, otherwise: Controller) -> None:
+        self.otherwise = otherwise
+        for name in PASSED_ON:
+            setattr(self, name, getattr(otherwise, name))
+
+    def with_otherwise(self, otherwise: Controller) -> Self:
+        """The same rule before another controller."""
+        changed = copy.copy(self)
+        Sourcing.__init__(changed, otherwise)
+        return changed
+
+    def with_epsilon(self, epsilon: float) -> Self:
+        return self.with_otherwise(self.otherwise.with_epsilon(epsilon))
+
+    def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
+        return self.with_otherwise(self.otherwise.at_latency(profile, reprice))
+
+    def question_seconds(self, profile: LatencyProfile) -> float:
+        return self.otherwise.question_seconds(profile)
+
+    def record_with(self, recorder: Recorder) -> None:
+        self.otherwise.record_with(recorder)
+
+
+class Takeover(Sourcing):
+    """By ``config``, or as an exported bundle says for captured sampling ``settings``; at others never."""
 
     kind = "takeover"
 
     def __init__(
         self, config: TakeoverConfig | None, otherwise: Controller, settings: tuple[TakeoverSetting, ...] = ()
     ) -> None:
+        super().__init__(otherwise)
         self.config, self.settings = config, settings
-        self._pass_on(otherwise)
-
-    def _pass_on(self, otherwise: Controller) -> None:
-        self.otherwise = otherwise
-        for name in PASSED_ON:
-            setattr(self, name, getattr(otherwise, name))
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> Self:
@@ -186,29 +207,11 @@ class Takeover(Controller):
         )
         return cls(None, other_of(bundle), tuple(made))
 
-    def with_otherwise(self, otherwise: Controller) -> Self:
-        """The same rule before another controller."""
-        changed = copy.copy(self)
-        changed._pass_on(otherwise)
-        return changed
-
-    def with_epsilon(self, epsilon: float) -> Self:
-        return self.with_otherwise(self.otherwise.with_epsilon(epsilon))
-
-    def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
-        return self.with_otherwise(self.otherwise.at_latency(profile, reprice))
-
     @property
     def asks(self) -> bool:
         """Whether a lookup ever takes over, or the other controller's model is asked."""
         pays = self.config is not None or any(made.pays for made in self.settings)
         return pays or bool(getattr(self.otherwise, "asks", False))
-
-    def question_seconds(self, profile: LatencyProfile) -> float:
-        return self.otherwise.question_seconds(profile)
-
-    def record_with(self, recorder: Recorder) -> None:
-        self.otherwise.record_with(recorder)
 
     def start(self, settings: SamplingSettings) -> SourcedSession:
         made = setting_of(self.settings, settings)

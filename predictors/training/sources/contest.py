@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -55,20 +54,28 @@ class Contest:
         """The best static chain."""
         return self.chains.static(self.inner.static_length)
 
-    def served(self, source: Source = no_source) -> Totals:
-        """Chains where no ``source`` takes over."""
-        return self.chains.under(self.inner, source)
+    def served(self, paced: "Paced | None" = None) -> Totals:
+        """Chains where no rule lets another source take over."""
+        inner = self.inner if paced is None else self.inner.at_pace(paced.pace)
+        return self.chains.under(inner, no_source if paced is None else self._source(paced.rule, inner))
 
-    def by(self, rule: Any) -> Source:
-        """When ``rule`` lets another source take over."""
+    def _source(self, rule: TakeoverConfig | SourceRule, inner: SurvivalSetting) -> Source:
         if isinstance(rule, TakeoverConfig):
             return self.options.takeover(rule)
-        assert isinstance(rule, SourceRule)
-        return self.options.weighed(rule, self.inner.rule.rate, self.inner.costs)
+        return self.options.weighed(rule, inner.rule.rate, inner.costs)
 
-    def best(self, rules: Sequence[Any], folds: int, seed: int) -> tuple[Any, RuleChoice]:
+    def best(self, rules: Sequence["Paced"], folds: int, seed: int) -> RuleChoice:
         """The rule of most tokens per second, and what choosing it is worth over the static chain."""
-        totals, always = [self.served(self.by(rule)) for rule in rules], self.static()
+        totals, always = [self.served(rule) for rule in rules], self.static()
         tokens_RX, seconds_RX = (np.stack([getattr(one, name) for one in totals]) for name in ("tokens_X", "seconds_X"))
         choice = choose(tokens_RX, seconds_RX, always.tokens_X, always.seconds_X, self.document_X, folds, seed)
-        return rules[choice.rule], choice
+        return replace(choice, rule=rules[choice.rule])
+
+
+@dataclass(frozen=True)
+class Paced:
+    """When another source takes over by ``rule``, and chains are drawn at ``pace`` times their own rate: the lookups leave them
+    the harder rounds, and what else could be done is worth more."""
+
+    rule: TakeoverConfig | SourceRule
+    pace: float = 1.0

@@ -52,7 +52,8 @@ class Options:
         """What is known at some roots."""
         lookups = self.lookups
         known = (lookups.match_XS, lookups.found_XS, lookups.seen_XS, lookups.agreed_XS)
-        return Seen(*(values[reading_V, start_V] for values in known), rejected_V, luck_V)
+        match_V, found_V, seen_V, agreed_V = (values[reading_V, start_V] for values in known)
+        return Seen(match_V, found_V, seen_V, agreed_V, rejected_V, luck_V)
 
     @cached_property
     def _drafts_2MNXS(self) -> np.ndarray:

@@ -17,41 +17,41 @@ from predictors.bundle import OTHERWISE
 from predictors.config import Checked, Count, Positive, Whole, not_empty, one_of
 from predictors.controllers.takeover import TakeoverConfig
 from predictors.replay.grid import Totals
-from predictors.sampling import SamplingSettings
+from predictors.survival.rule import SurvivalSetting
 from predictors.training.intervals import log_gain
 from predictors.training.predictor import Fitted, Materials, tracked_name
 from predictors.training.rule_choice import RuleChoice, worth
-from predictors.training.sources.contest import Contest
+from predictors.training.sources.contest import Contest, Paced
 from predictors.training.sources.learning import distances, learned
 from predictors.training.survival.predictor import TEST, TRAIN, VALIDATION, SurvivalModel, SurvivalPredictor
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
-TAKEOVER, SOURCE = "takeover", "source"
+SURVIVAL, TAKEOVER, SOURCE = "survival", "takeover", "source"
 
 
 @dataclass(frozen=True)
 class SourcePredictor(Checked):
     """``kind`` is what is exported, in front of a controller that is fitted as ``survival`` says. Tried are ``matches``,
-    ``lengths`` and ``tails`` of lookups, and rates at ``shares`` of that of chains, judged on ``folds`` of documents."""
+    ``lengths`` and ``tails`` of lookups, chains at ``paces`` times their own rate, and rates of sources at ``shares`` of
+    that, judged on ``folds`` of documents."""
 
     kind: Annotated[str, one_of(TAKEOVER, SOURCE)] = TAKEOVER
     survival: SurvivalPredictor = field(default_factory=SurvivalPredictor)
     matches: Annotated[tuple[Count, ...], not_empty] = (1, 2, 3, 4, 6, 8)
     lengths: Annotated[tuple[Count, ...], not_empty] = (4, 6, 8, 10, 12)
     tails: Annotated[tuple[Whole, ...], not_empty] = (0, 2, 4)
-    shares: Annotated[tuple[Positive, ...], not_empty] = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75)
+    shares: Annotated[tuple[Positive, ...], not_empty] = (0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
+    paces: Annotated[tuple[Positive, ...], not_empty] = (1.0, 1.15, 1.3)
     folds: Count = 5
 
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
         model = self.survival.model(materials, logger)
-        inner, made = (
-            self.survival.exported(model),
-            [self._chosen(model, place) for place in range(len(model.settings))],
-        )
-        parts = {one.settings.name: self._scored(one, model, place) for place, one in enumerate(made)}
+        made = [self._chosen(model, place) for place in range(len(model.settings))]
+        parts = {one.inner.settings.name: self._scored(one, model, place) for place, one in enumerate(made)}
         settings = [one.card(self.kind) for one in made]
+        inner = self.survival.exported(replace(model, settings=[one.chains(self.kind) for one in made]))
         card = {
             "kind": self.kind,
             **{key: inner.card[key] for key in ("contract", "decoder", "lineage")},
@@ -59,24 +59,26 @@ class SourcePredictor(Checked):
             "measured_quality": inner.card["measured_quality"] | {"parts": parts},
             OTHERWISE: inner.card,
         }
-        measured = {
-            "parts": parts,
-            "settings": settings,
-            "documents": inner.quality["documents"],
-            "survival": inner.quality,
-        }
+        measured = {"parts": parts, "settings": settings, "survival": inner.quality}
+        measured["documents"] = inner.quality["documents"]
         return Fitted(card, inner.tensors, measured, _metrics(parts), sentence(parts))
 
     def _chosen(self, model: SurvivalModel, place: int) -> "Rules":
-        train, validation = (
-            Contest.of(self.survival, model, split, place, self.tails) for split in (TRAIN, VALIDATION)
-        )
+        """The best rule of each kind at the setting in that place."""
+        train, validation = (self._contest(model, split, place) for split in (TRAIN, VALIDATION))
         simple = [TakeoverConfig(*values) for values in product(self.matches, self.lengths, self.tails)]
         found = learned(train, model.profile, model.table.median_context)
         found = replace(found, max_distance=self._limit(distances(validation, found)))
-        rules = {TAKEOVER: simple, SOURCE: [replace(found, share=share) for share in self.shares]}
-        best = {kind: validation.best(some, self.folds, self.survival.seed) for kind, some in rules.items()}
-        return Rules(model.settings[place].settings, best)
+        weighed = [replace(found, share=share) for share in self.shares]
+        paces = self.paces if train.inner.pays else (1.0,)
+        best = {}
+        for kind, rules in ((TAKEOVER, simple), (SOURCE, weighed)):
+            paced = [Paced(rule, pace) for rule in rules for pace in paces]
+            best[kind] = validation.best(paced, self.folds, self.survival.seed)
+        return Rules(train.inner, best)
+
+    def _contest(self, model: SurvivalModel, split: str, place: int) -> Contest:
+        return Contest.of(self.survival, model, split, place, self.tails)
 
     def _limit(self, distance_N: np.ndarray) -> float:
         survival = self.survival
@@ -84,39 +86,43 @@ class SourcePredictor(Checked):
 
     def _scored(self, made: "Rules", model: SurvivalModel, place: int) -> dict[str, Any]:
         """Every policy's tokens per second on texts that chose nothing; a rule that does not pay is ``tried``, too."""
-        test = Contest.of(self.survival, model, TEST, place, self.tails)
+        test = self._contest(model, TEST, place)
         always, document_X = test.static(), test.document_X
-        totals = {"static": always, "survival": test.served()}
-        for kind, (rule, choice) in made.best.items():
-            tried = test.served(test.by(rule))
-            totals |= {kind: tried if choice.pays else totals["survival"], f"{kind} tried": tried}
-        policies = {name: worth(one, always, document_X) for name, one in totals.items()}
+        totals = {"static": always, SURVIVAL: test.served()}
+        for kind, choice in made.best.items():
+            tried = test.served(choice.rule)
+            totals |= {kind: tried if choice.pays else totals[SURVIVAL], f"{kind} tried": tried}
         over = {
             f"{one} over {other}": log_gain(_sums(totals[one]), _sums(totals[other]), document_X)
-            for one, other in ((TAKEOVER, "survival"), (SOURCE, "survival"), (SOURCE, TAKEOVER))
+            for one, other in ((TAKEOVER, SURVIVAL), (SOURCE, SURVIVAL), (SOURCE, TAKEOVER))
         }
-        pays = {kind: choice.pays for kind, (_, choice) in made.best.items()}
         return {
             "kind": self.kind,
             "static_length": test.inner.static_length,
-            "pays": pays,
-            "policies": policies,
+            "pays": {kind: choice.pays for kind, choice in made.best.items()},
+            "chosen": {kind: asdict(choice) for kind, choice in made.best.items()},
+            "policies": {name: worth(one, always, document_X) for name, one in totals.items()},
             "over": over,
         }
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The ``best`` rule of each kind at sampling ``settings``, and how it was chosen."""
+    """How the best rule of each kind was chosen, in front of chains at setting ``inner``."""
 
-    settings: SamplingSettings
-    best: dict[str, tuple[Any, RuleChoice]]
+    inner: SurvivalSetting
+    best: dict[str, RuleChoice]
+
+    def chains(self, kind: str) -> SurvivalSetting:
+        """What a bundle of this kind does where no lookup takes over."""
+        choice = self.best[kind]
+        return self.inner.at_pace(choice.rule.pace) if choice.pays else self.inner
 
     def card(self, kind: str) -> dict[str, Any]:
-        """What a bundle of this kind does at these settings."""
-        rule, choice = self.best[kind]
-        values = {key: value for key, value in asdict(rule).items() if key != OTHERWISE}  # whose card is beside it
-        return {"settings": asdict(self.settings), "rule": values, "pays": choice.pays}
+        """What it does at these settings."""
+        choice = self.best[kind]
+        rule = {key: value for key, value in asdict(choice.rule.rule).items() if key != OTHERWISE}
+        return {"settings": asdict(self.inner.settings), "rule": rule, "pays": choice.pays}
 
 
 def _sums(totals: Totals) -> np.ndarray:
@@ -128,16 +134,17 @@ def sentence(parts: dict[str, Any]) -> str:
     said = []
     for name, part in parts.items():
         kind = part["kind"]
-        over = {"static chain": part["policies"][kind]["gain"], "survival": part["over"][f"{kind} over survival"]}
+        over = {"static chain": part["policies"][kind]["gain"], SURVIVAL: part["over"][f"{kind} over {SURVIVAL}"]}
         if kind == SOURCE:
-            over["takeover"] = part["over"][f"{SOURCE} over {TAKEOVER}"]
+            over[TAKEOVER] = part["over"][f"{SOURCE} over {TAKEOVER}"]
         gains = ", ".join(f"{_percent(gain)} over {other}" for other, gain in over.items())
-        how = "" if part["pays"][kind] else " (chains alone, as it did not surely pay on validation)"
+        tried = part["policies"][f"{kind} tried"]["gain"]["value"]
+        how = "" if part["pays"][kind] else f" (not served, as it did not surely pay on validation; tried {tried:+.1%})"
         said.append(f"{name}: {gains}{how}")
     return "; ".join(said)
 
 
-def _percent(gain: dict[str, float | None]) -> str:
+def _percent(gain: dict[str, Any]) -> str:
     low, high = ("unknown" if gain[side] is None else f"{gain[side]:+.1%}" for side in ("low", "high"))
     return f"{gain['value']:+.1%} ({low} to {high})"
 

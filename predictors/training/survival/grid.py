@@ -60,11 +60,9 @@ class Walk:
         while len(reading_V):
             known = reading_V, start_V, rejected_V, luck_V
             takes_V, *sourced, queries_V = source(*known)
-            chain = draft(*known)
-            submitted_V, looked_up_V, asked_V = (
-                np.where(takes_V, *either) for either in zip((*sourced, 0), (chain[0], 0, chain[1]), strict=True)
-            )
-            rounds.append((*known, submitted_V, looked_up_V, asked_V + queries_V))
+            drafted_V, asked_V = draft(*known)
+            submitted_V, looked_up_V = np.where(takes_V, sourced, (drafted_V, np.zeros_like(drafted_V)))
+            rounds.append((*known, submitted_V, looked_up_V, np.where(takes_V, 0, asked_V) + queries_V))
             accepted_V = np.minimum(starts.would_LXS[looked_up_V, reading_V, start_V], submitted_V)
             now_V = (accepted_V < submitted_V).astype(float)
             luck_V = np.where(takes_V, luck_V, luck_after(luck_V, accepted_V, now_V))

@@ -199,6 +199,7 @@ class SurvivalPredictor(Checked):
     def _card(self, table: TextTable, profile: LatencyProfile, measured: dict[str, Any]) -> dict[str, Any]:
         """The bundle's card (`predictors.controllers.survival`) but for what was chosen."""
         context, manifest = table.median_context, table.manifest
+        error = max(known["tokens"]["ece"] for known in measured["known"].values())
         chain = {"kind": "chain", "gamma": self.gamma, "lookup": {"length": self.lookup}}
         ratio = profile.cost_ratio(context)
         return {
@@ -207,7 +208,7 @@ class SurvivalPredictor(Checked):
             "scalars": list(SCALARS),
             "prices": {"cost_ratio": ratio, "context": context, "profile_hash": profile.profile_hash},
             "decoder": {"method": "speculative", "drafter": chain, "verifier": self.verifier},
-            "measured_quality": {"split": TEST, "parts": measured["parts"]},
+            "measured_quality": {"split": TEST, "parts": measured["parts"], "tokens": {"ece": error}},
             "lineage": {"traces_sha256": manifest.content_hash},
         }
 
