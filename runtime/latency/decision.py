@@ -142,7 +142,7 @@ class Outlook:
         self.positions = positions
         self._look, self._served = (
             Rerun(token_numbers, recorder_for(device)),
-            ServedSurvival(SurvivalNetwork(16).eval()),
+            ServedSurvival(SurvivalNetwork(32).eval()),
         )
         self._laws, self._token = laws, torch.zeros((), dtype=torch.int64, device=device)
         self._rule, self._costs = SurvivalRule(rate=1.0), tuple(float(1 + drafted) for drafted in range(13))

@@ -16,7 +16,7 @@ from tests.predictors_training.synthetic_drafts import GAMMA, SPLITS
 from tests.predictors_training.test_stops import materials_in
 
 PROFILE = toy_profile(
-    draft=lambda rows, context: 2 + rows / 4 + context / 64, survival=lambda positions: 0.01 * positions
+    draft=lambda rows, context: 0.75 + rows / 4 + context / 64, survival=lambda positions: 0.01 * positions
 )
 CONFIG = SurvivalPredictor(
     training=SurvivalTrainConfig(epochs=12, batch_size=128),
@@ -63,13 +63,14 @@ def test_what_is_promised_is_what_real_sessions_do(materials, fitted):
 
 def test_a_model_that_knows_gains_and_one_that_does_not_is_not_asked(materials, fitted, tmp_path):
     for name, part in fitted.quality["parts"].items():
-        assert part["asks"] and part["policies"]["model"]["gain"]["low"] > 0, name
+        assert part["asks"] and part["policies"]["model"]["gain"]["value"] > 0.02, name
         assert part["policies"]["asked for nothing"]["gain"]["value"] > part["policies"]["asked"]["gain"]["value"]
         assert part["policies"]["perfect"]["gain"]["value"] > part["policies"]["asked"]["gain"]["value"]
         known = fitted.quality["known"][name]
         assert known["tokens"]["auroc"] > 0.65 and known["tokens"]["ece"] < 0.08
         predicted, observed = (np.array(known["product_bias"][part]) for part in ("predicted", "observed"))
-        assert np.abs(predicted - observed).max() < 0.06
+        error = np.sqrt(observed * (1 - observed) / known["rounds"])
+        assert (np.abs(predicted - observed) < 3 * error + 0.01).all()
     blind = CONFIG.fit("survival", replace(materials_in(tmp_path, informative=False), profile=PROFILE))
     for part in blind.quality["parts"].values():
         assert not part["asks"]

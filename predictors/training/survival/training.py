@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from predictors.config import Count, Positive
+from predictors.config import Count, NotNegative, Positive
 from predictors.survival.network import SurvivalNetwork
 from predictors.training.survival.grid import SurvivalGrid
 from predictors.training.trainer import Rows, TrainConfig, fitted, quiet, standardise, threads
@@ -27,9 +27,10 @@ LENGTHS = (2, 3, 4, 6, 8)  # of the static chains whose rounds are learned from
 class SurvivalTrainConfig(TrainConfig):
     """How the network of ``hidden`` units is trained."""
 
-    hidden: Count = 16
-    learning_rate: Positive = 3e-3
-    epochs: Count = 20
+    hidden: Count = 32
+    learning_rate: Positive = 1e-3
+    weight_decay: NotNegative = 0.3
+    epochs: Count = 40
     batch_size: Count = 1024
     stop_patience: Count = 4
 
