@@ -134,7 +134,7 @@ class Controller:
     contract: CaptureContract | None = None
 
     @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> "Controller":
+    def from_config(cls, values: Mapping[str, Any]) -> Self:
         """Build from a decoder configuration's ``controller`` entry without its ``kind``."""
         raise NotImplementedError
 

@@ -20,7 +20,6 @@ from predictors.controllers.takeover import SourcedSession, Sourcing, TakeoverSe
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.lookup import Found
-from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import Root
 from predictors.source_rule import Seen, SourceSetting
@@ -38,9 +37,10 @@ class SourceSession(SourcedSession):
 
     def chosen(self, root: Root, found: Found) -> Sourced | None:
         controller, rule, inner = self._controller, self._setting.rule, self.inner
-        if not controller.guard.reaches(root.position):
+        self._aside = not controller.guard.reaches(root.position)
+        self._asked = int(not self._aside)
+        if self._aside:
             return None
-        self._asked = 1
         seen = Seen(found.length, len(found.tokens), found.seen, found.agreed, inner.rejected, inner.luck)
         made = rule.chosen(seen, inner.setting.rule.rate, inner.setting.costs)
         far = float(made.far)
@@ -49,9 +49,10 @@ class SourceSession(SourcedSession):
             return None
         return Sourced(int(made.tokens), rule.tails[int(made.tail)])
 
-    def end_round(self, outcome: RoundRecord) -> None:
-        super().end_round(outcome)
-        self._asked, self._aside = 0, False
+    def plan(self, root: Root) -> int | None:
+        if root.found is None or not root.found.length:
+            self._asked, self._aside = 0, False  # nobody was asked about a source
+        return super().plan(root)
 
     @property
     def asked(self) -> int:  # type: ignore[override]
