@@ -70,7 +70,8 @@ class SurvivalSession(Session):
         self._proposed = () if root.found is None else root.found.tokens
         match = 0 if root.found is None else root.found.length
         self._course = Course(match, self.rejected, self.luck, self.greedy)
-        self._survival, self._drawn, self._cap = 1.0, [], root.cap
+        self._survival, self._cap = 1.0, root.cap
+        self._drawn: list[DrawnToken] = []
         return None
 
     def stop_after(self, drawn: DrawnToken) -> bool | Tensor:

@@ -39,10 +39,10 @@ class ServedSurvival:
     """The network on the host: a few array operations, as one of torch's takes as long as all of them."""
 
     def __init__(self, network: SurvivalNetwork) -> None:
-        weights = {name: values.detach().double().numpy() for name, values in network.head.named_parameters()}
-        self._mean_F, self._scale_F = (values.double().numpy() for values in (network.mean, network.scale))
-        self._first_FH, self._bias_H = weights["0.weight"].T, weights["0.bias"]
-        self._last_H2, self._bias_2 = weights["2.weight"].T, weights["2.bias"]
+        values = {name: tensor.detach().double().numpy() for name, tensor in network.state_dict().items()}
+        self._mean_F, self._scale_F = values["mean"], values["scale"]
+        self._first_FH, self._bias_H = values["head.0.weight"].T, values["head.0.bias"]
+        self._last_H2, self._bias_2 = values["head.2.weight"].T, values["head.2.bias"]
 
     def __call__(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Logits [..., 2] of raw features [..., F], and the features standardised [..., F]."""

@@ -54,7 +54,8 @@ def test_no_dependence_errs_more_often_than_the_sum(some_levels, error):
 
 
 def test_levels_leave_enough_power():
-    assert passing(levels(0.025, PLAN), correlations(PLAN), drift=3.2) > 0.8
+    """A gain of 3.3 standard errors of all documents passes in 80 % of cases; one look at all of them would pass 2.8 as often."""
+    assert passing(levels(0.025, PLAN), correlations(PLAN), drift=3.3) > 0.8
 
 
 def test_one_look_has_all_of_it():

@@ -21,7 +21,7 @@ from pipelines.promotion.plan import load_plan
 from predictors.bundle import bundle_hash
 from runtime import ModelPair
 from runtime.serving_record import read_serving
-from tests.bundles import random_bundle
+from tests.bundles import random_bundle, routed_bundle
 from tests.pipelines.hand_made_decodes import decodes
 from tests.pipelines.toy_trial import RATES, bench, measured, quietly
 
@@ -82,6 +82,27 @@ def test_a_bundle_that_the_measured_table_has_is_not_timed_again(table, monkeypa
     ]
 
 
+def test_a_routed_bundle_is_what_the_table_has_of_its_routes(table, tmp_path, monkeypatch):
+    """Greedy requests go to the bundle, others to a chain that was timed as such: over itself it gains nothing there."""
+    args, bundle = table
+    pair = ModelPair.load(target=str(args.pair_folder / "target"), draft=str(args.pair_folder / "draft"))
+    route = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 4}, "verifier": "block"}
+    auto = routed_bundle(tmp_path / "auto", pair, bundle, route)
+    write_table(args, bundle)
+    monkeypatch.setattr(one_look, "Harness", None)
+    evidence = quietly(attempt, args, "auto", {CHALLENGER: auto})
+    assert evidence.settings["T=0"].gain == pytest.approx(0.2, abs=0.001) and evidence.settings["T=1"].gain == 0
+    assert 0.05 < evidence.gains["chain-4"].gain < 0.15
+    monkeypatch.undo()
+    config, _ = load_plan("p", args.params)
+    look = trial.Look.of(1, args.prompts, config)
+    for decoder in (route | {"verifier": "tokenwise"}, route | {"drafter": {"kind": "chain", "gamma": 3}}):
+        other = routed_bundle(tmp_path / "other", pair, bundle, decoder)
+        assert one_look._measured(args, config, other, "auto", look) is None, "a route that nobody timed"
+    write_table(args, bundle, hrad_bundle_sha256="another")
+    assert one_look._measured(args, config, auto, "auto", look) is None
+
+
 def without(**where):
     """The table's rows but for those."""
     return [row for row in ROWS if not where.items() <= row.items()]
@@ -127,8 +148,10 @@ def test_replay_is_asked_for_the_arms_that_decodes_were_read_of(table, monkeypat
     config, _ = load_plan("p", args.params)
     look = trial.Look.of(1, args.prompts, config)
     write_table(args, bundle, arms=[ArmRow("plain again", "plain", {"method": "autoregressive"}), *ARMS])
-    monkeypatch.setattr(one_look.Measured, "foreseen", lambda known, some: [row.name for row in known.arms])
-    assert one_look._measured(args, config, bundle, "hrad", look)[1] == ["autoregressive", "chain-2", "chain-4", "hrad"]
+    said = []
+    monkeypatch.setattr(one_look.Measured, "foreseen", lambda known, some: said.append([row.name for row in known.arms]))
+    assert one_look._measured(args, config, bundle, "hrad", look)[1] is None
+    assert said == [["autoregressive", "chain-2", "chain-4", "hrad"]] * 2, "of rivals, then of the bundle"
 
 
 def test_every_setting_that_a_bundle_was_captured_at_must_have_been_timed(table, tmp_path):

@@ -236,15 +236,16 @@ def test_totals_are_those_of_real_sessions(pair, texts, tmp_path, greedy, verifi
 class Shifted(Starts):
     """Wrong: reads the distribution one row on."""
 
-    def gather(self, values):
-        return super().gather([np.concatenate([of_text[1:], of_text[-1:]]) for of_text in values])
+    def gather(self, values, looked_up=0):
+        return super().gather([np.concatenate([of_text[1:], of_text[-1:]]) for of_text in values], looked_up)
 
 
 class Beside(Starts):
     """Wrong: reads what was drawn beside the text one token too soon."""
 
-    def gather(self, values):
-        return Starts(**{**vars_of(self), "would_XS": np.maximum(self.would_XS - 1, 0)}).gather(values)
+    def gather(self, values, looked_up=0):
+        sooner = Starts(**{**vars_of(self), "would_XS": np.maximum(self.would_XS - 1, 0)})
+        return sooner.gather(values, looked_up)
 
 
 def forgets(starts, controller):
