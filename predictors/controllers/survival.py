@@ -56,7 +56,6 @@ class SurvivalSession(Session):
         self.uncalibrated = not controller.guard.covers(settings)
         self.luck, self.rejected = FIRST_LUCK, 0.0
         self.forecasts: list[Forecast] = []
-        self._drawn: list[DrawnToken] = []
 
     @property
     def stops(self) -> bool:
