@@ -134,12 +134,12 @@ class Controller:
     contract: CaptureContract | None = None
 
     @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> "Controller":
+    def from_config(cls, values: Mapping[str, Any]) -> Self:
         """Build from a decoder configuration's ``controller`` entry without its ``kind``."""
         raise NotImplementedError
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle) -> "Controller":
+    def from_bundle(cls, bundle: Bundle) -> Self:
         """Build from an exported bundle. One that is not learned is its card's ``controller`` settings, made for a pair."""
         controller = cls.from_config(bundle.card.get("controller", {}))
         controller.contract = bundle.contract

@@ -96,6 +96,34 @@ def chain_costs(
     return tuple(one / seconds[0] for one in seconds)
 
 
+def lookup_costs(
+    profile: LatencyProfile, length: int, tails: Sequence[int], context: float, sampled: bool
+) -> tuple[tuple[float, ...], ...]:
+    """Rounds of 0, 1, … ``length`` tokens of a lookup, after which each of ``tails`` tokens are drawn, in rounds of none. Before
+    a tail the draft model reads the lookup's tokens."""
+    plain = round_latency(profile, Shape.chain(0), context, sampled).seconds
+    return tuple(
+        tuple(_looked_up(profile, tokens, tail, context, sampled) / plain for tokens in range(length + 1))
+        for tail in tails
+    )
+
+
+def _looked_up(profile: LatencyProfile, tokens: int, drawn: int, context: float, sampled: bool) -> float:
+    nodes, chance = tokens + drawn, int(sampled)
+    seconds = passes_latency(profile, Shape((1,) * drawn, nodes), context).seconds
+    seconds += profile.latency("chain_verification", drafted=nodes, sampled=chance).seconds
+    if drawn:
+        seconds += profile.latency("chain_drawing", drafted=drawn, sampled=chance).seconds
+        seconds += tokens * catching_up(profile, tokens, context)
+    return seconds
+
+
+def catching_up(profile: LatencyProfile, tokens: int, context: float) -> float:
+    """Seconds that a draft pass over so many tokens more takes longer, per token."""
+    wide, usual = (profile.latency("draft", rows=rows, context=context).seconds for rows in (1 + tokens, 1))
+    return (wide - usual) / max(tokens, 1)
+
+
 def generation_latency(
     profile: LatencyProfile,
     accepted_law: Sequence[float] | np.ndarray,

@@ -97,8 +97,10 @@ def reached_after(text: RecordedText, verifier: str, looked_up: int) -> np.ndarr
     """P(N >= n | text) for n = 1, 2, … [N, G] from every row, where ``looked_up`` tokens of the lookup go before drawn ones."""
     drawn = [_onward(text.columns[name]) for name in ("ratio", "probability")]
     found = _one_hot(text, looked_up) if looked_up else drawn
-    both = (np.hstack([one[:, :looked_up], rest[:, looked_up:]]) for one, rest in zip(found, drawn, strict=True))
-    return reached(*both, verifier)
+    ratios, probabilities = (
+        np.hstack([one[:, :looked_up], rest[:, looked_up:]]) for one, rest in zip(found, drawn, strict=True)
+    )
+    return reached(ratios, probabilities, verifier)
 
 
 def _one_hot(text: RecordedText, looked_up: int) -> tuple[np.ndarray, np.ndarray]:

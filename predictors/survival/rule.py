@@ -11,7 +11,7 @@ are worth. Looking several tokens ahead matters where passes are priced in steps
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from predictors.config import Checked, Count, NotNegative, Positive, Probability, Whole
@@ -29,6 +29,10 @@ class SurvivalRule(Checked):
     least: Count = 1
     follows: Probability = 0.8
     horizon: Count = HORIZON
+
+    def at_pace(self, factor: float) -> "SurvivalRule":
+        """The same at ``factor`` times its rate."""
+        return replace(self, rate=self.rate * factor)
 
     def goes_on(self, survival: Any, following: Any, drafted: int, cost_L: Sequence[float]) -> Any:
         """Whether to draft on after ``drafted`` tokens; of one draft, or of arrays of them."""
@@ -62,6 +66,11 @@ class SurvivalSetting(Checked):
     costs: tuple[Positive, ...]
     calibration: StopCalibration = field(default_factory=StopCalibration)
     elsewhere: tuple[Priced, ...] = ()
+
+    def at_pace(self, factor: float) -> "SurvivalSetting":
+        """The same where other rounds are worth ``factor`` times as much, on every machine."""
+        elsewhere = tuple(replace(one, rule=one.rule.at_pace(factor)) for one in self.elsewhere)
+        return replace(self, rule=self.rule.at_pace(factor), elsewhere=elsewhere)
 
     def priced(self, cost_ratio: float) -> tuple[SurvivalRule, int]:
         """Rule and static length on another machine: the rate between those of its neighbours in ln c, all else the nearer's."""

@@ -19,7 +19,7 @@ PROFILE = toy_profile(
     draft=lambda rows, context: 0.75 + rows / 4 + context / 64, survival=lambda positions: 0.01 * positions
 )
 CONFIG = SurvivalPredictor(
-    training=SurvivalTrainConfig(epochs=12, batch_size=128),
+    training=SurvivalTrainConfig(hidden=16, learning_rate=3e-3, weight_decay=1e-4, epochs=12, batch_size=128),
     gamma=GAMMA,
     lookup=GAMMA,
     shares=(0.5, 0.8, 1.0, 1.2, 1.5),

@@ -9,6 +9,7 @@ Shape suffixes: X readings, S starts, G positions of a chain, F features, V roun
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,32 +17,56 @@ from predictors.replay.grid import Drafts, Starts, Totals, decoded
 from predictors.replay.policies import drafts_of
 from predictors.survival.features import FIRST_LUCK, LUCK, REJECTED, SCALARS, Course, luck_after, numbers_of
 
-# from readings, starts, and of past rounds whether the last was rejected, and luck [V]: how many tokens to draft [V]
-Draft = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+class Taken(NamedTuple):
+    """Of rounds [V]: whether another source takes over, with so many tokens in all, of them looked up, after so many queries."""
+
+    takes_V: np.ndarray
+    submitted_V: np.ndarray
+    looked_up_V: np.ndarray
+    asked_V: np.ndarray
+
+
+# from readings, starts, and of past chains whether the last was rejected, and luck [V]: how many tokens of a chain to draft, and
+# queries asked [V]; what is drafted instead
+Draft = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+Source = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Taken]
+
+
+def no_source(reading_V: np.ndarray, *_: np.ndarray) -> Taken:
+    """Chains alone."""
+    none_V = np.zeros_like(reading_V)
+    return Taken(none_V > 0, none_V, none_V, none_V)
 
 
 @dataclass(frozen=True)
 class Walk:
-    """Rounds [V] of one decode of every reading, and what was known of past rounds before each."""
+    """Rounds [V] of one decode of every reading, and what was known of past chains before each."""
 
     reading_V: np.ndarray
     start_V: np.ndarray
     rejected_V: np.ndarray
     luck_V: np.ndarray
     submitted_V: np.ndarray
+    looked_up_V: np.ndarray
+    asked_V: np.ndarray
 
     @staticmethod
-    def of(starts: Starts, draft: Draft) -> "Walk":
+    def of(starts: Starts, draft: Draft, source: Source = no_source) -> "Walk":
         """From the first start to every text's end."""
         reading_V, rounds = np.flatnonzero(starts.left_XS[:, 0]), []
         start_V, rejected_V = np.zeros_like(reading_V), np.zeros(len(reading_V))
         luck_V = np.full(len(reading_V), FIRST_LUCK)
         while len(reading_V):
-            submitted_V = draft(reading_V, start_V, rejected_V, luck_V)
-            rounds.append((reading_V, start_V, rejected_V, luck_V, submitted_V))
-            accepted_V = np.minimum(starts.would_XS[reading_V, start_V], submitted_V)
-            rejected_V = (accepted_V < submitted_V).astype(float)
-            luck_V = luck_after(luck_V, accepted_V, rejected_V)
+            known = reading_V, start_V, rejected_V, luck_V
+            takes_V, *sourced, queries_V = source(*known)
+            drafted_V, asked_V = draft(*known)
+            submitted_V, looked_up_V = np.where(takes_V, sourced, (drafted_V, np.zeros_like(drafted_V)))
+            rounds.append((*known, submitted_V, looked_up_V, np.where(takes_V, 0, asked_V) + queries_V))
+            accepted_V = np.minimum(starts.would_LXS[looked_up_V, reading_V, start_V], submitted_V)
+            now_V = (accepted_V < submitted_V).astype(float)
+            luck_V = np.where(takes_V, luck_V, luck_after(luck_V, accepted_V, now_V))
+            rejected_V = np.where(takes_V, rejected_V, now_V)
             on_V = starts.left_XS[reading_V, start_V] > accepted_V + 1
             reading_V, start_V = reading_V[on_V], (start_V + accepted_V + 1)[on_V]
             rejected_V, luck_V = rejected_V[on_V], luck_V[on_V]
@@ -91,17 +116,25 @@ class SurvivalGrid:
         cells = walk.reading_V, walk.start_V
         return self.starts.would_XS[cells], self.starts.cap_XS[cells]
 
-    def static(self, length: int) -> Walk:
+    def static(self, length: int, source: Source = no_source) -> Walk:
         """Rounds of always ``length`` tokens."""
-        cap_XS = self.starts.cap_XS
-        return Walk.of(self.starts, lambda reading, start, *_: np.minimum(cap_XS[reading, start], length))
+        return Walk.of(self.starts, self.chains(length), source)
 
-    def totals(self, walk: Walk, asked_V: np.ndarray, question: float) -> Totals:
-        """What its rounds take, with so many tokens ``asked`` about."""
-        submitted_XS1, asked_XS1 = (np.zeros((*self.starts.cap_XS.shape, 1), np.int64) for _ in range(2))
-        cells = walk.reading_V, walk.start_V
-        submitted_XS1[(*cells, 0)], asked_XS1[(*cells, 0)] = walk.submitted_V, asked_V
-        drafts: Drafts = drafts_of(submitted_XS1, asked_XSM=asked_XS1)
+    def chains(self, length: int) -> Draft:
+        """Those of so many tokens."""
+        cap_XS = self.starts.cap_XS
+
+        def draft(reading_V: np.ndarray, start_V: np.ndarray, *_: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return np.minimum(cap_XS[reading_V, start_V], length), np.zeros_like(start_V)
+
+        return draft
+
+    def totals(self, walk: Walk, question: float) -> Totals:
+        """What its rounds take."""
+        made_3XS1 = np.zeros((3, *self.starts.cap_XS.shape, 1), np.int64)
+        made_3XS1[:, walk.reading_V, walk.start_V, 0] = walk.submitted_V, walk.looked_up_V, walk.asked_V
+        submitted, looked_up, asked = made_3XS1
+        drafts: Drafts = drafts_of(submitted, submitted - looked_up, asked, looked_up_XSM=looked_up)
         return decoded(self.starts, drafts, question)
 
 

@@ -22,11 +22,11 @@ from predictors.survival.features import SCALARS
 from predictors.survival.network import ServedSurvival, distance_of
 from predictors.survival.rule import Priced, SurvivalSetting
 from predictors.training.predictor import Fitted, Materials, tracked_name
-from predictors.training.rule_choice import static_length
+from predictors.training.rule_choice import RuleChoice, static_length
 from predictors.training.survival.grid import SurvivalGrid
 from predictors.training.survival.quality import quality, scored
 from predictors.training.survival.rules import Played, best_rule, calibrated, rules_of
-from predictors.training.survival.training import SurvivalTrainConfig, fit_survival, follows
+from predictors.training.survival.training import SurvivalTrainConfig, TrainedSurvival, fit_survival, follows
 from predictors.training.text_table import ROOT, STATES, TextTable
 
 if TYPE_CHECKING:
@@ -34,6 +34,21 @@ if TYPE_CHECKING:
 
 SPLITS = TRAIN, VALIDATION, TEST = ("train", "validation", "test")
 Grids = dict[str, list[SurvivalGrid]]  # by split, one per sampling setting
+
+
+@dataclass(frozen=True)
+class SurvivalModel:
+    """A trained model on the texts of ``table``, with what is done at every sampling setting and how that was chosen; squared
+    distances up to ``limit`` are trusted."""
+
+    table: TextTable
+    profile: LatencyProfile
+    grids: Grids
+    trained: TrainedSurvival
+    served: ServedSurvival
+    limit: float
+    settings: list[SurvivalSetting]
+    choices: list[RuleChoice]
 
 
 @dataclass(frozen=True)
@@ -62,31 +77,46 @@ class SurvivalPredictor(Checked):
     seed: int = 0
 
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
+        return self.exported(self.model(materials, logger))
+
+    def model(self, materials: Materials, logger: "Logger | None" = None) -> SurvivalModel:
+        """Trained, and given rules."""
         table, profile = TextTable.read(materials.texts).without(EDIT), materials.profile
         grids: Grids = {split: self._grids(table.rows(split), table.settings, profile) for split in SPLITS}
         trained = fit_survival(grids[TRAIN], grids[VALIDATION], self.training, logger)
         served = ServedSurvival(trained.network)
         limit = self.distance_margin * self._distance(grids[VALIDATION], served)
-        made, parts, choices, known = [], {}, [], {}
-        for settings, train, validation, test in zip(table.settings, *(grids[split] for split in SPLITS), strict=True):
-            one, choice = self._setting(settings, train, validation, served, limit, profile, table.median_context)
-            made.append(asdict(one))
-            choices.append(asdict(choice))
-            played = self._played(test, served, one, limit, profile)
-            parts[settings.name] = scored(played, one, profile)
-            known[settings.name] = quality(test, served, one.calibration, self.calibrated_tokens)
+        made = [
+            self._setting(settings, train, validation, served, limit, profile, table.median_context)
+            for settings, train, validation in zip(table.settings, grids[TRAIN], grids[VALIDATION], strict=True)
+        ]
+        settings, choices = map(list, zip(*made, strict=True))
+        return SurvivalModel(table, profile, grids, trained, served, limit, settings, choices)
+
+    def exported(self, model: SurvivalModel) -> Fitted:
+        """Scored, as a bundle."""
+        table, profile = model.table, model.profile
+        parts, known = {}, {}
+        for made, test in zip(model.settings, model.grids[TEST], strict=True):
+            parts[made.settings.name] = scored(self.played(test, model, made), made, profile)
+            known[made.settings.name] = quality(test, model.served, made.calibration, self.calibrated_tokens)
+        settings = [asdict(made) for made in model.settings]
         measured = {
             "known": known,
             "parts": parts,
-            "settings": made,
-            "choices": choices,
-            "history": trained.history,
-            "best_epoch": trained.best_epoch,
+            "settings": settings,
+            "choices": [asdict(choice) for choice in model.choices],
+            "history": model.trained.history,
+            "best_epoch": model.trained.best_epoch,
             "documents": len(set(table.rows(TEST).column("document"))),
         }
-        tensors = {key: tensor.contiguous() for key, tensor in trained.network.state_dict().items()}
-        card = self._card(table, profile, measured) | {"settings": made, "max_distance": limit}
+        tensors = {key: tensor.contiguous() for key, tensor in model.trained.network.state_dict().items()}
+        card = self._card(table, profile, measured) | {"settings": settings, "max_distance": model.limit}
         return Fitted(card, tensors, measured, _metrics(measured), sentence(measured))
+
+    def played(self, grid: SurvivalGrid, model: SurvivalModel, made: SurvivalSetting) -> Played:
+        """What is served at one setting, on some texts."""
+        return self._played(grid, model.served, made, model.limit, model.profile)
 
     def _grids(self, table: TextTable, known: list[SamplingSettings], profile: LatencyProfile) -> list[SurvivalGrid]:
         texts = list(table.texts(leave_out=(ROOT, STATES)))
@@ -169,6 +199,7 @@ class SurvivalPredictor(Checked):
     def _card(self, table: TextTable, profile: LatencyProfile, measured: dict[str, Any]) -> dict[str, Any]:
         """The bundle's card (`predictors.controllers.survival`) but for what was chosen."""
         context, manifest = table.median_context, table.manifest
+        error = max(known["tokens"]["ece"] for known in measured["known"].values())
         chain = {"kind": "chain", "gamma": self.gamma, "lookup": {"length": self.lookup}}
         ratio = profile.cost_ratio(context)
         return {
@@ -177,7 +208,7 @@ class SurvivalPredictor(Checked):
             "scalars": list(SCALARS),
             "prices": {"cost_ratio": ratio, "context": context, "profile_hash": profile.profile_hash},
             "decoder": {"method": "speculative", "drafter": chain, "verifier": self.verifier},
-            "measured_quality": {"split": TEST, "parts": measured["parts"]},
+            "measured_quality": {"split": TEST, "parts": measured["parts"], "tokens": {"ece": error}},
             "lineage": {"traces_sha256": manifest.content_hash},
         }
 

@@ -16,11 +16,11 @@ import numpy as np
 from predictors.replay.grid import Totals
 from predictors.stopping.rule import StopCalibration
 from predictors.survival.network import NEXT, NOW, ServedSurvival, distance_of
-from predictors.survival.rule import SurvivalRule
+from predictors.survival.rule import SurvivalRule, SurvivalSetting
 from predictors.training.rule_choice import RuleChoice
 from predictors.training.rule_choice import choose as choose_among
 from predictors.training.stops.calibration import product_calibration
-from predictors.training.survival.grid import SurvivalGrid, Walk
+from predictors.training.survival.grid import Draft, Source, SurvivalGrid, Walk, no_source
 
 
 @dataclass(frozen=True)
@@ -35,24 +35,26 @@ class Played:
     max_distance: float
     static_length: int
 
-    def stopped(self, rule: SurvivalRule, question: float | None = None) -> Totals:
-        """What ``rule`` makes of the model; ``question``: seconds of one, if not as measured."""
-        asked: list[np.ndarray] = []
+    def stopped(self, rule: SurvivalRule, question: float | None = None, source: Source = no_source) -> Totals:
+        """What ``rule`` makes of the model where no ``source`` takes over; ``question``: seconds of one, if not as measured."""
+        walk = Walk.of(self.grid.starts, lambda *rounds: self.drafted(rule, *rounds), source)
+        return self.grid.totals(walk, self.question if question is None else question)
 
-        def draft(*rounds: np.ndarray) -> np.ndarray:
-            submitted_V, asked_V = self._drafted(rule, *rounds)
-            asked.append(asked_V)
-            return submitted_V
+    def under(self, made: SurvivalSetting, source: Source = no_source) -> Totals:
+        """What is done at a setting, where no ``source`` takes over."""
+        return self.stopped(made.rule, source=source) if made.pays else self.static(made.static_length, source)
 
-        walk = Walk.of(self.grid.starts, draft)
-        return self.grid.totals(walk, np.concatenate(asked), self.question if question is None else question)
+    def draft(self, made: SurvivalSetting) -> Draft:
+        """The chains of that."""
+        if made.pays:
+            return lambda *rounds: self.drafted(made.rule, *rounds)
+        return self.grid.chains(made.static_length)
 
-    def static(self, length: int) -> Totals:
-        """Always ``length`` tokens."""
-        walk = self.grid.static(length)
-        return self.grid.totals(walk, np.zeros_like(walk.start_V), 0.0)
+    def static(self, length: int, source: Source = no_source) -> Totals:
+        """Always ``length`` tokens where no ``source`` takes over."""
+        return self.grid.totals(self.grid.static(length, source), self.question)
 
-    def _drafted(self, rule: SurvivalRule, *rounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def drafted(self, rule: SurvivalRule, *rounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Submitted tokens and queries of rounds [V], as `predictors.controllers.survival` decides."""
         starts, depth = self.grid.starts, self.grid.starts.depth
         logits_VG2, standard_VGF = self.served(self.grid.features(*rounds))
