@@ -67,23 +67,25 @@ class Leader:
         """A draft token."""
         chain = self._chain
         assert chain is not None, "a round is in flight"
-        self._take_certain(chain, weigh=self._joint and self._tails)
+        self._take_certain(chain)
         token = self._along_text(chain, draft_V) if chain.on_text else self._beside_text(chain, draft_V)
         self._draft_uniforms.append(number_of(draft_V, token))
         return token
 
-    def _take_certain(self, chain: LedChain, weigh: bool) -> None:
-        """Add the tokens that were not drawn; without ``weigh`` as if the prefix kept its weight, which nobody reads."""
+    def _take_certain(self, chain: LedChain, read: bool = True) -> None:
+        """Add the tokens that were not drawn; ``read``: a token is drawn after them, by the weight of their prefix."""
         for token in self._certain:
-            on_text = chain.on_text
-            kept = on_text and token == self._token(chain.row)
-            target = 1.0
-            if weigh:
-                target_V = self._probs(chain.row) if on_text else self._beyond(chain.row, chain.beside)
-                target = float(target_V[token])
+            kept = chain.on_text and token == self._token(chain.row)
+            target = self._certain_probability(chain, token) if read and self._joint else 1.0
             (chain.keep if kept else chain.leave)(token, 1.0, target)
             self._draft_uniforms.append(0.0)
         self._certain.clear()
+
+    def _certain_probability(self, chain: LedChain, token: int) -> float:
+        """The target's probability of a token that was not drawn; beside the text 1 where no tails are led."""
+        if chain.on_text:
+            return float(self._probs(chain.row)[token])
+        return float(self._beyond(chain.row, chain.beside)[token]) if self._tails else 1.0
 
     def _along_text(self, chain: LedChain, draft_V: Tensor) -> int:
         """The text's next token, or the first one beside it."""
@@ -120,7 +122,7 @@ class Leader:
             self.first_uniform = number_of(weights, self._text.tokens[0])
             return self._text.tokens[0]
         if self._stop_uniform is None:
-            self._take_certain(chain, weigh=False)
+            self._take_certain(chain, read=False)
             assert len(weights) == len(chain.tokens) + 1, "every drafted token was drawn"
             self._stop_uniform = number_of(weights, chain.kept)
             return chain.kept
