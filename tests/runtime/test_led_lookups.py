@@ -100,8 +100,8 @@ def test_free_tails_are_exact_for_rounds_after_a_right_lookup_too(monkeypatch):
 
     def rounds_of(joint):
         found = defaultdict(float)
-        for (tokens, rounds, _), probability in joint.items():
-            found[tokens, rounds] += probability
+        for (tokens, counts, _), probability in joint.items():
+            found[tokens, counts] += probability
         return found
 
     def missed_rounds():
