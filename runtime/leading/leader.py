@@ -67,25 +67,26 @@ class Leader:
         """A draft token."""
         chain = self._chain
         assert chain is not None, "a round is in flight"
-        self._take_certain(chain)
+        self._take_certain(chain, weigh=True)
         token = self._along_text(chain, draft_V) if chain.on_text else self._beside_text(chain, draft_V)
         self._draft_uniforms.append(number_of(draft_V, token))
         return token
 
-    def _take_certain(self, chain: LedChain, read: bool = True) -> None:
-        """Add the tokens that were not drawn; ``read``: a token is drawn after them, by the weight of their prefix."""
+    def _take_certain(self, chain: LedChain, weigh: bool) -> None:
+        """Add the tokens that were not drawn; without ``weigh`` as if the prefix kept its weight: nothing is drawn then."""
         for token in self._certain:
+            target = self._target(chain, token) if weigh else 1.0
             kept = chain.on_text and token == self._token(chain.row)
-            target = self._certain_probability(chain, token) if read and self._joint else 1.0
             (chain.keep if kept else chain.leave)(token, 1.0, target)
             self._draft_uniforms.append(0.0)
         self._certain.clear()
 
-    def _certain_probability(self, chain: LedChain, token: int) -> float:
-        """The target's probability of a token that was not drawn; beside the text 1 where no tails are led."""
+    def _target(self, chain: LedChain, token: int) -> float:
+        """The target's probability of a token that was not drawn; 1 beside the text where no tail is weighed."""
         if chain.on_text:
             return float(self._probs(chain.row)[token])
-        return float(self._beyond(chain.row, chain.beside)[token]) if self._tails else 1.0
+        weighed = chain.weight > 0 and self._tails
+        return float(self._beyond(chain.row, chain.beside)[token]) if weighed else 1.0
 
     def _along_text(self, chain: LedChain, draft_V: Tensor) -> int:
         """The text's next token, or the first one beside it."""

@@ -49,9 +49,9 @@ def real_joint(decoder, **options):
     return decoded(decoder, prompt=PROMPT, seen=seen, **options)
 
 
-def missed(decoder, real=None, tails=True, **options):
+def missed(decoder, real=None, **options):
     """Total variation between the real decoder's joint distribution and that of text, then led."""
-    joint = led_along_texts(decoder, prompt=PROMPT, seen=seen, tails=tails, **options)
+    joint = led_along_texts(decoder, prompt=PROMPT, seen=seen, **options)
     return total_variation(real or real_joint(decoder, **options), joint)
 
 
@@ -86,12 +86,25 @@ def test_also_where_texts_end_early():
     assert missed(lookup_decoder(pair, length=3)) < 1e-9
 
 
+@pytest.mark.parametrize("choice", ["then_drawn", "by_past"])
+def test_free_tails_are_exact_for_rounds_that_look_at_no_token(choice):
+    """What is drawn along the text after a lookup still weighs its tokens."""
+
+    def counted(decoder, generation):
+        return seen(decoder, generation)[:2]
+
+    decoder = mixed_decoder(PAIR, CHOICES[choice], **MIXED)
+    real = decoded(decoder, prompt=PROMPT, seen=counted)
+    led = led_along_texts(decoder, prompt=PROMPT, seen=counted, tails=False)
+    assert total_variation(real, led) < 1e-9
+
+
 # ---- deliberately wrong twins
 
 
 def test_a_tail_that_forgets_the_lookups_weight_is_noticed(monkeypatch):
     assert missed(mixed_decoder(PAIR, CHOICES["then_drawn"], **MIXED), block_joint()) < 1e-9
-    monkeypatch.setattr(Leader, "_certain_probability", lambda self, chain, token: 1.0)
+    monkeypatch.setattr(Leader, "_target", lambda self, chain, token: 1.0)
     assert missed(mixed_decoder(PAIR, CHOICES["then_drawn"], **MIXED), block_joint()) > 1e-3
 
 
@@ -110,7 +123,7 @@ def test_free_tails_are_exact_for_rounds_after_a_right_lookup_too(monkeypatch):
         return total_variation(rounds_of(block_joint()), rounds_of(led))
 
     assert missed_rounds() < 1e-9
-    monkeypatch.setattr(Leader, "_certain_probability", lambda self, chain, token: 1.0)
+    monkeypatch.setattr(Leader, "_target", lambda self, chain, token: 1.0)
     assert missed_rounds() > 1e-3
 
 
