@@ -5,8 +5,8 @@
     seen, agreed    earlier occurrences of the last min(match, CONTEXT) tokens, and those that went on as the continuation does
 
 All that was said lies in a trie of depth ``longest``: the node of the last n tokens hangs, by the newest one, under what was the
-node of the last n - 1 a token ago. So a token takes ``longest`` look-ups and entries of a hash table at most. Source: Saxena,
-Prompt Lookup Decoding, 2023; specification of drafting, section on baselines.
+node of the last n - 1 a token ago. So a token takes ``longest`` look-ups and entries of a hash table at most (of 16 entries: 2
+KB). Source: Saxena, Prompt Lookup Decoding, 2023; specification of drafting, section on baselines.
 """
 
 from collections.abc import Iterable

@@ -16,7 +16,7 @@ from runtime.tree import DraftLaw, chain_tree
 from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
 from tests.runtime.lookups import CHOICES, PROMPT, lookup_decoder, mixed_decoder, toy_pair
-from tests.toys import TableModel, output_law, tiny_llama, total_variation
+from tests.toys import TableModel, enumerate_outcomes, output_law, tiny_llama, total_variation
 
 RULES = [name for name, rule in VERIFIERS.items() if DraftLaw.IID in rule.lossless_for]
 SAMPLED = SamplingSettings(1.0)
@@ -105,19 +105,42 @@ def test_a_configured_lookup_alone():
 # ---- deliberately wrong twins
 
 
-def test_a_drawn_tail_in_a_deterministic_chain_is_noticed(monkeypatch):
+def with_trees(monkeypatch, change):
+    """Drafts of a lookup whose tree is ``change(tree, laws)``."""
     honest = LookupDraft._chain
 
-    def deterministic(self, tokens, drawn, laws):
+    def changed(self, tokens, drawn, laws):
         drafted = honest(self, tokens, drawn, laws)
-        if not drawn:
-            return drafted
-        tree = dataclasses.replace(drafted.tree, draft_probs=None, law=DraftLaw.DETERMINISTIC)
-        return DraftedTree(tree, laws, drafted.looked_up)
+        return DraftedTree(change(drafted.tree, laws), laws, drafted.looked_up)
 
-    monkeypatch.setattr(LookupDraft, "_chain", deterministic)
-    assert missed(mixed_decoder(PAIR, CHOICES["looked_up"])) < 1e-9
+    monkeypatch.setattr(LookupDraft, "_chain", changed)
+
+
+def test_a_lookup_that_is_taken_for_a_draw_is_noticed(monkeypatch):
+    """Its row as if its token came from the draft model's distribution after it."""
+
+    def drawn(tree, laws):
+        rows = [law.probs_V for law in laws[:1]]
+        return dataclasses.replace(tree, draft_probs=torch.stack([*rows, *tree.draft_probs[1:]])) if rows else tree
+
+    with_trees(monkeypatch, drawn)
     assert missed(mixed_decoder(PAIR, CHOICES["then_drawn"])) > 1e-3
+
+
+def test_a_deterministic_chain_with_a_drawn_tail_wastes_tokens(monkeypatch):
+    """The point-mass rule is exact whatever the tail was drawn from, and accepts it with p, not min(1, p / q)."""
+
+    def emitted():
+        """Expected tokens of the first round."""
+        decoder = mixed_decoder(PAIR, CHOICES["then_drawn"])
+        options = {"max_new_tokens": 4, "temperature": 1.0, "eos_token_id": ()}
+        outcomes = enumerate_outcomes(lambda chance: decoder.generate(PROMPT, randomness=chance, **options).rounds[1])
+        return sum(record.emitted * probability for record, probability in outcomes)
+
+    honest = emitted()
+    with_trees(monkeypatch, lambda tree, laws: dataclasses.replace(tree, draft_probs=None, law=DraftLaw.DETERMINISTIC))
+    assert missed(mixed_decoder(PAIR, CHOICES["then_drawn"])) < 1e-9
+    assert emitted() < honest - 0.01
 
 
 @pytest.mark.parametrize("least_likely", [True, False])
