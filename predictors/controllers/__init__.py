@@ -17,9 +17,22 @@ from predictors.controllers.length import Length
 from predictors.controllers.roc import ROC
 from predictors.controllers.takeover import Takeover
 
-UNLEARNED: tuple[type[Controller], ...] = (Fixed, Confidence, Entropy, ROC, EMA, Takeover)
 CONTROLLERS: dict[str, type[Controller]] = {
-    cls.kind: cls for cls in (*UNLEARNED, Logistic, SpecDecPP, EarlyStop, HRAD, Length, DelayedTree)
+    cls.kind: cls
+    for cls in (
+        Fixed,
+        Confidence,
+        Entropy,
+        ROC,
+        EMA,
+        Takeover,
+        Logistic,
+        SpecDecPP,
+        EarlyStop,
+        HRAD,
+        Length,
+        DelayedTree,
+    )
 }
 
 

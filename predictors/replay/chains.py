@@ -118,8 +118,8 @@ def replayed(
         session.end_round(previous)
         context, read = text.prompt_tokens + start - 1, (drafted.confidences, drafted.entropies)
         behind = waiting + drafted.looked_up if sources is not None and drafted.passes else 0
-        said = tuple(session.forecasts), drafted.looked_up, behind
-        yield ReplayedRound(context, submitted, drafted.passes, session.asked, kept, emitted, *read, *said)
+        counts = context, submitted, drafted.passes, session.asked, kept, emitted, *read
+        yield ReplayedRound(*counts, tuple(session.forecasts), drafted.looked_up, behind)
         waiting = 0 if drafted.passes else waiting + emitted
         start += emitted
 
