@@ -39,6 +39,12 @@ def _survival() -> "type[Predictor]":
     return SurvivalPredictor
 
 
+def _source() -> "type[Predictor]":
+    from predictors.training.sources.predictor import SourcePredictor
+
+    return SourcePredictor
+
+
 def _tree() -> "type[Predictor]":
     from predictors.training.trees.predictor import TreePredictor
 
@@ -55,6 +61,7 @@ FAMILIES: Mapping[str, "Callable[[], type[Predictor]]"] = {
     "head": _head,
     "stop": _stop,
     "survival": _survival,
+    "source": _source,
     "tree": _tree,
     "guess": _guess,
 }  # imported only where one is fitted

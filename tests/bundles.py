@@ -6,7 +6,7 @@ import shutil
 import torch
 
 from predictors.actions import Action
-from predictors.bundle import AUTO, bundle_hash, write_bundle
+from predictors.bundle import AUTO, OTHERWISE, bundle_hash, read_bundle, write_bundle
 from predictors.contract import CaptureContract, ServingRange
 from predictors.features import FeatureSpec
 from predictors.latency.actions import Prices, Traffic
@@ -170,6 +170,35 @@ def survival_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, 
     if change is not None:
         change(card)
     write_bundle(folder, card, network.state_dict())
+    return folder
+
+
+SIMPLE = {"match": 2, "length": 2, "tail": 1}
+WEIGHED = {  # of a lookup in three tokens: of matches of 1 a token and one drawn after it, of longer ones more without
+    "share": 1.0,
+    "hazard": [-1.0, 1.2, -0.4, 0.0, 0.4, 0.0, 0.0, 0.0],
+    "tails": [0, 1],
+    "gained": [0.0, 0.4],
+    "tokens": [2.0, 0.0, 0.0, 0.0, 0.0, -0.2, 0.0, 0.0],
+    "drafted": [1.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+    "costs": [[1.0, 1.1, 1.15, 1.2], [1.35, 1.4, 1.45, 1.5]],
+    "behind": 0.01,
+    "mean": [1.0, 1.0, 0.8, 1.0, 0.8, 0.5, 0.6, 1.0],
+    "scale": [1.0, 1.0, 0.5, 1.0, 1.0, 0.5, 0.3, 1.0],
+    "max_distance": 1e9,
+}
+
+
+def sourced_bundle(folder, pair, kind="source", rule=None, pays=True, temperatures=(0.0, 1.0), lookup=3, **options):
+    """Write a bundle in which a lookup takes over by ``rule`` from the survival model of `survival_bundle`."""
+    inner = read_bundle(
+        survival_bundle(folder.with_name(folder.name + "-chains"), pair, temperatures=temperatures, **options)
+    )
+    rule = rule or {"takeover": SIMPLE, "source": WEIGHED}[kind]
+    settings = [{"settings": {"temperature": heat}, "rule": rule, "pays": pays} for heat in temperatures]
+    decoder = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3, "lookup": {"length": lookup}}}
+    card = {"kind": kind, "contract": inner.card["contract"], "decoder": decoder, "settings": settings}
+    write_bundle(folder, card | {OTHERWISE: inner.card}, inner.tensors)
     return folder
 
 

@@ -150,7 +150,9 @@ class TakeoverSession(SourcedSession):
 
 
 class Sourcing(Controller):
-    """``otherwise`` decides where no lookup takes over. A subclass says when one does."""
+    """``otherwise`` decides where no lookup takes over. A subclass says when one does; of an exported bundle by ``settings``."""
+
+    settings: Sequence[Any] = ()
 
     def __init__(self, otherwise: Controller) -> None:
         self.otherwise = otherwise
@@ -168,6 +170,11 @@ class Sourcing(Controller):
 
     def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
         return self.with_otherwise(self.otherwise.at_latency(profile, reprice))
+
+    @property
+    def asks(self) -> bool:
+        """Whether an exported bundle does anything but draft static chains."""
+        return any(made.pays for made in self.settings) or bool(getattr(self.otherwise, "asks", False))
 
     def question_seconds(self, profile: LatencyProfile) -> float:
         return self.otherwise.question_seconds(profile)
@@ -206,12 +213,6 @@ class Takeover(Sourcing):
             for place, values in enumerate(bundle.card["settings"])
         )
         return cls(None, other_of(bundle), tuple(made))
-
-    @property
-    def asks(self) -> bool:
-        """Whether a lookup ever takes over, or the other controller's model is asked."""
-        pays = self.config is not None or any(made.pays for made in self.settings)
-        return pays or bool(getattr(self.otherwise, "asks", False))
 
     def start(self, settings: SamplingSettings) -> SourcedSession:
         made = setting_of(self.settings, settings)

@@ -39,19 +39,25 @@ class SourcePredictor(Checked):
 
     kind: Annotated[str, one_of(TAKEOVER, SOURCE)] = TAKEOVER
     survival: SurvivalPredictor = field(default_factory=SurvivalPredictor)
-    matches: Annotated[tuple[Count, ...], not_empty] = (1, 2, 3, 4, 6, 8)
-    lengths: Annotated[tuple[Count, ...], not_empty] = (4, 6, 8, 10, 12)
+    matches: Annotated[tuple[Count, ...], not_empty] = (1, 2, 3, 4, 6)
+    lengths: Annotated[tuple[Count, ...], not_empty] = (4, 6, 8, 12)
     tails: Annotated[tuple[Whole, ...], not_empty] = (0, 2, 4)
     shares: Annotated[tuple[Positive, ...], not_empty] = (0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
     paces: Annotated[tuple[Positive, ...], not_empty] = (1.0, 1.15, 1.3)
     folds: Count = 5
+    seed: int = 0
+
+    @property
+    def chains(self) -> SurvivalPredictor:
+        """How chains are fitted."""
+        return replace(self.survival, seed=self.seed)
 
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
-        model = self.survival.model(materials, logger)
+        model = self.chains.model(materials, logger)
         made = [self._chosen(model, place) for place in range(len(model.settings))]
         parts = {one.inner.settings.name: self._scored(one, model, place) for place, one in enumerate(made)}
         settings = [one.card(self.kind) for one in made]
-        inner = self.survival.exported(replace(model, settings=[one.chains(self.kind) for one in made]))
+        inner = self.chains.exported(replace(model, settings=[one.chains(self.kind) for one in made]))
         card = {
             "kind": self.kind,
             **{key: inner.card[key] for key in ("contract", "decoder", "lineage")},
@@ -74,11 +80,11 @@ class SourcePredictor(Checked):
         best = {}
         for kind, rules in ((TAKEOVER, simple), (SOURCE, weighed)):
             paced = [Paced(rule, pace) for rule in rules for pace in paces]
-            best[kind] = validation.best(paced, self.folds, self.survival.seed)
+            best[kind] = validation.best(paced, self.folds, self.seed)
         return Rules(train.inner, best)
 
     def _contest(self, model: SurvivalModel, split: str, place: int) -> Contest:
-        return Contest.of(self.survival, model, split, place, self.tails)
+        return Contest.of(self.chains, model, split, place, self.tails)
 
     def _limit(self, distance_N: np.ndarray) -> float:
         survival = self.survival
