@@ -123,7 +123,7 @@ class Leader:
             self.first_uniform = number_of(weights, self._text.tokens[0])
             return self._text.tokens[0]
         if self._stop_uniform is None:
-            self._take_certain(chain, read=False)
+            self._take_certain(chain, weigh=False)
             assert len(weights) == len(chain.tokens) + 1, "every drafted token was drawn"
             self._stop_uniform = number_of(weights, chain.kept)
             return chain.kept
