@@ -12,9 +12,10 @@ from runtime.drafting.chain import ChainConfig
 from runtime.drafting.lookup import LookupConfig
 from runtime.verification import VERIFIERS
 from runtime.verification.chain import block, tokenwise
+from runtime.verification.recorded import Rule
 
-LED_RULES = (tokenwise, block)  # hsd is block
-LED_LOOKUP_RULES = (*LED_RULES, VERIFIERS["match"].rule)  # on one-hot drafts it is tokenwise
+LED_RULES: set[Rule] = {tokenwise, block}  # hsd is block
+LED_LOOKUP_RULES = {*LED_RULES, VERIFIERS["match"].rule}  # on one-hot drafts it is tokenwise
 
 
 def why_not_led(decoder: Decoder, settings: SamplingSettings | None = None) -> str | None:
