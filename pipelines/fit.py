@@ -33,6 +33,18 @@ def _stop() -> "type[Predictor]":
     return StopPredictor
 
 
+def _survival() -> "type[Predictor]":
+    from predictors.training.survival.predictor import SurvivalPredictor
+
+    return SurvivalPredictor
+
+
+def _source() -> "type[Predictor]":
+    from predictors.training.sources.predictor import SourcePredictor
+
+    return SourcePredictor
+
+
 def _tree() -> "type[Predictor]":
     from predictors.training.trees.predictor import TreePredictor
 
@@ -48,6 +60,8 @@ def _guess() -> "type[Predictor]":
 FAMILIES: Mapping[str, "Callable[[], type[Predictor]]"] = {
     "head": _head,
     "stop": _stop,
+    "survival": _survival,
+    "source": _source,
     "tree": _tree,
     "guess": _guess,
 }  # imported only where one is fitted

@@ -22,6 +22,7 @@ from predictors.contract import CaptureContract, ContractError
 TENSORS, CARD = "controller.safetensors", "card.json"
 REMEDY = "Export the bundle again (dvc repro)."
 CARD_KEYS = ("kind", "contract", "decoder")
+OTHERWISE = "otherwise"  # card of another controller inside a bundle's, whose tensors are that one's
 AUTO = "auto"  # kind of a bundle that names a decoder for each of several sampling settings (``routes``)
 
 
@@ -36,6 +37,11 @@ class Bundle:
     @property
     def contract(self) -> CaptureContract:
         return CaptureContract.from_json(self.card["contract"], f"{self.source}: card.json: contract")
+
+    @property
+    def otherwise(self) -> "Bundle":
+        """The bundle inside this one."""
+        return Bundle(self.card[OTHERWISE], self.tensors, f"{self.source}: {OTHERWISE}")
 
     def require(self, kind: str, *keys: str) -> None:
         """`ValueError` unless it holds a controller of ``kind`` whose card has ``keys``."""

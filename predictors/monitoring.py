@@ -52,8 +52,8 @@ class RequestCounts:
     def add(
         self, emitted: int, submitted: int, accepted: int, forecasts: Iterable[Forecast], looked_up: int = 0
     ) -> None:
-        """Count a round: ``submitted`` levels, of which a lookup found ``looked_up``; ``accepted`` tokens, a branch point's hit among
-        them."""
+        """Count a round: ``submitted`` levels, ``looked_up`` of them found by a lookup; ``accepted`` tokens, a branch point's hit
+        among them."""
         left, self.emitted = self.budget - self.emitted - 1, self.emitted + emitted
         if left < self.depth:
             return

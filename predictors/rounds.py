@@ -54,10 +54,11 @@ class RoundRecord:
     that the target tested (by default all), of which the first ``accepted`` passed - one more where a branch point's token was
     hit. ``candidates`` were tried there; ``law_known``: the draft's law there was known before, as drafting had stopped at it or
     a branch was cut. ``guessed`` tokens ran in the target's pass untested, for a model that drafts for itself to go on from.
-    ``looked_up``: the first so many drafted tokens came from a lookup. ``passes``: of the draft model; ``asked``: questions to a controller's model. ``bypassed``: a learned controller stood aside
-    and a static setting drafted. ``forecasts`` are those about the chain that was submitted; of a tree there are none.
-    ``seconds`` maps a phase of `PHASES` to wall-clock seconds. Where draft and target may work side by side, ``timeline`` shows
-    both, and ``overlapped`` is what the round would have saved with both at once (0 where they really were).
+    ``looked_up`` tokens, the first ones, came from a lookup. ``passes``: of the draft model; ``asked``: questions to a
+    controller's model. ``bypassed``: a learned controller stood aside and a static setting drafted. ``forecasts`` are those about
+    the chain that was submitted; of a tree there are none. ``seconds`` maps a phase of `PHASES` to wall-clock seconds. Where
+    draft and target may work side by side, ``timeline`` shows both, and ``overlapped`` is what the round would have saved with
+    both at once (0 where they really were).
     """
 
     drafted: int = 0
@@ -110,24 +111,9 @@ def mean_accepted_length(rounds: Sequence[RoundRecord], include_correction: bool
     return mean + 1 if include_correction else mean
 
 
-def rollback_rate(rounds: Sequence[RoundRecord]) -> float:
-    """Rolled-back levels per drafted level. NaN when nothing was drafted."""
-    return _ratio(sum(record.rolled_back for record in rounds), sum(record.levels for record in rounds))
-
-
 def hit_rate(rounds: Sequence[RoundRecord]) -> float:
     """Share of rounds that had something to verify. NaN without rounds."""
     return _ratio(sum(record.drafted > 0 for record in rounds), len(rounds))
-
-
-def accept_length(rounds: Sequence[RoundRecord]) -> float:
-    """Committed tokens per round that had something to verify. NaN without such rounds."""
-    return decoding_efficiency([record for record in rounds if record.drafted])
-
-
-def decoding_efficiency(rounds: Sequence[RoundRecord]) -> float:
-    """Committed tokens per round, an end not cut: `block_efficiency` but for the last round. NaN without rounds."""
-    return _ratio(sum(record.accepted + 1 for record in rounds), len(rounds))
 
 
 def _ratio(numerator: float, denominator: float) -> float:

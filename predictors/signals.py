@@ -12,16 +12,21 @@ decision gets an object with what was known at that moment and nothing later:
 Shape suffixes: V vocabulary, K tapped layers, D hidden size, E embedding size.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from predictors.lookup import Found
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
+
+LEAST_LOGIT = -100.0  # below the largest one: e to that is nothing, and times infinity it would be no number
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,16 @@ class TreeRoot:
         return self._look()
 
 
+class TokenNumbers(NamedTuple):
+    """Of a drawn token's temperature-1 law: log of the largest probability, its gap to the second, entropy (nats), and the log of
+    the token's own."""
+
+    log_top: Any
+    gap: Any
+    entropy: Any
+    log_own: Any
+
+
 class DrawnToken:
     """A token that was just drawn and will be verified, with the law it came from."""
 
@@ -143,6 +158,35 @@ class DrawnToken:
     def unit_probability(self) -> Tensor:
         """Its probability under the draft's temperature-1, unfiltered law."""
         return _at(self.law.unit_probs_V, self.token)
+
+    def numbers(self, run: Callable[[Tensor], Tensor]) -> TokenNumbers:
+        """All at once on the host: of a law there by a few array operations, else by ``run`` of `token_numbers` and one read."""
+        logits_V = self.law.logits_V.float()
+        if logits_V.device.type == "cpu":
+            return _host_numbers(logits_V.numpy(), int(self.token))
+        return TokenNumbers(*run(torch.cat([logits_V, self.token.reshape(1).to(logits_V)])).tolist())
+
+
+def token_numbers(logits_and_token: Tensor) -> Tensor:
+    """`TokenNumbers` [4] of logits [V], behind which the token stands as a number."""
+    logits_V, token = logits_and_token[:-1], logits_and_token[-1:].long()
+    logs_V = torch.log_softmax(logits_V, dim=-1)
+    first, second = logs_V.topk(2).values.unbind()
+    probs_V = logs_V.exp()
+    entropy = torch.special.entr(probs_V).sum()
+    return torch.stack([first, first.exp() - second.exp(), entropy, logs_V.index_select(0, token)[0]])
+
+
+def _host_numbers(logits_V: np.ndarray, token: int) -> TokenNumbers:
+    place = int(logits_V.argmax())
+    largest = logits_V[place]
+    shifted_V = np.maximum(logits_V - largest, LEAST_LOGIT)
+    weights_V = np.exp(shifted_V)
+    mass = float(weights_V.sum())
+    entropy = math.log(mass) - float(weights_V @ shifted_V) / mass
+    own = float(shifted_V[token]) - math.log(mass)
+    weights_V[place] = 0.0
+    return TokenNumbers(-math.log(mass), (1 - float(weights_V.max())) / mass, entropy, own)
 
 
 def _entropy(probs_V: Tensor) -> Tensor:

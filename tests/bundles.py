@@ -6,7 +6,7 @@ import shutil
 import torch
 
 from predictors.actions import Action
-from predictors.bundle import AUTO, bundle_hash, write_bundle
+from predictors.bundle import AUTO, OTHERWISE, bundle_hash, read_bundle, write_bundle
 from predictors.contract import CaptureContract, ServingRange
 from predictors.features import FeatureSpec
 from predictors.latency.actions import Prices, Traffic
@@ -16,10 +16,17 @@ from predictors.selection.network import SelectorNetwork
 from predictors.selection.rule import SelectionRule, Setting
 from predictors.stopping.features import StopSpec
 from predictors.stopping.network import RESIDUAL, NetworkShape, StopNetwork
+from predictors.survival.features import SCALARS
+from predictors.survival.network import SurvivalNetwork
 from runtime.identity import pair_identity
 
 LAYERS = (1, 2)
 RULES = {"hrad": {"epsilon": 0.5}, "length": {"choice": "argmax", "draft_cost": 0.1}}
+
+
+def most_traffic(action):
+    """Of rollouts that never meet."""
+    return Traffic(float(action.most_nodes), float(action.k * max(0, action.l2 - 1)))
 
 
 def random_bundle(
@@ -143,6 +150,58 @@ def stop_bundle(
     return folder
 
 
+def survival_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, rate=1.0, pays=True, **rule):
+    """Write a survival model that is random but decided, made for ``pair``; its rule stops some of the time."""
+    torch.manual_seed(seed)
+    network = SurvivalNetwork(8)
+    with torch.no_grad():
+        network.head[-1].weight.mul_(8)
+        network.mean[:4] = torch.tensor([-2.0, 0.1, 2.5, -2.5])
+    setting = {"rule": {"rate": rate, **rule}, "pays": pays, "static_length": 1, "costs": [1.0, 1.3, 1.5, 1.8]}
+    card = {
+        "kind": "survival",
+        "contract": CaptureContract(pair_identity(pair, ()), _serving(pair, temperatures), provenance={}).to_json(),
+        "scalars": list(SCALARS),
+        "settings": [{"settings": {"temperature": temperature}, **setting} for temperature in temperatures],
+        "max_distance": 1e9,
+        "prices": {"cost_ratio": 8.0, "context": 40.0, "profile_hash": "none"},
+        "decoder": {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"},
+    }
+    if change is not None:
+        change(card)
+    write_bundle(folder, card, network.state_dict())
+    return folder
+
+
+SIMPLE = {"match": 2, "length": 2, "tail": 1}
+WEIGHED = {  # of a lookup in three tokens: of matches of 1 a token and one drawn after it, of longer ones more without
+    "share": 1.0,
+    "hazard": [-1.0, 1.2, -0.4, 0.0, 0.4, 0.0, 0.0, 0.0],
+    "tails": [0, 1],
+    "gained": [0.0, 0.4],
+    "tokens": [2.0, 0.0, 0.0, 0.0, 0.0, -0.2, 0.0, 0.0],
+    "drafted": [1.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+    "costs": [[1.0, 1.1, 1.15, 1.2], [1.35, 1.4, 1.45, 1.5]],
+    "behind": 0.01,
+    "mean": [1.0, 1.0, 0.8, 1.0, 0.8, 0.5, 0.6, 1.0],
+    "scale": [1.0, 1.0, 0.5, 1.0, 1.0, 0.5, 0.3, 1.0],
+    "max_distance": 1e9,
+}
+
+
+def sourced_bundle(folder, pair, kind="source", rule=None, pays=True, temperatures=(0.0, 1.0), lookup=3, **options):
+    """Write a bundle in which a lookup takes over by ``rule`` from the survival model of `survival_bundle`."""
+    inner = read_bundle(
+        survival_bundle(folder.with_name(folder.name + "-chains"), pair, temperatures=temperatures, **options)
+    )
+    rule = rule or {"takeover": SIMPLE, "source": WEIGHED}[kind]
+    settings = [{"settings": {"temperature": heat}, "rule": rule, "pays": pays} for heat in temperatures]
+    decoder = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3, "lookup": {"length": lookup}}}
+    card = {"kind": kind, "contract": inner.card["contract"], "decoder": decoder, "settings": settings}
+    write_bundle(folder, card | {OTHERWISE: inner.card}, inner.tensors)
+    return folder
+
+
 def _serving(pair, temperatures):
     return ServingRange(
         dtype=str(pair.target.dtype).removeprefix("torch."),
@@ -192,7 +251,7 @@ def selector_bundle(
         "selection_spec": dataclasses.asdict(spec),
         "rule": dataclasses.asdict(SelectionRule("surplus", 1.0, margin, 1e9, settings)),
         "prices": dataclasses.asdict(prices),
-        "traffic": [dataclasses.asdict(Traffic.most(action)) for action in actions],
+        "traffic": [dataclasses.asdict(most_traffic(action)) for action in actions],
         "decoder": {
             "method": "speculative",
             "drafter": {"kind": "delayed_tree", **dataclasses.asdict(actions[0])},

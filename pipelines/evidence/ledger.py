@@ -51,6 +51,12 @@ class Replayed:
         )
         return Replayed(texts, [{**row, "block": f"{before}{row['block']}"} for row in timed], self.prices)
 
+    def joined(self, other: "Replayed", setting: str, timed: Iterable[Row]) -> "Replayed":
+        """With what ``other`` says at one sampling setting, where these decodes were ``timed``."""
+        blocks = {row["block"] for row in timed}
+        texts = [*self.texts, *(row for row in other.texts if setting_of(row) == setting)]
+        return Replayed(texts, [*self.timed, *(row for row in other.timed if row["block"] in blocks)], self.prices)
+
     def covers(self, *arms: str) -> bool:
         """Whether there are both kinds of rows of every arm."""
         return all(any(row["arm"] == arm for row in rows) for arm in arms for rows in (self.texts, self.timed))

@@ -32,7 +32,6 @@ GRID = LatencyConfig(
     branch_rows=(1, 2, 6),
     guessed=(2, 32),
     features=(512, 8192),
-    bytes=(64, 65536),
     visits=2,
     calls=5,
 )

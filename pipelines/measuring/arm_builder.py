@@ -10,7 +10,7 @@ from pipelines.measuring.arms import Arm, decoder_arm, hugging_face_arm
 from pipelines.measuring.names import WALL
 from predictors.actions import Action
 from predictors.bundle import CARD
-from predictors.controllers import DelayedTree, EarlyStop
+from predictors.controllers import DelayedTree, EarlyStop, Survival
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, build_decoder, load_decoder
 from runtime.causal_model import CausalLanguageModel
@@ -131,7 +131,7 @@ class ArmBuilder:
         if folder is None:
             return False
         model = load_decoder(folder, self.pair).controller
-        return isinstance(model, EarlyStop) and not model.asks
+        return isinstance(model, EarlyStop | Survival) and not model.asks
 
     def _folder(self, name: str) -> Path | None:
         """The folder of an exported bundle, if it is there."""

@@ -6,10 +6,8 @@ them on fresh states leaves out laws, verdicts, controllers and records; what th
 
 import copy
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from runtime.adapter import Forward, LanguageModel, ModelState
@@ -78,12 +76,3 @@ def _replay(calls: list[Call], models: list[LanguageModel]) -> None:
             states[number].forward(*arguments)
         else:
             states[number].keep(*arguments)
-
-
-def seconds_of(work: Callable[[], Any]) -> float:
-    """Wall-clock seconds, accelerators waited for."""
-    start = perf_counter()
-    work()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return perf_counter() - start

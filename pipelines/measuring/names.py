@@ -8,7 +8,6 @@ PLAIN, HF_PLAIN, HF_ASSISTED, HF_LOOKUP = "autoregressive", "hf_generate", "hf_a
 HF_FORWARD = "plain_hf_forward"  # plain decoding by our loop over Hugging Face's own forward
 ENTROPY, HRAD, LENGTH = "entropy", "hrad", "length"
 UNLEARNED = (ENTROPY, "roc", "ema")
-STOPPERS = ("logistic", "specdecpp", "early_stop-1", "early_stop-2")
 ASKED = "asked anyway"  # behind the name of a stop model that calibration leaves unasked
 METHODS = ("progressive_tree", "lookahead", "self_draft")  # without a draft model
 # Families of arms; those of branch-parallel ones are `BranchArm.family`.

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.arms import decoder_arm, hugging_face_arm
-from pipelines.measuring.bare_replay import record, seconds_of
+from pipelines.measuring.bare_replay import record
 from pipelines.measuring.exactness import GREEDY, first_difference
 from pipelines.measuring.forward_agreement import forward_agreement
 from pipelines.measuring.measurement_log import Rows
@@ -16,6 +16,7 @@ from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness
 from runtime.causal_model import CausalLanguageModel
 from runtime.decoding.sequential import SequentialDecoder
+from runtime.latency.cells import seconds_of
 
 
 def loop_rows(
@@ -30,7 +31,7 @@ def loop_rows(
 
     def measure(key: str, prompt: Prompt, temperature: float, arm: TimedArm) -> Rows:
         assert isinstance(arm.decoder, SequentialDecoder)
-        decoder = arm.decoder
+        decoder, device = arm.decoder, arm.decoder.pair.target.device
 
         def options() -> dict[str, Any]:
             randomness = Randomness(seed_of(key))
@@ -46,7 +47,7 @@ def loop_rows(
             {
                 **who,
                 "repeat": repeat,
-                **{kind: seconds_of(work[kind]) for kind in order.sample(sorted(work), len(work))},
+                **{kind: seconds_of(work[kind], device) for kind in order.sample(sorted(work), len(work))},
             }
             for repeat in range(repeats)
         ]

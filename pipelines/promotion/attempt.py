@@ -30,7 +30,7 @@ from pipelines.measuring.tuning.candidates import Candidate
 from pipelines.measuring.tuning.measured import Measured
 from pipelines.outputs import write_json
 from pipelines.pair_folder import read_facts, read_pair
-from pipelines.promotion.candidate import exact, problem_of, settings_of
+from pipelines.promotion.candidate import exact, problem_of, served_at, settings_of
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.promotion.plan import TrialConfig, load_plan
@@ -106,8 +106,8 @@ def _require(bundles: Mapping[str, Path]) -> None:
 def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predictor: str, look: Look) -> Known | None:
     """Test decodes of the measured table below ``args.measured``, at the settings ``bundle`` was captured at.
 
-    ``None`` unless its arms that every prompt times have this very bundle under the predictor's name, plain decoding and every
-    static chain of the trial, each on every prompt of the look at each setting; decodes of other prompts are left aside.
+    ``None`` unless the arms that it times on every prompt are plain decoding, every static chain of the trial and at each setting
+    the very decoder that the bundle serves there, each on every prompt of the look; decodes of other prompts are left aside.
     """
     if getattr(args, "measured", None) is None:
         return None
@@ -115,20 +115,26 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
     place = args.measured / slug
     inputs = {"parameters": asdict(config), "pair_sha256": digest(read_facts(args.pair_folder))}
     inputs["serving"] = read_serving(args.latency / f"{slug}.json").to_record()
-    known = Measured.read(place, inputs, bundle.parent, {predictor: bundle_hash(bundle)})
-    always = tuple(row for row in known.arms if row.always and (row.bundle is None or row.name == predictor))
+    served = {settings: served_at(bundle, predictor, settings) for settings in settings_of(bundle)}
+    hashes = {name: sha256 for _, of_route in served.values() for name, sha256 in of_route.items()}
+    known = Measured.read(place, inputs, bundle.parent, hashes)
+    always = tuple(row for row in known.arms if row.always)
     known = replace(known, arms=always)  # decodes and what replay says are of the same arms
-    served = {row.name: {"decoder": row.decoder} for row in arms_of(config, {})} | {predictor: {"bundle": predictor}}
-    wanted = [Candidate(name, name, one, 0.0) for name, one in served.items()]
-    rows, asked = Rows(), {prompt.id for prompt in look.prompts}
-    for settings in settings_of(bundle):
-        some = [row for row in known.of(settings, wanted, TEST) if row["prompt"] in asked]
-        if any({row["prompt"] for row in some if row["arm"] == one.name} != asked for one in wanted):
+    rivals = [Candidate(row.name, row.family, {"decoder": row.decoder}, 0.0) for row in arms_of(config, {})]
+    rows, asked, replayed = Rows(), {prompt.id for prompt in look.prompts}, known.foreseen(rivals)
+    for settings, (how, _) in served.items():
+        own = Candidate(predictor, predictor, how, 0.0)
+        ours, theirs = (known.of(settings, some, TEST) for some in ([own], rivals))
+        ours = [row | {"family": predictor} for row in ours]  # a route may be one of the chains
+        some = [row for row in (*ours, *theirs) if row["prompt"] in asked]
+        if any({row["prompt"] for row in some if row["arm"] == one.name} != asked for one in (own, *rivals)):
             return None
         rows += some
+        said = known.foreseen([own])
+        replayed = None if replayed is None or said is None else replayed.joined(said, settings.name, ours)
     capped = json.loads((place / FINDINGS).read_text())["capped"]
     origin = json.loads((place / PROVENANCE).read_text())
-    return rows, known.foreseen(wanted), origin | {"capped": capped, "measured": str(place), "look": 1}
+    return rows, replayed, origin | {"capped": capped, "measured": str(place), "look": 1}
 
 
 def _timed(

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from pipelines.measuring.arms import decoder_arm, hugging_face_arm
 from pipelines.measuring.exactness import GREEDY, first_difference
-from predictors.bundle import read_bundle
+from predictors.bundle import AUTO, bundle_hash, read_bundle
+from predictors.config import parse_config
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, load_decoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
@@ -16,6 +18,21 @@ def settings_of(*bundles: Path) -> tuple[SamplingSettings, ...]:
     """The sampling settings that any of ``bundles`` was captured at."""
     rows = [row for bundle in bundles for row in read_bundle(bundle).contract.serving_range.settings]
     return tuple(dict.fromkeys(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in rows))
+
+
+def served_at(bundle: Path, name: str, settings: SamplingSettings) -> tuple[dict[str, Any], dict[str, str]]:
+    """How the bundle called ``name`` serves ``settings``: as a decoder's configuration or the name of a bundle, its own or a
+    route's; and the content hash of that bundle."""
+    card = read_bundle(bundle).card
+    if card["kind"] != AUTO:
+        return {"bundle": name}, {name: bundle_hash(bundle)}
+    known = [
+        (parse_config(SamplingSettings, route["settings"], f"{bundle}: routes"), route) for route in card["routes"]
+    ]
+    _, route = min(known, key=lambda one: one[0].distance(settings))
+    if route.get("bundle") is None:
+        return {"decoder": route["decoder"]}, {}
+    return {"bundle": route["bundle"]}, {route["bundle"]: route["sha256"]}
 
 
 def problem_of(bundle: Path, pair: ModelPair) -> str | None:

@@ -38,7 +38,6 @@ SINGLE_TABLES = {
     "reading": "a draft distribution's confidence (and entropy), read by the host",
     "predictor": "one decision of a small head",
     "exchange": "a round's messages to a draft process and back",
-    "transfer": "handing over to another process, or from device to host",
 }
 
 

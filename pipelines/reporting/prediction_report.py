@@ -69,7 +69,7 @@ class PredictionReport:
         self, items: pd.DataFrame, acceptance: AcceptanceStatistics, gamma: int, sampled: bool
     ) -> dict[str, float]:
         """Tokens/s over the same prompts and output lengths."""
-        law = acceptance.accepted_law(gamma, "measured")
+        law = acceptance.accepted_law(gamma)
         requests = Counter(zip(items["prompt_tokens"], items["tokens"], strict=True))
         seconds = np.zeros(3)
         for (prompt_tokens, tokens), count in requests.items():

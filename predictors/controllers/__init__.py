@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from predictors.bundle import Bundle
+from predictors.bundle import OTHERWISE, Bundle
 from predictors.controllers.base import Controller, Session
 from predictors.controllers.confidence import Confidence
 from predictors.controllers.delayed_tree import DelayedTree
@@ -15,25 +15,13 @@ from predictors.controllers.hrad import HRAD
 from predictors.controllers.learned import LearnedController
 from predictors.controllers.length import Length
 from predictors.controllers.roc import ROC
+from predictors.controllers.source import Source
+from predictors.controllers.survival import Survival
 from predictors.controllers.takeover import Takeover
 
-CONTROLLERS: dict[str, type[Controller]] = {
-    cls.kind: cls
-    for cls in (
-        Fixed,
-        Confidence,
-        Entropy,
-        ROC,
-        EMA,
-        Takeover,
-        Logistic,
-        SpecDecPP,
-        EarlyStop,
-        HRAD,
-        Length,
-        DelayedTree,
-    )
-}
+UNLEARNED: tuple[type[Controller], ...] = (Fixed, Confidence, Entropy, ROC, EMA, Takeover)
+LEARNED: tuple[type[Controller], ...] = (Logistic, SpecDecPP, EarlyStop, Survival, Source, HRAD, Length, DelayedTree)
+CONTROLLERS = {cls.kind: cls for cls in (*UNLEARNED, *LEARNED)}
 
 
 def build_controller(values: Mapping[str, Any]) -> Controller:
@@ -47,12 +35,16 @@ def build_controller(values: Mapping[str, Any]) -> Controller:
 
 def is_learned(bundle: Bundle) -> bool:
     """Whether the bundle holds a network, not settings alone."""
+    if OTHERWISE in bundle.card:
+        return is_learned(bundle.otherwise)
     kind = CONTROLLERS.get(bundle.card["kind"])
     return kind is not None and issubclass(kind, LearnedController)
 
 
 def learned_controller(bundle: Bundle) -> LearnedController:
-    """The controller that an exported bundle holds."""
+    """The controller that an exported bundle holds, or the one inside that has a network."""
+    if OTHERWISE in bundle.card:
+        return learned_controller(bundle.otherwise)
     learned = {kind: cls for kind, cls in CONTROLLERS.items() if issubclass(cls, LearnedController)}
     kind = bundle.card["kind"]
     if kind not in learned:
@@ -67,6 +59,7 @@ __all__ = [
     "EarlyStop",
     "LearnedController",
     "Session",
+    "Survival",
     "build_controller",
     "is_learned",
     "learned_controller",

@@ -78,8 +78,8 @@ class Session:
         )
 
     def source(self, root: Root) -> Sourced | None:
-        """What to draft of ``root.found``; ``None``: the model's own chain, by `plan` and the stops. Asked before `plan`, and only
-        where something was found."""
+        """What to draft of ``root.found``; ``None``: the model's own chain, by `plan` and the stops. Asked before `plan`, where
+        something was found."""
         return None
 
     def plan(self, root: Root) -> int | None:
@@ -134,12 +134,12 @@ class Controller:
     contract: CaptureContract | None = None
 
     @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> "Controller":
+    def from_config(cls, values: Mapping[str, Any]) -> Self:
         """Build from a decoder configuration's ``controller`` entry without its ``kind``."""
         raise NotImplementedError
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle) -> "Controller":
+    def from_bundle(cls, bundle: Bundle) -> Self:
         """Build from an exported bundle. One that is not learned is its card's ``controller`` settings, made for a pair."""
         controller = cls.from_config(bundle.card.get("controller", {}))
         controller.contract = bundle.contract

@@ -1,10 +1,9 @@
 """What passes cost on a machine, and the throughput that follows: measured tables, acceptance laws, predictions."""
 
-from predictors.latency.acceptance import AcceptanceStatistics, iid_accepted_law, truncated_law
+from predictors.latency.acceptance import AcceptanceStatistics, iid_accepted_law
 from predictors.latency.branching import (
     BranchRound,
     balanced_gamma,
-    branch_parallel_latency,
     branch_parallel_prediction,
     branch_round_latency,
 )
@@ -13,11 +12,9 @@ from predictors.latency.tables import Latency, LatencyTable
 from predictors.latency.throughput import (
     Prediction,
     Shape,
-    chain_block_efficiency,
     draft_cost,
     generation_latency,
     round_latency,
-    tokens_per_second,
 )
 
 __all__ = [
@@ -29,15 +26,11 @@ __all__ = [
     "Prediction",
     "Shape",
     "balanced_gamma",
-    "branch_parallel_latency",
     "branch_parallel_prediction",
     "branch_round_latency",
-    "chain_block_efficiency",
     "draft_cost",
     "generation_latency",
     "iid_accepted_law",
     "read_profile",
     "round_latency",
-    "tokens_per_second",
-    "truncated_law",
 ]

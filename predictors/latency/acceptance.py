@@ -66,12 +66,8 @@ class AcceptanceStatistics:
         with np.errstate(invalid="ignore"):
             return passed_D / tested_D
 
-    def accepted_law(self, gamma: int, kind: str = "measured") -> np.ndarray:
-        """Probabilities [gamma + 1] of 0 to ``gamma`` accepted tokens; ``kind`` is ``"measured"`` or ``"iid"``."""
-        if kind == "iid":
-            return iid_accepted_law(self.rate, gamma)
-        if kind != "measured":
-            raise ValueError(f"unknown kind of accepted law {kind!r}. Known kinds: measured, iid.")
+    def accepted_law(self, gamma: int) -> np.ndarray:
+        """Probabilities [gamma + 1] of 0 to ``gamma`` accepted tokens."""
         require_at_least("gamma", gamma, 0)
         alphas_D = np.full(gamma, self.rate)
         known = self.by_depth[:gamma]

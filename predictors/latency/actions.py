@@ -31,11 +31,6 @@ class Traffic:
     nodes: float
     fed: float
 
-    @staticmethod
-    def most(action: Action) -> "Traffic":
-        """Rollouts that never meet."""
-        return Traffic(float(action.most_nodes), float(action.k * max(0, action.l2 - 1)))
-
     def shape(self, action: Action) -> Shape:
         """What a step asks of the models."""
         one_row = action.l1 if action.is_chain else action.l1 + 1

@@ -1,4 +1,4 @@
-"""Tokens per second of branch-parallel decoding: from a latency profile and a run's own rounds, or from the renewal model.
+"""Tokens per second of branch-parallel decoding, from a latency profile and a run's own rounds.
 
 A round at context l (cached tokens) verifies m submitted tokens, i of them drafted with the target idle, and grows G branch
 levels: k candidates, then G - 1 levels of r = (branch tokens - k) / (G - 1) rows on average. Its seconds are
@@ -19,13 +19,6 @@ a branch that survived, the law where retention stops is known without another p
     one by one      nothing at once, and each has all cores (overlap "none", on the virtual clock): passes are read from target
                     and draft
 
-The renewal model knows no rounds: seconds per token, with m pending tokens, G draft levels per branch stage (the branch token and
-G - 1 more), branch-hit probability A, draft step t and target pass c t,
-
-    [max(G, c) t + (1 - α^m A) m t] (1-α) / (1-α^{m+1})
-
-A stage is both jobs side by side; after a rejection or a missed branch an idle-target draft stage draws m tokens anew.
-
 Source: specification of drafting, sections 3.4 to 3.6 and 10. Left out: what controllers compute, how the draft settles a
 verdict, and, side by side, that the longer job runs its last stretch alone, as idle drafting does.
 """
@@ -33,10 +26,10 @@ verdict, and, side by side, that the longer job runs its last stretch alone, as 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from predictors.latency.acceptance import require_at_least, require_probability
+from predictors.latency.acceptance import require_at_least
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import NO_TIME, Latency, slower
-from predictors.latency.throughput import Prediction, chain_block_efficiency, predicted
+from predictors.latency.throughput import Prediction, predicted
 
 LONGEST_BRANCH = 1024  # where drafting is so cheap that branches of any length are hidden
 
@@ -220,29 +213,3 @@ def balanced_gamma(
         if branches.seconds > hidden:
             return gamma
     return LONGEST_BRANCH
-
-
-def branch_parallel_latency(
-    alpha: float, pending: int, depth: int, hit: float, draft_seconds: float, target_seconds: float
-) -> float:
-    """Expected seconds per token of branch-parallel decoding (the renewal model).
-
-    Parameters
-    ----------
-    alpha
-        Acceptance probability of a pending token.
-    pending
-        m: tokens drafted ahead and verified in a branch stage, at most ``depth`` - 1, as a surviving branch provides them.
-    depth
-        G: draft levels of a branch stage, the branch token included.
-    hit
-        A: probability that the token at the branch point is among the branches.
-    draft_seconds, target_seconds
-        t and c t: a draft step, and the target pass beside the draft's.
-    """
-    require_probability("hit", hit)
-    if not 0 <= pending < depth:
-        raise ValueError(f"pending must lie in [0, depth - 1], got {pending}: a branch of depth {depth} keeps no more.")
-    stage = max(depth * draft_seconds, target_seconds)
-    redrafting = (1 - alpha**pending * hit) * pending * draft_seconds
-    return (stage + redrafting) / chain_block_efficiency(alpha, pending)

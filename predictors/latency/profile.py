@@ -55,8 +55,8 @@ AXES = {
     "predictor": ("features",),  # one decision of a small MLP, with all that it reads
     "guessing": ("guessed",),  # a model drafting for itself: a pass's candidates, and upkeep of so many guesses
     "stopping": ("features",),  # asking a stop model of so many numbers
+    "survival": ("positions",),  # asking the survival model about so many tokens behind the last draft pass
     "selection": ("features",),  # choosing a delayed tree from so many numbers of hidden states, and both models' laws
-    "transfer": ("bytes",),  # to another process, or from device to host
 }
 
 

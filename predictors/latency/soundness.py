@@ -28,7 +28,7 @@ CLEARLY = 1.25
 MOST_SPREAD = 0.6
 # A process that waits for another one's message wakes a turn of the scheduler late: 2.2 on a busy machine.
 MOST_SPREAD_BETWEEN = 1.5
-BETWEEN_PROCESSES = ("beside_draft", "beside_target", "exchange", "transfer")
+BETWEEN_PROCESSES = ("beside_draft", "beside_target", "exchange")
 # One tick of a timer or one interrupt: what moves a cell of microseconds, and no price.
 SHORT = 20e-6
 # Every cell begins with cold caches, plain decoding with its own: summed cells of passes of 3 ms took 0.3 more than decoding.

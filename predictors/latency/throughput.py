@@ -1,9 +1,5 @@
 """Tokens per second from a latency profile and an acceptance law.
 
-Block efficiency of a chain of γ under one acceptance probability α (accepted tokens and the target's own):
-
-    BE = (1-α^{γ+1}) / (1-α) = Σ_{i<=γ} α^i
-
 Time of one round at context l, from draft passes of r_0, r_1, ... rows, N tree nodes in the target pass, and the work outside
 the models. A drafted chain has γ passes of one row and N = γ. A delayed tree (K, L1, L2) has L1 + 1 passes of one row, as its K
 first branch tokens come from one law, then L2 - 1 of K rows (L2 = 0: L1 of one row), and at most N = L1 + K L2.
@@ -28,8 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from predictors.actions import Action
-from predictors.latency.acceptance import require_at_least, require_probability, truncated_law
+from predictors.latency.acceptance import require_at_least, truncated_law
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import NO_TIME, Latency
 
@@ -47,15 +42,6 @@ class Shape:
         """A chain of ``gamma`` tokens; 0 is plain decoding."""
         require_at_least("gamma", gamma, 0)
         return Shape((1,) * gamma, gamma)
-
-    @staticmethod
-    def delayed_tree(k: int, l1: int, l2: int) -> "Shape":
-        """``k`` rollouts of ``l2`` tokens after a trunk of ``l1``, none of them alike: repeated nodes are verified once, so
-        where rollouts often agree give `Shape` the mean of distinct ``nodes`` instead."""
-        tree = Action(k, l1, l2)
-        if tree.is_chain:
-            return Shape.chain(tree.depth)
-        return Shape((1,) * (l1 + 1) + (k,) * (l2 - 1), tree.most_nodes)
 
     @property
     def is_chain(self) -> bool:
@@ -99,12 +85,43 @@ def draft_cost(profile: LatencyProfile, gamma: int, context: float, sampled: boo
     return (round_latency(profile, Shape.chain(gamma), context, sampled).seconds / verifying - 1) / gamma
 
 
-def tokens_per_second(
-    profile: LatencyProfile, shape: Shape, block_efficiency: float, context: float, sampled: bool
-) -> Prediction:
-    """One round of a long generation: ``block_efficiency`` tokens, the target's own among them, in the round's time."""
-    require_at_least("block_efficiency (emitted tokens per target pass)", block_efficiency, 1)
-    return predicted(block_efficiency, round_latency(profile, shape, context, sampled), rounds=1.0)
+def chain_costs(
+    profile: LatencyProfile, gamma: int, context: float, sampled: bool, question: float = 0.0
+) -> tuple[float, ...]:
+    """Rounds of 0, 1, … ``gamma`` drafted tokens, in rounds of none; about each token a ``question`` of so many seconds."""
+    seconds = [
+        round_latency(profile, Shape.chain(drafted), context, sampled).seconds + drafted * question
+        for drafted in range(gamma + 1)
+    ]
+    return tuple(one / seconds[0] for one in seconds)
+
+
+def lookup_costs(
+    profile: LatencyProfile, length: int, tails: Sequence[int], context: float, sampled: bool
+) -> tuple[tuple[float, ...], ...]:
+    """Rounds of 0, 1, … ``length`` tokens of a lookup, after which each of ``tails`` tokens are drawn, in rounds of none. Before
+    a tail the draft model reads the lookup's tokens."""
+    plain = round_latency(profile, Shape.chain(0), context, sampled).seconds
+    return tuple(
+        tuple(_looked_up(profile, tokens, tail, context, sampled) / plain for tokens in range(length + 1))
+        for tail in tails
+    )
+
+
+def _looked_up(profile: LatencyProfile, tokens: int, drawn: int, context: float, sampled: bool) -> float:
+    nodes, chance = tokens + drawn, int(sampled)
+    seconds = passes_latency(profile, Shape((1,) * drawn, nodes), context).seconds
+    seconds += profile.latency("chain_verification", drafted=nodes, sampled=chance).seconds
+    if drawn:
+        seconds += profile.latency("chain_drawing", drafted=drawn, sampled=chance).seconds
+        seconds += tokens * catching_up(profile, tokens, context)
+    return seconds
+
+
+def catching_up(profile: LatencyProfile, tokens: int, context: float) -> float:
+    """Seconds that a draft pass over so many tokens more takes longer, per token."""
+    wide, usual = (profile.latency("draft", rows=rows, context=context).seconds for rows in (1 + tokens, 1))
+    return (wide - usual) / max(tokens, 1)
 
 
 def generation_latency(
@@ -148,13 +165,6 @@ def generation_latency(
     if gamma > 0:
         total += profile.latency("draft_prefill", tokens=prompt_tokens)
     return predicted(new_tokens, total, rounds_R[-1])
-
-
-def chain_block_efficiency(alpha: float, gamma: int) -> float:
-    """Expected emitted tokens of a round that drafts ``gamma``; summed term by term, which holds at and near α = 1."""
-    require_probability("alpha", alpha)
-    require_at_least("gamma", gamma, 0)
-    return float(sum(alpha**accepted for accepted in range(gamma + 1)))
 
 
 def predicted(tokens: float, time: Latency, rounds: float) -> Prediction:

@@ -116,10 +116,19 @@ def replayed(
         previous = RoundRecord(drafted=submitted, accepted=kept, emitted=emitted, rolled_back=submitted - kept)
         previous.bypassed, previous.looked_up = session.bypassed, drafted.looked_up
         session.end_round(previous)
-        context, read = text.prompt_tokens + start - 1, (drafted.confidences, drafted.entropies)
-        behind = waiting + drafted.looked_up if sources is not None and drafted.passes else 0
-        counts = context, submitted, drafted.passes, session.asked, kept, emitted, *read
-        yield ReplayedRound(*counts, tuple(session.forecasts), drafted.looked_up, behind)
+        yield ReplayedRound(
+            context=text.prompt_tokens + start - 1,
+            submitted=submitted,
+            passes=drafted.passes,
+            asked=session.asked,
+            accepted=kept,
+            emitted=emitted,
+            confidences=drafted.confidences,
+            entropies=drafted.entropies,
+            forecasts=tuple(session.forecasts),
+            looked_up=drafted.looked_up,
+            behind=waiting + drafted.looked_up if sources is not None and drafted.passes else 0,
+        )
         waiting = 0 if drafted.passes else waiting + emitted
         start += emitted
 

@@ -9,7 +9,7 @@ No two rounds of one decode end at the same row, so what was drawn beside the te
 Shape suffixes: N rows, G slots (γ_max), T most likely tokens, K tapped layers, D hidden size, E embedding size, S state size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -21,7 +21,8 @@ from torch import Tensor
 from predictors.lookup import LONGEST, NOTHING, Found
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
-from predictors.signals import DrawnToken, NextLaw, Root
+from predictors.signals import DrawnToken, NextLaw, Root, TokenNumbers
+from predictors.survival.features import numbers_of
 
 
 class BeyondRecordError(ValueError):
@@ -230,3 +231,9 @@ class RecordedToken(DrawnToken):
     @cached_property
     def unit_probability(self) -> Tensor:
         return torch.tensor(self._number("unit_probability", "unit_probabilities"))
+
+    def numbers(self, run: Callable[[Tensor], Tensor]) -> TokenNumbers:
+        law = self._recorded
+        confidence, entropy = (float(law.text.at_slot(name, law.row, law.slot)) for name in ("confidence", "entropy"))
+        second = float(law.likeliest(2)[1])
+        return numbers_of(confidence, second, entropy, float(self.unit_probability))

@@ -29,15 +29,14 @@ class Balanced:
     """Training rows [N, R] and labels [N] with what balances them.
 
     ``method`` is the one really used. ``expected`` holds the classes' probabilities [N, L], where they are known; points between
-    two rows have those between theirs. ``row_weights`` are for a weighted sampler, ``class_weights`` for the loss. ``shares``
-    are the class shares that the head effectively trains on.
+    two rows have those between theirs. ``class_weights`` are for the loss, ``shares`` the class shares that the head effectively
+    trains on.
     """
 
     method: str
     features: Tensor
     labels: Tensor
     shares: tuple[float, ...]
-    row_weights: Tensor | None = None
     class_weights: Tensor | None = None
     expected: Tensor | None = None
 
@@ -87,12 +86,6 @@ def natural_shares(labels: Tensor, num_classes: int = len(CLASSES)) -> tuple[flo
 
 def _none(features: Tensor, labels: Tensor, seed: int, classes: Sequence[str]) -> Balanced:
     return Balanced("none", features, labels, natural_shares(labels, len(classes)))
-
-
-def _weighted_sampler(features: Tensor, labels: Tensor, seed: int, classes: Sequence[str]) -> Balanced:
-    """Rows drawn with replacement, each with weight 1 / n_c."""
-    weights = (1.0 / class_counts(labels, len(classes)).double())[labels]
-    return Balanced("weighted_sampler", features, labels, _uniform(classes), row_weights=weights)
 
 
 def _class_weights(features: Tensor, labels: Tensor, seed: int, classes: Sequence[str]) -> Balanced:
@@ -147,7 +140,6 @@ def _show(counts: dict[str, int], unit: str = "rows") -> str:
 
 METHODS: dict[str, Callable[[Tensor, Tensor, int, Sequence[str]], Balanced]] = {
     "smote": _smote,
-    "weighted_sampler": _weighted_sampler,
     "class_weights": _class_weights,
     "none": _none,
 }

@@ -17,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from predictors.replay.grid import Starts, decoded
+from predictors.latency.profile import LatencyProfile
+from predictors.replay.decode import Clock
+from predictors.replay.grid import Starts, Totals, decoded
 from predictors.replay.policies import static
 from predictors.training.intervals import log_gain
 
@@ -97,3 +99,23 @@ def static_length(several: Sequence[Starts]) -> int:
 def fastest(tokens_RX: np.ndarray, seconds_RX: np.ndarray, mask_X: np.ndarray) -> int:
     """The rule of most tokens per second over the readings in the mask; of equals the first."""
     return int((tokens_RX[:, mask_X].sum(axis=1) / seconds_RX[:, mask_X].sum(axis=1)).argmax())
+
+
+def worth(made: Totals, static: Totals, document_X: np.ndarray) -> dict[str, Any]:
+    """A policy's speed on texts, its tokens a pass and submitted a round, and its gain over the ``static`` one."""
+    ours, theirs = (np.stack([one.tokens_X, one.seconds_X]) for one in (made, static))
+    return {
+        "tokens_per_second": made.rate,
+        "block_efficiency": float((made.tokens_X - 1).sum() / made.rounds_X.sum()),
+        "submitted": float(made.submitted_X.sum() / made.rounds_X.sum()),
+        "gain": log_gain(ours, theirs, document_X),
+    }
+
+
+def oracle(starts: Starts, profile: LatencyProfile) -> Totals:
+    """The oracle: the fastest chains of all, by what will be accepted."""
+    clock = Clock(profile)
+    decodes = [clock.oracle(reading, starts.depth, starts.verifier) for reading in starts.readings]
+    names = ("tokens", "seconds", "rounds", "submitted", "passes", "accepted", "asked")
+    sums = {f"{name}_X": np.array([getattr(one, name) for one in decodes]) for name in names}
+    return Totals(**sums, visits_XSM=np.zeros((0, 0, 0), dtype=bool))

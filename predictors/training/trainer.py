@@ -1,9 +1,10 @@
-"""What every training run shares: Lightning's trainer, batches from memory, a fixed thread count, a quiet screen."""
+"""What every training run shares: how fast and how long, Lightning's trainer, batches from memory, threads, a quiet screen."""
 
 import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import lightning as L
 import torch
@@ -12,7 +13,22 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler
 
+from predictors.config import Checked, Count, NotNegative, Positive
 from predictors.training.callbacks import BestEpoch, EpochBar
+
+
+@dataclass(frozen=True)
+class TrainConfig(Checked):
+    """How fast and how long a network is trained, which kinds of networks add to."""
+
+    learning_rate: Positive = 1e-3
+    weight_decay: NotNegative = 1e-4
+    epochs: Count = 30
+    batch_size: Count = 256
+    stop_patience: Count = 5
+    gradient_clip: Positive = 1.0
+    seed: int = 0
+    threads: Count = 1
 
 
 class Rows(Dataset):
@@ -28,21 +44,29 @@ class Rows(Dataset):
         return tuple(column[rows] for column in self.columns)
 
 
-def new_trainer(best: BestEpoch, epochs: int, gradient_clip: float, patience: int, logger: Logger | None) -> L.Trainer:
-    """A trainer that stops after ``patience`` epochs without a lower ``val_loss``, remembered by ``best``."""
-    return L.Trainer(
+def fitted(
+    module: L.LightningModule, rows: Rows, held_out: Rows, config: TrainConfig, logger: Logger | None = None
+) -> BestEpoch:
+    """Train ``module`` on ``rows`` until ``val_loss`` on ``held_out`` falls no more;
+    its ``head`` has the best epoch's weights then."""
+    best = BestEpoch()
+    trainer = L.Trainer(
         accelerator="cpu",
         devices=1,
-        max_epochs=epochs,
-        gradient_clip_val=gradient_clip,
+        max_epochs=config.epochs,
+        gradient_clip_val=config.gradient_clip,
         logger=logger or False,
-        callbacks=[EarlyStopping("val_loss", patience=patience), best, EpochBar()],
+        callbacks=[EarlyStopping("val_loss", patience=config.stop_patience), best, EpochBar()],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         log_every_n_steps=1_000_000_000,  # curves per epoch: a tracking call per step costs more than the step
     )
+    trainer.fit(module, shuffled(rows, config.batch_size, config.seed), in_order(held_out))
+    assert best.best is not None
+    module.head.load_state_dict(best.best)
+    return best
 
 
 def shuffled(rows: Rows, batch_size: int, seed: int) -> DataLoader:
@@ -86,3 +110,11 @@ def quiet() -> Iterator[None]:
     finally:
         for log, level in zip(loggers, levels, strict=True):
             log.setLevel(level)
+
+
+def standardise(mean: Tensor, scale: Tensor, rows: Tensor) -> None:
+    """Fill in every column's mean and standard deviation over ``rows``, 1 where it does not vary."""
+    exact = rows.double()
+    deviation = exact.std(dim=0, correction=0)
+    mean.copy_(exact.mean(dim=0))
+    scale.copy_(torch.where(deviation > 1e-6, deviation, torch.ones_like(deviation)))

@@ -1,4 +1,4 @@
-"""Latency measurement: what passes, drawing, verification, decisions and transfers take on this machine.
+"""Latency measurement: what passes, drawing, verification and decisions take on this machine.
 
 All cells of all tables are measured together, interleaved (`runtime.latency.cells`), so that tables can be divided by each other.
 """

@@ -8,6 +8,7 @@
                           none) and both models' laws over the vocabulary
     stopping   features   one question to a stop model (`predictors.stopping`): on a draft's law (few numbers) or on its state
                           (many); behind a draft step, where it is asked
+    survival   positions  one decision of the survival model (`predictors.survival`) about so many drafted tokens, likewise
 
 Weights, states and laws are random.
 """
@@ -27,9 +28,12 @@ from predictors.network import HRADNetwork, ServedHead
 from predictors.sampling import SamplingSettings
 from predictors.selection.features import SelectionSpec, assembled, scalars_of, state_of
 from predictors.selection.network import SelectorNetwork, ServedSelector
-from predictors.signals import BothModels, NextLaw, Root, TreeRoot
+from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot, token_numbers
 from predictors.stopping.features import BEFORE, LAW, StopSpec, features_of
 from predictors.stopping.network import NetworkShape, StopNetwork, served_logits
+from predictors.survival.features import Course
+from predictors.survival.network import ServedSurvival, SurvivalNetwork, distance_of
+from predictors.survival.rule import SurvivalRule
 from runtime.adapter import LanguageModel
 from runtime.latency.cells import Cell, timed
 from runtime.laws import processed_law
@@ -131,6 +135,30 @@ class Question:
         return self._rerun(features_of(law, self._spec, self._inputs).unsqueeze(0)).tolist()
 
 
+class Outlook:
+    """The survival model about ``positions`` drafted tokens."""
+
+    def __init__(self, positions: int, laws: Laws, device: torch.device) -> None:
+        self.positions = positions
+        self._look, self._served = (
+            Rerun(token_numbers, recorder_for(device)),
+            ServedSurvival(SurvivalNetwork(32).eval()),
+        )
+        self._laws, self._token = laws, torch.zeros((), dtype=torch.int64, device=device)
+        self._rule, self._costs = SurvivalRule(rate=1.0), tuple(float(1 + drafted) for drafted in range(13))
+
+    @torch.inference_mode()
+    def take(self) -> bool:
+        """Whether to draft on."""
+        course, root = Course(1, 0.0, 0.5, 0.0), Root(32, 1, SAMPLED, None)
+        survival, said, distance = 1.0, np.zeros(2), 0.0
+        for _ in range(self.positions):
+            numbers = DrawnToken(self._laws.behind(root), self._token).numbers(self._look)
+            said, standard = self._served(np.array(course.add(numbers, proposed=True)))
+            survival, distance = survival * float(said[0]), float(distance_of(standard))
+        return distance > 0 and bool(self._rule.goes_on(survival, float(said[1]), self.positions, self._costs))
+
+
 def question_cells(
     pair: ModelPair,
     device: torch.device,
@@ -138,13 +166,14 @@ def question_cells(
     before: Callable[[], None],
     step: Callable[[], None],
 ) -> list[Cell]:
-    """Cells of the tables ``reading`` and ``stopping``: of a model that reads laws, and of one that reads the draft's last
-    hidden state. ``before`` begins a round up to its first draft step, ``step`` is a further one."""
+    """Cells of the tables ``reading``, ``survival`` and ``stopping``: of a model that reads laws, and of one that reads the
+    draft's last hidden state. ``before`` begins a round up to its first draft step, ``step`` is a further one."""
     assert pair.draft is not None
     laws, hidden = Laws(pair.target.vocabulary_size, device, generator), _hidden_size(pair.draft)
     kinds = (LAW, BEFORE) if hidden > TOP + 1 else (LAW,)
     questions = [Question(inputs, hidden, laws, device, generator) for inputs in kinds]
     readings = [partial(laws.read, bool(too)) for too in (0, 1)]
+    outlooks = [Outlook(positions, laws, device) for positions in (1, 4)]
 
     def after(reading: Callable[[], object]) -> None:
         before()
@@ -157,6 +186,7 @@ def question_cells(
             for too, reading in enumerate(readings)
         ),
         *(Cell(("stopping",), {"features": one.features}, timed(one.take, device), before) for one in questions),
+        *(Cell(("survival",), {"positions": one.positions}, timed(one.take, device), before) for one in outlooks),
     ]
 
 

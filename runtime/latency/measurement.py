@@ -18,7 +18,6 @@ from runtime.latency.passes import CONTINUATION, CommittedState, begin_round, pa
 from runtime.latency.plain import plain_cells
 from runtime.latency.reference import reference_cells
 from runtime.latency.rounds import round_cells
-from runtime.latency.transfer import open_transfer, transfer_cells
 from runtime.latency.weightless import weightless_pair
 from runtime.pair import ModelPair
 from runtime.tree import DraftLaw
@@ -73,7 +72,6 @@ class LatencyConfig(Checked):
         2048,
         8192,
     )
-    bytes: Grid = (64, 8192, 65536, 1048576)
     visits: Count = 6
     repairs: Whole = 2
     warmup: Whole = 1
@@ -121,7 +119,7 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
     started = [CommittedState(model, contexts[0], 1, generator) for model in (target, draft)]
     submitted = config.drafted[0], config.drafted[-1]
     at_once = config.beside_tokens, config.beside_rows, contexts, submitted, config.seed, evict
-    with open_transfer(device, max(config.bytes)) as hand_over, open_beside(pair, *at_once) as beside:
+    with open_beside(pair, *at_once) as beside:
         cells = [
             *pass_cells(target, draft, config.target_tokens, config.draft_rows, contexts, generator),
             *reference_cells(target, draft, config.reference_tokens, config.reference_rows, contexts, generator),
@@ -136,7 +134,6 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
             *decision_cells(config.features, pair.target.vocabulary_size, device, generator, evict),
             *choice_cells(pair, device, generator, evict),
             *question_cells(pair, device, generator, partial(begin_round, *started), partial(started[1].level, 1)),
-            *transfer_cells(hand_over, config.bytes),
         ]
         yield cells, notes + more_notes
 

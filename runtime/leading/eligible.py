@@ -1,5 +1,7 @@
 """Which decoders can be led along a text, and how their verifier weighs a drafted prefix."""
 
+from collections.abc import Collection
+
 from predictors.sampling import SamplingSettings
 from runtime.decoding.base import Decoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
@@ -39,7 +41,7 @@ def _why_not_led_when_sampling(decoder: Decoder) -> str | None:
         return f"{type(decoder).__name__} is not a loop that leading knows"
     if decoder.drafter is None:
         return None
-    rules = LED_LOOKUP_RULES
+    rules: Collection[object] = LED_LOOKUP_RULES
     if not isinstance(decoder.drafter, LookupConfig):
         if not isinstance(decoder.drafter, ChainConfig):
             return f"its drafter {decoder.drafter} draws trees, and only chains are enumerated given a text"

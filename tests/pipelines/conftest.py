@@ -14,8 +14,13 @@ from pipelines.builtin.corpus import Document
 from pipelines.builtin.language_model import Shape, new_model
 from pipelines.builtin.tokenizer import train_tokenizer
 from pipelines.pair import run
+from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.tracking import new_client
+from runtime import ModelPair
+from tests.bundles import random_bundle
 from tests.pipelines.report_stage import stage, write_inputs
+from tests.pipelines.toy_bench import toy_bench
+from tests.pipelines.toy_trial import measured
 from tests.servers import mlflow_server, postgresql, postgresql_programs
 
 SERVER_LOG = pytest.StashKey[Path]()
@@ -163,3 +168,16 @@ def report_timing(report_folder):
 @pytest.fixture(scope="session")
 def report_quality(report_folder):
     return json.loads((report_folder / "quality.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory):
+    """Two random controllers of a toy pair."""
+    folder = tmp_path_factory.mktemp("trial")
+    toy_bench(folder, "unused", {})
+    pair = ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
+    bundles = {
+        who: random_bundle(folder / who, pair, seed=seed, temperatures=temperatures, change=measured)
+        for who, seed, temperatures in ((CHALLENGER, 0, (0.0,)), (CHAMPION, 1, (0.0, 1.0)))
+    }
+    return pair, bundles

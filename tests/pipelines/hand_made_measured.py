@@ -24,7 +24,6 @@ from pipelines.measuring.names import (
     PROVENANCE,
     ROUNDS_FILE,
     RULE,
-    STOPPERS,
     UNLEARNED,
     branch_arm,
     chain_gamma,
@@ -33,6 +32,7 @@ from pipelines.measuring.tables import write_decodes, write_loop, write_rounds
 from pipelines.outputs import write_json
 
 UNFILTERED = {"top_k": 0, "top_p": 1.0}
+STOPPERS = ("logistic", "specdecpp", "early_stop-1", "early_stop-2")
 PHASES = ("draft", "target", "verify", "controller", "rest")
 MAIN_SPEED = {  # tokens per second
     "autoregressive": 100,

@@ -32,7 +32,6 @@ PROFILE = {
         "target_prefill": table({"tokens": [16, 64]}, [20, 1500]),
         "draft_prefill": table({"tokens": [16]}, [4]),
         "predictor": table({"features": [16, 64]}, [0.2, 0.4]),
-        "transfer": table({"bytes": [64]}, [0.0125]),
     },
     "serving": {
         "device": "toy-1c",

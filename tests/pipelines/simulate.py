@@ -4,7 +4,7 @@
 
 Documents, prompts, looks and noise are those of the built-in pair's trial. Two tables are printed: coverage of the 95 % interval,
 on the clock alone and with replay corrected by the clock; and by true gain the share of challengers that pass at the first look,
-pass at any, are refused, and stay inconclusive.
+pass at any, are refused, and stay inconclusive. Verdicts rest on the clock alone, with ``--replayed`` on replay, too.
 """
 
 import argparse
@@ -25,11 +25,13 @@ from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
 from tests.pipelines.simulated import CHALLENGER, PLAIN, Measurement, World
 
 RIVAL = "chain-4"  # the closest
+ONE_RIVAL = World(rates={PLAIN: 0.6, RIVAL: 1.0})  # where the error of all looks is largest
 WORLDS = {
     "usual": World(),
     "quiet": World(noise={0.0: 0.05, 1.0: 0.09}),
     "noisy": World(noise={0.0: 0.14, 1.0: 0.22}),
-    "one rival": World(rates={PLAIN: 0.6, RIVAL: 1.0}),  # where the error of all looks is largest
+    "one rival": ONE_RIVAL,
+    "one rival, staged": replace(ONE_RIVAL, staged=True),
 }
 GAINS = (0.0, 0.02, 0.04, 0.05, 0.08)
 Item = TypeVar("Item")
@@ -45,13 +47,13 @@ def covered(world: World, true_gain: float, seed: int, replayed: bool) -> tuple[
     return low <= true_gain <= high, (high - low) / 2
 
 
-def verdicts(world: World, true_gain: float, seed: int, bounds: Bounds) -> list[str]:
+def verdicts(world: World, true_gain: float, seed: int, bounds: Bounds, replayed: bool = False) -> list[str]:
     """The gate's verdicts on one challenger: the next look is taken while the last was inconclusive."""
     made = Measurement(world, true_gain, seed, len(bounds.looks))
     found: list[str] = []
     for look in range(1, len(bounds.looks) + 1):
         left = (len(bounds.looks) - look) * sum(world.spared.values())
-        outcome = judge(_evidence(made, world, look, left, bounds), bounds).outcome
+        outcome = judge(_evidence(made, look, left, bounds, replayed), bounds).outcome
         found.append(outcome)
         if outcome != INCONCLUSIVE:
             break
@@ -65,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--world", choices=WORLDS, default="usual", help="how noisy the clock is (default: %(default)s)"
     )
+    parser.add_argument("--replayed", action="store_true", help="let verdicts rest on replay corrected by the clock")
     parser.add_argument("--pair", help="whose section promotion; left out: the defaults")
     parser.add_argument("--seed", type=int, default=0)
 
@@ -76,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
     world, seeds = WORLDS[args.world], range(args.seed, args.seed + args.runs)
     print(*coverage_table(world, seeds), sep="\n")
     print()
-    print(*verdict_table(world, seeds, bounds), sep="\n")
+    print(*verdict_table(world, seeds, bounds, args.replayed), sep="\n")
 
 
 def coverage_table(world: World, seeds: Sequence[int]) -> list[str]:
@@ -90,19 +93,22 @@ def coverage_table(world: World, seeds: Sequence[int]) -> list[str]:
     return lines
 
 
-def verdict_table(world: World, seeds: Sequence[int], bounds: Bounds, gains: Iterable[float] = GAINS) -> list[str]:
+def verdict_table(world: World, seeds: Sequence[int], bounds: Bounds, replayed: bool) -> list[str]:
     """Of verdicts, as lines of Markdown."""
     lines = ["| true gain | passed at look 1 | passed at any look | refused | inconclusive |", "|---|---|---|---|---|"]
-    for true_gain in gains:
-        found = [verdicts(world, true_gain, seed, bounds) for seed in _shown(seeds, f"verdicts, {true_gain:+.0%}")]
+    for true_gain in GAINS:
+        found = [
+            verdicts(world, true_gain, seed, bounds, replayed) for seed in _shown(seeds, f"verdicts, {true_gain:+.0%}")
+        ]
         last = Counter(one[-1] for one in found)
         counts = sum(one[0] == PASSED for one in found), last[PASSED], last[REFUSED], last[INCONCLUSIVE]
         lines.append(f"| {true_gain:+.0%} | " + " | ".join(f"{count / len(found):.1%}" for count in counts) + " |")
     return lines
 
 
-def _evidence(made: Measurement, world: World, look: int, left: int, bounds: Bounds) -> Evidence:
-    found = compared(made.decodes(look), bounds, CHALLENGER, mix=world.mix)
+def _evidence(made: Measurement, look: int, left: int, bounds: Bounds, replayed: bool) -> Evidence:
+    known = made.replayed(look) if replayed else None
+    found = compared(made.decodes(look), bounds, CHALLENGER, mix=made.world.mix, replayed=known)
     return replace(GREEN, problem=None, **vars(found), look=look, documents_left=left)
 
 

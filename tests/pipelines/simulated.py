@@ -42,6 +42,8 @@ class World:
         Deviation of it by document, and the share of the remaining variance that replay foresees.
     block_noise, text_noise
         Deviations of what arms share.
+    staged
+        Whether a pipeline's stage took the first look: later ones have its prompts, and times of their own.
     rates
         Of the rivals, relative to the closest.
     """
@@ -57,6 +59,7 @@ class World:
     foreseen: float = 0.5
     block_noise: float = 0.1
     text_noise: float = 0.3
+    staged: bool = False
     rates: Mapping[str, float] = field(
         default_factory=lambda: {
             PLAIN: 0.6,
@@ -82,7 +85,8 @@ class Measurement:
         self._generator = np.random.default_rng([seed, 7])
         rates = np.array([1 + gain, *world.rates.values()])
         self._texts = [text for look in range(looks) for text in self._drawn(look)]
-        self._seconds_NTA, self._foreseen_NTA = self._drawn_seconds(rates)
+        self._foreseen_NTA = self._drawn_foreseen(rates)
+        self._seconds_2NTA = [self._foreseen_NTA * self._drawn_clock() for _ in range(2)]
 
     def decodes(self, look: int = 1) -> Rows:
         """Rows of decodes of all looks up to this one."""
@@ -100,7 +104,7 @@ class Measurement:
                 "block": f"{text['prompt']}/{temperature:g}",
                 "led": temperature > 0,
                 "tokens": TOKENS,
-                "seconds": float(self._seconds_NTA[number, place, arm]),
+                "seconds": float(self._seconds_NTA(look)[number, place, arm]),
             }
             for number, text in enumerate(self._texts)
             if text["timed"] and text["look"] <= look
@@ -141,28 +145,36 @@ class Measurement:
             for number in range(max(texts // len(counts), turns.count(name)))
         ]
 
-    def _drawn_seconds(self, rates_A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds of every decode, and those that replay foresees."""
-        world, draw = self.world, self._generator
-        shape = len(self._texts), len(world.noise), len(rates_A)
+    def _seconds_NTA(self, look: int) -> np.ndarray:
+        """Of every decode, as this look has them."""
+        return self._seconds_2NTA[int(self.world.staged and look == 1)]
+
+    def _drawn_foreseen(self, rates_A: np.ndarray) -> np.ndarray:
+        """Seconds of every decode that replay foresees."""
+        world, draw, shape = self.world, self._generator, self._shape
         names = sorted({text["document"] for text in self._texts})
         document_N = np.array([names.index(text["document"]) for text in self._texts])
         own_NT = draw.standard_normal((len(names), shape[1]))[document_N]
-        rest_T = np.sqrt(np.maximum(np.square(list(world.noise.values())) - world.document_noise**2, 0) / 2)
-        foreseen, noise = (
-            draw.standard_normal(shape) * (rest_T * np.sqrt(share))[None, :, None] for share in self._shares
+        log = self._drawn_factor(world.foreseen) - np.log(rates_A)
+        log[..., 0] += world.document_noise * own_NT - world.document_noise**2 / 2
+        return np.exp(log + (world.text_noise * draw.standard_normal(shape[0]))[:, None, None])
+
+    def _drawn_clock(self) -> np.ndarray:
+        """By which a clock's seconds differ from those."""
+        block_NT = self.world.block_noise * self._generator.standard_normal(self._shape[:2])
+        return np.exp(self._drawn_factor(1 - self.world.foreseen) + block_NT[..., None])
+
+    def _drawn_factor(self, share: float) -> np.ndarray:
+        """Log of a factor of mean 1 that has this ``share`` of what documents leave of the noise."""
+        variance_T = (
+            np.maximum(np.square(list(self.world.noise.values())) - self.world.document_noise**2, 0) * share / 2
         )
-        foreseen -= (rest_T**2 * self._shares[0] / 2)[None, :, None]
-        noise -= (rest_T**2 * self._shares[1] / 2)[None, :, None]
-        foreseen[..., 0] += world.document_noise * own_NT - world.document_noise**2 / 2
-        text_N11 = (world.text_noise * draw.standard_normal(shape[0]))[:, None, None]
-        block_NT1 = (world.block_noise * draw.standard_normal(shape[:2]))[..., None]
-        log = text_N11 - np.log(rates_A)[None, None] + foreseen
-        return np.exp(log + block_NT1 + noise), np.exp(log)
+        drawn = self._generator.standard_normal(self._shape) * np.sqrt(variance_T)[None, :, None]
+        return drawn - (variance_T / 2)[None, :, None]
 
     @property
-    def _shares(self) -> tuple[float, float]:
-        return self.world.foreseen, 1 - self.world.foreseen
+    def _shape(self) -> tuple[int, int, int]:
+        return len(self._texts), len(self.world.noise), len(self.arms)
 
     @cached_property
     def _shares_AK(self) -> np.ndarray:
@@ -181,7 +193,7 @@ class Measurement:
 
     def _cells(self, look: int) -> PriceCells:
         timed = [number for number, text in enumerate(self._texts) if text["timed"] and text["look"] <= look]
-        measured = (self._seconds_NTA[timed][..., None] * self._shares_AK).sum(axis=2)
+        measured = (self._seconds_NTA(look)[timed][..., None] * self._shares_AK).sum(axis=2)
         profiled = self._parts_NTAK[timed].sum(axis=2)
         documents = np.repeat([self._texts[number]["document"] for number in timed], len(self.world.noise))
         flat = (-1, K)

@@ -2,12 +2,13 @@
 
 import json
 import multiprocessing
+from types import SimpleNamespace
 
 import pytest
 
-from pipelines.promotion.champions import BROKEN, EVENT, VERDICT_TAG, Champions
+from pipelines.promotion.champions import BROKEN, EVENT, VERDICT_TAG, Champions, names_of
 from pipelines.promotion.names import CHALLENGER, CHAMPION
-from pipelines.registry import BUNDLE_TAG
+from pipelines.registry import BUNDLE_TAG, PAIR_TAG
 from pipelines.tracking import new_client
 
 NAME = "p-hrad"
@@ -144,3 +145,19 @@ def test_of_two_promotions_at_once_one_fails_loudly(champions, tracking_uri):
     assert "by now champion" in outcomes[loser]
     assert [event.version for event in champions.history()] == [winner] and str(alias(champions)) == winner
     assert not champions.client.search_registered_models(f"name = '{NAME}.lock'")
+
+
+def test_models_of_a_pair_are_found_page_by_page():
+    class Page(list):
+        token = None
+
+    def version(number):
+        return SimpleNamespace(name=f"p-{number}", tags={PAIR_TAG: "p" if number % 2 else "q"})
+
+    def search(filter_string, page_token):
+        start = int(page_token or 0)
+        page = Page(version(number) for number in range(start, start + 2))
+        page.token = str(start + 2) if start < 4 else None
+        return page
+
+    assert names_of(SimpleNamespace(search_model_versions=search), "p") == ["p-1", "p-3", "p-5"]

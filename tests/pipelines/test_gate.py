@@ -131,7 +131,7 @@ def test_a_gain_is_refused_once_the_promised_one_is_ruled_out():
 
 
 def test_the_last_look_refuses_if_it_would_have_shown_the_promised_gain():
-    open_gain = gains(0.03, 0.0135)
+    open_gain = gains(0.029, 0.0132)
     assert failed(change(**open_gain))[1] == INCONCLUSIVE
     assert failed(change(look=3, **open_gain))[1] == REFUSED, "5 % would have passed in 80 % of cases"
     assert failed(change(documents_left=0, **open_gain))[1] == REFUSED

@@ -90,7 +90,7 @@ def test_passes_beside_the_other_model_are_shown_against_those_alone(data, capsy
     assert target["5"][2::3] == ["1.50x", "1.20x"]  # 18 / 12 and 30 / 25
 
 
-def test_rounds_prefills_and_transfers_are_shown_and_missing_tables_are_not(data, capsys):
+def test_rounds_and_prefills_are_shown_and_missing_tables_are_not(data, capsys):
     out = shown(capsys, data)
     assert line(out, "a round outside its passes")[-4:] == ["temperature", "0", "temperature", "1"]
     assert section(out, "chain: drawing")["4"][::2] == ["0.300", "0.600"]
@@ -100,7 +100,6 @@ def test_rounds_prefills_and_transfers_are_shown_and_missing_tables_are_not(data
     assert section(out, "branches: drawing a level")["4"][::2] == ["0.500", "1.00"]
     assert section(out, "branches: verdict")["1"][::2] == ["0.100", "0.400"]
     assert section(out, "a round's messages")["8"][0] == "0.750"
-    assert section(out, "handing over")["64"][0] == "0.0125"
     assert "tree" not in out
     assert section(out, "decision of a small head")["64"] == ["0.400", "(0.360-0.480)"]
 

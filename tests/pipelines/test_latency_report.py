@@ -88,7 +88,7 @@ def test_predictions_rest_on_longer_drafts_rounds_and_the_profile_alone(measured
     for (setting, arm), row in rows.items():
         acceptance = AcceptanceStatistics(of_others[arm])
         gamma = {"autoregressive": 0, "chain-1": 1, "chain-3": 3}[arm]
-        law = acceptance.accepted_law(gamma, "measured")
+        law = acceptance.accepted_law(gamma)
         expected = generation_latency(profile, law, gamma, 20, 60, sampled=setting != "T=0")
         assert row["predicted"]["value"] == pytest.approx(expected.tokens_per_second)
         assert row["predicted"]["low"] == pytest.approx(expected.low)

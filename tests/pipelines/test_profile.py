@@ -1,7 +1,6 @@
 """The stage ``latency`` on tiny models, from its parameters to the profile it leaves."""
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import runtime.latency
 from pipelines import profile
 from predictors.latency import read_profile
 from predictors.latency.serving import ModelServing, Serving
-from runtime.latency import measurement
 from runtime.serving import DRAFT_ROWS, TARGET_ROWS, Decision, ServingDecision
 from tests.pipelines.toy_bench import toy_bench
 
@@ -29,7 +27,6 @@ PARAMETERS = {
     "tree_nodes": [3],
     "branch_rows": [1, 2],
     "features": [16],
-    "bytes": [1, 100],
     "visits": 3,
     "repairs": 0,  # what tiny models take is noise
     "warmup": 0,
@@ -93,12 +90,6 @@ def decided(monkeypatch):
     return calls
 
 
-@pytest.fixture
-def no_child(monkeypatch):
-    """Transfers without a process."""
-    monkeypatch.setattr(measurement, "open_transfer", lambda device, most: nullcontext(lambda size: 1e-6 * size))
-
-
 def test_the_stage_writes_a_profile_of_this_device_and_prints_its_cost_ratios(args, capsys):
     other = args.output / "other-device.json"
     other.parent.mkdir()
@@ -130,7 +121,7 @@ def test_the_stage_writes_a_profile_of_this_device_and_prints_its_cost_ratios(ar
     assert str(args.output / "toy-1c.json") in out
 
 
-def test_how_the_pair_is_served_is_decided_first_and_recorded(args, no_child, decided, capsys):
+def test_how_the_pair_is_served_is_decided_first_and_recorded(args, decided, capsys):
     profile.run(args)
     assert decided == [("target", torch.float32, TARGET_ROWS), ("draft", torch.float32, DRAFT_ROWS)]
     measured = read_profile(args.output / "toy-1c.json")
@@ -150,7 +141,7 @@ def test_how_the_pair_is_served_is_decided_first_and_recorded(args, no_child, de
     )
 
 
-def test_empty_reference_grids_leave_their_tables_out(tmp_path, no_child):
+def test_empty_reference_grids_leave_their_tables_out(tmp_path):
     args = toy_bench(tmp_path, "latency", {**PARAMETERS, "reference_rows": [], "reference_tokens": []})
     profile.run(args)
     measured = read_profile(args.output / "toy-1c.json")
@@ -158,7 +149,7 @@ def test_empty_reference_grids_leave_their_tables_out(tmp_path, no_child):
     assert not [name for name in measured.tables if "hugging_face" in name]
 
 
-def test_seconds_stay_with_their_coordinates_from_the_calls_to_the_file(args, monkeypatch, no_child):
+def test_seconds_stay_with_their_coordinates_from_the_calls_to_the_file(args, monkeypatch):
     """Every cell is given seconds that its coordinates determine; the file has them in place."""
 
     def made_up(cells, order, warmup, calls, visited):
@@ -179,7 +170,7 @@ def test_seconds_stay_with_their_coordinates_from_the_calls_to_the_file(args, mo
     assert measured.tables["chain_drawing"].at(drafted=2, sampled=1).seconds == 1 + 7 * 2 + 7
 
 
-def test_an_interrupted_measurement_goes_on_after_its_last_whole_sweep(args, monkeypatch, no_child, capsys, decided):
+def test_an_interrupted_measurement_goes_on_after_its_last_whole_sweep(args, monkeypatch, capsys, decided):
     real, sweeps = runtime.latency.sweep, []
 
     def interrupted(cells, order, warmup, calls, visited):
@@ -210,7 +201,7 @@ def with_repairs(tmp_path, repairs=2):
     return args, lambda: read_profile(args.output / "toy-1c.json")
 
 
-def test_a_quiet_machine_is_measured_once_and_not_called_noisy(tmp_path, monkeypatch, no_child, capsys):
+def test_a_quiet_machine_is_measured_once_and_not_called_noisy(tmp_path, monkeypatch, capsys):
     args, written = with_repairs(tmp_path)
     sweeps = FakeSweeps()
     monkeypatch.setattr(runtime.latency, "sweep", sweeps)
@@ -219,7 +210,7 @@ def test_a_quiet_machine_is_measured_once_and_not_called_noisy(tmp_path, monkeyp
     assert "warning" not in capsys.readouterr().err
 
 
-def test_a_disturbed_cell_is_measured_again_and_its_new_calls_replace_the_old(tmp_path, monkeypatch, no_child, capsys):
+def test_a_disturbed_cell_is_measured_again_and_its_new_calls_replace_the_old(tmp_path, monkeypatch, capsys):
     """Two of three sweeps meet another job at one cell: its quartiles lie far apart."""
     args, written = with_repairs(tmp_path)
     sweeps = FakeSweeps(lambda number, cell: 4.0 if number in (1, 2) and is_bad(cell) else 1.0)
@@ -234,7 +225,7 @@ def test_a_disturbed_cell_is_measured_again_and_its_new_calls_replace_the_old(tm
     assert {table.calls for table in measured.tables.values()} == {6}
 
 
-def test_what_stays_unsound_is_named_in_the_profile_and_on_the_terminal(tmp_path, monkeypatch, no_child, capsys):
+def test_what_stays_unsound_is_named_in_the_profile_and_on_the_terminal(tmp_path, monkeypatch, capsys):
     args, written = with_repairs(tmp_path)
     sweeps = FakeSweeps(lambda number, cell: 1.0 + 3.0 * (number % 2) if is_bad(cell) else 1.0)
     monkeypatch.setattr(runtime.latency, "sweep", sweeps)
@@ -250,7 +241,7 @@ def test_what_stays_unsound_is_named_in_the_profile_and_on_the_terminal(tmp_path
         assert words in error
 
 
-def test_a_busy_machine_is_not_measured_for_ever(tmp_path, monkeypatch, no_child, capsys):
+def test_a_busy_machine_is_not_measured_for_ever(tmp_path, monkeypatch, capsys):
     """Every cell is slow in every other sweep: no moment was disturbed, the machine is."""
     args, written = with_repairs(tmp_path)
     sweeps = FakeSweeps(lambda number, cell: 1.0 + 2.0 * (number % 2))
@@ -260,7 +251,7 @@ def test_a_busy_machine_is_not_measured_for_ever(tmp_path, monkeypatch, no_child
     assert len(written().noise) > 10 and "more): prices are uncertain" in capsys.readouterr().err
 
 
-def test_other_jobs_are_recognised_where_all_cells_are_slow_alike(tmp_path, monkeypatch, no_child):
+def test_other_jobs_are_recognised_where_all_cells_are_slow_alike(tmp_path, monkeypatch):
     """Timings that look sound, from a process that waited for a processor half of its time."""
     args, written = with_repairs(tmp_path)
     monkeypatch.setattr(runtime.latency, "sweep", FakeSweeps(lambda number, cell: 3.0, lambda number: 0.5))
@@ -269,7 +260,7 @@ def test_other_jobs_are_recognised_where_all_cells_are_slow_alike(tmp_path, monk
     assert sentence.startswith("other work held the processor: threads waited 0.50 of the time")
 
 
-def test_interrupted_repairs_go_on_after_their_last_visit(tmp_path, monkeypatch, no_child, capsys):
+def test_interrupted_repairs_go_on_after_their_last_visit(tmp_path, monkeypatch, capsys):
     args, written = with_repairs(tmp_path)
     sweeps = FakeSweeps(lambda number, cell: 4.0 if number in (1, 2) and is_bad(cell) else 1.0)
 

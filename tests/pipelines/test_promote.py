@@ -3,22 +3,19 @@
 import dataclasses
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from pipelines import trial as trial_stage
 from pipelines.cli import main
 from pipelines.measuring.bench import MEASURED_CODE
 from pipelines.measuring.provenance import source_hash
 from pipelines.outputs import write_json
 from pipelines.promotion.bounds import Bounds
-from pipelines.promotion.champions import VERDICT_TAG, Champions, Version, names_of
-from pipelines.promotion.evidence import VERSION
-from pipelines.promotion.evidence_file import other_code, read_evidence, require_match
+from pipelines.promotion.champions import VERDICT_TAG, Champions
+from pipelines.promotion.evidence_file import other_code
 from pipelines.promotion.gate import fingerprint, judge, judged
-from pipelines.promotion.kept_looks import next_look, require_new, require_same_bounds
+from pipelines.promotion.kept_looks import next_look
 from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
 from pipelines.registry import BUNDLE_TAG, PAIR_TAG
 from pipelines.tracking import new_client
@@ -126,47 +123,6 @@ def test_an_inconclusive_look_stays_open_until_documents_are_exhausted(released,
     assert [one["verdict"] for one in champions.verdicts("1")] == ["inconclusive", "inconclusive", "passed"]
 
 
-UNTRIED = {
-    "version": 2,
-    "passed": False,
-    "verdict": "refused",
-    "look": 1,
-    "smallest_gain": None,
-    "evidence_sha256": "x",
-}
-OPEN_LOOK = UNTRIED | {"verdict": "inconclusive", "smallest_gain": 0.05}
-
-
-def test_only_what_was_measured_counts_as_a_look():
-    assert next_look([], NAME, "1", 3) == next_look([UNTRIED, UNTRIED], NAME, "1", 3) == 1
-    assert next_look([UNTRIED, OPEN_LOOK], NAME, "1", 3) == 2
-    require_new({"look": 1, "evidence_sha256": "y"}, [UNTRIED])
-    require_new({"look": 1, "evidence_sha256": "x"}, [OPEN_LOOK])
-    require_new({"look": 2, "evidence_sha256": "y"}, [OPEN_LOOK])
-    with pytest.raises(ValueError, match="look 1 was taken already"):
-        require_new({"look": 1, "evidence_sha256": "y"}, [OPEN_LOOK])
-    with pytest.raises(ValueError, match="was refused at look 1"):
-        next_look([OPEN_LOOK | {"verdict": "refused"}], NAME, "1", 3)
-
-
-def test_verdicts_of_the_earlier_gate_are_no_looks():
-    """Neither a refusal of version 1 stands, nor does its look count; the same record of version 2 does both."""
-    for record in (
-        {"passed": False, "checks": []},
-        OPEN_LOOK | {"version": 1, "verdict": "refused", "bounds": {"margin": 9.0}},
-    ):
-        assert next_look([record], NAME, "1", 3) == 1
-        require_new({"look": 1, "evidence_sha256": "y"}, [record])
-        require_same_bounds(Bounds(), [record])
-
-
-def test_past_the_plan_nothing_is_measured():
-    last = OPEN_LOOK | {"look": 3}
-    with pytest.raises(ValueError, match="documents exhausted: the plan has no further look"):
-        next_look([OPEN_LOOK, last], NAME, "1", 3)
-    assert next_look([OPEN_LOOK, last], NAME, "1", 4) == 4
-
-
 def on(content, **changes):
     """Evidence on a version of that content."""
     return dataclasses.replace(GOOD, bundle_sha256=content * 64, **changes)
@@ -269,27 +225,6 @@ def test_force_promotes_by_the_evidence_of_the_last_look(released, monkeypatch, 
     assert taken == [] and Champions(released, NAME).history()[0].verdict == "refused"
 
 
-VERSION_1 = Version("1", "a" * 64)
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"pair": "q"}, "on q-hrad, and the challenger is p-hrad"),
-        ({"predictor": "length"}, "on p-length, and the challenger is p-hrad"),
-        ({"origin": {"device": {"slug": "h100"}}}, "from machine h100, and this is toy-1c"),
-        ({"bundle_sha256": "b" * 64}, "on content bbbbbbbbbbbb"),
-        ({"champion": "b" * 64}, "compares with champion bbbbbbbbbbbb"),
-    ],
-)
-def test_evidence_is_on_this_pair_predictor_content_and_machine(changes, problem):
-    where = ("p", "hrad"), VERSION_1, None, "toy-1c"
-    require_match(GOOD, *where)
-    require_match(dataclasses.replace(GOOD, origin={"device": {"slug": "toy-1c"}}), *where)
-    with pytest.raises(ValueError, match=problem):
-        require_match(dataclasses.replace(GOOD, **changes), *where)
-
-
 def test_other_code_is_a_warning(released, capsys):
     here = {"code_sha256": source_hash(MEASURED_CODE)}
     assert other_code(GOOD) == other_code(dataclasses.replace(GOOD, origin=here)) == []
@@ -325,58 +260,6 @@ def test_status_is_of_one_pair_and_changes_nothing(released, capsys):
     assert str(released.get_registered_model(NAME).aliases[CHAMPION]) == "3"
     with Champions(released, NAME).lock():
         assert command(capsys, "status").splitlines() == said
-
-
-def test_models_of_a_pair_are_found_page_by_page():
-    class Page(list):
-        token = None
-
-    def version(number):
-        return SimpleNamespace(name=f"p-{number}", tags={PAIR_TAG: "p" if number % 2 else "q"})
-
-    def search(filter_string, page_token):
-        start = int(page_token or 0)
-        page = Page(version(number) for number in range(start, start + 2))
-        page.token = str(start + 2) if start < 4 else None
-        return page
-
-    assert names_of(SimpleNamespace(search_model_versions=search), "p") == ["p-1", "p-3", "p-5"]
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (b"[]", "expected a mapping"),
-        (b"\xff\x00", "decode"),
-        ({"gains": None}, "gains: expected Mapping, got None"),
-        ({"gains": {"chain-4": {"value": "much"}}}, "gains.chain-4"),
-        ({"settings": {"T=0": None}}, "settings.T=0: expected a mapping of settings, got None"),
-        ({"slices": {"code": {"value": 0.1}}}, "slices.code: key .* is missing"),
-        ({"version": VERSION - 1}, "version must be 2"),
-        ({"exactness": {"hrad": "false"}}, "exactness check 'hrad' must be true or false"),
-        ({"verdict": 1}, "unknown key 'verdict'"),
-    ],
-)
-def test_what_is_no_evidence_is_named(tmp_path, content, problem):
-    file = tmp_path / "evidence.json"
-    file.write_bytes(content if isinstance(content, bytes) else json.dumps(dataclasses.asdict(GOOD) | content).encode())
-    with pytest.raises(ValueError, match=f"(?s)evidence.json holds no evidence.*{problem}.*Leave --evidence out"):
-        read_evidence(file)
-
-
-def test_evidence_is_read_as_it_was_written(tmp_path):
-    write_json(tmp_path / "evidence.json", dataclasses.asdict(GOOD))
-    assert read_evidence(tmp_path / "evidence.json") == GOOD
-
-
-def test_a_trial_of_no_bundle_says_so(tmp_path):
-    args = toy_bench(tmp_path, "trial", {})
-    args.bundle = tmp_path / "nowhere"
-    parameters = yaml.safe_load(args.params.read_text())
-    parameters["pairs"]["p"]["promotion"] = {}
-    args.params.write_text(yaml.safe_dump(parameters))
-    with pytest.raises(ValueError, match="nowhere is no bundle, it lacks card.json and controller.safetensors"):
-        trial_stage.run(args)
 
 
 def of_a_newer_kind(card):

@@ -44,9 +44,20 @@ def test_the_world_is_as_noisy_as_it_says():
     assert looks == {1: 60 * 14, 2: 90 * 14, 3: 120 * 14}
 
 
+def test_where_a_stage_took_the_first_look_later_ones_have_its_prompts_and_other_times():
+    made = Measurement(World(staged=True), 0.0, 0, looks=2)
+    kept, staged = (World(staged=False), 0.0, 0), made.decodes(1)
+    again = made.decodes(2)[: len(staged)]
+    assert [row["block"] for row in staged] == [row["block"] for row in again]
+    assert all(one["seconds"] != other["seconds"] for one, other in zip(staged, again, strict=True))
+    assert Measurement(*kept, looks=2).decodes(1) == Measurement(*kept, looks=2).decodes(2)[: len(staged)]
+
+
 def test_tables_are_printed(capsys):
     simulate.main(["--runs", "2"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.count("|") for line in lines] == [5] * 6 + [0] + [6] * 7
+    simulate.main(["--runs", "1", "--replayed", "--world", "one rival, staged"])
+    assert capsys.readouterr().out.splitlines()[-5].startswith("| +0% |")
     with pytest.raises(ValueError, match="--runs must be >= 1"):
         simulate.main(["--runs", "0"])

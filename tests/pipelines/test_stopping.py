@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pipelines import fit, labels, measure, traces
-from pipelines.measuring.names import CHAIN, DYNAMIC, PLAIN, STOPPERS
+from pipelines.measuring.names import CHAIN, DYNAMIC, PLAIN
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from pipelines.reporting.measured_folder import read_measured
@@ -16,6 +16,7 @@ from pipelines.reporting.stopping_plots import calibration_by_place
 from pipelines.reporting.stopping_report import StoppingReport
 from predictors.bundle import read_bundle
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from tests.pipelines.hand_made_measured import STOPPERS
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.predictors.affine_profile import PROFILE
 

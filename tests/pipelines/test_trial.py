@@ -1,11 +1,6 @@
-"""A bundle on trial: what is timed beside it and on which prompts, what a look adds, and what keeps a bundle from being tried."""
+"""A bundle on trial: what is timed beside it and on which prompts, and what a look adds."""
 
-import dataclasses
 import json
-import re
-import shutil
-import warnings
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -15,53 +10,26 @@ from pipelines import trial as trial_stage
 from pipelines.evidence.allocation import allocated, turns_of
 from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.arm_builder import ArmBuilder
-from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.arms import Run
-from pipelines.measuring.bench import digest
 from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE
-from pipelines.measuring.provenance import versions
-from pipelines.measuring.tables import read_decodes, write_decodes, write_rounds
-from pipelines.outputs import write_json
-from pipelines.pair_folder import read_facts
+from pipelines.measuring.names import DECODES_FILE
+from pipelines.measuring.tables import read_decodes
 from pipelines.promotion import attempt as one_look
 from pipelines.promotion import candidate, trial
 from pipelines.promotion.attempt import attempt
 from pipelines.promotion.bounds import Bounds
-from pipelines.promotion.calibration import Calibration, calibration_of
 from pipelines.promotion.evidence_file import read_evidence
 from pipelines.promotion.gate import judge
 from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
 from pipelines.promotion.plan import TrialConfig, load_plan
 from pipelines.prompt_table import FILE, Prompt, write_prompts
 from predictors.bundle import bundle_hash
-from predictors.sampling import SamplingSettings
-from runtime import Decoder, ModelPair
-from runtime.serving_record import read_serving
-from tests.bundles import auto_bundle, random_bundle, routed_bundle, selector_bundle, settings_bundle, stop_bundle
+from runtime import Decoder
+from tests.bundles import random_bundle, settings_bundle
 from tests.pipelines.hand_made_decodes import decodes
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
-
-RATES = {"autoregressive": 5.0, "chain-2": 9.0, "chain-4": 10.0, "champion": 11.0, "challenger": 12.0}
-
-
-@pytest.fixture(scope="module")
-def tried(tmp_path_factory):
-    """Two random controllers of a toy pair."""
-    folder = tmp_path_factory.mktemp("trial")
-    toy_bench(folder, "unused", {})
-    pair = ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
-    bundles = {
-        who: random_bundle(folder / who, pair, seed=seed, temperatures=temperatures, change=measured)
-        for who, seed, temperatures in ((CHALLENGER, 0, (0.0,)), (CHAMPION, 1, (0.0, 1.0)))
-    }
-    return pair, bundles
-
-
-def measured(card):
-    card["measured_quality"] = {"metrics": {"ece": 0.02}}
+from tests.pipelines.toy_trial import LOSSY, RATES, bench, measured, own_documents, quietly
 
 
 def test_arms_take_turns_in_blocks_and_finished_blocks_are_kept(tried, tmp_path):
@@ -115,14 +83,6 @@ def test_a_trial_is_evidence(tried):
     assert beside.gains["champion"].gain == pytest.approx(12 / 11 - 1)
 
 
-def own_documents(count, split):
-    """Prompts of alternating slices, each of its own document."""
-    return [
-        Prompt(**(vars(prompt) | {"document": f"{split}-document-{place}"}))
-        for place, prompt in enumerate(toy_prompts(count, split))
-    ]
-
-
 def test_every_look_opens_new_documents(tmp_path):
     """The reserve's first two documents are test documents, too: they are nothing new."""
     reserve = own_documents(8, "reserve")
@@ -170,53 +130,6 @@ def test_slices_are_timed_in_proportion_to_their_documents():
     )
 
 
-def test_settings_are_those_of_challenger_and_champion_with_their_filters(tried, tmp_path):
-    pair, bundles = tried
-
-    def filtered(card):
-        card["contract"]["serving_range"]["settings"] = [[0.0, 0.0, 1.0], [1.0, 20.0, 0.9]]
-
-    other = random_bundle(tmp_path / "other", pair, change=filtered)
-    settings = candidate.settings_of(bundles[CHAMPION], other)
-    assert [made.name for made in settings] == ["T=0", "T=1", "T=1, top-k 20, top-p 0.9"]
-    assert settings[0] == SamplingSettings(0.0)
-
-
-def test_auto_is_calibrated_as_badly_as_the_worst_of_its_bundles(tried, tmp_path):
-    pair, bundles = tried
-    settings = {"method": "autoregressive"}
-    whole = routed_bundle(tmp_path / "auto", pair, bundles["challenger"], settings)
-    assert calibration_of(whole) == calibration_of(bundles["challenger"]) == Calibration(0.02)
-    alone = auto_bundle(tmp_path / "alone", pair, [{"settings": {"temperature": 0.0}, "decoder": settings}])
-    assert calibration_of(alone) == Calibration(None, "no model to calibrate")
-
-
-def unmeasured(card):
-    card["measured_quality"] = {"tokens": {"ece": None}}
-
-
-def test_a_model_of_unknown_calibration_is_not_exempt(tried, tmp_path):
-    pair, bundles = tried
-    for name, change in (("hrad", unmeasured), ("other", None)):
-        assert calibration_of(random_bundle(tmp_path / name, pair, change=change)) == Calibration(None)
-    assert calibration_of(stop_bundle(tmp_path / "stop", pair, change=unmeasured)) == Calibration(None)
-    selector = selector_bundle(tmp_path / "selector", pair)
-    assert "forecasts no probabilities" in calibration_of(selector).exemption
-
-    def routed(place, *names):
-        return auto_bundle(tmp_path / place, pair, [{"settings": {}, "bundle": name} for name in names])
-
-    for place, names, wanted in (
-        ("a", ("hrad", "good"), Calibration(None)),
-        ("b", ("selector", "good"), Calibration(0.02)),
-        ("c", ("selector",), calibration_of(selector)),
-    ):
-        whole = routed(place, *names)
-        for name in names:
-            shutil.copytree(bundles["challenger"] if name == "good" else tmp_path / name, whole / name)
-        assert calibration_of(whole) == wanted
-
-
 def test_what_the_pair_was_trained_on_is_known_too():
     """By the names that its documents would have among test prompts; a twin that forgets the pair passes the gate's check."""
     facts = {"source": "builtin", "corpus": {"trained_on": ["a.py", "topics/b"]}}
@@ -224,24 +137,6 @@ def test_what_the_pair_was_trained_on_is_known_too():
     learned = trial.learned_documents(validation, test, facts)
     assert learned == {"validation-document-0", "source/a.py", "source/topics/b"}
     assert trial.learned_documents(validation, test, {"source": "models"}) == {"validation-document-0"}
-
-
-def bench(folder, **section):
-    """The arguments of a trial of tiny models: four test documents of two slices, and four of the reserve."""
-    args = toy_bench(folder, "trial", {})
-    short = {"gammas": [1, 2], "test_prompts": 4, "reserve_prompts": 2, "max_new_tokens": 6, "exactness_prompts": 1}
-    gate = {"slice_documents": 2, "min_documents": 2}
-    sections = {"trial": {**short, "threads": 1, **section}, "promotion": gate}
-    args.params.write_text(yaml.safe_dump({"pairs": {"p": sections}}))
-    prompts = [prompt for split in ("validation", "test", "reserve") for prompt in own_documents(4, split)]
-    write_prompts(args.prompts / FILE, prompts)
-    return args, ModelPair.load(target=str(args.pair_folder / "target"), draft=str(args.pair_folder / "draft"))
-
-
-def quietly(call, *arguments):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return call(*arguments)
 
 
 def test_a_trial_beside_a_champion_is_at_the_settings_of_both(tmp_path):
@@ -284,145 +179,6 @@ def test_looks_accumulate(tmp_path):
     assert len(rows) == 6 * 4 and not any(row["seconds"] in both.values() for row in rows)
 
 
-GAMMAS = {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma}"}, "verifier": "block"}
-ARMS = [
-    ArmRow("autoregressive", "plain", {"method": "autoregressive"}, always=True),
-    ArmRow("chain-{gamma}", "chain", GAMMAS, each={"gamma": [2, 4]}, always=True, choose=True),
-    ArmRow("hrad", "learned", bundle="hrad", always=True),
-]
-
-
-def timed(row):
-    """A row as stage ``measure`` writes it; at T=1 the bundle is slow."""
-    slower = row["temperature"] > 0 and row["arm"] == "challenger"
-    named = {"arm": "hrad"} if row["arm"] == "challenger" else {}
-    named |= {"prompt": f"test-{'abcde'.index(row['prompt'])}"}
-    return row | named | {"output": [1], "seconds": 10 / 7.1 if slower else row["seconds"]}
-
-
-ROWS = [timed(row) for row in decodes(lambda arm, *where: RATES[arm]) if row["arm"] != "champion"]
-
-
-def write_table(args, bundle, rows=ROWS, arms=ARMS, capped=False, parameters=None, **changes):
-    """The measured table of this pair, and of the bundle beside static chains."""
-    place = args.measured / "toy-1c"
-    write_decodes(place / DECODES_FILE, rows)
-    given = {"max_new_tokens": 6, "threads": 1, "arms": [dataclasses.asdict(arm) for arm in arms]} | (parameters or {})
-    origin = {"hrad_bundle_sha256": bundle_hash(bundle), "pair_sha256": digest(read_facts(args.pair_folder))}
-    origin |= {"serving": read_serving(args.latency / "toy-1c.json").to_record(), "parameters": given}
-    write_json(place / PROVENANCE, origin | changes)
-    write_json(place / FINDINGS, {"capped": capped})
-
-
-@pytest.fixture
-def table(tmp_path):
-    """A trial's arguments, with the place of a measured table, and a bundle that was captured at T=0."""
-    args, pair = bench(tmp_path, gammas=[2, 4])
-    args.measured = tmp_path / "measured"
-    return args, random_bundle(tmp_path / "hrad", pair, temperatures=(0.0,), change=measured)
-
-
-def test_a_bundle_that_the_measured_table_has_is_not_timed_again(table, monkeypatch):
-    args, bundle = table
-    write_table(args, bundle)
-    monkeypatch.setattr(one_look, "Harness", None)
-    evidence = quietly(attempt, args, "hrad", {CHALLENGER: bundle})
-    assert evidence.gains["chain-4"].gain == pytest.approx(0.2, abs=0.001) and evidence.documents == tuple("abcd")
-    assert set(evidence.settings) == {"T=0"} and set(evidence.gains) == {"autoregressive", "chain-2", "chain-4"}
-    assert evidence.origin["capped"] is False and evidence.origin["measured"].endswith("toy-1c")
-    bounds = load_plan("p", args.params)[1]
-    assert "gain" not in {check.name for check in judge(evidence, bounds).checks}
-    write_table(args, bundle, capped=True)
-    cut = judge(quietly(attempt, args, "hrad", {CHALLENGER: bundle}), bounds)
-    assert [(check.name, check.found) for check in cut.checks if not check.passed] == [
-        ("gain", "out of time (max_minutes)")
-    ]
-
-
-def without(**where):
-    """The table's rows but for those."""
-    return [row for row in ROWS if not where.items() <= row.items()]
-
-
-def replaced(place, **changes):
-    """The table of arms with another row."""
-    return [dataclasses.replace(arm, **changes) if number == place else arm for number, arm in enumerate(ARMS)]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"hrad_bundle_sha256": "another"},
-        {"pair_sha256": "another"},
-        {"parameters": {"max_new_tokens": 7}},
-        {"arms": replaced(2, always=False)},
-        {"arms": replaced(2, options={"overlap": "none"})},
-        {"arms": replaced(2, name="head")},
-        {"arms": replaced(1, decoder=GAMMAS | {"verifier": "tokenwise"})},
-        {"arms": replaced(1, each={"gamma": [2, 3]})},
-        {"rows": without(arm="chain-4", temperature=0.0)},
-        {"rows": without(arm="hrad", temperature=0.0)},
-        {"rows": without(prompt="test-1")},  # as many prompts as the look has, and another one
-    ],
-)
-def test_another_arm_or_less_than_the_look_asks_is_timed(table, changes):
-    """The look has four prompts. By the bundle's hash alone, most of these would pass for its trial."""
-    args, bundle = table
-    config, _ = load_plan("p", args.params)
-    look = trial.Look.of(1, args.prompts, config)
-    write_table(args, bundle)
-    rows, _, _ = one_look._measured(args, config, bundle, "hrad", look)
-    assert {row["arm"] for row in rows} == {"autoregressive", "chain-2", "chain-4", "hrad"} and len(rows) == 4 * 4
-    assert {row["prompt"] for row in rows} == {prompt.id for prompt in look.prompts}, "and not of the fifth"
-    write_table(args, bundle, **changes)
-    assert one_look._measured(args, config, bundle, "hrad", look) is None
-
-
-def test_replay_is_asked_for_the_arms_that_decodes_were_read_of(table, monkeypatch):
-    """An arm that was not timed on every prompt may be the same decoder."""
-    args, bundle = table
-    config, _ = load_plan("p", args.params)
-    look = trial.Look.of(1, args.prompts, config)
-    write_table(args, bundle, arms=[ArmRow("plain again", "plain", {"method": "autoregressive"}), *ARMS])
-    monkeypatch.setattr(one_look.Measured, "foreseen", lambda known, some: [row.name for row in known.arms])
-    assert one_look._measured(args, config, bundle, "hrad", look)[1] == ["autoregressive", "chain-2", "chain-4", "hrad"]
-
-
-def test_every_setting_that_a_bundle_was_captured_at_must_have_been_timed(table, tmp_path):
-    args, _ = table
-    pair = ModelPair.load(target=str(args.pair_folder / "target"), draft=str(args.pair_folder / "draft"))
-    both = random_bundle(tmp_path / "both" / "hrad", pair, temperatures=(0.0, 1.0))
-    config, _ = load_plan("p", args.params)
-    look = trial.Look.of(1, args.prompts, config)
-    write_table(args, both)
-    assert {row["temperature"] for row in one_look._measured(args, config, both, "hrad", look)[0]} == {0.0, 1.0}
-    for kept in ({"temperature": 1.0}, {"arm": "hrad", "temperature": 1.0}):
-        write_table(args, both, without(**kept))
-        assert one_look._measured(args, config, both, "hrad", look) is None
-
-
-def test_earlier_decodes_are_of_the_same_machine_libraries_and_arms(tmp_path):
-    inputs = {"parameters": {"seed": 0}, "challenger_sha256": "a", "prompts_sha256": "x"}
-    place = SimpleNamespace(folder=tmp_path, inputs=inputs, device={"slug": "toy-1c"})
-    write_decodes(tmp_path / DECODES_FILE, ROWS)
-    write_rounds(tmp_path / ROUNDS_FILE, [])
-    origin = inputs | {"versions": versions(), "device": {"slug": "toy-1c"}}
-
-    def kept(**changes):
-        write_json(tmp_path / PROVENANCE, origin | changes)
-        return len(one_look._earlier(place)[0])
-
-    assert kept() == kept(prompts_sha256="y") == len(ROWS)
-    others = {
-        "versions": {},
-        "device": {"slug": "h100"},
-        "champion_sha256": "b",
-        "challenger_sha256": "b",
-        "capped": True,
-    }
-    assert [kept(**{name: value}) for name, value in others.items()] == [0] * 5
-
-
 def test_texts_of_documents_that_were_trained_on_are_no_evidence():
     """Where they were timed, the gate says so."""
     replayed = Replayed([{"document": "seen"}, {"document": "new"}], [], None)
@@ -455,48 +211,6 @@ def test_what_was_timed_outlives_a_failure_behind_it(tmp_path, monkeypatch):
     assert verdict.outcome == "inconclusive" and verdict.smallest_gain is None
 
 
-LOSSY = {"method": "speculative", "verifier": "hsd_as_published", "lossy": True}
-IN_TURN = {"method": "branch_parallel", "overlap": "none"}
-OVERLAP_AUTO = {"method": "branch_parallel", "overlap": "auto"}
-
-
-@pytest.mark.parametrize(
-    ("decoder", "problem"),
-    [
-        (LOSSY, "is lossy: its output need not follow the target's law. Export it without lossy"),
-        (IN_TURN, "drafts and verifies in turn .*a virtual clock's.* Export it with overlap 'auto'"),
-        (OVERLAP_AUTO, ".*a virtual clock's.* Its overlap 'auto' finds a single core here"),
-    ],
-)
-def test_what_is_lossy_or_on_a_virtual_clock_is_not_tried(tried, tmp_path, monkeypatch, decoder, problem):
-    pair, bundles = tried
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0}, raising=False)
-    alone = settings_bundle(tmp_path / "alone", pair, decoder)
-    assert re.search("its decoder " + problem, candidate.problem_of(alone, pair))
-    routed = routed_bundle(tmp_path / "auto", pair, bundles["challenger"], decoder)
-    assert re.search(r"route 2 \(T=1\) " + problem, candidate.problem_of(routed, pair))
-    assert candidate.problem_of(bundles["challenger"], pair) is None
-
-
-def test_every_route_must_be_exact(tried, tmp_path, monkeypatch):
-    """The greedy route is right; the route for temperature 1 says something else."""
-    pair, bundles = tried
-    routed = routed_bundle(tmp_path / "auto", pair, bundles["challenger"], {"method": "autoregressive"})
-    assert candidate.exact(pair, routed, [[1, 2, 3]], 8) == {
-        "route 1 (T=0), greedy text 1, float32": True,
-        "route 2 (T=1), greedy text 1, float32": True,
-    }
-    arm_of = candidate.decoder_arm
-
-    def broken(decoder, budget):
-        right = arm_of(decoder, budget)
-        learned = decoder.controller.kind == "hrad"
-        return right if learned else lambda prompt, settings, seed: Run([0, 1, 2], None)
-
-    monkeypatch.setattr(candidate, "decoder_arm", broken)
-    assert not candidate.exact(pair, routed, [[1, 2, 3]], 8)["route 2 (T=1), greedy text 1, float32"]
-
-
 def test_the_stage_leaves_evidence_that_promote_reads(tmp_path):
     args, pair = bench(tmp_path)
     parameters = yaml.safe_load(args.params.read_text())
@@ -511,13 +225,6 @@ def test_the_stage_leaves_evidence_that_promote_reads(tmp_path):
     assert (evidence.predictor, evidence.bundle_sha256, evidence.look) == ("hrad", bundle_hash(args.bundle), 1)
     timed = read_decodes(args.output / "toy-1c" / DECODES_FILE)
     assert {row["arm"] for row in timed} == {"challenger", "chain-1", "chain-2", "autoregressive"}
-
-
-def test_a_decoder_of_other_text_is_not_exact(tried, monkeypatch):
-    pair, bundles = tried
-    wrong = lambda decoder, budget: lambda prompt, settings, seed: Run([0, 1, 2], None)  # noqa: E731
-    monkeypatch.setattr(candidate, "decoder_arm", wrong)
-    assert candidate.exact(pair, bundles["challenger"], [[1, 2, 3]], 8) == {"greedy text 1, float32": False}
 
 
 def test_looks_are_the_shares_that_the_prompts_make(tmp_path):
@@ -540,3 +247,13 @@ def test_bad_parameters_are_named():
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             TrialConfig(**{name: value})
+
+
+def test_a_trial_of_no_bundle_says_so(tmp_path):
+    args = toy_bench(tmp_path, "trial", {})
+    args.bundle = tmp_path / "nowhere"
+    parameters = yaml.safe_load(args.params.read_text())
+    parameters["pairs"]["p"]["promotion"] = {}
+    args.params.write_text(yaml.safe_dump(parameters))
+    with pytest.raises(ValueError, match="nowhere is no bundle, it lacks card.json and controller.safetensors"):
+        trial_stage.run(args)

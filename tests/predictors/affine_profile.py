@@ -28,6 +28,7 @@ COSTS = {
     "selection": lambda features: 0.5 + features / 64,
     "guessing": lambda guessed: 0.0625 + guessed / 32,
     "stopping": lambda features: 0.125 + features / 256,
+    "survival": lambda positions: 0.0625 * positions,
     "exchange": lambda submitted: 0.75 + 0.0625 * submitted,
 }
 AXES = {
@@ -40,6 +41,7 @@ AXES = {
     "guessed": (1, 64),
     "submitted": (0, 8),
     "features": (0, 64),
+    "positions": (1, 8),
     "entropy": (0, 1),
 }
 

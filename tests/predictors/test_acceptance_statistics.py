@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.latency import AcceptanceStatistics, iid_accepted_law, truncated_law
+from predictors.latency import AcceptanceStatistics, iid_accepted_law
+from predictors.latency.acceptance import truncated_law
 
 untimed = settings(deadline=None, derandomize=True)
 
@@ -31,8 +32,6 @@ def test_accepted_laws_by_hand():
     assert BY_HAND.accepted_law(1).tolist() == pytest.approx([0.4, 0.6])
     assert BY_HAND.accepted_law(0).tolist() == pytest.approx([1])
     alpha = 11 / 19
-    assert BY_HAND.accepted_law(2, "iid").tolist() == pytest.approx([1 - alpha, alpha * (1 - alpha), alpha**2])
-    assert len(BY_HAND.accepted_law(7, "iid")) == 8
     first = 11 / 17
     assert TWO_LENGTHS.accepted_law(2).tolist() == pytest.approx([1 - first, first / 2, first / 2])
     beyond = BY_HAND.accepted_law(4)  # depth 4 was never tested
@@ -74,8 +73,6 @@ def test_a_histogram_must_hold_rounds(counts):
 
 
 def test_accepted_laws_are_refused_with_the_remedy():
-    with pytest.raises(ValueError, match="unknown kind of accepted law 'exact'. Known kinds: measured, iid"):
-        BY_HAND.accepted_law(2, "exact")
     with pytest.raises(ValueError, match="gamma must be >= 0, got -1"):
         BY_HAND.accepted_law(-1)
     with pytest.raises(ValueError, match="alpha must lie in"):

@@ -10,6 +10,7 @@ from predictors.latency import LatencyProfile, LatencyTable
 from predictors.latency.actions import Prices, Traffic, prices, step_seconds, undisturbed
 from predictors.sampling import SamplingSettings
 from predictors.selection.rule import RATIO, SURPLUS, SelectionRule, Setting, Static
+from tests.bundles import most_traffic
 from tests.predictors.affine_profile import COSTS, PROFILE
 
 
@@ -88,9 +89,9 @@ def test_prices_are_compared_with_each_other():
 
 def test_prices_of_a_profile():
     actions = (Action(1, 2, 0), Action(2, 0, 2))
-    made = prices(PROFILE, "traversal", actions, [Traffic.most(action) for action in actions], 16)
+    made = prices(PROFILE, "traversal", actions, [most_traffic(action) for action in actions], 16)
     assert made.contexts == (1, 512) and made.profile_hash == PROFILE.profile_hash
-    expected = [step_seconds(PROFILE, "traversal", action, Traffic.most(action), 512) / 2 for action in actions]
+    expected = [step_seconds(PROFILE, "traversal", action, most_traffic(action), 512) / 2 for action in actions]
     assert made.at(512) == pytest.approx(expected), "of the fast quartiles, here half the medians"
     assert made.decision_seconds == pytest.approx(COSTS["selection"](16) / 2), "what choosing adds, whatever is chosen"
 

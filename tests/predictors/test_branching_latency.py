@@ -1,7 +1,6 @@
-"""Branch-parallel rounds, requests and the γ that hides: on affine costs by hand. The renewal model: against simulation."""
+"""Branch-parallel rounds, requests and the γ that hides: on affine costs by hand."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from predictors.latency import (
     LatencyProfile,
     LatencyTable,
     balanced_gamma,
-    branch_parallel_latency,
     branch_parallel_prediction,
     branch_round_latency,
 )
@@ -209,51 +207,3 @@ def test_impossible_requests_are_refused():
         branch_parallel_prediction(PROFILE, [], 0, 64, False, False)
     with pytest.raises(ValueError, match="prompt_tokens must be >= 1, got 0"):
         branch_parallel_prediction(PROFILE, [], 1, 0, False, False)
-
-
-def simulated_branch_parallel(alpha, pending, depth, hit, draft, target, stages=60_000):
-    """Seconds and tokens of the stage process: draft stage (target idle), then branch stages until a rollback."""
-    rng = np.random.default_rng(11)
-    seconds, tokens, in_draft_stage = 0.0, 0, True
-    for tests, branch_test in zip(rng.random((stages, pending)).tolist(), rng.random(stages).tolist(), strict=True):
-        if in_draft_stage:
-            seconds += pending * draft
-        seconds += max(depth * draft, target)  # the target verifies while the draft expands its branches
-        accepted = len(list(itertools.takewhile(lambda test: test < alpha, tests)))
-        tokens += accepted + 1  # the corrected token, or the target's own at the branch point
-        in_draft_stage = accepted < pending or branch_test >= hit
-    return seconds, tokens, stages
-
-
-@pytest.mark.parametrize(
-    ("alpha", "pending", "depth", "hit", "draft", "target"),
-    [
-        (0.7, 4, 10, 0.7, 1.0, 10.0),
-        (0.9, 8, 10, 0.95, 1.0, 10.0),
-        (0.5, 2, 5, 0.6, 2.0, 7.0),  # the draft is the slower job
-        (0.8, 0, 3, 0.4, 1.0, 4.0),
-    ],
-)
-def test_renewal_model_against_simulation(alpha, pending, depth, hit, draft, target):
-    model = branch_parallel_latency(alpha, pending, depth, hit, draft, target)
-    seconds, tokens, stages = simulated_branch_parallel(alpha, pending, depth, hit, draft, target)
-    assert model == pytest.approx(seconds / tokens, rel=0.01)
-    if pending:  # the wrong variant, which ignores the token the target adds
-        assert model != pytest.approx(seconds / (tokens - stages), rel=0.05)
-
-
-@pytest.mark.parametrize(("alpha", "best"), [(0.5, 2), (0.7, 4), (0.9, 8)])
-def test_the_renewal_models_optimum_depends_on_acceptance(alpha, best):
-    """The specification's own values, at c = G = 10 and a hit probability of α."""
-    cost = [branch_parallel_latency(alpha, pending, 10, alpha, 1.0, 10.0) for pending in range(10)]
-    assert int(np.argmin(cost)) == best
-
-
-def test_renewal_model_by_hand():
-    # a stage of max(3, 5) steps, a re-draft of 2 with probability 1 - .25 * .8, and 1 + .5 + .25 tokens
-    assert branch_parallel_latency(0.5, 2, 3, 0.8, 1.0, 5.0) == pytest.approx((5 + 0.8 * 2) / 1.75)
-    assert branch_parallel_latency(1.0, 2, 3, 1.0, 1.0, 2.0) == pytest.approx(3 / 3)  # never a rollback
-    with pytest.raises(ValueError, match=r"pending must lie in \[0, depth - 1\], got 3: a branch of depth 3"):
-        branch_parallel_latency(0.5, 3, 3, 0.8, 1.0, 5.0)
-    with pytest.raises(ValueError, match="hit must lie in"):
-        branch_parallel_latency(0.5, 2, 3, 1.8, 1.0, 5.0)

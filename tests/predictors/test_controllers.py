@@ -13,7 +13,7 @@ from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot
 from runtime import ModelPair
-from tests.bundles import LAYERS, random_bundle, selector_bundle, stop_bundle
+from tests.bundles import LAYERS, random_bundle, selector_bundle, stop_bundle, survival_bundle
 from tests.toys import tiny_llama
 
 SETTINGS = SamplingSettings(1.0)
@@ -26,7 +26,7 @@ HEADS = [
     for features in ("paper", "extended")
 ]
 STOPPERS = [(kind, "stops") for kind, cls in CONTROLLERS.items() if issubclass(cls, EarlyStop)]
-LEARNED = [*HEADS, *STOPPERS, ("delayed_tree", "roots")]
+LEARNED = [*HEADS, *STOPPERS, ("survival", "numbers"), ("delayed_tree", "roots")]
 
 
 def root(settings=SETTINGS, cap=GAMMA, seed=None):
@@ -67,6 +67,8 @@ def controller_of(tmp_path_factory):
             selector_bundle(folder / "b", pair)
         elif (kind, features) in STOPPERS:
             stop_bundle(folder / "b", pair, kind)
+        elif kind == "survival":
+            survival_bundle(folder / "b", pair)
         else:
             random_bundle(folder / "b", pair, features, gamma=GAMMA, kind=kind)
         return build_controller({"kind": kind, "bundle": str(folder / "b")})

@@ -19,7 +19,7 @@ from predictors.contract import (
 )
 from predictors.features import FeatureSpec, assemble, state_vector
 from predictors.network import HRADNetwork, squared_distance
-from predictors.rounds import RoundRecord, block_efficiency, mean_accepted_length, rollback_rate
+from predictors.rounds import RoundRecord, block_efficiency, mean_accepted_length
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,6 @@ def test_metrics_by_hand():
     assert block_efficiency(rounds) == pytest.approx(8 / 3)
     assert mean_accepted_length(rounds, include_correction=False) == pytest.approx(5 / 3)
     assert mean_accepted_length(rounds, include_correction=True) == pytest.approx(8 / 3)
-    assert rollback_rate(rounds) == pytest.approx(5 / 10)
     continuous = [replace(rounds[0], ends_segment=False), *rounds[1:]]
     assert mean_accepted_length(continuous, include_correction=False) == pytest.approx(5 / 2)
 

@@ -175,8 +175,8 @@ def test_ratios_by_hand():
 
 
 def test_tables_are_asked_for_by_name():
-    with pytest.raises(ValueError, match="toy has no table 'transfer', only draft, target.*dvc repro"):
-        profile().latency("transfer", bytes=1)
+    with pytest.raises(ValueError, match="toy has no table 'exchange', only draft, target.*dvc repro"):
+        profile().latency("exchange", submitted=1)
     with pytest.raises(ValueError, match="table 'draft': this table takes the coordinates rows, context"):
         profile().latency("draft", tokens=1)
 

@@ -101,10 +101,10 @@ def test_the_spread_is_bounded_in_every_table(factor, count):
 
 
 def test_cells_of_two_processes_may_spread_further():
-    wide = table({"bytes": (64,)}, [1.0])
+    wide = table({"submitted": (8,)}, [1.0])
     for most, count in ((MOST_SPREAD_BETWEEN - 0.01, 0), (MOST_SPREAD_BETWEEN + 0.01, 1)):
         made = replace(wide, low=wide.median, high=wide.median * (1 + most))
-        assert len(findings(sound(transfer=made))) == count
+        assert len(findings(sound(exchange=made))) == count
         assert len(findings(sound(predictor=replace(made, axes={"features": (64,)})))) == 1
 
 

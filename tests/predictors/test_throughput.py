@@ -13,19 +13,16 @@ from predictors.latency import (
     LatencyProfile,
     LatencyTable,
     Shape,
-    chain_block_efficiency,
     draft_cost,
     generation_latency,
     iid_accepted_law,
     round_latency,
-    tokens_per_second,
-    truncated_law,
 )
+from predictors.latency.acceptance import truncated_law
 from tests.predictors.affine_profile import COSTS, PROFILE
 
 untimed = settings(deadline=None, derandomize=True)
 PROBABILITIES = st.floats(0, 1)
-CHAINS = st.integers(0, 8)
 
 
 def chain_round(drafted, context, sampled):
@@ -42,60 +39,16 @@ def test_a_drafted_token_in_target_passes():
     assert draft_cost(PROFILE, 2, context=10, sampled=True) == pytest.approx(drafting / 2 / verifying)
 
 
-def enumerated_block_efficiency(alpha, gamma):
-    """Over all outcomes of γ independent tests: the accepted prefix and the target's own token."""
-    total = 0.0
-    for tests in itertools.product([True, False], repeat=gamma):
-        probability = math.prod(alpha if passed else 1 - alpha for passed in tests)
-        total += probability * (1 + sum(1 for _ in itertools.takewhile(bool, tests)))
-    return total
-
-
-@untimed
-@given(PROBABILITIES, CHAINS)
-def test_block_efficiency_against_enumeration(alpha, gamma):
-    assert chain_block_efficiency(alpha, gamma) == pytest.approx(enumerated_block_efficiency(alpha, gamma))
-
-
-@untimed
-@given(st.floats(0, 0.999), CHAINS)
-def test_block_efficiency_is_the_closed_form(alpha, gamma):
-    assert chain_block_efficiency(alpha, gamma) == pytest.approx((1 - alpha ** (gamma + 1)) / (1 - alpha))
-
-
-def test_block_efficiency_at_and_near_one():
-    assert chain_block_efficiency(1.0, 5) == 6
-    assert chain_block_efficiency(1 - 1e-16, 5) == pytest.approx(6)
-    assert chain_block_efficiency(0.0, 5) == 1
-
-
-@pytest.mark.parametrize(
-    ("action", "rows", "nodes"),
-    [
-        ((3, 1, 3), (1, 1, 3, 3), 10),  # feed the newest token, the trunk's, then two levels of three
-        ((3, 0, 1), (1,), 3),  # three candidates from one law
-        ((4, 2, 1), (1, 1, 1), 6),
-        ((2, 0, 3), (1, 2, 2), 6),
-        ((3, 2, 0), (1, 1), 2),  # no branches: a chain of the trunk
-        ((1, 2, 3), (1, 1, 1, 1, 1), 5),  # one rollout: a chain of five
-    ],
-)
-def test_delayed_tree_by_hand(action, rows, nodes):
-    assert Shape.delayed_tree(*action) == Shape(rows, nodes)
-
-
 def test_chains():
-    assert Shape.chain(3) == Shape((1, 1, 1), 3) == Shape.delayed_tree(1, 1, 2) == Shape.delayed_tree(5, 3, 0)
+    assert Shape.chain(3) == Shape((1, 1, 1), 3)
     assert Shape.chain(0) == Shape((), 0)
     assert Shape.chain(0).is_chain and Shape.chain(2).is_chain
-    assert not Shape.delayed_tree(2, 0, 1).is_chain and not Shape.delayed_tree(2, 1, 2).is_chain
+    assert not Shape((1,), 2).is_chain and not Shape((1, 1, 2), 5).is_chain
 
 
 def test_bad_shapes_are_refused():
     with pytest.raises(ValueError, match="gamma must be >= 0, got -1"):
         Shape.chain(-1)
-    with pytest.raises(ValueError, match="a delayed tree needs .* got k=2, l1=0, l2=0"):
-        Shape.delayed_tree(2, 0, 0)
 
 
 @pytest.mark.parametrize("sampled", [False, True])
@@ -109,7 +62,7 @@ def test_round_of_a_chain(drafted, sampled):
 def test_round_of_a_tree_by_hand():
     """(2, 1, 2) at context 64: passes of 1, 1 and 2 rows, then five nodes and the newest token."""
     passes = (1.25 + 64 / 64) + (1.25 + 65 / 64) + (1.5 + 66 / 64)
-    assert round_latency(PROFILE, Shape.delayed_tree(2, 1, 2), 64, True).seconds == pytest.approx(
+    assert round_latency(PROFILE, Shape((1, 1, 2), 5), 64, True).seconds == pytest.approx(
         passes + (9 + 3 + 4) + (3 + 5 + 1) + (5 + 10 + 2)
     )
 
@@ -119,16 +72,6 @@ def test_plain_decoding_draws_nothing():
     bare = LatencyProfile(tables, "toy", {}, {})
     assert round_latency(bare, Shape.chain(0), 16, False).seconds == pytest.approx(9.5 + 1 + 0.5)
     assert generation_latency(bare, [1.0], 0, 16, 2, False).seconds == pytest.approx(18 + 11)
-
-
-def test_steady_state_by_hand():
-    prediction = tokens_per_second(PROFILE, Shape.chain(2), 2.2, 40, False)
-    seconds = chain_round(2, 40, 0)
-    assert (prediction.seconds, prediction.rounds) == (pytest.approx(seconds), 1)
-    assert prediction.tokens_per_second == pytest.approx(2.2 / seconds)
-    assert (prediction.low, prediction.high) == pytest.approx((2.2 / (3 * seconds), 2.2 / (seconds / 2)))
-    with pytest.raises(ValueError, match="block_efficiency .* must be >= 1, got 0.7"):
-        tokens_per_second(PROFILE, Shape.chain(2), 0.7, 40, False)
 
 
 def test_generation_by_hand():
@@ -214,5 +157,5 @@ def test_a_long_generation_tends_to_the_steady_state():
     level = LatencyProfile(tables, "level", {}, {})
     law = iid_accepted_law(0.7, 3)
     long = generation_latency(level, law, 3, 30, 2000, True)
-    steady = tokens_per_second(level, Shape.chain(3), chain_block_efficiency(0.7, 3), 30, True)
-    assert long.tokens_per_second == pytest.approx(steady.tokens_per_second, rel=0.005)
+    steady = (1 - 0.7**4) / (1 - 0.7) / round_latency(level, Shape.chain(3), 30, True).seconds
+    assert long.tokens_per_second == pytest.approx(steady, rel=0.005)

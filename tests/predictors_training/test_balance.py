@@ -29,7 +29,7 @@ def test_smote_keeps_the_real_rows_and_equalises_the_classes():
     made = balance("smote", features, labels, seed=0)
     assert torch.equal(made.features[: len(labels)], features) and torch.equal(made.labels[: len(labels)], labels)
     assert made.labels.bincount().tolist() == [60, 60, 60]
-    assert made.row_weights is None and made.class_weights is None  # no weight on the counts before SMOTE
+    assert made.class_weights is None  # no weight on the counts before SMOTE
     assert made.shares == pytest.approx((1 / 3,) * 3)
 
 
@@ -87,20 +87,13 @@ def test_one_sample_falls_back_to_class_weights():
     assert made.class_weights.tolist() == pytest.approx([91 / 90, 91 / 180, 91 / 3])
 
 
-@pytest.mark.parametrize("method", ["smote", "weighted_sampler", "class_weights", "none"])
+@pytest.mark.parametrize("method", ["smote", "class_weights", "none"])
 def test_a_class_without_rows_is_refused(method):
     features, labels = rows(every=0)
     with pytest.raises(
         ValueError, match=r"class 'all' has no training row.*Collect more prompts or change labels.chains.gamma"
     ):
         balance(method, features, labels, seed=0)
-
-
-def test_sampler_weights_are_one_over_the_class_count():
-    features, labels = rows()
-    made = balance("weighted_sampler", features, labels, seed=0)
-    mass = [float(made.row_weights[labels == label].sum()) for label in range(3)]
-    assert mass == pytest.approx([1, 1, 1]) and made.shares == pytest.approx((1 / 3,) * 3)
 
 
 def test_none_keeps_the_natural_shares():
@@ -114,7 +107,7 @@ def test_an_unknown_method_is_refused():
         balance("over", *rows(), seed=0)
 
 
-@pytest.mark.parametrize("method", ["smote", "weighted_sampler", "class_weights", "none"])
+@pytest.mark.parametrize("method", ["smote", "class_weights", "none"])
 def test_any_number_of_classes_is_balanced(method):
     labels = torch.repeat_interleave(torch.arange(5), torch.tensor([40, 10, 20, 8, 40]))
     features = torch.randn(len(labels), 3, generator=torch.Generator().manual_seed(0)) + labels.unsqueeze(1)
@@ -123,8 +116,6 @@ def test_any_number_of_classes_is_balanced(method):
     assert made.shares == pytest.approx(natural if method == "none" else [0.2] * 5)
     if method == "smote":
         assert made.labels.bincount().tolist() == [40] * 5
-    if method == "weighted_sampler":
-        assert [float(made.row_weights[labels == c].sum()) for c in range(5)] == pytest.approx([1] * 5)
     if method == "class_weights":
         assert made.class_weights.tolist() == pytest.approx([118 / (5 * n) for n in (40, 10, 20, 8, 40)])
 

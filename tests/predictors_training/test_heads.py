@@ -58,6 +58,10 @@ def head(made, rows):
     return train(rows["train"], rows["validation"], made.target, config())
 
 
+def trained_rows(materials):
+    return TextTable.read(materials.texts).column("split") == "train"
+
+
 def auc_on_test(fit, rows, head):
     test = rows["test"]
     with torch.inference_mode():
@@ -88,10 +92,9 @@ def test_rows_hold_every_root_that_real_sessions_meet(made, materials, controlle
     assert not seen <= {(row, (past + 1) % (GAMMA + 2)) for row, past in known}
 
 
-def test_most_positions_are_learned_from(made, rows):
+def test_most_positions_are_learned_from(made, materials, rows):
     """A decode visits a third of them; those with fewer than γ tokens of text left are none."""
-    train_rows = made.roots.split_R == "train"
-    assert len(rows["train"]) > 0.75 * train_rows.sum()
+    assert len(rows["train"]) > 0.75 * trained_rows(materials).sum()
     assert made.roots.known_R[rows["train"].row_P].all()
 
 
@@ -202,16 +205,16 @@ def test_the_same_seed_gives_the_same_head(made, rows, head):
     assert not torch.equal(head.network.head[0].weight, other.network.head[0].weight)
 
 
-def test_only_training_rows_shape_the_reduction(made, rows, head):
+def test_only_training_rows_shape_the_reduction(made, materials, rows, head):
     moved = replace(made.roots, state_RS=made.roots.state_RS.copy())
-    moved.state_RS[made.roots.split_R != "train"] += 50
+    moved.state_RS[~trained_rows(materials)] += 50
     parts = (Rows(moved, rows[split].row_P, rows[split].past_P) for split in ("train", "validation"))
     again = train(*parts, made.target, config(epochs=1))
     for name, buffer in head.network.reduction.named_buffers():
         assert torch.equal(buffer, again.network.reduction.get_buffer(name)), name
 
 
-@pytest.mark.parametrize("method", ["weighted_sampler", "class_weights", "none"])
+@pytest.mark.parametrize("method", ["class_weights", "none"])
 def test_every_way_of_balancing_trains(made, rows, method):
     trained = train(rows["train"], rows["validation"], made.target, config(balance=method, epochs=2))
     assert trained.balance == method and np.isfinite(trained.history[-1]["val_loss"])

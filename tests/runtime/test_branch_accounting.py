@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from predictors.rounds import LANES, PHASES, RoundRecord, mean_accepted_length, rollback_rate
+from predictors.rounds import LANES, PHASES, RoundRecord, mean_accepted_length
 from runtime import ModelPair, Randomness
 from runtime.branching import timeline
 from runtime.branching.config import CHOICES, BranchConfig
@@ -75,7 +75,7 @@ def test_a_perfect_draft_is_never_rolled_back(stage, temperature):
     rounds = counted(decoder, stage, temperature=temperature, randomness=Randomness(0))
     records = [item.record for item in rounds]
     assert [item.kind for item in rounds[:-1]] == ["hit"] * (len(rounds) - 1)
-    assert rollback_rate(records) == 0 and not any(record.trimmed for record in records)
+    assert not any(record.rolled_back or record.trimmed for record in records)
     assert [record.idle_levels for record in records[1:]] == [0] * (len(records) - 1)
     assert [record.emitted for record in records[1:-2]] == [4] * (len(records) - 3)
     assert mean_accepted_length(records, include_correction=False) == 39 - (rounds[-1].kind == "no branches")
@@ -89,7 +89,7 @@ def test_a_hopeless_draft_is_never_accepted(stage):
         item.record for item in counted(branch_decoder(pair, gamma=3, draft_stage=stage, controller=FIXED), stage)
     ]
     assert all((record.accepted, record.emitted, record.trimmed) == (0, 1, 0) for record in records)
-    assert all(record.rolled_back == record.levels for record in records) and rollback_rate(records) == 1
+    assert all(record.rolled_back == record.levels for record in records)
     assert records[0].levels == (3 if stage == "idle" else 0) + 4 and records[0].ends_segment
 
 

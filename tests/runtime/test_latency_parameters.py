@@ -10,7 +10,7 @@ from runtime.latency import LatencyConfig
     [
         ({"contexts": ()}, "contexts must name at least one"),
         ({"features": (8, 4)}, "features must ascend"),
-        ({"bytes": (1, 1)}, "bytes must ascend"),
+        ({"guessed": (1, 1)}, "guessed must ascend"),
         ({"prefill_tokens": (0, 1)}, r"prefill_tokens\[0\] must be >= 1"),
         ({"drafted": (-1, 1)}, r"drafted\[0\] must be >= 0"),
         ({"drafted": (0,)}, "drafted must start at 0 and go on"),

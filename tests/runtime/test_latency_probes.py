@@ -1,6 +1,5 @@
 """What the cells of a latency profile call is what their tables say; nothing here looks at how long it takes."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 from runtime import ModelPair
-from runtime.latency import LatencyConfig, cells, measurement, open_cells, sweep, tables_of
+from runtime.latency import LatencyConfig, cells, open_cells, sweep, tables_of
 from runtime.latency.passes import CONTINUATION, pass_cells, prefill_cells
 from tests.toys import TableModel, tiny_llama
 
@@ -106,12 +105,6 @@ def test_a_prefill_cell_opens_runs_and_commits_a_prompt(models, notes, name, own
 
 
 @pytest.fixture
-def no_child(monkeypatch):
-    """Transfers without a process."""
-    monkeypatch.setattr(measurement, "open_transfer", lambda device, most: nullcontext(lambda size: 1e-6 * size))
-
-
-@pytest.fixture
 def compact():
     return ModelPair(tiny_llama(64, seed=0), tiny_llama(64, seed=1, layers=1))
 
@@ -131,11 +124,10 @@ SMALL = LatencyConfig(
     branch_rows=(1, 4),
     guessed=(2, 9),
     features=(16, 32),
-    bytes=(1, 100),
 )
 
 
-def test_all_tables_have_all_their_cells(no_child, compact):
+def test_all_tables_have_all_their_cells(compact):
     with open_cells(compact, SMALL) as (cells, notes):
         tables = tables_of(sweep(cells, Random(0), 0, 2, lambda: None))
     assert not notes
@@ -161,7 +153,7 @@ def test_all_tables_have_all_their_cells(no_child, compact):
         "predictor": {"features": [16, 32]},
         "selection": {"features": [0, 96]},
         "stopping": {"features": [11, 32]},
-        "transfer": {"bytes": [1, 100]},
+        "survival": {"positions": [1, 4]},
     }
     assert {table.calls for table in tables.values()} == {2}
 
@@ -187,7 +179,7 @@ def test_a_pass_waits_for_the_device_of_the_model_that_runs(models, monkeypatch)
         assert waited == [running.device] * 2
 
 
-def test_contexts_and_prompts_are_cut_to_what_the_models_hold(no_child, notes):
+def test_contexts_and_prompts_are_cut_to_what_the_models_hold(notes):
     pair = ModelPair(NotedModel("target", notes, context_limit=95), NotedModel("draft", notes, context_limit=80))
     with open_cells(pair, SMALL) as (cells, cut):
         sweep(cells, Random(0), 0, 1, lambda: None)
@@ -202,7 +194,7 @@ def test_contexts_and_prompts_are_cut_to_what_the_models_hold(no_child, notes):
         assert max(note[2] + note[3] for note in notes if note[:2] == (name, "forward")) <= limit
 
 
-def test_models_too_short_for_the_grid_are_refused(no_child, notes):
+def test_models_too_short_for_the_grid_are_refused(notes):
     pair = ModelPair(NotedModel("target", notes, context_limit=5), NotedModel("draft", notes))
     with pytest.raises(ValueError, match=r"1 tokens too short.*latency\.target_tokens"), open_cells(pair, SMALL):
         pass
@@ -214,7 +206,7 @@ def test_a_pair_without_a_draft_is_refused(notes):
         pass
 
 
-def test_vocabularies_too_small_for_the_trees_are_refused(no_child, notes):
+def test_vocabularies_too_small_for_the_trees_are_refused(notes):
     pair = ModelPair(NotedModel("target", notes, vocabulary_size=2), NotedModel("draft", notes, vocabulary_size=2))
     message = r"tree_paths=3 .* over 2 tokens\. Set latency\.tree_paths to 2 or fewer"
     with pytest.raises(ValueError, match=message), open_cells(pair, SMALL):
@@ -222,7 +214,7 @@ def test_vocabularies_too_small_for_the_trees_are_refused(no_child, notes):
 
 
 @pytest.mark.parametrize("most", [{"drafted": (0, 70)}, {"tree_nodes": (3, 72)}, {"branch_rows": (1, 70)}])
-def test_prepared_rows_suffice_for_the_widest_pass(no_child, most):
+def test_prepared_rows_suffice_for_the_widest_pass(most):
     wide = ModelPair(tiny_llama(80, seed=0), tiny_llama(80, seed=1, layers=1))
     with open_cells(wide, replace(SMALL, **most)) as (cells, _):
         rounds = [cell for cell in cells if max(cell.at.get("drafted", 0), cell.at.get("rows", 0)) >= 70]
@@ -231,7 +223,7 @@ def test_prepared_rows_suffice_for_the_widest_pass(no_child, most):
             cell.measure()
 
 
-def test_passes_beside_the_other_model_are_those_of_the_parameters(no_child, compact):
+def test_passes_beside_the_other_model_are_those_of_the_parameters(compact):
     """No call is made, so no draft process starts."""
     at_once = replace(SMALL, beside_rows=(3,), beside_tokens=(1, 5))
     with open_cells(compact, at_once) as (cells, _):

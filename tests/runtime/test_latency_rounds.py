@@ -1,6 +1,5 @@
-"""Rounds over weightless models draft what their cells say, decisions and transfers do what they time."""
+"""Rounds over weightless models draft what their cells say, decisions do what they time."""
 
-from multiprocessing import active_children
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +9,7 @@ from predictors.rounds import RoundRecord
 from predictors.signals import Root
 from runtime import ModelPair
 from runtime.clock import PhaseClock
-from runtime.latency import rounds, transfer
+from runtime.latency import rounds
 from runtime.latency.decision import SAMPLED, Decision, Laws, decision_cells
 from runtime.latency.rounds import Rounds, chain_decoder, round_cells, tree_decoder
 from runtime.latency.weightless import weightless_pair
@@ -162,49 +161,3 @@ def test_a_law_is_read_afresh_each_time():
     assert laws.read(entropy=False) == (float(law.confidence),)
     assert laws.read(entropy=True) == (float(law.confidence), float(law.entropy))
     assert "confidence" not in vars(laws.behind(Root(32, 1, SAMPLED, None)))
-
-
-def test_the_transfers_child_ends_with_the_block():
-    with transfer.open_transfer(CPU, 1000) as hand_over:
-        (child,) = active_children()
-        cells = transfer.transfer_cells(hand_over, [1, 1000])
-        assert [cell.at for cell in cells] == [{"bytes": 1}, {"bytes": 1000}]
-        assert all(cell.measure()[0] > 0 for cell in cells)
-    assert not child.is_alive()
-    assert not active_children()
-
-
-def test_a_transfer_is_half_a_round_trip(monkeypatch):
-    notes, times = [], iter([10.0, 13.0])
-    monkeypatch.setattr(transfer, "perf_counter", lambda: next(times))
-    connection = SimpleNamespace(send=notes.append, recv=lambda: notes.append("answer"))
-    shared, own = torch.zeros(8, dtype=torch.uint8), torch.ones(8, dtype=torch.uint8)
-    assert transfer._half_round_trip(connection, shared, own, 5) == 1.5
-    assert notes == [5, "answer"]
-    assert shared.tolist() == [1, 1, 1, 1, 1, 0, 0, 0]
-
-
-def test_the_transfers_child_ends_after_an_error_and_its_death_is_noticed():
-    def fail():
-        with transfer.open_transfer(CPU, 10) as hand_over:
-            active_children()[0].kill()
-            hand_over(10)
-
-    with pytest.raises((EOFError, OSError)):
-        fail()
-    assert not active_children()
-
-
-def test_the_child_copies_and_answers_until_the_other_side_hangs_up(monkeypatch):
-    monkeypatch.setattr(transfer.signal, "signal", lambda *_: None)
-    sizes, answers = iter([3, 5]), []
-
-    def receive():
-        for size in sizes:
-            return size
-        raise EOFError
-
-    shared = torch.arange(1, 9, dtype=torch.uint8)
-    copy = transfer.answer(SimpleNamespace(recv=receive, send=answers.append), shared)
-    assert answers == [0, 3, 5]  # the first says that it is up
-    assert copy.tolist() == [1, 2, 3, 4, 5, 0, 0, 0]

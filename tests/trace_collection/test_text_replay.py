@@ -22,7 +22,7 @@ from runtime.build import DEFAULT_EPSILON
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig
 from runtime.verification import VERIFIERS
-from tests.bundles import random_bundle, selector_bundle, stop_bundle
+from tests.bundles import random_bundle, selector_bundle, stop_bundle, survival_bundle
 from tests.toys import tiny_llama
 from tests.trace_collection.collecting import gather, random_prompts
 from trace_collection.texts import TextCollector, TextTraceConfig
@@ -70,6 +70,8 @@ def controllers(pair, folder):
     for kind, inputs in STOPPERS:
         name = folder / f"{kind}-{inputs}"
         yield learned_controller(read_bundle(stop_bundle(name, pair, kind, inputs, change=reads_last_layer)))
+    for least in (1, 2):
+        yield learned_controller(read_bundle(survival_bundle(folder / f"survival-{least}", pair, least=least)))
 
 
 def reads_last_layer(card):
@@ -119,6 +121,7 @@ def monitored(folder, pair):
     yield branch_bundle(folder / "branches", pair)
     for kind, inputs in STOPPERS:
         yield stop_bundle(folder / f"{kind}-{inputs}", pair, kind, inputs, change=reads_last_layer)
+    yield survival_bundle(folder / "survival", pair)
 
 
 def test_requests_are_counted_alike_by_runtime_and_replay(pair, prompts, folder, tmp_path):

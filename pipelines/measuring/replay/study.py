@@ -38,7 +38,7 @@ from pipelines.measuring.names import (
 from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE
 from predictors.bundle import read_bundle
 from predictors.config import Checked, Count, Positive, not_empty, one_of
-from predictors.controllers import CONTROLLERS, Controller, EarlyStop, build_controller
+from predictors.controllers import CONTROLLERS, Controller, EarlyStop, Survival, build_controller
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
 from predictors.replay.decode import ChainPolicy, Clock, Decode, Reading
@@ -164,7 +164,7 @@ class ReplayStudy:
             return
         name = BranchArm(name, policy.depth).name if bundle and name in BRANCH_PRESETS else name
         yield ReplayArm(name, row.family, self._policy(policy), settings, served)
-        if isinstance(controller, EarlyStop) and not controller.asks:
+        if isinstance(controller, EarlyStop | Survival) and not controller.asks:
             asked = replace(policy, controller=controller.asked_anyway())
             yield ReplayArm(f"{name}, {ASKED}", row.family, self._policy(asked), settings)
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from predictors.calibration import Calibration
 from predictors.latency.profile import LatencyProfile
-from predictors.replay.decode import Clock
 from predictors.replay.grid import Totals
 from predictors.training.bootstrap import DocumentBootstrap, interval
 from predictors.training.heads.baselines import Baseline
@@ -19,8 +18,8 @@ from predictors.training.heads.roots import Rows
 from predictors.training.heads.rules import Chosen
 from predictors.training.heads.served import Choice, Said, Served
 from predictors.training.heads.target import Target
-from predictors.training.intervals import log_gain
 from predictors.training.metrics import evaluate, macro_auc, mean_absolute_error
+from predictors.training.rule_choice import oracle, worth
 
 
 def measured_metrics(
@@ -59,8 +58,8 @@ def measured_policies(test: Served, chosen: Chosen, profile: LatencyProfile) -> 
     }
     totals = {name: test.totals(*policy) for name, policy in policies.items()}
     if test.decodes.retained is None:
-        totals["oracle"] = _oracle(test, profile)
-    found = {name: _summary(one, totals["best_static"], test) for name, one in totals.items()}
+        totals["oracle"] = oracle(test.decodes.idle, profile)
+    found = {name: worth(one, totals["best_static"], test.decodes.document_X) for name, one in totals.items()}
     for name, policy in policies.items():
         found[name]["length_accuracy"] = _length_accuracy(test, policy, totals[name])
     return found
@@ -75,22 +74,3 @@ def _length_accuracy(test: Served, policy: tuple[Choice, Choice], made: Totals) 
     states = submitted_XSM.shape[2] // len(stages)  # of either stage
     right_XSM = submitted_XSM == np.repeat(np.stack(best_KXS, axis=2), states, axis=2)
     return float(right_XSM[made.visits_XSM].mean())
-
-
-def _oracle(test: Served, profile: LatencyProfile) -> Totals:
-    """The fastest chains of all."""
-    clock, starts = Clock(profile), test.decodes.idle
-    decodes = [clock.oracle(reading, starts.depth, starts.verifier) for reading in starts.readings]
-    names = ("tokens", "seconds", "rounds", "submitted", "passes", "accepted", "asked")
-    sums = {f"{name}_X": np.array([getattr(one, name) for one in decodes]) for name in names}
-    return Totals(**sums, visits_XSM=np.zeros((0, 0, 0), dtype=bool))
-
-
-def _summary(made: Totals, static: Totals, test: Served) -> dict[str, Any]:
-    ours, theirs = (np.stack([one.tokens_X, one.seconds_X]) for one in (made, static))
-    return {
-        "tokens_per_second": made.rate,
-        "block_efficiency": float((made.tokens_X - 1).sum() / made.rounds_X.sum()),
-        "submitted": float(made.submitted_X.sum() / made.rounds_X.sum()),
-        "gain": log_gain(ours, theirs, test.decodes.document_X),
-    }

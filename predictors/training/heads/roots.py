@@ -29,7 +29,6 @@ class Roots:
     known_R: np.ndarray
     reached_RG: np.ndarray
     accepted_R: np.ndarray
-    split_R: np.ndarray
     document_R: np.ndarray
     setting_R: np.ndarray
 
@@ -57,7 +56,6 @@ class Roots:
             known_R=known_R,
             reached_RG=reached_RG,
             accepted_R=accepted_R,
-            split_R=table.column("split"),
             document_R=table.column("document"),
             setting_R=table.setting_N,
         )

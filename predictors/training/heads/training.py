@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import WeightedRandomSampler as WeightedSampler
 
-from predictors.config import Checked, Count, NotNegative, Positive, Share, not_empty, of_length, one_of
+from predictors.config import Count, Positive, Share, not_empty, of_length, one_of
 from predictors.network import HRADNetwork
 from predictors.training.balance import METHODS, Balanced, balance, natural_shares
 from predictors.training.callbacks import BestEpoch
@@ -20,7 +18,7 @@ from predictors.training.heads.target import Target
 from predictors.training.reduction import fit_reduction
 from predictors.training.temperature import prior_shift
 from predictors.training.trainer import Rows as Batches
-from predictors.training.trainer import in_batches, in_order, new_trainer, quiet, shuffled, threads
+from predictors.training.trainer import TrainConfig, fitted, quiet, threads
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -29,7 +27,7 @@ DRAWN, EXPECTED = TARGETS = ("drawn", "expected")
 
 
 @dataclass(frozen=True)
-class HeadTrainConfig(Checked):
+class HeadTrainConfig(TrainConfig):
     """How a head is trained; the defaults are the paper's (specification 4.3). ``reduced_size`` null keeps all state columns;
     ``targets``: drawn classes, or their probabilities."""
 
@@ -38,17 +36,12 @@ class HeadTrainConfig(Checked):
     dropout: Share = 0.4
     label_smoothing: Share = 0.1
     learning_rate: Positive = 5e-5
-    weight_decay: NotNegative = 1e-4
     epochs: Count = 20
     batch_size: Count = 32
     targets: Annotated[str, one_of(*TARGETS)] = DRAWN
     balance: Annotated[str, one_of(*METHODS)] = "smote"
     scheduler_factor: Positive = 0.5
     scheduler_patience: int = 2
-    stop_patience: Count = 5
-    gradient_clip: Positive = 1.0
-    seed: int = 0
-    threads: Count = 1
 
 
 @dataclass(frozen=True)
@@ -93,8 +86,6 @@ def train(
         balanced = balance(config.balance, reduced, labels, config.seed, target.classes, expected)
         shares = natural_shares(labels, len(target.classes))
         best = _run(network, balanced, shares, Batches(seen, held_out), config, logger)
-    assert best.best is not None
-    network.head.load_state_dict(best.best)
     return TrainedHead(network.eval(), best.history, best.best_epoch, shares, balanced.shares, balanced.method)
 
 
@@ -116,16 +107,5 @@ def _run(
         scheduler_factor=config.scheduler_factor,
         scheduler_patience=config.scheduler_patience,
     )
-    best = BestEpoch()
-    trainer = new_trainer(best, config.epochs, config.gradient_clip, config.stop_patience, logger)
-    trainer.fit(module, _train_loader(balanced, config), in_order(validation))
-    return best
-
-
-def _train_loader(balanced: Balanced, config: HeadTrainConfig) -> DataLoader:
     rows = Batches(balanced.features, balanced.labels if balanced.expected is None else balanced.expected)
-    if balanced.row_weights is None:
-        return shuffled(rows, config.batch_size, config.seed)
-    generator = torch.Generator().manual_seed(config.seed)
-    sampler = WeightedSampler(balanced.row_weights.tolist(), len(rows), replacement=True, generator=generator)
-    return in_batches(rows, sampler, config.batch_size)
+    return fitted(module, rows, validation, config, logger)

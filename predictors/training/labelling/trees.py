@@ -51,9 +51,7 @@ class LabelledRoots(RootTable):
     def of(table: RootTable, labels: Labels) -> "LabelledRoots":
         """The labelled rows of ``table``, whose traces these ``labels`` belong to."""
         rows = labels.table.column("row")
-        joined = table.table.take(rows)
-        for name in ("mean", "spread"):
-            joined = joined.append_column(name, labels.table.column(name))
+        joined = table.table.take(rows).append_column("mean", labels.table.column("mean"))
         return LabelledRoots(table.manifest, joined, rows.to_numpy())
 
     @property

@@ -24,12 +24,16 @@ def fit_calibration(logits_NG: np.ndarray, drafts: Drafts) -> StopCalibration:
     ValueError
         If all tokens have one fate.
     """
-    logits_DG, survives_DG = drafts.said(logits_NG, 0.0), drafts.survives_DG
-    weight_DG = drafts.weight_D[:, None] * drafts.known_DG
     if not drafts.mixed:
         raise ValueError(
             "every drafted token of the validation split has one fate, so nothing can be calibrated. Collect more prompts."
         )
+    weight_DG = drafts.weight_D[:, None] * drafts.known_DG
+    return product_calibration(drafts.said(logits_NG, 0.0), drafts.survives_DG, weight_DG)
+
+
+def product_calibration(logits_DG: np.ndarray, survives_DG: np.ndarray, weight_DG: np.ndarray) -> StopCalibration:
+    """Of drafts whose tokens survive or not, each with a weight."""
 
     def loss(parameters: np.ndarray) -> float:
         scale, bias = parameters

@@ -26,7 +26,7 @@ def quality(tokens: TokenRows, drafts: Drafts, chances_NG: np.ndarray) -> dict[s
     predicted, observed = ((whole.weight_D @ values_DG / total).tolist() for values_DG in means)
     return {
         "tokens": {
-            "all": _binary(chances_NG[tokens.row_N, tokens.slot_N], tokens.accepted_N, tokens.weight_N),
+            "all": binary(chances_NG[tokens.row_N, tokens.slot_N], tokens.accepted_N, tokens.weight_N),
             **_by_position(whole, chances_DG),
         },
         "product_bias": {"predicted": predicted, "observed": observed},
@@ -40,11 +40,11 @@ def _by_position(drafts: Drafts, chances_DG: np.ndarray) -> dict[str, Any]:
         tested_D = (drafts.accepted_D >= position) & drafts.known_DG[:, position]
         if tested_D.any():
             columns = (chances_DG[:, position], drafts.accepted_D > position, drafts.weight_D)
-            made[str(position)] = _binary(*(column[tested_D] for column in columns))
+            made[str(position)] = binary(*(column[tested_D] for column in columns))
     return made
 
 
-def _binary(chances_N: np.ndarray, accepted_N: np.ndarray, weight_N: np.ndarray) -> dict[str, Any]:
+def binary(chances_N: np.ndarray, accepted_N: np.ndarray, weight_N: np.ndarray) -> dict[str, Any]:
     """Quality of chances of one event: ECE over equal bins of the chance."""
     bin_N = np.minimum((chances_N * BINS).astype(int), BINS - 1)
     total = float(weight_N.sum())

@@ -8,7 +8,6 @@ All on the same texts with the same luck (`predictors.replay.grid`); one price t
 Shape suffixes: R rules, X readings, S starts, G slots or positions of a chain.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, Protocol
@@ -16,14 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from predictors.latency.profile import LatencyProfile
-from predictors.replay.decode import Clock, Reading
+from predictors.replay.decode import Reading
 from predictors.replay.grid import Drafts, Starts, Totals, decoded
 from predictors.replay.policies import confidence, static, stopping
 from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
 from predictors.stopping.rule import StopRule
-from predictors.training.intervals import log_gain
-from predictors.training.rule_choice import RuleChoice, static_length
+from predictors.training.rule_choice import RuleChoice, oracle, static_length, worth
 from predictors.training.rule_choice import choose as choose_among
 from predictors.training.text_table import ROOT, STATES, TextTable
 
@@ -134,26 +132,6 @@ def evaluate(test: Played, chosen: Chosen, paper: StopRule, profile: LatencyProf
         "asked": test.stopped(chosen.tried, length),
         "asked for nothing": test.stopped(chosen.tried, length, question=0.0),
     }
-    made = {name: _summary(_counts(totals), _counts(always), test.starts) for name, totals in policies.items()}
-    made["perfect"] = _summary(_oracle(test.starts, profile), _counts(always), test.starts)
+    made = {name: worth(totals, always, test.starts.document_X) for name, totals in policies.items()}
+    made["perfect"] = worth(oracle(test.starts, profile), always, test.starts.document_X)
     return {"static_length": length, "epsilon": chosen.epsilon, "policies": made}
-
-
-def _counts(totals: Totals) -> np.ndarray:
-    return np.stack([totals.tokens_X, totals.seconds_X, totals.rounds_X, totals.submitted_X])
-
-
-def _oracle(starts: Starts, profile: LatencyProfile) -> np.ndarray:
-    clock = Clock(profile)
-    decodes = [clock.oracle(reading, starts.depth, starts.verifier) for reading in starts.readings]
-    return np.array([(one.tokens, one.seconds, one.rounds, one.submitted) for one in decodes]).T
-
-
-def _summary(ours_4X: np.ndarray, static_4X: np.ndarray, starts: Starts) -> Mapping[str, Any]:
-    tokens, seconds, rounds, submitted = ours_4X.sum(axis=1)
-    return {
-        "tokens_per_second": float(tokens / seconds),
-        "block_efficiency": float((tokens - ours_4X.shape[1]) / rounds),
-        "submitted": float(submitted / rounds),
-        "gain": log_gain(ours_4X[:2], static_4X[:2], starts.document_X),
-    }

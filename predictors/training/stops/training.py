@@ -15,19 +15,18 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from predictors.config import Checked, Count, Positive, one_of
+from predictors.config import Positive, one_of
 from predictors.stopping.features import BEFORE, INPUTS
 from predictors.stopping.network import NetworkShape, StopNetwork
-from predictors.training.callbacks import BestEpoch
 from predictors.training.stops.rows import LABELS, SOFT, SlotFeatures, TokenRows
-from predictors.training.trainer import Rows, in_order, new_trainer, quiet, shuffled, threads
+from predictors.training.trainer import Rows, TrainConfig, fitted, quiet, standardise, threads
 
 Batch = tuple[Tensor, Tensor, Tensor]  # features, targets, weights
 Tokens = tuple[SlotFeatures, TokenRows]
 
 
 @dataclass(frozen=True)
-class StopTrainConfig(Checked):
+class StopTrainConfig(TrainConfig):
     """How a stop model is trained: controller ``kind``, ``inputs`` of `predictors.stopping.features`, ``network``, ``labels``.
     ``mismatch_weight``: what the rejected share of a token counts in the loss against the accepted one."""
 
@@ -36,14 +35,6 @@ class StopTrainConfig(Checked):
     network: NetworkShape = field(default_factory=NetworkShape)
     labels: Annotated[str, one_of(*LABELS)] = SOFT
     mismatch_weight: Positive = 1.0
-    learning_rate: Positive = 1e-3
-    weight_decay: float = 1e-4
-    epochs: Count = 30
-    batch_size: Count = 256
-    stop_patience: Count = 5
-    gradient_clip: Positive = 1.0
-    seed: int = 0
-    threads: Count = 1
 
 
 @dataclass(frozen=True)
@@ -90,22 +81,11 @@ def fit_stop_model(
     with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(config.seed)
         network = StopNetwork(rows.columns[0].shape[1], config.network)
-        _standardise(network, rows.columns[0])
-        best = BestEpoch()
-        trainer = new_trainer(best, config.epochs, config.gradient_clip, config.stop_patience, logger)
-        trainer.fit(StopTraining(network, config), shuffled(rows, config.batch_size, config.seed), in_order(held_out))
-    assert best.best is not None
-    network.load_state_dict(best.best)
+        standardise(network.mean, network.scale, rows.columns[0])
+        best = fitted(StopTraining(network, config), rows, held_out, config, logger)
     return TrainedStopModel(network.eval(), best.history, best.best_epoch)
 
 
 def _rows(features: SlotFeatures, tokens: TokenRows) -> Rows:
     features_NF = features.at(tokens.row_N, tokens.slot_N)
     return Rows(features_NF, torch.from_numpy(tokens.target_N), torch.from_numpy(tokens.weight_N))
-
-
-def _standardise(network: StopNetwork, features_NF: Tensor) -> None:
-    exact = features_NF.double()
-    scale = exact.std(dim=0, correction=0)
-    network.mean.copy_(exact.mean(dim=0))
-    network.scale.copy_(torch.where(scale > 1e-6, scale, torch.ones_like(scale)))

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from predictors.config import Checked, Count, NotNegative, Positive, Share, above, at_most, of_length, one_of
 from predictors.selection.network import SelectorNetwork
-from predictors.training.callbacks import BestEpoch
-from predictors.training.trainer import Rows, in_order, new_trainer, quiet, shuffled, threads
+from predictors.training.trainer import Rows, TrainConfig, fitted, quiet, standardise, threads
 from predictors.training.trees.objective import (
     OBJECTIVES,
     SHARPNESS,
@@ -39,7 +38,7 @@ class Candidate(Checked):
 
 
 @dataclass(frozen=True)
-class SelectorConfig(Checked):
+class SelectorConfig(TrainConfig):
     """How a selector is trained: ``width`` that hidden states are projected to, the MLP's ``hidden_sizes``, and of objective
     throughput the ``penalty`` λ and ``worst`` fraction α."""
 
@@ -53,9 +52,6 @@ class SelectorConfig(Checked):
     epochs: Count = 60
     batch_size: Count = 128
     stop_patience: Count = 15
-    gradient_clip: Positive = 1.0
-    seed: int = 0
-    threads: Count = 1
 
 
 @dataclass(frozen=True)
@@ -132,28 +128,14 @@ def fit_selector(
         torch.manual_seed(config.seed)
         first, second = config.hidden_sizes
         network = SelectorNetwork(labelling.spec, config.width, (first, second), config.dropout)
-        standardise(network, train.features)
+        standardise(network.mean, network.scale, train.features)
         begin_at_mean(network, train)
-        best = BestEpoch()
-        trainer = new_trainer(best, config.epochs, config.gradient_clip, config.stop_patience, None)
-        trainer.fit(
-            SelectorTraining(network, goal, torch.from_numpy(train.efficiency_NA.mean(axis=0)).float(), config),
-            shuffled(_in_memory(train), config.batch_size, config.seed),
-            in_order(_in_memory(validation)),
-        )
-        assert best.best is not None
-        network.load_state_dict(best.best)
+        mean_A = torch.from_numpy(train.efficiency_NA.mean(axis=0)).float()
+        module = SelectorTraining(network, goal, mean_A, config)
+        best = fitted(module, _in_memory(train), _in_memory(validation), config)
         network.eval()
         measure_space(network, train.features)
     return TrainedSelector(network, best.history, best.best_epoch)
-
-
-def standardise(network: SelectorNetwork, features: Tensor) -> None:
-    """Mean and standard deviation of every column, 1 where it does not vary."""
-    exact = features.double()
-    scale = exact.std(dim=0, correction=0)
-    network.mean.copy_(exact.mean(dim=0))
-    network.scale.copy_(torch.where(scale > 1e-6, scale, torch.ones_like(scale)))
 
 
 def begin_at_mean(network: SelectorNetwork, train: SelectorRows) -> None:
@@ -170,10 +152,7 @@ def measure_space(network: SelectorNetwork, features: Tensor) -> None:
     """Centre and spread of the space that distances are measured in."""
     network.centre.zero_()
     network.spread.fill_(1.0)
-    reduced = network.reduced(features).double()
-    spread = reduced.std(dim=0, correction=0)
-    network.centre.copy_(reduced.mean(dim=0))
-    network.spread.copy_(torch.where(spread > 1e-6, spread, torch.ones_like(spread)))
+    standardise(network.centre, network.spread, network.reduced(features))
 
 
 def _in_memory(rows: SelectorRows) -> Rows:

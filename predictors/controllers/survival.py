@@ -1,0 +1,218 @@
+"""Controller ``survival``: draft on while the chain's chance to survive, times what comes next, is worth its price.
+
+After every drawn token, once `least` are drawn, a small network on the host says how likely this token and the next are accepted
+(`predictors.survival`). The decision falls after the token, which is kept and verified: lossless, and no draft pass is paid for a
+token that is not submitted. Tokens before the first decision are caught up with it. Where settings or context were not captured,
+features lie far from the training rows or an answer is no number, the round drafts the best static length.
+"""
+
+import copy
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from predictors.bundle import Bundle, read_bundle
+from predictors.config import parse_config
+from predictors.controllers.base import Rerun, Session
+from predictors.controllers.guard import Guard
+from predictors.controllers.learned import BundleConfig, LearnedController
+from predictors.latency.actions import undisturbed
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.throughput import chain_costs
+from predictors.rounds import Forecast, RoundRecord
+from predictors.sampling import SamplingSettings
+from predictors.signals import DrawnToken, Root, token_numbers
+from predictors.stopping.rule import StopCalibration
+from predictors.survival.features import FIRST_LUCK, SCALARS, Course, luck_after
+from predictors.survival.network import ANSWERS, ServedSurvival, build_survival_network, distance_of, sketch_of
+from predictors.survival.rule import SurvivalPrices, SurvivalSetting
+
+UNCHANGED = StopCalibration()
+LARGEST_FACTOR = 1.25  # between cost ratios of two machines, that a bundle serves without a warning
+
+
+@dataclass(frozen=True)
+class SurvivalConfig(BundleConfig):
+    """``asked``: follow the rule whether it pays or not. ``rate``, if given, replaces ρ at all settings."""
+
+    asked: bool = False
+    rate: float | None = None
+
+
+class SurvivalSession(Session):
+    """One request."""
+
+    def __init__(self, controller: "Survival", settings: SamplingSettings) -> None:
+        self.controller = controller
+        self.setting = controller.setting(settings)
+        self.greedy = float(settings.greedy)
+        self.uncalibrated = not controller.guard.covers(settings)
+        self.luck, self.rejected = FIRST_LUCK, 0.0
+        self.forecasts: list[Forecast] = []
+
+    @property
+    def stops(self) -> bool:
+        return self.setting.pays  # else drafts are planned
+
+    def plan(self, root: Root) -> int | None:
+        self.asked, self.forecasts = 0, []
+        self.bypassed = self.stops and (self.uncalibrated or not self.controller.guard.reaches(root.position))
+        if self.bypassed or not self.stops:
+            return self.setting.static_length
+        self._proposed = () if root.found is None else root.found.tokens
+        match = 0 if root.found is None else root.found.length
+        self._course = Course(match, self.rejected, self.luck, self.greedy)
+        self._survival, self._cap = 1.0, root.cap
+        self._drawn: list[DrawnToken] = []
+        return None
+
+    def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
+        if self.bypassed or not self.stops:
+            return drawn.drafted >= self.setting.static_length
+        self._drawn.append(drawn)
+        rule = self.setting.rule
+        if drawn.drafted < rule.least or drawn.drafted == self._cap:
+            return False
+        following = 0.0
+        for token in self._drawn:
+            following = self._read(token)
+        self._drawn = []
+        if self.bypassed:
+            return drawn.drafted >= self.setting.static_length
+        return not rule.goes_on(self._survival, following, drawn.drafted, self.setting.costs)
+
+    def _read(self, drawn: DrawnToken) -> float:
+        """Take a token into account; P(the next one is accepted)."""
+        controller, position = self.controller, drawn.drafted - 1
+        self.asked += 1
+        proposed = position < len(self._proposed) and self._proposed[position] == int(drawn.token)
+        features = self._course.add(drawn.numbers(controller.look), proposed)
+        (now, following), standard = controller.served(np.array(features))
+        distance = float(distance_of(standard))
+        chance, ahead = self.setting.calibration.probability(float(now)), UNCHANGED.probability(float(following))
+        finite = all(map(math.isfinite, (chance, ahead, distance)))
+        self.bypassed |= not controller.guard.trusts(finite, distance, controller.max_distance)
+        if finite:
+            self.forecasts.append(Forecast(position, chance, distance, sketch_of(standard)))
+        self._survival *= chance
+        return ahead
+
+    def end_round(self, outcome: RoundRecord) -> None:
+        accepted = outcome.accepted_in_sequence
+        self.rejected = float(accepted < outcome.submitted)
+        self.luck = luck_after(self.luck, accepted, self.rejected)
+
+
+class Survival(LearnedController):
+    """The controller of an exported bundle of kind ``survival``."""
+
+    kind = "survival"
+    follows_one_draft = True
+
+    def __init__(self, bundle: Bundle) -> None:
+        card, where = bundle.card, f"{bundle.source}: card.json"
+        bundle.require(self.kind, "settings", "max_distance", "prices", "scalars")
+        if tuple(card["scalars"]) != SCALARS:
+            raise ValueError(
+                f"{where}: scalars are not this version's, which reads {', '.join(SCALARS)}. Fit it again."
+            )
+        self.settings = tuple(
+            parse_config(SurvivalSetting, made, f"{where}: settings[{place}]")
+            for place, made in enumerate(card["settings"])
+        )
+        self.max_distance = float(card["max_distance"])
+        self.prices = parse_config(SurvivalPrices, card["prices"], f"{where}: prices")
+        self.contract = bundle.contract
+        self.network = build_survival_network(bundle.tensors, bundle.source)
+        self.guard = Guard(self.kind, self.contract, "the best static length of the nearest captured settings")
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any]) -> Self:
+        config = parse_config(SurvivalConfig, values, f"controller {cls.kind}")
+        controller = cls(read_bundle(config.bundle))
+        if config.rate is not None:
+            rate = config.rate
+            return controller.with_settings(
+                replace(made, rule=replace(made.rule, rate=rate), pays=True) for made in controller.settings
+            )
+        return controller.asked_anyway() if config.asked else controller
+
+    def with_settings(self, settings: Any) -> Self:
+        """The same model under other rules."""
+        changed = copy.copy(self)
+        changed.settings = tuple(settings)
+        return changed
+
+    def asked_anyway(self) -> Self:
+        """The same model under the best rules that were tried, whether they pay or not."""
+        return self.with_settings(replace(made, pays=True) for made in self.settings)
+
+    @property
+    def asks(self) -> bool:
+        """Whether the model is asked at any captured setting."""
+        return any(made.pays for made in self.settings)
+
+    def setting(self, settings: SamplingSettings) -> SurvivalSetting:
+        """What is done at ``settings``, or at the captured ones nearest to them."""
+        return min(self.settings, key=lambda made: made.settings.distance(settings))
+
+    def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
+        made = self.prices
+        here = profile.cost_ratio(made.context)
+        if reprice:
+            return self.with_settings(self._repriced(one, profile, here) for one in self.settings)
+        factor = max(here / made.cost_ratio, made.cost_ratio / here)
+        if factor > LARGEST_FACTOR:
+            warnings.warn(
+                f"the rules of {self.kind} were chosen where a target pass takes {made.cost_ratio:.1f} draft steps, and here it "
+                f"takes {here:.1f}. Load the bundle with reprice=True, or fit it here (dvc repro).",
+                stacklevel=2,
+            )
+        return self
+
+    def _repriced(self, made: SurvivalSetting, profile: LatencyProfile, cost_ratio: float) -> SurvivalSetting:
+        rule, length = made.priced(cost_ratio)
+        question, sampled = self.question_seconds(profile), not made.settings.greedy
+        costs = chain_costs(undisturbed(profile), len(made.costs) - 1, self.prices.context, sampled, question)
+        return replace(made, rule=rule, static_length=length, costs=costs)
+
+    @property
+    def num_features(self) -> int:
+        return len(SCALARS)
+
+    @property
+    def num_outputs(self) -> int:
+        return len(ANSWERS) * len(self.settings)
+
+    def outputs(self, features: Tensor) -> Tensor:
+        """Chances of this token, calibrated at every captured setting, and of the next [B, 2 S]."""
+        logits = self.network(features)
+        of_setting = [made.calibration for made in self.settings]
+        now = [torch.sigmoid(one.scale * logits[:, 0] + one.bias) for one in of_setting]
+        return torch.stack([*now, *(torch.sigmoid(logits[:, 1]) for _ in of_setting)], dim=1)
+
+    def question_seconds(self, profile: LatencyProfile) -> float:
+        return profile.latency("survival", positions=1).seconds
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "look"}
+
+    def start(self, settings: SamplingSettings) -> SurvivalSession:
+        return SurvivalSession(self, settings)
+
+    @cached_property
+    def served(self) -> ServedSurvival:
+        """The network on the host."""
+        return ServedSurvival(self.network)
+
+    @cached_property
+    def look(self) -> Rerun:
+        """What reads a law on an accelerator."""
+        return Rerun(token_numbers, self._recorder)

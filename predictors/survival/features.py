@@ -1,0 +1,87 @@
+"""What ``survival`` reads of a chain as it grows: numbers of the draft's distributions, a lookup's agreement, and past rounds.
+
+    token g       log of the largest probability, gap to the second, entropy (nats), log of the drawn token's, of the unit softmax
+    so far        sums of the logs, and the token before
+    lookup        length of the root's match, grown by every drafted token that it would have proposed; where they parted
+    past          whether the last round ended by a rejection; luck <- DECAY luck + (1 - DECAY) [accepted] over tested tokens
+
+All are host numbers of one draft, or arrays of many drafts of one shape: what is learned from is what is served. Source: the stop
+models of MCSD and SpecDec++ (specification of drafting, sections 5.5 and 7.5), over inputs of our own.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from predictors.signals import TokenNumbers
+
+SCALARS = (
+    "log_top",
+    "gap",
+    "entropy",
+    "log_own",
+    "position",
+    "log_position",
+    "sum_log_top",
+    "sum_log_own",
+    "previous_log_top",
+    "previous_entropy",
+    "agrees",
+    "agreed_length",
+    "parted_length",
+    "parted",
+    "found",
+    "match",
+    "rejected",
+    "luck",
+    "greedy",
+)
+REJECTED, LUCK = SCALARS.index("rejected"), SCALARS.index("luck")
+DECAY = 0.8
+FIRST_LUCK = 0.7  # before any token was tested
+LEAST = math.exp(-16)  # of a probability whose log is taken
+LOG_OF = np.log1p(np.arange(256))  # of small counts
+
+
+class Course:
+    """One draft, or arrays of drafts, from roots where a match of ``match`` tokens was found (0: none); ``rejected`` and ``luck``
+    are of past rounds, ``greedy``: at temperature 0."""
+
+    def __init__(self, match: Any, rejected: Any, luck: Any, greedy: float) -> None:
+        self.agrees: Any = 1.0 * (match > 0)
+        self._root = (self.agrees, LOG_OF[match], rejected, luck, greedy)
+        self._match = match
+        self._drafted = 0
+        self._sums: tuple[Any, Any] = (0.0, 0.0)
+        self._previous: tuple[Any, Any] = (0.0, 0.0)
+
+    def add(self, token: TokenNumbers, proposed: Any) -> list[Any]:
+        """Features after one more ``token``; ``proposed``: whether it is the lookup's next one."""
+        found, log_match, *past = self._root
+        token = TokenNumbers(token.log_top, token.gap, token.entropy, np.maximum(token.log_own, math.log(LEAST)))
+        position, agreed = self._drafted, self.agrees
+        self.agrees = agreed * proposed
+        sum_top, sum_own = (
+            before + now for before, now in zip(self._sums, (token.log_top, token.log_own), strict=True)
+        )
+        features = [*token, position, LOG_OF[position], sum_top, sum_own, *self._previous]
+        features += [self.agrees, self.agrees * LOG_OF[self._match + position + 1]]
+        features += [(found - self.agrees) * log_match, found - self.agrees, found, log_match, *past]
+        self._drafted, self._sums, self._previous = position + 1, (sum_top, sum_own), (token.log_top, token.entropy)
+        return features
+
+
+def luck_after(luck: Any, accepted: Any, rejected: Any) -> Any:
+    """``luck`` after a round of so many ``accepted`` tokens, the next one ``rejected`` or not tested."""
+    kept = DECAY**accepted
+    return (luck * kept + 1 - kept) * (1 - (1 - DECAY) * rejected)
+
+
+def numbers_of(confidence: Any, second: Any, entropy: Any, own: Any) -> TokenNumbers:
+    """From probabilities, recorded ones among them."""
+    return TokenNumbers(_log(confidence), confidence - second, entropy, _log(own))
+
+
+def _log(probability: Any) -> Any:
+    return np.log(np.maximum(probability, LEAST))

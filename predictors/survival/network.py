@@ -1,0 +1,71 @@
+"""A small network with two answers about a drafted token, and the same in plain arrays, as it is asked behind every draft pass.
+
+    now     P(this token is accepted | all before it were),     next    P(the one after it is accepted | so was this one)
+    logits = W2 relu(W1 (x - μ) / σ + b1) + b2
+
+Shape suffixes: ... any drafts, F features, H hidden units.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from predictors.network import SKETCH
+from predictors.survival.features import SCALARS
+
+ANSWERS = NOW, NEXT = (0, 1)
+
+
+class SurvivalNetwork(nn.Module):
+    """Logits [B, 2] of raw features [B, F]."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(len(SCALARS)))
+        self.register_buffer("scale", torch.ones(len(SCALARS)))
+        self.head = nn.Sequential(nn.Linear(len(SCALARS), hidden), nn.ReLU(), nn.Linear(hidden, len(ANSWERS)))
+
+    def forward(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.head((features - self.mean) / self.scale)
+        return logits
+
+
+class ServedSurvival:
+    """The network on the host: a few array operations, as one of torch's takes as long as all of them."""
+
+    def __init__(self, network: SurvivalNetwork) -> None:
+        values = {name: tensor.detach().double().numpy() for name, tensor in network.state_dict().items()}
+        self._mean_F, self._scale_F = values["mean"], values["scale"]
+        self._first_FH, self._bias_H = values["head.0.weight"].T, values["head.0.bias"]
+        self._last_H2, self._bias_2 = values["head.2.weight"].T, values["head.2.bias"]
+
+    def __call__(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Logits [..., 2] of raw features [..., F], and the features standardised [..., F]."""
+        standard = (features - self._mean_F) / self._scale_F
+        hidden = np.maximum(standard @ self._first_FH + self._bias_H, 0.0)
+        return hidden @ self._last_H2 + self._bias_2, standard
+
+
+def distance_of(standard: np.ndarray) -> np.ndarray:
+    """Mean squared standardised coordinate [...]: 1 on average over the training rows."""
+    return np.asarray(np.square(standard).mean(axis=-1))
+
+
+def sketch_of(standard: np.ndarray) -> tuple[float, ...]:
+    """The first coordinates of one row, as a forecast carries them."""
+    return tuple(standard[:SKETCH].tolist())
+
+
+def build_survival_network(tensors: Mapping[str, Tensor], source: str) -> SurvivalNetwork:
+    """The network with ``tensors`` as weights, in evaluation mode."""
+    try:
+        network = SurvivalNetwork(len(tensors["head.0.bias"]))
+        network.load_state_dict(dict(tensors))
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(f"{source}: the tensors are no survival network ({error}). Export it again.") from error
+    return network.eval()

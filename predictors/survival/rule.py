@@ -1,0 +1,96 @@
+"""Draft on while what the next tokens promise is worth what they cost.
+
+    S_g          Π_{i<=g} P̂(token i is accepted | all before it were): the chain so far survives
+    promise(m)   S_g b Σ_{k<m} f^k                    b = P̂(the next token is accepted), f of those after it
+    go on        if promise(m) > ρ (C(g + 1 + m) - C(g + 1)) for some m <= horizon
+
+C(n) is what a round of n drafted tokens takes, in rounds of none; ρ a rate, tokens per such round. The highest tokens per
+time is that ρ at which E[tokens] - ρ E[time] is at most 0 (Dinkelbach, 1967), so that one number carries what all other rounds
+are worth. Looking several tokens ahead matters where passes are priced in steps. Shape suffix: L lengths of a draft, from 0.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from predictors.config import Checked, Count, NotNegative, Positive, Probability, Whole
+from predictors.sampling import SamplingSettings
+from predictors.stopping.rule import StopCalibration
+
+HORIZON = 5
+
+
+@dataclass(frozen=True)
+class SurvivalRule(Checked):
+    """``rate``: ρ; ``least`` tokens are drafted before the model is asked; ``follows``: f; ``horizon``: most tokens ahead."""
+
+    rate: NotNegative
+    least: Count = 1
+    follows: Probability = 0.8
+    horizon: Count = HORIZON
+
+    def at_pace(self, factor: float) -> "SurvivalRule":
+        """The same at ``factor`` times its rate."""
+        return replace(self, rate=self.rate * factor)
+
+    def goes_on(self, survival: Any, following: Any, drafted: int, cost_L: Sequence[float]) -> Any:
+        """Whether to draft on after ``drafted`` tokens; of one draft, or of arrays of them."""
+        worth: Any = False
+        promised, factor = 0.0, 1.0
+        for further in range(1, min(self.horizon, len(cost_L) - 1 - drafted) + 1):
+            promised, factor = promised + factor, factor * self.follows
+            worth |= survival * following * promised > self.rate * (cost_L[drafted + further] - cost_L[drafted])
+        return worth
+
+
+@dataclass(frozen=True)
+class Priced(Checked):
+    """What is best on a machine where a target pass takes as long as ``cost_ratio`` draft steps: the ``rule``, the
+    ``static_length``."""
+
+    cost_ratio: Positive
+    rule: SurvivalRule
+    static_length: Whole
+
+
+@dataclass(frozen=True)
+class SurvivalSetting(Checked):
+    """What is done at captured sampling ``settings``: follow ``rule`` where it ``pays``, else draft ``static_length`` tokens.
+    ``costs`` are C of 0, 1, … tokens; ``calibration`` is of ``now``'s logit; ``elsewhere``: what is best at other prices."""
+
+    settings: SamplingSettings
+    rule: SurvivalRule
+    pays: bool
+    static_length: Whole
+    costs: tuple[Positive, ...]
+    calibration: StopCalibration = field(default_factory=StopCalibration)
+    elsewhere: tuple[Priced, ...] = ()
+
+    def at_pace(self, factor: float) -> "SurvivalSetting":
+        """The same where other rounds are worth ``factor`` times as much, on every machine."""
+        elsewhere = tuple(replace(one, rule=one.rule.at_pace(factor)) for one in self.elsewhere)
+        return replace(self, rule=self.rule.at_pace(factor), elsewhere=elsewhere)
+
+    def priced(self, cost_ratio: float) -> tuple[SurvivalRule, int]:
+        """Rule and static length on another machine: the rate between those of its neighbours in ln c, all else the nearer's."""
+        by_ratio = sorted(self.elsewhere, key=lambda one: one.cost_ratio)
+        nearest = min(by_ratio, key=lambda one: abs(math.log(one.cost_ratio / cost_ratio)))
+        below = [one for one in by_ratio if one.cost_ratio <= cost_ratio][-1:] or by_ratio[:1]
+        above = [one for one in by_ratio if one.cost_ratio >= cost_ratio][:1] or by_ratio[-1:]
+        (low,), (high,) = below, above
+        span = math.log(high.cost_ratio / low.cost_ratio)
+        share = 0.0 if span == 0 else math.log(cost_ratio / low.cost_ratio) / span
+        rate = low.rule.rate + share * (high.rule.rate - low.rule.rate)
+        made = nearest.rule
+        return SurvivalRule(rate, made.least, made.follows, made.horizon), nearest.static_length
+
+
+@dataclass(frozen=True)
+class SurvivalPrices:
+    """What rules were chosen by: ``cost_ratio`` of a machine after ``context`` tokens, from the latency profile
+    ``profile_hash``."""
+
+    cost_ratio: float
+    context: float
+    profile_hash: str

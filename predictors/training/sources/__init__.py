@@ -1,0 +1,1 @@
+"""Fitting controllers that choose where a round's draft comes from."""

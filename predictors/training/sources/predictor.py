@@ -1,0 +1,162 @@
+"""Family ``source``: which source drafts a round, in front of a controller ``survival`` that is fitted with it.
+
+    takeover    a lookup where the match is long enough: match, length and tail by replayed tokens per second
+    source      what every source promises and costs (`predictors.source_rule`), at the best rate by the same
+
+Rules are chosen on validation texts and judged out of fold; scored once on test texts, over the best static chain, over
+``survival`` alone, and ``source`` over ``takeover``, too. Edits are left out.
+"""
+
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from predictors.bundle import OTHERWISE
+from predictors.config import Checked, Count, Positive, Whole, not_empty, one_of
+from predictors.controllers.takeover import TakeoverConfig
+from predictors.replay.grid import Totals
+from predictors.survival.rule import SurvivalSetting
+from predictors.training.intervals import log_gain
+from predictors.training.predictor import Fitted, Materials, tracked_name
+from predictors.training.rule_choice import RuleChoice, worth
+from predictors.training.sources.contest import Contest, Paced
+from predictors.training.sources.learning import distances, learned
+from predictors.training.survival.predictor import TEST, TRAIN, VALIDATION, SurvivalModel, SurvivalPredictor
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+SURVIVAL, TAKEOVER, SOURCE = "survival", "takeover", "source"
+
+
+@dataclass(frozen=True)
+class SourcePredictor(Checked):
+    """``kind`` is what is exported, in front of a controller that is fitted as ``survival`` says. Tried are ``matches``,
+    ``lengths`` and ``tails`` of lookups, chains at ``paces`` times their own rate, and rates of sources at ``shares`` of
+    that, judged on ``folds`` of documents."""
+
+    kind: Annotated[str, one_of(TAKEOVER, SOURCE)] = TAKEOVER
+    survival: SurvivalPredictor = field(default_factory=SurvivalPredictor)
+    matches: Annotated[tuple[Count, ...], not_empty] = (1, 2, 3, 4, 6)
+    lengths: Annotated[tuple[Count, ...], not_empty] = (4, 6, 8, 12)
+    tails: Annotated[tuple[Whole, ...], not_empty] = (0, 2, 4)
+    shares: Annotated[tuple[Positive, ...], not_empty] = (0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
+    paces: Annotated[tuple[Positive, ...], not_empty] = (1.0, 1.15, 1.3)
+    folds: Count = 5
+    seed: int = 0
+
+    @property
+    def chains(self) -> SurvivalPredictor:
+        """How chains are fitted."""
+        return replace(self.survival, seed=self.seed)
+
+    def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
+        model = self.chains.model(materials, logger)
+        made = [self._chosen(model, place) for place in range(len(model.settings))]
+        parts = {one.inner.settings.name: self._scored(one, model, place) for place, one in enumerate(made)}
+        settings = [one.card(self.kind) for one in made]
+        inner = self.chains.exported(replace(model, settings=[one.chains(self.kind) for one in made]))
+        card = {
+            "kind": self.kind,
+            **{key: inner.card[key] for key in ("contract", "decoder", "lineage")},
+            "settings": settings,
+            "measured_quality": inner.card["measured_quality"] | {"parts": parts},
+            OTHERWISE: inner.card,
+        }
+        measured = {"parts": parts, "settings": settings, "survival": inner.quality}
+        measured["documents"] = inner.quality["documents"]
+        return Fitted(card, inner.tensors, measured, _metrics(parts), sentence(parts))
+
+    def _chosen(self, model: SurvivalModel, place: int) -> "Rules":
+        """The best rule of each kind at the setting in that place."""
+        train, validation = (self._contest(model, split, place) for split in (TRAIN, VALIDATION))
+        simple = [TakeoverConfig(*values) for values in product(self.matches, self.lengths, self.tails)]
+        found = learned(train, model.profile, model.table.median_context)
+        found = replace(found, max_distance=self._limit(distances(validation, found)))
+        weighed = [replace(found, share=share) for share in self.shares]
+        paces = self.paces if train.inner.pays else (1.0,)
+        best = {}
+        for kind, rules in ((TAKEOVER, simple), (SOURCE, weighed)):
+            paced = [Paced(rule, pace) for rule in rules for pace in paces]
+            best[kind] = validation.best(paced, self.folds, self.seed)
+        return Rules(train.inner, best)
+
+    def _contest(self, model: SurvivalModel, split: str, place: int) -> Contest:
+        return Contest.of(self.chains, model, split, place, self.tails)
+
+    def _limit(self, distance_N: np.ndarray) -> float:
+        survival = self.survival
+        return survival.distance_margin * float(np.quantile(distance_N, survival.distance_quantile))
+
+    def _scored(self, made: "Rules", model: SurvivalModel, place: int) -> dict[str, Any]:
+        """Every policy's tokens per second on texts that chose nothing; a rule that does not pay is ``tried``, too."""
+        test = self._contest(model, TEST, place)
+        always, document_X = test.static(), test.document_X
+        totals = {"static": always, SURVIVAL: test.served()}
+        for kind, choice in made.best.items():
+            tried = test.served(choice.rule)
+            totals |= {kind: tried if choice.pays else totals[SURVIVAL], f"{kind} tried": tried}
+        over = {
+            f"{one} over {other}": log_gain(_sums(totals[one]), _sums(totals[other]), document_X)
+            for one, other in ((TAKEOVER, SURVIVAL), (SOURCE, SURVIVAL), (SOURCE, TAKEOVER))
+        }
+        return {
+            "kind": self.kind,
+            "static_length": test.inner.static_length,
+            "pays": {kind: choice.pays for kind, choice in made.best.items()},
+            "chosen": {kind: asdict(choice) for kind, choice in made.best.items()},
+            "policies": {name: worth(one, always, document_X) for name, one in totals.items()},
+            "over": over,
+        }
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the best rule of each kind was chosen, in front of chains at setting ``inner``."""
+
+    inner: SurvivalSetting
+    best: dict[str, RuleChoice]
+
+    def chains(self, kind: str) -> SurvivalSetting:
+        """What a bundle of this kind does where no lookup takes over."""
+        choice = self.best[kind]
+        return self.inner.at_pace(choice.rule.pace) if choice.pays else self.inner
+
+    def card(self, kind: str) -> dict[str, Any]:
+        """What it does at these settings."""
+        choice = self.best[kind]
+        rule = {key: value for key, value in asdict(choice.rule.rule).items() if key != OTHERWISE}
+        return {"settings": asdict(self.inner.settings), "rule": rule, "pays": choice.pays}
+
+
+def _sums(totals: Totals) -> np.ndarray:
+    return np.stack([totals.tokens_X, totals.seconds_X])
+
+
+def sentence(parts: dict[str, Any]) -> str:
+    """What the rule that is served is worth on held-out documents."""
+    said = []
+    for name, part in parts.items():
+        kind = part["kind"]
+        over = {"static chain": part["policies"][kind]["gain"], SURVIVAL: part["over"][f"{kind} over {SURVIVAL}"]}
+        if kind == SOURCE:
+            over[TAKEOVER] = part["over"][f"{SOURCE} over {TAKEOVER}"]
+        gains = ", ".join(f"{_percent(gain)} over {other}" for other, gain in over.items())
+        tried = part["policies"][f"{kind} tried"]["gain"]["value"]
+        how = "" if part["pays"][kind] else f" (not served, as it did not surely pay on validation; tried {tried:+.1%})"
+        said.append(f"{name}: {gains}{how}")
+    return "; ".join(said)
+
+
+def _percent(gain: dict[str, Any]) -> str:
+    low, high = ("unknown" if gain[side] is None else f"{gain[side]:+.1%}" for side in ("low", "high"))
+    return f"{gain['value']:+.1%} ({low} to {high})"
+
+
+def _metrics(parts: dict[str, Any]) -> dict[str, float | None]:
+    return {
+        f"test_gain_{tracked_name(name)}": part["policies"][part["kind"]]["gain"]["value"]
+        for name, part in parts.items()
+    }

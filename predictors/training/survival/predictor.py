@@ -1,0 +1,249 @@
+"""Family ``survival``: a small network of whether drafted tokens are accepted, and the rate that draws the line.
+
+Trained on training texts of all sampling settings at once; calibrated and given a rate on validation texts, for the verifier,
+settings and prices that it will serve, and for a grid of other prices; scored once on test texts. Edits are left out.
+"""
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from predictors.config import Checked, Count, Positive, Probability, not_empty
+from predictors.latency.actions import undisturbed
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.throughput import chain_costs
+from predictors.replay.decode import Reading
+from predictors.replay.grid import Starts
+from predictors.replay.prices import Prices
+from predictors.sampling import SamplingSettings
+from predictors.schema import EDIT
+from predictors.survival.features import SCALARS
+from predictors.survival.network import ServedSurvival, distance_of
+from predictors.survival.rule import Priced, SurvivalSetting
+from predictors.training.predictor import Fitted, Materials, tracked_name
+from predictors.training.rule_choice import RuleChoice, static_length
+from predictors.training.survival.grid import SurvivalGrid
+from predictors.training.survival.quality import quality, scored
+from predictors.training.survival.rules import Played, best_rule, calibrated, rules_of
+from predictors.training.survival.training import SurvivalTrainConfig, TrainedSurvival, fit_survival, follows
+from predictors.training.text_table import ROOT, STATES, TextTable
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+SPLITS = TRAIN, VALIDATION, TEST = ("train", "validation", "test")
+Grids = dict[str, list[SurvivalGrid]]  # by split, one per sampling setting
+
+
+@dataclass(frozen=True)
+class SurvivalModel:
+    """A trained model on the texts of ``table``, with what is done at every sampling setting and how that was chosen; squared
+    distances up to ``limit`` are trusted."""
+
+    table: TextTable
+    profile: LatencyProfile
+    grids: Grids
+    trained: TrainedSurvival
+    served: ServedSurvival
+    limit: float
+    settings: list[SurvivalSetting]
+    choices: list[RuleChoice]
+
+
+@dataclass(frozen=True)
+class SurvivalPredictor(Checked):
+    """How the model is trained and served: in chains of at most ``gamma`` tokens that ``verifier`` verifies, beside a lookup of
+    ``lookup`` tokens.
+
+    Products of ``calibrated_tokens`` chances are calibrated. Rates are tried at ``shares`` of the best static chain's, after at
+    ``least`` so many tokens, and judged on ``folds`` of documents; also on machines of other ``cost_ratios``. ``repeats``: of
+    chance on texts that are sampled. The largest trusted squared distance is ``distance_margin`` times the ``distance_quantile``
+    on validation texts.
+    """
+
+    training: SurvivalTrainConfig = field(default_factory=SurvivalTrainConfig)
+    gamma: Count = 12
+    lookup: Count = 12
+    verifier: str = "block"
+    calibrated_tokens: Count = 6
+    shares: Annotated[tuple[Positive, ...], not_empty] = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.45, 1.6, 1.8, 2.0)
+    least: Annotated[tuple[Count, ...], not_empty] = (1, 2, 3)
+    folds: Count = 5
+    cost_ratios: tuple[Positive, ...] = (4.0, 6.0, 10.0, 16.0)
+    repeats: Count = 4
+    distance_quantile: Probability = 0.999
+    distance_margin: Positive = 2.0
+    seed: int = 0
+
+    def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
+        return self.exported(self.model(materials, logger))
+
+    def model(self, materials: Materials, logger: "Logger | None" = None) -> SurvivalModel:
+        """Trained, and given rules."""
+        table, profile = TextTable.read(materials.texts).without(EDIT), materials.profile
+        grids: Grids = {split: self._grids(table.rows(split), table.settings, profile) for split in SPLITS}
+        trained = fit_survival(grids[TRAIN], grids[VALIDATION], self.training, logger)
+        served = ServedSurvival(trained.network)
+        limit = self.distance_margin * self._distance(grids[VALIDATION], served)
+        made = [
+            self._setting(settings, train, validation, served, limit, profile, table.median_context)
+            for settings, train, validation in zip(table.settings, grids[TRAIN], grids[VALIDATION], strict=True)
+        ]
+        settings, choices = map(list, zip(*made, strict=True))
+        return SurvivalModel(table, profile, grids, trained, served, limit, settings, choices)
+
+    def exported(self, model: SurvivalModel) -> Fitted:
+        """Scored, as a bundle."""
+        table, profile = model.table, model.profile
+        parts, known = {}, {}
+        for made, test in zip(model.settings, model.grids[TEST], strict=True):
+            parts[made.settings.name] = scored(self.played(test, model, made), made, profile)
+            known[made.settings.name] = quality(test, model.served, made.calibration, self.calibrated_tokens)
+        settings = [asdict(made) for made in model.settings]
+        measured = {
+            "known": known,
+            "parts": parts,
+            "settings": settings,
+            "choices": [asdict(choice) for choice in model.choices],
+            "history": model.trained.history,
+            "best_epoch": model.trained.best_epoch,
+            "documents": len(set(table.rows(TEST).column("document"))),
+        }
+        tensors = {key: tensor.contiguous() for key, tensor in model.trained.network.state_dict().items()}
+        card = self._card(table, profile, measured) | {"settings": settings, "max_distance": model.limit}
+        return Fitted(card, tensors, measured, _metrics(measured), sentence(measured))
+
+    def played(self, grid: SurvivalGrid, model: SurvivalModel, made: SurvivalSetting) -> Played:
+        """What is served at one setting, on some texts."""
+        return self._played(grid, model.served, made, model.limit, model.profile)
+
+    def _grids(self, table: TextTable, known: list[SamplingSettings], profile: LatencyProfile) -> list[SurvivalGrid]:
+        texts = list(table.texts(leave_out=(ROOT, STATES)))
+        made = []
+        for settings in known:
+            repeats = range(1 if settings.greedy else self.repeats)
+            readings = [
+                Reading.of(text, self.seed + repeat)
+                for text in texts
+                for repeat in repeats
+                if text.settings == settings
+            ]
+            prices = Prices(profile, not settings.greedy)
+            made.append(SurvivalGrid(Starts.of(readings, self.gamma, self.verifier, prices)))
+        return made
+
+    def _distance(self, grids: list[SurvivalGrid], served: ServedSurvival) -> float:
+        found = []
+        for grid in grids:
+            walk = grid.static(self.gamma)
+            features_VGF = grid.features(walk.reading_V, walk.start_V, walk.rejected_V, walk.luck_V)
+            known_VG = np.arange(self.gamma) < grid.would(walk)[1][:, None]
+            found.append(distance_of(served(features_VGF[known_VG])[1]))
+        return float(np.quantile(np.concatenate(found), self.distance_quantile))
+
+    def _setting(
+        self,
+        settings: SamplingSettings,
+        train: SurvivalGrid,
+        validation: SurvivalGrid,
+        served: ServedSurvival,
+        limit: float,
+        profile: LatencyProfile,
+        context: float,
+    ) -> tuple[SurvivalSetting, Any]:
+        """What is served at ``settings``, here and at other prices, and how its rule was chosen."""
+        calibration, ahead = calibrated(validation, served, self.calibrated_tokens), follows(train)
+        draft = SurvivalSetting(settings, rules_of(1.0, (1.0,), (1,), ahead)[0], False, 1, (1.0,), calibration)
+        here, choice = self._priced(draft, train, validation, served, limit, profile, context)
+        elsewhere = []
+        for ratio in self.cost_ratios:
+            there = profile.at_cost_ratio(ratio, context)
+            one, _ = self._priced(draft, _at(train, there), _at(validation, there), served, limit, there, context)
+            elsewhere.append(Priced(ratio, one.rule, one.static_length))
+        return replace(here, elsewhere=tuple(elsewhere)), choice
+
+    def _priced(
+        self,
+        draft: SurvivalSetting,
+        train: SurvivalGrid,
+        validation: SurvivalGrid,
+        served: ServedSurvival,
+        limit: float,
+        profile: LatencyProfile,
+        context: float,
+    ) -> tuple[SurvivalSetting, Any]:
+        """The setting at the prices of ``profile``, which the grids have, too."""
+        length = static_length([train.starts, validation.starts])
+        made = replace(draft, static_length=length, costs=self._costs(profile, context, draft.settings))
+        played = self._played(validation, served, made, limit, profile)
+        plain = Prices(profile, not draft.settings.greedy).chain(0, round(context))
+        rate = played.static(length).rate * plain
+        rules = rules_of(rate, self.shares, self.least, draft.rule.follows)
+        rule, choice = best_rule(played, rules, length, self.folds, self.seed)
+        return replace(made, rule=rule, pays=choice.pays), choice
+
+    def _played(
+        self,
+        grid: SurvivalGrid,
+        served: ServedSurvival,
+        made: SurvivalSetting,
+        limit: float,
+        profile: LatencyProfile,
+    ) -> Played:
+        return Played(grid, served, made.calibration, made.costs, _question(profile), limit, made.static_length)
+
+    def _costs(self, profile: LatencyProfile, context: float, settings: SamplingSettings) -> tuple[float, ...]:
+        return chain_costs(undisturbed(profile), self.gamma, context, not settings.greedy, _question(profile))
+
+    def _card(self, table: TextTable, profile: LatencyProfile, measured: dict[str, Any]) -> dict[str, Any]:
+        """The bundle's card (`predictors.controllers.survival`) but for what was chosen."""
+        context, manifest = table.median_context, table.manifest
+        error = max(known["tokens"]["ece"] for known in measured["known"].values())
+        chain = {"kind": "chain", "gamma": self.gamma, "lookup": {"length": self.lookup}}
+        ratio = profile.cost_ratio(context)
+        return {
+            "kind": "survival",
+            "contract": manifest.contract,
+            "scalars": list(SCALARS),
+            "prices": {"cost_ratio": ratio, "context": context, "profile_hash": profile.profile_hash},
+            "decoder": {"method": "speculative", "drafter": chain, "verifier": self.verifier},
+            "measured_quality": {"split": TEST, "parts": measured["parts"], "tokens": {"ece": error}},
+            "lineage": {"traces_sha256": manifest.content_hash},
+        }
+
+
+def _question(profile: LatencyProfile) -> float:
+    return undisturbed(profile).latency("survival", positions=1).seconds
+
+
+def _at(grid: SurvivalGrid, profile: LatencyProfile) -> SurvivalGrid:
+    """The same texts at the prices of ``profile``."""
+    starts = grid.starts
+    return SurvivalGrid(replace(starts, prices=Prices(profile, not starts.readings[0].text.settings.greedy)))
+
+
+def sentence(measured: dict[str, Any]) -> str:
+    """What the model knows and its rule is worth on held-out documents."""
+    said = []
+    for name, part in measured["parts"].items():
+        gain = part["policies"]["model"]["gain"]
+        asked, tried = part["asks"], part["policies"]["asked"]["gain"]["value"]
+        how = "" if asked else f" (not asked, as it did not surely pay on validation; asked anyway {tried:+.1%})"
+        low, high = (f"{gain[side]:+.1%}" if gain[side] is not None else "unknown" for side in ("low", "high"))
+        area = measured["known"][name]["tokens"]["auroc"]
+        said.append(
+            f"{name}: {gain['value']:+.1%} ({low} to {high}) replayed tokens/s over {part['static_length']} tokens "
+            f"always{how}, AUROC {'unknown' if area is None else format(area, '.3f')}, "
+            f"perfect {part['policies']['perfect']['gain']['value']:+.1%}"
+        )
+    return "; ".join(said)
+
+
+def _metrics(measured: dict[str, Any]) -> dict[str, float | None]:
+    metrics: dict[str, float | None] = {}
+    for name, part in measured["parts"].items():
+        tracked = tracked_name(name)
+        metrics |= {f"test_gain_{tracked}": part["policies"]["model"]["gain"]["value"]}
+        metrics |= {f"test_auroc_{tracked}": measured["known"][name]["tokens"]["auroc"]}
+    return metrics

@@ -1,0 +1,115 @@
+"""Which rate the survival model is served with: chosen and scored by replayed tokens per second, at every sampling setting.
+
+    calibration    loss = - Σ_rounds Σ_g log P(the chain survives token g or not | Π_{i<=g} P̂_i)     one scale, one bias
+    chosen         argmax over ρ and least lengths, on validation texts (`training.rule_choice`)
+
+Products are calibrated under the verifier that serves: what a model misses is alike along a draft. Shape suffixes: X readings, V
+rounds, G positions of a chain, F features, R rules.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from predictors.replay.grid import Totals
+from predictors.stopping.rule import StopCalibration
+from predictors.survival.network import NEXT, NOW, ServedSurvival, distance_of
+from predictors.survival.rule import SurvivalRule, SurvivalSetting
+from predictors.training.rule_choice import RuleChoice
+from predictors.training.rule_choice import choose as choose_among
+from predictors.training.stops.calibration import product_calibration
+from predictors.training.survival.grid import Draft, Source, SurvivalGrid, Walk, no_source
+
+
+@dataclass(frozen=True)
+class Played:
+    """A model on texts at one sampling setting, with ``question`` seconds a token and chains priced at ``costs``."""
+
+    grid: SurvivalGrid
+    served: ServedSurvival
+    calibration: StopCalibration
+    costs: Sequence[float]
+    question: float
+    max_distance: float
+    static_length: int
+
+    def stopped(self, rule: SurvivalRule, question: float | None = None, source: Source = no_source) -> Totals:
+        """What ``rule`` makes of the model where no ``source`` takes over; ``question``: seconds of one, if not as measured."""
+        walk = Walk.of(self.grid.starts, lambda *rounds: self.drafted(rule, *rounds), source)
+        return self.grid.totals(walk, self.question if question is None else question)
+
+    def under(self, made: SurvivalSetting, source: Source = no_source) -> Totals:
+        """What is done at a setting, where no ``source`` takes over."""
+        return self.stopped(made.rule, source=source) if made.pays else self.static(made.static_length, source)
+
+    def draft(self, made: SurvivalSetting) -> Draft:
+        """The chains of that."""
+        if made.pays:
+            return lambda *rounds: self.drafted(made.rule, *rounds)
+        return self.grid.chains(made.static_length)
+
+    def static(self, length: int, source: Source = no_source) -> Totals:
+        """Always ``length`` tokens where no ``source`` takes over."""
+        return self.grid.totals(self.grid.static(length, source), self.question)
+
+    def drafted(self, rule: SurvivalRule, *rounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Submitted tokens and queries of rounds [V], as `predictors.controllers.survival` decides."""
+        starts, depth = self.grid.starts, self.grid.starts.depth
+        logits_VG2, standard_VGF = self.served(self.grid.features(*rounds))
+        survival_VG = np.cumprod(chances(logits_VG2[..., NOW], self.calibration), axis=1)
+        following_VG = chances(logits_VG2[..., NEXT], StopCalibration())
+        on = [
+            position + 1 < rule.least
+            or rule.goes_on(survival_VG[:, position], following_VG[:, position], position + 1, self.costs)
+            for position in range(depth - 1)
+        ]
+        stop_VG = ~np.stack([np.broadcast_to(one, len(survival_VG)) for one in [*on, False]], axis=1)
+        far_VG = distance_of(standard_VGF) > self.max_distance
+        far_VG[:, -1] = False  # nothing is asked about the last token
+        cap_V = starts.cap_XS[rounds[0], rounds[1]]
+        submitted_V = np.minimum(stop_VG.argmax(axis=1) + 1, cap_V)
+        known_V = np.minimum(submitted_V, depth - 1)
+        asked_V = np.where(known_V >= rule.least, known_V, 0)
+        far_V = np.where(far_VG.any(axis=1), np.maximum(far_VG.argmax(axis=1) + 1, rule.least), depth + 1)
+        aside_V = far_V <= asked_V
+        submitted_V = np.where(aside_V, np.minimum(np.maximum(far_V, self.static_length), cap_V), submitted_V)
+        return submitted_V, np.where(aside_V, far_V, asked_V)
+
+
+def chances(logits: np.ndarray, calibration: StopCalibration) -> np.ndarray:
+    """Calibrated probabilities of logits of any shape."""
+    return np.asarray(1 / (1 + np.exp(-(calibration.scale * logits + calibration.bias))))
+
+
+def calibrated(grid: SurvivalGrid, served: ServedSurvival, length: int) -> StopCalibration:
+    """On the rounds of a static chain of ``length`` tokens."""
+    logits_VG, survives_VG, known_VG = said(grid, served, length)
+    return product_calibration(logits_VG, survives_VG, known_VG.astype(float))
+
+
+def said(grid: SurvivalGrid, served: ServedSurvival, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Along rounds of a static chain of ``length`` tokens [V, G]: logits of `now`, whether the chain survives each token, and
+    whether it was drafted."""
+    walk, position_G = grid.static(length), np.arange(length)
+    would_V1, cap_V1 = (values[:, None] for values in grid.would(walk))
+    features_VGF = grid.features(walk.reading_V, walk.start_V, walk.rejected_V, walk.luck_V)[:, :length]
+    logits_VG2, _ = served(features_VGF)
+    return logits_VG2[..., NOW], np.asarray(would_V1 > position_G), np.asarray(position_G < cap_V1)
+
+
+def best_rule(
+    validation: Played, rules: Sequence[SurvivalRule], static_length: int, folds: int, seed: int
+) -> tuple[SurvivalRule, RuleChoice]:
+    """The rule of most tokens per second, and what choosing it is worth over the static chain."""
+    totals, always = [validation.stopped(rule) for rule in rules], validation.static(static_length)
+    tokens_RX, seconds_RX = (np.stack([getattr(one, name) for one in totals]) for name in ("tokens_X", "seconds_X"))
+    document_X = validation.grid.starts.document_X
+    choice = choose_among(tokens_RX, seconds_RX, always.tokens_X, always.seconds_X, document_X, folds, seed)
+    return rules[choice.rule], choice
+
+
+def rules_of(rate: float, shares: Sequence[float], least: Sequence[int], follows: float) -> list[SurvivalRule]:
+    """Candidates around the ``rate`` of the best static chain, in tokens per round of none."""
+    return [SurvivalRule(rate * share, count, follows) for share, count in product(shares, least)]

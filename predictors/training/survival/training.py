@@ -1,0 +1,118 @@
+"""Train the survival network on tested tokens of the rounds that static chains make of training texts.
+
+    loss = - Σ w [log-likelihood of `now` where a token is tested + that of `next` where it is accepted] / Σ w
+
+Rounds of several lengths begin at most positions of a text, after every kind of round. Shape suffixes: N tokens, F features.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.loggers import Logger
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from predictors.config import Count, NotNegative, Positive
+from predictors.survival.network import SurvivalNetwork
+from predictors.training.survival.grid import SurvivalGrid
+from predictors.training.trainer import Rows, TrainConfig, fitted, quiet, standardise, threads
+
+LENGTHS = (2, 3, 4, 6, 8)  # of the static chains whose rounds are learned from
+
+
+@dataclass(frozen=True)
+class SurvivalTrainConfig(TrainConfig):
+    """How the network of ``hidden`` units is trained."""
+
+    hidden: Count = 32
+    learning_rate: Positive = 1e-3
+    weight_decay: NotNegative = 0.3
+    epochs: Count = 40
+    batch_size: Count = 1024
+    stop_patience: Count = 4
+
+
+def token_rows(grids: Sequence[SurvivalGrid]) -> Rows:
+    """Features, whether `now` and `next` were accepted, and what either counts (0: not tested); all settings count alike."""
+    parts = [_of_setting(grid) for grid in grids]
+    total = np.mean([part[2].sum() for part in parts])
+    parts = [(features, target, weight * total / weight.sum()) for features, target, weight in parts]
+    return Rows(*(torch.from_numpy(np.concatenate(column)).float() for column in zip(*parts, strict=True)))
+
+
+def _of_setting(grid: SurvivalGrid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    made = [_of_walk(grid, length) for length in LENGTHS]
+    features_NF, target_N2, weight_N2 = (np.concatenate(column) for column in zip(*made, strict=True))
+    return features_NF, target_N2, weight_N2
+
+
+def _of_walk(grid: SurvivalGrid, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    walk, position_G = grid.static(length), np.arange(grid.starts.depth)
+    would_V1, cap_V1 = (values[:, None] for values in grid.would(walk))
+    tested_VG = (position_G <= would_V1) & (position_G < cap_V1)
+    ahead_VG = (position_G < would_V1) & (position_G + 1 < cap_V1)
+    features_VGF = grid.features(walk.reading_V, walk.start_V, walk.rejected_V, walk.luck_V)
+    target_VG2 = np.stack([would_V1 > position_G, would_V1 > position_G + 1], axis=-1)
+    weight_VG2 = np.stack([tested_VG, ahead_VG], axis=-1)
+    return features_VGF[tested_VG], target_VG2[tested_VG].astype(float), weight_VG2[tested_VG].astype(float)
+
+
+class SurvivalTraining(L.LightningModule):
+    """Weighted binary cross-entropy of an injected network."""
+
+    def __init__(self, network: SurvivalNetwork, config: SurvivalTrainConfig) -> None:
+        super().__init__()
+        self.head = network
+        self.config = config
+
+    def _loss(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        features_NF, target_N2, weight_N2 = batch
+        loss = binary_cross_entropy_with_logits(self.head(features_NF), target_N2, weight_N2, reduction="sum")
+        return loss / weight_N2.sum()
+
+    def training_step(self, batch: tuple[Tensor, Tensor, Tensor], index: int) -> Tensor:
+        loss = self._loss(batch)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, Tensor, Tensor], index: int) -> None:
+        self.log("val_loss", self._loss(batch), on_step=False, on_epoch=True, batch_size=len(batch[0]))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        config = self.config
+        return torch.optim.AdamW(self.head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+
+
+@dataclass(frozen=True)
+class TrainedSurvival:
+    """A network at its best validation epoch, and the curves."""
+
+    network: SurvivalNetwork
+    history: list[dict[str, float]]
+    best_epoch: int
+
+
+def fit_survival(
+    train: Sequence[SurvivalGrid],
+    validation: Sequence[SurvivalGrid],
+    config: SurvivalTrainConfig,
+    logger: Logger | None,
+) -> TrainedSurvival:
+    """Train on one grid per sampling setting: the same for the same grids, config and thread count."""
+    rows, held_out = token_rows(train), token_rows(validation)
+    with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(config.seed)
+        network = SurvivalNetwork(config.hidden)
+        standardise(network.mean, network.scale, rows.columns[0])
+        best = fitted(SurvivalTraining(network, config), rows, held_out, config, logger)
+    return TrainedSurvival(network.eval(), best.history, best.best_epoch)
+
+
+def follows(train: SurvivalGrid) -> float:
+    """How often a token is accepted after two that were."""
+    would_V = np.concatenate([train.would(train.static(length))[0] for length in LENGTHS])
+    tested_V = would_V >= 2
+    return float((would_V[tested_V] >= 3).mean()) if tested_V.any() else 0.0

@@ -1,0 +1,191 @@
+"""A trial on decodes that were timed before: of stage ``measure``, and of earlier looks."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.bench import digest
+from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE
+from pipelines.measuring.provenance import versions
+from pipelines.measuring.tables import write_decodes, write_rounds
+from pipelines.outputs import write_json
+from pipelines.pair_folder import read_facts
+from pipelines.promotion import attempt as one_look
+from pipelines.promotion import trial
+from pipelines.promotion.attempt import attempt
+from pipelines.promotion.gate import judge
+from pipelines.promotion.names import CHALLENGER
+from pipelines.promotion.plan import load_plan
+from predictors.bundle import bundle_hash
+from runtime import ModelPair
+from runtime.serving_record import read_serving
+from tests.bundles import random_bundle, routed_bundle
+from tests.pipelines.hand_made_decodes import decodes
+from tests.pipelines.toy_trial import RATES, bench, measured, quietly
+
+GAMMAS = {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma}"}, "verifier": "block"}
+
+
+ARMS = [
+    ArmRow("autoregressive", "plain", {"method": "autoregressive"}, always=True),
+    ArmRow("chain-{gamma}", "chain", GAMMAS, each={"gamma": [2, 4]}, always=True, choose=True),
+    ArmRow("hrad", "learned", bundle="hrad", always=True),
+]
+
+
+def timed(row):
+    """A row as stage ``measure`` writes it; at T=1 the bundle is slow."""
+    slower = row["temperature"] > 0 and row["arm"] == "challenger"
+    named = {"arm": "hrad"} if row["arm"] == "challenger" else {}
+    named |= {"prompt": f"test-{'abcde'.index(row['prompt'])}"}
+    return row | named | {"output": [1], "seconds": 10 / 7.1 if slower else row["seconds"]}
+
+
+ROWS = [timed(row) for row in decodes(lambda arm, *where: RATES[arm]) if row["arm"] != "champion"]
+
+
+def write_table(args, bundle, rows=ROWS, arms=ARMS, capped=False, parameters=None, **changes):
+    """The measured table of this pair, and of the bundle beside static chains."""
+    place = args.measured / "toy-1c"
+    write_decodes(place / DECODES_FILE, rows)
+    given = {"max_new_tokens": 6, "threads": 1, "arms": [dataclasses.asdict(arm) for arm in arms]} | (parameters or {})
+    origin = {"hrad_bundle_sha256": bundle_hash(bundle), "pair_sha256": digest(read_facts(args.pair_folder))}
+    origin |= {"serving": read_serving(args.latency / "toy-1c.json").to_record(), "parameters": given}
+    write_json(place / PROVENANCE, origin | changes)
+    write_json(place / FINDINGS, {"capped": capped})
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A trial's arguments, with the place of a measured table, and a bundle that was captured at T=0."""
+    args, pair = bench(tmp_path, gammas=[2, 4])
+    args.measured = tmp_path / "measured"
+    return args, random_bundle(tmp_path / "hrad", pair, temperatures=(0.0,), change=measured)
+
+
+def test_a_bundle_that_the_measured_table_has_is_not_timed_again(table, monkeypatch):
+    args, bundle = table
+    write_table(args, bundle)
+    monkeypatch.setattr(one_look, "Harness", None)
+    evidence = quietly(attempt, args, "hrad", {CHALLENGER: bundle})
+    assert evidence.gains["chain-4"].gain == pytest.approx(0.2, abs=0.001) and evidence.documents == tuple("abcd")
+    assert set(evidence.settings) == {"T=0"} and set(evidence.gains) == {"autoregressive", "chain-2", "chain-4"}
+    assert evidence.origin["capped"] is False and evidence.origin["measured"].endswith("toy-1c")
+    bounds = load_plan("p", args.params)[1]
+    assert "gain" not in {check.name for check in judge(evidence, bounds).checks}
+    write_table(args, bundle, capped=True)
+    cut = judge(quietly(attempt, args, "hrad", {CHALLENGER: bundle}), bounds)
+    assert [(check.name, check.found) for check in cut.checks if not check.passed] == [
+        ("gain", "out of time (max_minutes)")
+    ]
+
+
+def test_a_routed_bundle_is_what_the_table_has_of_its_routes(table, tmp_path, monkeypatch):
+    """Greedy requests go to the bundle, others to a chain that was timed as such: over itself it gains nothing there."""
+    args, bundle = table
+    pair = ModelPair.load(target=str(args.pair_folder / "target"), draft=str(args.pair_folder / "draft"))
+    route = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 4}, "verifier": "block"}
+    auto = routed_bundle(tmp_path / "auto", pair, bundle, route)
+    write_table(args, bundle)
+    monkeypatch.setattr(one_look, "Harness", None)
+    evidence = quietly(attempt, args, "auto", {CHALLENGER: auto})
+    assert evidence.settings["T=0"].gain == pytest.approx(0.2, abs=0.001) and evidence.settings["T=1"].gain == 0
+    assert 0.05 < evidence.gains["chain-4"].gain < 0.15
+    monkeypatch.undo()
+    config, _ = load_plan("p", args.params)
+    look = trial.Look.of(1, args.prompts, config)
+    for decoder in (route | {"verifier": "tokenwise"}, route | {"drafter": {"kind": "chain", "gamma": 3}}):
+        other = routed_bundle(tmp_path / "other", pair, bundle, decoder)
+        assert one_look._measured(args, config, other, "auto", look) is None, "a route that nobody timed"
+    write_table(args, bundle, hrad_bundle_sha256="another")
+    assert one_look._measured(args, config, auto, "auto", look) is None
+
+
+def without(**where):
+    """The table's rows but for those."""
+    return [row for row in ROWS if not where.items() <= row.items()]
+
+
+def replaced(place, **changes):
+    """The table of arms with another row."""
+    return [dataclasses.replace(arm, **changes) if number == place else arm for number, arm in enumerate(ARMS)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hrad_bundle_sha256": "another"},
+        {"pair_sha256": "another"},
+        {"parameters": {"max_new_tokens": 7}},
+        {"arms": replaced(2, always=False)},
+        {"arms": replaced(2, options={"overlap": "none"})},
+        {"arms": replaced(2, name="head")},
+        {"arms": replaced(1, decoder=GAMMAS | {"verifier": "tokenwise"})},
+        {"arms": replaced(1, each={"gamma": [2, 3]})},
+        {"rows": without(arm="chain-4", temperature=0.0)},
+        {"rows": without(arm="hrad", temperature=0.0)},
+        {"rows": without(prompt="test-1")},  # as many prompts as the look has, and another one
+    ],
+)
+def test_another_arm_or_less_than_the_look_asks_is_timed(table, changes):
+    """The look has four prompts. By the bundle's hash alone, most of these would pass for its trial."""
+    args, bundle = table
+    config, _ = load_plan("p", args.params)
+    look = trial.Look.of(1, args.prompts, config)
+    write_table(args, bundle)
+    rows, _, _ = one_look._measured(args, config, bundle, "hrad", look)
+    assert {row["arm"] for row in rows} == {"autoregressive", "chain-2", "chain-4", "hrad"} and len(rows) == 4 * 4
+    assert {row["prompt"] for row in rows} == {prompt.id for prompt in look.prompts}, "and not of the fifth"
+    write_table(args, bundle, **changes)
+    assert one_look._measured(args, config, bundle, "hrad", look) is None
+
+
+def test_replay_is_asked_for_the_arms_that_decodes_were_read_of(table, monkeypatch):
+    """An arm that was not timed on every prompt may be the same decoder."""
+    args, bundle = table
+    config, _ = load_plan("p", args.params)
+    look = trial.Look.of(1, args.prompts, config)
+    write_table(args, bundle, arms=[ArmRow("plain again", "plain", {"method": "autoregressive"}), *ARMS])
+    said = []
+    monkeypatch.setattr(
+        one_look.Measured, "foreseen", lambda known, some: said.append([row.name for row in known.arms])
+    )
+    assert one_look._measured(args, config, bundle, "hrad", look)[1] is None
+    assert said == [["autoregressive", "chain-2", "chain-4", "hrad"]] * 2, "of rivals, then of the bundle"
+
+
+def test_every_setting_that_a_bundle_was_captured_at_must_have_been_timed(table, tmp_path):
+    args, _ = table
+    pair = ModelPair.load(target=str(args.pair_folder / "target"), draft=str(args.pair_folder / "draft"))
+    both = random_bundle(tmp_path / "both" / "hrad", pair, temperatures=(0.0, 1.0))
+    config, _ = load_plan("p", args.params)
+    look = trial.Look.of(1, args.prompts, config)
+    write_table(args, both)
+    assert {row["temperature"] for row in one_look._measured(args, config, both, "hrad", look)[0]} == {0.0, 1.0}
+    for kept in ({"temperature": 1.0}, {"arm": "hrad", "temperature": 1.0}):
+        write_table(args, both, without(**kept))
+        assert one_look._measured(args, config, both, "hrad", look) is None
+
+
+def test_earlier_decodes_are_of_the_same_machine_libraries_and_arms(tmp_path):
+    inputs = {"parameters": {"seed": 0}, "challenger_sha256": "a", "prompts_sha256": "x"}
+    place = SimpleNamespace(folder=tmp_path, inputs=inputs, device={"slug": "toy-1c"})
+    write_decodes(tmp_path / DECODES_FILE, ROWS)
+    write_rounds(tmp_path / ROUNDS_FILE, [])
+    origin = inputs | {"versions": versions(), "device": {"slug": "toy-1c"}}
+
+    def kept(**changes):
+        write_json(tmp_path / PROVENANCE, origin | changes)
+        return len(one_look._earlier(place)[0])
+
+    assert kept() == kept(prompts_sha256="y") == len(ROWS)
+    others = {
+        "versions": {},
+        "device": {"slug": "h100"},
+        "champion_sha256": "b",
+        "challenger_sha256": "b",
+        "capped": True,
+    }
+    assert [kept(**{name: value}) for name, value in others.items()] == [0] * 5

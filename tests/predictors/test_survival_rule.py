@@ -1,0 +1,75 @@
+"""The survival rule: best among static lengths where nothing is known, looks over steps; its inputs as they are defined."""
+
+import numpy as np
+import pytest
+
+from predictors.signals import TokenNumbers
+from predictors.survival.features import FIRST_LUCK, SCALARS, Course, luck_after
+from predictors.survival.rule import SurvivalRule
+
+AFFINE = [1 + 0.2 * drafted for drafted in range(13)]
+STEPS = [1.0] + [1.6 if drafted <= 4 else 2.2 if drafted <= 8 else 2.8 for drafted in range(1, 13)]
+
+
+def drafted_by(rule, acceptance, costs):
+    """Where it stops if every token is accepted with this probability."""
+    length = 1
+    while length < 12 and rule.goes_on(acceptance**length, acceptance, length, costs):
+        length += 1
+    return length
+
+
+def rate_of(length, acceptance, costs):
+    return sum(acceptance**place for place in range(length + 1)) / costs[length]
+
+
+@pytest.mark.parametrize("costs", [AFFINE, STEPS], ids=["affine", "steps"])
+@pytest.mark.parametrize("acceptance", [0.3, 0.6, 0.75, 0.9, 0.97])
+def test_at_the_best_rate_it_drafts_the_best_length(acceptance, costs):
+    best = max(range(1, 13), key=lambda length: rate_of(length, acceptance, costs))
+    rule = SurvivalRule(rate_of(best, acceptance, costs) * (1 - 1e-9), follows=acceptance, horizon=12)
+    assert rate_of(drafted_by(rule, acceptance, costs), acceptance, costs) == pytest.approx(
+        rate_of(best, acceptance, costs)
+    )
+
+
+def test_without_looking_ahead_it_stops_at_a_step():
+    """Twin: one token ahead does not pay for the next step of a pass, four do."""
+    acceptance = 0.9
+    best = max(range(1, 13), key=lambda length: rate_of(length, acceptance, STEPS))
+    far, near = (
+        SurvivalRule(rate_of(best, acceptance, STEPS), follows=acceptance, horizon=horizon) for horizon in (12, 1)
+    )
+    assert drafted_by(far, acceptance, STEPS) == best == 8 and drafted_by(near, acceptance, STEPS) == 4
+
+
+def test_decisions_of_arrays_are_those_of_numbers():
+    random = np.random.default_rng(0)
+    survival, following = random.random((2, 200))
+    rule = SurvivalRule(1.3, follows=0.8, horizon=5)
+    for drafted in (1, 7, 11):
+        alone = [rule.goes_on(*one, drafted, STEPS) for one in zip(survival, following, strict=True)]
+        assert rule.goes_on(survival, following, drafted, STEPS).tolist() == alone
+
+
+def test_features_of_a_course():
+    course = Course(2, 1.0, 0.6, 0.0)
+    first = dict(zip(SCALARS, course.add(TokenNumbers(-0.1, 0.8, 0.4, -0.2), proposed=True), strict=True))
+    second = dict(zip(SCALARS, course.add(TokenNumbers(-0.3, 0.2, 1.4, -0.5), proposed=False), strict=True))
+    third = dict(zip(SCALARS, course.add(TokenNumbers(-0.7, 0.1, 1.5, -0.7), proposed=True), strict=True))
+    assert first["agrees"] == 1 and first["agreed_length"] == pytest.approx(np.log(4)) and first["parted"] == 0
+    assert second["agrees"] == second["agreed_length"] == 0 and second["parted_length"] == pytest.approx(np.log(3))
+    assert third["agrees"] == 0 and third["parted"] == 1, "it parted before"
+    assert second["sum_log_top"] == pytest.approx(-0.4) and second["sum_log_own"] == pytest.approx(-0.7)
+    assert third["previous_log_top"] == -0.3 and third["previous_entropy"] == 1.4 and third["position"] == 2
+    assert (third["found"], third["rejected"], third["luck"], third["greedy"]) == (1, 1, 0.6, 0)
+    assert third["match"] == pytest.approx(np.log(3))
+
+
+def test_luck_counts_tested_tokens_one_by_one():
+    for accepted in range(5):
+        for rejected in (0.0, 1.0):
+            expected = FIRST_LUCK
+            for outcome in [1.0] * accepted + [0.0] * int(rejected):
+                expected = 0.8 * expected + 0.2 * outcome
+            assert luck_after(FIRST_LUCK, accepted, rejected) == pytest.approx(expected)

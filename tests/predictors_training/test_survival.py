@@ -1,0 +1,93 @@
+"""Survival models fitted on texts whose chances are known: what they learn, and that their promise is what sessions do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictors.bundle import Bundle
+from predictors.controllers import Survival
+from predictors.replay.decode import ChainPolicy, Clock, Reading
+from predictors.training.survival.predictor import SurvivalPredictor
+from predictors.training.survival.training import SurvivalTrainConfig
+from predictors.training.text_table import TextTable
+from tests.predictors.affine_profile import toy_profile
+from tests.predictors_training.synthetic_drafts import GAMMA, SPLITS
+from tests.predictors_training.test_stops import materials_in
+
+PROFILE = toy_profile(
+    draft=lambda rows, context: 0.75 + rows / 4 + context / 64, survival=lambda positions: 0.01 * positions
+)
+CONFIG = SurvivalPredictor(
+    training=SurvivalTrainConfig(hidden=16, learning_rate=3e-3, weight_decay=1e-4, epochs=12, batch_size=128),
+    gamma=GAMMA,
+    lookup=GAMMA,
+    shares=(0.5, 0.8, 1.0, 1.2, 1.5),
+    least=(1, 2),
+    folds=3,
+    cost_ratios=(3.0, 12.0),
+    repeats=2,
+    calibrated_tokens=3,
+)
+
+
+@pytest.fixture(scope="module")
+def materials(tmp_path_factory):
+    return replace(materials_in(tmp_path_factory.mktemp("materials")), profile=PROFILE)
+
+
+@pytest.fixture(scope="module")
+def fitted(materials):
+    return CONFIG.fit("survival", materials)
+
+
+def test_what_is_promised_is_what_real_sessions_do(materials, fitted):
+    """Σ tokens / Σ seconds of the bundle's own sessions on test texts, served and asked anyway."""
+    controller = Survival.from_bundle(Bundle(fitted.card, fitted.tensors))
+    clock, texts = Clock(PROFILE), list(TextTable.read(materials.texts).rows("test").texts())
+    for setting, part in fitted.quality["parts"].items():
+        repeats = 1 if setting == "T=0" else CONFIG.repeats
+        readings = [
+            Reading.of(text, CONFIG.seed + repeat)
+            for text in texts
+            for repeat in range(repeats)
+            if text.settings.name == setting
+        ]
+        for policy, served in (("model", controller), ("asked", controller.asked_anyway())):
+            decodes = [clock.policy(reading, ChainPolicy(served, GAMMA)) for reading in readings]
+            speed = sum(one.tokens for one in decodes) / sum(one.seconds for one in decodes)
+            assert part["policies"][policy]["tokens_per_second"] == pytest.approx(speed), (setting, policy)
+        asked, rounds = (sum(getattr(one, name) for one in decodes) for name in ("asked", "rounds"))
+        assert part["queries"] == pytest.approx(asked / rounds)
+
+
+def test_a_model_that_knows_gains_and_one_that_does_not_is_not_asked(materials, fitted, tmp_path):
+    for name, part in fitted.quality["parts"].items():
+        assert part["asks"] and part["policies"]["model"]["gain"]["value"] > 0.02, name
+        assert part["policies"]["asked for nothing"]["gain"]["value"] > part["policies"]["asked"]["gain"]["value"]
+        assert part["policies"]["perfect"]["gain"]["value"] > part["policies"]["asked"]["gain"]["value"]
+        known = fitted.quality["known"][name]
+        assert known["tokens"]["auroc"] > 0.65 and known["tokens"]["ece"] < 0.08
+        predicted, observed = (np.array(known["product_bias"][part]) for part in ("predicted", "observed"))
+        error = np.sqrt(observed * (1 - observed) / known["rounds"])
+        assert (np.abs(predicted - observed) < 3 * error + 0.01).all()
+    blind = CONFIG.fit("survival", replace(materials_in(tmp_path, informative=False), profile=PROFILE))
+    for part in blind.quality["parts"].values():
+        assert not part["asks"]
+        assert part["policies"]["model"]["tokens_per_second"] == part["policies"]["static"]["tokens_per_second"]
+
+
+def test_the_card_holds_rates_for_other_machines(materials, fitted):
+    again = CONFIG.fit("survival", materials)
+    assert again.card == fitted.card, "not the same for the same files"
+    for made in fitted.card["settings"]:
+        low, high = made["elsewhere"]
+        assert low["cost_ratio"] < high["cost_ratio"] and low["static_length"] <= high["static_length"]
+        assert len(made["costs"]) == GAMMA + 1 and made["costs"][0] == 1
+    assert fitted.card["decoder"]["drafter"]["lookup"] == {"length": GAMMA}
+
+
+def test_edits_are_left_out(tmp_path):
+    made = replace(CONFIG, training=replace(CONFIG.training, epochs=1), cost_ratios=())
+    fitted = made.fit("survival", replace(materials_in(tmp_path, edits=3), profile=PROFILE))
+    assert fitted.quality["documents"] == SPLITS["test"] - 3

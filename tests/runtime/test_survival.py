@@ -1,0 +1,165 @@
+"""The survival controller in the decoder: exact whatever it says, a biased twin noticed, caught up, bypassed, repriced."""
+
+import json
+import warnings
+from itertools import product
+
+import pytest
+import torch
+
+from predictors.latency.actions import undisturbed
+from predictors.sampling import SamplingSettings
+from predictors.signals import DrawnToken, NextLaw, Root, token_numbers
+from predictors.survival.features import numbers_of
+from runtime import ModelPair, Randomness, build_decoder, load_decoder
+from runtime.drafting.chain import Chain, ChainDraft
+from tests.ancestral import LlamaLogits, target_law
+from tests.bundles import survival_bundle
+from tests.predictors.affine_profile import PROFILE
+from tests.runtime.test_exactness import PROMPT
+from tests.selectors import law_of, tiniest_pair
+from tests.toys import tiny_llama, total_variation
+
+SETTINGS = SamplingSettings(1.0)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return tiniest_pair()
+
+
+def balanced(folder, pair, **rule):
+    """A bundle that stops somewhere in between at many roots."""
+    for seed, rate in product(range(12), (1.6, 1.2, 0.6)):
+        made = survival_bundle(folder / f"b{seed}-{rate}", pair, seed=seed, rate=rate, **rule)
+        decoder = load_decoder(made, pair)
+        if len(set(lengths(decoder))) > 1 and len(set(drafted_first(decoder))) > 1:
+            return made
+    raise AssertionError("no random network that stops now and then")
+
+
+def lengths(decoder):
+    """Drafted tokens of rounds that the budget does not cut."""
+    found = []
+    for seed, prompt in enumerate(((1, 2), (3,), (0, 3, 1))):
+        options = {"max_new_tokens": 30, "temperature": 1.0, "randomness": Randomness(seed), "eos_token_id": ()}
+        found += [record.levels for record in decoder.generate(list(prompt), **options).rounds[1:-3]]
+    return found
+
+
+def drafted_first(decoder):
+    """What the first round behind the prompt of enumerations drafts, of some draws."""
+    for seed in range(20):
+        options = {"max_new_tokens": 12, "temperature": 1.0, "randomness": Randomness(seed), "eos_token_id": ()}
+        yield decoder.generate(PROMPT, **options).rounds[1].levels
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_output_law(pair, tmp_path, least):
+    decoder = load_decoder(balanced(tmp_path, pair, least=least), pair)
+    expected = target_law(LlamaLogits(pair.target.model), PROMPT, 4, SETTINGS)
+    assert total_variation(law_of(decoder, 4, SETTINGS), expected) < 1e-5
+
+
+def test_dropping_the_token_it_stopped_at_is_noticed(pair, tmp_path, monkeypatch):
+    """Twin: a token that was looked at and then not verified."""
+    decoder, draw = load_decoder(balanced(tmp_path, pair), pair), ChainDraft._draw_chain
+
+    def dropped(self, root, cap, *others):
+        chain = draw(self, root, cap, *others)
+        return Chain(chain.tokens[:-1], chain.laws[:-1]) if len(chain) < cap else chain
+
+    monkeypatch.setattr(ChainDraft, "_draw_chain", dropped)
+    expected = target_law(LlamaLogits(pair.target.model), PROMPT, 4, SETTINGS)
+    assert total_variation(law_of(decoder, 4, SETTINGS), expected) > 1e-3
+
+
+def test_greedy_output_is_the_targets(tmp_path):
+    pair = ModelPair(tiny_llama(seed=0), tiny_llama(seed=1, layers=1, hidden=16))
+    plain = build_decoder(pair, {"method": "autoregressive"})
+    for seed in range(3):
+        decoder = load_decoder(survival_bundle(tmp_path / f"{seed}", pair, seed=seed), pair)
+        for prompt in ([1, 2, 3], [9, 8]):
+            options = {"max_new_tokens": 24, "eos_token_id": ()}
+            assert decoder.generate(prompt, **options).tokens == plain.generate(prompt, **options).tokens
+
+
+def test_tokens_before_the_first_decision_are_caught_up(pair, tmp_path):
+    """The same decisions from the second token on, if none is asked before it; and nothing is asked about the last one."""
+    early, late = (
+        load_decoder(survival_bundle(tmp_path / str(least), pair, seed=3, least=least), pair) for least in (1, 2)
+    )
+    for seed in range(12):
+        options = {"max_new_tokens": 12, "temperature": 1.0, "eos_token_id": ()}
+        one, other = (each.generate([1, seed % 4], randomness=Randomness(seed), **options) for each in (early, late))
+        first, second = one.rounds[1], other.rounds[1]
+        if first.levels > 1:
+            assert first.levels == second.levels and first.forecasts == second.forecasts
+        assert first.asked == min(first.levels, 2) and second.asked == 2 and second.levels >= 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_numbers_of_a_token_are_alike_everywhere(dtype):
+    """On the host, by the program for accelerators, and from recorded probabilities; an impossible token among them."""
+    random = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        logits_V = (2.5 * torch.randn(50, generator=random)).to(dtype)
+        logits_V[3] = -torch.inf
+        token = torch.randint(4, 50, (), generator=random)
+        law = NextLaw(Root(5, 4, SETTINGS, None), SETTINGS, 0, logits_V, torch.softmax(logits_V.float(), 0))
+        drawn = DrawnToken(law, token)
+        probs_V = torch.softmax(logits_V.double(), 0)
+        first, second = probs_V.topk(2).values.tolist()
+        expected = numbers_of(first, second, float(torch.special.entr(probs_V).sum()), float(probs_V[token]))
+        given = torch.cat([logits_V.float(), token.reshape(1).float()])
+        assert tuple(drawn.numbers(lambda _: torch.zeros(4))) == pytest.approx(tuple(expected), abs=1e-5)
+        assert token_numbers(given).tolist() == pytest.approx(list(expected), abs=1e-5)
+
+
+def test_untrusted_rounds_draft_the_static_length(pair, tmp_path):
+    def far(card):
+        card["max_distance"] = 1e-9
+
+    decoder = load_decoder(survival_bundle(tmp_path / "far", pair, change=far), pair)
+    with pytest.warns(UserWarning, match="bypassed"):
+        records = decoder.generate([1, 2], max_new_tokens=20, temperature=1.0, eos_token_id=()).rounds[1:-3]
+    assert all(record.bypassed and record.levels == 1 for record in records)
+    elsewhere = load_decoder(survival_bundle(tmp_path / "b", pair), pair)
+    with pytest.warns(UserWarning, match="calibrated for"):
+        records = elsewhere.generate([1, 2], max_new_tokens=20, temperature=0.6, eos_token_id=()).rounds[1:-3]
+    assert all(record.bypassed and record.levels == 1 and not record.asked for record in records)
+
+
+def test_a_rule_that_does_not_pay_is_not_asked_unless_told(pair, tmp_path):
+    folder = survival_bundle(tmp_path / "b", pair, pays=False, rate=0.0)
+    assert set(lengths(load_decoder(folder, pair))) == {1}
+    asked = {"controller": {"kind": "survival", "bundle": str(folder), "asked": True}}
+    chain = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}, "verifier": "block"}
+    assert set(lengths(build_decoder(pair, chain | asked))) == {3}, "at no price it always drafts on"
+
+
+def test_another_machine_takes_its_rate_from_the_card(pair, tmp_path):
+    elsewhere = [
+        {"cost_ratio": ratio, "rule": {"rate": rate, "least": least}, "static_length": least}
+        for ratio, rate, least in ((2.0, 1.0, 1), (200.0, 5.0, 3))
+    ]
+
+    def priced(card):
+        for made in card["settings"]:
+            made["elsewhere"] = elsewhere
+
+    folder = survival_bundle(tmp_path / "b", pair, change=priced)
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(PROFILE.to_record()))
+    with pytest.warns(UserWarning, match="draft steps"):
+        kept = load_decoder(folder, pair, latency=path).controller.settings[1]
+    assert kept.rule.rate == 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = load_decoder(folder, pair, latency=path, reprice=True).controller.settings[1]
+    ratio = PROFILE.cost_ratio(40)
+    share = torch.log(torch.tensor(ratio / 2)) / torch.log(torch.tensor(100.0))
+    assert made.rule.rate == pytest.approx(1 + 4 * float(share)) and made.rule.least == made.static_length == 1
+    quiet = undisturbed(PROFILE)
+    one = quiet.latency("target", tokens=2, context=40).seconds + quiet.latency("draft", rows=1, context=40).seconds
+    assert len(made.costs) == 4 and made.costs[0] == 1 and made.costs[1] * 30 > one
