@@ -22,6 +22,8 @@ from predictors.replay.oracle import clairvoyant
 from predictors.replay.prices import Prices
 from predictors.replay.text import LookupSettings, RecordedText
 
+COUNTS = ("submitted", "passes", "accepted", "asked", "looked_up")  # of rounds
+
 
 @dataclass(frozen=True)
 class ChainPolicy:
@@ -46,6 +48,7 @@ class Decode:
     passes: int
     accepted: int
     asked: int
+    looked_up: int = 0
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,5 @@ class Clock:
             tokens=text.length,
             seconds=prices.prefill(text.prompt_tokens, drafts) + prices.rounds(rounds, question),
             rounds=len(rounds),
-            **{
-                name: sum(getattr(one, name) for one in rounds) for name in ("submitted", "passes", "accepted", "asked")
-            },
+            **{name: sum(getattr(one, name) for one in rounds) for name in COUNTS},
         )

@@ -157,7 +157,7 @@ def test_lookups_are_replayed_as_they_would_be_decoded(folder, table):
             out = decoder.generate(prompt.tokens, max_new_tokens=20, randomness=Randomness(0))
             if out.tokens == texts[prompt.id]:  # passes of another width may round a near-tie differently
                 made, same = rows.loc[name, prompt.id], same + 1
-                for count in ("submitted", "passes", "accepted"):
+                for count in ("submitted", "passes", "accepted", "looked_up"):
                     assert made[count] == sum(getattr(one, count) for one in out.rounds[1:]), (name, count)
                 looked_up += sum(one.looked_up for one in out.rounds[1:])
     assert looked_up > 20 and same >= 9
