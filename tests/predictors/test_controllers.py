@@ -6,19 +6,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from predictors.controllers import CONTROLLERS, LearnedController, build_controller
+from predictors import controllers
+from predictors.controllers import CONTROLLERS, build_controller
 from predictors.controllers.early_stop import EarlyStop
 from predictors.controllers.head import HeadController
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot
 from runtime import ModelPair
-from tests.bundles import LAYERS, random_bundle, selector_bundle, stop_bundle, survival_bundle
+from tests.bundles import LAYERS, random_bundle, selector_bundle, sourced_bundle, stop_bundle, survival_bundle
 from tests.toys import tiny_llama
 
 SETTINGS = SamplingSettings(1.0)
 GAMMA, HIDDEN = 4, 32
-UNLEARNED = [kind for kind, cls in CONTROLLERS.items() if not issubclass(cls, LearnedController)]
+UNLEARNED = [cls.kind for cls in controllers.UNLEARNED]
 HEADS = [
     (kind, features)
     for kind, cls in CONTROLLERS.items()
@@ -26,7 +27,7 @@ HEADS = [
     for features in ("paper", "extended")
 ]
 STOPPERS = [(kind, "stops") for kind, cls in CONTROLLERS.items() if issubclass(cls, EarlyStop)]
-LEARNED = [*HEADS, *STOPPERS, ("survival", "numbers"), ("delayed_tree", "roots")]
+LEARNED = [*HEADS, *STOPPERS, ("survival", "numbers"), ("source", "roots"), ("delayed_tree", "roots")]
 
 
 def root(settings=SETTINGS, cap=GAMMA, seed=None):
@@ -69,6 +70,8 @@ def controller_of(tmp_path_factory):
             stop_bundle(folder / "b", pair, kind)
         elif kind == "survival":
             survival_bundle(folder / "b", pair)
+        elif kind == "source":
+            sourced_bundle(folder / "b", pair)
         else:
             random_bundle(folder / "b", pair, features, gamma=GAMMA, kind=kind)
         return build_controller({"kind": kind, "bundle": str(folder / "b")})

@@ -13,6 +13,7 @@ from trace_collection.shards import shard_name, trace_schema, write_manifest, wr
 GAMMA, TOKENS, CANDIDATES, PROMPT = 6, 24, 2, 9
 SPEC = StopSpec((1,), 8, 3)
 SETTINGS = (0.0, 1.0)
+GOOD, BAD, LONG = 0.95, 0.2, 5
 SPLITS = {"train": 40, "validation": 30, "test": 20}  # documents
 SIZES = {
     "root": 1,
@@ -23,9 +24,11 @@ SIZES = {
 }
 
 
-def write_texts(folder: Path, informative: bool = True, seed: int = 0, slots: int = GAMMA, edits: int = 0) -> Path:
+def write_texts(
+    folder: Path, informative: bool = True, seed: int = 0, slots: int = GAMMA, edits: int = 0, lookups: str = ""
+) -> Path:
     """Without information a token's fate is a coin's, whatever the state; states of so many ``slots``; the first documents of a
-    split are ``edits``."""
+    split are ``edits``; what tells good ``lookups`` (`planted`), if there are any."""
     random = np.random.default_rng(seed)
     identity = Identity(ModelIdentity("t", (1.0, 2.0)), ModelIdentity("d", (3.0, 4.0)), "tokenizer", None, ())
     ranges = ServingRange("float32", tuple((heat, 0.0, 1.0) for heat in SETTINGS), 8, 90)
@@ -36,6 +39,8 @@ def write_texts(folder: Path, informative: bool = True, seed: int = 0, slots: in
         for document in range(documents)
         for heat in SETTINGS
     ]
+    for text in texts if lookups else []:
+        text.update(planted(random, len(text["place"]), lookups))
     for text in texts:
         text["states"] = text["states"][:, : slots * SPEC.state_size]
     folder.mkdir(parents=True)
@@ -57,6 +62,22 @@ def write_texts(folder: Path, informative: bool = True, seed: int = 0, slots: in
     }
     write_manifest(folder, [shard_name(0)], facts)
     return folder
+
+
+def planted(random, count, told_by):
+    """Lookups at two of three rows: each token of a good one is the text's with chance `GOOD`, of others with `BAD`. Good are
+    those after a `LONG` ``match``, those whose continuations ``agree``, or ``none``."""
+    match_N = random.integers(1, 9, count) * (random.random(count) < 2 / 3)
+    agrees_N = random.random(count) < 0.5
+    good_N = {"match": match_N >= LONG, "agree": agrees_N, "none": np.zeros(count, dtype=bool)}[told_by]
+    right_N = random.geometric(1 - np.where(good_N, GOOD, BAD)) - 1
+    lookup_NG = np.where(np.arange(GAMMA) < right_N[:, None], 1, 3)
+    return {
+        "match": match_N,
+        "seen": 4 * (match_N > 0),
+        "agreed": np.where(agrees_N, 4, 1) * (match_N > 0),
+        "lookup": np.where(match_N[:, None] > 0, lookup_NG, -1).astype(np.int32),
+    }
 
 
 def _text(random, document, split, heat, informative):

@@ -19,8 +19,9 @@ from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.stopping.features import StopSpec
 from predictors.training.text_table import TextTable
-from runtime import ModelPair, Randomness, build_decoder
+from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.lookup import LookupConfig
+from tests.bundles import sourced_bundle
 from tests.predictors.affine_profile import PROFILE
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
 from tests.trace_collection.collecting import gather, random_prompts
@@ -200,6 +201,23 @@ def test_replay_is_the_decoder_at_temperature_0(pair, prompts, texts):
                 assert [counts_of(one) for one in made] == [counts_of(one) for one in out.rounds[1:]]
                 sources |= {(one.looked_up > 0, one.passes > 0, one.accepted > one.looked_up) for one in made}
     assert sources >= {(True, False, False), (True, True, True), (True, True, False), (False, True, True)}
+
+
+@pytest.mark.parametrize("kind", ["takeover", "source"])
+def test_bundles_decide_on_texts_as_they_decode(pair, prompts, texts, tmp_path, kind):
+    """With what a model is asked about a source, and what survival knows of its own rounds alone."""
+    decoder = load_decoder(sourced_bundle(tmp_path / "b", pair, kind), pair)
+    policy = ChainPolicy(decoder.controller, 3, lookup=LookupConfig(length=3))
+    sources = set()
+    for text, prompt in zip([one for one in texts if one.settings.greedy], prompts, strict=True):
+        out = decoder.generate(prompt.tokens, max_new_tokens=24, randomness=Randomness(0))
+        made = list(Reading.of(text, 0).rounds(policy))
+        assert [counts_of(one) for one in made] == [counts_of(one) for one in out.rounds[1:]]
+        for one, real in zip(made, out.rounds[1:], strict=True):
+            said, really = ([forecast.probability for forecast in some.forecasts] for some in (one, real))
+            assert one.asked == real.asked and said == pytest.approx(really, rel=1e-3)
+        sources |= {(one.looked_up > 0, one.asked) for one in made}
+    assert {looked_up for looked_up, _ in sources} == {False, True} and len(sources) > 2
 
 
 def starts_of(texts, greedy, verifier):

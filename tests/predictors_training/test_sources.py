@@ -1,0 +1,105 @@
+"""Controllers that choose a source, on texts with planted lookups: what they learn, and that sessions do what is promised."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictors.bundle import OTHERWISE, Bundle
+from predictors.controllers import CONTROLLERS, Survival
+from predictors.replay.decode import ChainPolicy, Clock, Reading
+from predictors.source_rule import Seen
+from predictors.training.sources.contest import LookupLength
+from predictors.training.sources.predictor import SOURCE, TAKEOVER, SourcePredictor
+from predictors.training.text_table import TextTable
+from tests.predictors_training.synthetic_drafts import BAD, GAMMA, GOOD, LONG
+from tests.predictors_training.test_stops import materials_in
+from tests.predictors_training.test_survival import CONFIG as SURVIVAL
+from tests.predictors_training.test_survival import PROFILE
+
+CONFIG = SourcePredictor(
+    survival=replace(SURVIVAL, training=replace(SURVIVAL.training, epochs=4), cost_ratios=(), shares=(0.8, 1.0, 1.2)),
+    matches=(1, LONG, 8),
+    lengths=(2, GAMMA),
+    tails=(0, 2),
+    shares=(0.8, 1.0, 1.3),
+    paces=(1.0, 1.2),
+    folds=3,
+)
+
+
+@pytest.fixture(scope="module")
+def materials(tmp_path_factory):
+    """By what tells good lookups."""
+    folders = {told_by: tmp_path_factory.mktemp(told_by) for told_by in ("match", "agree", "none")}
+    return {
+        told_by: replace(materials_in(folder, lookups=told_by), profile=PROFILE) for told_by, folder in folders.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def fitted(materials):
+    """By kind and what tells good lookups."""
+    wanted = (TAKEOVER, "match"), (SOURCE, "agree"), (SOURCE, "none")
+    return {one: replace(CONFIG, kind=one[0]).fit(one[0], materials[one[1]]) for one in wanted}
+
+
+def rate_of(controller, texts, setting):
+    """Tokens per second of real sessions, replayed."""
+    clock, lookup = Clock(PROFILE), LookupLength(GAMMA)
+    repeats = range(1 if setting == "T=0" else SURVIVAL.repeats)
+    readings = [Reading.of(text, repeat) for text in texts for repeat in repeats if text.settings.name == setting]
+    decodes = [clock.policy(reading, ChainPolicy(controller, GAMMA, lookup=lookup)) for reading in readings]
+    return sum(one.tokens for one in decodes) / sum(one.seconds for one in decodes)
+
+
+@pytest.mark.parametrize("which", [(TAKEOVER, "match"), (SOURCE, "agree")], ids=str)
+def test_what_is_promised_is_what_real_sessions_do(materials, fitted, which):
+    made = fitted[which]
+    texts = list(TextTable.read(materials[which[1]].texts).rows("test").texts())
+    served = CONTROLLERS[which[0]].from_bundle(Bundle(made.card, made.tensors))
+    for setting, part in made.quality["parts"].items():
+        promised = part["policies"][which[0]]["tokens_per_second"]
+        assert part["pays"][which[0]] and promised == pytest.approx(rate_of(served, texts, setting))
+        assert promised != pytest.approx(rate_of(served.otherwise, texts, setting)), "chains alone would be seen"
+        assert part["policies"][which[0]]["gain"]["low"] > 0.1
+
+
+def test_the_match_that_tells_is_found(fitted):
+    for part in fitted[TAKEOVER, "match"].quality["parts"].values():
+        chosen = part["chosen"][TAKEOVER]["rule"]["rule"]
+        assert (chosen["match"], chosen["length"]) == (LONG, GAMMA)
+        assert part["over"]["takeover over survival"]["low"] > 0.05
+
+
+def test_what_no_match_tells_is_learned(fitted):
+    """How sure a lookup is, from how its context went on; a rule of matches cannot know."""
+    made = fitted[SOURCE, "agree"]
+    controller = CONTROLLERS[SOURCE].from_bundle(Bundle(made.card, made.tensors))
+    for setting in controller.settings:
+        for agreed, chance in ((4, GOOD), (1, BAD)):
+            survival_L = setting.rule.survival(Seen(5, GAMMA, 4, agreed, 0.0, 0.7))
+            assert survival_L[0] == pytest.approx(chance, abs=0.06)
+            assert np.abs(survival_L - chance ** np.arange(1, GAMMA + 1)).max() < 0.1
+        inner = controller.otherwise.setting(setting.settings)
+        good, bad = (
+            setting.rule.chosen(Seen(5, GAMMA, 4, agreed, 0.0, 0.7), inner.rule.rate, inner.costs) for agreed in (4, 1)
+        )
+        assert good.takes and good.tokens == GAMMA and not bad.takes
+    over = {name: part["over"]["source over takeover"] for name, part in made.quality["parts"].items()}
+    assert all(gain["value"] > 0.05 for gain in over.values()), over
+
+
+def test_lookups_that_are_never_right_are_left_alone(fitted):
+    for part in fitted[SOURCE, "none"].quality["parts"].values():
+        alone, made = (part["policies"][name]["tokens_per_second"] for name in ("survival", SOURCE))
+        assert made > 0.97 * alone
+        assert part["over"]["takeover over survival"]["value"] < 0.03
+
+
+def test_the_card_holds_the_other_controller(fitted):
+    made = fitted[SOURCE, "agree"]
+    inner = Bundle(made.card, made.tensors).otherwise
+    assert OTHERWISE in made.card and type(Survival.from_bundle(inner)) is Survival
+    assert made.card["decoder"]["drafter"]["lookup"] == {"length": GAMMA}
+    assert made.card["measured_quality"]["tokens"] == inner.card["measured_quality"]["tokens"]
