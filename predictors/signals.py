@@ -27,6 +27,7 @@ from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 
 LEAST_LOGIT = -100.0  # below the largest one: e to that is nothing, and times infinity it would be no number
+LEAST_LOG = -16.0  # that a drawn token's probability is cut at
 
 
 @dataclass(frozen=True)
@@ -174,19 +175,23 @@ def token_numbers(logits_and_token: Tensor) -> Tensor:
     first, second = logs_V.topk(2).values.unbind()
     probs_V = logs_V.exp()
     entropy = torch.special.entr(probs_V).sum()
-    return torch.stack([first, first.exp() - second.exp(), entropy, logs_V.index_select(0, token)[0]])
+    own = logs_V.index_select(0, token)[0].clamp(min=LEAST_LOG)
+    return torch.stack([first, first.exp() - second.exp(), entropy, own])
 
 
 def _host_numbers(logits_V: np.ndarray, token: int) -> TokenNumbers:
     place = int(logits_V.argmax())
     largest = logits_V[place]
-    shifted_V = np.maximum(logits_V - largest, LEAST_LOGIT)
+    shifted_V = logits_V - largest
     weights_V = np.exp(shifted_V)
     mass = float(weights_V.sum())
-    entropy = math.log(mass) - float(weights_V @ shifted_V) / mass
-    own = float(shifted_V[token]) - math.log(mass)
+    spread = float(weights_V.dot(shifted_V))
+    if math.isnan(spread):  # 0 times an impossible token's logit
+        spread = float(weights_V.dot(np.maximum(shifted_V, LEAST_LOGIT)))
+    log_mass = math.log(mass)
+    own = max(float(shifted_V[token]) - log_mass, LEAST_LOG)
     weights_V[place] = 0.0
-    return TokenNumbers(-math.log(mass), (1 - float(weights_V.max())) / mass, entropy, own)
+    return TokenNumbers(-log_mass, (1 - float(weights_V.max())) / mass, log_mass - spread / mass, own)
 
 
 def _entropy(probs_V: Tensor) -> Tensor:

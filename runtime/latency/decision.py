@@ -32,7 +32,7 @@ from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot, 
 from predictors.stopping.features import BEFORE, LAW, StopSpec, features_of
 from predictors.stopping.network import NetworkShape, StopNetwork, served_logits
 from predictors.survival.features import Course
-from predictors.survival.network import ServedSurvival, SurvivalNetwork, distance_of
+from predictors.survival.network import ServedSurvival, SurvivalNetwork
 from predictors.survival.rule import SurvivalRule
 from runtime.adapter import LanguageModel
 from runtime.latency.cells import Cell, timed
@@ -154,8 +154,8 @@ class Outlook:
         survival, said, distance = 1.0, np.zeros(2), 0.0
         for _ in range(self.positions):
             numbers = DrawnToken(self._laws.behind(root), self._token).numbers(self._look)
-            said, standard = self._served(np.array(course.add(numbers, proposed=True)))
-            survival, distance = survival * float(said[0]), float(distance_of(standard))
+            said, standard = self._served(course.add(numbers, proposed=True))
+            survival, distance = survival * float(said[0]), float(standard.dot(standard))
         return distance > 0 and bool(self._rule.goes_on(survival, float(said[1]), self.positions, self._costs))
 
 
