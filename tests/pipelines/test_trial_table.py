@@ -149,7 +149,9 @@ def test_replay_is_asked_for_the_arms_that_decodes_were_read_of(table, monkeypat
     look = trial.Look.of(1, args.prompts, config)
     write_table(args, bundle, arms=[ArmRow("plain again", "plain", {"method": "autoregressive"}), *ARMS])
     said = []
-    monkeypatch.setattr(one_look.Measured, "foreseen", lambda known, some: said.append([row.name for row in known.arms]))
+    monkeypatch.setattr(
+        one_look.Measured, "foreseen", lambda known, some: said.append([row.name for row in known.arms])
+    )
     assert one_look._measured(args, config, bundle, "hrad", look)[1] is None
     assert said == [["autoregressive", "chain-2", "chain-4", "hrad"]] * 2, "of rivals, then of the bundle"
 
