@@ -27,11 +27,13 @@ from pipelines.measuring.names import (
     HUGGING_FACE,
     LEARNED,
     LENGTH,
+    LOOKUP,
     LOOP_FILE,
     PLAIN,
     PLAIN_FAMILY,
     PROVENANCE,
     ROUNDS_FILE,
+    TAKEOVER,
     TEST,
 )
 from pipelines.measuring.tables import DECODES, LOOP, ROUNDS, read_table
@@ -40,7 +42,7 @@ from predictors.sampling import SamplingSettings
 KEY = ["setting", "prompt", "repeat"]  # of a block of one split
 SAMPLING = ("temperature", "top_k", "top_p")
 OF_DECODE = ("split", "arm", *SAMPLING, "prompt", "repeat")
-MAIN_FAMILIES = (PLAIN_FAMILY, HUGGING_FACE, CHAIN, CONFIDENCE, LEARNED)
+MAIN_FAMILIES = (PLAIN_FAMILY, HUGGING_FACE, CHAIN, CONFIDENCE, LOOKUP, TAKEOVER, LEARNED)
 MAIN_ARMS = (ENTROPY, HRAD, LENGTH)
 
 

@@ -1,5 +1,6 @@
 """What choosing is worth, on recorded texts: plain decoding, the best static chain, the best rule, and the oracle.
 
+    rivals       of every family of simple rules the one of most tokens per second on validation texts
     ours         the rule (confidence, unlearned or learned) of most tokens per second on validation texts
     gap closed   (ours - best static) / (oracle - best static), in tokens per second
     agreement    the same policies on the clock, on the prompts that both decoded: speed-ups over plain decoding, replayed over
@@ -42,6 +43,7 @@ from predictors.schema import EDIT
 
 OURS = "ours"
 RULES = (CONFIDENCE, RULE)
+RIVALS = (CONFIDENCE, LOOKUP, TAKEOVER)  # families of simple rules, of each of which validation texts choose one
 ALL = "all"  # texts, besides the slices
 ROUNDING = 1e-6
 COLOURS = {CHAIN: GREY, CONFIDENCE: GREEN, RULE: BLUE, BRANCHES: RED, BRANCHES_WALL: RED, ORACLE: PURPLE}
@@ -91,7 +93,9 @@ class ReplayReport(Section):
         """Gain of every policy over the best static chain, the fastest on top."""
         panels = []
         for row in timing["settings"]:
-            shown = [policy for policy in row["policies"] if policy["family"] in COLOURS]
+            families = COLOURS.keys() - RIVALS
+            names = row["rivals"].values()
+            shown = [one for one in row["policies"] if one["family"] in families or one["policy"] in names]
             shown.sort(key=lambda policy: -policy["gain"]["value"])
             panels.append(
                 (row["setting"], [(one["policy"], [(one["gain"], (COLOURS[one["family"]], "o"))]) for one in shown])
@@ -112,9 +116,11 @@ class ReplayReport(Section):
 
     def _setting(self, setting: str) -> dict[str, Any]:
         measured = self.texts.measured
+        choices = measured.choices(setting)
         return {
             **self.chosen(setting),
             "setting": setting,
+            "rivals": {family: choices[family] for family in RIVALS if family in choices},
             "texts": len(self.texts.rows(PLAIN, [setting])),
             "cost_ratio": self.results.origin.get("cost_ratio"),
             "elsewhere": [{"cost_ratio": ratio, **report.chosen(setting)} for ratio, report in self.elsewhere.items()],
@@ -237,9 +243,9 @@ def _replayed(table: pd.DataFrame) -> Measured:
 
 
 def _fastest(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """The static chain and the rule of most tokens per second on validation texts, by sampling setting."""
+    """The static chain, the rule and the rivals of most tokens per second on validation texts, by sampling setting."""
     rows = rows[rows["split"] == VALIDATION]
-    for family, members in {CHAIN: (CHAIN,), OURS: RULES}.items():
+    for family, members in {OURS: RULES, **{one: (one,) for one in (CHAIN, *RIVALS)}}.items():
         own = rows[rows["family"].isin(members)]
         sums = own.groupby(["setting", "arm"], sort=False)[["tokens", "seconds"]].sum()
         for setting, rates in (sums["tokens"] / sums["seconds"]).groupby("setting"):

@@ -22,6 +22,8 @@ from predictors.replay.oracle import clairvoyant
 from predictors.replay.prices import Prices
 from predictors.replay.text import LookupSettings, RecordedText
 
+COUNTS = ("submitted", "passes", "accepted", "asked", "looked_up")  # of rounds
+
 
 @dataclass(frozen=True)
 class ChainPolicy:
@@ -46,6 +48,7 @@ class Decode:
     passes: int
     accepted: int
     asked: int
+    looked_up: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,12 +98,12 @@ class Reading:
 
 def reached_after(text: RecordedText, verifier: str, looked_up: int) -> np.ndarray:
     """P(N >= n | text) for n = 1, 2, … [N, G] from every row, where ``looked_up`` tokens of the lookup go before drawn ones."""
-    drawn = [_onward(text.columns[name]) for name in ("ratio", "probability")]
-    found = _one_hot(text, looked_up) if looked_up else drawn
-    ratios, probabilities = (
-        np.hstack([one[:, :looked_up], rest[:, looked_up:]]) for one, rest in zip(found, drawn, strict=True)
-    )
-    return reached(ratios, probabilities, verifier)
+    ratio_NG, probability_NG = (_onward(text.columns[name]) for name in ("ratio", "probability"))
+    if looked_up:
+        ratio_NL, right_NL = _one_hot(text, looked_up)
+        ratio_NG = np.hstack([ratio_NL, ratio_NG[:, looked_up:]])
+        probability_NG = np.hstack([right_NL, probability_NG[:, looked_up:]])
+    return reached(ratio_NG, probability_NG, verifier)
 
 
 def _one_hot(text: RecordedText, looked_up: int) -> tuple[np.ndarray, np.ndarray]:
@@ -180,7 +183,5 @@ class Clock:
             tokens=text.length,
             seconds=prices.prefill(text.prompt_tokens, drafts) + prices.rounds(rounds, question),
             rounds=len(rounds),
-            **{
-                name: sum(getattr(one, name) for one in rounds) for name in ("submitted", "passes", "accepted", "asked")
-            },
+            **{name: sum(getattr(one, name) for one in rounds) for name in COUNTS},
         )

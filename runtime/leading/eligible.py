@@ -1,5 +1,7 @@
 """Which decoders can be led along a text, and how their verifier weighs a drafted prefix."""
 
+from collections.abc import Collection
+
 from predictors.sampling import SamplingSettings
 from runtime.decoding.base import Decoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
@@ -10,9 +12,10 @@ from runtime.drafting.chain import ChainConfig
 from runtime.drafting.lookup import LookupConfig
 from runtime.verification import VERIFIERS
 from runtime.verification.chain import block, tokenwise
+from runtime.verification.recorded import Rule
 
-LED_RULES = (tokenwise, block)  # hsd is block
-LED_LOOKUP_RULES = (*LED_RULES, VERIFIERS["match"].rule)  # on one-hot drafts it is tokenwise
+LED_RULES: set[Rule] = {tokenwise, block}  # hsd is block
+LED_LOOKUP_RULES = {*LED_RULES, VERIFIERS["match"].rule}  # on one-hot drafts it is tokenwise
 
 
 def why_not_led(decoder: Decoder, settings: SamplingSettings | None = None) -> str | None:
@@ -39,11 +42,13 @@ def _why_not_led_when_sampling(decoder: Decoder) -> str | None:
         return f"{type(decoder).__name__} is not a loop that leading knows"
     if decoder.drafter is None:
         return None
-    if not isinstance(decoder.drafter, ChainConfig | LookupConfig):
-        return f"its drafter {decoder.drafter} draws trees, and only chains are enumerated given a text"
-    drawn = isinstance(decoder.drafter, ChainConfig)
-    if isinstance(decoder.drafter, ChainConfig) and decoder.drafter.draft_temperature == 0:
-        return "its draft_temperature is 0: the model's tokens are not drawn, and cannot be led"
-    if decoder.verifier.rule not in (LED_RULES if drawn else LED_LOOKUP_RULES):
+    rules: Collection[object] = LED_LOOKUP_RULES
+    if not isinstance(decoder.drafter, LookupConfig):
+        if not isinstance(decoder.drafter, ChainConfig):
+            return f"its drafter {decoder.drafter} draws trees, and only chains are enumerated given a text"
+        if decoder.drafter.draft_temperature == 0:
+            return "its draft_temperature is 0: the model's tokens are not drawn, and cannot be led"
+        rules = LED_RULES
+    if decoder.verifier.rule not in rules:
         return f"verifier {decoder.verifier.name!r} is not enumerated given a text; tokenwise, block and hsd are"
     return None

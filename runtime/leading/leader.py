@@ -67,23 +67,26 @@ class Leader:
         """A draft token."""
         chain = self._chain
         assert chain is not None, "a round is in flight"
-        self._take_certain(chain, weigh=self._joint and self._tails)
+        self._take_certain(chain, weigh=True)
         token = self._along_text(chain, draft_V) if chain.on_text else self._beside_text(chain, draft_V)
         self._draft_uniforms.append(number_of(draft_V, token))
         return token
 
     def _take_certain(self, chain: LedChain, weigh: bool) -> None:
-        """Add the tokens that were not drawn; without ``weigh`` as if the prefix kept its weight, which nobody reads."""
+        """Add the tokens that were not drawn; without ``weigh`` as if the prefix kept its weight: nothing is drawn then."""
         for token in self._certain:
-            on_text = chain.on_text
-            kept = on_text and token == self._token(chain.row)
-            target = 1.0
-            if weigh:
-                target_V = self._probs(chain.row) if on_text else self._beyond(chain.row, chain.beside)
-                target = float(target_V[token])
+            target = self._target(chain, token) if weigh else 1.0
+            kept = chain.on_text and token == self._token(chain.row)
             (chain.keep if kept else chain.leave)(token, 1.0, target)
             self._draft_uniforms.append(0.0)
         self._certain.clear()
+
+    def _target(self, chain: LedChain, token: int) -> float:
+        """The target's probability of a token that was not drawn; 1 beside the text where no tail is weighed."""
+        if chain.on_text:
+            return float(self._probs(chain.row)[token])
+        weighed = chain.weight > 0 and self._tails
+        return float(self._beyond(chain.row, chain.beside)[token]) if weighed else 1.0
 
     def _along_text(self, chain: LedChain, draft_V: Tensor) -> int:
         """The text's next token, or the first one beside it."""

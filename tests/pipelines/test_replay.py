@@ -148,16 +148,19 @@ def test_lookups_are_replayed_as_they_would_be_decoded(folder, table):
     pair = ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
     served = json.loads((folder / "replay" / "toy-1c" / POLICIES).read_text())
     assert "takeover of hrad" not in served
-    looked_up = 0
+    texts = {one.prompt_id: one.tokens for one in TextTable.read(folder / "texts").texts() if one.settings.greedy}
+    rows = table[table["setting"] == "T=0"].set_index(["drafter", "prompt"])
+    looked_up = same = 0
     for name in ("takeover-1", "takeover-2", "lookup"):
         decoder = build_decoder(pair, served[name]["decoder"])
         for prompt in toy_prompts(4):
-            rounds = decoder.generate(prompt.tokens, max_new_tokens=20, randomness=Randomness(0)).rounds[1:]
-            row = table[(table["prompt"] == prompt.id) & (table["setting"] == "T=0") & (table["drafter"] == name)]
-            for count in ("submitted", "passes", "accepted"):
-                assert row[count].item() == sum(getattr(one, count) for one in rounds), (name, count)
-            looked_up += sum(one.looked_up for one in rounds)
-    assert looked_up > 20
+            out = decoder.generate(prompt.tokens, max_new_tokens=20, randomness=Randomness(0))
+            if out.tokens == texts[prompt.id]:  # passes of another width may round a near-tie differently
+                made, same = rows.loc[name, prompt.id], same + 1
+                for count in ("submitted", "passes", "accepted", "looked_up"):
+                    assert made[count] == sum(getattr(one, count) for one in out.rounds[1:]), (name, count)
+                looked_up += sum(one.looked_up for one in out.rounds[1:])
+    assert looked_up > 20 and same >= 9
 
 
 def test_no_chain_is_faster_than_who_knows_the_outcome(table):

@@ -153,6 +153,7 @@ def test_all_tables_have_all_their_cells(compact):
         "predictor": {"features": [16, 32]},
         "selection": {"features": [0, 96]},
         "stopping": {"features": [11, 32]},
+        "survival": {"positions": [1, 4]},
     }
     assert {table.calls for table in tables.values()} == {2}
 

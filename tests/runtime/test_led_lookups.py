@@ -48,9 +48,9 @@ def real_joint(decoder, **options):
     return decoded(decoder, prompt=PROMPT, seen=seen, **options)
 
 
-def missed(decoder, real=None, tails=True, **options):
+def missed(decoder, real=None, **options):
     """Total variation between the real decoder's joint distribution and that of text, then led."""
-    joint = led_along_texts(decoder, prompt=PROMPT, seen=seen, tails=tails, **options)
+    joint = led_along_texts(decoder, prompt=PROMPT, seen=seen, **options)
     return total_variation(real or real_joint(decoder, **options), joint)
 
 
@@ -83,6 +83,19 @@ def test_also_where_texts_end_early():
     pair.target.eos_tokens = frozenset({0})
     assert missed(mixed_decoder(pair, CHOICES["by_past"], **MIXED)) < 1e-9
     assert missed(lookup_decoder(pair, length=3)) < 1e-9
+
+
+@pytest.mark.parametrize("choice", ["then_drawn", "by_past"])
+def test_free_tails_are_exact_for_rounds_that_look_at_no_token(choice):
+    """What is drawn along the text after a lookup still weighs its tokens."""
+
+    def counted(decoder, generation):
+        return seen(decoder, generation)[:2]
+
+    decoder = mixed_decoder(PAIR, CHOICES[choice], **MIXED)
+    real = decoded(decoder, prompt=PROMPT, seen=counted)
+    led = led_along_texts(decoder, prompt=PROMPT, seen=counted, tails=False)
+    assert total_variation(real, led) < 1e-9
 
 
 # ---- deliberately wrong twins

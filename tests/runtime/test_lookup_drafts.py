@@ -14,9 +14,11 @@ from runtime.recorder import Programs
 from tests.ancestral import LlamaLogits
 from tests.greedy import greedy_text
 from tests.runtime.lookups import CHOICES, lookup_decoder, mixed_decoder
-from tests.runtime.recording import Traced
+from tests.runtime.recording import Marked, Traced
 from tests.runtime.test_greedy import Scripted
 from tests.runtime.test_monitor import lines
+from tests.runtime.test_recorded_decoding import pair as pair_of
+from tests.runtime.test_recorded_decoding import reads_of
 from tests.toys import tiny_llama
 
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1, 5, 3, 1]
@@ -48,8 +50,9 @@ def paths(models, path):
     return pair
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("path", ["hugging_face", "compact", "recorded"])
+@pytest.mark.parametrize(
+    ("path", "temperature"), [("hugging_face", 1.0), ("compact", 0.0), ("compact", 1.0), ("recorded", 1.0)]
+)
 def test_the_draft_model_has_read_all_that_it_draws_after(models, path, temperature):
     """Whatever the rounds before did: its distributions are those of the text, the looked-up tokens and those drawn so far."""
     assert drawn_wrongly(paths(models, path), models[1], temperature) < 1e-6
@@ -88,6 +91,14 @@ def drawn_wrongly(pair, draft, temperature):
                 assert tree.draft_probs[place].sum() == 1
         text += step.tokens
     return worst
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_host_reads_once_a_round(temperature):
+    recorded = pair_of([tiny_llama(9, seed=seed).double() for seed in (0, 1)], "recorded", Marked)
+    decoder = mixed_decoder(recorded, in_turn(), gamma=5, length=4)
+    assert max(reads_of(decoder, temperature)) == 1
+    assert len(decoder.controller.session.roots) > 4
 
 
 @pytest.mark.parametrize("choice", [*CHOICES, "in_turn"])

@@ -10,7 +10,7 @@ import pytest
 from pipelines.reference import reference, replayed_counts, routed_reference
 from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
-from predictors.monitoring import fractions_of
+from predictors.monitoring import RequestCounts, fractions_of
 from predictors.replay.acceptance import accepted, reached
 from predictors.replay.branches import Chances, replayed_branches
 from predictors.replay.chains import replayed
@@ -149,6 +149,25 @@ def test_requests_are_counted_alike_by_runtime_and_replay(pair, prompts, folder,
             assert level["mean"] == pytest.approx(above / below, rel=1e-3, abs=1e-3), (bundle.name, name)
             assert level["requests"] == len(fractions) <= 3, "a validation text, on which thresholds are chosen, counts"
     assert tested > 100 and 0 < outcomes < tested
+
+
+def test_lookups_are_counted_alike_by_runtime_and_replay(pair, prompts, folder, tmp_path):
+    drafter = {"kind": "chain", "gamma": GAMMA, "lookup": {"length": 4}}
+    controller = {"kind": "takeover", "match": 1, "length": 4, "otherwise": {"kind": "fixed", "gamma": 2}}
+    texts = [text for text in TextTable.read(folder).texts() if text.settings.greedy]
+    looked_up = 0
+    for config in ({"drafter": drafter, "controller": controller}, {"drafter": {"kind": "lookup", "length": 4}}):
+        config |= {"method": "speculative", "verifier": "block"}
+        decoder = build_decoder(pair, config)
+        for text, prompt in zip(texts, prompts[1:], strict=True):
+            counts = RequestCounts(24, decoder.depth)
+            for made in decoder.generate(prompt.tokens, max_new_tokens=24, randomness=Randomness(0)).rounds[1:]:
+                counts.add(made.emitted, made.submitted, made.accepted, made.forecasts, made.looked_up)
+            assert replayed_counts(config, decoder.controller, Reading.of(text, 0)) == counts
+            looked_up += counts.looked_up
+        route = {"settings": {"temperature": 0.0}, "decoder": config}
+        assert set(routed_reference([route], tmp_path, folder)["settings"]["T=0"]["levels"]) == {"accepted"}
+    assert looked_up > 20
 
 
 def test_what_cannot_be_replayed_has_no_reference(pair, folder, tmp_path):

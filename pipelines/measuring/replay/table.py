@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-COUNTS = ("rounds", "submitted", "passes", "accepted", "asked")
+COUNTS = ("rounds", "submitted", "passes", "accepted", "asked", "looked_up")
 REPLAY_ROWS = pa.schema(
     [
         *((name, pa.string()) for name in ("split", "setting", "prompt", "document", "slice", "family", "drafter")),
