@@ -22,11 +22,13 @@ from predictors.config import Checked, NotNegative, Positive
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import Shape, catching_up, lookup_costs, round_latency
 from predictors.sampling import SamplingSettings
+from predictors.survival.features import LOG_OF
 
 TOKEN = ("one", "log_match", "log_place", "first", "share", "share_first", "log_seen", "log_seen_share")
 ROOT = ("one", "log_match", "share", "log_seen", "log_seen_share", "rejected", "luck", "log_found")
 
 
+PLACES = np.arange(256)
 BEHIND = 5  # tokens of a usual lookup, by which the price of catching up is read
 
 
@@ -54,39 +56,28 @@ class Seen(NamedTuple):
 
 def token_features(seen: Seen, length: int) -> np.ndarray:
     """Of the first ``length`` tokens of a lookup [..., L, Z]."""
-    place_L = np.arange(length)
-    match, share, times = (np.asarray(one)[..., None] for one in (seen.match, _share(seen), _times(seen)))
-    made = np.ones((*np.shape(match)[:-1], length, len(TOKEN)))
-    first_L = place_L == 0
-    columns = (
-        np.log1p(match + place_L),
-        np.log1p(place_L),
-        first_L,
-        share,
-        share * first_L,
-        times,
-        times * share,
-    )
-    for column, values in enumerate(columns, start=1):
+    match, share, times = (np.asarray(one)[..., None] for one in (seen.match, *_context(seen)))
+    made = np.empty((*match.shape[:-1], length, len(TOKEN)))
+    first_L, place_L = PLACES[:length] == 0, PLACES[:length]
+    columns = (1.0, LOG_OF[match + place_L], LOG_OF[:length], first_L, share, share * first_L, times, times * share)
+    for column, values in enumerate(columns):
         made[..., column] = values
     return made
 
 
 def root_features(seen: Seen) -> np.ndarray:
     """[..., F]."""
-    share, times = _share(seen), _times(seen)
-    log_match, log_found = np.log1p(seen.match), np.log1p(seen.found)
-    return np.stack(
-        np.broadcast_arrays(1.0, log_match, share, times, times * share, seen.rejected, seen.luck, log_found), axis=-1
-    )
+    share, times = _context(seen)
+    made = np.empty((*np.shape(share), len(ROOT)))
+    columns = (1.0, LOG_OF[seen.match], share, times, times * share, seen.rejected, seen.luck, LOG_OF[seen.found])
+    for column, values in enumerate(columns):
+        made[..., column] = values
+    return made
 
 
-def _share(seen: Seen) -> Any:
-    return seen.agreed / np.maximum(seen.seen, 1)
-
-
-def _times(seen: Seen) -> Any:
-    return np.log1p(seen.seen)
+def _context(seen: Seen) -> tuple[Any, Any]:
+    """The share of earlier occurrences that agreed, and the log of how many there were."""
+    return seen.agreed / np.maximum(seen.seen, 1), np.log1p(seen.seen)
 
 
 @dataclass(frozen=True)
@@ -113,20 +104,18 @@ class SourceRule(Checked):
 
     def chosen(self, seen: Seen, rate: float, cost_L: Sequence[float]) -> Chosen:
         """The best source where chains are drawn at ``rate``, and rounds of theirs take ``cost_L`` by drafted tokens."""
-        _, tails_M, gained_M, tokens_F, drafted_F, cost_ML, mean_F, scale_F = self._numbers
-        rate, survives = self.share * rate, self.survival(seen)
-        features = root_features(seen)
-        drafted = np.clip(features @ drafted_F, 1.0, len(cost_L) - 1)
-        chain = features @ tokens_F - rate * np.interp(drafted, np.arange(len(cost_L)), cost_L)
-        emitted = (1 + np.cumsum(survives, axis=-1))[..., None, :] + survives[..., None, :] * gained_M[:, None]
-        asleep_M1 = self.behind * (tails_M == 0)[:, None]
-        worth = emitted - rate * (cost_ML[:, 1:] + asleep_M1 * emitted)
-        there = np.arange(worth.shape[-1]) < np.asarray(seen.found)[..., None, None]
-        worth = np.where(there, worth, -np.inf).reshape(*worth.shape[:-2], -1)
-        best = worth.argmax(axis=-1)
-        tail, place = np.divmod(best, there.shape[-1])
-        takes = np.take_along_axis(worth, best[..., None], axis=-1)[..., 0] > chain
-        return Chosen(takes, place + 1, tail, np.square((features - mean_F) / scale_F).mean(axis=-1))
+        _, gained_M1, price_ML, asleep_M1, chain_F2, mean_F, scale_F = self._numbers
+        rate, survives_1L, features = self.share * rate, self.survival(seen)[..., None, :], root_features(seen)
+        tokens, drafted = np.moveaxis(features @ chain_F2, -1, 0)
+        drafted = np.minimum(np.maximum(drafted, 1.0), len(cost_L) - 1)
+        chain = tokens - rate * np.interp(drafted, PLACES[: len(cost_L)], cost_L)
+        emitted = 1 + survives_1L.cumsum(axis=-1) + survives_1L * gained_M1
+        worth = emitted * (1 - rate * asleep_M1) - rate * price_ML
+        there = PLACES[: worth.shape[-1]] < np.asarray(seen.found)[..., None, None]
+        flat = np.where(there, worth, -np.inf).reshape(*worth.shape[:-2], -1)
+        tail, place = np.divmod(flat.argmax(axis=-1), worth.shape[-1])
+        far = np.square((features - mean_F) / scale_F).mean(axis=-1)
+        return Chosen(flat.max(axis=-1) > chain, place + 1, tail, far)
 
     def at_prices(self, profile: LatencyProfile, context: float, sampled: bool) -> "SourceRule":
         """The same after ``context`` tokens on a machine of this latency ``profile``; ``sampled``: at a temperature above 0."""
@@ -136,8 +125,10 @@ class SourceRule(Checked):
 
     @cached_property
     def _numbers(self) -> tuple[np.ndarray, ...]:
-        named = (self.hazard, self.tails, self.gained, self.tokens, self.drafted, self.costs, self.mean, self.scale)
-        return tuple(np.array(values) for values in named)
+        """As arrays: hazards; of tails what they gain, cost, and leave to catch up with; of chains both lines; of roots two."""
+        asleep_M1 = self.behind * (np.array(self.tails) == 0)[:, None]
+        named = (self.hazard, np.array(self.gained)[:, None], np.array(self.costs)[:, 1:], asleep_M1)
+        return tuple(map(np.array, (*named, np.transpose([self.tokens, self.drafted]), self.mean, self.scale)))
 
 
 @dataclass(frozen=True)

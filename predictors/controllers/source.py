@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from predictors.bundle import OTHERWISE, Bundle, read_bundle
+from predictors.bundle import Bundle, read_bundle
 from predictors.config import parse_config
 from predictors.controllers.base import Sourced
 from predictors.controllers.guard import Guard
 from predictors.controllers.learned import BundleConfig
+from predictors.controllers.sourcing import SourcedSession, Sourcing, other_of, setting_of, settings_of
 from predictors.controllers.survival import Survival, SurvivalSession
-from predictors.controllers.takeover import SourcedSession, Sourcing, TakeoverSession, other_of, setting_of
+from predictors.controllers.takeover import TakeoverSession
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.lookup import Found
@@ -70,11 +71,7 @@ class Source(Sourcing):
     otherwise: Survival
 
     def __init__(self, bundle: Bundle) -> None:
-        bundle.require(self.kind, "settings", OTHERWISE)
-        where = f"{bundle.source}: card.json: settings"
-        self.settings = tuple(
-            parse_config(SourceSetting, made, f"{where}[{place}]") for place, made in enumerate(bundle.card["settings"])
-        )
+        self.settings = settings_of(bundle, self.kind, SourceSetting)
         super().__init__(other_of(bundle))
         self.guard = Guard(self.kind, bundle.contract, "the chain of survival")
 
