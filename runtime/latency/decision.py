@@ -7,7 +7,7 @@
     selection  features   one choice of a delayed-tree selector (`predictors.selection`) from hidden states of so many numbers (0:
                           none) and both models' laws over the vocabulary
     stopping   features   one question to a stop model (`predictors.stopping`): on a draft's law (few numbers) or on its state
-                          (many); behind a draft step, where it is asked
+                          (many); behind another question and a draft step, as most of a round's are
     survival   positions  one decision of the survival model (`predictors.survival`) about so many drafted tokens, likewise
 
 Weights, states and laws are random.
@@ -185,8 +185,14 @@ def question_cells(
             Cell(("reading",), {"entropy": too}, timed(reading, device), partial(after, reading))
             for too, reading in enumerate(readings)
         ),
-        *(Cell(("stopping",), {"features": one.features}, timed(one.take, device), before) for one in questions),
-        *(Cell(("survival",), {"positions": one.positions}, timed(one.take, device), before) for one in outlooks),
+        *(
+            Cell(("stopping",), {"features": one.features}, timed(one.take, device), partial(after, one.take))
+            for one in questions
+        ),
+        *(
+            Cell(("survival",), {"positions": one.positions}, timed(one.take, device), partial(after, one.take))
+            for one in outlooks
+        ),
     ]
 
 
