@@ -1,6 +1,6 @@
 """What ``survival`` reads of a chain as it grows: numbers of the draft's distributions, a lookup's agreement, and past rounds.
 
-    token g       log of the largest probability, gap to the second, entropy (nats), log of the drawn token's, of the unit softmax
+    token g       logs of the largest probability and of the drawn token's, at temperature 1
     so far        sums of the logs, and the token before
     lookup        length of the root's match, grown by every drafted token that it would have proposed; where they parted
     past          whether the last round ended by a rejection; luck <- DECAY luck + (1 - DECAY) [accepted] over tested tokens
@@ -18,15 +18,12 @@ from predictors.signals import LEAST_LOG, TokenNumbers
 
 SCALARS = (
     "log_top",
-    "gap",
-    "entropy",
     "log_own",
     "position",
     "log_position",
     "sum_log_top",
     "sum_log_own",
     "previous_log_top",
-    "previous_entropy",
     "agrees",
     "agreed_length",
     "parted_length",
@@ -55,7 +52,7 @@ class Course:
         self._match = match
         self._drafted = 0
         self._sums: tuple[Any, Any] = (0.0, 0.0)
-        self._previous: tuple[Any, Any] = (0.0, 0.0)
+        self._previous: Any = 0.0
 
     def add(self, token: TokenNumbers, proposed: Any) -> list[Any]:
         """Features after one more ``token``; ``proposed``: whether it is the lookup's next one."""
@@ -64,9 +61,9 @@ class Course:
         self.agrees = agrees = self.agrees * proposed
         parted = found - agrees
         sum_top, sum_own = self._sums[0] + token.log_top, self._sums[1] + token.log_own
-        features = [*token, position, LOGS[position], sum_top, sum_own, *self._previous, agrees]
+        features = [*token, position, LOGS[position], sum_top, sum_own, self._previous, agrees]
         features += [agrees * logs[self._match + position + 1], parted * log_match, parted, found, log_match, *past]
-        self._drafted, self._sums, self._previous = position + 1, (sum_top, sum_own), (token.log_top, token.entropy)
+        self._drafted, self._sums, self._previous = position + 1, (sum_top, sum_own), token.log_top
         return features
 
 
@@ -76,9 +73,9 @@ def luck_after(luck: Any, accepted: Any, rejected: Any) -> Any:
     return (luck * kept + 1 - kept) * (1 - (1 - DECAY) * rejected)
 
 
-def numbers_of(confidence: Any, second: Any, entropy: Any, own: Any) -> TokenNumbers:
+def numbers_of(confidence: Any, own: Any) -> TokenNumbers:
     """From probabilities, recorded ones among them."""
-    return TokenNumbers(_log(confidence), confidence - second, entropy, _log(own))
+    return TokenNumbers(_log(confidence), _log(own))
 
 
 def _log(probability: Any) -> Any:
