@@ -12,13 +12,11 @@ decision gets an object with what was known at that moment and nothing later:
 Shape suffixes: V vocabulary, K tapped layers, D hidden size, E embedding size.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -157,10 +155,11 @@ class DrawnToken:
         return _at(self.law.unit_probs_V, self.token)
 
     def numbers(self, run: Callable[[Tensor], Tensor]) -> TokenNumbers:
-        """All at once on the host: of a law there by a few array operations, else by ``run`` of `token_numbers` and one read."""
+        """Both on the host: of a law there by few operations, else by ``run`` of `token_numbers` and one read."""
         logits_V = self.law.logits_V.float()
         if logits_V.device.type == "cpu":
-            return _host_numbers(logits_V.numpy(), int(self.token))
+            logs_V = torch.log_softmax(logits_V, dim=-1)
+            return TokenNumbers(logs_V.max().item(), max(logs_V[int(self.token)].item(), LEAST_LOG))
         return TokenNumbers(*run(torch.cat([logits_V, self.token.reshape(1).to(logits_V)])).tolist())
 
 
@@ -169,12 +168,6 @@ def token_numbers(logits_and_token: Tensor) -> Tensor:
     logits_V, token = logits_and_token[:-1], logits_and_token[-1:].long()
     logs_V = torch.log_softmax(logits_V, dim=-1)
     return torch.stack([logs_V.max(), logs_V.index_select(0, token)[0].clamp(min=LEAST_LOG)])
-
-
-def _host_numbers(logits_V: np.ndarray, token: int) -> TokenNumbers:
-    largest = logits_V.max()
-    log_mass = math.log(np.exp(logits_V - largest).sum())
-    return TokenNumbers(-log_mass, max(float(logits_V[token] - largest) - log_mass, LEAST_LOG))
 
 
 def _entropy(probs_V: Tensor) -> Tensor:
