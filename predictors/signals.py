@@ -26,7 +26,7 @@ from predictors.lookup import Found
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 
-LEAST_LOGIT = -100.0  # below the largest one: e to that is nothing, and times infinity it would be no number
+LEAST_LOG = -16.0  # that a drawn token's probability is cut at
 
 
 @dataclass(frozen=True)
@@ -132,12 +132,9 @@ class TreeRoot:
 
 
 class TokenNumbers(NamedTuple):
-    """Of a drawn token's temperature-1 law: log of the largest probability, its gap to the second, entropy (nats), and the log of
-    the token's own."""
+    """Of a drawn token's temperature-1 law: logs of the largest probability and of the token's own, cut at `LEAST_LOG`."""
 
     log_top: Any
-    gap: Any
-    entropy: Any
     log_own: Any
 
 
@@ -168,25 +165,16 @@ class DrawnToken:
 
 
 def token_numbers(logits_and_token: Tensor) -> Tensor:
-    """`TokenNumbers` [4] of logits [V], behind which the token stands as a number."""
+    """`TokenNumbers` [2] of logits [V], behind which the token stands as a number."""
     logits_V, token = logits_and_token[:-1], logits_and_token[-1:].long()
     logs_V = torch.log_softmax(logits_V, dim=-1)
-    first, second = logs_V.topk(2).values.unbind()
-    probs_V = logs_V.exp()
-    entropy = torch.special.entr(probs_V).sum()
-    return torch.stack([first, first.exp() - second.exp(), entropy, logs_V.index_select(0, token)[0]])
+    return torch.stack([logs_V.max(), logs_V.index_select(0, token)[0].clamp(min=LEAST_LOG)])
 
 
 def _host_numbers(logits_V: np.ndarray, token: int) -> TokenNumbers:
-    place = int(logits_V.argmax())
-    largest = logits_V[place]
-    shifted_V = np.maximum(logits_V - largest, LEAST_LOGIT)
-    weights_V = np.exp(shifted_V)
-    mass = float(weights_V.sum())
-    entropy = math.log(mass) - float(weights_V @ shifted_V) / mass
-    own = float(shifted_V[token]) - math.log(mass)
-    weights_V[place] = 0.0
-    return TokenNumbers(-math.log(mass), (1 - float(weights_V.max())) / mass, entropy, own)
+    largest = logits_V.max()
+    log_mass = math.log(np.exp(logits_V - largest).sum())
+    return TokenNumbers(-log_mass, max(float(logits_V[token] - largest) - log_mass, LEAST_LOG))
 
 
 def _entropy(probs_V: Tensor) -> Tensor:

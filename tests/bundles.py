@@ -156,7 +156,7 @@ def survival_bundle(folder, pair, seed=0, temperatures=(0.0, 1.0), change=None, 
     network = SurvivalNetwork(8)
     with torch.no_grad():
         network.head[-1].weight.mul_(8)
-        network.mean[:4] = torch.tensor([-2.0, 0.1, 2.5, -2.5])
+        network.mean[:2] = torch.tensor([-2.0, -2.5])
     setting = {"rule": {"rate": rate, **rule}, "pays": pays, "static_length": 1, "costs": [1.0, 1.3, 1.5, 1.8]}
     card = {
         "kind": "survival",

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,7 +30,7 @@ from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, Root, token_numbers
 from predictors.stopping.rule import StopCalibration
 from predictors.survival.features import FIRST_LUCK, SCALARS, Course, luck_after
-from predictors.survival.network import ANSWERS, ServedSurvival, build_survival_network, distance_of, sketch_of
+from predictors.survival.network import ANSWERS, ServedSurvival, build_survival_network, sketch_of
 from predictors.survival.rule import SurvivalPrices, SurvivalSetting
 
 UNCHANGED = StopCalibration()
@@ -93,11 +92,11 @@ class SurvivalSession(Session):
         controller, position = self.controller, drawn.drafted - 1
         self.asked += 1
         proposed = position < len(self._proposed) and self._proposed[position] == int(drawn.token)
-        features = self._course.add(drawn.numbers(controller.look), proposed)
-        (now, following), standard = controller.served(np.array(features))
-        distance = float(distance_of(standard))
-        chance, ahead = self.setting.calibration.probability(float(now)), UNCHANGED.probability(float(following))
-        finite = all(map(math.isfinite, (chance, ahead, distance)))
+        logits, standard = controller.served(self._course.add(drawn.numbers(controller.look), proposed))
+        now, following = logits.tolist()
+        distance = float(standard.dot(standard)) / len(standard)  # `distance_of`, in one operation
+        chance, ahead = self.setting.calibration.probability(now), UNCHANGED.probability(following)
+        finite = math.isfinite(chance) and math.isfinite(ahead) and math.isfinite(distance)
         self.bypassed |= not controller.guard.trusts(finite, distance, controller.max_distance)
         if finite:
             self.forecasts.append(Forecast(position, chance, distance, sketch_of(standard)))

@@ -234,6 +234,4 @@ class RecordedToken(DrawnToken):
 
     def numbers(self, run: Callable[[Tensor], Tensor]) -> TokenNumbers:
         law = self._recorded
-        confidence, entropy = (float(law.text.at_slot(name, law.row, law.slot)) for name in ("confidence", "entropy"))
-        second = float(law.likeliest(2)[1])
-        return numbers_of(confidence, second, entropy, float(self.unit_probability))
+        return numbers_of(float(law.text.at_slot("confidence", law.row, law.slot)), float(self.unit_probability))

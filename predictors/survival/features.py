@@ -1,6 +1,6 @@
 """What ``survival`` reads of a chain as it grows: numbers of the draft's distributions, a lookup's agreement, and past rounds.
 
-    token g       log of the largest probability, gap to the second, entropy (nats), log of the drawn token's, of the unit softmax
+    token g       logs of the largest probability and of the drawn token's, at temperature 1
     so far        sums of the logs, and the token before
     lookup        length of the root's match, grown by every drafted token that it would have proposed; where they parted
     past          whether the last round ended by a rejection; luck <- DECAY luck + (1 - DECAY) [accepted] over tested tokens
@@ -14,19 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from predictors.signals import TokenNumbers
+from predictors.signals import LEAST_LOG, TokenNumbers
 
 SCALARS = (
     "log_top",
-    "gap",
-    "entropy",
     "log_own",
     "position",
     "log_position",
     "sum_log_top",
     "sum_log_own",
     "previous_log_top",
-    "previous_entropy",
     "agrees",
     "agreed_length",
     "parted_length",
@@ -40,8 +37,8 @@ SCALARS = (
 REJECTED, LUCK = SCALARS.index("rejected"), SCALARS.index("luck")
 DECAY = 0.8
 FIRST_LUCK = 0.7  # before any token was tested
-LEAST = math.exp(-16)  # of a probability whose log is taken
-LOG_OF = np.log1p(np.arange(256))  # of small counts
+LOG_OF = np.log1p(np.arange(256))  # of small counts, in arrays
+LOGS = LOG_OF.tolist()  # and of one draft
 
 
 class Course:
@@ -49,26 +46,24 @@ class Course:
     are of past rounds, ``greedy``: at temperature 0."""
 
     def __init__(self, match: Any, rejected: Any, luck: Any, greedy: float) -> None:
+        self._logs: Any = LOGS if isinstance(match, int) else LOG_OF
         self.agrees: Any = 1.0 * (match > 0)
-        self._root = (self.agrees, LOG_OF[match], rejected, luck, greedy)
+        self._root = (self.agrees, self._logs[match], rejected, luck, greedy)
         self._match = match
         self._drafted = 0
         self._sums: tuple[Any, Any] = (0.0, 0.0)
-        self._previous: tuple[Any, Any] = (0.0, 0.0)
+        self._previous: Any = 0.0
 
     def add(self, token: TokenNumbers, proposed: Any) -> list[Any]:
         """Features after one more ``token``; ``proposed``: whether it is the lookup's next one."""
         found, log_match, *past = self._root
-        token = TokenNumbers(token.log_top, token.gap, token.entropy, np.maximum(token.log_own, math.log(LEAST)))
-        position, agreed = self._drafted, self.agrees
-        self.agrees = agreed * proposed
-        sum_top, sum_own = (
-            before + now for before, now in zip(self._sums, (token.log_top, token.log_own), strict=True)
-        )
-        features = [*token, position, LOG_OF[position], sum_top, sum_own, *self._previous]
-        features += [self.agrees, self.agrees * LOG_OF[self._match + position + 1]]
-        features += [(found - self.agrees) * log_match, found - self.agrees, found, log_match, *past]
-        self._drafted, self._sums, self._previous = position + 1, (sum_top, sum_own), (token.log_top, token.entropy)
+        position, logs = self._drafted, self._logs
+        self.agrees = agrees = self.agrees * proposed
+        parted = found - agrees
+        sum_top, sum_own = self._sums[0] + token.log_top, self._sums[1] + token.log_own
+        features = [*token, position, LOGS[position], sum_top, sum_own, self._previous, agrees]
+        features += [agrees * logs[self._match + position + 1], parted * log_match, parted, found, log_match, *past]
+        self._drafted, self._sums, self._previous = position + 1, (sum_top, sum_own), token.log_top
         return features
 
 
@@ -78,10 +73,10 @@ def luck_after(luck: Any, accepted: Any, rejected: Any) -> Any:
     return (luck * kept + 1 - kept) * (1 - (1 - DECAY) * rejected)
 
 
-def numbers_of(confidence: Any, second: Any, entropy: Any, own: Any) -> TokenNumbers:
+def numbers_of(confidence: Any, own: Any) -> TokenNumbers:
     """From probabilities, recorded ones among them."""
-    return TokenNumbers(_log(confidence), confidence - second, entropy, _log(own))
+    return TokenNumbers(_log(confidence), _log(own))
 
 
 def _log(probability: Any) -> Any:
-    return np.log(np.maximum(probability, LEAST))
+    return np.log(np.maximum(probability, math.exp(LEAST_LOG)))

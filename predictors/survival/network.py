@@ -7,6 +7,7 @@ Shape suffixes: ... any drafts, F features, H hidden units.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,20 +41,22 @@ class ServedSurvival:
 
     def __init__(self, network: SurvivalNetwork) -> None:
         values = {name: tensor.detach().double().numpy() for name, tensor in network.state_dict().items()}
-        self._mean_F, self._scale_F = values["mean"], values["scale"]
+        self._mean_F, self._inverse_F = values["mean"], 1 / values["scale"]
         self._first_FH, self._bias_H = values["head.0.weight"].T, values["head.0.bias"]
         self._last_H2, self._bias_2 = values["head.2.weight"].T, values["head.2.bias"]
 
-    def __call__(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, features: Any) -> tuple[np.ndarray, np.ndarray]:
         """Logits [..., 2] of raw features [..., F], and the features standardised [..., F]."""
-        standard = (features - self._mean_F) / self._scale_F
-        hidden = np.maximum(standard @ self._first_FH + self._bias_H, 0.0)
-        return hidden @ self._last_H2 + self._bias_2, standard
+        standard = (features - self._mean_F) * self._inverse_F
+        hidden = standard.dot(self._first_FH)
+        hidden += self._bias_H
+        np.maximum(hidden, 0.0, hidden)
+        return hidden.dot(self._last_H2) + self._bias_2, standard
 
 
 def distance_of(standard: np.ndarray) -> np.ndarray:
     """Mean squared standardised coordinate [...]: 1 on average over the training rows."""
-    return np.asarray(np.square(standard).mean(axis=-1))
+    return np.asarray(np.einsum("...f,...f->...", standard, standard) / standard.shape[-1])
 
 
 def sketch_of(standard: np.ndarray) -> tuple[float, ...]:

@@ -7,7 +7,7 @@
     selection  features   one choice of a delayed-tree selector (`predictors.selection`) from hidden states of so many numbers (0:
                           none) and both models' laws over the vocabulary
     stopping   features   one question to a stop model (`predictors.stopping`): on a draft's law (few numbers) or on its state
-                          (many); behind a draft step, where it is asked
+                          (many); behind another question and a draft step, as most of a round's are
     survival   positions  one decision of the survival model (`predictors.survival`) about so many drafted tokens, likewise
 
 Weights, states and laws are random.
@@ -32,7 +32,7 @@ from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot, 
 from predictors.stopping.features import BEFORE, LAW, StopSpec, features_of
 from predictors.stopping.network import NetworkShape, StopNetwork, served_logits
 from predictors.survival.features import Course
-from predictors.survival.network import ServedSurvival, SurvivalNetwork, distance_of
+from predictors.survival.network import ServedSurvival, SurvivalNetwork
 from predictors.survival.rule import SurvivalRule
 from runtime.adapter import LanguageModel
 from runtime.latency.cells import Cell, timed
@@ -154,8 +154,8 @@ class Outlook:
         survival, said, distance = 1.0, np.zeros(2), 0.0
         for _ in range(self.positions):
             numbers = DrawnToken(self._laws.behind(root), self._token).numbers(self._look)
-            said, standard = self._served(np.array(course.add(numbers, proposed=True)))
-            survival, distance = survival * float(said[0]), float(distance_of(standard))
+            said, standard = self._served(course.add(numbers, proposed=True))
+            survival, distance = survival * float(said[0]), float(standard.dot(standard))
         return distance > 0 and bool(self._rule.goes_on(survival, float(said[1]), self.positions, self._costs))
 
 
@@ -185,8 +185,14 @@ def question_cells(
             Cell(("reading",), {"entropy": too}, timed(reading, device), partial(after, reading))
             for too, reading in enumerate(readings)
         ),
-        *(Cell(("stopping",), {"features": one.features}, timed(one.take, device), before) for one in questions),
-        *(Cell(("survival",), {"positions": one.positions}, timed(one.take, device), before) for one in outlooks),
+        *(
+            Cell(("stopping",), {"features": one.features}, timed(one.take, device), partial(after, one.take))
+            for one in questions
+        ),
+        *(
+            Cell(("survival",), {"positions": one.positions}, timed(one.take, device), partial(after, one.take))
+            for one in outlooks
+        ),
     ]
 
 

@@ -54,14 +54,14 @@ def test_decisions_of_arrays_are_those_of_numbers():
 
 def test_features_of_a_course():
     course = Course(2, 1.0, 0.6, 0.0)
-    first = dict(zip(SCALARS, course.add(TokenNumbers(-0.1, 0.8, 0.4, -0.2), proposed=True), strict=True))
-    second = dict(zip(SCALARS, course.add(TokenNumbers(-0.3, 0.2, 1.4, -0.5), proposed=False), strict=True))
-    third = dict(zip(SCALARS, course.add(TokenNumbers(-0.7, 0.1, 1.5, -0.7), proposed=True), strict=True))
+    first = dict(zip(SCALARS, course.add(TokenNumbers(-0.1, -0.2), proposed=True), strict=True))
+    second = dict(zip(SCALARS, course.add(TokenNumbers(-0.3, -0.5), proposed=False), strict=True))
+    third = dict(zip(SCALARS, course.add(TokenNumbers(-0.7, -0.7), proposed=True), strict=True))
     assert first["agrees"] == 1 and first["agreed_length"] == pytest.approx(np.log(4)) and first["parted"] == 0
     assert second["agrees"] == second["agreed_length"] == 0 and second["parted_length"] == pytest.approx(np.log(3))
     assert third["agrees"] == 0 and third["parted"] == 1, "it parted before"
     assert second["sum_log_top"] == pytest.approx(-0.4) and second["sum_log_own"] == pytest.approx(-0.7)
-    assert third["previous_log_top"] == -0.3 and third["previous_entropy"] == 1.4 and third["position"] == 2
+    assert third["previous_log_top"] == -0.3 and third["position"] == 2
     assert (third["found"], third["rejected"], third["luck"], third["greedy"]) == (1, 1, 0.6, 0)
     assert third["match"] == pytest.approx(np.log(3))
 

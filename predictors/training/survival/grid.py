@@ -84,14 +84,13 @@ class SurvivalGrid:
         """But for what follows from past rounds."""
         starts, readings = self.starts, self.starts.readings
         on_XSG, columns = starts.on_path_XSG, [one.text.columns for one in readings]
-        second_XSG = starts.gather([one["tops"][..., 1] for one in columns])
         own_XSG, token_XSG = (
             np.where(
                 on_XSG, starts.gather([_everywhere(one[text], one[slots]) for one in columns]), starts.column(slots)
             )
             for text, slots in (("unit_probability", "unit_probabilities"), ("token", "tokens"))
         )
-        numbers = (starts.column("confidence"), second_XSG, starts.column("entropy"), own_XSG)
+        numbers = (starts.column("confidence"), own_XSG)
         match_XS = starts.by_start([one["match"] for one in columns])
         lookup_XSG = starts.by_start([one["lookup"] for one in columns])
         course = Course(match_XS, 0.0, 0.0, float(readings[0].text.settings.greedy))
