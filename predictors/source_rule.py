@@ -27,7 +27,6 @@ from predictors.survival.features import LOG_OF
 TOKEN = ("one", "log_match", "log_place", "first", "share", "share_first", "log_seen", "log_seen_share")
 ROOT = ("one", "log_match", "share", "log_seen", "log_seen_share", "rejected", "luck", "log_found")
 
-
 PLACES = np.arange(256)
 BEHIND = 5  # tokens of a usual lookup, by which the price of catching up is read
 
@@ -106,9 +105,9 @@ class SourceRule(Checked):
         """The best source where chains are drawn at ``rate``, and rounds of theirs take ``cost_L`` by drafted tokens."""
         _, gained_M1, price_ML, asleep_M1, chain_F2, mean_F, scale_F = self._numbers
         rate, survives_1L, features = self.share * rate, self.survival(seen)[..., None, :], root_features(seen)
-        tokens, drafted = np.moveaxis(features @ chain_F2, -1, 0)
-        drafted = np.minimum(np.maximum(drafted, 1.0), len(cost_L) - 1)
-        chain = tokens - rate * np.interp(drafted, PLACES[: len(cost_L)], cost_L)
+        lines = features @ chain_F2  # tokens, drafted
+        drafted = np.minimum(np.maximum(lines[..., 1], 1.0), len(cost_L) - 1)
+        chain = lines[..., 0] - rate * np.interp(drafted, PLACES[: len(cost_L)], cost_L)
         emitted = 1 + survives_1L.cumsum(axis=-1) + survives_1L * gained_M1
         worth = emitted * (1 - rate * asleep_M1) - rate * price_ML
         there = PLACES[: worth.shape[-1]] < np.asarray(seen.found)[..., None, None]

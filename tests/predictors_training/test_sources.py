@@ -66,9 +66,9 @@ def test_what_is_promised_is_what_real_sessions_do(materials, fitted, which):
 
 
 def test_the_match_that_tells_is_found(fitted):
-    for part in fitted[TAKEOVER, "match"].quality["parts"].values():
-        chosen = part["chosen"][TAKEOVER]["rule"]["rule"]
-        assert (chosen["match"], chosen["length"]) == (LONG, GAMMA)
+    made = fitted[TAKEOVER, "match"]
+    for setting, part in zip(made.card["settings"], made.quality["parts"].values(), strict=True):
+        assert (setting["rule"]["match"], setting["rule"]["length"]) == (LONG, GAMMA)
         assert part["over"]["takeover over survival"]["low"] > 0.05
 
 

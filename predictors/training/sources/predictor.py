@@ -66,6 +66,7 @@ class SourcePredictor(Checked):
             OTHERWISE: inner.card,
         }
         measured = {"parts": parts, "settings": settings, "survival": inner.quality}
+        measured["choices"] = [{kind: asdict(choice) for kind, choice in one.best.items()} for one in made]
         measured["documents"] = inner.quality["documents"]
         return Fitted(card, inner.tensors, measured, _metrics(parts), sentence(parts))
 
@@ -106,7 +107,6 @@ class SourcePredictor(Checked):
             "kind": self.kind,
             "static_length": test.inner.static_length,
             "pays": {kind: choice.pays for kind, choice in made.best.items()},
-            "chosen": {kind: asdict(choice) for kind, choice in made.best.items()},
             "policies": {name: worth(one, always, document_X) for name, one in totals.items()},
             "over": over,
         }
