@@ -13,7 +13,7 @@ from trace_collection.shards import shard_name, trace_schema, write_manifest, wr
 GAMMA, TOKENS, CANDIDATES, PROMPT = 6, 24, 2, 9
 SPEC = StopSpec((1,), 8, 3)
 SETTINGS = (0.0, 1.0)
-GOOD, BAD, LONG = 0.95, 0.2, 5
+GOOD, BAD, LONG = 0.95, 0.05, 5
 SPLITS = {"train": 40, "validation": 30, "test": 20}  # documents
 SIZES = {
     "root": 1,
