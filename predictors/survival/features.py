@@ -37,7 +37,7 @@ SCALARS = (
 REJECTED, LUCK = SCALARS.index("rejected"), SCALARS.index("luck")
 DECAY = 0.8
 FIRST_LUCK = 0.7  # before any token was tested
-LOG_OF = np.log1p(np.arange(256))  # of small counts, in arrays
+LOG_OF = np.log1p(np.arange(2048))  # of small counts, in arrays
 LOGS = LOG_OF.tolist()  # and of one draft
 
 

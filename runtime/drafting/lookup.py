@@ -10,11 +10,12 @@ Source: `predictors.lookup`. Shape suffixes: N looked-up tokens, R rows of the c
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from predictors.config import Checked, Count
+from predictors.config import Checked, Count, at_least, at_most
 from predictors.controllers import Session
 from predictors.controllers.base import Sourced
 from predictors.lookup import LONGEST, NOTHING, Found, Lookup
@@ -33,7 +34,7 @@ class LookupConfig(Checked):
     """At most ``length`` tokens after a match of at most ``longest``; a match of fewer than ``least`` tokens counts as none."""
 
     length: Count = 10
-    longest: Count = LONGEST
+    longest: Annotated[int, at_least(1), at_most(1024)] = LONGEST
     least: Count = 1
 
     needs_draft = False
