@@ -92,7 +92,8 @@ def test_a_target_alone(models, capsys, method):
     own = as_json(capsys, [*alone, "--method", json.dumps({"method": method})])
     assert own["tokens"] == plain["tokens"] and "hit_rate" in own and "hit_rate" not in plain
     with pytest.raises(
-        SystemExit, match="needs a draft model; this pair has none. Methods without one: autoregressive, prog"
+        SystemExit,
+        match="needs a draft model; this pair has none. Without one: drafter .*, methods autoregressive, prog",
     ):
         main(alone)
 

@@ -94,15 +94,20 @@ def test_generate_takes_the_decoder(served, pair, text):
 
 def test_threads_are_shared_out_and_given_back(served, monkeypatch):
     decoder, folder = served
-    seen, honest, before = set(), BranchRun.round, torch.get_num_threads()
+    given, before = torch.get_num_threads(), 1 + THREADS["target_threads"]
+    seen, honest = set(), BranchRun.round
+    torch.set_num_threads(before)
 
     def noting(self):
         seen.add(torch.get_num_threads())
         return honest(self)
 
     monkeypatch.setattr(BranchRun, "round", noting)
-    for _ in decoder.stream(PROMPT, max_new_tokens=12):
-        assert torch.get_num_threads() == before
+    try:
+        for _ in decoder.stream(PROMPT, max_new_tokens=12):
+            assert torch.get_num_threads() == before
+    finally:
+        torch.set_num_threads(given)
     assert seen == {THREADS["target_threads"]} != {before}
     assert (folder / "threads").read_text() == str(THREADS["draft_threads"])
 
