@@ -159,7 +159,8 @@ class DrawnToken:
         logits_V = self.law.logits_V.float()
         if logits_V.device.type == "cpu":
             logs_V = torch.log_softmax(logits_V, dim=-1)
-            return TokenNumbers(logs_V.max().item(), max(logs_V[int(self.token)].item(), LEAST_LOG))
+            own = max(logs_V[int(self.token)].item(), LEAST_LOG)
+            return TokenNumbers(own if self.law.settings.greedy else logs_V.max().item(), own)
         return TokenNumbers(*run(torch.cat([logits_V, self.token.reshape(1).to(logits_V)])).tolist())
 
 

@@ -29,8 +29,9 @@ from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, Root, token_numbers
 from predictors.stopping.rule import StopCalibration
-from predictors.survival.features import FIRST_LUCK, SCALARS, Course, luck_after
-from predictors.survival.network import ANSWERS, ServedSurvival, build_survival_network, sketch_of
+from predictors.survival.features import FIRST_LUCK, SCALARS, luck_after
+from predictors.survival.host import HostCourse, HostNetwork
+from predictors.survival.network import ANSWERS, build_survival_network
 from predictors.survival.rule import SurvivalPrices, SurvivalSetting
 
 UNCHANGED = StopCalibration()
@@ -67,41 +68,40 @@ class SurvivalSession(Session):
             return self.setting.static_length
         self._proposed = () if root.found is None else root.found.tokens
         match = 0 if root.found is None else root.found.length
-        self._course = Course(match, self.rejected, self.luck, self.greedy)
+        self._course = HostCourse(self.controller.host, match, self.rejected, self.luck, self.greedy)
         self._survival, self._cap = 1.0, root.cap
-        self._drawn: list[DrawnToken] = []
+        self._unread: list[DrawnToken] = []
         return None
 
     def stop_after(self, drawn: DrawnToken) -> bool | Tensor:
-        if self.bypassed or not self.stops:
-            return drawn.drafted >= self.setting.static_length
-        self._drawn.append(drawn)
-        rule = self.setting.rule
-        if drawn.drafted < rule.least or drawn.drafted == self._cap:
+        setting, drafted = self.setting, drawn.drafted
+        if self.bypassed or not setting.pays:
+            return drafted >= setting.static_length
+        self._unread.append(drawn)
+        if drafted < setting.rule.least or drafted == self._cap:
             return False
         following = 0.0
-        for token in self._drawn:
+        for token in self._unread:
             following = self._read(token)
-        self._drawn = []
+        self._unread = []
         if self.bypassed:
-            return drawn.drafted >= self.setting.static_length
-        return not rule.goes_on(self._survival, following, drawn.drafted, self.setting.costs)
+            return drafted >= setting.static_length
+        return self._survival * following <= setting.needed[drafted]
 
     def _read(self, drawn: DrawnToken) -> float:
         """Take a token into account; P(the next one is accepted)."""
         controller, position = self.controller, drawn.drafted - 1
         self.asked += 1
         proposed = position < len(self._proposed) and self._proposed[position] == int(drawn.token)
-        logits, standard = controller.served(self._course.add(drawn.numbers(controller.look), proposed))
-        now, following = logits.tolist()
-        distance = float(standard.dot(standard)) / len(standard)  # `distance_of`, in one operation
-        chance, ahead = self.setting.calibration.probability(now), UNCHANGED.probability(following)
-        finite = math.isfinite(chance) and math.isfinite(ahead) and math.isfinite(distance)
-        self.bypassed |= not controller.guard.trusts(finite, distance, controller.max_distance)
+        said = self._course.add(*drawn.numbers(controller.look), proposed)
+        chance, following = self.setting.calibration.probability(said.now), UNCHANGED.probability(said.following)
+        finite = math.isfinite(chance + following + said.distance)
         if finite:
-            self.forecasts.append(Forecast(position, chance, distance, sketch_of(standard)))
+            self.forecasts.append(Forecast(position, chance, said.distance, said.sketch))
+        if not finite or said.distance > controller.max_distance:
+            self.bypassed |= not controller.guard.trusts(finite, said.distance, controller.max_distance)
         self._survival *= chance
-        return ahead
+        return following
 
     def end_round(self, outcome: RoundRecord) -> None:
         accepted = outcome.accepted_in_sequence
@@ -207,9 +207,9 @@ class Survival(LearnedController):
         return SurvivalSession(self, settings)
 
     @cached_property
-    def served(self) -> ServedSurvival:
+    def host(self) -> HostNetwork:
         """The network on the host."""
-        return ServedSurvival(self.network)
+        return HostNetwork(self.network)
 
     @cached_property
     def look(self) -> Rerun:

@@ -5,8 +5,7 @@
     lookup        length of the root's match, grown by every drafted token that it would have proposed; where they parted
     past          whether the last round ended by a rejection; luck <- DECAY luck + (1 - DECAY) [accepted] over tested tokens
 
-All are host numbers of one draft, or arrays of many drafts of one shape: what is learned from is what is served. Source: the stop
-models of MCSD and SpecDec++ (specification of drafting, sections 5.5 and 7.5), over inputs of our own.
+Source: the stop models of MCSD and SpecDec++ (specification of drafting, sections 5.5 and 7.5), over inputs of our own.
 """
 
 import math
@@ -16,14 +15,11 @@ import numpy as np
 
 from predictors.signals import LEAST_LOG, TokenNumbers
 
+TOKEN = ("log_top", "log_own", "sum_log_top", "sum_log_own", "previous_log_top")
 SCALARS = (
-    "log_top",
-    "log_own",
+    *TOKEN,  # first, as the squared distance is theirs: all others are bounded
     "position",
     "log_position",
-    "sum_log_top",
-    "sum_log_own",
-    "previous_log_top",
     "agrees",
     "agreed_length",
     "parted_length",
@@ -37,18 +33,16 @@ SCALARS = (
 REJECTED, LUCK = SCALARS.index("rejected"), SCALARS.index("luck")
 DECAY = 0.8
 FIRST_LUCK = 0.7  # before any token was tested
-LOG_OF = np.log1p(np.arange(2048))  # of small counts, in arrays
-LOGS = LOG_OF.tolist()  # and of one draft
+LOG_OF = np.log1p(np.arange(2048))  # of small counts
 
 
 class Course:
-    """One draft, or arrays of drafts, from roots where a match of ``match`` tokens was found (0: none); ``rejected`` and ``luck``
-    are of past rounds, ``greedy``: at temperature 0."""
+    """Arrays of drafts, from roots where matches of ``match`` tokens were found (0: none); ``rejected`` and ``luck`` are of past
+    rounds, ``greedy``: at temperature 0. `predictors.survival.host` adds up the same for one draft."""
 
     def __init__(self, match: Any, rejected: Any, luck: Any, greedy: float) -> None:
-        self._logs: Any = LOGS if isinstance(match, int) else LOG_OF
         self.agrees: Any = 1.0 * (match > 0)
-        self._root = (self.agrees, self._logs[match], rejected, luck, greedy)
+        self._root = (self.agrees, LOG_OF[match], rejected, luck, greedy)
         self._match = match
         self._drafted = 0
         self._sums: tuple[Any, Any] = (0.0, 0.0)
@@ -57,14 +51,14 @@ class Course:
     def add(self, token: TokenNumbers, proposed: Any) -> list[Any]:
         """Features after one more ``token``; ``proposed``: whether it is the lookup's next one."""
         found, log_match, *past = self._root
-        position, logs = self._drafted, self._logs
+        position = self._drafted
         self.agrees = agrees = self.agrees * proposed
         parted = found - agrees
         sum_top, sum_own = self._sums[0] + token.log_top, self._sums[1] + token.log_own
-        features = [*token, position, LOGS[position], sum_top, sum_own, self._previous, agrees]
-        features += [agrees * logs[self._match + position + 1], parted * log_match, parted, found, log_match, *past]
+        features = [*token, sum_top, sum_own, self._previous, position, LOG_OF[position]]
+        features += [agrees, agrees * LOG_OF[self._match + position + 1], parted * log_match, parted]
         self._drafted, self._sums, self._previous = position + 1, (sum_top, sum_own), token.log_top
-        return features
+        return [*features, found, log_match, *past]
 
 
 def luck_after(luck: Any, accepted: Any, rejected: Any) -> Any:

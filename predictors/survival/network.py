@@ -1,4 +1,4 @@
-"""A small network with two answers about a drafted token, and the same in plain arrays, as it is asked behind every draft pass.
+"""A small network with two answers about a drafted token, and the same over arrays; `predictors.survival.host` serves it.
 
     now     P(this token is accepted | all before it were),     next    P(the one after it is accepted | so was this one)
     logits = W2 relu(W1 (x - μ) / σ + b1) + b2
@@ -7,14 +7,12 @@ Shape suffixes: ... any drafts, F features, H hidden units.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from predictors.network import SKETCH
-from predictors.survival.features import SCALARS
+from predictors.survival.features import SCALARS, TOKEN
 
 ANSWERS = NOW, NEXT = (0, 1)
 
@@ -36,8 +34,8 @@ class SurvivalNetwork(nn.Module):
         return logits
 
 
-class ServedSurvival:
-    """The network on the host: a few array operations, as one of torch's takes as long as all of them."""
+class SurvivalArrays:
+    """The network over arrays of drafts, in double precision."""
 
     def __init__(self, network: SurvivalNetwork) -> None:
         values = {name: tensor.detach().double().numpy() for name, tensor in network.state_dict().items()}
@@ -45,23 +43,13 @@ class ServedSurvival:
         self._first_FH, self._bias_H = values["head.0.weight"].T, values["head.0.bias"]
         self._last_H2, self._bias_2 = values["head.2.weight"].T, values["head.2.bias"]
 
-    def __call__(self, features: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Logits [..., 2] of raw features [..., F], and the features standardised [..., F]."""
+    def __call__(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Logits [..., 2] of raw features [..., F], and the token's squared distances [...]: the mean of its squared standardised
+        coordinates, 1 on average over the training rows."""
         standard = (features - self._mean_F) * self._inverse_F
-        hidden = standard.dot(self._first_FH)
-        hidden += self._bias_H
-        np.maximum(hidden, 0.0, hidden)
-        return hidden.dot(self._last_H2) + self._bias_2, standard
-
-
-def distance_of(standard: np.ndarray) -> np.ndarray:
-    """Mean squared standardised coordinate [...]: 1 on average over the training rows."""
-    return np.asarray(np.einsum("...f,...f->...", standard, standard) / standard.shape[-1])
-
-
-def sketch_of(standard: np.ndarray) -> tuple[float, ...]:
-    """The first coordinates of one row, as a forecast carries them."""
-    return tuple(standard[:SKETCH].tolist())
+        hidden = np.maximum(standard.dot(self._first_FH) + self._bias_H, 0.0)
+        of_token = standard[..., : len(TOKEN)]
+        return hidden.dot(self._last_H2) + self._bias_2, np.einsum("...f,...f->...", of_token, of_token) / len(TOKEN)
 
 
 def build_survival_network(tensors: Mapping[str, Tensor], source: str) -> SurvivalNetwork:

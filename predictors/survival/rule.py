@@ -2,7 +2,8 @@
 
     S_g          Π_{i<=g} P̂(token i is accepted | all before it were): the chain so far survives
     promise(m)   S_g b Σ_{k<m} f^k                    b = P̂(the next token is accepted), f of those after it
-    go on        if promise(m) > ρ (C(g + 1 + m) - C(g + 1)) for some m <= horizon
+    go on        if promise(m) > ρ (C(g + m) - C(g)) for some m <= horizon
+    needed_g     min_m ρ (C(g + m) - C(g)) / Σ_{k<m} f^k, which S_g b has to exceed: the same
 
 C(n) is what a round of n drafted tokens takes, in rounds of none; ρ a rate, tokens per such round. The highest tokens per
 time is that ρ at which E[tokens] - ρ E[time] is at most 0 (Dinkelbach, 1967), so that one number carries what all other rounds
@@ -12,7 +13,7 @@ are worth. Looking several tokens ahead matters where passes are priced in steps
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
 
 from predictors.config import Checked, Count, NotNegative, Positive, Probability, Whole
 from predictors.sampling import SamplingSettings
@@ -34,14 +35,19 @@ class SurvivalRule(Checked):
         """The same at ``factor`` times its rate."""
         return replace(self, rate=self.rate * factor)
 
-    def goes_on(self, survival: Any, following: Any, drafted: int, cost_L: Sequence[float]) -> Any:
-        """Whether to draft on after ``drafted`` tokens; of one draft, or of arrays of them."""
-        worth: Any = False
-        promised, factor = 0.0, 1.0
-        for further in range(1, min(self.horizon, len(cost_L) - 1 - drafted) + 1):
-            promised, factor = promised + factor, factor * self.follows
-            worth |= survival * following * promised > self.rate * (cost_L[drafted + further] - cost_L[drafted])
-        return worth
+    def needed(self, cost_L: Sequence[float]) -> tuple[float, ...]:
+        """What S_g b has to exceed for drafting to go on after 0, 1, … tokens [L]; after the last nothing does."""
+        promised = [sum(self.follows**place for place in range(further)) for further in range(1, self.horizon + 1)]
+        return tuple(
+            min(
+                (
+                    self.rate * (cost - here) / worth
+                    for cost, worth in zip(cost_L[drafted + 1 :], promised, strict=False)
+                ),
+                default=math.inf,
+            )
+            for drafted, here in enumerate(cost_L)
+        )
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,11 @@ class SurvivalSetting(Checked):
     costs: tuple[Positive, ...]
     calibration: StopCalibration = field(default_factory=StopCalibration)
     elsewhere: tuple[Priced, ...] = ()
+
+    @cached_property
+    def needed(self) -> tuple[float, ...]:
+        """`SurvivalRule.needed` at these costs."""
+        return self.rule.needed(self.costs)
 
     def at_pace(self, factor: float) -> "SurvivalSetting":
         """The same where other rounds are worth ``factor`` times as much, on every machine."""

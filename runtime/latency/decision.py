@@ -31,9 +31,9 @@ from predictors.selection.network import SelectorNetwork, ServedSelector
 from predictors.signals import BothModels, DrawnToken, NextLaw, Root, TreeRoot, token_numbers
 from predictors.stopping.features import BEFORE, LAW, StopSpec, features_of
 from predictors.stopping.network import NetworkShape, StopNetwork, served_logits
-from predictors.survival.features import Course
-from predictors.survival.network import ServedSurvival, SurvivalNetwork
-from predictors.survival.rule import SurvivalRule
+from predictors.stopping.rule import StopCalibration
+from predictors.survival.host import HostCourse, HostNetwork
+from predictors.survival.network import SurvivalNetwork
 from runtime.adapter import LanguageModel
 from runtime.latency.cells import Cell, timed
 from runtime.laws import processed_law
@@ -42,6 +42,8 @@ from runtime.recorder import recorder_for
 
 SAMPLED = SamplingSettings(0.6)
 TOP = 10  # probabilities that a stop model reads of a law
+UNCHANGED = StopCalibration()
+HIDDEN = 16  # units of a survival model
 TAPPED = 4  # hidden states of the target that a head reads, the embedding beside them
 LEAST_FEATURES = len(FEATURE_SETS["extended"]) + TAPPED + 1  # of a head, each state being one number
 
@@ -140,23 +142,20 @@ class Outlook:
 
     def __init__(self, positions: int, laws: Laws, device: torch.device) -> None:
         self.positions = positions
-        self._look, self._served = (
+        self._look, self._network = (
             Rerun(token_numbers, recorder_for(device)),
-            ServedSurvival(SurvivalNetwork(32).eval()),
+            HostNetwork(SurvivalNetwork(HIDDEN).eval()),
         )
         self._laws, self._token = laws, torch.zeros((), dtype=torch.int64, device=device)
-        self._rule, self._costs = SurvivalRule(rate=1.0), tuple(float(1 + drafted) for drafted in range(13))
 
     @torch.inference_mode()
-    def take(self) -> bool:
-        """Whether to draft on."""
-        course, root = Course(1, 0.0, 0.5, 0.0), Root(32, 1, SAMPLED, None)
-        survival, said, distance = 1.0, np.zeros(2), 0.0
+    def take(self) -> float:
+        """What is said of the last token."""
+        course, root, chance = HostCourse(self._network, 1, 0.0, 0.5, 0.0), Root(32, 1, SAMPLED, None), 1.0
         for _ in range(self.positions):
-            numbers = DrawnToken(self._laws.behind(root), self._token).numbers(self._look)
-            said, standard = self._served(course.add(numbers, proposed=True))
-            survival, distance = survival * float(said[0]), float(standard.dot(standard))
-        return distance > 0 and bool(self._rule.goes_on(survival, float(said[1]), self.positions, self._costs))
+            said = course.add(*DrawnToken(self._laws.behind(root), self._token).numbers(self._look), True)
+            chance *= UNCHANGED.probability(said.now) * UNCHANGED.probability(said.following)
+        return chance
 
 
 def question_cells(

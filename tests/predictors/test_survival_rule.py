@@ -1,10 +1,15 @@
 """The survival rule: best among static lengths where nothing is known, looks over steps; its inputs as they are defined."""
 
+import math
+
 import numpy as np
 import pytest
+import torch
 
 from predictors.signals import TokenNumbers
 from predictors.survival.features import FIRST_LUCK, SCALARS, Course, luck_after
+from predictors.survival.host import HostCourse, HostNetwork
+from predictors.survival.network import SurvivalArrays, SurvivalNetwork
 from predictors.survival.rule import SurvivalRule
 
 AFFINE = [1 + 0.2 * drafted for drafted in range(13)]
@@ -14,7 +19,7 @@ STEPS = [1.0] + [1.6 if drafted <= 4 else 2.2 if drafted <= 8 else 2.8 for draft
 def drafted_by(rule, acceptance, costs):
     """Where it stops if every token is accepted with this probability."""
     length = 1
-    while length < 12 and rule.goes_on(acceptance**length, acceptance, length, costs):
+    while length < 12 and acceptance ** (length + 1) > rule.needed(costs)[length]:
         length += 1
     return length
 
@@ -43,17 +48,45 @@ def test_without_looking_ahead_it_stops_at_a_step():
     assert drafted_by(far, acceptance, STEPS) == best == 8 and drafted_by(near, acceptance, STEPS) == 4
 
 
-def test_decisions_of_arrays_are_those_of_numbers():
+def test_what_is_needed_is_the_rule():
+    """Of every number of tokens ahead by itself."""
     random = np.random.default_rng(0)
-    survival, following = random.random((2, 200))
     rule = SurvivalRule(1.3, follows=0.8, horizon=5)
+    needed = rule.needed(STEPS)
+    assert len(needed) == len(STEPS) and needed[12] == np.inf
     for drafted in (1, 7, 11):
-        alone = [rule.goes_on(*one, drafted, STEPS) for one in zip(survival, following, strict=True)]
-        assert rule.goes_on(survival, following, drafted, STEPS).tolist() == alone
+        for survival, following in random.random((50, 2)):
+            goes_on = any(
+                survival * following * sum(0.8**place for place in range(ahead))
+                > 1.3 * (STEPS[drafted + ahead] - STEPS[drafted])
+                for ahead in range(1, min(5, 12 - drafted) + 1)
+            )
+            assert goes_on == (survival * following > needed[drafted])
+
+
+@pytest.mark.parametrize("match", [0, 3])
+def test_the_host_says_what_was_trained(match):
+    """Logits of both answers along a draft, with a lookup that it leaves, and the distance; nothing of no number."""
+    torch.manual_seed(0)
+    random, network = np.random.default_rng(1), SurvivalNetwork(6)
+    network.mean.copy_(torch.randn(len(SCALARS)))
+    network.scale.copy_(torch.rand(len(SCALARS)) + 0.5)
+    arrays, one = Course(np.array(match), 1.0, 0.6, 1.0), HostCourse(HostNetwork(network), match, 1.0, 0.6, 1.0)
+    for position in range(6):
+        token, proposed = TokenNumbers(*-random.random(2)), position < 3
+        features = np.array(arrays.add(token, proposed), dtype=np.float64)
+        logits, distance = SurvivalArrays(network)(features)
+        said = one.add(*token, proposed)
+        assert (said.now, said.following) == pytest.approx(logits.tolist(), abs=1e-6)
+        assert network(torch.from_numpy(features).float()).tolist() == pytest.approx(logits.tolist(), abs=1e-4)
+        standard = (features - network.mean.double().numpy()) / network.scale.double().numpy()
+        assert said.distance == pytest.approx(float(distance)) == pytest.approx(float((standard[:5] ** 2).mean()))
+        assert said.sketch == pytest.approx(standard[:4].tolist())
+    assert all(map(math.isnan, one.add(math.nan, -1.0, False)[:3]))
 
 
 def test_features_of_a_course():
-    course = Course(2, 1.0, 0.6, 0.0)
+    course = Course(np.array(2), 1.0, 0.6, 0.0)
     first = dict(zip(SCALARS, course.add(TokenNumbers(-0.1, -0.2), proposed=True), strict=True))
     second = dict(zip(SCALARS, course.add(TokenNumbers(-0.3, -0.5), proposed=False), strict=True))
     third = dict(zip(SCALARS, course.add(TokenNumbers(-0.7, -0.7), proposed=True), strict=True))

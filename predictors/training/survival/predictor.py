@@ -19,7 +19,7 @@ from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
 from predictors.schema import EDIT
 from predictors.survival.features import SCALARS
-from predictors.survival.network import ServedSurvival, distance_of
+from predictors.survival.network import SurvivalArrays
 from predictors.survival.rule import Priced, SurvivalSetting
 from predictors.training.predictor import Fitted, Materials, tracked_name
 from predictors.training.rule_choice import RuleChoice, static_length
@@ -45,7 +45,7 @@ class SurvivalModel:
     profile: LatencyProfile
     grids: Grids
     trained: TrainedSurvival
-    served: ServedSurvival
+    served: SurvivalArrays
     limit: float
     settings: list[SurvivalSetting]
     choices: list[RuleChoice]
@@ -84,7 +84,7 @@ class SurvivalPredictor(Checked):
         table, profile = TextTable.read(materials.texts).without(EDIT), materials.profile
         grids: Grids = {split: self._grids(table.rows(split), table.settings, profile) for split in SPLITS}
         trained = fit_survival(grids[TRAIN], grids[VALIDATION], self.training, logger)
-        served = ServedSurvival(trained.network)
+        served = SurvivalArrays(trained.network)
         limit = self.distance_margin * self._distance(grids[VALIDATION], served)
         made = [
             self._setting(settings, train, validation, served, limit, profile, table.median_context)
@@ -133,13 +133,13 @@ class SurvivalPredictor(Checked):
             made.append(SurvivalGrid(Starts.of(readings, self.gamma, self.verifier, prices)))
         return made
 
-    def _distance(self, grids: list[SurvivalGrid], served: ServedSurvival) -> float:
+    def _distance(self, grids: list[SurvivalGrid], served: SurvivalArrays) -> float:
         found = []
         for grid in grids:
             walk = grid.static(self.gamma)
             features_VGF = grid.features(walk.reading_V, walk.start_V, walk.rejected_V, walk.luck_V)
             known_VG = np.arange(self.gamma) < grid.would(walk)[1][:, None]
-            found.append(distance_of(served(features_VGF[known_VG])[1]))
+            found.append(served(features_VGF[known_VG])[1])
         return float(np.quantile(np.concatenate(found), self.distance_quantile))
 
     def _setting(
@@ -147,7 +147,7 @@ class SurvivalPredictor(Checked):
         settings: SamplingSettings,
         train: SurvivalGrid,
         validation: SurvivalGrid,
-        served: ServedSurvival,
+        served: SurvivalArrays,
         limit: float,
         profile: LatencyProfile,
         context: float,
@@ -168,7 +168,7 @@ class SurvivalPredictor(Checked):
         draft: SurvivalSetting,
         train: SurvivalGrid,
         validation: SurvivalGrid,
-        served: ServedSurvival,
+        served: SurvivalArrays,
         limit: float,
         profile: LatencyProfile,
         context: float,
@@ -186,7 +186,7 @@ class SurvivalPredictor(Checked):
     def _played(
         self,
         grid: SurvivalGrid,
-        served: ServedSurvival,
+        served: SurvivalArrays,
         made: SurvivalSetting,
         limit: float,
         profile: LatencyProfile,

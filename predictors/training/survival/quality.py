@@ -13,7 +13,7 @@ import numpy as np
 
 from predictors.latency.profile import LatencyProfile
 from predictors.stopping.rule import StopCalibration
-from predictors.survival.network import ServedSurvival
+from predictors.survival.network import SurvivalArrays
 from predictors.survival.rule import SurvivalSetting
 from predictors.training.rule_choice import oracle, worth
 from predictors.training.stops.quality import binary
@@ -21,7 +21,7 @@ from predictors.training.survival.grid import SurvivalGrid
 from predictors.training.survival.rules import Played, chances, said
 
 
-def quality(grid: SurvivalGrid, served: ServedSurvival, calibration: StopCalibration, length: int) -> dict[str, Any]:
+def quality(grid: SurvivalGrid, served: SurvivalArrays, calibration: StopCalibration, length: int) -> dict[str, Any]:
     """Along the rounds of a static chain of ``length`` tokens."""
     logits_VG, survives_VG, known_VG = said(grid, served, length)
     chances_VG = chances(logits_VG, calibration)

@@ -15,7 +15,7 @@ import numpy as np
 
 from predictors.replay.grid import Totals
 from predictors.stopping.rule import StopCalibration
-from predictors.survival.network import NEXT, NOW, ServedSurvival, distance_of
+from predictors.survival.network import NEXT, NOW, SurvivalArrays
 from predictors.survival.rule import SurvivalRule, SurvivalSetting
 from predictors.training.rule_choice import RuleChoice
 from predictors.training.rule_choice import choose as choose_among
@@ -28,7 +28,7 @@ class Played:
     """A model on texts at one sampling setting, with ``question`` seconds a token and chains priced at ``costs``."""
 
     grid: SurvivalGrid
-    served: ServedSurvival
+    served: SurvivalArrays
     calibration: StopCalibration
     costs: Sequence[float]
     question: float
@@ -57,16 +57,12 @@ class Played:
     def drafted(self, rule: SurvivalRule, *rounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Submitted tokens and queries of rounds [V], as `predictors.controllers.survival` decides."""
         starts, depth = self.grid.starts, self.grid.starts.depth
-        logits_VG2, standard_VGF = self.served(self.grid.features(*rounds))
+        logits_VG2, distance_VG = self.served(self.grid.features(*rounds))
         survival_VG = np.cumprod(chances(logits_VG2[..., NOW], self.calibration), axis=1)
         following_VG = chances(logits_VG2[..., NEXT], StopCalibration())
-        on = [
-            position + 1 < rule.least
-            or rule.goes_on(survival_VG[:, position], following_VG[:, position], position + 1, self.costs)
-            for position in range(depth - 1)
-        ]
-        stop_VG = ~np.stack([np.broadcast_to(one, len(survival_VG)) for one in [*on, False]], axis=1)
-        far_VG = distance_of(standard_VGF) > self.max_distance
+        stop_VG = survival_VG * following_VG <= np.array(rule.needed(self.costs))[1:]
+        stop_VG[:, : rule.least - 1] = False
+        far_VG = distance_VG > self.max_distance
         far_VG[:, -1] = False  # nothing is asked about the last token
         cap_V = starts.cap_XS[rounds[0], rounds[1]]
         submitted_V = np.minimum(stop_VG.argmax(axis=1) + 1, cap_V)
@@ -83,13 +79,13 @@ def chances(logits: np.ndarray, calibration: StopCalibration) -> np.ndarray:
     return np.asarray(1 / (1 + np.exp(-(calibration.scale * logits + calibration.bias))))
 
 
-def calibrated(grid: SurvivalGrid, served: ServedSurvival, length: int) -> StopCalibration:
+def calibrated(grid: SurvivalGrid, served: SurvivalArrays, length: int) -> StopCalibration:
     """On the rounds of a static chain of ``length`` tokens."""
     logits_VG, survives_VG, known_VG = said(grid, served, length)
     return product_calibration(logits_VG, survives_VG, known_VG.astype(float))
 
 
-def said(grid: SurvivalGrid, served: ServedSurvival, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def said(grid: SurvivalGrid, served: SurvivalArrays, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Along rounds of a static chain of ``length`` tokens [V, G]: logits of `now`, whether the chain survives each token, and
     whether it was drafted."""
     walk, position_G = grid.static(length), np.arange(length)

@@ -27,7 +27,7 @@ LENGTHS = (2, 3, 4, 6, 8)  # of the static chains whose rounds are learned from
 class SurvivalTrainConfig(TrainConfig):
     """How the network of ``hidden`` units is trained."""
 
-    hidden: Count = 32
+    hidden: Count = 16
     learning_rate: Positive = 1e-3
     weight_decay: NotNegative = 0.3
     epochs: Count = 40
