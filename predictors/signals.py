@@ -156,12 +156,14 @@ class DrawnToken:
 
     def numbers(self, run: Callable[[Tensor], Tensor]) -> TokenNumbers:
         """Both on the host: of a law there by few operations, else by ``run`` of `token_numbers` and one read."""
-        logits_V = self.law.logits_V.float()
-        if logits_V.device.type == "cpu":
-            logs_V = torch.log_softmax(logits_V, dim=-1)
-            own = max(logs_V[int(self.token)].item(), LEAST_LOG)
-            return TokenNumbers(own if self.law.settings.greedy else logs_V.max().item(), own)
-        return TokenNumbers(*run(torch.cat([logits_V, self.token.reshape(1).to(logits_V)])).tolist())
+        logits_V = self.law.logits_V
+        if logits_V.is_cpu:
+            logs_V = logits_V.log_softmax(-1, torch.float32)
+            own = logs_V[int(self.token)].item()
+            log_own = own if own > LEAST_LOG else LEAST_LOG
+            return TokenNumbers(log_own if self.law.settings.greedy else logs_V.max().item(), log_own)
+        floats_V = logits_V.float()
+        return TokenNumbers(*run(torch.cat([floats_V, self.token.reshape(1).to(floats_V)])).tolist())
 
 
 def token_numbers(logits_and_token: Tensor) -> Tensor:

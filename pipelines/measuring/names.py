@@ -14,6 +14,7 @@ METHODS = ("progressive_tree", "lookahead", "self_draft")  # without a draft mod
 PLAIN_FAMILY, HUGGING_FACE = "plain", "hugging_face"
 CHAIN, CONFIDENCE, RULE, LEARNED = "chain", "confidence", "rule", "learned"  # rule: also stop models; learned: heads
 LOOKUP, TAKEOVER = "lookup", "takeover"  # a lookup alone, and one that takes over from a chain
+SOURCE = "source"  # the bundle that weighs both
 FORK, CONFIG, DYNAMIC = "fork", "config", "dynamic fork"
 CALIBRATED, GIVEN = "calibrated", "given"  # methods without a draft model: as exported, by configuration
 TREES = (FORK, CONFIG, DYNAMIC)

@@ -77,19 +77,19 @@ class SurvivalSession(Session):
         setting, drafted = self.setting, drawn.drafted
         if self.bypassed or not setting.pays:
             return drafted >= setting.static_length
-        self._unread.append(drawn)
-        if drafted < setting.rule.least or drafted == self._cap:
+        if drafted < setting.rule.least:
+            self._unread.append(drawn)
             return False
-        following = 0.0
+        if drafted == self._cap:
+            return False
         for token in self._unread:
-            following = self._read(token)
+            self._read(token)
         self._unread = []
-        if self.bypassed:
-            return drafted >= setting.static_length
-        return self._survival * following <= setting.needed[drafted]
+        promised = self._read(drawn)
+        return drafted >= setting.static_length if self.bypassed else promised <= setting.needed[drafted]
 
     def _read(self, drawn: DrawnToken) -> float:
-        """Take a token into account; P(the next one is accepted)."""
+        """Take a token into account; P(it and the next one are accepted, and all before them)."""
         controller, position = self.controller, drawn.drafted - 1
         self.asked += 1
         proposed = position < len(self._proposed) and self._proposed[position] == int(drawn.token)
@@ -101,7 +101,7 @@ class SurvivalSession(Session):
         if not finite or said.distance > controller.max_distance:
             self.bypassed |= not controller.guard.trusts(finite, said.distance, controller.max_distance)
         self._survival *= chance
-        return following
+        return self._survival * following
 
     def end_round(self, outcome: RoundRecord) -> None:
         accepted = outcome.accepted_in_sequence

@@ -146,14 +146,15 @@ class Outlook:
             Rerun(token_numbers, recorder_for(device)),
             HostNetwork(SurvivalNetwork(HIDDEN).eval()),
         )
-        self._laws, self._token = laws, torch.zeros((), dtype=torch.int64, device=device)
+        root, token = Root(32, 1, SAMPLED, None), torch.zeros((), dtype=torch.int64, device=device)
+        self._drawn = DrawnToken(laws.behind(root), token)
 
     @torch.inference_mode()
     def take(self) -> float:
         """What is said of the last token."""
-        course, root, chance = HostCourse(self._network, 1, 0.0, 0.5, 0.0), Root(32, 1, SAMPLED, None), 1.0
+        course, chance = HostCourse(self._network, 1, 0.0, 0.5, 0.0), 1.0
         for _ in range(self.positions):
-            said = course.add(*DrawnToken(self._laws.behind(root), self._token).numbers(self._look), True)
+            said = course.add(*self._drawn.numbers(self._look), True)
             chance *= UNCHANGED.probability(said.now) * UNCHANGED.probability(said.following)
         return chance
 

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
@@ -55,6 +56,8 @@ def test_candidates_are_ranked_by_what_was_replayed(replayed):
     assert [one.name for one in shortlist(found, 1, ())] == ["entropy", "chain-3", "chain-1", PLAIN]
     assert [one.name for one in shortlist(found, 1, {"lookahead"})] == [one.name for one in found]
     assert [one.complexity for one in found] == [2, 3, 1, 1, 0]
+    weighing, simple = (replace(found[1], name=name, served={"bundle": name}) for name in ("source", "takeover"))
+    assert weighing.complexity > simple.complexity
     assert [one.name for one in found if one.static] == ["chain-3", "chain-1"]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipelines.measuring.names import CALIBRATED, CHAIN, METHODS, PLAIN, PLAIN_FAMILY, VALIDATION
+from pipelines.measuring.names import CALIBRATED, CHAIN, METHODS, PLAIN, PLAIN_FAMILY, SOURCE, VALIDATION
 from pipelines.measuring.replay.names import POLICIES, REPLAYED
 from pipelines.measuring.selection.names import BUNDLE as TREE
 from pipelines.measuring.selection.names import SELECTOR
@@ -47,10 +47,12 @@ class Candidate:
 
     @property
     def complexity(self) -> int:
-        """How much there is to it: plain decoding, a static chain, any other configuration, a bundle."""
+        """How much there is to it: plain decoding, a static chain, any other configuration, a bundle, one that weighs sources."""
         if self.name == PLAIN:
             return 0
-        return 3 if "bundle" in self.served else 2 - self.static
+        if "bundle" in self.served:
+            return 3 + (self.served["bundle"] == SOURCE)
+        return 2 - self.static
 
 
 def candidates(

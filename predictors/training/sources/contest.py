@@ -13,7 +13,7 @@ from predictors.source_rule import SourceRule
 from predictors.survival.rule import SurvivalSetting
 from predictors.training.rule_choice import RuleChoice, choose
 from predictors.training.sources.options import Options
-from predictors.training.survival.grid import Source, SurvivalGrid, no_source
+from predictors.training.survival.grid import Source, no_source
 from predictors.training.survival.predictor import SurvivalModel, SurvivalPredictor
 from predictors.training.survival.rules import Played
 
@@ -41,8 +41,9 @@ class Contest:
     ) -> "Contest":
         """On the texts of a split, at the setting in that place."""
         inner = model.settings[place]
-        starts = replace(model.grids[split][place].starts, lookup=LookupLength(predictor.lookup))
-        chains = predictor.played(SurvivalGrid(starts), model, inner)
+        grid = model.grids[split][place]
+        starts = replace(grid.starts, lookup=LookupLength(predictor.lookup))
+        chains = predictor.played(replace(grid, starts=starts), model, inner)
         return Contest(Options(Lookups(starts), tails), chains, inner)
 
     @property

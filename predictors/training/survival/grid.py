@@ -7,14 +7,14 @@ Shape suffixes: X readings, S starts, G positions of a chain, F features, V roun
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from predictors.replay.grid import Drafts, Starts, Totals, decoded
 from predictors.replay.policies import drafts_of
+from predictors.replay.prices import Prices
 from predictors.survival.features import FIRST_LUCK, LUCK, REJECTED, SCALARS, Course, luck_after, numbers_of
 
 
@@ -75,14 +75,16 @@ class Walk:
 
 @dataclass(frozen=True)
 class SurvivalGrid:
-    """``starts`` at one sampling setting, with the features of every chain from each."""
+    """``starts`` at one sampling setting, with the features of every chain from each but for those that follow from past rounds,
+    ``known_XSGF``."""
 
     starts: Starts
+    known_XSGF: np.ndarray
 
-    @cached_property
-    def _features_XSGF(self) -> np.ndarray:
-        """But for what follows from past rounds."""
-        starts, readings = self.starts, self.starts.readings
+    @staticmethod
+    def of(starts: Starts) -> "SurvivalGrid":
+        """With its features."""
+        readings = starts.readings
         on_XSG, columns = starts.on_path_XSG, [one.text.columns for one in readings]
         own_XSG, token_XSG = (
             np.where(
@@ -100,13 +102,17 @@ class SurvivalGrid:
             proposed_XS = lookup_XSG[..., position] == token_XSG[..., position]
             for place, values in enumerate(course.add(one, proposed_XS)):
                 made[..., position, place] = values
-        return made
+        return SurvivalGrid(starts, made)
+
+    def at(self, prices: Prices) -> "SurvivalGrid":
+        """The same texts at other prices."""
+        return replace(self, starts=replace(self.starts, prices=prices))
 
     def features(
         self, reading_V: np.ndarray, start_V: np.ndarray, rejected_V: np.ndarray, luck_V: np.ndarray
     ) -> np.ndarray:
         """Of the chains from some roots [V, G, F]."""
-        made = self._features_XSGF[reading_V, start_V].astype(np.float64)
+        made = self.known_XSGF[reading_V, start_V].astype(np.float64)
         made[..., REJECTED], made[..., LUCK] = rejected_V[:, None], luck_V[:, None]
         return made
 

@@ -130,7 +130,7 @@ class SurvivalPredictor(Checked):
                 if text.settings == settings
             ]
             prices = Prices(profile, not settings.greedy)
-            made.append(SurvivalGrid(Starts.of(readings, self.gamma, self.verifier, prices)))
+            made.append(SurvivalGrid.of(Starts.of(readings, self.gamma, self.verifier, prices)))
         return made
 
     def _distance(self, grids: list[SurvivalGrid], served: SurvivalArrays) -> float:
@@ -159,7 +159,8 @@ class SurvivalPredictor(Checked):
         elsewhere = []
         for ratio in self.cost_ratios:
             there = profile.at_cost_ratio(ratio, context)
-            one, _ = self._priced(draft, _at(train, there), _at(validation, there), served, limit, there, context)
+            prices = Prices(there, not settings.greedy)
+            one, _ = self._priced(draft, train.at(prices), validation.at(prices), served, limit, there, context)
             elsewhere.append(Priced(ratio, one.rule, one.static_length))
         return replace(here, elsewhere=tuple(elsewhere)), choice
 
@@ -215,12 +216,6 @@ class SurvivalPredictor(Checked):
 
 def _question(profile: LatencyProfile) -> float:
     return undisturbed(profile).latency("survival", positions=1).seconds
-
-
-def _at(grid: SurvivalGrid, profile: LatencyProfile) -> SurvivalGrid:
-    """The same texts at the prices of ``profile``."""
-    starts = grid.starts
-    return SurvivalGrid(replace(starts, prices=Prices(profile, not starts.readings[0].text.settings.greedy)))
 
 
 def sentence(measured: dict[str, Any]) -> str:

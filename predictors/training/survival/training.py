@@ -28,10 +28,10 @@ class SurvivalTrainConfig(TrainConfig):
     """How the network of ``hidden`` units is trained."""
 
     hidden: Count = 16
-    learning_rate: Positive = 1e-3
+    learning_rate: Positive = 5e-3
     weight_decay: NotNegative = 0.3
     epochs: Count = 40
-    batch_size: Count = 1024
+    batch_size: Count = 4096
     stop_patience: Count = 4
 
 
