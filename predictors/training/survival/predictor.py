@@ -4,6 +4,7 @@ Trained on training texts of all sampling settings at once; calibrated and given
 settings and prices that it will serve, and for a grid of other prices; scored once on test texts. Edits are left out.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,7 @@ from predictors.sampling import SamplingSettings
 from predictors.schema import EDIT
 from predictors.survival.features import SCALARS
 from predictors.survival.network import SurvivalArrays
-from predictors.survival.rule import Priced, SurvivalSetting
+from predictors.survival.rule import Priced, SurvivalRule, SurvivalSetting
 from predictors.training.predictor import Fitted, Materials, tracked_name
 from predictors.training.rule_choice import RuleChoice, static_length
 from predictors.training.survival.grid import SurvivalGrid
@@ -47,8 +48,19 @@ class SurvivalModel:
     trained: TrainedSurvival
     served: SurvivalArrays
     limit: float
-    settings: list[SurvivalSetting]
-    choices: list[RuleChoice]
+    settings: Sequence[SurvivalSetting] = ()
+    choices: Sequence[RuleChoice] = ()
+
+    def at(self, profile: LatencyProfile) -> "SurvivalModel":
+        """The same model on a machine of other latencies."""
+        grids = {
+            split: [
+                grid.at(Prices(profile, not settings.greedy))
+                for grid, settings in zip(of_split, self.table.settings, strict=True)
+            ]
+            for split, of_split in self.grids.items()
+        }
+        return replace(self, profile=profile, grids=grids)
 
 
 @dataclass(frozen=True)
@@ -86,12 +98,9 @@ class SurvivalPredictor(Checked):
         trained = fit_survival(grids[TRAIN], grids[VALIDATION], self.training, logger)
         served = SurvivalArrays(trained.network)
         limit = self.distance_margin * self._distance(grids[VALIDATION], served)
-        made = [
-            self._setting(settings, train, validation, served, limit, profile, table.median_context)
-            for settings, train, validation in zip(table.settings, grids[TRAIN], grids[VALIDATION], strict=True)
-        ]
-        settings, choices = map(list, zip(*made, strict=True))
-        return SurvivalModel(table, profile, grids, trained, served, limit, settings, choices)
+        model = SurvivalModel(table, profile, grids, trained, served, limit)
+        settings, choices = zip(*(self._setting(model, number) for number in range(len(table.settings))), strict=True)
+        return replace(model, settings=settings, choices=choices)
 
     def exported(self, model: SurvivalModel) -> Fitted:
         """Scored, as a bundle."""
@@ -116,7 +125,8 @@ class SurvivalPredictor(Checked):
 
     def played(self, grid: SurvivalGrid, model: SurvivalModel, made: SurvivalSetting) -> Played:
         """What is served at one setting, on some texts."""
-        return self._played(grid, model.served, made, model.limit, model.profile)
+        question, served = _question(model.profile), model.served
+        return Played(grid, served, made.calibration, made.costs, question, model.limit, made.static_length)
 
     def _grids(self, table: TextTable, known: list[SamplingSettings], profile: LatencyProfile) -> list[SurvivalGrid]:
         texts = list(table.texts(leave_out=(ROOT, STATES)))
@@ -142,60 +152,31 @@ class SurvivalPredictor(Checked):
             found.append(served(features_VGF[known_VG])[1])
         return float(np.quantile(np.concatenate(found), self.distance_quantile))
 
-    def _setting(
-        self,
-        settings: SamplingSettings,
-        train: SurvivalGrid,
-        validation: SurvivalGrid,
-        served: SurvivalArrays,
-        limit: float,
-        profile: LatencyProfile,
-        context: float,
-    ) -> tuple[SurvivalSetting, Any]:
-        """What is served at ``settings``, here and at other prices, and how its rule was chosen."""
-        calibration, ahead = calibrated(validation, served, self.calibrated_tokens), follows(train)
-        draft = SurvivalSetting(settings, rules_of(1.0, (1.0,), (1,), ahead)[0], False, 1, (1.0,), calibration)
-        here, choice = self._priced(draft, train, validation, served, limit, profile, context)
-        elsewhere = []
+    def _setting(self, model: SurvivalModel, number: int) -> tuple[SurvivalSetting, RuleChoice]:
+        """What is served at a setting, here and at other prices, and how its rule was chosen."""
+        settings = model.table.settings[number]
+        calibration = calibrated(model.grids[VALIDATION][number], model.served, self.calibrated_tokens)
+        unpriced = SurvivalRule(1.0, follows=follows(model.grids[TRAIN][number]))
+        draft = SurvivalSetting(settings, unpriced, False, 1, (1.0,), calibration)
+        here, choice = self._priced(model, number, draft)
+        context, elsewhere = model.table.median_context, []
         for ratio in self.cost_ratios:
-            there = profile.at_cost_ratio(ratio, context)
-            prices = Prices(there, not settings.greedy)
-            one, _ = self._priced(draft, train.at(prices), validation.at(prices), served, limit, there, context)
+            one, _ = self._priced(model.at(model.profile.at_cost_ratio(ratio, context)), number, draft)
             elsewhere.append(Priced(ratio, one.rule, one.static_length))
         return replace(here, elsewhere=tuple(elsewhere)), choice
 
-    def _priced(
-        self,
-        draft: SurvivalSetting,
-        train: SurvivalGrid,
-        validation: SurvivalGrid,
-        served: SurvivalArrays,
-        limit: float,
-        profile: LatencyProfile,
-        context: float,
-    ) -> tuple[SurvivalSetting, Any]:
-        """The setting at the prices of ``profile``, which the grids have, too."""
+    def _priced(self, model: SurvivalModel, number: int, draft: SurvivalSetting) -> tuple[SurvivalSetting, RuleChoice]:
+        """A setting at the prices of ``model``."""
+        profile, context, sampled = model.profile, model.table.median_context, not draft.settings.greedy
+        train, validation = (model.grids[split][number] for split in (TRAIN, VALIDATION))
         length = static_length([train.starts, validation.starts])
-        made = replace(draft, static_length=length, costs=self._costs(profile, context, draft.settings))
-        played = self._played(validation, served, made, limit, profile)
-        plain = Prices(profile, not draft.settings.greedy).chain(0, round(context))
-        rate = played.static(length).rate * plain
+        costs = chain_costs(undisturbed(profile), self.gamma, context, sampled, _question(profile))
+        made = replace(draft, static_length=length, costs=costs)
+        played = self.played(validation, model, made)
+        rate = played.static(length).rate * Prices(profile, sampled).chain(0, round(context))
         rules = rules_of(rate, self.shares, self.least, draft.rule.follows)
         rule, choice = best_rule(played, rules, length, self.folds, self.seed)
         return replace(made, rule=rule, pays=choice.pays), choice
-
-    def _played(
-        self,
-        grid: SurvivalGrid,
-        served: SurvivalArrays,
-        made: SurvivalSetting,
-        limit: float,
-        profile: LatencyProfile,
-    ) -> Played:
-        return Played(grid, served, made.calibration, made.costs, _question(profile), limit, made.static_length)
-
-    def _costs(self, profile: LatencyProfile, context: float, settings: SamplingSettings) -> tuple[float, ...]:
-        return chain_costs(undisturbed(profile), self.gamma, context, not settings.greedy, _question(profile))
 
     def _card(self, table: TextTable, profile: LatencyProfile, measured: dict[str, Any]) -> dict[str, Any]:
         """The bundle's card (`predictors.controllers.survival`) but for what was chosen."""
