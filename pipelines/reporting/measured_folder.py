@@ -133,6 +133,11 @@ class Measured:
         return {key: part for key, part in grouped if isinstance(key, tuple)}
 
     @property
+    def exactness(self) -> dict[str, bool]:
+        """By arm, whether its greedy text in float32 is Hugging Face's."""
+        return {row["arm"]: bool(row["exact_float32"]) for row in self.findings["exactness"]}
+
+    @property
     def bundle(self) -> dict[str, Any] | None:
         """What is known of the exported H-RAD controller, if it was timed."""
         bundles: dict[str, dict[str, Any]] = self.findings.get("bundles", {})

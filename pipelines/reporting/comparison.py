@@ -1,0 +1,140 @@
+"""Arms of a measurement against each other; the only place where a report's ratios and their intervals are made.
+
+    speed-up    (Σ tokens / Σ seconds of an arm) / (the same of another), both over the blocks (prompt, setting, repeat) they share
+    gain        its speed-up less one
+    rate        Σ amount / Σ cost of one arm's decodes
+    pace        tokens per second of plain decoding over all of its blocks, times the arm's speed-up there
+
+Intervals are 95 %, by delete-one-document jackknife with t quantiles: θ ± t sqrt((D - 1) / D Σ_d (θ_(d) - mean)²), of logarithms where θ is
+a ratio of rates. Prompts of one document are not independent, so documents are what is left out. What shares no block is
+undefined. Source: Shao and Tu, The Jackknife and Bootstrap, 1995, section 2.1. Shape suffixes: N items, D documents, K sums.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student
+
+from pipelines.measuring.names import CHAIN, PLAIN
+from pipelines.reporting.measured_folder import KEY, Measured
+from pipelines.reporting.text import UNDEFINED, Interval
+
+LEVEL = 0.975
+
+
+@dataclass(frozen=True)
+class By:
+    """Which decodes: of sampling ``settings`` (``None``: all), of a slice (``None``: all)."""
+
+    settings: tuple[str, ...] | None = None
+    slice: str | None = None
+
+
+ALL = By()
+
+
+def at(*settings: str, slice_: str | None = None) -> By:
+    """Decodes of these sampling settings."""
+    return By(settings or None, slice_)
+
+
+class Comparison:
+    """``measured`` with its arms compared. A family's name stands for the arm that was chosen of it at each sampling setting."""
+
+    def __init__(self, measured: Measured) -> None:
+        self.measured = measured
+        self._by_arm = {
+            str(arm): rows.set_index(KEY).sort_index() for arm, rows in measured.test.groupby("arm", sort=False)
+        }
+
+    def rows(self, arm: str, by: By = ALL) -> pd.DataFrame:
+        """Decodes of an arm, or of what was chosen of a family, by block in one order for all arms."""
+        measured, parts = self.measured, []
+        for setting in by.settings or measured.settings:
+            rows = self._by_arm.get(measured.choices(setting).get(arm, arm))
+            if rows is not None and setting in rows.index.get_level_values(0):
+                parts.append(rows.loc[[setting]])
+        rows = pd.concat(parts) if parts else measured.test.set_index(KEY).iloc[:0]
+        return rows if by.slice is None else rows[rows["slice"] == by.slice]
+
+    def pair(self, arm: str, over: str, by: By = ALL) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Rows of both on the blocks that they share."""
+        rows, others = (self.rows(name, by) for name in (arm, over))
+        return rows[rows.index.isin(others.index)], others[others.index.isin(rows.index)]
+
+    def speedup(self, arm: str, over: str = PLAIN, by: By = ALL) -> Interval:
+        """How many times as fast ``arm`` is as ``over``."""
+        rows, others = self.pair(arm, over, by)
+        return rate_ratio(rows["document"], rows["tokens"], rows["seconds"], others["tokens"], others["seconds"])
+
+    def gain(self, arm: str, over: str = CHAIN, by: By = ALL) -> Interval:
+        """Its speed-up over another, less one."""
+        return less_one(self.speedup(arm, over, by))
+
+    def pace(self, arm: str, by: By = ALL) -> Interval:
+        """Tokens per second, put to the pace of plain decoding on all prompts: an arm that was timed on some is not favoured by
+        which ones these were."""
+        plain = self.rows(PLAIN, by)
+        speedup = self.speedup(arm, PLAIN, by)
+        speed = plain["tokens"].sum() / plain["seconds"].sum() if len(plain) else None
+        return {end: None if value is None or speed is None else value * speed for end, value in speedup.items()}
+
+    def rate(self, arm: str, amount: str, cost: str, by: By = ALL) -> Interval:
+        """Σ of one column over Σ of another."""
+        rows = self.rows(arm, by)
+        return rate(rows["document"], rows[amount], rows[cost])
+
+
+def rate(documents: Iterable[str], amount: Sequence[float], cost: Sequence[float]) -> Interval:
+    """Σ amount / Σ cost."""
+    return jackknife(documents, (amount, cost), lambda sums: sums[..., 0] / sums[..., 1])
+
+
+def rate_difference(documents: Iterable[str], *columns: Sequence[float]) -> Interval:
+    """Σ amount / Σ cost of an arm less the same of another, for shares, which may be 0."""
+    return jackknife(documents, columns, lambda sums: sums[..., 0] / sums[..., 1] - sums[..., 2] / sums[..., 3])
+
+
+def rate_ratio(documents: Iterable[str], *columns: Sequence[float]) -> Interval:
+    """(Σ amount / Σ cost) of an arm over the same of another; by logarithms."""
+    made = jackknife(
+        documents, columns, lambda sums: np.log(sums[..., 0] / sums[..., 1]) - np.log(sums[..., 2] / sums[..., 3])
+    )
+    return {end: None if value is None else float(np.exp(value)) for end, value in made.items()}
+
+
+def share_between(documents: Iterable[str], *columns: Sequence[float]) -> Interval:
+    """(made - low) / (high - low), of rates whose amounts and costs are given in that order."""
+
+    def share(sums: np.ndarray) -> np.ndarray:
+        made, low, high = (sums[..., place] / sums[..., place + 1] for place in (0, 2, 4))
+        return np.asarray((made - low) / (high - low))
+
+    return jackknife(documents, columns, share)
+
+
+def jackknife(
+    documents: Iterable[str], columns: Sequence[Sequence[float]], value: Callable[[np.ndarray], np.ndarray]
+) -> Interval:
+    """``value`` of sums [..., K] of ``columns`` over items, with its interval; undefined where it is not finite. Of a single document
+    there is no interval."""
+    names, number_N = np.unique(np.asarray(list(documents)), return_inverse=True)
+    sums_DK = np.stack([np.bincount(number_N, np.asarray(one, float), len(names)) for one in columns], axis=-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        whole = float(value(sums_DK.sum(axis=0)))
+        without_D = value(sums_DK.sum(axis=0) - sums_DK)
+    if not np.isfinite(whole):
+        return dict(UNDEFINED)
+    count = len(names)
+    if count < 2 or not np.isfinite(without_D).all():
+        return {"value": whole, "low": None, "high": None}
+    error = np.sqrt((count - 1) / count * np.square(without_D - without_D.mean()).sum())
+    reach = float(student.ppf(LEVEL, count - 1)) * float(error)
+    return {"value": whole, "low": whole - reach, "high": whole + reach}
+
+
+def less_one(ratio: Interval) -> Interval:
+    """A gain from a ratio: 1.05 becomes 0.05."""
+    return {end: None if value is None else value - 1 for end, value in ratio.items()}

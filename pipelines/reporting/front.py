@@ -1,0 +1,102 @@
+"""What stands above the fold: a picture of how fast everything decodes, what was decided, and how to use it."""
+
+import json
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
+from pipelines.measuring.provenance import numerics
+from pipelines.measuring.tuning.names import CHOICES
+from pipelines.promotion.names import VERDICT
+from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
+from pipelines.reporting.comparison import at
+from pipelines.reporting.inputs import Inputs, read_record
+from pipelines.reporting.names import arm_name
+from pipelines.reporting.page import Front
+from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE, RED, draw
+from pipelines.reporting.section import Picture
+from pipelines.reporting.text import GAIN, Interval, known, listed, shown
+from predictors.latency.soundness import noise_warning
+
+AUTO, ORACLE = "auto", "oracle"
+VERDICTS = {PASSED: "the gate passes it", REFUSED: "the gate refuses it", INCONCLUSIVE: "the gate finds the evidence inconclusive"}
+CODE = """from runtime import ModelPair, load_decoder
+
+pair = ModelPair.load(target="{target}", draft="{draft}", record="{data}/latency/{device}.json")
+decoder = load_decoder("{data}/bundles/{bundle}", pair)
+print(decoder.generate_text("def main():", max_new_tokens=64))"""
+Bar = tuple[str, Interval, str]  # a name, how many times as fast as plain decoding, a colour
+
+
+def front(inputs: Inputs, oracle: dict[str, float], data: str) -> Front:
+    """``oracle``: by sampling setting, how many times as fast as the best static chain perfect foresight is in replay; ``data``:
+    the pair's data folder as the user names it."""
+    measured = inputs.measured
+    origin, facts = measured.origin, read_record(inputs.data / "pair" / "pair.json")
+    device, profile = origin["device"], inputs.profile
+    machine = device["gpus"][0]["name"] if device["gpus"] else device["cpu"]
+    warning = None if profile is None else noise_warning(profile)
+    return Front(
+        facts["pair"],
+        f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {(origin['commit'] or 'unknown')[:12]}, {origin['date']}",
+        decision(inputs),
+        Picture("front", draw(_bars, _panels(inputs, oracle)), "Speed-up over plain decoding, with 95 % intervals over documents. "
+                "The oracle is replayed: it knows what will be accepted."),
+        warnings=() if warning is None else (warning,),
+    )
+
+
+def decision(inputs: Inputs) -> str:
+    """What tuning chose at every setting, what it gains, and what the gate says of it."""
+    said = [f"{arm_name(winner)} at {setting}{_gain(inputs, winner, setting)}" for setting, winner in winners(inputs).items()]
+    verdict = inputs.data / "trials" / AUTO / inputs.device / VERDICT
+    judged = f"; {VERDICTS[read_record(verdict)['verdict']]}" if verdict.is_file() else ""
+    if not said:
+        return f"Nothing was tuned on this machine{judged}."
+    return f"Decode with {listed(said)}{judged}."
+
+
+def winners(inputs: Inputs) -> dict[str, str]:
+    """What tuning chose, by sampling setting."""
+    path = inputs.of("tuning") / CHOICES
+    choices: list[dict[str, Any]] = json.loads(path.read_text()) if path.is_file() else []
+    return {choice["setting"]: choice["winner"] for choice in choices}
+
+
+def _gain(inputs: Inputs, arm: str, setting: str) -> str:
+    gain = inputs.comparison.gain(arm, CHAIN, at(setting))
+    return f" ({shown(gain, GAIN)} over the best static chain)" if known(gain) and arm != inputs.measured.chosen(CHAIN, setting) else ""
+
+
+def _panels(inputs: Inputs, oracle: dict[str, float]) -> list[tuple[str, list[Bar]]]:
+    compared, chosen, panels = inputs.comparison, winners(inputs), []
+    for setting in inputs.measured.settings:
+        arms = [(PLAIN, GREY), (HF_PLAIN, "#b5b5b5"), (HF_ASSISTED, PURPLE), (CHAIN, BLUE), (chosen.get(setting), RED)]
+        bars = [
+            (f"ours: {arm_name(arm)}" if colour == RED else arm_name(arm), compared.speedup(arm, PLAIN, at(setting)), colour)
+            for arm, colour in arms
+            if arm is not None
+        ]
+        static = compared.speedup(CHAIN, PLAIN, at(setting))["value"]
+        if setting in oracle and static is not None:
+            bars.append((ORACLE, {"value": oracle[setting] * static, "low": None, "high": None}, GREEN))
+        panels.append((setting, [bar for bar in bars if bar[1]["value"] is not None]))
+    return panels
+
+
+def _bars(panels: list[tuple[str, list[Bar]]]) -> Figure:
+    figure = Figure(figsize=(10, 0.9 + 0.42 * max(len(bars) for _, bars in panels)), layout="constrained")
+    for axes, (setting, bars) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        values = np.array([made["value"] for _, made, _ in bars], float)
+        reach = np.array([[value - (made["low"] or value), (made["high"] or value) - value]
+                          for value, (_, made, _) in zip(values, bars, strict=True)])
+        axes.barh(range(len(bars)), values, color=[colour for *_, colour in bars], xerr=reach.T.clip(min=0), ecolor="#333333")
+        for place, (value, (_, high)) in enumerate(zip(values, reach, strict=True)):
+            axes.annotate(f"{value:.2f}x", (value + high, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
+        axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.15 * float((values + reach[:, 1]).max()))
+        axes.set(title=setting, xlabel="times plain decoding")
+    return figure
