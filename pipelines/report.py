@@ -1,45 +1,24 @@
-"""Stage ``report``: turn one device's measurements into tables, plots and one HTML page.
+"""Stage ``report``: turn one device's measurements into one page of findings, tables and plots.
 
     python -m pipelines report --pair pystdlib --device data/device.json data/pystdlib data/pystdlib/reports
 
 Reads what the stages left of this device in the pair's data folder; what was not measured is left out, and said. Writes a folder
-named after the device: ``quality.json`` (deterministic counts, predictors), ``timing.json`` (times, wall-clock but for what it
-calls virtual, with 95 % intervals over documents), ``index.html`` (one page, offline) and its plots.
+named after the device: ``index.html`` (one page, offline), ``report.md``, ``report.json`` (the same findings and tables) and the
+plots. Intervals are 95 %, over documents.
 """
 
 import argparse
-import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipelines.device_file import read_device
-from pipelines.parameters import add_pair_arguments, load_parameters
-from predictors.config import Checked, Count, Whole
+from pipelines.parameters import add_pair_arguments
 
 if TYPE_CHECKING:
-    from pipelines.reporting.inputs import Inputs, Section
+    from pipelines.reporting.inputs import Inputs
+    from pipelines.reporting.section import Section
 
-QUALITY, TIMING, PAGE = "quality.json", "timing.json", "index.html"
-LEFT_OUT = {  # section -> where its measurement would be, and what it is
-    "branches": ("measured", "branch-parallel arm"),
-    "verifiers": ("verifiers", "comparison of verification rules"),
-    "selection": ("selection", "measurement of selectors"),
-    "stopping": ("measured", "stop rule"),
-    "self_drafting": ("measured", "method without a draft model"),
-    "replay": ("replay", "replay"),
-    "release": ("trials", "tuning or trial"),
-    "latency": ("latency", "latency profile"),
-    "heads": ("fit", "head"),
-}
-
-
-@dataclass(frozen=True)
-class ReportConfig(Checked):
-    """Section ``report``: the bootstrap's replicates and seed."""
-
-    bootstrap_replicates: Count = 2000
-    seed: Whole = 0
+PAGE, TEXT, RECORD = "index.html", "report.md", "report.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,85 +30,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
-    from pipelines.reporting.branch_folder import BranchArms, read_timelines
-    from pipelines.reporting.headline import headline, title
-    from pipelines.reporting.inputs import Inputs, read_record
-    from pipelines.reporting.learned import learned
-    from pipelines.reporting.plots import draw
-    from pipelines.reporting.quality_report import QualityReport
-    from pipelines.reporting.report_page import png, render
-    from pipelines.reporting.speed_plots import speed_figures
-    from pipelines.reporting.timeline_plots import timeline_figure
-    from pipelines.reporting.timing_report import TimingReport
+    from pipelines.reporting.front import front
+    from pipelines.reporting.inputs import Inputs
+    from pipelines.reporting.page import html, markdown, png
+    from pipelines.reporting.replay import oracle
 
-    config = load_parameters(ReportConfig, args.pair, "report", args.params)
-    inputs = Inputs(args.data, read_device(args.device)["slug"], config.bootstrap_replicates, config.seed)
-    measured = inputs.measured
-    quality = QualityReport(measured.main, *inputs.drawn).build()
-    timing = TimingReport(measured.main, *inputs.drawn).build()
-    figures = draw(speed_figures, quality, timing)
-    said = {}
-    for name, section in _sections(inputs).items():
-        quality[name] = None if section is None else section.quality()
-        timing[name] = None if section is None else section.timing()
-        if section is not None:
-            timing["bars"] += timing[name].pop("bars", [])
-            figures |= draw(section.figures, quality[name], timing[name])
-            said[name] = section.sentences(quality[name], timing[name])
-    quality["learned"] = learned(args.data)
-    timelines = BranchArms(measured).drawn(read_timelines(inputs.of("measured"))) if timing["branches"] else {}
-    if timelines:
-        figures["timelines"] = draw(timeline_figure, timelines)
-    timing |= {"provenance": measured.origin, "headline": headline(timing), "title": title(timing)}
-    quality["provenance"] = {key: value for key, value in measured.origin.items() if key != "date"}
+    inputs = Inputs(args.data, read_device(args.device)["slug"])
+    made = sections(inputs)
+    first = front(inputs, oracle(inputs))
+    pictures = [first.picture, *(picture for section in made for picture in section.pictures)]
+    images = {picture.name: png(picture.figure) for picture in pictures}
     folder = args.output / inputs.device
     folder.mkdir(parents=True, exist_ok=True)
-    images = {name: png(figure) for name, figure in figures.items()}
-    for name, data in images.items():
-        (folder / f"{name}.png").write_bytes(data)
-    facts = read_record(args.data / "pair" / "pair.json")
-    small = _size_in_words(args.data / "pair")
-    (folder / PAGE).write_text(render(timing, quality, facts, images, small, timelines, said))
-    write_json(folder / QUALITY, quality)
-    write_json(folder / TIMING, timing)
-    print("\n".join([str(folder / PAGE), *timing["headline"]]))
-    for name, (stage, what) in LEFT_OUT.items():
-        if timing[name] is None:
-            print(f"no {what} of {inputs.device} in {args.data / stage}: its section is left out")
+    for name, image in images.items():
+        (folder / f"{name}.png").write_bytes(image)
+    (folder / PAGE).write_text(html(first, made, images))
+    (folder / TEXT).write_text("\n".join([f"# {first.decision}", "", *map(markdown, made)]))
+    record = {"pair": first.pair, "machine": first.machine, "decision": first.decision}
+    write_json(folder / RECORD, record | {"sections": {section.name: section.record() for section in made}})
+    print("\n".join([str(folder / PAGE), first.decision]))
 
 
-def _sections(inputs: "Inputs") -> "dict[str, Section | None]":
-    """By name; ``None`` where nothing was measured."""
-    from pipelines.reporting.branch_report import BranchReport
-    from pipelines.reporting.heads_report import HeadsReport
-    from pipelines.reporting.latency_report import LatencyReport
-    from pipelines.reporting.release_report import ReleaseReport
-    from pipelines.reporting.replay_report import ReplayReport
-    from pipelines.reporting.selection_report import SelectionReport
-    from pipelines.reporting.self_drafting_report import SelfDraftingReport
-    from pipelines.reporting.stopping_report import StoppingReport
-    from pipelines.reporting.verifier_report import VerifierReport
+def sections(inputs: "Inputs") -> "list[Section]":
+    """In the order in which a reader would ask; those with nothing to say are left out, and the checks of all are one."""
+    from pipelines.reporting import (
+        branches,
+        heads,
+        latency,
+        release,
+        replay,
+        selection,
+        self_drafting,
+        speed,
+        stopping,
+        verifiers,
+    )
+    from pipelines.reporting.checks import checked
+    from pipelines.reporting.origin import origin_section, pair_section
 
-    return {
-        "branches": BranchReport.read(inputs),
-        "heads": HeadsReport.read(inputs),
-        "latency": LatencyReport.read(inputs),
-        "release": ReleaseReport.read(inputs),
-        "replay": ReplayReport.read(inputs),
-        "selection": SelectionReport.read(inputs),
-        "self_drafting": SelfDraftingReport.read(inputs),
-        "stopping": StoppingReport.read(inputs),
-        "verifiers": VerifierReport.read(inputs),
-    }
-
-
-def _size_in_words(pair_folder: Path) -> str:
-    """Parameters of the built-in pair's trained target, from its weights file."""
-    weights = pair_folder / "small" / "model.safetensors"
-    if not weights.is_file():
-        return "small"
-    from safetensors import safe_open
-
-    with safe_open(weights, framework="numpy") as file:
-        shapes: list[Any] = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (not a dict)
-    return f"{sum(map(math.prod, shapes)) / 1e6:.1f} M parameter"
+    modules = (release, speed, replay, latency, branches, stopping, heads, selection, verifiers, self_drafting)
+    found = [made for module in modules if (made := module.section(inputs)) is not None]
+    missing = [
+        module.__name__.rpartition(".")[2]
+        for module in modules
+        if module.__name__.rpartition(".")[2] not in {one.name for one in found}
+    ]
+    return [
+        *found,
+        pair_section(inputs),
+        checked(found, inputs.measured.findings["forward_agreement"], missing),
+        origin_section(inputs),
+    ]

@@ -1,10 +1,10 @@
-"""Print where the reports are, their headline sentences and what would be released."""
+"""Print where the reports are, and what each decided."""
 
 import argparse
 import json
 from pathlib import Path
 
-from pipelines.report import PAGE, QUALITY, TIMING
+from pipelines.report import PAGE, RECORD
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,16 +12,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.reporting.release_report import ReleaseReport
-
     pages = sorted(args.data.glob(f"*/reports/*/{PAGE}"))
     if not pages:
         raise ValueError(f"no report below {args.data}. Run dvc repro (or make repro) first.")
     for page in pages:
-        print(page)
-        timing, quality = (json.loads((page.parent / name).read_text()) for name in (TIMING, QUALITY))
-        released = (
-            [] if timing.get("release") is None else ReleaseReport.sentences(quality["release"], timing["release"])
-        )
-        for sentence in (*timing["headline"], *released):
-            print(f"  {sentence}")
+        record = json.loads((page.parent / RECORD).read_text())
+        release = record["sections"].get("release", {})
+        print("\n  ".join([str(page), record["decision"], *([release["finding"]] if release else [])]))

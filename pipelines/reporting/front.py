@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
 from pipelines.measuring.provenance import numerics
 from pipelines.measuring.tuning.names import CHOICES
+from pipelines.pair_folder import read_pair
 from pipelines.promotion.names import VERDICT
 from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
 from pipelines.reporting.comparison import at
@@ -21,36 +22,51 @@ from pipelines.reporting.text import GAIN, Interval, known, listed, shown
 from predictors.latency.soundness import noise_warning
 
 AUTO, ORACLE = "auto", "oracle"
-VERDICTS = {PASSED: "the gate passes it", REFUSED: "the gate refuses it", INCONCLUSIVE: "the gate finds the evidence inconclusive"}
+VERDICTS = {
+    PASSED: "the gate passes it",
+    REFUSED: "the gate refuses it",
+    INCONCLUSIVE: "the gate finds the evidence inconclusive",
+}
 CODE = """from runtime import ModelPair, load_decoder
 
-pair = ModelPair.load(target="{target}", draft="{draft}", record="{data}/latency/{device}.json")
-decoder = load_decoder("{data}/bundles/{bundle}", pair)
-print(decoder.generate_text("def main():", max_new_tokens=64))"""
+bundle = "{folder}/bundles/auto"
+pair = ModelPair.load(target="{target}", draft="{draft}", record=bundle)
+decoder = load_decoder(bundle, pair)
+out = decoder.generate(pair.tokenizer(text)["input_ids"], max_new_tokens=256, temperature=0.0)"""
 Bar = tuple[str, Interval, str]  # a name, how many times as fast as plain decoding, a colour
 
 
-def front(inputs: Inputs, oracle: dict[str, float], data: str) -> Front:
-    """``oracle``: by sampling setting, how many times as fast as the best static chain perfect foresight is in replay; ``data``:
-    the pair's data folder as the user names it."""
+def front(inputs: Inputs, oracle: dict[str, float]) -> Front:
+    """``oracle``: by sampling setting, how many times as fast as the best static chain perfect foresight is in replay."""
     measured = inputs.measured
     origin, facts = measured.origin, read_record(inputs.data / "pair" / "pair.json")
     device, profile = origin["device"], inputs.profile
     machine = device["gpus"][0]["name"] if device["gpus"] else device["cpu"]
     warning = None if profile is None else noise_warning(profile)
+    location = read_pair(inputs.data / "pair")
+    tuned = (inputs.data / "bundles" / AUTO).is_dir()
+    code = CODE.format(folder=inputs.data, target=location.target, draft=location.draft) if tuned else ""
     return Front(
         facts["pair"],
         f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {(origin['commit'] or 'unknown')[:12]}, {origin['date']}",
         decision(inputs),
-        Picture("front", draw(_bars, _panels(inputs, oracle)), "Speed-up over plain decoding, with 95 % intervals over documents. "
-                "The oracle is replayed: it knows what will be accepted."),
-        warnings=() if warning is None else (warning,),
+        Picture(
+            "front",
+            draw(_bars, _panels(inputs, oracle)),
+            "Speed-up over plain decoding, with 95 % intervals over documents. "
+            "The oracle is replayed: it knows what will be accepted.",
+        ),
+        code,
+        () if warning is None else (warning,),
     )
 
 
 def decision(inputs: Inputs) -> str:
     """What tuning chose at every setting, what it gains, and what the gate says of it."""
-    said = [f"{arm_name(winner)} at {setting}{_gain(inputs, winner, setting)}" for setting, winner in winners(inputs).items()]
+    said = [
+        f"{arm_name(winner)} at {setting}{_gain(inputs, winner, setting)}"
+        for setting, winner in winners(inputs).items()
+    ]
     verdict = inputs.data / "trials" / AUTO / inputs.device / VERDICT
     judged = f"; {VERDICTS[read_record(verdict)['verdict']]}" if verdict.is_file() else ""
     if not said:
@@ -67,7 +83,11 @@ def winners(inputs: Inputs) -> dict[str, str]:
 
 def _gain(inputs: Inputs, arm: str, setting: str) -> str:
     gain = inputs.comparison.gain(arm, CHAIN, at(setting))
-    return f" ({shown(gain, GAIN)} over the best static chain)" if known(gain) and arm != inputs.measured.chosen(CHAIN, setting) else ""
+    return (
+        f" ({shown(gain, GAIN)} over the best static chain)"
+        if known(gain) and arm != inputs.measured.chosen(CHAIN, setting)
+        else ""
+    )
 
 
 def _panels(inputs: Inputs, oracle: dict[str, float]) -> list[tuple[str, list[Bar]]]:
@@ -75,7 +95,11 @@ def _panels(inputs: Inputs, oracle: dict[str, float]) -> list[tuple[str, list[Ba
     for setting in inputs.measured.settings:
         arms = [(PLAIN, GREY), (HF_PLAIN, "#b5b5b5"), (HF_ASSISTED, PURPLE), (CHAIN, BLUE), (chosen.get(setting), RED)]
         bars = [
-            (f"ours: {arm_name(arm)}" if colour == RED else arm_name(arm), compared.speedup(arm, PLAIN, at(setting)), colour)
+            (
+                f"ours: {arm_name(arm)}" if colour == RED else arm_name(arm),
+                compared.speedup(arm, PLAIN, at(setting)),
+                colour,
+            )
             for arm, colour in arms
             if arm is not None
         ]
@@ -90,11 +114,19 @@ def _bars(panels: list[tuple[str, list[Bar]]]) -> Figure:
     figure = Figure(figsize=(10, 0.9 + 0.42 * max(len(bars) for _, bars in panels)), layout="constrained")
     for axes, (setting, bars) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         values = np.array([made["value"] for _, made, _ in bars], float)
-        reach = np.array([[value - (made["low"] or value), (made["high"] or value) - value]
-                          for value, (_, made, _) in zip(values, bars, strict=True)])
-        axes.barh(range(len(bars)), values, color=[colour for *_, colour in bars], xerr=reach.T.clip(min=0), ecolor="#333333")
+        reach = np.array(
+            [
+                [value - (made["low"] or value), (made["high"] or value) - value]
+                for value, (_, made, _) in zip(values, bars, strict=True)
+            ]
+        )
+        axes.barh(
+            range(len(bars)), values, color=[colour for *_, colour in bars], xerr=reach.T.clip(min=0), ecolor="#333333"
+        )
         for place, (value, (_, high)) in enumerate(zip(values, reach, strict=True)):
-            axes.annotate(f"{value:.2f}x", (value + high, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
+            axes.annotate(
+                f"{value:.2f}x", (value + high, place), (4, 0), textcoords="offset points", va="center", fontsize=9
+            )
         axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
         axes.invert_yaxis()
         axes.set_xlim(0, 1.15 * float((values + reach[:, 1]).max()))

@@ -1,6 +1,6 @@
 """Section ``speed``: how fast every main arm decodes, what its rounds came to, and where the time goes.
 
-    block efficiency = emitted / target passes      rollback rate = rolled back / levels      same text: greedy, as plain decoding's
+block efficiency = emitted / target passes      rollback rate = rolled back / levels      same text: greedy, as plain decoding's
 """
 
 import pandas as pd
@@ -38,7 +38,8 @@ def section(inputs: Inputs) -> Section:
     )
     best = [(setting, measured.chosen(CHAIN, setting)) for setting in measured.settings]
     said = (
-        f"{arm_name(arm)} {shown(compared.speedup(arm, PLAIN, at(setting)), TIMES)} at {setting}" for setting, arm in best
+        f"{arm_name(arm)} {shown(compared.speedup(arm, PLAIN, at(setting)), TIMES)} at {setting}"
+        for setting, arm in best
     )
     return Section(
         "speed",
@@ -46,7 +47,11 @@ def section(inputs: Inputs) -> Section:
         f"The best static chain, chosen on validation prompts, over plain decoding: {', '.join(said)}.",
         (*tables, _slices(compared)),
         (
-            Picture("sweep", draw(_sweep, compared), "Speed-up by static draft length; the ring marks the validation choice."),
+            Picture(
+                "sweep",
+                draw(_sweep, compared),
+                "Speed-up by static draft length; the ring marks the validation choice.",
+            ),
             Picture("shares", draw(_shares, compared), "Share of wall-clock time by phase."),
         ),
         (
@@ -92,7 +97,10 @@ def _slices(compared: Comparison) -> Table:
     choices = {family for setting in measured.settings for family in measured.choices(setting)} - {CHAIN}
     learned = [arm for arm, family in measured.families.items() if family == "learned"]
     columns = (Column("arm"), *(Column(name, GAIN) for name in names))
-    rows = ((arm_name(arm), *(compared.gain(arm, CHAIN, at(slice_=name)) for name in names)) for arm in [*sorted(choices), *learned])
+    rows = (
+        (arm_name(arm), *(compared.gain(arm, CHAIN, at(slice_=name)) for name in names))
+        for arm in [*sorted(choices), *learned]
+    )
     return Table(columns, tuple(rows), "Gain over the best static chain by slice, all sampling settings")
 
 
@@ -130,10 +138,14 @@ def _checks(compared: Comparison) -> list[Check]:
     made = []
     if not loop.empty:
         repeats = loop.groupby(["arm", "temperature", "prompt"], sort=True)
-        items = repeats.agg(document=("document", "first"), loop=("loop", "min"), passes=("passes", "min")).reset_index()
+        items = repeats.agg(
+            document=("document", "first"), loop=("loop", "min"), passes=("passes", "min")
+        ).reset_index()
         for name, part in items.groupby(items["arm"] == PLAIN):
             over = rate(part["document"], part["loop"] - part["passes"], part["passes"])
-            made.append(Check(f"loop overhead, {'plain' if name else 'best static chain'}", over, 0.1, SHARE, at_most=True))
+            made.append(
+                Check(f"loop overhead, {'plain' if name else 'best static chain'}", over, 0.1, SHARE, at_most=True)
+            )
     for setting in measured.settings:
         greedy = measured.greedy(setting)
         bars = ((PLAIN, HF_PLAIN, 1.15), (CHAIN, HF_ASSISTED, 1.0 if greedy else 1.1), (PLAIN, HF_FORWARD, 1.0))

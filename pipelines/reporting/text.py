@@ -1,8 +1,8 @@
 """Values as people read them; the only place where intervals are written. A dash stands for what is undefined.
 
-    TIMES    1.62x (1.55–1.70)         GAIN     −2 % (−5…+1)          SHARE    12 % (8–15)
-    NUMBER   1.62 (1.55–1.70)          WHOLE    1620 (1550–1700)      MS       1.62 (1.55–1.70), of seconds
-    TINY     1.6e-05                   TEXT     as it is; truth values as yes and no
+TIMES    1.62x (1.55–1.70)         GAIN     −2 % (−5…+1)          SHARE    12 % (8–15)
+NUMBER   1.62 (1.55–1.70)          WHOLE    1620 (1550–1700)      MS       1.62 (1.55–1.70), of seconds
+TINY     1.6e-05                   TEXT     as it is; truth values as yes and no
 """
 
 from collections.abc import Sequence

@@ -1,0 +1,104 @@
+"""Sections ``pair`` and ``origin``: what was measured, on what, what predictors learned from, and where the numbers come from."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from pipelines.measuring.names import CHAIN, PLAIN
+from pipelines.measuring.provenance import numerics
+from pipelines.reporting.comparison import at
+from pipelines.reporting.inputs import Inputs, read_record
+from pipelines.reporting.section import Column, Section, Table
+from pipelines.reporting.text import MS, NUMBER
+
+MANIFEST = "manifest.json"
+BUILTIN = (
+    "Target and draft were trained on the standard library's source and documentation: real acceptance, a real pair's cost ratio, a small "
+    "model's prose. Weights that leave the output unchanged inflate both, so that passes cost what a real pair's do. Controllers are "
+    "fitted, chosen and tested on documents that neither model has seen. Greedy text of so small a model often runs into loops, which are "
+    "easy to draft. Figures for your own models need your own pair."
+)
+
+
+def pair_section(inputs: Inputs) -> Section:
+    """The pair, the cost of its passes as decoded, and the size of what predictors learned from."""
+    facts = read_record(inputs.data / "pair" / "pair.json")
+    builtin = facts["source"] == "builtin"
+    models = (
+        f"the built-in pair, a {_size(inputs.data / 'pair')} target"
+        if builtin
+        else f"target {facts['target']}, draft {facts['draft']}"
+    )
+    columns = (
+        Column("setting"),
+        Column("target pass, ms", MS),
+        Column("drafted token, ms", MS),
+        Column("ratio", NUMBER),
+    )
+    costs = Table(
+        columns,
+        tuple(_cost(inputs, setting) for setting in inputs.measured.settings),
+        "In decoding, prefill spread over passes",
+    )
+    manifests = sorted((inputs.data / "traces").glob(f"*/{MANIFEST}"))
+    learned = Table(
+        (Column("traces"), Column("rows"), Column("megabytes"), Column("bytes per row")),
+        tuple(map(_traced, manifests)),
+        "What predictors learn from",
+    )
+    return Section("pair", "The pair", f"Measured: {models}.", (costs, learned), notes=(BUILTIN,) if builtin else ())
+
+
+def origin_section(inputs: Inputs) -> Section:
+    """Provenance of the measurement."""
+    origin = inputs.measured.origin
+    device = origin["device"]
+    changed = " with uncommitted changes" if origin.get("uncommitted_changes") else ""
+    facts = {
+        "date": origin["date"],
+        "commit": f"{origin['commit'] or 'unknown'}{changed}",
+        "machine": f"{device['cpu']}, {device['cores']} cores, {', '.join(device['bfloat16_flags']) or 'no native bfloat16'}, {device['system']}",
+        "accelerators": ", ".join(f"{gpu['name']} ({gpu['memory']}, driver {gpu['driver']})" for gpu in device["gpus"])
+        or "none",
+        "number formats": f"{numerics(origin)}, {origin['threads']} threads",
+        "forwards": ", ".join(f"{name} {model['forward']}" for name, model in origin["models"].items()),
+        "versions": ", ".join(f"{package} {version}" for package, version in origin["versions"].items()),
+        "parameters": ", ".join(f"{key}={value}" for key, value in origin["parameters"].items() if key != "arms"),
+        "hashes": ", ".join(
+            f"{key.removesuffix('_sha256')} {str(value)[:12]}"
+            for key, value in origin.items()
+            if key.endswith("_sha256")
+        ),
+    }
+    table = Table((Column("what"), Column("value")), tuple(facts.items()))
+    return Section(
+        "origin",
+        "Where these numbers come from",
+        f"Commit {(origin['commit'] or 'unknown')[:12]}, {origin['date']}.",
+        (table,),
+    )
+
+
+def _cost(inputs: Inputs, setting: str) -> tuple[Any, ...]:
+    plain, static = (inputs.comparison.rows(arm, at(setting)) for arm in (PLAIN, CHAIN))
+    target = float(plain["seconds_target"].sum() / (plain["rounds"].sum() + len(plain)))
+    draft = float(static["seconds_draft"].sum() / max(static["drafted"].sum(), 1))
+    return setting, target, draft, target / draft
+
+
+def _traced(path: Path) -> tuple[Any, ...]:
+    manifest = read_record(path)
+    size = sum((path.parent / shard["name"]).stat().st_size for shard in manifest["shards"])
+    return path.parent.name, manifest["num_rows"], round(size / 1e6, 1), round(size / max(1, manifest["num_rows"]))
+
+
+def _size(pair_folder: Path) -> str:
+    """Parameters of the built-in pair's trained target, from its weights file."""
+    weights = pair_folder / "small" / "model.safetensors"
+    if not weights.is_file():
+        return "small"
+    from safetensors import safe_open
+
+    with safe_open(weights, framework="numpy") as file:
+        shapes: list[Any] = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (not a dict)
+    return f"{sum(map(math.prod, shapes)) / 1e6:.1f} M parameter"
