@@ -1,12 +1,12 @@
 """Arms of a measurement against each other; the only place where a report's ratios and their intervals are made.
 
-    speed-up    (Σ tokens / Σ seconds of an arm) / (the same of another), both over the blocks (prompt, setting, repeat) they share
+    speed-up    (Σ tokens / Σ seconds of an arm) / (the same of another), over the blocks (prompt, setting, repeat) they share
     gain        its speed-up less one
     rate        Σ amount / Σ cost of one arm's decodes
     pace        tokens per second of plain decoding over all of its blocks, times the arm's speed-up there
 
-Intervals are 95 %, by delete-one-document jackknife with t quantiles: θ ± t sqrt((D - 1) / D Σ_d (θ_(d) - mean)²), of logarithms where θ is
-a ratio of rates. Prompts of one document are not independent, so documents are what is left out. What shares no block is
+Intervals are 95 %, by delete-one-document jackknife with t quantiles: θ ± t sqrt((D - 1) / D Σ_d (θ_(d) - mean)²), of logarithms
+where θ is a ratio of rates. Prompts of one document are not independent, so documents are what is left out. What shares no block is
 undefined. Source: Shao and Tu, The Jackknife and Bootstrap, 1995, section 2.1. Shape suffixes: N items, D documents, K sums.
 """
 
@@ -118,8 +118,8 @@ def share_between(documents: Iterable[str], *columns: Sequence[float]) -> Interv
 def jackknife(
     documents: Iterable[str], columns: Sequence[Sequence[float]], value: Callable[[np.ndarray], np.ndarray]
 ) -> Interval:
-    """``value`` of sums [..., K] of ``columns`` over items, with its interval; undefined where it is not finite. Of a single document
-    there is no interval."""
+    """``value`` of sums [..., K] of ``columns`` over items, with its interval; undefined where it is not finite. Of a single
+    document there is no interval."""
     names, number_N = np.unique(np.asarray(list(documents)), return_inverse=True)
     sums_DK = np.stack([np.bincount(number_N, np.asarray(one, float), len(names)) for one in columns], axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):

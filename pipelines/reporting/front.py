@@ -48,7 +48,7 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Front:
     code = CODE.format(folder=inputs.data, target=location.target, draft=location.draft) if tuned else ""
     return Front(
         facts["pair"],
-        f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {(origin['commit'] or 'unknown')[:12]}, {origin['date']}",
+        f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {short(origin['commit'])}, {origin['date']}",
         decision(inputs),
         Picture(
             "front",
@@ -59,6 +59,11 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Front:
         code,
         () if warning is None else (warning,),
     )
+
+
+def short(commit: str | None) -> str:
+    """A commit as people name it."""
+    return (commit or "unknown")[:12]
 
 
 def decision(inputs: Inputs) -> str:

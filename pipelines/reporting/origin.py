@@ -13,10 +13,10 @@ from pipelines.reporting.text import MS, NUMBER
 
 MANIFEST = "manifest.json"
 BUILTIN = (
-    "Target and draft were trained on the standard library's source and documentation: real acceptance, a real pair's cost ratio, a small "
-    "model's prose. Weights that leave the output unchanged inflate both, so that passes cost what a real pair's do. Controllers are "
-    "fitted, chosen and tested on documents that neither model has seen. Greedy text of so small a model often runs into loops, which are "
-    "easy to draft. Figures for your own models need your own pair."
+    "Target and draft were trained on the standard library's source and documentation: real acceptance, a real pair's cost ratio, "
+    "a small model's prose. Weights that leave the output unchanged inflate both, so that passes cost what a real pair's do. "
+    "Controllers are fitted, chosen and tested on documents that neither model has seen. Greedy text of so small a model often "
+    "runs into loops, which are easy to draft. Figures for your own models need your own pair."
 )
 
 
@@ -57,7 +57,8 @@ def origin_section(inputs: Inputs) -> Section:
     facts = {
         "date": origin["date"],
         "commit": f"{origin['commit'] or 'unknown'}{changed}",
-        "machine": f"{device['cpu']}, {device['cores']} cores, {', '.join(device['bfloat16_flags']) or 'no native bfloat16'}, {device['system']}",
+        "machine": f"{device['cpu']}, {device['cores']} cores, {device['system']}",
+        "bfloat16": ", ".join(device["bfloat16_flags"]) or "not native",
         "accelerators": ", ".join(f"{gpu['name']} ({gpu['memory']}, driver {gpu['driver']})" for gpu in device["gpus"])
         or "none",
         "number formats": f"{numerics(origin)}, {origin['threads']} threads",

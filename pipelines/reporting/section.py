@@ -1,6 +1,7 @@
 """What a section of the report is: a finding, tables of values and pictures. `pipelines.reporting.page` renders it.
 
-A cell is a text, a number, a truth value, an `Interval` or nothing; its column's unit says how `pipelines.reporting.text` writes it.
+A cell is a text, a number, a truth value, an `Interval` or nothing. Its column's unit says how it is written
+(`pipelines.reporting.text`).
 """
 
 from dataclasses import dataclass
@@ -69,8 +70,8 @@ class Check:
 
 @dataclass(frozen=True)
 class Section:
-    """``name``: its anchor and key; ``finding``: what it comes to, in one sentence; ``notes``: paragraphs that say how to read it;
-    ``printed``: text of fixed width; ``checks`` go to a section of their own."""
+    """``name``: its anchor and key; ``finding``: what it comes to, in one sentence; ``notes``: how to read it; ``printed``: text of
+    fixed width; ``checks`` go to a section of their own."""
 
     name: str
     title: str
