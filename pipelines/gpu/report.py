@@ -15,7 +15,7 @@ from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
 from pipelines.reporting.markdown import table
 from pipelines.reporting.plots import draw
-from pipelines.reporting.report_page import png
+from pipelines.reporting.page import png
 from predictors.latency.profile import LatencyProfile
 
 Result = dict[str, Any]

@@ -20,7 +20,7 @@ from pipelines.measuring.names import (
     BranchArm,
     branch_arm,
 )
-from pipelines.reporting.headline import arm_name
+from pipelines.reporting.names import arm_name
 from pipelines.reporting.measured_folder import Measured
 
 PRESET_NAMES = {

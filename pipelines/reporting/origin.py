@@ -13,7 +13,7 @@ from pipelines.reporting.text import MS, NUMBER
 
 MANIFEST = "manifest.json"
 BUILTIN = (
-    "Target and draft were trained on the standard library's source and documentation: real acceptance, a real pair's cost ratio, "
+    "Target and draft were trained on the standard library's source and documentation: real acceptance, a real cost ratio, "
     "a small model's prose. Weights that leave the output unchanged inflate both, so that passes cost what a real pair's do. "
     "Controllers are fitted, chosen and tested on documents that neither model has seen. Greedy text of so small a model often "
     "runs into loops, which are easy to draft. Figures for your own models need your own pair."

@@ -70,8 +70,8 @@ class Check:
 
 @dataclass(frozen=True)
 class Section:
-    """``name``: its anchor and key; ``finding``: what it comes to, in one sentence; ``notes``: how to read it; ``printed``: text of
-    fixed width; ``checks`` go to a section of their own."""
+    """``name``: its anchor and key; ``finding``: what it comes to, in one sentence; ``notes``: how to read it; ``printed``: fixed
+    width; ``checks`` go to a section of their own."""
 
     name: str
     title: str

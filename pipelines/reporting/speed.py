@@ -56,7 +56,7 @@ def section(inputs: Inputs) -> Section:
         ),
         (
             f"Intervals are 95 %, over documents. {measured.test['prompt'].nunique()} held-out prompts of "
-            f"{measured.test['document'].nunique()} documents. Arms were timed interleaved in one process: static chains and plain "
+            f"{measured.test['document'].nunique()} documents. Arms were timed interleaved in one process: chains and plain "
             "decoding on all prompts, other arms on some. Two arms are compared on the prompts that both decoded.",
             *measured.findings["notes"],
         ),

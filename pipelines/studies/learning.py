@@ -123,7 +123,7 @@ def write_page(folder: Path, pair: str, summary: dict[str, Any]) -> None:
     """All files of one device."""
     from pipelines.outputs import write_json
     from pipelines.reporting import plots
-    from pipelines.reporting.report_page import png
+    from pipelines.reporting.page import png
     from pipelines.studies.enough.page import figure, sections
 
     write_json(folder / "enough.json", summary)

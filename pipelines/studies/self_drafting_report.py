@@ -30,7 +30,7 @@ def write_report(folder: Path, pair: str, report: Any) -> None:
     """All files of one device."""
     from pipelines.outputs import write_json
     from pipelines.reporting import plots
-    from pipelines.reporting.report_page import png
+    from pipelines.reporting.page import png
     from pipelines.reporting.self_drafting_plots import grid_and_efficiency
 
     quality, timing, origin = report.quality(), report.timing(), report.measured.origin
