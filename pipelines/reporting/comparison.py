@@ -6,7 +6,8 @@
     pace        tokens per second of plain decoding over all of its blocks, times the arm's speed-up there
 
 Intervals are 95 %, by delete-one-document jackknife with t quantiles: θ ± t sqrt((D - 1) / D Σ_d (θ_(d) - mean)²), of logarithms
-where θ is a ratio of rates. Prompts of one document are not independent, so documents are left out. What shares no block is undefined. Source: Shao and Tu, The Jackknife and Bootstrap, 1995, section 2.1. Shape suffixes: N items, D documents, K sums.
+where θ is a ratio of rates. Prompts of one document are not independent, so documents are left out. What shares no block is
+undefined. Source: Shao and Tu, The Jackknife and Bootstrap, 1995, section 2.1. Shape suffixes: N items, D documents, K sums.
 """
 
 from collections.abc import Callable, Iterable, Sequence
