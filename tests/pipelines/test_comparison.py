@@ -1,0 +1,66 @@
+"""Ratios and their intervals: by hand, undefined where they are, and covering the truth as often as they say."""
+
+import numpy as np
+import pytest
+
+from pipelines.reporting.comparison import Comparison, at, jackknife, rate, rate_difference, rate_ratio, share_between
+from pipelines.reporting.measured_folder import read_measured
+from pipelines.reporting.text import UNDEFINED
+from tests.pipelines.hand_made_measured import write_measured
+
+T_1 = 12.7062  # of one degree of freedom, 97.5 %
+
+
+def test_a_rate_by_hand():
+    """Documents a (two items) and b; without each, the other's rate."""
+    made = rate(["a", "b", "a"], [2.0, 6.0, 2.0], [1.0, 2.0, 1.0])
+    error = np.sqrt(0.5 * ((3.0 - 2.5) ** 2 + (2.0 - 2.5) ** 2))
+    assert made["value"] == pytest.approx(10 / 4)
+    assert (made["high"] - made["value"]) == pytest.approx(T_1 * error, rel=1e-4)
+
+
+def test_a_ratio_of_rates_by_hand():
+    documents, ones = ["a", "b"], [1.0, 1.0]
+    made = rate_ratio(documents, [2.0, 4.0], ones, [1.0, 1.0], ones)
+    error = np.sqrt(0.5 * 2 * (np.log(2.0) / 2) ** 2)
+    assert made["value"] == pytest.approx(3.0)
+    assert made["high"] == pytest.approx(3.0 * np.exp(T_1 * error), rel=1e-3)
+    assert rate_ratio(documents, [2.0, 4.0], ones, [2.0, 4.0], ones) == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert rate_difference(documents, [2.0, 4.0], ones, [1.0, 1.0], ones)["value"] == pytest.approx(2.0)
+    assert share_between(documents, [2.0, 4.0], ones, ones, ones, [3.0, 7.0], ones)["value"] == pytest.approx(0.5)
+
+
+def test_what_is_undefined():
+    assert rate([], [], []) == UNDEFINED and rate(["a"], [1.0], [0.0]) == UNDEFINED
+    assert rate(["a", "a"], [1.0, 2.0], [1.0, 1.0]) == {"value": 1.5, "low": None, "high": None}
+
+
+def test_intervals_cover():
+    """Of 600 simulated measurements with prompts of one document alike, about 95 %; items alone would not."""
+    random, truth, covered, naive = np.random.default_rng(0), 1.5, 0, 0
+    for _ in range(600):
+        documents = np.repeat(np.arange(20), 3)
+        effect = np.repeat(random.normal(0, 0.2, 20), 3) + random.normal(0, 0.05, 60)
+        seconds, base = random.uniform(1, 3, (2, 60))
+        tokens, plain = truth * seconds * np.exp(effect - 0.2**2 / 2 - 0.05**2 / 2), base
+        for number, names in enumerate((documents, np.arange(60))):
+            made = rate_ratio(map(str, names), tokens, seconds, plain, base)
+            inside = made["low"] <= truth <= made["high"]
+            covered += inside * (number == 0)
+            naive += inside * (number == 1)
+    assert 0.92 < covered / 600 < 0.98 and naive / 600 < 0.85
+
+
+def test_arms_are_compared_where_both_were_timed(tmp_path):
+    write_measured(tmp_path)
+    compared = Comparison(read_measured(tmp_path))
+    assert compared.speedup("hrad", "autoregressive", at("T=0"))["value"] == pytest.approx(1.76, rel=0.05)
+    assert compared.gain("chain", "chain-3")["value"] == pytest.approx(0.0), "a family stands for its choice"
+    assert compared.gain("chain-1", "chain-3", at("T=1", slice_="code"))["value"] == pytest.approx(
+        130 / 160 - 1, abs=0.04
+    )
+    assert compared.speedup("hrad", "unknown") == UNDEFINED
+
+
+def test_only_what_is_finite_has_an_interval():
+    assert jackknife(["a", "b"], ([1.0, 0.0],), lambda sums: 1 / sums[..., 0])["low"] is None
