@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> None:
     if args.plot:
         from pipelines.outputs import replacing
         from pipelines.reporting import plots
-        from pipelines.reporting.latency_plots import latency_figure
-        from pipelines.reporting.report_page import png
+        from pipelines.reporting.latency import latency_figure
+        from pipelines.reporting.page import png
 
         with replacing(args.plot) as partial:
             partial.write_bytes(png(plots.draw(latency_figure, profiles[0])))
