@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     if args.plot:
         from pipelines.outputs import replacing
         from pipelines.reporting import plots
-        from pipelines.reporting.latency_plots import latency_figure
+        from pipelines.reporting.latency import latency_figure
         from pipelines.reporting.page import png
 
         with replacing(args.plot) as partial:

@@ -164,10 +164,9 @@ def _figures(folder: Path) -> "dict[str, Figure]":
     record = json.loads(path.read_text()) if path.is_file() else {}
     if record.get("family") != "head":
         return {}
-    from pipelines.reporting.heads_report import HeadsReport
+    from pipelines.reporting.heads import calibration
 
-    report = HeadsReport({folder.name: record})
-    return report.figures(report.quality(), {})
+    return calibration(record)
 
 
 def _nested(bundle: Bundle) -> dict[str, str]:

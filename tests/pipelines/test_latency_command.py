@@ -6,7 +6,7 @@ import pytest
 
 from pipelines import cli
 from pipelines.reporting import plots
-from pipelines.reporting.latency_plots import latency_figure
+from pipelines.reporting.latency import latency_figure
 from pipelines.reporting.latency_table import latency_table
 from predictors.latency import LatencyProfile, generation_latency, iid_accepted_law, read_profile
 from tests.pipelines.hand_made_profile import PROFILE

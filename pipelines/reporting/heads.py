@@ -1,0 +1,130 @@
+"""Section ``heads``: how well the heads know what will be accepted, and what their rules are worth, on test positions.
+
+metrics    of the calibrated head, of the same before calibration, and of baselines that know as much or less
+policies   tokens per second by replay at this machine's prices: the head's rule, its argmax, the confidence rule, the best
+           static length and the oracle; gains over the best static length, intervals by bootstrap over documents
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pipelines.measuring.names import HRAD
+from pipelines.reporting.inputs import Inputs, Record
+from pipelines.reporting.plots import draw, heat_map
+from pipelines.reporting.section import Cell, Column, Picture, Section, Table
+from pipelines.reporting.text import GAIN, NUMBER, WHOLE, known, listed, shown, surely_above
+
+TARGETS = {"classes": "H-RAD", "length": "explicit length"}
+BASELINES = {
+    "head_argmax": "argmax rule",
+    "previous_label": "previous round's label",
+    "draft_confidence": "draft confidence",
+    "confidence": "confidence rule",
+    "oracle": "oracle",
+}
+COLUMNS = (
+    *(Column(name) for name in ("predictor", "sampling")),
+    *(Column(name, NUMBER) for name in ("macro AUC", "accuracy", "macro F1", "ECE")),
+    Column("tokens/s", WHOLE),
+    Column("over best static γ", GAIN),
+    Column("static γ"),
+)
+CAPTIONS = {
+    "reliability": "How often the head was right at each stated confidence; a good head follows the grey line.",
+    "confusion": "Rows are what happened, columns what the head said; percentages within a row.",
+}
+
+
+def section(inputs: Inputs) -> Section | None:
+    """``None`` where no head was trained; pictures are of the one that is marked."""
+    records = inputs.fitted("head")
+    if not records:
+        return None
+    first = HRAD if HRAD in records else next(iter(records))
+    head, figures = records[first], draw(calibration, records[first])
+    labels = {name: f"{TARGETS.get(record['target'], record['target'])}, {name}" for name, record in records.items()}
+    compared = [(labels[name], "head", record) for name, record in records.items()]
+    compared += [(label, name, head) for name, label in BASELINES.items()]
+    rows = [
+        _row(label, setting, part, name)
+        for label, name, record in compared
+        for setting, part in record["parts"].items()
+        if name in part["policies"] or name in part["metrics"]
+    ]
+    gains = {f"{label} at {setting}": gain for label, setting, *_, gain, _ in rows if label in labels.values()}
+    sure = listed([name for name, gain in gains.items() if surely_above(gain)])
+    most = max(gains, key=lambda name: gains[name]["value"])
+    marked = frozenset(number for number, row in enumerate(rows) if row[0] == labels[first])
+    return Section(
+        "heads",
+        "What heads know before a draft",
+        f"Surely gaining over the best static length in replay: {sure}; the most is {shown(gains[most], GAIN)}, {most}.",
+        (Table(COLUMNS, tuple(rows), "Marked: the head that the rows below the heads are compared with", marked),),
+        tuple(Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()),
+        tuple(_notes(head, (inputs.measured.bundle or {}).get("selection"))),
+    )
+
+
+def _notes(head: Record, selection: Record | None) -> Iterator[str]:
+    rows, documents = head["rows"], head["documents"]
+    yield (
+        f"A head says from the states before a draft how many of its next {head['gamma']} tokens will be accepted: H-RAD none, "
+        f"some or all, the explicit length a number. It learned from {rows['train']} positions of {documents['train']} "
+        f"documents, and is measured on {rows['test']} of {documents['test']} held-out ones, its queries priced."
+    )
+    yield "Where no rule surely gains on validation documents, the best static length is drafted and the head is not run."
+    if head.get("iterations"):
+        count, changed = len(head["iterations"]), head["iterations"][-1]["changed"]
+        yield f"Its policy makes the rows that it meets: learned {count} times, the last changed {changed:.1%} of them."
+    if selection is not None:
+        yield str(selection["reason"])
+
+
+def _row(label: str, setting: str, part: Record, name: str) -> tuple[Cell, ...]:
+    metrics, policy = part["metrics"].get(name, {}), part["policies"].get(name, {})
+    interval = metrics.get("macro_auc_interval")
+    return (
+        label,
+        setting,
+        interval if known(interval) else metrics.get("macro_auc"),
+        *(metrics.get(key) for key in ("accuracy", "macro_f1", "ece")),
+        policy.get("tokens_per_second"),
+        policy.get("gain"),
+        part["static_length"] if name == "head" else None,
+    )
+
+
+def calibration(head: Record) -> dict[str, Figure]:
+    """Of a head's record: reliability and confusion, a panel for each sampling setting."""
+    parts = head["parts"]
+    figures = {name: Figure(figsize=(4.4 * len(parts), 4.1), layout="constrained") for name in CAPTIONS}
+    for number, (setting, part) in enumerate(parts.items(), 1):
+        reliability, confusion = (figure.add_subplot(1, len(parts), number) for figure in figures.values())
+        _reliability(reliability, setting, part["metrics"])
+        _confusion(confusion, setting, part["metrics"]["head"]["confusion"], head["classes"])
+    return figures
+
+
+def _reliability(axes: Axes, setting: str, metrics: Record) -> None:
+    """Accuracy over confidence, before and after calibration."""
+    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+    for name, label in (("head_uncalibrated", "before"), ("head", "after")):
+        bins = metrics[name]["reliability"]
+        text = f"{label}, ECE {metrics[name]['ece']:.3f}"
+        axes.plot([one["confidence"] for one in bins], [one["accuracy"] for one in bins], marker="o", label=text)
+    axes.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1), title=f"Reliability, {setting}")
+    axes.legend()
+
+
+def _confusion(axes: Axes, setting: str, confusion: list[list[int]], classes: list[str]) -> None:
+    """Counts and shares of each true class."""
+    counts = np.array(confusion, float)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    texts = [[f"{n:g}\n{share:.0%}" for n, share in zip(*row, strict=True)] for row in zip(counts, shares, strict=True)]
+    heat_map(axes, shares, texts)
+    axes.set_xticks(range(len(classes)), classes)
+    axes.set_yticks(range(len(classes)), classes)
+    axes.set(xlabel="predicted", ylabel="true", title=f"Accepted tokens, {setting}")

@@ -1,0 +1,109 @@
+"""Tokens per second of plain decoding and the static chains: what a latency profile and rounds of longer drafts predict.
+
+A static chain's distribution of the accepted length comes, by depth, from the rounds of all longer static drafts at its sampling
+setting, cut at its own γ. (Shorter drafts begin their rounds elsewhere in the text.) The profile gives the time
+(`predictors.latency.throughput`). Of what a chain was measured to do, only the lengths of its outputs enter its own prediction;
+the longest draft's acceptance is its own.
+
+    error            predicted / measured - 1, of tokens per second
+    drift            plain decoding's error: no acceptance enters there
+    speed-up error   (1 + error) / (1 + drift) - 1, of the speed-up over plain decoding
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from pipelines.measuring.names import PLAIN, chain_gamma
+from pipelines.reporting.measured_folder import Measured
+from pipelines.reporting.plots import styles
+from predictors.latency import AcceptanceStatistics, LatencyProfile, generation_latency
+
+# Median relative error from which on a prediction is none. On one machine it is a few hundredths, and half of it lies beyond what
+# another load or number format explains.
+MOST_APART = 0.5
+APART = (
+    f"Latency profile and clock do not belong together: they are more than {MOST_APART:.0%} apart in the median. One of them was "
+    "measured on another machine or while other jobs ran. Run dvc repro -sf latency@PAIR, then dvc repro."
+)
+BAND = 0.10  # relative, drawn around equality
+
+
+def predictions(measured: Measured, profile: LatencyProfile) -> pd.DataFrame:
+    """A row for every static arm at every sampling setting; ``low`` and ``high`` follow from the latencies' quartiles."""
+    rows = []
+    for setting in measured.settings:
+        arms = [arm for arm in measured.arms(setting) if arm == PLAIN or chain_gamma(arm) is not None]
+        for arm in arms:
+            runs = measured.test[(measured.test["arm"] == arm) & (measured.test["setting"] == setting)]
+            longer = [other for other in arms if _gamma(other) > _gamma(arm)] or arms[-1:]
+            accepted = acceptance(measured, setting, longer).accepted_law(_gamma(arm))
+            speed = float(runs["tokens"].sum() / runs["seconds"].sum())
+            predicted = _predicted(profile, runs, accepted, _gamma(arm), not measured.greedy(setting))
+            name = "plain" if arm == PLAIN else f"γ={_gamma(arm)}"
+            rows.append({"setting": setting, "arm": arm, "name": name, "measured": speed, **predicted})
+    table = pd.DataFrame(rows)
+    table["error"] = table["value"] / table["measured"] - 1
+    plain = table["arm"] == PLAIN
+    drift = table["setting"].map(table[plain].set_index("setting")["error"])
+    table["speedup_error"] = ((1 + table["error"]) / (1 + drift) - 1).where(~plain)
+    return table
+
+
+def summary(rows: pd.DataFrame) -> dict[str, float]:
+    """Errors of some predictions, and how well they rank."""
+    return {
+        "median_error": float(rows["error"].abs().median()),
+        "largest_error": float(rows["error"].abs().max()),
+        "drift": float(rows.loc[rows["arm"] == PLAIN, "error"].mean()),
+        "median_speedup_error": float(rows["speedup_error"].abs().median()),
+        "largest_speedup_error": float(rows["speedup_error"].abs().max()),
+        "rank_correlation": float(rows["measured"].corr(rows["value"], method="spearman")),
+    }
+
+
+def acceptance(measured: Measured, setting: str, arms: Sequence[str]) -> AcceptanceStatistics:
+    """Of static drafts, in the rounds that nothing cut short."""
+    runs = measured.counted[measured.counted["setting"] == setting]
+    histograms = {arm: runs.loc[runs["arm"] == arm, "uncut_histogram"] for arm in arms}
+    whole = [[row for row in rows if len(row) == _gamma(arm) + 1] for arm, rows in histograms.items()]
+    return AcceptanceStatistics([np.sum(rows, axis=0).tolist() for rows in whole if rows])
+
+
+def _predicted(
+    profile: LatencyProfile, runs: pd.DataFrame, accepted: np.ndarray, gamma: int, sampled: bool
+) -> dict[str, float]:
+    """Tokens per second over the same prompts and output lengths."""
+    seconds = np.zeros(3)
+    for (prompt, tokens), count in Counter(zip(runs["prompt_tokens"], runs["tokens"], strict=True)).items():
+        one = generation_latency(profile, accepted, gamma, int(prompt), int(tokens), sampled)
+        seconds += count * tokens / np.array([one.tokens_per_second, one.low, one.high])
+    return dict(zip(("value", "low", "high"), (runs["tokens"].sum() / seconds).tolist(), strict=True))
+
+
+def _gamma(arm: str) -> int:
+    return chain_gamma(arm) or 0
+
+
+def agreement(rows: pd.DataFrame, quantity: str, made: str) -> Figure:
+    """``measured`` of a ``quantity`` across, its ``value`` as ``made`` up: a dot with its ``name`` for each row, by ``setting``.
+    The band is around where both are equal."""
+    figure = Figure(figsize=(6.4, 4.6), layout="constrained")
+    axes = figure.subplots()
+    for setting, (colour, marker) in styles(sorted(rows["setting"].unique())).items():
+        own = rows[rows["setting"] == setting]
+        reach = np.nan_to_num([own["value"] - own["low"], own["high"] - own["value"]])
+        style = {"fmt": marker, "color": colour, "markersize": 5, "capsize": 2, "label": setting}
+        axes.errorbar(own["measured"], own["value"], yerr=reach, **style)
+        for name, *dot in own[["name", "measured", "value"]].itertuples(index=False):
+            axes.annotate(name, dot, (6, -9), textcoords="offset points", fontsize=7.5, color=colour)
+    ends = np.array([0.92 * rows["measured"].min(), 1.08 * rows["measured"].max()])
+    axes.plot(ends, ends, color="#333333", linewidth=1)
+    axes.fill_between(ends, (1 - BAND) * ends, (1 + BAND) * ends, color="#333333", alpha=0.06, linewidth=0)
+    axes.set(xlabel=f"measured {quantity}", ylabel=f"{made} {quantity}")
+    axes.grid(color="#e6e6e6")
+    axes.legend(loc="upper left")
+    return figure

@@ -1,0 +1,70 @@
+"""Replayed policies on the clock: whether replay would have chosen well.
+
+error     replayed over measured speed-up over plain decoding, less one, on the prompts that both decoded
+regret    measured speed of the policy that replay would have chosen over that of the fastest, less one
+"""
+
+from dataclasses import replace
+
+import pandas as pd
+
+from pipelines.measuring.names import PLAIN, on_virtual_clock
+from pipelines.reporting.comparison import Comparison, at
+from pipelines.reporting.measured_folder import Measured
+from pipelines.reporting.names import arm_name
+from pipelines.reporting.plots import draw
+from pipelines.reporting.prediction import APART, MOST_APART, agreement
+from pipelines.reporting.section import Column, Picture, Table
+from pipelines.reporting.text import GAIN, SHARE
+
+COLUMNS = (
+    *(Column(name) for name in ("sampling", "prompts", "policies")),
+    *(Column(f"{name} error", SHARE) for name in ("median", "largest")),
+    *(Column(name) for name in ("replay's choice", "fastest")),
+    Column("regret", GAIN),
+)
+ENDS = ("value", "low", "high")
+CAPTION = "Every policy that was timed, on the prompts that both decoded; the band is ±10 %."
+
+
+def against_clock(texts: Comparison, clock: Measured) -> tuple[tuple[Table, ...], tuple[Picture, ...], tuple[str, ...]]:
+    """A table, a picture and notes; none where nothing that was replayed was timed."""
+    rows, agreeing, notes = [], [], ["Regret: what replay's choice loses on the clock to the fastest policy there."]
+    for setting in texts.measured.settings:
+        timed, speeds = _on_clock(texts, clock, setting)
+        if speeds.empty:
+            continue
+        errors = (speeds["value"] / speeds["measured"] - 1).abs()
+        facts = setting, timed.measured.test["prompt"].nunique(), len(speeds)
+        if errors.median() > MOST_APART:
+            rows.append((*facts, *[None] * 5))
+            notes += [] if APART in notes else [APART]
+            continue
+        choice, fastest = (str(speeds["arm"][speeds[name].idxmax()]) for name in ("value", "measured"))
+        regret = timed.gain(choice, fastest, at(setting))
+        rows.append((*facts, float(errors.median()), float(errors.max()), arm_name(choice), arm_name(fastest), regret))
+        agreeing.append(speeds)
+    if not rows:
+        return (), (), ()
+    table = Table(COLUMNS, tuple(rows), "Replayed against measured speed-ups")
+    if not agreeing:
+        return (table,), (), tuple(notes)
+    figure = draw(agreement, pd.concat(agreeing), "speed-up over plain decoding", "replayed")
+    return (table,), (Picture("replay_clock", figure, CAPTION),), tuple(notes)
+
+
+def _on_clock(texts: Comparison, clock: Measured, setting: str) -> tuple[Comparison, pd.DataFrame]:
+    """Measured decodes of what was replayed; of every policy whose times are the wall's both speed-ups over plain decoding."""
+    both = ["setting", "prompt", "arm"]
+    replayed = texts.measured.test[[*both, "tokens", "seconds"]]
+    rows = clock.test[clock.test["setting"] == setting].merge(replayed[both], on=both)
+    made = rows.drop(columns=["tokens", "seconds"]).merge(replayed, on=both, validate="many_to_one")
+    timed, again = (Comparison(replace(texts.measured, decodes=table)) for table in (rows, made))
+    arms = [arm for arm in timed.measured.families if arm != PLAIN and not on_virtual_clock(arm)]
+    speeds = {arm: timed.speedup(arm, PLAIN, at(setting))["value"] for arm in arms}
+    known = [
+        {"setting": setting, "arm": arm, "name": "", "measured": speed, **again.speedup(arm, PLAIN, at(setting))}
+        for arm, speed in speeds.items()
+        if speed is not None
+    ]
+    return timed, pd.DataFrame(known).astype(dict.fromkeys(ENDS, float) if known else {})

@@ -1,0 +1,66 @@
+"""What section ``release`` says of winners of known speed and of three verdicts."""
+
+import pytest
+
+from pipelines.measuring.tuning.names import CHOICES
+from pipelines.outputs import write_json
+from pipelines.promotion.verdict import lines
+from pipelines.reporting.inputs import Inputs, read_record
+from pipelines.reporting.release import section
+from tests.pipelines.hand_made_release import choice, write_release
+
+DEVICE = "toy-1c"
+
+
+def tuned(folder, record):
+    write_json(folder / "tuning" / DEVICE / CHOICES, [record])
+    ((row,),) = (table["rows"] for table in section(Inputs(folder, DEVICE)).record()["tables"])
+    return row
+
+
+def test_the_winner_is_shown_over_plain_decoding_and_the_static_chain(tmp_path):
+    row = tuned(tmp_path, choice())
+    assert row["over plain"] == pytest.approx({"value": 2.2, "low": 2.15, "high": 2.25})
+    assert row["over static chain"] == pytest.approx({"value": 0.1, "low": 0.05, "high": 0.15})
+    assert (row["replay promised"], row["validation showed"]) == pytest.approx((3.4, 2.2))
+    assert (row["winner"], row["static chain"], row["test prompts"], row["candidates"]) == ("ema", "chain, γ=2", 9, 3)
+
+
+def test_a_static_winner_gains_nothing_over_itself(tmp_path):
+    row = tuned(tmp_path, choice("chain-2"))
+    assert row["over static chain"] is None and row["over plain"]["value"] == pytest.approx(2.0)
+
+
+def test_plain_decoding_may_win_and_a_score_may_be_missing(tmp_path):
+    row = tuned(tmp_path, choice("autoregressive"))
+    assert row["over plain"] is None and row["over static chain"]["value"] == pytest.approx(-0.5)
+    unscored = tuned(tmp_path, choice() | {"score": None})
+    assert (unscored["over plain"], unscored["over static chain"], unscored["test prompts"]) == (None, None, 0)
+
+
+def test_verdicts_have_the_gain_over_the_closest_rival_and_over_the_reference_by_setting(tmp_path):
+    write_release(tmp_path / "tuning", tmp_path / "trials", DEVICE)
+    made = section(Inputs(tmp_path, DEVICE))
+    rows = made.record()["tables"][1]["rows"]
+    assert [row["bundle"] for row in rows] == ["auto"] * 3 + ["hrad"] * 3 + ["length"] * 3
+    assert [row["verdict"] for row in rows[::3]] == ["passed", "refused", "inconclusive"]
+    assert [row["over"] for row in rows[:3]] == ["chain, γ=4", "chain, γ=4, T=0", "chain, γ=4, T=1"]
+    assert [row["gain"]["value"] for row in rows[:3]] == pytest.approx([0.06, 0.07, 0.05])
+    assert [row["gain"]["value"] for row in rows[::3]] == pytest.approx([0.06, 0.0, 0.03])
+    assert {row["rests on"] for row in rows} == {"clock"}
+    verdict = read_record(tmp_path / "trials" / "hrad" / DEVICE / "verdict.json")
+    assert " ".join(lines(verdict)) in " ".join(made.printed.split()), "in five lines"
+
+
+def test_what_cannot_be_tried_has_a_verdict_without_gains(tmp_path):
+    write_release(tmp_path / "tuning", tmp_path / "trials", DEVICE)
+    path = tmp_path / "trials" / "auto" / DEVICE / "verdict.json"
+    record = read_record(path)
+    record["evidence"] |= {"gains": {}, "settings": {}, "reference": None}
+    write_json(path, record)
+    row, *others = section(Inputs(tmp_path, DEVICE)).record()["tables"][1]["rows"]
+    assert (row["bundle"], row["over"], row["gain"]) == ("auto", None, None) and len(others) == 6
+
+
+def test_where_nothing_was_tuned_or_tried_there_is_no_section(tmp_path):
+    assert section(Inputs(tmp_path, DEVICE)) is None
