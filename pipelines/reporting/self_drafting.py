@@ -71,9 +71,8 @@ def section(inputs: Inputs) -> Section | None:
 def own_arms(measured: Measured, setting: str) -> list[str]:
     """Methods without a draft model, exported ones first."""
     families = measured.families
-    return sorted(
-        (arm for arm in measured.arms(setting) if families[arm] in OWN), key=lambda arm: OWN.index(families[arm])
-    )
+    own = (arm for arm in measured.arms(setting) if families[arm] in OWN)
+    return sorted(own, key=lambda arm: (OWN.index(families[arm]), arm))
 
 
 def passes(compared: Comparison, arm: str, setting: str) -> dict[str, float | None]:

@@ -66,7 +66,7 @@ def chosen_arms(measured: Measured, setting: str) -> list[str]:
     families, chosen = measured.families, measured.choices(setting)
     shown = [arm for arm in measured.arms(setting) if families[arm] in FAMILIES]
     shown = [arm for arm in shown if families[arm] not in TUNED or arm == chosen.get(families[arm])]
-    return sorted(shown, key=lambda arm: FAMILIES.index(families[arm]))
+    return sorted(shown, key=lambda arm: (FAMILIES.index(families[arm]), arm))
 
 
 def fastest_chain(compared: Comparison, setting: str) -> str:

@@ -36,7 +36,7 @@ def grid(measured: Measured, pair: str) -> Section:
     for setting in measured.settings:
         by, rows = at(setting), list[tuple[Cell, ...]]()
         shown = [arm for arm in measured.arms(setting) if measured.families[arm] in FAMILIES]
-        for arm in (PLAIN, *sorted(shown, key=lambda arm: FAMILIES.index(measured.families[arm]))):
+        for arm in (PLAIN, *sorted(shown, key=lambda arm: (FAMILIES.index(measured.families[arm]), arm))):
             lost, *means = (compared.rate(arm, *pair, by)["value"] for pair in PAIRS)
             speeds = compared.speedup(arm, PLAIN, by), compared.gain(arm, CHAIN, by)
             rows.append((arm, None if lost is None else 1 - lost, *means, *speeds))
