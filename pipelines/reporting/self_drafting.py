@@ -13,7 +13,7 @@ from pipelines.reporting.comparison import Comparison, at
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import BLUE, GREEN, GREY, Row, draw, stacked, whiskers
+from pipelines.reporting.plots import BLUE, Row, draw, whiskers
 from pipelines.reporting.section import Cell, Check, Column, Picture, Section, Table
 from pipelines.reporting.text import NUMBER, SHARE, TIMES, Interval, listed, shown
 
@@ -21,17 +21,18 @@ OWN = (CALIBRATED, GIVEN)
 BASES = (HF_LOOKUP, *METHODS[1:])
 UPKEEP, MOST_UPKEEP = ("seconds_draft", "seconds_rounds"), 0.1
 COLUMNS = (
-    Column("arm"),
-    Column("speed-up over plain", TIMES),
-    *(Column(f"over {arm_name(base)}", TIMES) for base in BASES),
-    Column("tokens per pass", NUMBER),
-    Column("passes with candidates", SHARE),
-    Column("guesses and candidates per pass", NUMBER),
-    Column("upkeep", SHARE),
+    *(
+        Column("arm"),
+        Column("speed-up over plain", TIMES),
+        *(Column(f"over {arm_name(base)}", TIMES) for base in BASES),
+    ),
+    *(Column("tokens per pass", NUMBER), Column("passes with candidates", SHARE)),
+    *(Column("guesses and candidates per pass", NUMBER), Column("upkeep", SHARE)),
 )
 NOTE = (
     "The target drafts for itself. Besides the newest token every pass runs over guesses, which grow by what the pass predicts "
-    "after them, and over candidates from earlier guesses, which it verifies. The output is exact, whatever the guesses."
+    "after them, and over candidates from earlier guesses, which it verifies. The output is exact, whatever the guesses. "
+    "Tokens per pass over the speed-up is what a pass costs in plain ones. Upkeep: time spent on candidates, guesses and their pool."
 )
 Own = dict[str, list[str]]  # arms by sampling setting
 Speeds = dict[tuple[str, str], Interval]  # over plain decoding, by sampling setting and arm
@@ -59,10 +60,7 @@ def section(inputs: Inputs) -> Section | None:
         "Without a draft model",
         _finding(speeds, exported),
         (*(_timed(compared, setting, arms, speeds) for setting, arms in own.items()), _slices(compared, exported)),
-        (
-            Picture("self_drafting", draw(_speeds, speeds), "Speed-up over plain decoding."),
-            Picture("self_drafting_passes", draw(_passes, compared, own), "Where the time of a pass goes."),
-        ),
+        (Picture("self_drafting", draw(_speeds, speeds), "Speed-up over plain decoding."),),
         (NOTE, *_notes(compared, inputs.fitted("guess"))),
         checks=tuple(upkeep),
     )
@@ -137,18 +135,3 @@ def _speeds(speeds: Speeds) -> Figure:
     for (setting, arm), speed in speeds.items():
         panels[setting].append((arm_name(arm), [(speed, (BLUE, "o"))]))
     return whiskers(list(panels.items()), "speed-up over plain decoding", line=1)
-
-
-def _passes(compared: Comparison, own: Own) -> Figure:
-    """Upkeep, the model's forward and the verdict (which is also the prefill's, of no candidates)."""
-    panels = [
-        (setting, {arm_name(arm): _milliseconds(compared, arm, setting) for arm in (PLAIN, *arms)})
-        for setting, arms in own.items()
-    ]
-    return stacked(panels, {"forward": GREY, "upkeep": BLUE, "verdict": GREEN}, "milliseconds per pass")
-
-
-def _milliseconds(compared: Comparison, arm: str, setting: str) -> dict[str, float]:
-    names = ("seconds_draft", "seconds_verify", "seconds_rounds")
-    upkeep, verdict, whole = (1e3 * (compared.rate(arm, name, "rounds", at(setting))["value"] or 0.0) for name in names)
-    return {"forward": whole - upkeep - verdict, "upkeep": upkeep, "verdict": verdict}

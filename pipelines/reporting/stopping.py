@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from pipelines.measuring.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, PLAIN, RULE, TREES
 from pipelines.reporting.comparison import Comparison, at
 from pipelines.reporting.inputs import Inputs, Record
-from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
 from pipelines.reporting.plots import BLUE, draw, whiskers
 from pipelines.reporting.section import Cell, Column, Picture, Section, Table
@@ -21,14 +20,11 @@ from pipelines.reporting.text import GAIN, NUMBER, SHARE, Interval, listed, show
 TUNED = (CHAIN, CONFIDENCE, FORK, CONFIG)  # families whose setting is chosen on validation prompts
 FAMILIES = (CHAIN, CONFIDENCE, RULE, FORK, CONFIG, DYNAMIC)
 TIMED = (
-    Column("rule"),
-    Column("gain over best static chain", GAIN),
-    Column("gain over fastest chain here", GAIN),
-    Column("gain over best static fork", GAIN),
-    Column("drafted per round", NUMBER),
-    Column("tokens per target pass", NUMBER),
-    Column("deciding", SHARE),
+    *(Column("rule"), Column("gain over best static chain", GAIN), Column("gain over fastest chain here", GAIN)),
+    *(Column("gain over best static fork", GAIN), Column("drafted per round", NUMBER)),
+    *(Column("tokens per target pass", NUMBER), Column("deciding", SHARE)),
 )
+COUNTS = ("levels", "rounds"), ("emitted", "rounds"), ("seconds_controller", "seconds_rounds")
 REPLAYED = {"queried anyway": "asked", "at no cost": "asked for nothing", "paper's": "paper"}
 KNOWN = (
     *(Column("model"), Column("AUROC", NUMBER), Column("ECE", NUMBER), Column("sampling")),
@@ -36,8 +32,8 @@ KNOWN = (
 )
 NOTES = (
     "A stop model predicts whether a drafted token will be accepted. Replay at this machine's prices chose its rule on "
-    "validation documents. Where none surely gained it is bypassed: the best static length is drafted without it. A fork with "
-    "a model's name ends where every path's chance is too low. A drawn token is verified, so every rule is lossless.",
+    "validation documents. Where none surely gained the model is bypassed, and has no row: the best static length is drafted. A "
+    "fork with a model's name ends where every path's chance is too low. A drawn token is verified: every rule is lossless.",
 )
 Gains = dict[str, tuple[Interval, Interval]]  # by arm, over the best static chain and over the fastest here
 
@@ -52,21 +48,13 @@ def section(inputs: Inputs) -> Section | None:
     pictures = [Picture("stops", draw(_gains, gains), "Gain over the best static chain.")]
     if models:
         tables.append(Table(KNOWN, tuple(_known(models)), "Held-out tokens, and each model's rules in replay"))
-        caption = "Held-out documents: drafts alive, predicted and observed; calibration error of tested tokens."
-        pictures.append(Picture("positions", draw(by_position, models), caption))
+        caption = "Held-out drafts that are alive at a position, observed and as each model predicts."
+        pictures.append(Picture("alive", draw(alive, models), caption))
     rules = {arm for arm, family in measured.families.items() if family in (CONFIDENCE, RULE)}
-    said = _finding({(setting, arm): gains[setting][arm] for setting in gains for arm in rules & set(gains[setting])})
+    said = _finding({(setting, arm): made[arm] for setting, made in gains.items() for arm in made if arm in rules})
     return Section(
         "stopping", "When to stop drafting", f"{said}{_oracle(models)}.", tuple(tables), tuple(pictures), NOTES
     )
-
-
-def chosen_arms(measured: Measured, setting: str) -> list[str]:
-    """Arms of a sampling setting, family by family; of tuned families only what validation prompts chose."""
-    families, chosen = measured.families, measured.choices(setting)
-    shown = [arm for arm in measured.arms(setting) if families[arm] in FAMILIES]
-    shown = [arm for arm in shown if families[arm] not in TUNED or arm == chosen.get(families[arm])]
-    return sorted(shown, key=lambda arm: (FAMILIES.index(families[arm]), arm))
 
 
 def fastest_chain(compared: Comparison, setting: str) -> str:
@@ -76,24 +64,23 @@ def fastest_chain(compared: Comparison, setting: str) -> str:
 
 
 def gains_of(compared: Comparison, setting: str) -> Gains:
-    """Of arms that were not bypassed in every round."""
-    by, fastest = at(setting), fastest_chain(compared, setting)
-    rows = {arm: compared.rows(arm, by) for arm in chosen_arms(compared.measured, setting)}
-    drafted = [arm for arm, made in rows.items() if made["bypassed"].sum() < made["rounds"].sum()]
-    return {arm: (compared.gain(arm, CHAIN, by), compared.gain(arm, fastest, by)) for arm in drafted}
+    """Family by family; of tuned families only what validation prompts chose, and nothing that was bypassed in every round."""
+    measured, by, fastest = compared.measured, at(setting), fastest_chain(compared, setting)
+    families, chosen, gains = measured.families, measured.choices(setting), {}
+    for arm in sorted(measured.arms(setting), key=lambda arm: (families[arm] in TREES, families[arm], arm)):
+        tuned, rows = families[arm] in TUNED and arm != chosen.get(families[arm]), compared.rows(arm, by)
+        if families[arm] in FAMILIES and not tuned and rows["bypassed"].sum() < rows["rounds"].sum():
+            gains[arm] = compared.gain(arm, CHAIN, by), compared.gain(arm, fastest, by)
+    return gains
 
 
 def _timed(compared: Comparison, setting: str, gains: Gains) -> Table:
-    measured, by, fork = compared.measured, at(setting), compared.measured.choices(setting).get(FORK)
-    pairs = ("levels", "rounds"), ("emitted", "rounds"), ("seconds_controller", "seconds_rounds")
+    families, by, fork = compared.measured.families, at(setting), compared.measured.choices(setting).get(FORK)
     rows = []
     for arm, made in gains.items():
-        over_fork = compared.gain(arm, FORK, by) if measured.families[arm] in TREES and arm != fork else None
-        rows.append((arm_name(arm), *made, over_fork, *(compared.rate(arm, *pair, by)["value"] for pair in pairs)))
-    bypassed = [arm for arm in chosen_arms(measured, setting) if arm not in gains]
-    caption = (
-        f"{setting}; fastest chain here: {arm_name(fastest_chain(compared, setting))}; bypassed: {listed(bypassed)}"
-    )
+        over_fork = compared.gain(arm, FORK, by) if families[arm] in TREES and arm != fork else None
+        rows.append((arm_name(arm), *made, over_fork, *(compared.rate(arm, *pair, by)["value"] for pair in COUNTS)))
+    caption = f"{setting}; the fastest chain here is {arm_name(fastest_chain(compared, setting))}"
     return Table(TIMED, tuple(rows), caption, frozenset({0}))
 
 
@@ -107,7 +94,7 @@ def _known(models: dict[str, Record]) -> Iterator[tuple[Cell, ...]]:
 
 
 def _finding(gains: dict[tuple[str, str], tuple[Interval, Interval]]) -> str:
-    """Which rule pays."""
+    """Which rule pays: its gain over both chains is surely above zero."""
     known = {key: made for key, made in gains.items() if made[0]["value"] is not None}
     sure = {key: made for key, made in known.items() if all(map(surely_above, made))}
     said = f"Rules that surely beat the best static chain: {len(sure) or 'none'}"
@@ -132,22 +119,14 @@ def _gains(gains: dict[str, Gains]) -> Figure:
     return whiskers(panels, "gain over the best static chain", line=0, percent=True)
 
 
-def by_position(models: dict[str, Record]) -> Figure:
-    """Share of drafts that survive so far, predicted (product of chances) and observed; calibration error of the tokens there."""
-    figure = Figure(figsize=(9.6, 3.4), layout="constrained")
-    alive, calibrated = figure.subplots(1, 2)
-    for number, (model, record) in enumerate(models.items()):
-        bias, line = record["product_bias"], {"marker": "o", "markersize": 3, "linewidth": 1, "label": model}
-        positions = range(1, 1 + len(bias["predicted"]))
-        if not number:
-            alive.plot(positions, bias["observed"], color="#333333", linewidth=2, label="observed")
-        alive.plot(positions, bias["predicted"], **line)
-        errors = {int(index) + 1: row["ece"] for index, row in record["tokens"].items() if index != "all"}
-        calibrated.plot(*zip(*sorted(errors.items()), strict=True), **line)  # a record's keys are sorted as text
-    alive.set(ylabel="share of drafts alive", ylim=(0, 1))
-    calibrated.set(ylabel="ECE of tested tokens", ylim=(0, None))
-    for axes in (alive, calibrated):
-        axes.set_xlabel("position in the draft")
-        axes.grid(color="#e6e6e6")
-    alive.legend()
+def alive(models: dict[str, Record]) -> Figure:
+    """Share of drafts that survive up to a position, predicted (product of chances) and observed."""
+    figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+    axes = figure.subplots()
+    curves = {name: record["product_bias"]["predicted"] for name, record in models.items()}
+    curves["observed"] = next(iter(models.values()))["product_bias"]["observed"]
+    for name, shares in curves.items():
+        axes.plot(range(1, 1 + len(shares)), shares, marker="o", markersize=3, linewidth=1, label=name)
+    axes.set(xlabel="position in the draft", ylabel="share of drafts alive", ylim=(0, 1))
+    axes.legend()
     return figure

@@ -1,17 +1,13 @@
 """Section ``branches`` on a measurement written by hand, whose arms have exact speeds."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from pipelines.measuring.names import TIMELINES
-from pipelines.reporting import branches
-from pipelines.reporting.branches import NEEDED, methods, section
+from pipelines.reporting.branches import methods, section
 from pipelines.reporting.inputs import Inputs
 from tests.pipelines.hand_made_branches import BRANCH_SPEED, branch_rows, write_branches
 
 GAIN, REAL = "gain over best static chain", "concurrent: gain over best static chain"
-OF_PREDICTION = "concurrent: of prediction"
 
 
 def inputs_of(folder, rows=None, **options):
@@ -74,19 +70,7 @@ def test_counts_of_rounds(made):
     assert found["SpecBranch γ=8"] == pytest.approx((0.1, 16 / 80))
     assert found["SpecBranch without branches γ=8"] == (None, pytest.approx(20 / 60))
     assert rows["SpecBranch γ=8"]["tokens per target pass"] == pytest.approx(59 / 30)
-
-
-def test_prediction_is_compared_with_plain_decodings(tmp_path, monkeypatch):
-    """A machine at three quarters of its profile's pace, and an arm at two thirds of what that leaves."""
-    share = {"pearl-4-wall": 0.5}
-    monkeypatch.setattr(branches, "predicted_seconds", lambda run, *_: run["seconds"] * share.get(run["arm"], 0.75))
-    inputs = inputs_of(tmp_path)
-    assert rows_of(section(inputs))["PEARL γ=4"][OF_PREDICTION] is None, "there is no profile"
-    inputs.__dict__["profile"] = SimpleNamespace(tables=NEEDED)
-    rows = rows_of(section(inputs))
-    assert rows["PEARL γ=4"][OF_PREDICTION] == pytest.approx(2 / 3)
-    assert rows["SpecBranch γ=8"][OF_PREDICTION] == pytest.approx(1)
-    assert rows["SpecBranch without branches γ=8"][OF_PREDICTION] is None
+    assert rows["SpecBranch γ=8"]["hits per branch point"] == pytest.approx(18 / 24)
 
 
 def test_what_is_found_turns_with_the_measurement(tmp_path, made):

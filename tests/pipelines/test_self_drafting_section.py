@@ -82,16 +82,6 @@ def test_the_finding_has_numbers(made):
     assert any("1.25x (1.25–1.25) at T=0" in note for note in made.notes), "prompt lookup over its own generate"
 
 
-def test_where_a_pass_goes(inputs, made):
-    """A fifth of the time each in upkeep and verdict."""
-    (first, _) = made.pictures[1].figure.axes
-    rows = inputs.comparison.rows("progressive_tree")
-    widths = [patch.get_width() for patch in first.patches]
-    arms = len(first.get_yticks())
-    forward, upkeep, verdict = (widths[part * arms + 2] for part in range(3))
-    assert (forward / upkeep, verdict / upkeep) == pytest.approx((3, 1)) and len(rows)
-
-
 def test_without_such_methods_or_without_a_chain(tmp_path):
     assert section(inputs_of(tmp_path / "none", MAIN_SPEED)) is None
     alone = {"autoregressive": 100, **ALONE_SPEED}

@@ -12,7 +12,7 @@ from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.stopping import by_position, section
+from pipelines.reporting.stopping import section
 from predictors.bundle import read_bundle
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from tests.pipelines.hand_made_measured import STOPPERS
@@ -144,14 +144,6 @@ def test_the_page_reads_what_was_measured(folder):
         assert {row[0] for row in table.rows} == {arm_name(arm) for arm in set(measured.families) - others}
         assert table.rows[0][1]["value"] == 0
     assert list(dict.fromkeys(row[0] for row in made.tables[2].rows)) == sorted(STOPPERS)
-    records = inputs.fitted("stop")
-    shuffled = {
-        name: {**record, "tokens": dict(reversed(record["tokens"].items()))} for name, record in records.items()
-    }
-    for line, record in zip(by_position(shuffled).axes[1].lines, records.values(), strict=True):
-        assert list(line.get_xdata()) == sorted(line.get_xdata())
-        for position, error in zip(line.get_xdata(), line.get_ydata(), strict=True):
-            assert error == record["tokens"][str(position - 1)]["ece"], "first position is the first drafted token"
 
 
 def test_records_are_functions_of_their_inputs(folder):
