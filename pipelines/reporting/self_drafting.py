@@ -21,18 +21,15 @@ OWN = (CALIBRATED, GIVEN)
 BASES = (HF_LOOKUP, *METHODS[1:])
 UPKEEP, MOST_UPKEEP = ("seconds_draft", "seconds_rounds"), 0.1
 COLUMNS = (
-    *(
-        Column("arm"),
-        Column("speed-up over plain", TIMES),
-        *(Column(f"over {arm_name(base)}", TIMES) for base in BASES),
-    ),
+    Column("arm"),
+    *(Column(name, TIMES) for name in ("speed-up over plain", *(f"over {arm_name(base)}" for base in BASES))),
     *(Column("tokens per pass", NUMBER), Column("passes with candidates", SHARE)),
     *(Column("guesses and candidates per pass", NUMBER), Column("upkeep", SHARE)),
 )
 NOTE = (
     "The target drafts for itself. Besides the newest token every pass runs over guesses, which grow by what the pass predicts "
     "after them, and over candidates from earlier guesses, which it verifies. The output is exact, whatever the guesses. "
-    "Tokens per pass over the speed-up is what a pass costs in plain ones. Upkeep: time spent on candidates, guesses and their pool."
+    "Tokens per pass over the speed-up is what a pass costs in plain ones. Upkeep: time spent on candidates, guesses and pool."
 )
 Own = dict[str, list[str]]  # arms by sampling setting
 Speeds = dict[tuple[str, str], Interval]  # over plain decoding, by sampling setting and arm
