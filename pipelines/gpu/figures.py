@@ -20,7 +20,7 @@ from pipelines.gpu.shapes import Sized
 from pipelines.measuring.harness import BY_ROUND
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
-from pipelines.reporting.branch_prediction import predicted_seconds
+from pipelines.gpu.prediction import predicted_seconds
 from pipelines.reporting.statistics import PairedBootstrap
 from predictors.latency.profile import LatencyProfile
 from predictors.rounds import PHASES

@@ -1,24 +1,25 @@
-"""What the studies' reports begin with: their arguments, and a finished measurement of this device."""
+"""What the studies' pages have in common: their arguments, a finished measurement of this device, and what is written."""
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipelines.device_file import read_device
-from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.report import ReportConfig
+from pipelines.measuring.provenance import measured_on
+from pipelines.outputs import write_json
+from pipelines.parameters import add_pair_arguments
 from pipelines.reporting.measured_folder import Measured, read_measured
+from pipelines.reporting.page import markdown, markdown_table, png
+from pipelines.reporting.section import Section
 
 
 @dataclass(frozen=True)
 class Study:
-    """What was ``measured``, the folder of ``records`` of it, the ``pair`` and the report's parameters, and the device's
-    ``folder`` to write."""
+    """What was ``measured``, the folder of ``records`` of it, the ``pair``, and the device's ``folder`` to write."""
 
     measured: Measured
     records: Path
     pair: str
-    config: ReportConfig
     folder: Path
 
 
@@ -30,9 +31,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 
-def read_study(args: argparse.Namespace, section: str) -> Study:
-    """The measurement of the report with parameters ``section``."""
-    config = load_parameters(ReportConfig, args.pair, section, args.params)
+def read_study(args: argparse.Namespace) -> Study:
+    """The measurement of this device."""
     device = read_device(args.device)["slug"]
-    measured = read_measured(args.measured / device)
-    return Study(measured, args.records, args.pair, config, args.output / device)
+    return Study(read_measured(args.measured / device), args.records, args.pair, args.output / device)
+
+
+def write_study(folder: Path, measured: Measured, section: Section) -> None:
+    """``NAME.md`` with a heading for every table, ``NAME.json``, and the pictures."""
+    capped = " The time cap ended the study early." if measured.findings["capped"] else ""
+    origin = (
+        f"{measured.test['prompt'].nunique()} test prompts; two arms are compared on what both decoded. Intervals are 95 %, over "
+        f"documents. {measured_on(measured.origin)}{capped}"
+    )
+    page = replace(section, tables=(), notes=(*section.notes, origin))
+    tables = [f"## {table.caption}\n\n{markdown_table(replace(table, caption=''))}" for table in section.tables]
+    shown = [f"![{picture.caption}]({picture.name}.png)" for picture in section.pictures]
+    folder.mkdir(parents=True, exist_ok=True)
+    for picture in section.pictures:
+        (folder / f"{picture.name}.png").write_bytes(png(picture.figure))
+    write_json(folder / f"{section.name}.json", section.record() | {"provenance": measured.origin})
+    path = folder / f"{section.name}.md"
+    path.write_text("\n\n".join([markdown(page, level=1).strip(), *tables, *shown]) + "\n")
+    print(path)

@@ -4,62 +4,68 @@ Writes a folder named after the device: ``self_drafting.md``, ``self_drafting.js
 """
 
 import argparse
-from pathlib import Path
-from typing import Any
 
-from pipelines.measuring.provenance import measured_on
-from pipelines.reporting.intervals import times
-from pipelines.reporting.markdown import table
+from matplotlib.figure import Figure
+
+from pipelines.measuring.names import CHAIN, HF_LOOKUP, HF_PLAIN, PLAIN
+from pipelines.reporting.comparison import Comparison, at
+from pipelines.reporting.measured_folder import Measured
+from pipelines.reporting.plots import BLUE, GREEN, PURPLE, draw
+from pipelines.reporting.section import Cell, Column, Picture, Section, Table
+from pipelines.reporting.self_drafting import UPKEEP, own_arms, passes
+from pipelines.reporting.text import NUMBER, SHARE, TIMES
 from pipelines.studies.measured import add_arguments as add_arguments
-from pipelines.studies.measured import read_study
+from pipelines.studies.measured import read_study, write_study
 
-HEADER = ["arm", "DE", "HR", "AL", "guessed a pass", "candidates a pass", "upkeep", "speed-up over plain"]
+COLOURS = {"lookahead": GREEN, "self": PURPLE}  # by the first letters of an arm; other arms are trees
+COUNTS = {"DE": "DE", "HR": "HR", "AL": "AL", "guesses": "guessed a pass", "candidates": "candidates a pass"}
+COLUMNS = (
+    Column("arm"),
+    *(Column(name, NUMBER) for name in COUNTS.values()),
+    Column("upkeep", SHARE),
+    Column("speed-up over plain", TIMES),
+)
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.reporting.inputs import read_fitted
-    from pipelines.reporting.self_drafting_report import SelfDraftingReport
-
-    study = read_study(args, "self_drafting_report")
-    records = read_fitted(study.records, "guess")
-    report = SelfDraftingReport(study.measured, records, study.config.bootstrap_replicates, study.config.seed)
-    write_report(study.folder, study.pair, report)
+    study = read_study(args)
+    write_study(study.folder, study.measured, grid(study.measured, study.pair))
 
 
-def write_report(folder: Path, pair: str, report: Any) -> None:
-    """All files of one device."""
-    from pipelines.outputs import write_json
-    from pipelines.reporting import plots
-    from pipelines.reporting.page import png
-    from pipelines.reporting.self_drafting_plots import grid_and_efficiency
-
-    quality, timing, origin = report.quality(), report.timing(), report.measured.origin
-    capped = " The time cap ended the study early." if timing["capped"] else ""
-    text = [
-        f"# Drafting without a draft model on {pair}",
-        f"{timing['prompts']} test prompts; two arms are compared on what both decoded. DE: tokens committed a "
-        "pass; HR: share of passes with candidates; AL: tokens committed in those. Brackets are 95 % bootstrap intervals over "
-        "documents. "
-        f"{measured_on(origin)}{capped}",
-        *(f"## {row['setting']}\n\n{arms(row, quality)}" for row in timing["settings"]),
-    ]
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "self_drafting.json", {"quality": quality, "timing": timing, "provenance": origin})
-    (folder / "self_drafting.png").write_bytes(png(plots.draw(grid_and_efficiency, timing, quality)))
-    (folder / "self_drafting.md").write_text("\n\n".join(text) + "\n")
-    print(folder / "self_drafting.md")
+def grid(measured: Measured, pair: str) -> Section:
+    """Every arm at every sampling setting; of static chains the best."""
+    compared, tables = Comparison(measured), []
+    for setting in measured.settings:
+        others = PLAIN, measured.choices(setting).get(CHAIN, CHAIN), HF_LOOKUP, HF_PLAIN
+        rows: list[tuple[Cell, ...]] = []
+        for arm in (*others, *own_arms(measured, setting)):
+            speed = compared.speedup(arm, PLAIN, at(setting))
+            counts = passes(compared, arm, setting) if arm not in others else {}
+            upkeep = compared.rate(arm, *UPKEEP, at(setting))["value"] if counts else None
+            if speed["value"] is not None:
+                rows.append((arm, *(counts.get(name) for name in COUNTS), upkeep, speed))
+        tables.append(Table(COLUMNS, tuple(rows), setting))
+    return Section(
+        "self_drafting",
+        f"Drafting without a draft model on {pair}",
+        "DE: tokens committed a pass; HR: share of passes with candidates; AL: tokens committed in those.",
+        tuple(tables),
+        (Picture("self_drafting", draw(fed_and_speed, tables), "Speed-up over tokens fed to a pass"),),
+    )
 
 
-def arms(row: dict[str, Any], quality: dict[str, Any]) -> str:
-    """One sampling setting."""
-    counts = {count["arm"]: count for count in quality["counts"] if count["setting"] == row["setting"]}
-    lines = []
-    for arm in row["arms"]:
-        count = counts.get(arm["arm"])
-        cells = ["–"] * 6
-        if count is not None:
-            length = "–" if count["accept_length"] is None else f"{count['accept_length']:.2f}"
-            cells = [f"{count['decoding_efficiency']:.2f}", f"{count['hit_rate']:.2f}", length]
-            cells += [f"{count['guessed']:.1f}", f"{count['candidates']:.1f}", f"{arm['upkeep']['value']:.1%}"]
-        lines.append([arm["arm"], *cells, times(arm["speedup"])])
-    return table(HEADER, lines)
+def fed_and_speed(tables: list[Table]) -> Figure:
+    """Measured speed-up over the tokens fed to a pass besides the newest one, one panel per sampling setting."""
+    figure = Figure(figsize=(6.4 * len(tables), 4.2), layout="constrained")
+    for axes, table in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables, strict=True):
+        for row in table.record()["rows"]:
+            if row["DE"] is not None:
+                fed = sum(row[COUNTS[name]] for name in ("guesses", "candidates"))
+                dot = fed, row["speed-up over plain"]["value"]
+                colour = next((own for name, own in COLOURS.items() if row["arm"].startswith(name)), BLUE)
+                axes.plot(*dot, "o", color=colour, markersize=4)
+                axes.annotate(row["arm"], dot, fontsize=6, xytext=(3, 3), textcoords="offset points")
+        axes.axhline(1, color="#333333", linewidth=1)
+        axes.set(xlabel="guessed and candidate tokens a pass", ylabel="speed-up over plain", title=table.caption)
+        axes.grid(color="#e6e6e6")
+    return figure

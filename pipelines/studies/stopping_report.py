@@ -1,67 +1,53 @@
 """Stage of the studies: the grid of MCSD's experiments (widths, depths, k-configurations, static and dynamic) in tables.
 
-Writes a folder named after the device: ``stopping.md`` and ``stopping.json``.
+Writes a folder named after the device: ``stopping.md`` and ``stopping.json``. α is the share of drafted levels that was accepted.
 """
 
 import argparse
-from pathlib import Path
-from typing import Any
 
-from pipelines.measuring.provenance import measured_on
-from pipelines.reporting.intervals import percent, times
-from pipelines.reporting.markdown import table
+from pipelines.measuring.names import CHAIN, PLAIN
+from pipelines.reporting.comparison import Comparison, at
+from pipelines.reporting.measured_folder import Measured
+from pipelines.reporting.section import Cell, Column, Section, Table
+from pipelines.reporting.stopping import FAMILIES
+from pipelines.reporting.text import GAIN, NUMBER, TIMES, listed
 from pipelines.studies.measured import add_arguments as add_arguments
-from pipelines.studies.measured import read_study
+from pipelines.studies.measured import read_study, write_study
 
-HEADER = ["drafted", "α", "tokens per target pass", "levels a round", "speed-up over plain", "gain over the best chain"]
+COLUMNS = (
+    Column("drafted"),
+    Column("α", NUMBER),
+    Column("tokens per target pass", NUMBER),
+    Column("levels a round", NUMBER),
+    Column("speed-up over plain", TIMES),
+    Column("gain over the best static chain", GAIN),
+)
+PAIRS = ("rolled_back", "levels"), ("emitted", "rounds"), ("levels", "rounds")
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.reporting.inputs import read_fitted
-    from pipelines.reporting.stopping_report import StoppingReport
-
-    study = read_study(args, "stopping_report")
-    records = read_fitted(study.records, "stop")
-    report = StoppingReport(study.measured, records, study.config.bootstrap_replicates, study.config.seed)
-    write_report(study.folder, study.pair, report)
+    study = read_study(args)
+    write_study(study.folder, study.measured, grid(study.measured, study.pair))
 
 
-def write_report(folder: Path, pair: str, report: Any) -> None:
-    """Both files of one device."""
-    from pipelines.outputs import write_json
-
-    origin = report.measured.origin
-    settings = [report.setting(setting, chosen_only=False) for setting in report.measured.settings]
-    text = [f"# Stop rules and drafted trees on {pair}", introduction(report.timing(), origin)]
-    text += [f"## {row['setting']}\n\n{arms(row)}" for row in settings]
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "stopping.json", {"settings": settings, "quality": report.quality(), "provenance": origin})
-    (folder / "stopping.md").write_text("\n\n".join(text) + "\n")
-    print(folder / "stopping.md")
-
-
-def introduction(timing: dict[str, Any], origin: dict[str, Any]) -> str:
-    """What the numbers are and where they come from."""
-    capped = " The time cap ended the study early." if timing["capped"] else ""
-    below = ""
-    if timing["beta"] is not None:
-        below = (
-            f" A fork with a model's name ends where every chain's predicted acceptance is below {timing['beta']:g}."
-        )
-    return (
-        f"{timing['prompts']} test prompts; two arms are compared on what both decoded. α is the share of drafted "
-        "levels that was accepted. Brackets are 95 % bootstrap intervals over documents; the best static chain was chosen on "
-        "validation prompts. Trees are verified by `traversal`, chains by `block`."
-        f"{below} {measured_on(origin)}{capped}"
+def grid(measured: Measured, pair: str) -> Section:
+    """Every arm at every sampling setting."""
+    compared, tables = Comparison(measured), []
+    for setting in measured.settings:
+        by, rows = at(setting), list[tuple[Cell, ...]]()
+        shown = [arm for arm in measured.arms(setting) if measured.families[arm] in FAMILIES]
+        for arm in (PLAIN, *sorted(shown, key=lambda arm: (FAMILIES.index(measured.families[arm]), arm))):
+            lost, *means = (compared.rate(arm, *pair, by)["value"] for pair in PAIRS)
+            speeds = compared.speedup(arm, PLAIN, by), compared.gain(arm, CHAIN, by)
+            rows.append((arm, None if lost is None else 1 - lost, *means, *speeds))
+        tables.append(Table(COLUMNS, tuple(rows), setting))
+    chosen = listed([f"{measured.chosen(CHAIN, setting)} at {setting}" for setting in measured.settings])
+    return Section(
+        "stopping",
+        f"Stop rules and drafted trees on {pair}",
+        f"The best static chain, chosen on validation prompts: {chosen}.",
+        tuple(tables),
+        notes=(
+            "α is the share of drafted levels that was accepted. Trees are verified by `traversal`, chains by `block`.",
+        ),
     )
-
-
-def arms(row: dict[str, Any]) -> str:
-    """One sampling setting."""
-    lines = []
-    for arm in row["arms"]:
-        rolled_back = arm["rollback_rate"]["value"]
-        alpha = "–" if rolled_back is None else f"{1 - rolled_back:.2f}"
-        means = f"{arm['block_efficiency']['value']:.2f}", f"{arm['drafted_per_round']['value']:.1f}"
-        lines.append([arm["arm"], alpha, *means, times(arm["speedup"]), percent(arm["gain"])])
-    return table(HEADER, lines)

@@ -37,7 +37,7 @@ def counted(arm: str, seconds: float) -> dict:
 def branch_rows(speed: dict | None = None) -> list[dict]:
     """The rows of the hand-made measurement's main arms, and of branch arms of these speeds."""
     speed = BRANCH_SPEED if speed is None else speed
-    rows = decodes(MAIN_SPEED | speed)
+    rows = decodes(MAIN_SPEED | speed, noise=0.0)
     return [row | counted(row["arm"], row["seconds"]) if "rounds" in row else row for row in rows]
 
 

@@ -13,13 +13,11 @@ from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.harness import apart
 from pipelines.measuring.measurement import MeasureConfig, Measurement
 from pipelines.measuring.measurement_log import MeasurementLog
-from pipelines.measuring.names import CALIBRATED, HF_LOOKUP, METHODS, PLAIN
+from pipelines.measuring.names import CALIBRATED, METHODS
 from pipelines.outputs import write_json
-from pipelines.reporting.inputs import read_fitted
-from pipelines.reporting.measured_folder import Measured, read_measured
-from pipelines.reporting.self_drafting_plots import self_drafting_passes, self_drafting_speeds
-from pipelines.reporting.self_drafting_report import SelfDraftingReport
-from pipelines.studies.self_drafting_report import write_report
+from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.measured_folder import Measured
+from pipelines.reporting.self_drafting import section
 from predictors.bundle import read_bundle
 from predictors.contract import ContractError
 from predictors.latency import LatencyProfile
@@ -80,11 +78,6 @@ def folder(tmp_path_factory):
     return place
 
 
-def report_of(folder):
-    measured = read_measured(folder / "measured" / "toy-1c")
-    return SelfDraftingReport(measured, read_fitted(folder / "fit", "guess"), replicates=20, seed=0)
-
-
 @pytest.fixture(scope="module")
 def pair(folder):
     return ModelPair.load(target=str(folder / "pair" / "target"), draft=str(folder / "pair" / "draft"))
@@ -129,45 +122,16 @@ def test_a_bundle_belongs_to_its_model(folder):
 
 
 def test_the_page_reads_what_was_measured(folder):
-    report = report_of(folder)
-    own = report.measured.test[report.measured.test["family"] == CALIBRATED]
+    inputs = Inputs(folder, "toy-1c")
+    own = inputs.measured.test[inputs.measured.test["family"] == CALIBRATED]
     assert (own["guessed"] > 0).all() and (own["tried"] <= own["rounds"]).all()
     assert own[own["temperature"] == 0]["equals_plain"].all()
-    assert not report.empty and SelfDraftingReport(report.measured.only([PLAIN, "chain-3"]), {}, 20, 0).empty
-    quality, timing = report.quality(), report.timing()
-    assert set(quality["chosen"]) == set(METHODS) and len(quality["ways"]) == 2 * len(WAYS)
-    for row in quality["counts"]:
-        hits, length = row["hit_rate"], row["accept_length"]
-        assert row["decoding_efficiency"] == pytest.approx((hits * length if length else 0) + 1 - hits)
-    assert len(timing["bars"]) == 2 * 4 and all(bar["at_most"] for bar in timing["bars"])
-    for row in timing["settings"]:
-        arms = {arm["arm"]: arm for arm in row["arms"]}
-        assert len([arm for arm in arms if arm.startswith("chain")]) == 1 and row["best"] in arms
-        assert arms["autoregressive"]["speedup"]["value"] == 1 and arms[row["best"]]["gain"]["value"] == 0
-        over = {name for name, ratio in arms["progressive_tree"]["over"].items() if ratio is not None}
-        assert over == {"lookahead", "self_draft", HF_LOOKUP}
-        assert 0 < arms["lookahead"]["upkeep"]["value"] < 1 and arms[HF_LOOKUP]["upkeep"] is None
-        assert set(row["slices"]) == {"code", "prose"}
-        assert row["slices"]["code"]["progressive_tree"]["over"]["lookahead"]["value"] > 0
-        assert row["slices"]["code"]["lookahead"]["over"]["lookahead"] is None
-        parts = arms["lookahead"]["milliseconds"]
-        rows = report.paired.rows("lookahead", [row["setting"]])
-        assert sum(parts.values()) == pytest.approx(1e3 * rows["seconds_rounds"].sum() / rows["rounds"].sum())
-    assert len(report.sentences(quality, timing)) == 4
-    for figure in (self_drafting_speeds(timing), self_drafting_passes(timing)):
-        assert [axes.get_title() for axes in figure.axes] == ["T=0", "T=1"]
-    json.dumps([quality, timing], allow_nan=False)
-
-
-def test_the_study_has_every_arm_in_its_tables(folder, tmp_path):
-    report = report_of(folder)
-    write_report(tmp_path / "toy-1c", "p", report)
-    text = (tmp_path / "toy-1c" / "self_drafting.md").read_text()
-    for arm in (*METHODS, "progressive_tree-paper", "autoregressive", HF_LOOKUP):
-        assert text.count(f"| {arm} |") == 2
-    (count,) = [row for row in report.quality()["counts"] if (row["setting"], row["arm"]) == ("T=1", "lookahead")]
-    assert f"| lookahead | {count['decoding_efficiency']:.2f} | {count['hit_rate']:.2f} |" in text.split("## T=1")[1]
-    assert (tmp_path / "toy-1c" / "self_drafting.png").is_file() and "Measured on toy-1c" in text
+    made = section(inputs)
+    assert [len(table.rows) for table in made.tables] == [7, 7, 2 * 4]
+    assert f"among {len(WAYS)} settings" in made.notes[-1]
+    for check in made.checks:
+        assert 0 < check.measured["value"] < 1
+    json.dumps(made.record(), allow_nan=False)
 
 
 def test_a_model_alone_can_be_measured(folder, tmp_path):
@@ -178,6 +142,7 @@ def test_a_model_alone_can_be_measured(folder, tmp_path):
     measurement = Measurement(alone, config, folder / "bundles", log)
     tables = map(pd.DataFrame, apart(measurement.run(toy_prompts(2, "validation"), toy_prompts(2))))
     measured = Measured(*tables, {"choices": measurement.choices, "capped": False}, {"parameters": {}})
-    (row,) = SelfDraftingReport(measured, {}, replicates=20, seed=0).timing()["settings"]
-    assert row["best"] is None and all(arm["gain"] is None for arm in row["arms"])
-    assert len(SelfDraftingReport.sentences({}, {"settings": [row]})) == 1
+    inputs = Inputs(tmp_path, "toy-1c")
+    inputs.__dict__["measured"] = measured
+    made = section(inputs)
+    assert len(made.tables[0].rows) == 6 and made.tables[0].rows[0][0] == min(METHODS)

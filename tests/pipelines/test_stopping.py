@@ -3,17 +3,16 @@
 import json
 import warnings
 
-import numpy as np
 import pytest
 import yaml
 
 from pipelines import fit, labels, measure, traces
-from pipelines.measuring.names import CHAIN, DYNAMIC, PLAIN
+from pipelines.measuring.names import CHAIN, DYNAMIC
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
-from pipelines.reporting.measured_folder import read_measured
-from pipelines.reporting.stopping_plots import calibration_by_place
-from pipelines.reporting.stopping_report import StoppingReport
+from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.names import arm_name
+from pipelines.reporting.stopping import section
 from predictors.bundle import read_bundle
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from tests.pipelines.hand_made_measured import STOPPERS
@@ -133,31 +132,18 @@ def test_the_papers_threshold_replaces_the_exported_rule(folder, pair):
 
 
 def test_the_page_reads_what_was_measured(folder):
-    measured = read_measured(folder / "measured" / "toy-1c")
-    records = {name: json.loads((folder / "fit" / f"{name}.json").read_text()) for name in STOPPERS}
-    report = StoppingReport(measured, records, replicates=20, seed=0)
+    inputs = Inputs(folder, "toy-1c")
+    measured = inputs.measured
     greedy = measured.test[measured.test["temperature"] == 0]
     assert greedy["equals_plain"].all(), "greedy output is the target's, whatever the rule"
-    assert not report.empty and StoppingReport(measured.only([PLAIN, "chain-3"]), {}, 20, 0).empty
     asked = measured.test.groupby("family")["asked"].min()
     assert asked[DYNAMIC] > 0 == measured.test.groupby("family")["asked"].max()[CHAIN]
-    quality, timing = report.quality(), report.timing()
-    assert [model["model"] for model in quality["models"]] == list(STOPPERS)
-    assert [row["setting"] for row in timing["settings"]] == ["T=0", "T=1"]
-    for row in timing["settings"]:
-        arms = {arm["arm"]: arm for arm in row["arms"]}
-        others = {"chain-1", "chain-3"} - {row["best"][CHAIN]}
-        assert set(arms) == set(measured.families) - others
-        assert arms[row["best"]["chain"]]["gain"] == {"value": 0.0, "low": 0.0, "high": 0.0}
-        assert arms["autoregressive"]["speedup"]["value"] == 1 and arms["roc"]["gain_over_fork"] is None
-    assert len(StoppingReport.sentences(quality, timing)) == 3
-    shuffled = [{**model, "tokens": dict(reversed(model["tokens"].items()))} for model in quality["models"]]
-    alive, calibrated, _ = calibration_by_place({"models": shuffled}).axes
-    assert all((np.diff(line.get_xdata()) > 0).all() for line in calibrated.lines)
-    assert [line.get_label() for line in alive.lines] == ["observed", *STOPPERS]
-    for line, model in zip(calibrated.lines, quality["models"], strict=True):
-        for place, error in zip(line.get_xdata(), line.get_ydata(), strict=True):
-            assert error == model["tokens"][str(place - 1)]["ece"], "first place is the first drafted token"
+    made = section(inputs)
+    for setting, table in zip(("T=0", "T=1"), made.tables, strict=False):
+        others = {"autoregressive", "chain-1", "chain-3"} - {measured.chosen(CHAIN, setting)}
+        assert {row[0] for row in table.rows} == {arm_name(arm) for arm in set(measured.families) - others}
+        assert table.rows[0][1]["value"] == 0
+    assert list(dict.fromkeys(row[0] for row in made.tables[2].rows)) == sorted(STOPPERS)
 
 
 def test_records_are_functions_of_their_inputs(folder):

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from pipelines.reporting.branch_prediction import branch_rounds, predicted_seconds
+from pipelines.gpu.prediction import branch_rounds, predicted_seconds
 from predictors.latency import BranchRound, Shape, branch_round_latency, round_latency
 from tests.predictors.affine_profile import COSTS, toy_profile
 

@@ -20,14 +20,14 @@ def predicted_seconds(run: pd.Series, rounds: pd.DataFrame, profile: LatencyProf
     parts = branch_arm(run["arm"])
     sampled = run["temperature"] > 0
     if parts is None or not rounds["candidates"].any():
-        return _in_turn(run, rounds, profile, sampled)
+        return _sequential(run, rounds, profile, sampled)
     made = branch_rounds(rounds)
     told = branch_parallel_prediction(profile, made, int(run["tokens"]), int(run["prompt_tokens"]), sampled, parts.wall)
     return told.seconds
 
 
 def branch_rounds(rounds: pd.DataFrame) -> list[BranchRound]:
-    """The rounds of a run of a branch-parallel arm, as the latency model asks for them."""
+    """The rounds of a run of a branch-parallel arm, as the latency model reads them."""
     names = ["context", "submitted", "idle_levels", "levels", "drafted", "candidates", "law_known", "accepted"]
     rows = rounds.loc[~rounds["prefill"], [*names, "ends_segment"]]
     hit = False  # whether the round before kept a branch
@@ -52,7 +52,7 @@ def branch_rounds(rounds: pd.DataFrame) -> list[BranchRound]:
     return made
 
 
-def _in_turn(run: pd.Series, rounds: pd.DataFrame, profile: LatencyProfile, sampled: bool) -> float:
+def _sequential(run: pd.Series, rounds: pd.DataFrame, profile: LatencyProfile, sampled: bool) -> float:
     """Plain decoding and chains: one phase after the other."""
     total = profile.latency("target_prefill", tokens=int(run["prompt_tokens"]))
     if run["arm"] != PLAIN:

@@ -1,0 +1,124 @@
+"""Section ``branches``: what drafting during the target's pass is worth, on a virtual clock and really concurrent.
+
+target idle   the target's waiting / the time, over rounds that follow a hit      rolled back   rolled back / levels
+hits          branch points of which a branch was kept
+
+Every method stands for the γ that validation prompts chose. PEARL is compared on the virtual clock.
+"""
+
+from dataclasses import replace
+
+from matplotlib.figure import Figure
+
+from pipelines.measuring.names import BRANCH_PRESETS, CHAIN, PEARL, PLAIN, BranchArm, branch_arm
+from pipelines.reporting.comparison import By, Comparison, at
+from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.measured_folder import Measured
+from pipelines.reporting.names import arm_name
+from pipelines.reporting.plots import GREY, ORANGE, Row, draw, whiskers
+from pipelines.reporting.section import Cell, Column, Picture, Section, Table
+from pipelines.reporting.text import GAIN, NUMBER, SHARE, TIMES, Interval, shown, surely_above
+from pipelines.reporting.timelines import timelines
+
+COLUMNS = (
+    *(Column("method"), Column("speed-up over plain", TIMES)),
+    *(Column(f"gain over {base}", GAIN) for base in ("best static chain", "PEARL")),
+    *(Column("concurrent: gain over best static chain", GAIN), Column("tokens per target pass", NUMBER)),
+    *(Column(name, SHARE) for name in ("target idle", "rolled back", "hits per branch point")),
+)
+COUNTS = (
+    *(("emitted", "rounds"), ("seconds_steady_wait", "seconds_steady")),
+    *(("rolled_back", "levels"), ("hits", "branch_points")),
+)
+CLOCKS = {"virtual clock, or sequential": (GREY, "D"), "concurrent": (ORANGE, "o")}
+NOTES = (
+    "These methods draft on while the target verifies; what follows a rejected token is rolled back. Speed-up and gains are on a "
+    "virtual clock: of a pass and the drafting during it only the longer counts. That is an estimate, not a measured speed-up. "
+    "The concurrent gain is of wall-clock time, with both models at work on this machine's threads. The static chain and "
+    "SpecBranch without branches are sequential. Target idle: the target's waiting in rounds after a hit.",
+)
+Gains = dict[tuple[str, BranchArm], Interval]  # by sampling setting, over the best static chain
+
+
+def section(inputs: Inputs) -> Section | None:
+    """``None`` where no branch-parallel arm was timed."""
+    measured, compared = inputs.measured, inputs.comparison
+    made = {setting: arms for setting in measured.settings if (arms := methods(measured, setting))}
+    if not made:
+        return None
+    arms = [(setting, one) for setting, some in made.items() for arm in some for one in (arm, replace(arm, wall=True))]
+    gains = {(setting, arm): compared.gain(arm.name, CHAIN, at(setting)) for setting, arm in arms}
+    tables = [
+        Table(COLUMNS, _rows(compared, at(setting), some), setting, frozenset({0})) for setting, some in made.items()
+    ]
+    greedy = {arm.name for setting, arm in arms if measured.greedy(setting)}
+    picture = Picture("branches", draw(_gains, gains), "Gain over the best static chain on both clocks.")
+    return Section(
+        "branches",
+        "Drafting while the target verifies",
+        finding(gains),
+        tuple(tables),
+        (picture, *timelines(inputs.of("measured"), greedy)),
+        NOTES,
+    )
+
+
+def methods(measured: Measured, setting: str) -> list[BranchArm]:
+    """One of each family at a sampling setting, by its name on the virtual clock: the γ chosen on validation prompts for it or
+    for its twin there, else the only one."""
+    chosen = {family: branch_arm(arm) for family, arm in measured.choices(setting).items()}
+    kept: dict[str, BranchArm] = {}
+    for arm in filter(None, map(branch_arm, measured.arms(setting))):
+        best = chosen.get(arm.family) or chosen.get(arm.preset)
+        if best is not None and best.lengths != arm.lengths:
+            continue
+        if arm.family in kept:
+            raise ValueError(f"{arm.family} at {setting}: no choice between its arms. Run the measure stage again.")
+        kept[arm.family] = arm
+    found = {replace(arm, wall=False) for arm in kept.values()}
+    return sorted(found, key=lambda arm: (BRANCH_PRESETS.index(arm.preset), arm.lengths))
+
+
+def finding(gains: Gains) -> str:
+    """What real concurrency brings, and what the virtual clock says."""
+    known = {key: gain for key, gain in gains.items() if gain["value"] is not None}
+    real, virtual = ({key: known[key] for key in known if getattr(key[1], clock)} for clock in ("wall", "virtual"))
+    sure = {key: gain for key, gain in real.items() if surely_above(gain)}
+    none = "Really concurrent, no method surely beats the best static chain"
+    said = f"Really concurrent, {_best(sure)}" if sure else none if real else "No method ran both models concurrently"
+    return f"{said}; on the virtual clock {_best(virtual)} over it." if virtual else f"{said}."
+
+
+def _best(gains: Gains) -> str:
+    (setting, arm), gain = max(gains.items(), key=lambda item: item[1]["value"] or 0.0)
+    return f"{arm_name(replace(arm, wall=False).name)} gains {shown(gain, GAIN)} at {setting}"
+
+
+def _rows(compared: Comparison, by: By, arms: list[BranchArm]) -> tuple[tuple[Cell, ...], ...]:
+    """The best static chain first."""
+    pearl = next((arm.name for arm in arms if arm.preset == PEARL), "")
+    rows: list[tuple[Cell, ...]] = [
+        (arm_name(CHAIN), compared.speedup(CHAIN, PLAIN, by), None, None, None, *_counts(compared, CHAIN, by))
+    ]
+    for arm in arms:
+        name, twin = arm.name, replace(arm, wall=True).name
+        over_pearl = compared.gain(name, pearl, by) if arm.virtual and name != pearl else None
+        gains = compared.gain(name, CHAIN, by), over_pearl, compared.gain(twin, CHAIN, by)
+        counts = _counts(compared, name if len(compared.rows(name, by)) else twin, by)
+        rows.append((arm_name(name), compared.speedup(name, PLAIN, by), *gains, *counts))
+    return tuple(rows)
+
+
+def _counts(compared: Comparison, name: str, by: By) -> list[Cell]:
+    return [compared.rate(name, *pair, by)["value"] for pair in COUNTS]
+
+
+def _gains(gains: Gains) -> Figure:
+    virtual, real = CLOCKS.values()
+    panels: dict[str, list[Row]] = {setting: [] for setting, _ in gains}
+    for (setting, arm), gain in gains.items():
+        if not arm.wall:
+            panels[setting].append(
+                (arm_name(arm.name), [(gain, virtual), (gains[setting, replace(arm, wall=True)], real)])
+            )
+    return whiskers(list(panels.items()), "gain over the best static chain", line=0, percent=True, legend=CLOCKS)

@@ -1,0 +1,94 @@
+"""Section ``branches`` on a measurement written by hand, whose arms have exact speeds."""
+
+import pytest
+
+from pipelines.measuring.names import TIMELINES
+from pipelines.reporting.branches import methods, section
+from pipelines.reporting.inputs import Inputs
+from tests.pipelines.hand_made_branches import BRANCH_SPEED, branch_rows, write_branches
+
+GAIN, REAL = "gain over best static chain", "concurrent: gain over best static chain"
+
+
+def inputs_of(folder, rows=None, **options):
+    write_branches(folder / "measured" / "toy-1c", rows, **options)
+    return Inputs(folder, "toy-1c")
+
+
+def rows_of(made, table=0):
+    return {row["method"]: row for row in made.record()["tables"][table]["rows"]}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    return inputs_of(tmp_path_factory.mktemp("branches"))
+
+
+@pytest.fixture(scope="module")
+def made(inputs):
+    return section(inputs)
+
+
+def test_every_method_stands_for_the_gamma_of_validation(inputs):
+    """Not for pearl-2, the fastest on test prompts; a twin on the other clock has no choice of its own."""
+    for setting in ("T=0", "T=1"):
+        names = [arm.name for arm in methods(inputs.measured, setting)]
+        assert names == ["pearl-4", "specbranch-8", "specbranch-no-hrad-4", "specbranch-no-branch-8"]
+
+
+def test_arms_without_a_choice_between_them_are_refused(tmp_path):
+    rows = branch_rows(BRANCH_SPEED | {"specbranch-no-hrad-6": 210})
+    with pytest.raises(ValueError, match="specbranch-no-hrad at T=0"):
+        section(inputs_of(tmp_path, rows))
+
+
+def test_without_branch_parallel_arms_there_is_no_section(tmp_path):
+    assert section(inputs_of(tmp_path, branch_rows({}))) is None
+
+
+def test_speeds_are_paired_by_block(made):
+    assert [table.caption for table in made.tables] == ["T=0", "T=1"]
+    rows = rows_of(made)
+    static, spec, pearl = (rows[name] for name in ("best static chain", "SpecBranch γ=8", "PEARL γ=4"))
+    assert static["speed-up over plain"]["value"] == pytest.approx(1.6) and static[GAIN] is None
+    assert spec["speed-up over plain"] == {end: pytest.approx(2.4) for end in ("value", "low", "high")}
+    assert spec[GAIN]["value"] == pytest.approx(0.5) and spec[REAL]["value"] == pytest.approx(110 / 160 - 1)
+    assert spec["gain over PEARL"]["value"] == pytest.approx(240 / 170 - 1), "both on the virtual clock"
+    assert pearl["gain over PEARL"] is None and pearl[REAL]["value"] == pytest.approx(90 / 160 - 1)
+
+
+def test_a_sequential_arm_has_no_twin(made):
+    row = rows_of(made)["SpecBranch without branches γ=8"]
+    assert row[GAIN]["value"] == pytest.approx(150 / 160 - 1)
+    assert row["gain over PEARL"] is None and row[REAL]["value"] is None and row["target idle"] is None
+
+
+def test_counts_of_rounds(made):
+    rows = rows_of(made, table=1)
+    found = {name: (row["target idle"], row["rolled back"]) for name, row in rows.items()}
+    assert found["PEARL γ=4"] == pytest.approx((0.4, 40 / 100))
+    assert found["SpecBranch γ=8"] == pytest.approx((0.1, 16 / 80))
+    assert found["SpecBranch without branches γ=8"] == (None, pytest.approx(20 / 60))
+    assert rows["SpecBranch γ=8"]["tokens per target pass"] == pytest.approx(59 / 30)
+    assert rows["SpecBranch γ=8"]["hits per branch point"] == pytest.approx(18 / 24)
+
+
+def test_what_is_found_turns_with_the_measurement(tmp_path, made):
+    """It names a gain on the wall clock only where its interval lies above zero."""
+    fast = section(inputs_of(tmp_path / "fast", branch_rows(BRANCH_SPEED | {"pearl-4-wall": 200})))
+    virtual = [row for row in branch_rows() if not row["arm"].endswith("-wall")]
+    alone = section(inputs_of(tmp_path / "virtual", virtual))
+    for one, gains in ((made, ["+50.0 %"]), (fast, ["+25.0 %", "+50.0 %"]), (alone, ["+50.0 %"])):
+        words = one.finding.split(" (")
+        assert [part[-len(gains[0]) :] for part in words[:-1]] == gains
+        assert len(one.finding.split()) <= 30
+    assert rows_of(alone)["PEARL γ=4"][REAL]["value"] is None
+
+
+def test_pictures(made, tmp_path):
+    gains, timelines = made.pictures
+    assert [axes.get_title(loc="left") for axes in gains.figure.axes] == ["T=0", "T=1"]
+    assert len(timelines.figure.axes) == 2
+    without = section(inputs_of(tmp_path, timelines=False))
+    assert [picture.name for picture in without.pictures] == ["branches"]
+    assert not (tmp_path / "measured" / "toy-1c" / TIMELINES).exists()

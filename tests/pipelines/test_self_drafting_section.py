@@ -1,0 +1,104 @@
+"""Section ``self_drafting`` and its study on a measurement written by hand, whose arms have exact speeds."""
+
+import json
+
+import pytest
+
+from pipelines.measuring.names import HF_LOOKUP, HF_PLAIN, METHODS
+from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.measured_folder import read_measured
+from pipelines.reporting.self_drafting import passes, section
+from pipelines.studies.measured import write_study
+from pipelines.studies.self_drafting_report import grid
+from tests.pipelines.hand_made_measured import ALONE_SPEED, MAIN_SPEED, SPEED, decodes, write_measured, write_records
+
+SPEEDUP, UPKEEP = "speed-up over plain", "upkeep"
+
+
+def inputs_of(folder, speed=SPEED):
+    write_measured(folder / "measured" / "toy-1c", decodes(speed, noise=0.0))
+    write_records(folder / "fit")
+    return Inputs(folder, "toy-1c")
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    return inputs_of(tmp_path_factory.mktemp("self_drafting"))
+
+
+@pytest.fixture(scope="module")
+def made(inputs):
+    return section(inputs)
+
+
+def rows_of(made, table=0):
+    return {row["arm"]: row for row in made.record()["tables"][table]["rows"]}
+
+
+def test_arms_against_plain_decoding_and_each_other(made):
+    rows = rows_of(made)
+    assert list(rows) == [
+        "best static chain",
+        *sorted(METHODS),
+        "progressive_tree-paper",
+        "HF prompt lookup",
+        "HF generate",
+    ]
+    speeds = {name: row[SPEEDUP]["value"] for name, row in rows.items()}
+    assert list(speeds.values()) == pytest.approx([1.6, 1.2, 1.5, 0.8, 1.4, 1.0, 0.8])
+    tree = rows["progressive_tree"]
+    over = [tree[f"over {name}"]["value"] for name in ("HF prompt lookup", "lookahead", "self_draft")]
+    assert over == pytest.approx([1.5, 150 / 120, 150 / 80])
+    assert rows["lookahead"]["over lookahead"] is None, "of itself"
+
+
+def test_passes_by_hand(inputs, made):
+    """30 passes, of which 15 had candidates, 60 of them; 30 were accepted. 90 guesses."""
+    counts = passes(inputs.comparison, "lookahead", "T=0")
+    assert counts == pytest.approx({"DE": 2, "HR": 0.5, "AL": 3, "guesses": 3, "candidates": 2})
+    assert counts["DE"] == pytest.approx(counts["HR"] * counts["AL"] + 1 - counts["HR"])
+    row = rows_of(made, table=1)["lookahead"]
+    shown = [
+        row[name] for name in ("tokens per pass", "passes with candidates", "guesses and candidates per pass", UPKEEP)
+    ]
+    assert shown == pytest.approx([2, 0.5, 5, 0.2])
+    assert rows_of(made)["best static chain"][UPKEEP] is None
+
+
+def test_upkeep_is_checked_where_a_method_was_exported(made):
+    assert len(made.checks) == 2 * len(METHODS)
+    assert not any(check.row()[3] for check in made.checks), "a fifth is more than a tenth"
+
+
+def test_slices(made):
+    rows = [row for row in made.record()["tables"][-1]["rows"] if row["arm"] == "progressive_tree"]
+    assert [row["sampling"] for row in rows] == ["T=0", "T=1"]
+    assert all(row[name]["value"] == pytest.approx(1.5) for row in rows for name in ("code", "prose"))
+
+
+def test_the_finding_has_numbers(made):
+    assert made.finding.count("1.50x (1.50–1.50)") == 2 and "1.60x" in made.finding
+    assert len(made.finding.split()) <= 30
+    assert any("1.25x (1.25–1.25) at T=0" in note for note in made.notes), "prompt lookup over its own generate"
+
+
+def test_without_such_methods_or_without_a_chain(tmp_path):
+    assert section(inputs_of(tmp_path / "none", MAIN_SPEED)) is None
+    alone = {"autoregressive": 100, **ALONE_SPEED}
+    made = section(inputs_of(tmp_path / "alone", alone))
+    assert "best static chain" not in rows_of(made) and rows_of(made)["lookahead"][SPEEDUP]["value"] == pytest.approx(
+        1.2
+    )
+
+
+def test_the_study_has_every_arm(inputs, tmp_path):
+    measured = read_measured(inputs.of("measured"))
+    write_study(tmp_path, measured, grid(measured, "p"))
+    record = json.loads((tmp_path / "self_drafting.json").read_text())
+    rows = {row["arm"]: row for row in record["tables"][1]["rows"]}
+    assert set(rows) == {"autoregressive", "chain-3", HF_LOOKUP, HF_PLAIN, *METHODS, "progressive_tree-paper"}
+    row = rows["progressive_tree"]
+    assert [row[name] for name in ("DE", "HR", "AL", "guessed a pass", UPKEEP)] == pytest.approx([2, 0.5, 3, 3, 0.2])
+    assert row[SPEEDUP]["value"] == pytest.approx(1.5) and rows["chain-3"]["DE"] is None
+    assert (tmp_path / "self_drafting.png").is_file()
+    assert (tmp_path / "self_drafting.md").read_text().count("\n## T=") == 2

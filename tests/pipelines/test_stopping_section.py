@@ -1,0 +1,112 @@
+"""Section ``stopping`` and its study on a measurement written by hand, whose arms have exact speeds."""
+
+import json
+
+import pytest
+
+from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.measured_folder import read_measured
+from pipelines.reporting.stopping import section
+from pipelines.studies.measured import write_study
+from pipelines.studies.stopping_report import grid
+from tests.pipelines.hand_made_measured import MAIN_SPEED, SPEED, decodes, write_measured, write_records
+
+EXACT = SPEED | {"entropy": 158, "early_stop-1": 176}
+GAIN, HERE, OVER_FORK = "gain over best static chain", "gain over fastest chain here", "gain over best static fork"
+
+
+def inputs_of(folder, speed=EXACT, records=True, bypassed=()):
+    rows = [row | {"bypassed": 30} if row["arm"] in bypassed else row for row in decodes(speed, noise=0.0)]
+    write_measured(folder / "measured" / "toy-1c", rows)
+    if records:
+        write_records(folder / "fit")
+    return Inputs(folder, "toy-1c")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return section(inputs_of(tmp_path_factory.mktemp("stopping")))
+
+
+def rows_of(made, table=0):
+    return {row["rule"]: row for row in made.record()["tables"][table]["rows"]}
+
+
+def test_rules_against_the_best_static_chain(made):
+    rows = rows_of(made)
+    assert list(rows) == [
+        *("chain, γ=3", "confidence ε=0.4", "early_stop-1", "entropy (AdaEDL)", "roc"),
+        *("fork-4.2 early_stop-1", "fork-4.2"),
+    ]
+    assert {name: row[GAIN]["value"] for name, row in rows.items()} == pytest.approx(
+        dict(
+            zip(rows, (0, 150 / 160 - 1, 0.1, 158 / 160 - 1, 152 / 160 - 1, 132 / 160 - 1, 120 / 160 - 1), strict=True)
+        )
+    )
+    assert rows["roc"][OVER_FORK] is None and rows["fork-4.2"][OVER_FORK] is None
+    assert rows["fork-4.2 early_stop-1"][OVER_FORK]["value"] == pytest.approx(0.1)
+    counts = [rows["roc"][name] for name in ("drafted per round", "tokens per target pass", "deciding")]
+    assert counts == pytest.approx([2, 59 / 30, 0.2])
+
+
+def test_hindsight_is_the_chain_that_was_fastest_here(tmp_path):
+    """A rule that beats the chosen chain but not that one does not pay."""
+    made = section(inputs_of(tmp_path, EXACT | {"chain-1": 200}))
+    row = rows_of(made)["early_stop-1"]
+    assert row[GAIN]["value"] == pytest.approx(0.1) and row[HERE]["value"] == pytest.approx(176 / 200 - 1)
+    assert "+10.0 %" in made.finding and ": none;" in made.finding
+
+
+def test_the_finding_has_numbers(made):
+    assert ": 2;" in made.finding and "+10.0 %" in made.finding, "early_stop-1 at both settings"
+    assert "+30.0 % at T=1" in made.finding, "the oracle's, from the first model's record"
+    assert len(made.finding.split()) <= 30
+
+
+def test_a_rule_that_was_bypassed_is_no_row(tmp_path):
+    made = section(inputs_of(tmp_path, bypassed=("early_stop-1",)))
+    assert "early_stop-1" not in rows_of(made) and "entropy (AdaEDL)" in rows_of(made)
+    assert ": none;" in made.finding
+
+
+def test_what_models_know_and_replay_promises(made):
+    first, second = made.record()["tables"][-1]["rows"]
+    assert (first["model"], first["AUROC"], first["ECE"], first["sampling"]) == ("early_stop-1", 0.8, 0.03, "T=1")
+    replayed = [first[name] for name in ("queried anyway", "at no cost", "paper's")]
+    assert replayed == [0.01, 0.07, -0.05]
+    assert first["its rule"] == {"value": 0.06, "low": 0.04, "high": 0.08} and first["oracle"]["value"] == 0.3
+    assert second["model"] == "logistic"
+    (axes,) = made.pictures[1].figure.axes
+    assert [list(line.get_ydata()) for line in axes.lines] == [[0.6, 0.4], [0.6, 0.4], [0.62, 0.41]], "observed last"
+
+
+def test_without_rules_or_models(tmp_path):
+    speed = {arm: rate for arm, rate in MAIN_SPEED.items() if arm != "entropy"}
+    assert section(inputs_of(tmp_path / "none", speed)) is None
+    made = section(inputs_of(tmp_path / "models", records=False))
+    assert len(made.tables) == 2 and [picture.name for picture in made.pictures] == ["stops"]
+
+
+def test_the_study_has_every_arm(tmp_path):
+    inputs_of(tmp_path)
+    measured = read_measured(tmp_path / "measured" / "toy-1c")
+    write_study(tmp_path / "out", measured, grid(measured, "p"))
+    record = json.loads((tmp_path / "out" / "stopping.json").read_text())
+    assert [table["caption"] for table in record["tables"]] == ["T=0", "T=1"]
+    rows = {row["drafted"]: row for row in record["tables"][0]["rows"]}
+    assert {
+        "autoregressive",
+        "chain-1",
+        "chain-3",
+        "confidence-0.4",
+        "roc",
+        "fork-4.2",
+        "fork-4.2 early_stop-1",
+    } <= set(rows)
+    row = rows["chain-1"]
+    assert (row["α"], row["levels a round"]) == (0.5, 2.0)
+    assert row["speed-up over plain"]["value"] == pytest.approx(1.3)
+    assert row["gain over the best static chain"]["value"] == pytest.approx(130 / 160 - 1)
+    assert record["provenance"]["commit"] == "abc"
+    text = (tmp_path / "out" / "stopping.md").read_text()
+    assert text.count("\n## T=") == 2 and text.count("| chain-1 |") == 2
