@@ -123,11 +123,10 @@ def write_page(folder: Path, pair: str, summary: dict[str, Any]) -> None:
     """All files of one device."""
     from pipelines.outputs import write_json
     from pipelines.reporting import plots
-    from pipelines.reporting.page import png
     from pipelines.studies.enough.page import figure, sections
 
     write_json(folder / "enough.json", summary)
-    (folder / "enough.png").write_bytes(png(plots.draw(figure, summary)))
+    plots.draw(figure, summary).savefig(folder / "enough.png", dpi=150)
     (folder / "enough.md").write_text("\n\n".join(sections(pair, summary)) + "\n")
     print(folder / "enough.md")
 

@@ -3,7 +3,7 @@
 The trees of paper 002 with W = 1, 2, 3 roots decode the same prompts as the target alone. One root is lossless. Of several the
 one whose subtree is accepted furthest is emitted, so tokens with predictable continuations come out too often.
 
-    likelihood   mean log-probability, nats a token, that the target's temperature-1 law gives to what was emitted
+    likelihood   mean log-probability, nats a token, that the target's temperature-1 distribution gives to what was emitted
     same         at temperature 0: share of prompts decoded to the target's own text
     speed        tokens per second over plain decoding
 
@@ -11,6 +11,7 @@ Written as JSON and as a Markdown table; every row of a lossy arm says so.
 """
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.reporting.markdown import table
+from pipelines.reporting.markdown import markdown_table
+from pipelines.reporting.section import Column, Table
+from pipelines.reporting.text import GAIN, NUMBER, SHARE, TIMES, Interval
 
 if TYPE_CHECKING:
     from pipelines.prompt_table import Prompt
@@ -39,7 +42,6 @@ class TargetRootsConfig:
     prompts: int = 24
     temperatures: tuple[float, ...] = (0.0, 1.0)
     max_new_tokens: int = 48
-    bootstrap_replicates: int = 2000
     threads: int = 2
     seed: int = 0
 
@@ -80,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
             for prompt in prompts:
                 rows += decoded(pair, decoders, prompt, SamplingSettings(temperature), config)
                 bar.update()
-    summary = summarised(rows, config)
+    summary = summarised(rows)
     origin = provenance(device) | {"threads": config.threads, "parameters": asdict(config)}
     folder = args.output / device["slug"]
     write_json(folder / "target_roots.json", {"arms": summary, "provenance": origin})
@@ -128,7 +130,7 @@ def decoded(
 
 
 def log_probability(pair: "ModelPair", prompt: Sequence[int], text: Sequence[int]) -> float:
-    """Log-probability of ``text`` behind ``prompt`` under the target's temperature-1 law, from one pass over both."""
+    """Log-probability of ``text`` after ``prompt`` at temperature 1 under the target, from one pass over both."""
     import torch
 
     tokens = [*prompt, *text]
@@ -138,59 +140,46 @@ def log_probability(pair: "ModelPair", prompt: Sequence[int], text: Sequence[int
     return float(laws.gather(1, torch.tensor(list(text), device=laws.device).unsqueeze(1)).sum())
 
 
-def summarised(rows: list[dict[str, Any]], config: TargetRootsConfig) -> list[dict[str, Any]]:
+def summarised(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every arm at every temperature, with intervals over documents."""
     import pandas as pd
 
-    from pipelines.reporting.statistics import PairedBootstrap
+    from pipelines.reporting.comparison import rate, rate_difference, rate_ratio
 
-    table = pd.DataFrame(rows)
     found = []
-    for temperature, part in table.groupby("temperature"):
-        plain = part[part["arm"] == PLAIN]
-        bootstrap = PairedBootstrap(list(plain["document"]), config.bootstrap_replicates, config.seed)
-        for name in part["arm"].drop_duplicates().sort_values():
-            own = part[part["arm"] == name]
-            speed = bootstrap.rate_ratio(own["tokens"], own["seconds"], plain["tokens"], plain["seconds"])
-            less = bootstrap.rate_difference(
-                own["log_probability"], own["tokens"], plain["log_probability"], plain["tokens"]
-            )
-            found.append(
-                {
-                    "arm": name,
-                    "temperature": temperature,
-                    "lossy": bool(own["lossy"].any()),
-                    "likelihood": bootstrap.rate(own["log_probability"], own["tokens"]),
-                    "likelihood_over_plain": less,
-                    "same": float(own["same"].mean()),
-                    "speedup": speed,
-                }
-            )
+    for temperature, part in pd.DataFrame(rows).groupby("temperature"):
+        arms = dict(iter(part.groupby("arm")))
+        plain, documents = arms[PLAIN], arms[PLAIN]["document"]
+        for name, own in arms.items():
+            known = own["log_probability"], own["tokens"]
+            less = rate_difference(documents, *known, plain["log_probability"], plain["tokens"])
+            speed = rate_ratio(documents, own["tokens"], own["seconds"], plain["tokens"], plain["seconds"])
+            row = {"arm": name, "temperature": temperature, "lossy": bool(own["lossy"].any())}
+            row |= {"likelihood": rate(documents, *known), "likelihood_over_plain": less}
+            found.append(row | {"same": float(own["same"].mean()), "speedup": speed})
     return found
 
 
 def markdown(summary: list[dict[str, Any]]) -> str:
     """The table."""
-    header = [
-        "temperature",
-        "drafted",
-        "law",
-        "log-probability a token",
-        "over the target alone",
-        "same text",
-        "speed-up",
-    ]
-    return table(header, [_cells(row) for row in summary]) + "\n"
+    units = {"log-probability a token": NUMBER, "probability over the target alone": GAIN, "same text": SHARE}
+    names = "temperature", "drafted", "distribution"
+    columns = (*map(Column, names), *(Column(name, unit) for name, unit in units.items()), Column("speed-up", TIMES))
+    rows = (
+        (
+            f"{row['temperature']:g}",
+            row["arm"],
+            "LOSSY" if row["lossy"] else "exact",
+            row["likelihood"]["value"],
+            _of_probability(row["likelihood_over_plain"]),
+            row["same"] if row["temperature"] == 0 else None,
+            row["speedup"],
+        )
+        for row in summary
+    )
+    return markdown_table(Table(columns, tuple(rows))) + "\n"
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    less, speed = row["likelihood_over_plain"], row["speedup"]
-    return [
-        f"{row['temperature']:g}",
-        row["arm"],
-        "LOSSY" if row["lossy"] else "exact",
-        f"{row['likelihood']['value']:.3f}",
-        f"{less['value']:+.3f} ({less['low']:+.3f} to {less['high']:+.3f})",
-        f"{row['same']:.0%}" if row["temperature"] == 0 else "–",
-        f"{speed['value']:.2f} ({speed['low']:.2f}–{speed['high']:.2f})",
-    ]
+def _of_probability(less: Interval) -> Interval:
+    """A difference of log-probabilities as a gain of probability."""
+    return {end: None if value is None else math.expm1(value) for end, value in less.items()}

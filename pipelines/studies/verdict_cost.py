@@ -1,9 +1,9 @@
 """Study: what a verdict costs at a large vocabulary, as a ratio to one softmax over the same rows.
 
-    ratio = time(law of the outcome, a stop row, its residual) / time(softmax over the N + 1 target rows)
+    ratio = time(distribution of the outcome, a stop row, its residual) / time(softmax over the N + 1 target rows)
 
-Laws are float32 and close to each other, as a good draft's are; trees are drawn from them. Rules and softmax take turns; medians
-with quartiles over the repeats are written, as JSON and as a Markdown table.
+Both models' distributions are float32 and close to each other, as a good draft's are; trees are drawn from them. Rules and
+softmax take turns; medians with quartiles over the repeats are written, as JSON and as a Markdown table.
 """
 
 import argparse
@@ -16,7 +16,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
-from pipelines.reporting.markdown import table
+from pipelines.reporting.markdown import markdown_table
+from pipelines.reporting.section import Column, Table
+from pipelines.reporting.text import NUMBER
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocabulary", type=int, default=152_064, help="default: %(default)s (Qwen2.5)")
     parser.add_argument("--repeats", type=int, default=15, help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")
-    parser.add_argument("--on", default="cpu", help="torch device of the laws (default: %(default)s)")
+    parser.add_argument("--on", default="cpu", help="torch device of the distributions (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -61,10 +63,10 @@ def run(args: argparse.Namespace) -> None:
     write_json(
         folder / f"verdict_cost_{args.on}.json", {"vocabulary": args.vocabulary, "rows": rows, "provenance": origin}
     )
-    table = markdown(rows)
+    text = markdown(rows)
     with replacing(folder / f"verdict_cost_{args.on}.md") as partial:
-        partial.write_text(table)
-    print(table)
+        partial.write_text(text)
+    print(text)
 
 
 def measure(
@@ -156,14 +158,7 @@ def random_tree(
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The table, one line per tree and rule."""
-    lines = [
-        [
-            row["tree"],
-            row["draws"],
-            f"`{row['verifier']}`",
-            f"{row['ratio']:.2f}",
-            f"{row['low']:.2f}–{row['high']:.2f}",
-        ]
-        for row in rows
-    ]
-    return table(["tree", "draws", "rule", "verdict / softmax", "quartiles"], lines) + "\n"
+    ends = ((row, f"{row['low']:.2f}–{row['high']:.2f}") for row in rows)
+    cells = ((row["tree"], row["draws"], f"`{row['verifier']}`", row["ratio"], quartiles) for row, quartiles in ends)
+    columns = *map(Column, ("tree", "draws", "rule")), Column("verdict / softmax", NUMBER), Column("quartiles")
+    return markdown_table(Table(columns, tuple(cells))) + "\n"

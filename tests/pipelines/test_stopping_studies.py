@@ -18,7 +18,7 @@ from tests.ancestral import LlamaLogits
 from tests.pipelines.toy_bench import toy_prompts
 from tests.toys import tiny_llama
 
-CONFIG = TargetRootsConfig(roots=(1, 3), below=(2, 1), max_new_tokens=8, bootstrap_replicates=50)
+CONFIG = TargetRootsConfig(roots=(1, 3), below=(2, 1), max_new_tokens=8)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_lossy_arms_say_so_and_one_root_is_the_targets_own(pair):
         for temperature in (0.0, 1.0)
         for row in decoded(pair, decoders, prompt, SamplingSettings(temperature), CONFIG)
     ]
-    summary = {(row["arm"], row["temperature"]): row for row in summarised(rows, CONFIG)}
+    summary = {(row["arm"], row["temperature"]): row for row in summarised(rows)}
     assert summary["W = 1", 0.0]["same"] == 1 > summary["W = 3", 0.0]["same"]
     assert summary["W = 1", 0.0]["likelihood_over_plain"]["value"] == 0
     assert summary["W = 3", 0.0]["likelihood_over_plain"]["value"] < 0, "not the likeliest text any more"

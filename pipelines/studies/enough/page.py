@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pipelines.reporting.markdown import table
+from pipelines.reporting.markdown import markdown_table
 from pipelines.reporting.plots import BLUE, GREY, RED
+from pipelines.reporting.section import Column, Table
 from pipelines.studies.enough.learners import GAIN
 
 COLUMNS = 3
@@ -37,7 +38,7 @@ def sections(pair: str, summary: Mapping[str, Any]) -> list[str]:
 
 
 def sizes(summary: Mapping[str, Any]) -> str:
-    """How many documents are enough, by controller and metric, beside what the main pipeline collects."""
+    """How many documents are enough, by controller and metric, and what the main pipeline collects."""
     rows = []
     for name, curve in summary["curves"].items():
         points, present = curve["points"], summary["present"][name]
@@ -47,7 +48,11 @@ def sizes(summary: Mapping[str, Any]) -> str:
         learned = [name, share(point), str(point["documents"]), str(point["rows"])]
         rows.append([*learned, by_metric, lost, f"{present:.1%}", verdict(curve, present)])
     learned = ["controller", "enough", "documents", "rows"]
-    return table([*learned, "by metric", "lost there at most", "collected by default", "so"], rows)
+    return _table([*learned, "by metric", "lost there at most", "collected by default", "so"], rows)
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    return markdown_table(Table(tuple(map(Column, header)), tuple(tuple(row) for row in rows)))
 
 
 def verdict(curve: Mapping[str, Any], present: float) -> str:
@@ -64,7 +69,7 @@ def features(summary: Mapping[str, Any]) -> str:
         whole, point = made["points"][-1], made["points"][made["cheapest"]]
         read = [part for one in (whole, point) for part in (one["variant"], str(one["bytes"]))]
         rows.append([name, *read, "–" if point is whole else at_most(point)])
-    return table(["controller", "reads all", "bytes a row", "enough", "bytes a row", "lost at most"], rows)
+    return _table(["controller", "reads all", "bytes a row", "enough", "bytes a row", "lost at most"], rows)
 
 
 def variants(points: list[dict[str, Any]], first: str) -> str:
@@ -79,7 +84,7 @@ def variants(points: list[dict[str, Any]], first: str) -> str:
         ]
         named = [share(point) if first == "share" else point["variant"], *(str(point[name]) for name in columns)]
         rows.append([*named, *cells, ", ".join(point["surely_worse"]) or "–"])
-    return table([first, *columns, *metrics, "surely worse"], rows)
+    return _table([first, *columns, *metrics, "surely worse"], rows)
 
 
 def at_most(point: Mapping[str, Any]) -> str:
