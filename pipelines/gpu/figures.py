@@ -16,16 +16,15 @@ import pandas as pd
 
 from pipelines.gpu.arms import STATIC
 from pipelines.gpu.ceilings import Ceilings
+from pipelines.gpu.prediction import predicted_seconds
 from pipelines.gpu.shapes import Sized
 from pipelines.measuring.harness import BY_ROUND
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
-from pipelines.gpu.prediction import predicted_seconds
-from pipelines.reporting.statistics import PairedBootstrap
+from pipelines.reporting.comparison import rate_ratio
 from predictors.latency.profile import LatencyProfile
 from predictors.rounds import PHASES
 
-REPLICATES = 1000
 Result = dict[str, Any]
 
 
@@ -38,8 +37,7 @@ def speeds(rows: Rows) -> list[Result]:
         own = [row for row in rows if (row["temperature"], row["arm"]) == (temperature, arm)]
         sides = own, [plain[row["block"]] for row in own]
         tokens, seconds, *base = ([row[name] for row in side] for side in sides for name in ("tokens", "seconds"))
-        bootstrap = PairedBootstrap([row["document"] for row in own], REPLICATES, seed=0)
-        ratio = bootstrap.rate_ratio(tokens, seconds, *base)
+        ratio = rate_ratio([row["document"] for row in own], tokens, seconds, *base)
         speed = {"tokens_per_second": sum(tokens) / sum(seconds), "of_plain": ratio}
         found.append({"arm": arm, "temperature": temperature, "rows": own, **speed})
     return found

@@ -1,6 +1,6 @@
 """A finished measurement of one device as reports read it: its tables, and what else was found.
 
-Blocks are incomplete: not every arm was timed on every prompt. `pipelines.reporting.paired_arms` compares arms where both were.
+Blocks are incomplete: not every arm was timed on every prompt. `pipelines.reporting.comparison` compares arms where both were.
 """
 
 import json

@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pipelines.reporting.intervals import known
-from pipelines.reporting.statistics import Interval
+from pipelines.reporting.text import Interval, known
 from predictors.rounds import PHASES
 
 GREY, LIGHT_BLUE, BLUE, ORANGE, GREEN, RED, PURPLE = (

@@ -64,3 +64,11 @@ def test_arms_are_compared_where_both_were_timed(tmp_path):
 
 def test_only_what_is_finite_has_an_interval():
     assert jackknife(["a", "b"], ([1.0, 0.0],), lambda sums: 1 / sums[..., 0])["low"] is None
+
+
+def test_pairing_removes_what_documents_share():
+    """Documents differ tenfold in speed, the arm is always 1.2 times as fast: the paired ratio is exact, a rate is not."""
+    documents, seconds, tokens = "abcd", np.array([1.0, 10.0, 3.0, 30.0]), np.full(4, 60.0)
+    ratio = rate_ratio(documents, tokens, seconds / 1.2, tokens, seconds)
+    assert ratio["low"] == pytest.approx(1.2) == ratio["high"]
+    assert rate(documents, tokens, seconds)["high"] > 2 * rate(documents, tokens, seconds)["value"] / 1.5

@@ -7,19 +7,19 @@ import pytest
 
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, ROUNDS_FILE
 from pipelines.outputs import write_json
+from pipelines.reporting.comparison import ALL, Comparison, at
 from pipelines.reporting.inputs import read_fitted
 from pipelines.reporting.measured_folder import read_measured
-from pipelines.reporting.paired_arms import PairedArms
-from pipelines.reporting.statistics import UNDEFINED
+from pipelines.reporting.text import UNDEFINED
 from tests.pipelines.hand_made_branches import write_branches
 from tests.pipelines.hand_made_measured import MAIN_SPEED, SPEED, decodes, write_measured
 
-AT = ["T=0"]
+AT = at("T=0")
 
 
 def paired(folder, rows, **options):
     write_measured(folder, rows, **options)
-    return PairedArms(read_measured(folder), replicates=100, seed=0)
+    return Comparison(read_measured(folder))
 
 
 def incomplete(rows):
@@ -35,14 +35,17 @@ def test_arms_are_compared_on_the_blocks_that_both_decoded(tmp_path):
     rows = incomplete(decodes(MAIN_SPEED, noise=0.0))
     made = paired(tmp_path, rows)
     for arm, base in (("hrad", "chain-3"), ("hrad", "autoregressive"), ("chain-3", "autoregressive")):
-        for at in (AT, ["T=1"], None):
-            assert made.ratio(arm, base, at)["value"] == pytest.approx(MAIN_SPEED[arm] / MAIN_SPEED[base]), (arm, base)
-    assert made.ratio("hrad", "chain-3", AT)["low"] == pytest.approx(1.1)
+        for by in (AT, at("T=1"), ALL):
+            assert made.speedup(arm, base, by)["value"] == pytest.approx(MAIN_SPEED[arm] / MAIN_SPEED[base]), (
+                arm,
+                base,
+            )
+    assert made.speedup("hrad", "chain-3", AT)["low"] == pytest.approx(1.1)
     hrad, chain = (made.rows(arm, AT)[["tokens", "seconds"]].sum() for arm in ("hrad", "chain-3"))
     wrong = hrad["tokens"] / hrad["seconds"] / (chain["tokens"] / chain["seconds"])
     assert abs(wrong / 1.1 - 1) > 1
-    assert made.ratio("chain-1", "length", AT) == made.median("chain-1", "length", AT) == UNDEFINED
-    assert made.ratio("hrad", "nobody", AT) == UNDEFINED
+    assert made.speedup("chain-1", "length", AT) == UNDEFINED
+    assert made.speedup("hrad", "nobody", AT) == UNDEFINED
 
 
 def test_speeds_are_put_to_the_pace_of_plain_decoding_on_all_prompts(tmp_path):
@@ -51,9 +54,9 @@ def test_speeds_are_put_to_the_pace_of_plain_decoding_on_all_prompts(tmp_path):
     plain = made.rows("autoregressive", AT)[["tokens", "seconds"]].sum()
     pace = plain["tokens"] / plain["seconds"] / 100
     for arm in ("autoregressive", "chain-3", "hrad", "length"):
-        assert made.rate(arm, AT)["value"] == pytest.approx(pace * MAIN_SPEED[arm]), arm
+        assert made.pace(arm, AT)["value"] == pytest.approx(pace * MAIN_SPEED[arm]), arm
     whole = paired(tmp_path / "whole", decodes(MAIN_SPEED)).rows("hrad", AT)
-    of_all = paired(tmp_path / "again", decodes(MAIN_SPEED)).rate("hrad", AT)
+    of_all = paired(tmp_path / "again", decodes(MAIN_SPEED)).pace("hrad", AT)
     assert of_all["value"] == pytest.approx(whole["tokens"].sum() / whole["seconds"].sum())
 
 
@@ -61,7 +64,7 @@ def test_a_block_pairs_repeats_and_settings_not_prompts_alone(tmp_path):
     """A repeat that took ten times as long for both says nothing of either."""
     rows = [row | {"seconds": row["seconds"] * (1 + 9 * row["repeat"])} for row in decodes(MAIN_SPEED, noise=0.0)]
     once = [row for row in rows if row["arm"] != "hrad" or row["repeat"] == 0]
-    assert paired(tmp_path, once).ratio("hrad", "chain-3", AT)["value"] == pytest.approx(1.1)
+    assert paired(tmp_path, once).speedup("hrad", "chain-3", AT)["value"] == pytest.approx(1.1)
     assert len(paired(tmp_path, once).pair("hrad", "chain-3", AT)[0]) == 6
 
 
@@ -73,11 +76,11 @@ def test_a_family_stands_for_what_was_chosen_of_it_at_each_temperature(tmp_path)
             choice["arm"] = "chain-1"
     write_json(tmp_path / FINDINGS, findings)
     measured = read_measured(tmp_path)
-    made = PairedArms(measured, 50, 0)
+    made = Comparison(measured)
     assert (measured.chosen("chain", "T=0"), measured.chosen("chain", "T=1")) == ("chain-3", "chain-1")
-    assert made.ratio("hrad", "chain", ["T=0"])["value"] == pytest.approx(1.1)
-    assert made.ratio("hrad", "chain", ["T=1"])["value"] == pytest.approx(176 / 130)
-    assert made.ratio("chain", "chain")["value"] == 1.0
+    assert made.speedup("hrad", "chain", at("T=0"))["value"] == pytest.approx(1.1)
+    assert made.speedup("hrad", "chain", at("T=1"))["value"] == pytest.approx(176 / 130)
+    assert made.speedup("chain", "chain")["value"] == 1.0
     with pytest.raises(ValueError, match="no arm of family 'fork' was chosen at T=0"):
         measured.chosen("fork", "T=0")
 
@@ -141,9 +144,9 @@ def test_two_settings_at_one_temperature_are_two(tmp_path):
     ]
     made = paired(tmp_path, rows + filtered)
     assert made.measured.settings == ["T=1", "T=1, top-p 0.9"]
-    speedups = [made.ratio("hrad", "autoregressive", [setting])["value"] for setting in made.measured.settings]
+    speedups = [made.speedup("hrad", "autoregressive", at(setting))["value"] for setting in made.measured.settings]
     assert speedups == pytest.approx([1.76, 3.52])
-    assert made.ratio("hrad", "autoregressive")["value"] not in speedups, "the wrong twin"
+    assert made.speedup("hrad", "autoregressive")["value"] not in speedups, "the wrong twin"
 
 
 def test_fitted_records_are_those_of_the_family_that_are_there(tmp_path):
