@@ -160,16 +160,6 @@ def report_folder(report_inputs):
     return stage(report_inputs, report_inputs / "data" / "p" / "reports")
 
 
-@pytest.fixture(scope="session")
-def report_timing(report_folder):
-    return json.loads((report_folder / "timing.json").read_text())
-
-
-@pytest.fixture(scope="session")
-def report_quality(report_folder):
-    return json.loads((report_folder / "quality.json").read_text())
-
-
 @pytest.fixture(scope="module")
 def tried(tmp_path_factory):
     """Two random controllers of a toy pair."""
