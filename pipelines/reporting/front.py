@@ -43,9 +43,7 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Front:
     device, profile = origin["device"], inputs.profile
     machine = device["gpus"][0]["name"] if device["gpus"] else device["cpu"]
     warning = None if profile is None else noise_warning(profile)
-    location = read_pair(inputs.data / "pair")
-    tuned = (inputs.data / "bundles" / AUTO).is_dir()
-    code = CODE.format(folder=inputs.data, target=location.target, draft=location.draft) if tuned else ""
+    code = _code(inputs) if (inputs.data / "bundles" / AUTO).is_dir() else ""
     return Front(
         facts["pair"],
         f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {short(origin['commit'])}, {origin['date']}",
@@ -59,6 +57,11 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Front:
         code,
         () if warning is None else (warning,),
     )
+
+
+def _code(inputs: Inputs) -> str:
+    location = read_pair(inputs.data / "pair")
+    return CODE.format(folder=inputs.data, target=location.target, draft=location.draft)
 
 
 def short(commit: str | None) -> str:
