@@ -15,7 +15,7 @@ from pipelines.measuring.names import HRAD
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.plots import draw, heat_map
 from pipelines.reporting.section import Cell, Column, Picture, Section, Table
-from pipelines.reporting.text import GAIN, NUMBER, WHOLE, known, listed, shown, surely_above
+from pipelines.reporting.text import GAIN, NUMBER, WHOLE, Interval, known, listed, shown, surely_above
 
 TARGETS = {"classes": "H-RAD", "length": "explicit length"}
 BASELINES = {
@@ -54,9 +54,13 @@ def section(inputs: Inputs) -> Section | None:
         for setting, part in record["parts"].items()
         if name in part["policies"] or name in part["metrics"]
     ]
-    gains = {f"{label} at {setting}": gain for label, setting, *_, gain, _ in rows if label in labels.values()}
+    gains: dict[str, Interval] = {
+        f"{labels[name]} at {setting}": part["policies"]["head"]["gain"]
+        for name, record in records.items()
+        for setting, part in record["parts"].items()
+    }
     sure = listed([name for name, gain in gains.items() if surely_above(gain)])
-    most = max(gains, key=lambda name: gains[name]["value"])
+    most = max(gains, key=lambda name: gains[name]["value"] or 0.0)
     marked = frozenset(number for number, row in enumerate(rows) if row[0] == labels[first])
     return Section(
         "heads",

@@ -40,14 +40,8 @@ def section(inputs: Inputs) -> Section | None:
     winners = tuple(_tuned(choice) for choice in choices)
     gains = tuple(row for name, record in verdicts.items() for row in _gains(name, record))
     tables = (
-        Table(
-            TUNED, winners, "Tuned: the best few by replay were timed on validation prompts, the winner on test prompts"
-        ),
-        Table(
-            JUDGED,
-            gains,
-            "Judged: gains over the closest rival, and over the gate's reference at each sampling setting",
-        ),
+        Table(TUNED, winners, "Tuned: the best few by replay on validation prompts, the winner on test prompts"),
+        Table(JUDGED, gains, "Judged: gains over the closest rival, and over the gate's reference by sampling setting"),
     )
     return Section(
         "release",

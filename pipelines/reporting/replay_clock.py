@@ -14,7 +14,7 @@ from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
 from pipelines.reporting.plots import draw
 from pipelines.reporting.prediction import APART, MOST_APART, agreement
-from pipelines.reporting.section import Column, Picture, Table
+from pipelines.reporting.section import Cell, Column, Picture, Table
 from pipelines.reporting.text import GAIN, SHARE
 
 COLUMNS = (
@@ -29,7 +29,8 @@ CAPTION = "Every policy that was timed, on the prompts that both decoded; the ba
 
 def against_clock(texts: Comparison, clock: Measured) -> tuple[tuple[Table, ...], tuple[Picture, ...], tuple[str, ...]]:
     """A table, a picture and notes; none where nothing that was replayed was timed."""
-    rows, agreeing, notes = [], [], ["Regret: what replay's choice loses on the clock to the fastest policy there."]
+    rows: list[tuple[Cell, ...]] = []
+    agreeing, notes = [], ["Regret: what replay's choice loses on the clock to the fastest policy there."]
     for setting in texts.measured.settings:
         timed, speeds = _on_clock(texts, clock, setting)
         if speeds.empty:
