@@ -66,7 +66,8 @@ def fastest_chain(compared: Comparison, setting: str) -> str:
 def gains_of(compared: Comparison, setting: str) -> Gains:
     """Family by family; of tuned families only what validation prompts chose, and nothing that was bypassed in every round."""
     measured, by, fastest = compared.measured, at(setting), fastest_chain(compared, setting)
-    families, chosen, gains = measured.families, measured.choices(setting), {}
+    families, chosen = measured.families, measured.choices(setting)
+    gains: Gains = {}
     for arm in sorted(measured.arms(setting), key=lambda arm: (families[arm] in TREES, families[arm], arm)):
         tuned, rows = families[arm] in TUNED and arm != chosen.get(families[arm]), compared.rows(arm, by)
         if families[arm] in FAMILIES and not tuned and rows["bypassed"].sum() < rows["rounds"].sum():
@@ -76,7 +77,7 @@ def gains_of(compared: Comparison, setting: str) -> Gains:
 
 def _timed(compared: Comparison, setting: str, gains: Gains) -> Table:
     families, by, fork = compared.measured.families, at(setting), compared.measured.choices(setting).get(FORK)
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for arm, made in gains.items():
         over_fork = compared.gain(arm, FORK, by) if families[arm] in TREES and arm != fork else None
         rows.append((arm_name(arm), *made, over_fork, *(compared.rate(arm, *pair, by)["value"] for pair in COUNTS)))

@@ -85,8 +85,8 @@ def _draw_arm(axes: Axes, rounds: Rounds, window: float) -> None:
                 _bar(axes, lane, stretch, origin, color=PHASE_COLOURS[phase])
         for during, share in enumerate(lost):
             drafting = [span[2:4] for span in record["spans"] if span[:2] == ["draft", "draft"] and span[4] == during]
-            for stretch in _last_share(drafting, share):
-                _bar(axes, "draft", stretch, origin, facecolor=LOST, edgecolor=EDGE, hatch="////", linewidth=0)
+            for vain in _last_share(drafting, share):
+                _bar(axes, "draft", vain, origin, facecolor=LOST, edgecolor=EDGE, hatch="////", linewidth=0)
         axes.axvline(end, color="#333333", linewidth=0.7)
         if end <= window:
             axes.text((start + end) / 2, 1.52, f"+{record['emitted']}", ha="center", fontsize=8)
