@@ -109,8 +109,8 @@ def _over_traversal(compared: Comparison, records: dict[str, Record]) -> list[tu
 
 
 def to_win(records: dict[str, Record]) -> tuple[list[str], list[str], list[str]]:
-    """Rules with which the oracle surely has something to win; of them, with which the selector closes a quarter of that; and
-    with which even the oracle has nothing to win."""
+    """Rules with which the oracle has something to win, at least; of them, with which the selector closes a quarter of that; and
+    with which the oracle has nothing to win, at most."""
     parts = {rule: record["parts"]["all"] for rule, record in records.items()}
     least = {rule: part["oracle"]["gain"]["value"] for rule, part in parts.items() if "oracle" in part}
     worth = [rule for rule, gain in least.items() if gain >= WORTH_WINNING]

@@ -17,7 +17,7 @@ from pipelines.measuring.names import PLAIN, PROVENANCE
 from pipelines.measuring.verifiers.names import ACCEPTANCE, CHOICES, FAMILIES, ROOTS
 from pipelines.reporting.comparison import ALL, By, Comparison, rate
 from pipelines.reporting.measured_folder import Measured, setting_of, with_settings
-from pipelines.reporting.text import Interval, surely_above
+from pipelines.reporting.text import UNDEFINED, UNKNOWN, Interval, surely_above
 
 BLOCK = "block"
 SHOWN_FAMILIES = {"delayed": " (delayed)", "distinct": " (distinct)"}
@@ -62,6 +62,8 @@ class Rules:
 
     def _first(self, compared: Comparison, values: dict[str, Interval], by: By) -> First:
         known = {family: value for family, value in values.items() if value["value"] is not None}
+        if not known:
+            return First(UNKNOWN, dict(UNDEFINED), [], [])
         best = max(known, key=lambda family: known[family]["value"] or 0.0)
         apart = {self.names[one]: surely_above(compared.speedup(best, one, by), 1) for one in known if one != best}
         worse, tied = ([name for name, surely in apart.items() if surely == kind] for kind in (True, False))

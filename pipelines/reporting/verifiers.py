@@ -49,7 +49,7 @@ def of_rules(rules: Rules) -> Section:
     notes = (
         f"Exact block efficiency comes from the same trees for every rule, at {count} roots of {documents} documents. "
         "Decoded counts real rounds, the last of which the budget cuts short. Shapes were chosen on validation prompts.",
-        "All rules write the target's own text. Chains have one path; iid-3x4 has 3 paths of 4 tokens; delayed-3.1.3 parts "
+        "Every rule is lossless. Chains have one path; iid-3x4 has 3 paths of 4 tokens; delayed-3.1.3 parts "
         "after one token; distinct shapes draw without replacement. hsd is block, and match is nss, under another name.",
     )
     return Section(
