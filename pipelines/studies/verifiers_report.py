@@ -15,7 +15,7 @@ from pipelines.studies.measured import read_study
 def run(args: argparse.Namespace) -> None:
     from pipelines.reporting.verifier_rules import read_rules
 
-    study = read_study(args, "verifiers_report")
+    study = read_study(args)
     folder = study.records / study.folder.name
     rules = read_rules(folder, study.measured)
     if rules is None:
