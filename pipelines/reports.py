@@ -1,4 +1,4 @@
-"""Print where the reports are, their headline sentences and what would be released."""
+"""Print where the reports are, their headline sentences, what would be released, and by which command."""
 
 import argparse
 import json
@@ -25,3 +25,6 @@ def run(args: argparse.Namespace) -> None:
         )
         for sentence in (*timing["headline"], *released):
             print(f"  {sentence}")
+        for verdict in (timing.get("release") or {"verdicts": ()})["verdicts"]:
+            if verdict["passed"]:
+                print(f"  draftwright promote --pair {page.parents[2].name} --predictor {verdict['bundle']}")

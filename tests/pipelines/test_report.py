@@ -253,5 +253,7 @@ def test_reports_lists_pages_and_headlines(report_inputs, report_folder, report_
     assert str(report_folder / "index.html") in printed
     assert report_timing["headline"][0] in printed
     assert "The gate would refuse hrad" in printed
+    promoted = [line.split()[-1] for line in printed.splitlines() if line.startswith("  draftwright promote --pair p ")]
+    assert promoted == ["auto"]
     with pytest.raises(ValueError, match="no report below"):
         reports.run(SimpleNamespace(data=report_inputs / "pair"))
