@@ -27,10 +27,10 @@ from runtime.leading import OffTapeError
 from runtime.recorder import CudaGraphs
 
 RETRIES = 3  # of a decode that recorded programs, or was disturbed
-DISTURBED = (
-    0.05  # share of its time that others took; on two quiet cores up to .03, beside one other process .12 to .49
-)
-WAIT = "wait"  # the phase of it
+# The share of a decode's time that other processes took. Two cores of an Intel Xeon (f501ae7): quiet up to .03, with one other
+# process .12 to .49.
+DISTURBED = 0.05
+WAIT = "wait"  # the phase in which a draft in another process is waited for
 BY_ROUND = "by_round"
 OF_DECODE = ("arm", "split", "prompt", "temperature", "top_k", "top_p", "repeat", "block")  # and of its rounds
 Planned = Iterable[tuple[Prompt, Sequence[TimedArm]]]
