@@ -1,4 +1,4 @@
-"""Print where the reports are, and what each decided."""
+"""Print where the reports are, what each decided, and by which commands bundles that the gate passed are promoted."""
 
 import argparse
 import json
@@ -12,6 +12,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from pipelines.promotion.verdict import PASSED
+
     pages = sorted(args.data.glob(f"*/reports/*/{PAGE}"))
     if not pages:
         raise ValueError(f"no report below {args.data}. Run dvc repro (or make repro) first.")
@@ -19,3 +21,6 @@ def run(args: argparse.Namespace) -> None:
         record = json.loads((page.parent / RECORD).read_text())
         release = record["sections"].get("release", {})
         print("\n  ".join([str(page), record["decision"], *([release["finding"]] if release else [])]))
+        for row in release["tables"][-1]["rows"] if release else []:
+            if row.get("verdict") == PASSED:
+                print(f"  draftwright promote --pair {page.parents[2].name} --predictor {row['bundle']}")

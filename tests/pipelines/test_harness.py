@@ -184,3 +184,26 @@ def test_a_decode_that_always_records_is_given_up_on_and_named(monkeypatch):
     with pytest.warns(UserWarning, match="recorded programs 4 times"):
         run, seconds = timed(recording(monkeypatch, [1] * 9))
     assert (run.tokens, seconds) == ([4], 1)
+
+
+def on_clocks(monkeypatch, took, worked):
+    """A decode that takes so many seconds each time it runs, of which its thread works so many."""
+    monkeypatch.setattr(clock, "DISTURBED", 0.1)
+    for name, parts in (("perf_counter", took), ("thread_time", worked)):
+        ticks = [tick for part in parts for tick in (0.0, part)]
+        monkeypatch.setattr(clock, name, iter(ticks).__next__)
+    runs = count(1)
+    return lambda: Run([next(runs)], [RoundRecord(seconds={"wait": 0.2})])
+
+
+def test_a_disturbed_decode_is_timed_again_however_fast_it_was(monkeypatch):
+    """The first was the fastest, and waited for others beside its own 0.2 s for a draft."""
+    with pytest.warns(UserWarning, match="timed again"):
+        run, seconds = timed(on_clocks(monkeypatch, [1.0, 2.0, 9.0], [0.6, 1.8, 0.0]))
+    assert (run.tokens, seconds) == ([2], 2.0)
+
+
+def test_of_decodes_that_are_always_disturbed_the_least_counts(monkeypatch):
+    with pytest.warns(UserWarning, match="timed again"):
+        run, seconds = timed(on_clocks(monkeypatch, [1.0, 2.0, 3.0, 4.0], [0.2, 1.0, 2.2, 0.4]))
+    assert (run.tokens, seconds) == ([3], 3.0)

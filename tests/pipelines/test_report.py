@@ -129,5 +129,7 @@ def test_reports_lists_pages_and_decisions(report_inputs, report_folder, record,
     reports.run(SimpleNamespace(data=report_inputs / "data"))
     printed = capsys.readouterr().out
     assert str(report_folder / "index.html") in printed and record["decision"] in printed
+    promoted = [line.split()[-1] for line in printed.splitlines() if line.startswith("  draftwright promote --pair p ")]
+    assert promoted == ["auto"]
     with pytest.raises(ValueError, match="no report below"):
         reports.run(SimpleNamespace(data=report_inputs / "pair"))

@@ -19,7 +19,7 @@ PROFILE = toy_profile(
     draft=lambda rows, context: 0.75 + rows / 4 + context / 64, survival=lambda positions: 0.01 * positions
 )
 CONFIG = SurvivalPredictor(
-    training=SurvivalTrainConfig(hidden=16, learning_rate=3e-3, weight_decay=1e-4, epochs=12, batch_size=128),
+    training=SurvivalTrainConfig(hidden=16, learning_rate=3e-3, weight_decay=1e-4, epochs=12, batch_size=128, seed=2),
     gamma=GAMMA,
     lookup=GAMMA,
     shares=(0.5, 0.8, 1.0, 1.2, 1.5),
@@ -63,7 +63,7 @@ def test_what_is_promised_is_what_real_sessions_do(materials, fitted):
 
 def test_a_model_that_knows_gains_and_one_that_does_not_is_not_asked(materials, fitted, tmp_path):
     for name, part in fitted.quality["parts"].items():
-        assert part["policies"]["asked"]["gain"]["value"] > 0.02, name
+        assert part["asks"] and part["policies"]["model"]["gain"]["value"] > 0.02, name
         assert part["policies"]["asked for nothing"]["gain"]["value"] > part["policies"]["asked"]["gain"]["value"]
         assert part["policies"]["perfect"]["gain"]["value"] > part["policies"]["asked"]["gain"]["value"]
         known = fitted.quality["known"][name]
@@ -71,7 +71,6 @@ def test_a_model_that_knows_gains_and_one_that_does_not_is_not_asked(materials, 
         predicted, observed = (np.array(known["product_bias"][part]) for part in ("predicted", "observed"))
         error = np.sqrt(observed * (1 - observed) / known["rounds"])
         assert (np.abs(predicted - observed) < 3 * error + 0.01).all()
-    assert any(part["asks"] for part in fitted.quality["parts"].values()), "that it pays is seen on few texts, too"
     blind = CONFIG.fit("survival", replace(materials_in(tmp_path, informative=False), profile=PROFILE))
     for part in blind.quality["parts"].values():
         assert not part["asks"]
