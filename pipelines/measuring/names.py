@@ -8,12 +8,12 @@ PLAIN, HF_PLAIN, HF_ASSISTED, HF_LOOKUP = "autoregressive", "hf_generate", "hf_a
 HF_FORWARD = "plain_hf_forward"  # plain decoding by our loop over Hugging Face's own forward
 ENTROPY, HRAD, LENGTH = "entropy", "hrad", "length"
 UNLEARNED = (ENTROPY, "roc", "ema")
-ASKED = "asked anyway"  # behind the name of a stop model that calibration leaves unasked
+ASKED = "forced"  # after the name of a stop model that runs although calibration leaves it off
 METHODS = ("progressive_tree", "lookahead", "self_draft")  # without a draft model
 # Families of arms; those of branch-parallel ones are `BranchArm.family`.
 PLAIN_FAMILY, HUGGING_FACE = "plain", "hugging_face"
 CHAIN, CONFIDENCE, RULE, LEARNED = "chain", "confidence", "rule", "learned"  # rule: also stop models; learned: heads
-LOOKUP, TAKEOVER = "lookup", "takeover"  # a lookup alone, and one that takes over from a chain
+LOOKUP, TAKEOVER = "lookup", "static takeover"  # a lookup alone, and one that takes over from a chain by a fixed rule
 SOURCE = "source"  # the bundle that weighs both
 FORK, CONFIG, DYNAMIC = "fork", "config", "dynamic fork"
 CALIBRATED, GIVEN = "calibrated", "given"  # methods without a draft model: as exported, by configuration

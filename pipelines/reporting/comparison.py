@@ -41,7 +41,8 @@ def at(*settings: str, slice_: str | None = None) -> By:
 
 
 class Comparison:
-    """``measured`` with its arms compared. A family's name stands for the arm that was chosen of it at each sampling setting."""
+    """``measured`` with its arms compared. Where no arm has a family's name, it stands for the arm that was chosen of that family at
+    each sampling setting."""
 
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
@@ -53,7 +54,7 @@ class Comparison:
         """Decodes of an arm, or of what was chosen of a family, by block in one order for all arms."""
         measured, parts = self.measured, []
         for setting in by.settings or measured.settings:
-            rows = self._by_arm.get(measured.choices(setting).get(arm, arm))
+            rows = self._by_arm.get(arm if arm in self._by_arm else measured.choices(setting).get(arm, arm))
             if rows is not None and setting in rows.index.get_level_values(0):
                 parts.append(rows.loc[[setting]])
         rows = pd.concat(parts) if parts else measured.test.set_index(KEY).iloc[:0]

@@ -1,7 +1,6 @@
 """Arms as people read them."""
 
 from pipelines.measuring.names import (
-    ASKED,
     CHAIN,
     CONFIDENCE,
     ENTROPY,
@@ -51,4 +50,4 @@ def arm_name(arm: str) -> str:
         lengths = "/".join(map(str, branching.lengths))
         return f"{PRESETS[branching.preset]} γ={lengths}{', concurrent' if branching.wall else ''}"
     family, _, number = arm.partition("-")
-    return f"confidence ε={number}" if family == CONFIDENCE else NAMES.get(arm, arm.replace(ASKED, "queried anyway"))
+    return f"confidence ε={number}" if family == CONFIDENCE else NAMES.get(arm, arm)

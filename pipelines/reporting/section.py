@@ -35,7 +35,7 @@ class Table:
     def record(self) -> dict[str, Any]:
         """For JSON: every row by column names."""
         names = [column.name for column in self.columns]
-        return {"caption": self.caption, "rows": [dict(zip(names, row, strict=True)) for row in self.rows]}
+        return {"caption": self.caption, "columns": names, "rows": [dict(zip(names, row, strict=True)) for row in self.rows]}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ TIMED = (
     *(Column("tokens per target pass", NUMBER), Column("deciding", SHARE)),
 )
 COUNTS = ("levels", "rounds"), ("emitted", "rounds"), ("seconds_controller", "seconds_rounds")
-REPLAYED = {"queried anyway": "asked", "at no cost": "asked for nothing", "paper's": "paper"}
+REPLAYED = {"forced": "asked", "at no cost": "asked for nothing", "paper's": "paper"}
 KNOWN = (
     *(Column("model"), Column("AUROC", NUMBER), Column("ECE", NUMBER), Column("sampling")),
     *(Column(name, GAIN) for name in ("its rule", *REPLAYED, "oracle")),

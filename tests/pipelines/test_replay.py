@@ -128,7 +128,7 @@ def test_every_policy_for_chains_is_replayed_on_every_text(table):
         "ema",
         "early_stop-1",
         "unasked",
-        "unasked, asked anyway",
+        "unasked, forced",
         "takeover-1",
         "takeover-2",
         "lookup",

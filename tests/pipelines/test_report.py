@@ -21,8 +21,8 @@ def record(report_folder):
 
 def rows_of(record, section, table=0):
     """A table's rows by their first cell."""
-    rows = record["sections"][section]["tables"][table]["rows"]
-    return {next(iter(row.values())): row for row in rows}
+    made = record["sections"][section]["tables"][table]
+    return {row[made["columns"][0]]: row for row in made["rows"]}
 
 
 def test_speeds_and_counts(record):
@@ -106,7 +106,7 @@ def small_inputs(report_inputs, folder):
 def test_what_was_not_measured_is_left_out_and_said(report_inputs, tmp_path):
     folder = stage(small_inputs(report_inputs, tmp_path), tmp_path / "reports")
     record = json.loads((folder / "report.json").read_text())
-    assert set(record["sections"]) == {"speed", "pair", "checks", "origin"}
+    assert set(record["sections"]) == {"speed", "stopping", "pair", "checks", "origin"}
     assert "verifiers" in (folder / "report.md").read_text().split("Nothing was measured of:")[1]
 
 

@@ -105,7 +105,7 @@ def test_a_rule_that_was_not_timed_has_no_speed(tmp_path):
 def test_the_study_writes_every_table(rules, tmp_path):
     write_report(tmp_path, "p", rules)
     record = json.loads((tmp_path / "verifiers.json").read_text())
-    tables = {table["caption"]: {row[next(iter(row))]: row for row in table["rows"]} for table in record["tables"]}
+    tables = {table["caption"]: {row[table["columns"][0]]: row for row in table["rows"]} for table in record["tables"]}
     assert len(tables) == 17
     by_slice = tables["Best exact block efficiency by slice (paper 004, Tables 2 and 3)"]["traversal"]
     assert [by_slice[name]["value"] for name in ("code", "prose", "all")] == pytest.approx([3.0, 3.4, 3.2])

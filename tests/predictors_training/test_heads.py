@@ -239,7 +239,7 @@ def test_every_setting_has_its_own_calibration_and_static_length(fitted):
 
 
 def test_worth_is_what_the_exported_controller_makes_of_the_texts(fitted, materials, made):
-    """Served, and asked anyway: tokens per second of the quality file are the real sessions' on the same texts and luck."""
+    """Served, and forced: tokens per second of the quality file are the real sessions' on the same texts and luck."""
     texts = list(TextTable.read(materials.texts).rows("test").texts())
     controller, clock = learned_controller(Bundle(fitted.card, fitted.tensors)), Clock(PROFILE)
     for name, part in fitted.quality["parts"].items():

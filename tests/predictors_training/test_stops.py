@@ -83,7 +83,7 @@ def test_a_trained_model_knows_what_its_inputs_tell(table, name):
 
 @pytest.mark.parametrize("name", ["early_stop-1", "specdecpp"])
 def test_what_is_promised_is_what_real_controllers_do(materials, table, name):
-    """Σ tokens / Σ seconds of the bundle's own sessions on test texts, served and asked anyway."""
+    """Σ tokens / Σ seconds of the bundle's own sessions on test texts, served and forced."""
     config = MODELS[name]
     fitted = config.fit(name, materials)
     if config.kind == "early_stop":

@@ -42,7 +42,7 @@ def fitted(materials):
 
 
 def test_what_is_promised_is_what_real_sessions_do(materials, fitted):
-    """Σ tokens / Σ seconds of the bundle's own sessions on test texts, served and asked anyway."""
+    """Σ tokens / Σ seconds of the bundle's own sessions on test texts, served and forced."""
     controller = Survival.from_bundle(Bundle(fitted.card, fitted.tensors))
     clock, texts = Clock(PROFILE), list(TextTable.read(materials.texts).rows("test").texts())
     for setting, part in fitted.quality["parts"].items():

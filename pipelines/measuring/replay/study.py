@@ -1,7 +1,7 @@
 """Every policy for chains and branches on every recorded text: parameters and arms.
 
     plain, chains of every length, confidence at every ε, entropy, roc, ema, rivals, branch-parallel presets, every bundle that
-    decides about chains or branches (stop models that calibration leaves unasked also asked anyway), and the oracle
+    decides about chains or branches (and stop models that calibration leaves off, forced), and the oracle
 
 What a bundle decides is replayed at the sampling settings that it is calibrated for. Seconds and counts of a text are means over
 ``repeats`` of chance; at temperature 0 there is none.

@@ -2,7 +2,7 @@
 
     chosen    argmax over thresholds, products, kept tokens and least lengths, on validation texts (`training.rule_choice`)
     served    where its gain out of fold is surely one; elsewhere the best static length is drafted, and nothing asked
-    policies  static, confidence, the paper's rule, the model's, asked anyway, asked for nothing, and the oracle's
+    policies  static, confidence, the paper's rule, the model's, forced, asked for nothing, and the oracle's
 
 All on the same texts with the same luck (`predictors.replay.grid`); one price table pays passes, readings and queries.
 Shape suffixes: R rules, X readings, S starts, G slots or positions of a chain.

@@ -2,7 +2,7 @@
 
     tokens           AUROC, Brier score and calibration error of `now` on tested tokens
     product_bias     mean Π P̂ along drafts (predicted) beside the share of chains that survived (observed)
-    policies         static, the model's, asked anyway, asked for nothing, and the oracle's
+    policies         static, the model's, forced, asked for nothing, and the oracle's
 
 Shape suffixes: V rounds, G positions of a chain.
 """
