@@ -9,6 +9,7 @@ export MLFLOW_ALLOW_PICKLE_DESERIALIZATION = false
 DVC = PATH="$(CURDIR)/$(BIN):$$PATH" dvc
 stages = $(DVC) stage list --name-only | grep '^$(1)'
 TWICE = $(DVC) repro --single-item "$$@" || { sleep 7; $(DVC) repro --single-item "$$@"; } || exit 1
+two_at_a_time = OMP_WAIT_POLICY=PASSIVE xargs -P 2 -n $(1) sh -c '$(TWICE)' stage || true
 # As many workers as cores; a file's tests stay together, as they share what is slow to make.
 WORKERS := -n auto --dist loadfile
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
@@ -27,11 +28,14 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 setup: $(VENV)/.ready  ## Create .venv with everything
 
-# Fits take one thread each and are not timed: all of them two at a time, between what comes before and after. A process that finds
-# the repository locked tries once more; a fit that fails is run again by the last line, alone, and says why.
+# What is not timed runs two at a time: traces, fits, and what reads fits but no clock (of1, of2: verifiers and selection). A process
+# that finds the repository locked tries once more; what fails is run again by the line after it, alone, and says why.
 repro: setup  ## The whole pipeline on every pair of params.yaml, or on PAIR=NAME alone, then the report
-	$(DVC) repro $$($(call stages,latency@$(PAIR)); $(call stages,traces@$(PAIR:%=%-)); $(call stages,labels@$(PAIR:%=%-)))
-	$(call stages,fit@$(PAIR:%=%-)) | OMP_WAIT_POLICY=PASSIVE xargs -P 2 -n 4 sh -c '$(TWICE)' fit || true
+	$(DVC) repro $$($(call stages,latency@$(PAIR)))
+	$(call stages,traces@$(PAIR:%=%-)) | $(call two_at_a_time,1)
+	$(DVC) repro $$($(call stages,labels@$(PAIR:%=%-)))
+	$(call stages,fit@$(PAIR:%=%-)) | $(call two_at_a_time,4)
+	{ $(call stages,replay@$(PAIR)); $(call stages,measure@$(PAIR:%=%-).*of[12]$$); } | $(call two_at_a_time,1)
 	$(DVC) repro $(PAIR:%=report@%)
 	$(BIN)/draftwright register
 	$(BIN)/draftwright reports
