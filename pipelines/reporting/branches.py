@@ -15,8 +15,8 @@ from pipelines.reporting.comparison import By, Comparison, at
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import GREY, ORANGE, Row, draw, whiskers
-from pipelines.reporting.section import Cell, Column, Picture, Section, Table
+from pipelines.reporting.plots import GREY, ORANGE, Marks, draw, whiskers
+from pipelines.reporting.section import Cell, Column, Picture, Row, Section, Table
 from pipelines.reporting.text import GAIN, NUMBER, SHARE, TIMES, Interval, shown, surely_above
 from pipelines.reporting.timelines import timelines
 
@@ -43,10 +43,12 @@ Gains = dict[tuple[str, BranchArm], Interval]  # by sampling setting, over the b
 def section(inputs: Inputs) -> Section | None:
     """``None`` where no branch-parallel arm was timed."""
     measured, compared = inputs.measured, inputs.comparison
-    made = {setting: arms for setting in measured.settings if (arms := methods(measured, setting))}
+    made = {setting: some for setting in measured.settings if (some := methods(measured, setting))}
     if not made:
         return None
-    arms = [(setting, one) for setting, some in made.items() for arm in some for one in (arm, replace(arm, wall=True))]
+    arms = [
+        (setting, one) for setting, some in made.items() for known in some for one in (known, replace(known, wall=True))
+    ]
     gains = {(setting, arm): compared.gain(arm.name, CHAIN, at(setting)) for setting, arm in arms}
     tables = [
         Table(COLUMNS, _rows(compared, at(setting), some), setting, frozenset({0})) for setting, some in made.items()
@@ -94,10 +96,10 @@ def _best(gains: Gains) -> str:
     return f"{arm_name(replace(arm, wall=False).name)} gains {shown(gain, GAIN)} at {setting}"
 
 
-def _rows(compared: Comparison, by: By, arms: list[BranchArm]) -> tuple[tuple[Cell, ...], ...]:
+def _rows(compared: Comparison, by: By, arms: list[BranchArm]) -> tuple[Row, ...]:
     """The best static chain first."""
     pearl = next((arm.name for arm in arms if arm.preset == PEARL), "")
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[Row] = [
         (arm_name(CHAIN), compared.speedup(CHAIN, PLAIN, by), None, None, None, *_counts(compared, CHAIN, by))
     ]
     for arm in arms:
@@ -115,7 +117,7 @@ def _counts(compared: Comparison, name: str, by: By) -> list[Cell]:
 
 def _gains(gains: Gains) -> Figure:
     virtual, real = CLOCKS.values()
-    panels: dict[str, list[Row]] = {setting: [] for setting, _ in gains}
+    panels: dict[str, list[Marks]] = {setting: [] for setting, _ in gains}
     for (setting, arm), gain in gains.items():
         if not arm.wall:
             panels[setting].append(

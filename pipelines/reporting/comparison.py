@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
 from pipelines.measuring.names import CHAIN, PLAIN
@@ -41,7 +42,7 @@ def at(*settings: str, slice_: str | None = None) -> By:
 
 
 class Comparison:
-    """``measured`` with its arms compared. Where no arm has a family's name, it stands for the arm that was chosen of that family at
+    """``measured`` with its arms compared. A family's name, where no arm has it, stands for the arm that was chosen of it at
     each sampling setting."""
 
     def __init__(self, measured: Measured) -> None:
@@ -88,17 +89,17 @@ class Comparison:
         return rate(rows["document"], rows[amount], rows[cost])
 
 
-def rate(documents: Iterable[str], amount: Sequence[float], cost: Sequence[float]) -> Interval:
+def rate(documents: Iterable[str], amount: ArrayLike, cost: ArrayLike) -> Interval:
     """Σ amount / Σ cost."""
     return jackknife(documents, (amount, cost), lambda sums: sums[..., 0] / sums[..., 1])
 
 
-def rate_difference(documents: Iterable[str], *columns: Sequence[float]) -> Interval:
+def rate_difference(documents: Iterable[str], *columns: ArrayLike) -> Interval:
     """Σ amount / Σ cost of an arm less the same of another, for shares, which may be 0."""
     return jackknife(documents, columns, lambda sums: sums[..., 0] / sums[..., 1] - sums[..., 2] / sums[..., 3])
 
 
-def rate_ratio(documents: Iterable[str], *columns: Sequence[float]) -> Interval:
+def rate_ratio(documents: Iterable[str], *columns: ArrayLike) -> Interval:
     """(Σ amount / Σ cost) of an arm over the same of another; by logarithms."""
     made = jackknife(
         documents, columns, lambda sums: np.log(sums[..., 0] / sums[..., 1]) - np.log(sums[..., 2] / sums[..., 3])
@@ -106,7 +107,7 @@ def rate_ratio(documents: Iterable[str], *columns: Sequence[float]) -> Interval:
     return {end: None if value is None else float(np.exp(value)) for end, value in made.items()}
 
 
-def share_between(documents: Iterable[str], *columns: Sequence[float]) -> Interval:
+def share_between(documents: Iterable[str], *columns: ArrayLike) -> Interval:
     """(made - low) / (high - low), of rates whose amounts and costs are given in that order."""
 
     def share(sums: np.ndarray) -> np.ndarray:
@@ -117,7 +118,7 @@ def share_between(documents: Iterable[str], *columns: Sequence[float]) -> Interv
 
 
 def jackknife(
-    documents: Iterable[str], columns: Sequence[Sequence[float]], value: Callable[[np.ndarray], np.ndarray]
+    documents: Iterable[str], columns: Sequence[ArrayLike], value: Callable[[np.ndarray], np.ndarray]
 ) -> Interval:
     """``value`` of sums [..., K] of ``columns`` over items, with its interval; undefined where it is not finite. Of a single
     document there is no interval."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
+from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN, chain_gamma
 from pipelines.measuring.provenance import numerics
 from pipelines.measuring.tuning.names import CHOICES
 from pipelines.pair_folder import read_pair
@@ -18,14 +18,14 @@ from pipelines.reporting.names import arm_name
 from pipelines.reporting.page import Front
 from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE, RED, draw
 from pipelines.reporting.section import Picture
-from pipelines.reporting.text import GAIN, Interval, known, listed, shown
+from pipelines.reporting.text import GAIN, Interval, known, shown
 from predictors.latency.soundness import noise_warning
 
 AUTO, ORACLE = "auto", "oracle"
 VERDICTS = {
-    PASSED: "the gate passes it",
-    REFUSED: "the gate refuses it",
-    INCONCLUSIVE: "the gate finds the evidence inconclusive",
+    PASSED: "The gate passes bundle auto",
+    REFUSED: "The gate refuses bundle auto",
+    INCONCLUSIVE: "On bundle auto the gate's evidence is inconclusive",
 }
 CODE = """from runtime import ModelPair, load_decoder
 
@@ -71,15 +71,13 @@ def short(commit: str | None) -> str:
 
 def decision(inputs: Inputs) -> str:
     """What tuning chose at every setting, what it gains, and what the gate says of it."""
+    made = winners(inputs)
     said = [
-        f"{arm_name(winner)} at {setting}{_gain(inputs, winner, setting)}"
-        for setting, winner in winners(inputs).items()
+        f"At {setting} serve {arm_name(winner)}{_gain(inputs, winner, setting)}." for setting, winner in made.items()
     ]
     verdict = inputs.data / "trials" / AUTO / inputs.device / VERDICT
-    judged = f"; {VERDICTS[read_record(verdict)['verdict']]}" if verdict.is_file() else ""
-    if not said:
-        return f"Nothing was tuned on this machine{judged}."
-    return f"Decode with {listed(said)}{judged}."
+    judged = [f"{VERDICTS[read_record(verdict)['verdict']]}."] if verdict.is_file() else []
+    return " ".join([*(said or ["Nothing was tuned on this machine."]), *judged])
 
 
 def winners(inputs: Inputs) -> dict[str, str]:
@@ -91,11 +89,7 @@ def winners(inputs: Inputs) -> dict[str, str]:
 
 def _gain(inputs: Inputs, arm: str, setting: str) -> str:
     gain = inputs.comparison.gain(arm, CHAIN, at(setting))
-    return (
-        f" ({shown(gain, GAIN)} over the best static chain)"
-        if known(gain) and arm != inputs.measured.chosen(CHAIN, setting)
-        else ""
-    )
+    return f": {shown(gain, GAIN)} over the best static chain" if known(gain) and chain_gamma(arm) is None else ""
 
 
 def _panels(inputs: Inputs, oracle: dict[str, float]) -> list[tuple[str, list[Bar]]]:
@@ -119,24 +113,21 @@ def _panels(inputs: Inputs, oracle: dict[str, float]) -> list[tuple[str, list[Ba
 
 
 def _bars(panels: list[tuple[str, list[Bar]]]) -> Figure:
-    figure = Figure(figsize=(10, 0.9 + 0.42 * max(len(bars) for _, bars in panels)), layout="constrained")
-    for axes, (setting, bars) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    """One panel under the other, so that a phone shows them, too; an interval may reach out of its panel."""
+    rows = [len(bars) for _, bars in panels]
+    figure = Figure(figsize=(6.2, 0.9 * len(rows) + 0.3 * sum(rows)), layout="constrained")
+    grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=rows)[:, 0]
+    for axes, (setting, bars) in zip(grid, panels, strict=True):
         values = np.array([made["value"] for _, made, _ in bars], float)
-        reach = np.array(
-            [
-                [value - (made["low"] or value), (made["high"] or value) - value]
-                for value, (_, made, _) in zip(values, bars, strict=True)
-            ]
-        )
-        axes.barh(
-            range(len(bars)), values, color=[colour for *_, colour in bars], xerr=reach.T.clip(min=0), ecolor="#333333"
-        )
-        for place, (value, (_, high)) in enumerate(zip(values, reach, strict=True)):
-            axes.annotate(
-                f"{value:.2f}x", (value + high, place), (4, 0), textcoords="offset points", va="center", fontsize=9
-            )
+        ends = np.array([[made["low"] or made["value"], made["high"] or made["value"]] for _, made, _ in bars], float)
+        reach, colours = np.abs(ends - values[:, None]), [colour for *_, colour in bars]
+        axes.barh(range(len(bars)), values, color=colours, xerr=reach.T, ecolor="#333333")
+        widest = 1.25 * float(values.max())
+        for place, (value, (_, high)) in enumerate(zip(values, ends, strict=True)):
+            right = min(high, widest)
+            axes.annotate(f"{value:.2f}x", (right, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
         axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
         axes.invert_yaxis()
-        axes.set_xlim(0, 1.15 * float((values + reach[:, 1]).max()))
-        axes.set(title=setting, xlabel="times plain decoding")
+        axes.set_xlim(0, widest)
+        axes.set(title=setting, xlabel="times plain decoding" if setting == panels[-1][0] else "")
     return figure

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from pipelines.measuring.names import HRAD
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.plots import draw, heat_map
-from pipelines.reporting.section import Cell, Column, Picture, Section, Table
+from pipelines.reporting.section import Column, Picture, Row, Section, Table
 from pipelines.reporting.text import GAIN, NUMBER, WHOLE, Interval, known, listed, shown, surely_above
 
 TARGETS = {"classes": "H-RAD", "length": "explicit length"}
@@ -87,7 +87,7 @@ def _notes(head: Record, selection: Record | None) -> Iterator[str]:
         yield str(selection["reason"])
 
 
-def _row(label: str, setting: str, part: Record, name: str) -> tuple[Cell, ...]:
+def _row(label: str, setting: str, part: Record, name: str) -> Row:
     metrics, policy = part["metrics"].get(name, {}), part["policies"].get(name, {})
     interval = metrics.get("macro_auc_interval")
     return (

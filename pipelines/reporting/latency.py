@@ -15,7 +15,7 @@ from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.latency_table import BLOCK, hidden_gammas
 from pipelines.reporting.plots import band, draw, styles
 from pipelines.reporting.prediction import APART, MOST_APART, agreement, predictions, summary
-from pipelines.reporting.section import Check, Column, Picture, Section, Table
+from pipelines.reporting.section import Check, Column, Picture, Row, Section, Table
 from pipelines.reporting.text import GAIN, MS, NUMBER, SHARE, TIMES, Interval, shown
 from predictors.latency import LatencyProfile
 from predictors.latency.tables import Latency, LatencyTable
@@ -80,7 +80,7 @@ def _costs(profile: LatencyProfile) -> Table:
         Column(f"pass of {BLOCK + 1} tokens over one", TIMES),
         *(Column(f"hidden γ, {name}") for name in hidden),
     )
-    rows = (
+    rows: list[Row] = [
         (
             context,
             _interval(profile.latency("target", tokens=1, context=context)),
@@ -90,7 +90,7 @@ def _costs(profile: LatencyProfile) -> Table:
             *(gammas[number] for gammas in hidden.values()),
         )
         for number, context in enumerate(_contexts(profile))
-    )
+    ]
     return Table(columns, tuple(rows), "By tokens of context; hidden γ: longest branches that a target pass hides")
 
 
@@ -101,7 +101,7 @@ def _errors(rows: pd.DataFrame) -> Table:
         Column("arms"),
         *(Column(name.replace("_", " "), unit) for name, unit in ERRORS.items()),
     )
-    cells = ((name, len(part), *(summary(part)[key] for key in ERRORS)) for name, part in parts.items())
+    cells: list[Row] = [(name, len(part), *(summary(part)[key] for key in ERRORS)) for name, part in parts.items()]
     return Table(columns, tuple(cells), "Tokens/s of plain decoding and the static chains, predicted against measured")
 
 

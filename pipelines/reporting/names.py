@@ -50,4 +50,4 @@ def arm_name(arm: str) -> str:
         lengths = "/".join(map(str, branching.lengths))
         return f"{PRESETS[branching.preset]} γ={lengths}{', concurrent' if branching.wall else ''}"
     family, _, number = arm.partition("-")
-    return f"confidence ε={number}" if family == CONFIDENCE else NAMES.get(arm, arm)
+    return f"confidence ε={number}" if family == CONFIDENCE and number else NAMES.get(arm, arm)

@@ -22,10 +22,11 @@ BUILTIN = (
 
 def pair_section(inputs: Inputs) -> Section:
     """The pair, the cost of its passes as decoded, and the size of what predictors learned from."""
-    facts = read_record(inputs.data / "pair" / "pair.json")
+    pair = inputs.data / "pair"
+    facts = read_record(pair / "pair.json")
     builtin = facts["source"] == "builtin"
     models = (
-        f"the built-in pair, a {_size(inputs.data / 'pair')} target"
+        f"the built-in pair, a target of {_size(pair / 'small')} parameters, inflated to {_size(pair / 'target')}"
         if builtin
         else f"target {facts['target']}, draft {facts['draft']}"
     )
@@ -93,13 +94,13 @@ def _traced(path: Path) -> tuple[Any, ...]:
     return path.parent.name, manifest["num_rows"], round(size / 1e6, 1), round(size / max(1, manifest["num_rows"]))
 
 
-def _size(pair_folder: Path) -> str:
-    """Parameters of the built-in pair's trained target, from its weights file."""
-    weights = pair_folder / "small" / "model.safetensors"
+def _size(model: Path) -> str:
+    """Parameters of a model, from its weights file."""
+    weights = model / "model.safetensors"
     if not weights.is_file():
-        return "small"
+        return "unknown"
     from safetensors import safe_open
 
     with safe_open(weights, framework="numpy") as file:
         shapes: list[Any] = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (not a dict)
-    return f"{sum(map(math.prod, shapes)) / 1e6:.1f} M parameter"
+    return f"{sum(map(math.prod, shapes)) / 1e6:.1f} M"

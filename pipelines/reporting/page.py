@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from pipelines.reporting.markdown import markdown as markdown
 from pipelines.reporting.markdown import markdown_table as markdown_table
-from pipelines.reporting.section import Picture, Section
+from pipelines.reporting.section import Cell, Picture, Section
 from pipelines.reporting.text import shown
 
 if TYPE_CHECKING:
@@ -37,8 +37,15 @@ def html(front: Front, sections: Sequence[Section], images: dict[str, bytes]) ->
     """The page; ``images`` are the pictures by name, as PNG."""
     folder = Path(__file__).with_name("templates")
     environment = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined)
-    environment.globals |= {"shown": shown, "image": lambda picture: _image(picture, images[picture.name])}
+    environment.globals |= {"cell": _cell, "image": lambda picture: _image(picture, images[picture.name])}
     return environment.get_template(TEMPLATE).render(front=front, sections=sections)
+
+
+def _cell(value: Cell, unit: str) -> Markup:
+    """A cell whose interval stays on one line."""
+    text = shown(value, unit)
+    start = text.rfind(" (") if isinstance(value, dict) else -1
+    return escape(text) if start < 0 else Markup("{} <span>{}</span>").format(text[:start], text[start + 1 :])
 
 
 def png(figure: "Figure") -> bytes:

@@ -50,8 +50,8 @@ STYLE = {
 
 
 Look = tuple[str, str]  # colour and marker
-Row = tuple[str, Sequence[tuple[Interval | None, Look]]]  # a name and what is known of it
-Panel = tuple[str, Sequence[Row]]
+Marks = tuple[str, Sequence[tuple[Interval | None, Look]]]  # a name and what is known of it
+Panel = tuple[str, Sequence[Marks]]
 Drawn = TypeVar("Drawn")
 
 

@@ -96,10 +96,10 @@ def agreement(rows: pd.DataFrame, quantity: str, made: str) -> Figure:
     for setting, (colour, marker) in styles(sorted(rows["setting"].unique())).items():
         own = rows[rows["setting"] == setting]
         reach = np.nan_to_num([own["value"] - own["low"], own["high"] - own["value"]])
-        style = {"fmt": marker, "color": colour, "markersize": 5, "capsize": 2, "label": setting}
-        axes.errorbar(own["measured"], own["value"], yerr=reach, **style)
-        for name, *dot in own[["name", "measured", "value"]].itertuples(index=False):
-            axes.annotate(name, dot, (6, -9), textcoords="offset points", fontsize=7.5, color=colour)
+        across, up = own["measured"].to_numpy(), own["value"].to_numpy()
+        axes.errorbar(across, up, yerr=reach, fmt=marker, color=colour, markersize=5, capsize=2, label=setting)
+        for name, *dot in zip(own["name"], across, up, strict=True):
+            axes.annotate(name, (dot[0], dot[1]), (6, -9), textcoords="offset points", fontsize=7.5, color=colour)
     ends = np.array([0.92 * rows["measured"].min(), 1.08 * rows["measured"].max()])
     axes.plot(ends, ends, color="#333333", linewidth=1)
     axes.fill_between(ends, (1 - BAND) * ends, (1 + BAND) * ends, color="#333333", alpha=0.06, linewidth=0)

@@ -16,7 +16,7 @@ from pipelines.promotion.names import VERDICT
 from pipelines.promotion.verdict import lines
 from pipelines.reporting.inputs import Inputs, Record, read_record
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.section import Cell, Column, Section, Table
+from pipelines.reporting.section import Column, Row, Section, Table
 from pipelines.reporting.text import GAIN, TIMES, listed, shown
 
 WIDTH = 110
@@ -55,7 +55,7 @@ def section(inputs: Inputs) -> Section | None:
     )
 
 
-def _fastest(winners: tuple[tuple[Cell, ...], ...]) -> str:
+def _fastest(winners: tuple[Row, ...]) -> str:
     made = [f"{name} {shown(speedup, TIMES)} at {setting}" for setting, name, _, _, speedup, *_ in winners]
     return f"Over plain decoding tuning reached {listed(made)}" if made else "Nothing was tuned"
 
@@ -68,7 +68,7 @@ def _outcomes(verdicts: dict[str, Record]) -> str:
     return f"by the gate {', '.join(made)}" if made else "the gate judged nothing"
 
 
-def _tuned(choice: Record) -> tuple[Cell, ...]:
+def _tuned(choice: Record) -> Row:
     """The winner at a sampling setting; over the static chain unless it is that chain, and without scores where time ran out."""
     candidates = {one["name"]: one["speedup"] for one in choice["candidates"]}
     winner, score = candidates[choice["winner"]], choice["score"] or {}
@@ -86,7 +86,7 @@ def _tuned(choice: Record) -> tuple[Cell, ...]:
     )
 
 
-def _gains(name: str, record: Record) -> Iterator[tuple[Cell, ...]]:
+def _gains(name: str, record: Record) -> Iterator[Row]:
     evidence = record["evidence"]
     rivals = {rival: Estimate(**one) for rival, one in evidence["gains"].items()}
     if not rivals:

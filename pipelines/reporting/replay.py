@@ -32,7 +32,7 @@ from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
 from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, draw, whiskers
 from pipelines.reporting.replay_clock import against_clock
-from pipelines.reporting.section import Cell, Column, Picture, Section, Table
+from pipelines.reporting.section import Column, Picture, Row, Section, Table
 from pipelines.reporting.text import GAIN, SHARE, TIMES, UNDEFINED, listed, shown, surely_above
 from predictors.schema import EDIT
 
@@ -108,9 +108,7 @@ def _fastest(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
             yield {"setting": setting, "family": family, "arm": str(rates.droplevel(0).idxmax())}
 
 
-def _ladder(
-    setting: str, texts: Comparison, edits: Comparison, elsewhere: dict[str, Comparison]
-) -> Iterator[tuple[Cell, ...]]:
+def _ladder(setting: str, texts: Comparison, edits: Comparison, elsewhere: dict[str, Comparison]) -> Iterator[Row]:
     """Over all texts, in each slice, of edits, and over all texts at other cost ratios."""
     slices = sorted(texts.rows(PLAIN, at(setting))["slice"].unique())
     parts = {"all": texts, **dict.fromkeys(slices, texts)}
@@ -148,9 +146,9 @@ def _gains(texts: Comparison) -> Figure:
     measured, panels = texts.measured, []
     for setting in measured.settings:
         kept = {*(arm for arm, family in measured.families.items() if family in COLOURS.keys() - RIVALS)}
-        kept |= {measured.choices(setting).get(family) for family in RIVALS}
+        kept |= {arm for family, arm in measured.choices(setting).items() if family in RIVALS}
         gains = {arm: texts.gain(arm, CHAIN, at(setting)) for arm in measured.arms(setting) if arm in kept}
         order = sorted(gains, key=lambda arm: -(gains[arm]["value"] or 0.0))
         looks = {arm: (COLOURS[measured.families[arm]], "o") for arm in order}
         panels.append((setting, [(arm_name(arm), [(gains[arm], looks[arm])]) for arm in order]))
-    return whiskers(panels, "gain over the best static chain, replayed", line=0, percent=True)
+    return whiskers(panels, "gain over best static, replayed", line=0, percent=True)

@@ -14,7 +14,7 @@ from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
 from pipelines.reporting.plots import draw
 from pipelines.reporting.prediction import APART, MOST_APART, agreement
-from pipelines.reporting.section import Cell, Column, Picture, Table
+from pipelines.reporting.section import Column, Picture, Row, Table
 from pipelines.reporting.text import GAIN, SHARE
 
 COLUMNS = (
@@ -29,7 +29,7 @@ CAPTION = "Every policy that was timed, on the prompts that both decoded; the ba
 
 def against_clock(texts: Comparison, clock: Measured) -> tuple[tuple[Table, ...], tuple[Picture, ...], tuple[str, ...]]:
     """A table, a picture and notes; none where nothing that was replayed was timed."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     agreeing, notes = [], ["Regret: what replay's choice loses on the clock to the fastest policy there."]
     for setting in texts.measured.settings:
         timed, speeds = _on_clock(texts, clock, setting)
@@ -41,7 +41,7 @@ def against_clock(texts: Comparison, clock: Measured) -> tuple[tuple[Table, ...]
             rows.append((*facts, *[None] * 5))
             notes += [] if APART in notes else [APART]
             continue
-        choice, fastest = (str(speeds["arm"][speeds[name].idxmax()]) for name in ("value", "measured"))
+        choice, fastest = (str(speeds["arm"].iloc[int(speeds[name].argmax())]) for name in ("value", "measured"))
         regret = timed.gain(choice, fastest, at(setting))
         rows.append((*facts, float(errors.median()), float(errors.max()), arm_name(choice), arm_name(fastest), regret))
         agreeing.append(speeds)

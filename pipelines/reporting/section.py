@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Cell = str | float | int | bool | Interval | None
+Row = tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,18 @@ class Table:
     """``rows`` of cells under ``columns``; ``marked`` rows stand out."""
 
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[Row, ...]
     caption: str = ""
     marked: frozenset[int] = frozenset()
 
     def record(self) -> dict[str, Any]:
         """For JSON: every row by column names."""
         names = [column.name for column in self.columns]
-        return {"caption": self.caption, "columns": names, "rows": [dict(zip(names, row, strict=True)) for row in self.rows]}
+        return {
+            "caption": self.caption,
+            "columns": names,
+            "rows": [dict(zip(names, row, strict=True)) for row in self.rows],
+        }
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Check:
     unit: str = TIMES
     at_most: bool = False
 
-    def row(self) -> tuple[Cell, ...]:
+    def row(self) -> Row:
         """Name, bar, measured value, whether it meets the bar, and whether its whole interval does."""
         met = {end: None if value is None else self._meets(value) for end, value in self.measured.items()}
         surely = None if None in met.values() else all(met.values())

@@ -13,8 +13,8 @@ from pipelines.reporting.comparison import Comparison, at
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import BLUE, Row, draw, whiskers
-from pipelines.reporting.section import Cell, Check, Column, Picture, Section, Table
+from pipelines.reporting.plots import BLUE, Marks, draw, whiskers
+from pipelines.reporting.section import Cell, Check, Column, Picture, Row, Section, Table
 from pipelines.reporting.text import NUMBER, SHARE, TIMES, Interval, listed, shown
 
 OWN = (CALIBRATED, GIVEN)
@@ -79,7 +79,7 @@ def passes(compared: Comparison, arm: str, setting: str) -> dict[str, float | No
 
 
 def _timed(compared: Comparison, setting: str, arms: list[str], speeds: Speeds) -> Table:
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for arm in (one for key, one in speeds if key == setting and speeds[key, one]["value"] is not None):
         over = [None if arm == base else compared.speedup(arm, base, at(setting)) for base in BASES]
         counts: list[Cell] = [None] * 4
@@ -93,11 +93,11 @@ def _timed(compared: Comparison, setting: str, arms: list[str], speeds: Speeds) 
 
 def _slices(compared: Comparison, exported: Own) -> Table:
     names = sorted(compared.measured.test["slice"].unique())
-    rows = (
+    rows: list[Row] = [
         (arm_name(arm), setting, *(compared.speedup(arm, PLAIN, at(setting, slice_=name)) for name in names))
         for setting, arms in exported.items()
         for arm in (*arms, HF_LOOKUP)
-    )
+    ]
     columns = (Column("arm"), Column("sampling"), *(Column(name, TIMES) for name in names))
     return Table(columns, tuple(rows), "Speed-up over plain decoding by slice")
 
@@ -128,7 +128,7 @@ def _notes(compared: Comparison, fitted: dict[str, Record]) -> Iterator[str]:
 
 
 def _speeds(speeds: Speeds) -> Figure:
-    panels: dict[str, list[Row]] = {setting: [] for setting, _ in speeds}
+    panels: dict[str, list[Marks]] = {setting: [] for setting, _ in speeds}
     for (setting, arm), speed in speeds.items():
         panels[setting].append((arm_name(arm), [(speed, (BLUE, "o"))]))
     return whiskers(list(panels.items()), "speed-up over plain decoding", line=1)

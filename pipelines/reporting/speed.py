@@ -11,7 +11,7 @@ from pipelines.reporting.comparison import Comparison, at, rate
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.names import arm_name
 from pipelines.reporting.plots import PHASE_COLOURS, band, draw, stacked, styles
-from pipelines.reporting.section import Check, Column, Picture, Section, Table
+from pipelines.reporting.section import Check, Column, Picture, Row, Section, Table
 from pipelines.reporting.text import GAIN, NUMBER, SHARE, TIMES, WHOLE, shown
 from predictors.rounds import PHASES
 
@@ -97,10 +97,10 @@ def _slices(compared: Comparison) -> Table:
     choices = {family for setting in measured.settings for family in measured.choices(setting)} - {CHAIN}
     learned = [arm for arm, family in measured.families.items() if family == "learned"]
     columns = (Column("arm"), *(Column(name, GAIN) for name in names))
-    rows = (
+    rows: list[Row] = [
         (arm_name(arm), *(compared.gain(arm, CHAIN, at(slice_=name)) for name in names))
         for arm in [*sorted(choices), *learned]
-    )
+    ]
     return Table(columns, tuple(rows), "Gain over the best static chain by slice, all sampling settings")
 
 
@@ -149,8 +149,8 @@ def _checks(compared: Comparison) -> list[Check]:
     for setting in measured.settings:
         greedy = measured.greedy(setting)
         bars = ((PLAIN, HF_PLAIN, 1.15), (CHAIN, HF_ASSISTED, 1.0 if greedy else 1.1), (PLAIN, HF_FORWARD, 1.0))
-        for arm, over, bar in bars:
-            ratio = compared.speedup(arm, over, at(setting))
+        for arm, other, bar in bars:
+            ratio = compared.speedup(arm, other, at(setting))
             if ratio["value"] is not None:
-                made.append(Check(f"{arm_name(arm)} over {arm_name(over)}, {setting}", ratio, bar))
+                made.append(Check(f"{arm_name(arm)} over {arm_name(other)}, {setting}", ratio, bar))
     return made

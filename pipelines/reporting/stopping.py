@@ -14,7 +14,7 @@ from pipelines.reporting.comparison import Comparison, at
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.names import arm_name
 from pipelines.reporting.plots import BLUE, draw, whiskers
-from pipelines.reporting.section import Cell, Column, Picture, Section, Table
+from pipelines.reporting.section import Column, Picture, Row, Section, Table
 from pipelines.reporting.text import GAIN, NUMBER, SHARE, Interval, listed, shown, surely_above
 
 TUNED = (CHAIN, CONFIDENCE, FORK, CONFIG)  # families whose setting is chosen on validation prompts
@@ -77,7 +77,7 @@ def gains_of(compared: Comparison, setting: str) -> Gains:
 
 def _timed(compared: Comparison, setting: str, gains: Gains) -> Table:
     families, by, fork = compared.measured.families, at(setting), compared.measured.choices(setting).get(FORK)
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for arm, made in gains.items():
         over_fork = compared.gain(arm, FORK, by) if families[arm] in TREES and arm != fork else None
         rows.append((arm_name(arm), *made, over_fork, *(compared.rate(arm, *pair, by)["value"] for pair in COUNTS)))
@@ -85,7 +85,7 @@ def _timed(compared: Comparison, setting: str, gains: Gains) -> Table:
     return Table(TIMED, tuple(rows), caption, frozenset({0}))
 
 
-def _known(models: dict[str, Record]) -> Iterator[tuple[Cell, ...]]:
+def _known(models: dict[str, Record]) -> Iterator[Row]:
     for model, record in models.items():
         tokens = record["tokens"]["all"]
         for setting, part in record["parts"].items():
@@ -107,7 +107,7 @@ def _finding(gains: dict[tuple[str, str], tuple[Interval, Interval]]) -> str:
 
 def _oracle(models: dict[str, Record]) -> str:
     """What perfect foresight brings in replay, as the first model's record has it."""
-    parts = next(iter(models.values()), {"parts": {}})["parts"]
+    parts: Record = next(iter(models.values()), {"parts": {}})["parts"]
     gains = [f"{shown(part['policies']['perfect']['gain']['value'], GAIN)} at {name}" for name, part in parts.items()]
     return f"; in replay the oracle gains {listed(gains)}" if gains else ""
 

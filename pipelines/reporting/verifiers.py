@@ -13,7 +13,7 @@ from pipelines.measuring.verifiers.names import AS_DRAFTED
 from pipelines.reporting.comparison import By, at
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import KEY
-from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, Look, Row, band, draw, styles, whiskers
+from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, Look, Marks, band, draw, styles, whiskers
 from pipelines.reporting.section import Column, Picture, Section, Table
 from pipelines.reporting.text import NUMBER, SHARE, TIMES, Interval, shown
 from pipelines.reporting.verifier_rules import First, Rules, acceptance_by_depth, read_rules
@@ -91,7 +91,7 @@ def _shapes(rules: Rules, family: str) -> list[str]:
 def _by_rule(rules: Rules) -> Figure:
     looks = styles(rules.exact.measured.settings)
 
-    def rows(settings: Iterable[str], value: Callable[[str, By], Interval]) -> list[Row]:
+    def rows(settings: Iterable[str], value: Callable[[str, By], Interval]) -> list[Marks]:
         names = rules.names.items()
         return [(name, [(value(family, at(one)), looks[one]) for one in settings]) for family, name in names]
 

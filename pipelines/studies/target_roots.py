@@ -154,7 +154,7 @@ def summarised(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             known = own["log_probability"], own["tokens"]
             less = rate_difference(documents, *known, plain["log_probability"], plain["tokens"])
             speed = rate_ratio(documents, own["tokens"], own["seconds"], plain["tokens"], plain["seconds"])
-            row = {"arm": name, "temperature": temperature, "lossy": bool(own["lossy"].any())}
+            row: dict[str, Any] = {"arm": name, "temperature": temperature, "lossy": bool(own["lossy"].any())}
             row |= {"likelihood": rate(documents, *known), "likelihood_over_plain": less}
             found.append(row | {"same": float(own["same"].mean()), "speedup": speed})
     return found

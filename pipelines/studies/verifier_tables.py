@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pipelines.measuring.names import chain_gamma
 from pipelines.measuring.verifiers.names import AS_DRAFTED
 from pipelines.reporting.comparison import ALL, By, at
-from pipelines.reporting.section import Cell, Column, Table
+from pipelines.reporting.section import Column, Row, Table
 from pipelines.reporting.text import GAIN, MS, NUMBER, SHARE, TEXT, TIMES, WHOLE, Interval, listed
 from pipelines.reporting.verifier_rules import Rules, acceptance_by_depth, ruled
 from predictors.rounds import PHASES
 
 EFFICIENCY, SPEED = "exact block efficiency", "speed-up over plain"
 Value = Callable[[str, By], Interval]
-Rows = Iterable[tuple[Cell, ...]]
+Rows = Iterable[Row]
 
 
 def tables(rules: Rules) -> Iterator[Table]:
@@ -65,7 +65,7 @@ def _table(caption: str, names: Mapping[str, str], rows: Rows) -> Table:
 
 def _leaders(rules: Rules, scopes: Mapping[str, By]) -> Table:
     """The best rule by setting and by slice, and which others the data do not tell apart from it."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[Row] = []
     for label, measured, leader in (
         (EFFICIENCY, rules.exact.measured, rules.most_efficient),
         (SPEED, rules.timed.measured, rules.fastest),
@@ -78,7 +78,7 @@ def _leaders(rules: Rules, scopes: Mapping[str, By]) -> Table:
 
 
 def _grid(caption: str, rules: Rules, columns: Mapping[str, By], value: Value, unit: str) -> Table:
-    rows = ((name, *(value(family, by) for by in columns.values())) for family, name in rules.names.items())
+    rows: list[Row] = [(name, *(value(family, by) for by in columns.values())) for family, name in rules.names.items()]
     return _table(caption, {"rule": TEXT} | dict.fromkeys(columns, unit), rows)
 
 
@@ -97,7 +97,7 @@ def _chosen(rules: Rules) -> Table:
 
 
 def _chains(caption: str, rules: Rules, places: Iterable[tuple[str, str]]) -> Table:
-    rows = []
+    rows: list[Row] = []
     for chain, setting in places:
         by, arms = at(setting), (ruled(chain, "tokenwise"), chain)
         exact = *(rules.expected(arm, by) for arm in arms), rules.exact.gain(chain, arms[0], by)
@@ -111,7 +111,9 @@ def _chains(caption: str, rules: Rules, places: Iterable[tuple[str, str]]) -> Ta
 def _cross(caption: str, rules: Rules, places: Mapping[str, tuple[str, By]], value: Value, unit: str) -> Table:
     """Rows are shapes at settings, columns rules."""
     names = list(dict.fromkeys(rules.exact.measured.test["verifier"]))
-    rows = ((label, *(value(ruled(shape, name), by) for name in names)) for label, (shape, by) in places.items())
+    rows: list[Row] = [
+        (label, *(value(ruled(shape, name), by) for name in names)) for label, (shape, by) in places.items()
+    ]
     return _table(caption, {"": TEXT} | dict.fromkeys(names, unit), rows)
 
 

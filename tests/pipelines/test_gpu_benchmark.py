@@ -175,7 +175,9 @@ def test_speeds_are_paired_with_plain_decoding_of_the_same_blocks():
     rows += [row("autoregressive", "x", 9.0, "other"), row("autoregressive", "y", 9.0, "other")]
     base, fast = speeds(rows)
     assert base["arm"] == "autoregressive" and base["of_plain"]["value"] == 1
-    assert fast["tokens_per_second"] == 10 and fast["of_plain"] == pytest.approx({"value": 2.0, "low": 2.0, "high": 2.0})
+    assert fast["tokens_per_second"] == 10 and fast["of_plain"] == pytest.approx(
+        {"value": 2.0, "low": 2.0, "high": 2.0}
+    )
 
 
 def test_a_token_of_plain_decoding_takes_what_is_left_without_the_prefill():

@@ -42,7 +42,11 @@ def test_tables_as_markdown():
     section = Section("name", "Title", "Finding.", (table,), notes=("Note.",))
     assert markdown(section, 3).split("\n\n")[:3] == ["### Title", "Finding.", "Note."]
     assert section.record()["tables"] == [
-        {"caption": "caption", "rows": [{"arm": "a", "gain": 0.1}, {"arm": "b", "gain": None}]}
+        {
+            "caption": "caption",
+            "columns": ["arm", "gain"],
+            "rows": [{"arm": "a", "gain": 0.1}, {"arm": "b", "gain": None}],
+        }
     ]
 
 

@@ -74,7 +74,10 @@ def test_what_models_know_and_replay_promises(made):
     assert (first["model"], first["AUROC"], first["ECE"], first["sampling"]) == ("early_stop-1", 0.8, 0.03, "T=1")
     replayed = [first[name] for name in ("forced", "at no cost", "paper's")]
     assert replayed == [0.01, 0.07, -0.05]
-    assert first["its rule"] == pytest.approx({"value": 0.06, "low": 0.04, "high": 0.08}) and first["oracle"]["value"] == 0.3
+    assert (
+        first["its rule"] == pytest.approx({"value": 0.06, "low": 0.04, "high": 0.08})
+        and first["oracle"]["value"] == 0.3
+    )
     assert second["model"] == "logistic"
     (axes,) = made.pictures[1].figure.axes
     assert [list(line.get_ydata()) for line in axes.lines] == [[0.6, 0.4], [0.6, 0.4], [0.62, 0.41]], "observed last"
