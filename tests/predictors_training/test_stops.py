@@ -1,6 +1,6 @@
 """Stop models fitted on texts whose chances are known: what they learn, how they are calibrated, which rules are served."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from string import ascii_letters, digits
 from types import SimpleNamespace
@@ -225,16 +225,23 @@ def made_drafts(logits_DG, survives_D):
     return Drafts(np.arange(count), survives_D, np.ones(count), row_DG, slot_DG, whole, whole)
 
 
+def halves(*arrays):
+    return ((array[::2], array[1::2]) for array in arrays)
+
+
 def test_calibration_recovers_scale_and_bias():
     random = np.random.default_rng(0)
     logits_DG = random.normal(scale=2, size=(20_000, 3))
     kept_DG = random.random((20_000, 3)) < 1 / (1 + np.exp(-(0.7 * logits_DG - 0.4)))
     accepted_D = np.cumprod(kept_DG, axis=1).sum(axis=1)
-    fitted = fit_calibration(logits_DG, made_drafts(logits_DG, accepted_D))
+    parts = [(part_DG, made_drafts(part_DG, of)) for part_DG, of in zip(*halves(logits_DG, accepted_D), strict=True)]
+    fitted = fit_calibration(parts)
     assert (fitted.scale, fitted.bias) == pytest.approx((0.7, -0.4), abs=0.05)
-    assert fit_calibration(-logits_DG, made_drafts(logits_DG, accepted_D)).scale > 0, "never turned around"
+    whole = fit_calibration([(logits_DG, made_drafts(logits_DG, accepted_D))])
+    assert asdict(fitted) == pytest.approx(asdict(whole), rel=1e-3), "splits are one sample"
+    assert fit_calibration([(-logits_DG, made_drafts(logits_DG, accepted_D))]).scale > 0, "never turned around"
     with pytest.raises(ValueError, match="has one fate"):
-        fit_calibration(logits_DG, made_drafts(logits_DG, np.full(20_000, 3)))
+        fit_calibration([(logits_DG, made_drafts(logits_DG, np.full(20_000, 3)))])
 
 
 def test_calibration_of_single_tokens_leaves_products_too_low():
@@ -247,7 +254,7 @@ def test_calibration_of_single_tokens_leaves_products_too_low():
     firsts = made_drafts(logits_DG[:, :1], np.minimum(accepted_D, 1))
     errors = []
     for made in (drafts, firsts):
-        calibration = fit_calibration(logits_DG, made)
+        calibration = fit_calibration([(logits_DG, made)])
         chances = 1 / (1 + np.exp(-(calibration.scale * logits_DG + calibration.bias)))
         observed = (accepted_D[:, None] > np.arange(depth)).mean(axis=0)
         errors.append(np.cumprod(chances, axis=1).mean(axis=0) - observed)

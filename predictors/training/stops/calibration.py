@@ -6,6 +6,8 @@ With m = 1 this is Platt scaling of single tokens, which leaves products too low
 accepted, what it misses is alike along a draft. Shape suffixes: D drafts, G tokens of a draft.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.optimize import minimize
 
@@ -16,20 +18,29 @@ LEAST_SCALE = 1e-3  # a scale that would turn the order around is held at almost
 LEAST = 1e-9
 
 
-def fit_calibration(logits_NG: np.ndarray, drafts: Drafts) -> StopCalibration:
-    """Scale and bias of least log loss over ``drafts``.
+Said = Sequence[tuple[np.ndarray, Drafts]]  # logits [N, G] of a split's rows, and drafts from them
+
+
+def fit_calibration(parts: Said) -> StopCalibration:
+    """Scale and bias of least log loss over the drafts of all ``parts``.
 
     Raises
     ------
     ValueError
         If all tokens have one fate.
     """
-    if not drafts.mixed:
-        raise ValueError(
-            "every drafted token of the validation split has one fate, so nothing can be calibrated. Collect more prompts."
-        )
-    weight_DG = drafts.weight_D[:, None] * drafts.known_DG
-    return product_calibration(drafts.said(logits_NG, 0.0), drafts.survives_DG, weight_DG)
+    if not mixed(parts):
+        raise ValueError("every drafted token has one fate, so nothing can be calibrated. Collect more prompts.")
+    columns = [
+        (drafts.said(logits_NG, 0.0), drafts.survives_DG, drafts.weight_D[:, None] * drafts.known_DG)
+        for logits_NG, drafts in parts
+    ]
+    return product_calibration(*map(np.concatenate, zip(*columns, strict=True)))
+
+
+def mixed(parts: Said) -> bool:
+    """Whether some of the tokens survive and others do not."""
+    return len(np.unique(np.concatenate([drafts.survives_DG[drafts.known_DG] for _, drafts in parts]))) == 2
 
 
 def product_calibration(logits_DG: np.ndarray, survives_DG: np.ndarray, weight_DG: np.ndarray) -> StopCalibration:

@@ -59,11 +59,6 @@ class Drafts:
         return np.where(self.known_DG, values_NG[self.row_DG, self.slot_DG], unknown)
 
     @property
-    def mixed(self) -> bool:
-        """Whether some of the tokens survive and others do not."""
-        return len(np.unique(self.survives_DG[self.known_DG])) == 2
-
-    @property
     def survives_DG(self) -> np.ndarray:
         """Whether a token is accepted, with all before it."""
         return np.arange(self.row_DG.shape[1]) < self.accepted_D[:, None]

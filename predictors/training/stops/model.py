@@ -8,7 +8,7 @@ from torch import Tensor
 
 from predictors.network import squared_distance
 from predictors.training.labelling.table import Labels
-from predictors.training.stops.calibration import calibrated, fit_calibration
+from predictors.training.stops.calibration import calibrated, fit_calibration, mixed
 from predictors.training.stops.drafts import Drafts
 from predictors.training.stops.rows import SlotFeatures, TokenRows
 from predictors.training.stops.training import StopTrainConfig, fit_stop_model
@@ -20,7 +20,8 @@ SPLITS = TRAIN, VALIDATION, TEST = ("train", "validation", "test")
 
 
 class StopModel:
-    """Trained on training texts, stopped early and calibrated by validation texts.
+    """Trained on training texts, stopped early by validation texts, and calibrated on both: networks this small say of the texts
+    they learned from what they say of others, and the few validation documents by themselves are up to .03 off.
 
     Parameters
     ----------
@@ -45,19 +46,26 @@ class StopModel:
         self.tokens = {split: TokenRows.of(made, labels, config.labels) for split, made in self.features.items()}
         train, validation = ((self.features[split], self.tokens[split]) for split in (TRAIN, VALIDATION))
         self.trained = fit_stop_model(train, validation, config, logger)
-        said = {split: self.features[split].everywhere(self._said) for split in (VALIDATION, TEST)}
+        said = {split: self.features[split].everywhere(self._said) for split in SPLITS}
         self.distance = {split: distance_NG for split, (_, distance_NG) in said.items()}
         self._logits = {split: logits_NG for split, (logits_NG, _) in said.items()}
-        made = self.features[VALIDATION]
-        recorded = table.manifest.gamma_max - made.sees
-        every = Drafts.of(made, min(calibrated_tokens, recorded))
-        setting_D = self._setting_N(VALIDATION)[every.start_D]
-        own = (every.take(setting_D == number) for number in range(len(self.settings)))
-        # where all tokens of a setting have one fate, it is calibrated with the others
-        self.calibrations = [fit_calibration(self._logits[VALIDATION], one if one.mixed else every) for one in own]
+        every = {
+            split: self._drafts(split, table.manifest.gamma_max, calibrated_tokens) for split in (TRAIN, VALIDATION)
+        }
+        self.calibrations = []
+        for number in range(len(self.settings)):
+            own = {split: made.take(self._setting_N(split)[made.start_D] == number) for split, made in every.items()}
+            parts = [(self._logits[split], made) for split, made in own.items()]
+            # where all tokens of a setting have one fate, it is calibrated with the others
+            whole = [(self._logits[split], made) for split, made in every.items()]
+            self.calibrations.append(fit_calibration(parts if mixed(parts) else whole))
+
+    def _drafts(self, split: str, recorded: int, tokens: int) -> Drafts:
+        made = self.features[split]
+        return Drafts.of(made, min(tokens, recorded - made.sees))
 
     def chances(self, split: str) -> np.ndarray:
-        """Calibrated chances [N, G] at every slot of validation or test texts."""
+        """Calibrated chances [N, G] at every slot of a split's texts."""
         return calibrated(self._logits[split], self.calibrations, self._setting_N(split))
 
     @torch.inference_mode()

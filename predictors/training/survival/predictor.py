@@ -1,7 +1,8 @@
 """Family ``survival``: a small network of whether drafted tokens are accepted, and the rate that draws the line.
 
-Trained on training texts of all sampling settings at once; calibrated and given a rate on validation texts, for the verifier,
-settings and prices that it will serve, and for a grid of other prices; scored once on test texts. Edits are left out.
+Trained on training texts of all sampling settings at once; calibrated on them and on validation texts; given a rate on validation
+texts, for the verifier, settings and prices that it will serve, and for a grid of other prices; scored once on test texts. Edits
+are left out.
 """
 
 from collections.abc import Sequence
@@ -155,7 +156,8 @@ class SurvivalPredictor(Checked):
     def _setting(self, model: SurvivalModel, number: int) -> tuple[SurvivalSetting, RuleChoice]:
         """What is served at a setting, here and at other prices, and how its rule was chosen."""
         settings = model.table.settings[number]
-        calibration = calibrated(model.grids[VALIDATION][number], model.served, self.calibrated_tokens)
+        grids = [model.grids[split][number] for split in (TRAIN, VALIDATION)]
+        calibration = calibrated(grids, model.served, self.calibrated_tokens)
         unpriced = SurvivalRule(1.0, follows=follows(model.grids[TRAIN][number]))
         draft = SurvivalSetting(settings, unpriced, False, 1, (1.0,), calibration)
         here, choice = self._priced(model, number, draft)

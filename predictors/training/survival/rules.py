@@ -79,9 +79,10 @@ def chances(logits: np.ndarray, calibration: StopCalibration) -> np.ndarray:
     return np.asarray(1 / (1 + np.exp(-(calibration.scale * logits + calibration.bias))))
 
 
-def calibrated(grid: SurvivalGrid, served: SurvivalArrays, length: int) -> StopCalibration:
+def calibrated(grids: Sequence[SurvivalGrid], served: SurvivalArrays, length: int) -> StopCalibration:
     """On the rounds of a static chain of ``length`` tokens."""
-    logits_VG, survives_VG, known_VG = said(grid, served, length)
+    columns = zip(*(said(grid, served, length) for grid in grids), strict=True)
+    logits_VG, survives_VG, known_VG = map(np.concatenate, columns)
     return product_calibration(logits_VG, survives_VG, known_VG.astype(float))
 
 
