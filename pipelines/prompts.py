@@ -3,6 +3,8 @@
 No document is in two splits. Those of a built-in pair are its shares: neither model was trained on any of them. A user's own
 pair may know any text: there the splits only keep controllers from what they are chosen on and scored on. The first n prompts
 of a split alternate slices and documents for every n.
+
+    draftwright prompts --pair pystdlib data/pystdlib/pair data/pystdlib/prompts
 """
 
 import argparse
