@@ -116,6 +116,7 @@ def test_what_was_not_replayed_is_refused(replayed, tmp_path):
 def stage(replayed, tmp_path, monkeypatch):
     """The stage's arguments, on tiny models: bundle hrad is a candidate, and is chosen wherever it can be."""
     args = toy_bench(tmp_path, "unused", {})
+    args.json = False
     section = {"temperatures": [0.0], "candidates": 3, "validation_prompts": 3, "test_prompts": 4, "threads": 1}
     arms = [{"name": name, "family": "chain", "always": True, "choose": True, **chain(gamma)} for name, gamma in CHAINS]
     arms += [PLAIN_ARM, {"name": "hrad", "family": "learned", "bundle": "hrad"}]
