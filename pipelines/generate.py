@@ -1,4 +1,4 @@
-"""Decode a prompt and print its statistics.
+"""Decode a prompt and print its text and statistics.
 
 Standard input is the prompt if none is given. Imports nothing but the runtime.
 

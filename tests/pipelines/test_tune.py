@@ -183,10 +183,11 @@ def test_what_stage_measure_has_timed_is_not_timed_again(stage):
 
 
 def test_the_bundle_decodes_as_its_winners_do(stage, capsys):
-    tmp_path = stage.data
+    tmp_path, stage.json = stage.data, True
     choice, timed = run(stage)
     assert choice["winner"] == "hrad" and choice["static"] in ("chain-1", "chain-3")
-    assert "warning: toy-1c was noisy" in capsys.readouterr().err
+    said, warned = capsys.readouterr()
+    assert json.loads(said)["choices"] == [choice] and "warning: toy-1c was noisy" in warned
     assert (
         set(timed[timed["split"] == "test"]["arm"]) == {"hrad", choice["static"], PLAIN} == {"hrad", *choice["score"]}
     )
