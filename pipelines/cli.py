@@ -1,11 +1,13 @@
 """The one command-line parser. A subcommand is the module of that name here, with ``add_arguments(parser)`` and ``run(args)``.
 
 Modules are imported only when their subcommand is chosen, so ``draftwright generate`` imports nothing but the runtime and
-``--help`` imports nothing at all. ``python -m pipelines labels …`` is ``draftwright labels …``.
+``--help`` imports nothing at all. ``python -m pipelines labels …`` is ``draftwright labels …``. A docstring ends with an example.
 """
 
 import argparse
 import importlib
+import inspect
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,10 +18,10 @@ COMMANDS = {
     "pair": "stage: train the built-in model pair, or resolve a real one",
     "prompts": "stage: draw prompts, split by document",
     "profile": "stage latency: measure what the pair's passes cost on this machine",
-    "traces": "stage: collect texts with what the draft says along them, trees of drafts, or the target's own guesses",
+    "traces": "stage: collect texts with what the draft predicts along them, trees of drafts, or the target's own guesses",
     "labels": "stage: turn traces into label tables: chains, tokens or trees",
     "fit": "stage: train, calibrate and export one predictor as a controller bundle",
-    "replay": "stage: what every policy for chains and branches would make of recorded texts on this machine",
+    "replay": "stage: predict every policy for chains and branches on recorded texts, at this machine's prices",
     "measure": "stage: time every arm of the parameter file on held-out prompts, interleaved and paired",
     "verifiers": "stage measure: compare the verification rules on the same trees and prompts",
     "selection": "stage measure: compare the labels of delayed-tree selectors with real rounds",
@@ -45,28 +47,42 @@ COMMANDS = {
 }
 
 
+def add_command(subparsers: "argparse._SubParsersAction", name: str) -> argparse.ArgumentParser:
+    """The parser of subcommand ``name``. The last paragraph of its module's docstring is an example, and ends the help."""
+    module = importlib.import_module(f"pipelines.{name}")
+    text, _, example = inspect.cleandoc(module.__doc__ or "").rpartition("\n\n")
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=COMMANDS[name],
+        description=text,
+        epilog=example,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    return parser
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse ``argv`` (default: the process's own) and run the subcommand.
 
     A user's mistake (`ValueError`, `OSError`) or a refusal of MLflow ends the process with one line; a bug keeps its traceback.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
+    if not sys.stderr.isatty():  # a log: no bars, ours or the libraries'
+        os.environ.setdefault("TQDM_DISABLE", "1")  # tqdm reads it when it is imported
     parser = argparse.ArgumentParser(
         prog="draftwright",
         description="Trains, calibrates, ships and runs drafting controllers for speculative decoding.",
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    chosen = argv[0] if argv and argv[0] in COMMANDS else None
     for name, summary in COMMANDS.items():
-        subparser = subparsers.add_parser(name, help=summary)
-        if name == chosen:
-            module = importlib.import_module(f"pipelines.{name}")
-            subparser.description = module.__doc__
-            subparser.formatter_class = argparse.RawDescriptionHelpFormatter
-            module.add_arguments(subparser)
+        if name == next(iter(argv), None):
+            add_command(subparsers, name)
+        else:
+            subparsers.add_parser(name, help=summary)
     args = parser.parse_args(argv)
     try:
-        module.run(args)
+        importlib.import_module(f"pipelines.{args.command}").run(args)
     except (ValueError, OSError) as error:
         sys.exit(f"draftwright {args.command}: {error}")
     except Exception as error:

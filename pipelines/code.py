@@ -1,7 +1,5 @@
 """Stage ``code``: for every other stage, the files of code that it runs, with their content hashes.
 
-    python -m pipelines code dvc.yaml data/code
-
 A stage depends on its own file, which ``sha256sum --check`` reads. It is written only where it changes: a change in code
 re-runs the stages that run that code and no other. What a stage runs is found from the source:
 
@@ -9,6 +7,8 @@ re-runs the stages that run that code and no other. What a stage runs is found f
 
 A package's ``__init__`` counts wherever one of its modules does. What it imports counts only where the package itself is
 imported: nothing happens at import here, so what an ``__init__`` merely gathers decides nothing for who takes another module.
+
+    draftwright code dvc.yaml data/code
 """
 
 import argparse

@@ -1,6 +1,8 @@
 """Stage ``device``: describe this machine, so that what was timed elsewhere is timed again here and nothing else is redone.
 
 Runs always and takes no time; the file changes only with the machine (processor, usable cores, number formats, GPUs, system).
+
+    draftwright device data/device.json
 """
 
 import argparse

@@ -1,36 +1,36 @@
 """Compare what a bundle serves with what its card says of recorded texts: acceptance, calibration error and features.
 
-    draftwright drift --bundle data/pystdlib/bundles/hrad --records requests.jsonl
-
 Reads the records that `load_decoder(bundle, pair, monitor=FILE)` and `draftwright generate --monitor FILE` write, rotated files
 too, and compares the last requests of this bundle at every sampling setting with the card's reference. Stages fit and
 tune make it by replaying the same controller on texts of test documents, on which nothing was trained and no threshold chosen:
 
-    accepted   accepted tokens a round
+    accepted   accepted tokens per round
     residual   share of forecast tokens that were accepted, less the forecast one: calibration error
-    distance   squared distance of the features from the training rows, a question
-    feature i  the first of their standardised coordinates, a question
+    distance   squared distance of the features from the training rows, per query
+    feature i  the first of their standardised coordinates, per query
 
 Each is a sum over requests by a sum over requests, which does not depend on their budgets as a mean of requests' own ratios does.
-A stationary stream is flagged at the rate of --false-alarm, by all comparisons of a call together; a shift as large as the column
-'detects' says is missed in 10 of 100 calls (5 to 16 in simulation, by statistic, direction and budget). Texts themselves may
-begin otherwise than they go on, so requests much shorter or longer than the reference's may be flagged for that: the table says
-how long both are.
+A stationary stream is flagged at the rate of --false-alarm, by all comparisons of a call together; a shift of the size
+``detectable`` in the JSON is missed in 10 of 100 calls (5 to 16 in simulation, by statistic, direction and budget). Texts
+themselves may begin otherwise than they go on, so requests much shorter or longer than the reference's may be flagged for that:
+the JSON says how long both are.
 
 Delayed trees and decoding without a draft model cannot be replayed, and of a rule without a model only acceptance is known. On
-the built-in pair in replay, a reference made of one half of 97 documents (180 texts of 48 tokens a setting, all slices) and
+the built-in pair in replay, a reference made of one half of 97 documents (180 texts of 48 tokens per setting, all slices) and
 windows of 24 or 64 requests of the other half, --false-alarm 0.01 flagged
 
-    all slices      0 to 0.6 % of windows; cut to 24 tokens 0.2 to 0.6 % where a model is asked, 2 to 5 % by a rule's acceptance
-    tables alone    89 to 100 % where a model is asked
-    prose alone     66 to 87 % where a head is asked, all but 0.3 % where a stop model is
-    code alone      53 to 75 % where a head is asked, 4 to 75 % where a stop model is; it lies between the others
+    all slices      0 to 0.6 % of windows; cut to 24 tokens 0.2 to 0.6 % where a model is run, 2 to 5 % by a rule's acceptance
+    tables alone    89 to 100 % where a model is run
+    prose alone     66 to 87 % with a head, all but 0.3 % with a stop model
+    code alone      53 to 75 % with a head, 4 to 75 % with a stop model; it lies between the others
     one slice       0 to 88 % by acceptance alone
 
 Exit codes: 0 no drift, 3 drift, 4 too few requests or no reference. Where the pair's prompts come from a file that holds recent
 ones, this retrains on them in a script:
 
     draftwright drift --bundle DIR --records LOG; case $? in 0) ;; 3) dvc repro -sf prompts@PAIR && dvc repro ;; *) exit 1 ;; esac
+
+    draftwright drift --bundle data/pystdlib/bundles/hrad --records requests.jsonl
 """
 
 import argparse
@@ -40,8 +40,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.terminal import LINES, add_json_argument, brief, recording
+
 if TYPE_CHECKING:
-    from pipelines.drift_comparison import Comparison, Samples
+    from pipelines.drift_comparison import Samples
     from predictors.monitoring import Reference
 
 DRIFT, UNKNOWN = 3, 4  # exit codes
@@ -58,12 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--false-alarm", type=float, default=0.01, help="rate of alarms in a stationary stream (default: %(default)s)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the comparisons")
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.drift_comparison import compared
-    from pipelines.outputs import write_json
     from pipelines.reference import read_reference
     from predictors.bundle import bundle_hash, read_bundle
 
@@ -82,20 +83,24 @@ def run(args: argparse.Namespace) -> None:
     }
     samples = _samples(windows, references)
     comparisons = compared(samples, args.false_alarm)
-    notes = _notes(args.bundle, windows, references, missing, {setting for setting, _ in samples})
-    print(_table(comparisons, windows, references))
-    for note in [*notes, *(f"{count} lines {what} were left out" for what, count in ignored.items() if count)]:
-        print(note)
-    if args.json:
+    notes = _notes(windows, references, missing, {setting for setting, _ in samples})
+    drifted = sorted((one for one in comparisons if one.drifted), key=lambda one: -abs(one.t))
+    lines = [*notes, *(f"{count} lines {what} were left out" for what, count in ignored.items() if count)]
+    lines += [
+        f"{one.setting}: {one.statistic} {one.observed:.3f}, not {one.reference:.3f}: t = {one.t:.2f}"
+        for one in drifted
+    ]
+    named = ", ".join(f"{one.statistic} at {one.setting}" for one in drifted)
+    verdict = (f"drift: {named}" if drifted else "no drift") if comparisons else "nothing was compared"
+    with recording(args.json) as show:
         found = [asdict(one) for one in comparisons]
-        write_json(args.json, {"bundle": sha256, "comparisons": found, "notes": notes, "left_out": ignored})
-    drifted = [one for one in comparisons if one.drifted]
-    if not comparisons:
-        sys.exit(UNKNOWN)
-    if drifted:
-        print("drift: " + ", ".join(f"{one.statistic} at {one.setting}" for one in drifted))
-        sys.exit(DRIFT)
-    print("no drift")
+        show(
+            {"bundle": sha256, "settings": _lengths(windows, references), "comparisons": found}
+            | {"notes": notes, "left_out": ignored}
+        )
+        print(*filter(None, [brief(lines, LINES - 1), brief([verdict])]), sep="\n")
+    if drifted or not comparisons:
+        sys.exit(DRIFT if drifted else UNKNOWN)
 
 
 def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -144,15 +149,13 @@ def _samples(windows: dict[str, list[dict]], references: "dict[str, Reference]")
 
 
 def _notes(
-    bundle: Path, windows: dict[str, list[dict]], references: "dict[str, Reference]", missing: str, known: set[str]
+    windows: dict[str, list[dict]], references: "dict[str, Reference]", missing: str, known: set[str]
 ) -> list[str]:
     """Why settings are not compared, but those ``known``."""
-    notes = [] if windows else [f"there are no records of {bundle}: was another content of it served?"]
+    notes = [] if windows else ["no records of this bundle: was another content of it served?"]
     for setting, records in windows.items():
         if setting not in references:
-            notes.append(
-                f"{setting}: {len(records)} requests, and {bundle} has no reference there: {missing.rstrip('.')}."
-            )
+            notes.append(f"{setting}: {len(records)} requests and no reference: {missing.rstrip('.')}.")
         elif len(records) < LEAST:
             notes.append(f"{setting}: {len(records)} requests are too few; a comparison takes {LEAST}.")
         elif setting not in known:
@@ -163,17 +166,13 @@ def _notes(
     return notes
 
 
-def _table(comparisons: "list[Comparison]", windows: dict[str, list[dict]], references: "dict[str, Reference]") -> str:
-    lines = [
-        f"{setting}: {len(windows[setting])} requests of {mean:.0f} tokens, the reference's had {references[setting].tokens:.0f}"
-        for setting in dict.fromkeys(one.setting for one in comparisons)
-        for mean in [sum(record["emitted"] for record in windows[setting]) / len(windows[setting])]
-    ]
-    if comparisons:
-        lines += ["", f"{'setting':14}{'statistic':10}{'reference':>10}{'observed':>10}{'t':>8}{'detects':>9}  verdict"]
-    lines += [
-        f"{one.setting:14}{one.statistic:10}{one.reference:10.3f}{one.observed:10.3f}{one.t:8.2f}{one.detectable:9.3f}  "
-        + ("DRIFT" if one.drifted else "steady")
-        for one in comparisons
-    ]
-    return "\n".join(lines)
+def _lengths(windows: dict[str, list[dict]], references: "dict[str, Reference]") -> dict[str, dict[str, Any]]:
+    """By setting, how many requests there were, and mean tokens of these and of the reference's."""
+    return {
+        setting: {
+            "requests": len(records),
+            "tokens": sum(record["emitted"] for record in records) / len(records),
+            "reference_tokens": references[setting].tokens if setting in references else None,
+        }
+        for setting, records in windows.items()
+    }

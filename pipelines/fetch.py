@@ -1,9 +1,9 @@
 """Fetch a bundle from the MLflow model registry into a folder that ``load_decoder`` runs.
 
+The content hash of what arrives must be the one that the version was tagged with when it was registered.
+
     draftwright fetch models:/pystdlib-hrad@champion served/hrad
     draftwright fetch models:/pystdlib-hrad/3 served/hrad
-
-The content hash of what arrives must be the one that the version was tagged with when it was registered.
 """
 
 import argparse

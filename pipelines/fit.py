@@ -1,9 +1,9 @@
 """Stage ``fit``: fit one predictor, calibrate it for what it will serve, and export its bundle, tracked as one MLflow run.
 
-    python -m pipelines fit --pair pystdlib --predictor hrad --device data/device.json --latency data/pystdlib/latency
-        --traces data/pystdlib/traces --labels data/pystdlib/labels data/pystdlib/fit/hrad.json data/pystdlib/bundles/hrad
-
 Section ``fit.<predictor>`` of the parameters names its ``family`` and holds what that family is configured by.
+
+    draftwright fit --pair pystdlib --predictor hrad --device data/device.json --latency data/pystdlib/latency
+        --traces data/pystdlib/traces --labels data/pystdlib/labels data/pystdlib/fit/hrad.json data/pystdlib/bundles/hrad
 """
 
 import argparse

@@ -1,10 +1,12 @@
-"""Decode a prompt and say how it went. Imports nothing but the runtime.
+"""Decode a prompt and print its text and statistics.
 
-head -c 300 runtime/tree.py | draftwright generate data/pystdlib/pair --bundle data/pystdlib/bundles/hrad
-draftwright generate --target path/or/id --draft path/or/id --method '{"method": "speculative"}' --prompt "Hello"
-draftwright generate --target path/or/id --prompt "Hello" --method '{"method": "progressive_tree"}'    (no draft model)
-draftwright generate data/pystdlib/pair --temperature 1 --prompt "import" --method '{"method": "speculative",
-    "verifier": "traversal", "drafter": {"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}}'
+Standard input is the prompt if none is given. Imports nothing but the runtime.
+
+    draftwright generate data/pystdlib/pair --bundle data/pystdlib/bundles/hrad --prompt "import"
+    draftwright generate --target path/or/id --draft path/or/id --method '{"method": "speculative"}' --prompt "Hello"
+    draftwright generate --target path/or/id --prompt "Hello" --method '{"method": "progressive_tree"}'    # no draft model
+    draftwright generate data/pystdlib/pair --temperature 1 --prompt "import" --method '{"method": "speculative",
+        "verifier": "traversal", "drafter": {"kind": "delayed_tree", "k": 3, "l1": 1, "l2": 3}}'
 """
 
 import argparse
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
     rounds, tokens, seconds = _decode(decoder, prompt, args, show=not args.json)
     statistics = _statistics(rounds, tokens, seconds)
     if decoder.lossy:
-        print("note: lossy=True, this text need not follow the target's law", file=sys.stderr)
+        print("note: lossy=True, this text need not follow the target's distribution", file=sys.stderr)
     if args.json:
         print(
             json.dumps({"tokens": tokens, "text": pair.tokenizer.decode(tokens), "lossy": decoder.lossy, **statistics})

@@ -1,4 +1,4 @@
-"""Every change of champion of a registered bundle, oldest first, with what the gate had said.
+"""Print every change of champion of a registered bundle, oldest first, with what the gate had said.
 
 draftwright history --pair pystdlib --predictor hrad
 """

@@ -1,8 +1,8 @@
-"""Stage ``labels``: what a kind of predictor is to say, at positions of the traces.
-
-    python -m pipelines labels --pair pystdlib --kind chains data/pystdlib/traces/texts data/pystdlib/labels/chains.parquet
+"""Stage ``labels``: label the positions of the traces for one kind of predictor.
 
 Writes the label table, and with ``--report`` its counts.
+
+    draftwright labels --pair pystdlib --kind chains data/pystdlib/traces/texts data/pystdlib/labels/chains.parquet
 """
 
 import argparse

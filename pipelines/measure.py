@@ -1,11 +1,11 @@
 """Stage ``measure``: time every arm of the table in the parameter file on held-out prompts, interleaved and paired.
 
 Writes a folder named after the device: ``decodes.parquet`` (a row for each decode), ``rounds.parquet`` (a row for each of its
-rounds), ``loop.parquet`` (the loop beside its bare passes), ``findings.json`` (what validation prompts chose, exactness, notes),
-``timelines.json``, ``provenance.json`` and, with ``--texts``, ``foreseen.parquet`` (what replay says of the same decodes and of
-all recorded texts). An interrupted measurement goes on where it stopped.
+rounds), ``loop.parquet`` (the loop compared with its bare passes), ``findings.json`` (what validation prompts chose, exactness,
+notes), ``timelines.json``, ``provenance.json`` and, with ``--texts``, ``foreseen.parquet`` (what replay predicts for the same
+decodes and of all recorded texts). An interrupted measurement goes on where it stopped.
 
-    python -m pipelines measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
+    draftwright measure --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts data/pystdlib/measured
         --bundles data/pystdlib/bundles --latency data/pystdlib/latency
 """
 

@@ -1,10 +1,12 @@
 """Stage ``pair``: train the built-in model pair, or resolve a real one and pin its files.
 
 Writes ``pair.json``, a function of the parameters (and, where training is capped, of the machine), and for the built-in pair the
-model folders beside it. Wall-clock seconds go to ``--timings``, outside of what later stages depend on.
+model folders next to it. Wall-clock seconds go to ``--timings``, outside of what later stages depend on.
 
 The number format of the pair's traces is fixed here, once: whatever machine collects, and whatever format serves there, traces of
 one pair can be put into one table.
+
+    draftwright pair --pair pystdlib data/pystdlib/pair
 """
 
 import argparse

@@ -1,24 +1,26 @@
 """Promote a registered bundle to champion, if the gate lets it pass.
 
+The version under alias ``challenger`` is timed against the champion, if there is one, plain decoding and static chains (minutes;
+an interrupted trial goes on where it stopped). Without a champion, what stage ``trial`` found of this very bundle is the first
+look. The gate's verdict is printed in short, written in full to the output folder, and kept as a tag of the version before
+anything else is done: a look counts, with ``--dry-run``, too. Refused and inconclusive end with exit code 1 and change nothing
+else. After an inconclusive verdict the next call takes the next look, on new documents of the reserve; a refusal stands; a pass
+that was not yet acted on is not measured again. ``--evidence`` judges an earlier trial's file again.
+
     draftwright promote --pair pystdlib --predictor hrad
     draftwright promote --pair pystdlib --predictor hrad --force "outage of the old one"
-
-The version under alias ``challenger`` is timed beside the champion, if there is one, plain decoding and static chains (minutes;
-an interrupted trial goes on where it stopped). Without a champion, what stage ``trial`` found of this very bundle is the first
-look. The gate's verdict is printed as JSON and in five lines, and kept as a tag of the version before anything else is done: a
-look counts, with ``--dry-run``, too. Refused and inconclusive end with exit code 1 and change nothing else. After an inconclusive
-verdict the next call takes the next look, on new documents of the reserve; a refusal stands; a pass that was not yet acted on is
-not measured again. ``--evidence`` judges an earlier trial's file again.
 """
 
 import argparse
-import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments
 from pipelines.places import add_place_arguments, fill_in
+from pipelines.terminal import LINES, add_json_argument, brief, recording
 
 if TYPE_CHECKING:
     from pipelines.promotion.champions import Champions, Version
@@ -49,9 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="measure and judge only; a measured look counts")
     parser.add_argument("--break-lock", action="store_true", help="of a promotion or rollback that was killed")
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
+    with recording(args.json) as show:
+        _run(args, show)
+
+
+def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     from pipelines.outputs import write_json
     from pipelines.promotion.champions import Champions
     from pipelines.promotion.evidence_file import other_code, require_match
@@ -73,6 +81,7 @@ def run(args: argparse.Namespace) -> None:
     if challenger is None:
         raise ValueError(f"{champions.name} has no challenger. Register a bundle first (draftwright register).")
     if champion is not None and champion.sha256 == challenger.sha256:
+        show(next(reversed(champions.verdicts(champion.version)), None))
         print(f"{champions.name} version {champion.version} is the champion already")
         return
     args.output = args.output / f"{args.predictor}-{challenger.version}"
@@ -92,8 +101,10 @@ def run(args: argparse.Namespace) -> None:
     is_look = is_look and evidence.problem is None
     if is_look or not args.dry_run:
         champions.keep(challenger.version, kept)
-    print(json.dumps(kept, indent=2))
-    print(*lines(record), *other_code(evidence), sep="\n")
+    show(record)
+    print(brief(lines(record), LINES - 1))
+    for warning in other_code(evidence):
+        print(warning, file=sys.stderr)
     _act(args, champions, challenger, over, record, "the look counts, nothing else" if is_look else "nothing")
 
 

@@ -3,6 +3,8 @@
 No document is in two splits. Those of a built-in pair are its shares: neither model was trained on any of them. A user's own
 pair may know any text: there the splits only keep controllers from what they are chosen on and scored on. The first n prompts
 of a split alternate slices and documents for every n.
+
+    draftwright prompts --pair pystdlib data/pystdlib/pair data/pystdlib/prompts
 """
 
 import argparse
@@ -73,7 +75,7 @@ class PromptParameters(Checked):
             raise ValueError(f"need min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}.")
         if self.edit.total and not any(source.edits for source in self.sources):
             raise ValueError(
-                "edit asks for prompts, but no source names 'edits'. Name its slices there, or ask for none."
+                "edit requests prompts, but no source names 'edits'. Name its slices there, or request none."
             )
         if self.shares.pair:
             raise ValueError("shares.pair must be 0 here: what trains a built-in pair stands in models.builtin.shares.")

@@ -1,4 +1,7 @@
-"""Register exported bundles in the MLflow model registry (idempotent: one version per bundle content)."""
+"""Register exported bundles in the MLflow model registry (idempotent: one version per bundle content).
+
+draftwright register
+"""
 
 import argparse
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""Stage ``replay``: what every policy for chains and branches would make of recorded texts on this machine; no model is run.
-
-    python -m pipelines replay --pair pystdlib data/pystdlib/traces/texts data/pystdlib/bundles data/pystdlib/replay
-        --device data/device.json --latency data/pystdlib/latency
+"""Stage ``replay``: predict every policy for chains and branches on recorded texts at this machine's prices; no model is run.
 
 Seconds come from a latency profile: give ``--device`` another machine's to rank policies there from the same traces. Writes a
 folder named after the device: ``replay.parquet``, a row per text and policy, ``policies.json``, how each is built, and
 ``provenance.json``. ``replay-cN.parquet`` holds the policies for chains where drafting costs 1/N of a target pass.
+
+    draftwright replay --pair pystdlib data/pystdlib/traces/texts data/pystdlib/bundles data/pystdlib/replay
+        --device data/device.json --latency data/pystdlib/latency
 """
 
 import argparse

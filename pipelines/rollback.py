@@ -1,6 +1,8 @@
-"""Put back the champion before the present one. Repeat it to go back further.
+"""Put back the champion before the present one.
 
-draftwright rollback --pair pystdlib --predictor hrad
+Repeat it to go back further.
+
+    draftwright rollback --pair pystdlib --predictor hrad
 """
 
 import argparse

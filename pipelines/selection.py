@@ -1,7 +1,11 @@
-"""Stage ``selection``: check what the delayed-tree selectors learned from. Their arms are timed by stage ``measure``.
+"""Stage ``selection``: check what the delayed-tree selectors learned from.
 
-Writes a folder named after the device: ``first_rounds.parquet`` (first rounds of real decodes at the roots of the root traces),
-``prices.json`` (what steps were thought to cost) and ``provenance.json``. An interrupted check goes on where it stopped.
+Their arms are timed by stage ``measure``. Writes a folder named after the device: ``first_rounds.parquet`` (first rounds of real
+decodes at the roots of the root traces), ``prices.json`` (what steps were thought to cost) and ``provenance.json``. An
+interrupted check goes on where it stopped.
+
+    draftwright selection --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts
+        data/pystdlib/selection --latency data/pystdlib/latency --trees data/pystdlib/traces/trees
 """
 
 import argparse

@@ -1,17 +1,21 @@
-"""Who is champion and who challenges, with the gate's last verdict, of every registered bundle of a pair.
+"""Print who is champion and who challenges, with the gate's last verdict, of every registered bundle of a pair.
 
 draftwright status --pair pystdlib
 """
 
 import argparse
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pipelines.terminal import add_json_argument, brief, recording
 
 if TYPE_CHECKING:
-    from pipelines.promotion.champions import Champions, Version
+    from pipelines.promotion.champions import Champions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pair", required=True, help="name of the pair")
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -22,25 +26,33 @@ def run(args: argparse.Namespace) -> None:
     names = names_of(client, args.pair)
     if not names:
         raise ValueError(f"nothing of pair {args.pair} is registered. Run draftwright register (or make repro) first.")
-    for name in names:
-        champions = Champions(client, name)
-        champion, challenger = champions.champion(), champions.challenger()
-        behind = "" if champions.follows() else " (the alias is behind: the next promotion or rollback mends it)"
-        print(
-            f"{name}: champion {_shown(champion)}, challenger {_shown(challenger)}{_judged(champions, challenger)}{behind}"
-        )
+    records = {name: _record(Champions(client, name)) for name in names}
+    with recording(args.json) as show:
+        show(records)
+        print(brief([_line(name, record) for name, record in records.items()], len(records)))
 
 
-def _shown(version: "Version | None") -> str:
-    return "none" if version is None else f"version {version.version} ({version.sha256[:12]})"
+def _record(champions: "Champions") -> dict[str, Any]:
+    """Both versions, what the gate last said of the challenger, and whether the alias is the history's champion."""
+    champion, challenger = champions.champion(), champions.challenger()
+    verdicts = [] if challenger is None else champions.verdicts(challenger.version)
+    return {
+        "champion": champion and asdict(champion),
+        "challenger": challenger and asdict(challenger),
+        "verdict": verdicts[-1] if verdicts else None,
+        "alias_follows": champions.follows(),
+    }
 
 
-def _judged(champions: "Champions", challenger: "Version | None") -> str:
-    """What the gate last said of the challenger, and at which look."""
+def _line(name: str, record: dict[str, Any]) -> str:
     from pipelines.promotion.verdict import outcome_of
 
-    records = [] if challenger is None else champions.verdicts(challenger.version)
-    if not records:
-        return ""
-    looks = f" at look {records[-1]['look']} of {records[-1]['looks']}" if "look" in records[-1] else ""
-    return f", {outcome_of(records[-1])}{looks}"
+    who = ", ".join(f"{role} {_shown(record[role])}" for role in ("champion", "challenger"))
+    verdict = record["verdict"]
+    judged = "" if verdict is None else f", {outcome_of(verdict)}"
+    look = f" at look {verdict['look']} of {verdict['looks']}" if verdict and "look" in verdict else ""
+    return f"{name}: {'' if record['alias_follows'] else '(stale alias) '}{who}{judged}{look}"
+
+
+def _shown(version: dict[str, str] | None) -> str:
+    return "none" if version is None else f"{version['version']} ({version['sha256'][:12]})"

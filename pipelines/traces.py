@@ -1,14 +1,14 @@
 """Collect a trace of a pair: texts, trees or guesses.
 
-    python -m pipelines traces --pair pystdlib --of texts data/pystdlib/pair data/pystdlib/prompts data/pystdlib/traces/texts
-
-    texts     along the target's own texts, what the draft says at every position and beside it: for predictors of chains and
-              branches, and for replay
+    texts     along the target's own texts, the draft's distributions at every position, and after tokens that may replace a
+              rejected one: for predictors of chains and branches, and for replay
     trees     what every delayed tree would emit at positions of such texts
-    guesses   how the target drafts for itself in many ways
+    guesses   how the target drafts for itself, by many configurations
 
 Parameters: section ``traces.<of>`` of the pair, and what all of them may take of the disk, ``traces.max_gigabytes``. Interrupt it
 whenever you like: finished shards are kept.
+
+    draftwright traces --pair pystdlib --of texts data/pystdlib/pair data/pystdlib/prompts data/pystdlib/traces/texts
 """
 
 import argparse

@@ -4,6 +4,9 @@ Writes a folder named after the device: ``decodes.parquet`` and ``rounds.parquet
 ``verdict.json``, the gate's verdict with its bounds and the evidence, which ``draftwright promote --evidence`` reads. Nothing is
 promoted here. A bundle that stage ``measure`` timed on as many prompts is judged by its table. This is the first look of the
 gate's plan, and a stage that is run again is the first look again. An interrupted trial goes on where it stopped.
+
+    draftwright trial --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts
+        data/pystdlib/bundles/hrad data/pystdlib/trials/hrad --latency data/pystdlib/latency --measured data/pystdlib/measured
 """
 
 import argparse
@@ -11,6 +14,7 @@ from pathlib import Path
 
 from pipelines.device_file import read_device
 from pipelines.measuring.bench import add_bench_arguments
+from pipelines.terminal import brief
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,4 +42,4 @@ def run(args: argparse.Namespace) -> None:
     evidence = attempt(args, args.bundle.name, {CHALLENGER: args.bundle})
     record = judged(evidence, judge(evidence, bounds), bounds)
     write_json(path, record)
-    print(path, *lines(record), sep="\n  ")
+    print(path, brief(lines(record)), sep="\n")

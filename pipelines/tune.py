@@ -1,15 +1,15 @@
 """Stage ``tune``: find the fastest exact decoder for a pair on this machine, and export it as bundle ``auto``.
 
-    draftwright tune --pair pystdlib
-
 For every sampling setting: all policies are ranked by replay and by the latency profile, the best few compared on the clock on
-validation prompts, and the winner scored on test prompts beside the fastest static chain and plain decoding. What stage
+validation prompts, and the winner scored on test prompts against the fastest static chain and plain decoding. What stage
 ``measure`` has timed is read; only the others are timed here. ``load_decoder`` then runs the winner of the request's setting:
 
     load_decoder("data/pystdlib/bundles/auto", pair)
 
 Writes a folder named after the device: ``choices.json`` (what was considered, predicted, measured, chosen, and the score), and
 ``decodes.parquet`` and ``rounds.parquet`` of what was timed here. An interrupted run goes on where it stopped.
+
+    draftwright tune --pair pystdlib
 """
 
 import argparse
@@ -17,14 +17,15 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
 from pipelines.places import add_place_arguments, fill_in
+from pipelines.terminal import LINES, add_json_argument, brief, recording
 
 if TYPE_CHECKING:
     from pipelines.measuring.bench import Bench
@@ -51,9 +52,15 @@ PLACES = {  # arguments and where they are below a pair's data folder
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
     add_place_arguments(parser, PLACES)
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
+    with recording(args.json) as show:
+        _run(args, show)
+
+
+def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     from pipelines.device_file import read_device
     from pipelines.measuring.bench import open_bench
     from pipelines.measuring.led import TextLeader
@@ -88,8 +95,8 @@ def run(args: argparse.Namespace) -> None:
     _write(bench, args.pair, study, chosen)
     _export(args.bundle, args.bundles, args.texts, bench, chosen)
     bench.log.remove()
-    for one in chosen:
-        print(f"{one.settings.name}: {one.winner.name}")
+    show({"bundle": str(args.bundle), "capped": study.blocks.capped, "choices": [one.record for one in chosen]})
+    print(brief([f"{one.settings.name}: {one.winner.name}" for one in chosen], LINES - 1))
     print(f"{args.bundle}: exported" + (" (max_minutes ended the timing early)" if study.blocks.capped else ""))
 
 

@@ -4,6 +4,9 @@ Writes a folder named after the device: ``roots.parquet`` (exact expectation of 
 ``acceptance.parquet`` (per-node acceptance rates by depth), ``choices.json`` (shapes of best block efficiency on validation
 prompts) and ``provenance.json``. Nothing is timed here: stage ``measure`` does that. An interrupted comparison goes on where it
 stopped.
+
+    draftwright verifiers --pair pystdlib data/device.json data/pystdlib/pair data/pystdlib/prompts
+        data/pystdlib/verifiers --latency data/pystdlib/latency
 """
 
 import argparse

@@ -119,7 +119,7 @@ def _branch_parallel(pair: ModelPair, config: Mapping[str, Any], controller: Con
         controller = controller.with_epsilon(parsed.epsilon)
     if controller.follows_one_draft and parsed.retention == "prior":
         raise ValueError(
-            f"{where}: retention 'prior' asks the controller about all branches in turn, and {controller.kind} follows one "
+            f"{where}: retention 'prior' runs the controller on every branch, and {controller.kind} follows one "
             "draft: the text would be exact, the rule not its own. Use retention 'posterior'."
         )
     if controller.actions:

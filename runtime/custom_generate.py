@@ -88,7 +88,7 @@ def _sampling_options(processors: Any, generation_config: Any) -> dict[str, Any]
     for kind, processor in zip(order, processors, strict=True):
         if kind not in WARPERS:
             raise ValueError(
-                f"logits processor {kind.__name__} is not supported: verification would need its law at every drafted position. "
+                f"logits processor {kind.__name__} is not supported: verification would need it at every drafted position. "
                 "Supported: temperature, top_k, top_p."
             )
         options[WARPERS[kind]] = getattr(processor, WARPERS[kind])

@@ -152,7 +152,7 @@ def _served(
         return serve(model, served.forward, priority)
     except ValueError as error:
         warnings.warn(
-            f"{where}: forward {served.forward!r} is not available here, and the rule takes its place ({error})",
+            f"{where}: forward {served.forward!r} is not available here, and the rule replaces it ({error})",
             stacklevel=4,
         )
     return CausalLanguageModel(model, "auto", priority)

@@ -51,7 +51,9 @@ class TokenTree:
             )
         if self.draft_probs is None:
             if self.law is not DraftLaw.DETERMINISTIC:
-                raise ValueError(f"a tree drawn {self.law.value} needs draft_probs: no drafted token without its law.")
+                raise ValueError(
+                    f"a tree drawn {self.law.value} needs draft_probs: no drafted token without its distribution."
+                )
         elif len(self.draft_probs) != len(self.tokens) + 1:
             raise ValueError(f"draft_probs has {len(self.draft_probs)} rows, expected N + 1 = {len(self.tokens) + 1}.")
         if self.draws is None:

@@ -48,7 +48,7 @@ class InflatedDraft(Checked):
         if feed_forward < least:
             most = cost(target, vocabulary) / cost(self._with(least), vocabulary)
             raise ValueError(
-                f"cost_ratio {self.cost_ratio} asks for a feed-forward of {feed_forward}, and the small draft has "
+                f"cost_ratio {self.cost_ratio} needs a feed-forward of {feed_forward}, and the small draft has "
                 f"{least}. With {self.layers} layers of {self.hidden} at most {most:.1f} fits: lower it, hidden or layers."
             )
         return whole

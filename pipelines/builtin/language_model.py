@@ -125,7 +125,7 @@ def train(
     rows = _training_rows(tokens, recipe, seed)
     cap = math.inf if recipe.max_minutes is None else recipe.max_minutes * 60
     start, capped, done, loss_sum = time.perf_counter(), False, 0, 0.0
-    with tqdm(total=recipe.steps, desc=f"train {name}", unit="step", mininterval=1.0) as progress:
+    with tqdm(total=recipe.steps, desc=f"train {name}", unit="step", mininterval=1.0, disable=None) as progress:
         while done < recipe.steps:
             time_share = (time.perf_counter() - start) / cap
             if time_share >= 1:

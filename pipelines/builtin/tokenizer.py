@@ -28,7 +28,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != vocabulary:
         raise ValueError(
-            f"the corpus yields {tokenizer.get_vocab_size()} tokens, not the {vocabulary} asked for: use a smaller vocabulary."
+            f"the corpus yields {tokenizer.get_vocab_size()} tokens, not the {vocabulary} requested: use a smaller vocabulary."
         )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

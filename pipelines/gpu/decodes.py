@@ -26,7 +26,7 @@ def read_rows(folder: Path, results: Mapping[str, Any]) -> Rows:
     timed = {(row["block"].split("/")[0], row["pair"]) for row in rows}
     for name in results["parts"]:
         if name.startswith(("plain/", "methods/")) and tuple(name.split("/")) not in timed:
-            raise ValueError(f"{folder} holds no decodes of part {name}: keep it beside its JSON, or measure again.")
+            raise ValueError(f"{folder} holds no decodes of part {name}: keep it next to its JSON, or measure again.")
     return rows
 
 

@@ -16,7 +16,7 @@ LANES = (BLUE, ORANGE, GREEN, RED)
 
 def against_prediction(sweeps: list[Result], temperature: float) -> Figure:
     """By cost of a draft step: what was predicted, measured and could at most be reached, one panel per kind of method."""
-    kinds = {"chains": False, "branches beside the target": True}
+    kinds = {"chains": False, "branches concurrent with the target": True}
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     for axes, (title, beside) in zip(figure.subplots(1, 2, sharey=True), kinds.items(), strict=True):
         for key, colour, marker, label in (

@@ -1,5 +1,9 @@
-"""Draw the report of a measured GPU: `python -m pipelines gpu.report docs/gpu/<device>.json` writes a page beside it, and where
-pyarrow is installed the tables of its decodes (`pipelines.gpu.decodes`)."""
+"""Draw the report of a measured GPU.
+
+Writes a page next to its file, and where pyarrow is installed the tables of its decodes (`pipelines.gpu.decodes`).
+
+    draftwright gpu.report docs/gpu/nvidia-h100-80gb-hbm3.json
+"""
 
 import argparse
 import json

@@ -81,7 +81,7 @@ class ArmRow:
             raise ValueError(f"arm {self.name!r}: forward is hugging_face or left out, got {self.forward!r}.")
         if self.concurrent and self.decoder is None and self.bundle is None:
             raise ValueError(
-                f"arm {self.name!r}: concurrent is for a decoder or a bundle that drafts beside the target."
+                f"arm {self.name!r}: concurrent is for a decoder or a bundle that drafts concurrently with the target."
             )
         if self.choose and self.bundle is not None:
             raise ValueError(f"arm {self.name!r}: a bundle was chosen when it was exported; leave out choose.")

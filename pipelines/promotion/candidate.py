@@ -60,14 +60,14 @@ def parts_of(decoder: Decoder) -> dict[str, Decoder]:
 
 def _problem(who: str, decoder: Decoder) -> str | None:
     if decoder.lossy:
-        return f"{who} is lossy: its output need not follow the target's law. Export it without lossy=True."
+        return f"{who} is lossy: its output need not follow the target's distribution. Export it without lossy=True."
     if isinstance(decoder, BranchParallelDecoder) and decoder.host.virtual:
         remedy = "Export it with overlap 'auto', 'processes' or 'streams'."
         if decoder.config.overlap == "auto":
             remedy = "Its overlap 'auto' finds a single core here: try it where there are more."
         return (
-            f"{who} drafts and verifies in turn (overlap 'none'), so that its times would be a virtual clock's beside the wall "
-            f"clock's of the others. {remedy}"
+            f"{who} drafts and verifies sequentially (overlap 'none'), so its times would be a virtual clock's, not the wall "
+            f"clock's. {remedy}"
         )
     return None
 

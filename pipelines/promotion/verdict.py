@@ -82,9 +82,10 @@ class Verdict:
 
 
 def reasons(record: Mapping[str, Any]) -> str:
-    """Every check of a record that did not pass."""
-    failed = [check for check in record["checks"] if not check["passed"]]
-    return "; ".join(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed)
+    """The worst check of a record that did not pass, and how many more."""
+    failed = _failed(record["checks"])
+    more = [f"and {len(failed) - 1} more"] if len(failed) > 1 else []
+    return "; ".join([*(f"{check['name']}: {check['found']}, wanted {check['wanted']}" for check in failed[:1]), *more])
 
 
 def outcome_of(record: Mapping[str, Any]) -> str:
@@ -93,11 +94,10 @@ def outcome_of(record: Mapping[str, Any]) -> str:
 
 
 def lines(record: Mapping[str, Any]) -> list[str]:
-    """A record (`judged`) in five lines: verdict, gains, guardrails, other checks, power."""
+    """A record (`judged`) in four lines: verdict, gains, other checks, power."""
     evidence, checks = record["evidence"], record["checks"]
     gains = [check for check in checks if check["name"].startswith("gain")]
-    guards = [check for check in checks if check["name"].startswith("guardrail")]
-    others = [check for check in checks if check not in gains and check not in guards]
+    others = [check for check in checks if check not in gains]
     level = "" if record["level"] is None else f", one-sided level {record['level']:.2%}"
     name = f"{evidence['pair']}-{evidence['predictor']} ({evidence['bundle_sha256'][:12]})"
     outcome = f"{record['verdict']}: {EXHAUSTED}" if record["exhausted"] else record["verdict"]
@@ -105,21 +105,21 @@ def lines(record: Mapping[str, Any]) -> list[str]:
     return [
         f"{name}: {outcome} at look {record['look']} of {record['looks']} ({documents}{level})",
         f"gains: {_listed(gains)}",
-        f"guardrails: {_listed(guards)}{_small(record['static_slices'])}",
-        f"checks: {_listed(others)}",
+        f"checks: {_listed(others)}{_small(record['static_slices'])}",
         f"power: {_power(record)}",
     ]
 
 
+def _failed(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What refuses first."""
+    return sorted((check for check in checks if not check["passed"]), key=lambda check: check["outcome"] != REFUSED)
+
+
 def _listed(checks: list[dict[str, Any]]) -> str:
-    """What failed in numbers; of what passed the names."""
-    failed = [
-        f"{check['name']} {check['outcome']}: {check['found']}, wanted {check['wanted']}"
-        for check in checks
-        if not check["passed"]
-    ]
-    passed = [check["name"] for check in checks if check["passed"]]
-    return "; ".join([*failed, *([f"{', '.join(passed)} passed"] if passed else [])]) or "none"
+    """How many passed, and what the others found."""
+    failed = _failed(checks)
+    found = [f"{check['name']} {check['outcome']}: {check['found']}" for check in failed]
+    return "; ".join([f"{len(checks) - len(failed)} of {len(checks)} passed", *found])
 
 
 def _small(slices: list[str] | tuple[str, ...]) -> str:

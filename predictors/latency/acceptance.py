@@ -100,10 +100,10 @@ def truncated_law(accepted_law: Sequence[float] | np.ndarray, gamma: int) -> np.
     require_at_least("gamma", gamma, 0)
     if law_G.ndim != 1 or len(law_G) <= gamma:
         raise ValueError(
-            f"an accepted law of shape {law_G.shape} does not reach gamma={gamma}: pass {gamma + 1} probabilities."
+            f"an accepted distribution of shape {law_G.shape} does not reach gamma={gamma}: pass {gamma + 1} probabilities."
         )
     if not (law_G >= 0).all() or abs(law_G.sum() - 1) > SUM_TOLERANCE:
-        raise ValueError(f"an accepted law must be >= 0 and sum to 1, got {law_G.tolist()}.")
+        raise ValueError(f"an accepted distribution must be >= 0 and sum to 1, got {law_G.tolist()}.")
     return np.append(law_G[:gamma], law_G[gamma:].sum())
 
 

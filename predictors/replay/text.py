@@ -189,7 +189,7 @@ class RecordedLaw(NextLaw):
         recorded = self.text.columns["states"].shape[1]
         if self.slot >= recorded:
             raise ValueError(
-                f"this controller reads the draft's state at slot {self.slot} beside the text, and {recorded} were recorded. Set "
+                f"this controller reads the draft's state at slot {self.slot} of alternatives, and {recorded} were recorded. Set "
                 "traces.texts.beside_states and collect again."
             )
         return torch.from_numpy(self.text.at_slot("states", self.row, self.slot)).unsqueeze(0)
@@ -198,14 +198,16 @@ class RecordedLaw(NextLaw):
         recorded_T = self.text.at_slot("tops", self.row, self.slot)
         if top > len(recorded_T):
             raise BeyondRecordError(
-                f"this controller reads the {top} most likely tokens of a law, and {len(recorded_T)} were recorded. Raise "
+                f"this controller reads the {top} most likely tokens, and {len(recorded_T)} were recorded. Raise "
                 "traces.texts.top and collect again."
             )
         return torch.from_numpy(recorded_T[:top])
 
     @property
     def unit_probs_V(self) -> Tensor:
-        raise BeyondRecordError("a recorded text holds no whole laws: this controller can be run, and not replayed.")
+        raise BeyondRecordError(
+            "a recorded text holds no whole distributions: this controller can be run, and not replayed."
+        )
 
 
 class RecordedToken(DrawnToken):

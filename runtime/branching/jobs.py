@@ -130,7 +130,7 @@ class DraftJobs:
                 f"the draft process died {self._restarts} times within one request; decode with overlap 'none' instead."
             )
         warnings.warn(
-            "the draft process died; a fresh one goes on behind the tokens emitted so far. Nothing is lost but time.",
+            "the draft process died; a fresh one goes on after the tokens emitted so far. Nothing is lost but time.",
             stacklevel=2,
         )
         self._host.restart()

@@ -67,7 +67,7 @@ class BranchParallelDecoder(Decoder):
     def _steps(self, request: Request) -> Generator[Step, None, None]:
         if request.observe and self.host.overlap == "processes":
             raise ValueError(
-                "a draft in its own process keeps its laws there, so rounds show no evidence. Observe with overlap 'none'."
+                "a draft in its own process keeps its probabilities, so rounds show no evidence. Observe with overlap 'none'."
             )
         run = BranchRun(self, request)
         try:

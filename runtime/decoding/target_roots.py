@@ -37,7 +37,7 @@ class TargetRootsDecoder(SequentialDecoder):
     ) -> None:
         if not lossy:
             raise ValueError(
-                f"{drafter.target_roots} roots drawn from the target change the output's law. Use one root, or say lossy=True."
+                f"{drafter.target_roots} roots from the target change the output's distribution. Use one root, or say lossy=True."
             )
         super().__init__(pair, drafter, verifier, controller, lossy)
         if controller.layers:

@@ -35,7 +35,7 @@ def why_not_led(decoder: Decoder, settings: SamplingSettings | None = None) -> s
 
 def _why_not_led_when_sampling(decoder: Decoder) -> str | None:
     if isinstance(decoder, BranchParallelDecoder):
-        return "it is branch-parallel: what it drafts beside the target is not enumerated given a text yet"
+        return "it is branch-parallel: what it drafts concurrently with the target is not enumerated given a text yet"
     if isinstance(decoder, SingleModelDecoder):
         return "it drafts for itself: what it guesses depends on earlier passes, not on a draft model's distributions"
     if type(decoder) is not SequentialDecoder:

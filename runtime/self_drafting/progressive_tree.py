@@ -49,8 +49,8 @@ class ProgressiveTreeConfig(Checked):
         super().__post_init__()
         if self.draft_top_k == 1 and self.draft_top_p != 1:
             raise ValueError(
-                f"draft_top_p={self.draft_top_p} has no effect beside draft_top_k=1, which takes the most likely token. Use "
-                "draft_top_k=0 to draw from a top-p law."
+                f"draft_top_p={self.draft_top_p} has no effect with draft_top_k=1, which takes the most likely token. Use "
+                "draft_top_k=0 to draw from a top-p distribution."
             )
         self.growth  # noqa: B018 (checks top k and top p)
 

@@ -57,7 +57,7 @@ def branching_law(name: str, target_V: Tensor, draft_V: Tensor, tokens: Sequence
         For a rule that decides over more than one node.
     """
     if name not in SOLVERS:
-        raise ValueError(f"verifier {name!r} has no per-node branching law. Known: {', '.join(SOLVERS)}.")
+        raise ValueError(f"verifier {name!r} has no per-node branching distribution. Known: {', '.join(SOLVERS)}.")
     _, lossless_for = NODE_SOLVERS[ALIASES.get(name, name)]
     distinct = list(dict.fromkeys(tokens))
     tree = TokenTree(

@@ -52,7 +52,7 @@ class Draws:
         """Laws the rows' children were drawn from; rows without draws hold anything."""
         if self._draft_RV is None:
             raise ValueError(
-                "this verifier weighs draws by the law they came from, and deterministic candidates have none."
+                "this verifier weighs draws by the distribution they came from, and deterministic candidates have none."
             )
         return self._draft_RV.to(self.target_RV)
 

@@ -70,8 +70,8 @@ OVERLAP_AUTO = {"method": "branch_parallel", "overlap": "auto"}
 @pytest.mark.parametrize(
     ("decoder", "problem"),
     [
-        (LOSSY, "is lossy: its output need not follow the target's law. Export it without lossy"),
-        (IN_TURN, "drafts and verifies in turn .*a virtual clock's.* Export it with overlap 'auto'"),
+        (LOSSY, "is lossy: its output need not follow the target's distribution. Export it without lossy"),
+        (IN_TURN, "drafts and verifies sequentially .*a virtual clock's.* Export it with overlap 'auto'"),
         (OVERLAP_AUTO, ".*a virtual clock's.* Its overlap 'auto' finds a single core here"),
     ],
 )

@@ -26,7 +26,7 @@ def test_cost_counts_weights_and_layers():
 
 
 def test_a_ratio_out_of_reach_is_refused_with_the_largest_that_fits():
-    with pytest.raises(ValueError, match=r"cost_ratio 15.0 asks .* the small draft has 512.* at most 8\.\d fits"):
+    with pytest.raises(ValueError, match=r"cost_ratio 15.0 needs .* the small draft has 512.* at most 8\.\d fits"):
         draft(15.0).shape(TARGET, VOCABULARY, LEAST)
     with pytest.raises(ValueError, match="must be > 1, got 1.0"):
         draft(1.0)

@@ -18,6 +18,7 @@ from pipelines.promotion.gate import fingerprint, judge, judged
 from pipelines.promotion.kept_looks import next_look
 from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
 from pipelines.registry import BUNDLE_TAG, PAIR_TAG
+from pipelines.terminal import LINES, WIDTH
 from pipelines.tracking import new_client
 from runtime import ModelPair
 from tests.bundles import random_bundle
@@ -26,6 +27,7 @@ from tests.pipelines.toy_bench import toy_bench
 from tests.toys import tiny_llama
 
 NAME = "p-hrad"
+OF = ["--pair", "p", "--predictor", "hrad"]
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def challenge(client, content, **changes):
 
 def command(capsys, *arguments):
     capsys.readouterr()
-    main([*arguments, "--pair", "p", *([] if arguments[0] == "status" else ["--predictor", "hrad"])])
+    main([*arguments, *(OF[:2] if arguments[0] == "status" else OF)])
     return capsys.readouterr().out
 
 
@@ -60,12 +62,14 @@ WORSE, OPEN = gains(0.0), gains(0.03, 0.02)  # refused, and inconclusive
 
 
 def test_promote_refuse_force_and_roll_back(released, capsys):
-    out = command(capsys, "promote", "--evidence", challenge(released, "a"))
-    assert "p-hrad version 1 is champion" in out and json.loads(out[: out.rindex("}") + 1])["verdict"] == "passed"
+    out = command(capsys, "promote", "--evidence", challenge(released, "a"), "--dry-run", "--json")
+    assert json.loads(out)["verdict"] == "passed"
+    out = command(capsys, "promote", "--evidence", challenge(released, "a")).splitlines()
+    assert "p-hrad version 1 is champion" in out and len(out) <= LINES and max(map(len, out)) <= WIDTH
     assert "is the champion already" in command(capsys, "promote", "--evidence", challenge(released, "a"))
 
     worse = {"champion": "a" * 64} | over_champion(WORSE)
-    with pytest.raises(SystemExit, match=r"version 2 is refused: .*gain over champion: \+0\.0%"):
+    with pytest.raises(SystemExit, match=r"version 2 is refused: .*gain over chain-4: \+0\.0%"):
         command(capsys, "promote", "--evidence", challenge(released, "b", **worse))
     record = json.loads((Path("data") / "p" / "promotion" / "hrad-2" / VERDICT).read_text())
     assert (
@@ -75,11 +79,11 @@ def test_promote_refuse_force_and_roll_back(released, capsys):
     kept = json.loads(released.get_model_version(NAME, "2").tags[VERDICT_TAG])
     assert kept["verdict"] == "refused" and kept["evidence_sha256"] == record["evidence_sha256"]
     status = command(capsys, "status")
-    assert "champion version 1 (aaaaaaaaaaaa), challenger version 2 (bbbbbbbbbbbb), refused at look 1 of 3" in status
+    assert "champion 1 (aaaaaaaaaaaa), challenger 2 (bbbbbbbbbbbb), refused at look 1 of 3" in status
 
     again = challenge(released, "b", **worse)
     with pytest.raises(
-        SystemExit, match=r"dry run: would be refused: .*gain over champion.*; nothing was changed"
+        SystemExit, match=r"dry run: would be refused: .*gain over chain-4.*; nothing was changed"
     ) as refusal:
         command(capsys, "promote", "--dry-run", "--evidence", again)
     assert isinstance(refusal.value.code, str), "exit code 1"
@@ -228,8 +232,9 @@ def test_force_promotes_by_the_evidence_of_the_last_look(released, monkeypatch, 
 def test_other_code_is_a_warning(released, capsys):
     here = {"code_sha256": source_hash(MEASURED_CODE)}
     assert other_code(GOOD) == other_code(dataclasses.replace(GOOD, origin=here)) == []
-    out = command(capsys, "promote", "--evidence", challenge(released, "a", origin={"code_sha256": "0" * 64}))
-    assert "warning: measured by other code (000000000000)" in out and "version 1 is champion" in out
+    main(["promote", *OF, "--evidence", challenge(released, "a", origin={"code_sha256": "0" * 64})])
+    out, warning = capsys.readouterr()
+    assert "warning: measured by other code (000000000000)" in warning and "version 1 is champion" in out
 
 
 def test_evidence_must_be_on_the_challenger_and_over_the_champion(released, capsys):
@@ -256,10 +261,12 @@ def test_status_is_of_one_pair_and_changes_nothing(released, capsys):
     released.set_registered_model_alias(NAME, CHAMPION, "3")
     said = command(capsys, "status").splitlines()
     assert [line.split(":")[0] for line in said] == [NAME, "p-lookahead"]
-    assert "champion version 1 (aaaaaaaaaaaa)" in said[0] and "the alias is behind" in said[0]
+    assert "champion 1 (aaaaaaaaaaaa)" in said[0] and "stale alias" in said[0] and max(map(len, said)) <= WIDTH
     assert str(released.get_registered_model(NAME).aliases[CHAMPION]) == "3"
     with Champions(released, NAME).lock():
         assert command(capsys, "status").splitlines() == said
+    record = json.loads(command(capsys, "status", "--json"))[NAME]
+    assert record["champion"] == {"version": "1", "sha256": "a" * 64} and not record["alias_follows"]
 
 
 def of_a_newer_kind(card):

@@ -26,7 +26,7 @@ def test_missing_inputs_are_named(tmp_path):
         ("{sources: []}", "sources must name at least one"),
         (
             "{sources: [{kind: builtin, name: s}], edit: {test: 3}}",
-            "edit asks for prompts, but no source names 'edits'",
+            "edit requests prompts, but no source names 'edits'",
         ),
         (
             "{sources: [{kind: builtin, name: s, edits: {code: all}}]}",

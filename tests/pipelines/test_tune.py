@@ -116,6 +116,7 @@ def test_what_was_not_replayed_is_refused(replayed, tmp_path):
 def stage(replayed, tmp_path, monkeypatch):
     """The stage's arguments, on tiny models: bundle hrad is a candidate, and is chosen wherever it can be."""
     args = toy_bench(tmp_path, "unused", {})
+    args.json = False
     section = {"temperatures": [0.0], "candidates": 3, "validation_prompts": 3, "test_prompts": 4, "threads": 1}
     arms = [{"name": name, "family": "chain", "always": True, "choose": True, **chain(gamma)} for name, gamma in CHAINS]
     arms += [PLAIN_ARM, {"name": "hrad", "family": "learned", "bundle": "hrad"}]
@@ -182,10 +183,11 @@ def test_what_stage_measure_has_timed_is_not_timed_again(stage):
 
 
 def test_the_bundle_decodes_as_its_winners_do(stage, capsys):
-    tmp_path = stage.data
+    tmp_path, stage.json = stage.data, True
     choice, timed = run(stage)
     assert choice["winner"] == "hrad" and choice["static"] in ("chain-1", "chain-3")
-    assert "warning: toy-1c was noisy" in capsys.readouterr().err
+    said, warned = capsys.readouterr()
+    assert json.loads(said)["choices"] == [choice] and "warning: toy-1c was noisy" in warned
     assert (
         set(timed[timed["split"] == "test"]["arm"]) == {"hrad", choice["static"], PLAIN} == {"hrad", *choice["score"]}
     )

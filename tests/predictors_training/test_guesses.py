@@ -111,5 +111,7 @@ def test_rows_tell_counts_and_worth(table):
 
 
 def test_a_method_that_was_not_traced_is_refused(table):
-    with pytest.raises(ValueError, match="no way of method 'lookahead', only of progressive_tree, self_draft"):
+    with pytest.raises(
+        ValueError, match="no configuration of method 'lookahead', only of progressive_tree, self_draft"
+    ):
         choose(table, "lookahead", PROFILE, REPLICATES, SEED)

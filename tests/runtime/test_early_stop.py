@@ -62,7 +62,7 @@ def test_output_law_beside_branches(tiny_pair, tmp_path, inputs):
     """In the branch-parallel loop the model also says how much of a branch is kept."""
     folder = balanced_bundle(tmp_path, tiny_pair, inputs=inputs)
     options = {"preset": "specbranch-no-hrad", "gamma": 2, "k_max": 1, "k_rule": "const", "overlap": "none"}
-    with pytest.raises(ValueError, match="retention 'prior' asks .* early_stop follows one draft"):
+    with pytest.raises(ValueError, match="retention 'prior' runs .* early_stop follows one draft"):
         load_decoder(folder, tiny_pair, {**options, "retention": "prior"})
     decoder = load_decoder(folder, tiny_pair, options)
     settings = SamplingSettings(1.0)

@@ -157,7 +157,7 @@ def test_overhead_of_self_draft():
         (ProgressiveTreeConfig, {"geometry": "flat"}, "geometry must be one of spine, paper, got 'flat'"),
         (ProgressiveTreeConfig, {"max_depth": 1}, "max_depth must be >= 2, got 1"),
         (ProgressiveTreeConfig, {"draft_top_k": 0, "draft_top_p": 0.0}, "top_p"),
-        (ProgressiveTreeConfig, {"draft_top_p": 0.5}, "has no effect beside draft_top_k=1"),
+        (ProgressiveTreeConfig, {"draft_top_p": 0.5}, "has no effect with draft_top_k=1"),
         (LookaheadConfig, {"ngram": 2}, "ngram must be >= 3"),
         (LookaheadConfig, {"window": 0}, "window must be >= 1, got 0"),
         (SelfDraftConfig, {"length": 3, "ngram": 4}, "length must be >= 4, got 3"),

@@ -29,7 +29,7 @@ def test_several_target_roots_are_lossy_and_marked(temperature):
     assert sum(law.values()) == pytest.approx(1)
     assert total_variation(law, target_law(pair.target, PROMPT, 2, settings)) > 0.05
     assert build_decoder(pair, config).generate(PROMPT, max_new_tokens=5).lossy
-    with pytest.raises(ValueError, match="2 roots drawn from the target change the output's law.*lossy=True"):
+    with pytest.raises(ValueError, match="2 roots from the target change the output's distribution.*lossy=True"):
         build_decoder(pair, speculative(rooted, "rrs_without_replacement"))
 
 

@@ -122,7 +122,7 @@ def test_branching_trees_and_wrong_shapes_are_refused():
         VERIFIERS["block"](tree, laws(3, 4, 1))
     with pytest.raises(ValueError, match="target_probs has 2 rows, expected N \\+ 1 = 3"):
         VERIFIERS["block"](tree, laws(2, 4, 1))
-    with pytest.raises(ValueError, match="no drafted token without its law"):
+    with pytest.raises(ValueError, match="no drafted token without its distribution"):
         TokenTree(tokens=torch.tensor([0]), parents=torch.tensor([-1]))
     with pytest.raises(ValueError, match="draft_probs has 1 rows, expected"):
         TokenTree(tokens=torch.tensor([0]), parents=torch.tensor([-1]), draft_probs=laws(1, 4, 0))

@@ -70,7 +70,9 @@ def _shape(entry: Mapping[str, Any], where: str) -> Shape:
     parsed: Any = parse_config(DRAFTERS[kind], options, where)
     family, name = _named(kind, parsed)
     if getattr(parsed, "target_roots", 1) > 1:
-        raise ValueError(f"{where}: {name}: several roots drawn from the target change the output's law; use one.")
+        raise ValueError(
+            f"{where}: {name}: several roots drawn from the target change the output's distribution; use one."
+        )
     known = compatible_verifiers(parsed)
     verifiers = tuple(entry.get("verifiers", known))
     wrong = [verifier for verifier in verifiers if verifier not in known]

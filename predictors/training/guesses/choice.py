@@ -72,7 +72,7 @@ def choose(table: GuessTable, method: str, profile: LatencyProfile, replicates: 
     if not places:
         known = ", ".join(sorted({way["method"] for way in table.manifest.ways}))
         raise ValueError(
-            f"the traces hold no way of method {method!r}, only of {known}. Name one in traces.guesses.ways."
+            f"the traces hold no configuration of method {method!r}, only of {known}. Name one in traces.guesses.ways."
         )
     prices = GuessPrices(profile)
     seconds_P = _priced(table, prices)

@@ -1,0 +1,32 @@
+"""The help of every subcommand: one sentence, and an example that its parser accepts; and logs without progress bars."""
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+from pipelines.cli import COMMANDS, add_command
+
+WITHOUT = {"report", "reports", *(name for name in COMMANDS if name.startswith("studies."))}  # have no example yet
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - WITHOUT))
+def test_help_is_a_sentence_first_and_an_example_last(name):
+    parser = argparse.ArgumentParser(prog="draftwright")
+    command = add_command(parser.add_subparsers(), name)
+    first = command.description.split("\n\n")[0]
+    assert first.endswith(".") and not re.search(r"\.\s", first), first
+    for example in re.split(r"\n(?=draftwright)", dedent(command.epilog)):
+        program, *argv = shlex.split(example, comments=True)
+        assert program == "draftwright" and argv[0] == name
+        parser.parse_args(argv)
+
+
+def test_a_log_has_no_progress_bars(tmp_path):
+    code = "from pipelines.cli import main; main(['device', sys.argv[1]]); from tqdm import tqdm; list(tqdm('abc'))"
+    command = [sys.executable, "-c", f"import sys; {code}", str(tmp_path / "device.json")]
+    assert subprocess.run(command, check=True, capture_output=True).stderr == b""
