@@ -205,7 +205,7 @@ def sentence(measured: dict[str, Any]) -> str:
     for name, part in measured["parts"].items():
         gain = part["policies"]["model"]["gain"]
         asked, tried = part["asks"], part["policies"]["asked"]["gain"]["value"]
-        how = "" if asked else f" (not run, as it did not surely pay on validation; run anyway {tried:+.1%})"
+        how = "" if asked else f" (not asked, as it did not surely pay on validation; asked anyway {tried:+.1%})"
         low, high = (f"{gain[side]:+.1%}" if gain[side] is not None else "unknown" for side in ("low", "high"))
         area = measured["known"][name]["tokens"]["auroc"]
         said.append(
