@@ -1,10 +1,10 @@
 """Stage ``report``: turn one device's measurements into one page of findings, tables and plots.
 
-    python -m pipelines report --pair pystdlib --device data/device.json data/pystdlib data/pystdlib/reports
-
 Reads what the stages left of this device in the pair's data folder; what was not measured is left out, and said. Writes a folder
 named after the device: ``index.html`` (one page, offline), ``report.md``, ``report.json`` (the same findings and tables) and the
 plots. Intervals are 95 %, over documents.
+
+    draftwright report --pair pystdlib --device data/device.json data/pystdlib data/pystdlib/reports
 """
 
 import argparse

@@ -1,4 +1,7 @@
-"""Print where the reports are, what each decided, and by which commands bundles that the gate passed are promoted."""
+"""Print where the reports are, what each decided, and by which commands bundles that the gate passed are promoted.
+
+    draftwright reports
+"""
 
 import argparse
 import json

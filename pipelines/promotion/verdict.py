@@ -104,7 +104,7 @@ def lines(record: Mapping[str, Any]) -> list[str]:
     documents = f"{len(evidence['documents'])} documents"
     return [
         f"{name}: {outcome} at look {record['look']} of {record['looks']} ({documents}{level})",
-        f"gains: {_listed(gains)}",
+        f"gains: {_listed(gains)}{_least(evidence['gains'], gains)}",
         f"checks: {_listed(others)}{_small(record['static_slices'])}",
         f"power: {_power(record)}",
     ]
@@ -120,6 +120,14 @@ def _listed(checks: list[dict[str, Any]]) -> str:
     failed = _failed(checks)
     found = [f"{check['name']} {check['outcome']}: {check['found']}" for check in failed]
     return "; ".join([f"{len(checks) - len(failed)} of {len(checks)} passed", *found])
+
+
+def _least(known: Mapping[str, Mapping[str, Any]], gains: list[dict[str, Any]]) -> str:
+    """The smallest of gains that all passed."""
+    if not known or _failed(gains):
+        return ""
+    name = f"gain over {min(known, key=lambda rival: known[rival]['value'])}"
+    return "".join(f"; {name}: {check['found']}" for check in gains if check["name"] == name)
 
 
 def _small(slices: list[str] | tuple[str, ...]) -> str:

@@ -1,12 +1,12 @@
 """Stage of the studies: how many training documents are enough, and which stored features earn their bytes.
 
-    python -m pipelines studies.learning --pair pystdlib --params pipelines/studies/params.yaml --device data/device.json
-        --latency data/pystdlib/latency --traces data/pystdlib/studies/traces --labels data/pystdlib/studies/labels
-        data/pystdlib/studies/learning
-
 Predictors of the main pipeline are fitted with shares of the study's training documents, and with fewer features, from several
 seeds. Writes a folder named after the device: ``enough.json``, ``enough.md`` and ``enough.png``. An interrupted study goes on
 where it stopped.
+
+    draftwright studies.learning --pair pystdlib --params pipelines/studies/params.yaml --device data/device.json
+        --latency data/pystdlib/latency --traces data/pystdlib/studies/traces --labels data/pystdlib/studies/labels
+        data/pystdlib/studies/learning
 """
 
 import argparse

@@ -1,6 +1,9 @@
 """Stage of the studies: the grid of the paper on progressive tree drafting (children, depth, how guesses are drawn) in tables.
 
 Writes a folder named after the device: ``self_drafting.md``, ``self_drafting.json`` and a plot of what guesses cost and bring.
+
+    draftwright studies.self_drafting_report --pair pystdlib --params pipelines/studies/params.yaml data/device.json
+        data/pystdlib/studies/measured/self_drafting data/pystdlib/fit data/pystdlib/studies/self_drafting_report
 """
 
 import argparse

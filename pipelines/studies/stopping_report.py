@@ -1,6 +1,9 @@
 """Stage of the studies: the grid of MCSD's experiments (widths, depths, k-configurations, static and dynamic) in tables.
 
 Writes a folder named after the device: ``stopping.md`` and ``stopping.json``. α is the share of drafted levels that was accepted.
+
+    draftwright studies.stopping_report --pair pystdlib --params pipelines/studies/params.yaml data/device.json
+        data/pystdlib/studies/measured/stopping data/pystdlib/fit data/pystdlib/studies/stop_rules
 """
 
 import argparse

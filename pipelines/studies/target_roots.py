@@ -8,6 +8,9 @@ one whose subtree is accepted furthest is emitted, so tokens with predictable co
     speed        tokens per second over plain decoding
 
 Written as JSON and as a Markdown table; every row of a lossy arm says so.
+
+    draftwright studies.target_roots --pair pystdlib --params pipelines/studies/params.yaml data/device.json data/pystdlib/pair
+        data/pystdlib/prompts data/pystdlib/studies/target_roots --latency data/pystdlib/latency
 """
 
 import argparse

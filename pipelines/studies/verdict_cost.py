@@ -4,6 +4,8 @@
 
 Both models' distributions are float32 and close to each other, as a good draft's are; trees are drawn from them. Rules and
 softmax take turns; medians with quartiles over the repeats are written, as JSON and as a Markdown table.
+
+    draftwright studies.verdict_cost data/device.json data/studies/verdict_cost
 """
 
 import argparse

@@ -1,6 +1,9 @@
 """Stage of the studies: turn the full comparison of verification rules into JSON, plots and Markdown tables.
 
 Writes a folder named after the device: ``verifiers.md``, ``verifiers.json`` and the section's plots.
+
+    draftwright studies.verifiers_report --pair pystdlib --params pipelines/studies/params.yaml data/device.json
+        data/pystdlib/studies/measured/verifiers data/pystdlib/studies/verifiers data/pystdlib/studies/reports
 """
 
 import argparse
