@@ -7,6 +7,7 @@ export DVC_NO_ANALYTICS = 1
 export MLFLOW_DISABLE_TELEMETRY = true
 export MLFLOW_ALLOW_PICKLE_DESERIALIZATION = false
 DVC = PATH="$(CURDIR)/$(BIN):$$PATH" dvc
+ANY = $(or $(PAIR),.*)
 stages = $(DVC) stage list --name-only | grep '^$(1)'
 TWICE = $(DVC) repro --single-item "$$@" || { sleep 7; $(DVC) repro --single-item "$$@"; } || exit 1
 two_at_a_time = OMP_WAIT_POLICY=PASSIVE xargs -P 2 -n $(1) sh -c '$(TWICE)' stage || true
@@ -31,11 +32,12 @@ setup: $(VENV)/.ready  ## Create .venv with everything
 # What is not timed runs two at a time: traces, fits, and what reads fits but no clock (of1, of2: verifiers and selection). A process
 # that finds the repository locked tries once more; what fails is run again by the line after it, alone, and says why.
 repro: setup  ## The whole pipeline on every pair of params.yaml, or on PAIR=NAME alone, then the report
-	$(DVC) repro $$($(call stages,latency@$(PAIR)))
-	$(call stages,traces@$(PAIR:%=%-)) | $(call two_at_a_time,1)
-	$(DVC) repro $$($(call stages,labels@$(PAIR:%=%-)))
-	$(call stages,fit@$(PAIR:%=%-)) | $(call two_at_a_time,4)
-	{ $(call stages,replay@$(PAIR)); $(call stages,measure@$(PAIR:%=%-).*of[12]$$); } | $(call two_at_a_time,1)
+	@[ -z "$(PAIR)" ] || $(call stages,report@$(PAIR)$$) > /dev/null || { echo "params.yaml has no pair $(PAIR)"; exit 2; }
+	$(DVC) repro $$($(call stages,\(latency\|prompts\)@$(ANY)$$))
+	$(call stages,traces@$(ANY)-[a-z]*$$) | $(call two_at_a_time,1)
+	$(DVC) repro $$($(call stages,\(traces\|labels\)@$(ANY)-[a-z]*[0-9]*$$))
+	$(call stages,fit@$(ANY)-) | $(call two_at_a_time,4)
+	{ $(call stages,replay@$(ANY)$$); $(call stages,measure@$(ANY)-of[12]$$); } | $(call two_at_a_time,1)
 	$(DVC) repro $(PAIR:%=report@%)
 	$(BIN)/draftwright register
 	$(BIN)/draftwright reports
