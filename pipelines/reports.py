@@ -1,6 +1,6 @@
 """Print where the reports are, what each decided, and by which commands bundles that the gate passed are promoted.
 
-    draftwright reports
+draftwright reports
 """
 
 import argparse

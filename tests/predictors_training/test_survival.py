@@ -91,3 +91,11 @@ def test_edits_are_left_out(tmp_path):
     made = replace(CONFIG, training=replace(CONFIG.training, epochs=1), cost_ratios=())
     fitted = made.fit("survival", replace(materials_in(tmp_path, edits=3), profile=PROFILE))
     assert fitted.quality["documents"] == SPLITS["test"] - 3
+
+
+def test_chains_may_be_shorter_than_the_products_that_are_calibrated(materials):
+    short = replace(
+        CONFIG, gamma=2, shares=(1.0,), least=(1,), cost_ratios=(), training=replace(CONFIG.training, epochs=1)
+    )
+    made = short.fit("survival", materials)
+    assert all(len(known["product_bias"]["observed"]) == 2 for known in made.quality["known"].values())

@@ -109,7 +109,9 @@ class SurvivalPredictor(Checked):
         parts, known = {}, {}
         for made, test in zip(model.settings, model.grids[TEST], strict=True):
             parts[made.settings.name] = scored(self.played(test, model, made), made, profile)
-            known[made.settings.name] = quality(test, model.served, made.calibration, self.calibrated_tokens)
+            known[made.settings.name] = quality(
+                test, model.served, made.calibration, min(self.calibrated_tokens, self.gamma)
+            )
         settings = [asdict(made) for made in model.settings]
         measured = {
             "known": known,
@@ -157,7 +159,7 @@ class SurvivalPredictor(Checked):
         """What is served at a setting, here and at other prices, and how its rule was chosen."""
         settings = model.table.settings[number]
         grids = [model.grids[split][number] for split in (TRAIN, VALIDATION)]
-        calibration = calibrated(grids, model.served, self.calibrated_tokens)
+        calibration = calibrated(grids, model.served, min(self.calibrated_tokens, self.gamma))
         unpriced = SurvivalRule(1.0, follows=follows(model.grids[TRAIN][number]))
         draft = SurvivalSetting(settings, unpriced, False, 1, (1.0,), calibration)
         here, choice = self._priced(model, number, draft)
