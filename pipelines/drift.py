@@ -35,6 +35,7 @@ ones, this retrains on them in a script:
 
 import argparse
 import json
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -93,9 +94,9 @@ def run(args: argparse.Namespace) -> None:
     named = ", ".join(f"{one.statistic} at {one.setting}" for one in drifted)
     verdict = (f"drift: {named}" if drifted else "no drift") if comparisons else "nothing was compared"
     with recording(args.json) as show:
-        found = [asdict(one) for one in comparisons]
+        found = [asdict(one) | {"t": one.t if math.isfinite(one.t) else None} for one in comparisons]
         show(
-            {"bundle": sha256, "settings": _lengths(windows, references), "comparisons": found}
+            {"bundle": sha256, "verdict": verdict, "settings": _lengths(windows, references), "comparisons": found}
             | {"notes": notes, "left_out": ignored}
         )
         print(*filter(None, [brief(lines, LINES - 1), brief([verdict])]), sep="\n")

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from pipelines.promotion.verdict import PASSED
 
-    pages = sorted(args.data.glob(f"*/reports/*/{PAGE}"))
+    pages = [page for page in sorted(args.data.glob(f"*/reports/*/{PAGE}")) if (page.parent / RECORD).is_file()]
     if not pages:
         raise ValueError(f"no report below {args.data}. Run dvc repro (or make repro) first.")
     for page in pages:

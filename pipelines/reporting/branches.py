@@ -86,14 +86,14 @@ def finding(gains: Gains) -> str:
     known = {key: gain for key, gain in gains.items() if gain["value"] is not None}
     real, virtual = ({key: known[key] for key in known if getattr(key[1], clock)} for clock in ("wall", "virtual"))
     sure = {key: gain for key, gain in real.items() if surely_above(gain)}
-    none = "Really concurrent, no method surely beats the best static chain"
-    said = f"Really concurrent, {_best(sure)}" if sure else none if real else "No method ran both models concurrently"
-    return f"{said}; on the virtual clock {_best(virtual)} over it." if virtual else f"{said}."
+    none = "On the wall clock no method surely beats the best static chain"
+    said = f"On the wall clock the best static chain is surely beaten, most by {_best(sure)}" if sure else none if real else "No method ran both models concurrently"
+    return f"{said}; on the virtual clock the highest estimate over it is {_best(virtual)}." if virtual else f"{said}."
 
 
 def _best(gains: Gains) -> str:
     (setting, arm), gain = max(gains.items(), key=lambda item: item[1]["value"] or 0.0)
-    return f"{arm_name(replace(arm, wall=False).name)} gains {shown(gain, GAIN)} at {setting}"
+    return f"{arm_name(replace(arm, wall=False).name)}, {shown(gain, GAIN)} at {setting}"
 
 
 def _rows(compared: Comparison, by: By, arms: list[BranchArm]) -> tuple[Row, ...]:

@@ -17,7 +17,7 @@ def checked(sections: Iterable[Section], agreement: Mapping[str, Any], missing: 
         apart = {"value": found["compact"], "low": None, "high": None}
         checks.append(
             Check(
-                f"{model}'s logits, compact against Hugging Face's in float32, of 1 + |logit|",
+                f"{model}'s logits, compact against Hugging Face's in float32, of 1 + abs(logit)",
                 apart,
                 AGREEMENT,
                 TINY,
@@ -27,7 +27,7 @@ def checked(sections: Iterable[Section], agreement: Mapping[str, Any], missing: 
     rows = tuple(check.row() for check in checks)
     met = sum(bool(row[3]) for row in rows)
     left_out = (f"Nothing was measured of: {listed(missing)}.",) if missing else ()
-    note = "Met is about the measured value; surely asks the whole interval to meet the bar."
+    note = "Met: the measured value. Surely: its whole interval."
     return Section(
-        "checks", "Checks", f"{met} of {len(rows)} bars are met.", (Table(COLUMNS, rows),), notes=(note, *left_out)
+        "checks", "Checks", f"{met} of {len(rows)} checks pass.", (Table(COLUMNS, rows),), notes=(note, *left_out)
     )

@@ -5,9 +5,9 @@
     rate        Σ amount / Σ cost of one arm's decodes
     pace        tokens per second of plain decoding over all of its blocks, times the arm's speed-up there
 
-Intervals are 95 %, by delete-one-document jackknife with t quantiles: θ ± t sqrt((D - 1) / D Σ_d (θ_(d) - mean)²), of logarithms
-where θ is a ratio of rates. Prompts of one document are not independent, so documents are left out. What shares no block is
-undefined. Source: Shao and Tu, The Jackknife and Bootstrap, 1995, section 2.1. Shape suffixes: N items, D documents, K sums.
+Intervals are 95 %, by delete-one-document jackknife (`predictors.training.intervals`), of logarithms where a value is a ratio of
+rates. Prompts of one document are not independent, so documents are left out. What shares no block is undefined. Sums weigh every
+prompt alike. Shape suffixes: N items, D documents, K sums.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,13 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.stats import t as student
 
 from pipelines.measuring.names import CHAIN, PLAIN
 from pipelines.reporting.measured_folder import KEY, Measured
 from pipelines.reporting.text import UNDEFINED, Interval
-
-LEVEL = 0.975
+from predictors.training.intervals import interval
 
 
 @dataclass(frozen=True)
@@ -129,12 +127,12 @@ def jackknife(
         without_D = value(sums_DK.sum(axis=0) - sums_DK)
     if not np.isfinite(whole):
         return dict(UNDEFINED)
-    count = len(names)
-    if count < 2 or not np.isfinite(without_D).all():
-        return {"value": whole, "low": None, "high": None}
-    error = np.sqrt((count - 1) / count * np.square(without_D - without_D.mean()).sum())
-    reach = float(student.ppf(LEVEL, count - 1)) * float(error)
-    return {"value": whole, "low": whole - reach, "high": whole + reach}
+    return interval(whole, without_D if np.isfinite(without_D).all() else np.array([]))
+
+
+def plus_one(gain: Interval) -> Interval:
+    """A ratio from a gain: 0.05 becomes 1.05."""
+    return {end: None if value is None else value + 1 for end, value in gain.items()}
 
 
 def less_one(ratio: Interval) -> Interval:

@@ -1,27 +1,27 @@
 """What stands above the fold: a picture of how fast everything decodes, what was decided, and how to use it."""
 
 import json
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN, chain_gamma
+from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
 from pipelines.measuring.provenance import numerics
 from pipelines.measuring.tuning.names import CHOICES
 from pipelines.pair_folder import read_pair
 from pipelines.promotion.names import VERDICT
 from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
-from pipelines.reporting.comparison import at
-from pipelines.reporting.inputs import Inputs, read_record
+from pipelines.reporting.comparison import at, plus_one
+from pipelines.reporting.inputs import Inputs, Record, read_record
 from pipelines.reporting.names import arm_name
 from pipelines.reporting.page import Front
 from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE, RED, draw
 from pipelines.reporting.section import Picture
-from pipelines.reporting.text import GAIN, Interval, known, shown
+from pipelines.reporting.text import GAIN, Interval, shown
 from predictors.latency.soundness import noise_warning
 
 AUTO, ORACLE = "auto", "oracle"
+CUT_SHORT = "The measurement ended early (max_minutes): fewer prompts than planned."
 VERDICTS = {
     PASSED: "The gate passes bundle auto",
     REFUSED: "The gate refuses bundle auto",
@@ -51,11 +51,11 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Front:
         Picture(
             "front",
             draw(_bars, _panels(inputs, oracle)),
-            "Speed-up over plain decoding, with 95 % intervals over documents. "
-            "The oracle is replayed: it knows what will be accepted.",
+            "Speed-up over plain decoding, with 95 % intervals over documents. The static chain is the one that tuning found "
+            "fastest. The oracle knows what will be accepted of the draft model's chains: its replayed gain, on the measured chain.",
         ),
         code,
-        () if warning is None else (warning,),
+        tuple(filter(None, (warning, CUT_SHORT if measured.findings.get("capped") else None))),
     )
 
 
@@ -70,44 +70,40 @@ def short(commit: str | None) -> str:
 
 
 def decision(inputs: Inputs) -> str:
-    """What tuning chose at every setting, what it gains, and what the gate says of it."""
-    made = winners(inputs)
+    """What tuning chose at every setting, what it gains on test prompts, and what the gate says of it."""
     said = [
-        f"At {setting} serve {arm_name(winner)}{_gain(inputs, winner, setting)}." for setting, winner in made.items()
+        f"At {setting} serve {arm_name(choice['winner'])}{_gain(choice)}." for setting, choice in tuned(inputs).items()
     ]
     verdict = inputs.data / "trials" / AUTO / inputs.device / VERDICT
     judged = [f"{VERDICTS[read_record(verdict)['verdict']]}."] if verdict.is_file() else []
     return " ".join([*(said or ["Nothing was tuned on this machine."]), *judged])
 
 
-def winners(inputs: Inputs) -> dict[str, str]:
+def tuned(inputs: Inputs) -> dict[str, Record]:
     """What tuning chose, by sampling setting."""
     path = inputs.of("tuning") / CHOICES
-    choices: list[dict[str, Any]] = json.loads(path.read_text()) if path.is_file() else []
-    return {choice["setting"]: choice["winner"] for choice in choices}
+    choices: list[Record] = json.loads(path.read_text()) if path.is_file() else []
+    return {choice["setting"]: choice for choice in choices}
 
 
-def _gain(inputs: Inputs, arm: str, setting: str) -> str:
-    gain = inputs.comparison.gain(arm, CHAIN, at(setting))
-    return f": {shown(gain, GAIN)} over the best static chain" if known(gain) and chain_gamma(arm) is None else ""
+def _gain(choice: Record) -> str:
+    """Over the static chain that was fastest on validation prompts, unless that chain won."""
+    over = (choice["score"] or {}).get(choice["static"])
+    return "" if over is None else f": {shown(over['gain'], GAIN)} over {arm_name(choice['static'])}"
 
 
 def _panels(inputs: Inputs, oracle: dict[str, float]) -> list[tuple[str, list[Bar]]]:
-    compared, chosen, panels = inputs.comparison, winners(inputs), []
+    compared, choices, panels = inputs.comparison, tuned(inputs), []
     for setting in inputs.measured.settings:
-        arms = [(PLAIN, GREY), (HF_PLAIN, "#b5b5b5"), (HF_ASSISTED, PURPLE), (CHAIN, BLUE), (chosen.get(setting), RED)]
-        bars = [
-            (
-                f"ours: {arm_name(arm)}" if colour == RED else arm_name(arm),
-                compared.speedup(arm, PLAIN, at(setting)),
-                colour,
-            )
-            for arm, colour in arms
-            if arm is not None
-        ]
-        static = compared.speedup(CHAIN, PLAIN, at(setting))["value"]
-        if setting in oracle and static is not None:
-            bars.append((ORACLE, {"value": oracle[setting] * static, "low": None, "high": None}, GREEN))
+        choice = choices.get(setting, {})
+        static = choice.get("static") or inputs.measured.chosen(CHAIN, setting)
+        arms = [(PLAIN, GREY), (HF_PLAIN, "#b5b5b5"), (HF_ASSISTED, PURPLE), (static, BLUE)]
+        bars = [(arm_name(arm), compared.speedup(arm, PLAIN, at(setting)), colour) for arm, colour in arms]
+        speed, score = bars[-1][1]["value"], (choice.get("score") or {}).get(PLAIN)
+        if score is not None:
+            bars.append((f"ours: {arm_name(choice['winner'])}", plus_one(score["gain"]), RED))
+        if setting in oracle and speed is not None:
+            bars.append((ORACLE, {"value": oracle[setting] * speed, "low": None, "high": None}, GREEN))
         panels.append((setting, [bar for bar in bars if bar[1]["value"] is not None]))
     return panels
 

@@ -65,7 +65,7 @@ def section(inputs: Inputs) -> Section | None:
     return Section(
         "heads",
         "What heads know before a draft",
-        f"Surely gaining over the best static length in replay: {sure}; the most is {shown(gains[most], GAIN)}, {most}.",
+        f"Surely gaining over the best static length in replay: {sure}; the highest estimate is {shown(gains[most], GAIN)}, {most}.",
         (Table(COLUMNS, tuple(rows), "Marked: the head that the rows below the heads are compared with", marked),),
         tuple(Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()),
         tuple(_notes(head, (inputs.measured.bundle or {}).get("selection"))),
@@ -77,7 +77,7 @@ def _notes(head: Record, selection: Record | None) -> Iterator[str]:
     yield (
         f"A head says from the states before a draft how many of its next {head['gamma']} tokens will be accepted: H-RAD none, "
         f"some or all, the explicit length a number. It learned from {rows['train']} positions of {documents['train']} "
-        f"documents, and is measured on {rows['test']} of {documents['test']} held-out ones, its queries priced."
+        f"documents, and is measured on {rows['test']} of {documents['test']} held-out ones, including the cost of running it."
     )
     yield "Where no rule surely gains on validation documents, the best static length is drafted and the head is not run."
     if head.get("iterations"):

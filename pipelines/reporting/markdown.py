@@ -16,7 +16,7 @@ def markdown_table(table: Table) -> str:
     """A table; marked rows are bold."""
     lines = [[column.name for column in table.columns], ["---"] * len(table.columns)]
     for number, row in enumerate(table.rows):
-        cells = [shown(cell, column.unit) for cell, column in zip(row, table.columns, strict=True)]
+        cells = [shown(cell, column.unit).replace("|", "\\|") for cell, column in zip(row, table.columns, strict=True)]
         lines.append([f"**{cell}**" for cell in cells] if number in table.marked else cells)
     rows = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     return f"{table.caption}\n\n{rows}" if table.caption else rows

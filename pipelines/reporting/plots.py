@@ -78,8 +78,8 @@ def whiskers(
     """Intervals of every row from top to bottom, a panel for each (title, rows); ``line``: where nothing is gained; ``numbers``:
     how values are written next to them. Undefined intervals are left out."""
     columns = columns or len(panels)
-    marks = max(len(intervals) for _, rows in panels for _, intervals in rows)
-    height = (0.22 + 0.1 * marks) * max(len(rows) for _, rows in panels)
+    marks = max((len(intervals) for _, rows in panels for _, intervals in rows), default=1)
+    height = (0.22 + 0.1 * marks) * max(1, *(len(rows) for _, rows in panels))
     lines = len(panels) // columns
     width = max(6.4, min(5.4 * columns, 15.0))
     figure = Figure(figsize=(width, (1.1 + height) * lines + 0.3), layout="constrained")

@@ -4,16 +4,16 @@ The winner by replay and clock is scored on test prompts, over plain decoding an
 validation prompts. Gains of a verdict are those of `pipelines.evidence`, by jackknife over documents.
 """
 
-import json
 import math
 from collections.abc import Iterator
 from textwrap import fill
 
 from pipelines.evidence.estimate import Estimate
 from pipelines.measuring.names import PLAIN
-from pipelines.measuring.tuning.names import CHOICES
 from pipelines.promotion.names import VERDICT
 from pipelines.promotion.verdict import lines
+from pipelines.reporting.comparison import plus_one
+from pipelines.reporting.front import tuned
 from pipelines.reporting.inputs import Inputs, Record, read_record
 from pipelines.reporting.names import arm_name
 from pipelines.reporting.section import Column, Row, Section, Table
@@ -22,17 +22,16 @@ from pipelines.reporting.text import GAIN, TIMES, listed, shown
 WIDTH = 110
 TUNED = (
     *(Column(name) for name in ("sampling", "winner", "candidates", "test prompts")),
-    *(Column(name, TIMES) for name in ("over plain", "replay promised", "validation showed")),
+    *(Column(name, TIMES) for name in ("over plain", "replay alone, validation", "with the clock, validation")),
     Column("over static chain", GAIN),
     Column("static chain"),
 )
-JUDGED = (*(Column(name) for name in ("bundle", "verdict", "over")), Column("gain", GAIN), Column("rests on"))
+JUDGED = (*(Column(name) for name in ("bundle", "verdict", "over")), Column("gain", GAIN), Column("estimator"))
 
 
 def section(inputs: Inputs) -> Section | None:
     """``None`` if nothing was tuned or tried on this machine."""
-    tuned = inputs.of("tuning") / CHOICES
-    choices: list[Record] = json.loads(tuned.read_text()) if tuned.is_file() else []
+    choices = tuned(inputs).values()
     trials = sorted((inputs.data / "trials").glob(f"*/{inputs.device}/{VERDICT}"))
     verdicts = {path.parent.parent.name: read_record(path) for path in trials}
     if not choices and not verdicts:
@@ -41,7 +40,7 @@ def section(inputs: Inputs) -> Section | None:
     gains = tuple(row for name, record in verdicts.items() for row in _gains(name, record))
     tables = (
         Table(TUNED, winners, "Tuned: the best few by replay on validation prompts, the winner on test prompts"),
-        Table(JUDGED, gains, "Judged: gains over the closest rival, and over the gate's reference by sampling setting"),
+        Table(JUDGED, gains, "Gate verdicts: gains over the closest rival, and over the gate's reference by sampling setting"),
     )
     return Section(
         "release",
@@ -56,8 +55,10 @@ def section(inputs: Inputs) -> Section | None:
 
 
 def _fastest(winners: tuple[Row, ...]) -> str:
-    made = [f"{name} {shown(speedup, TIMES)} at {setting}" for setting, name, _, _, speedup, *_ in winners]
-    return f"Over plain decoding tuning reached {listed(made)}" if made else "Nothing was tuned"
+    made = [
+        f"{name} at {setting}, {shown(speedup, TIMES)} over plain decoding" for setting, name, _, _, speedup, *_ in winners
+    ]
+    return f"Tuning chose {listed(made)}" if made else "Nothing was tuned"
 
 
 def _outcomes(verdicts: dict[str, Record]) -> str:
@@ -78,11 +79,11 @@ def _tuned(choice: Record) -> Row:
         arm_name(choice["winner"]),
         len(candidates),
         max((one["prompts"] for one in score.values()), default=0),
-        None if over_plain is None else {end: 1 + value for end, value in over_plain["gain"].items()},
+        None if over_plain is None else plus_one(over_plain["gain"]),
         math.exp(winner["predicted"]),
         math.exp(winner["value"]),
         None if over_static is None else over_static["gain"],
-        arm_name(choice["static"]),
+        choice["static"] and arm_name(choice["static"]),
     )
 
 

@@ -44,9 +44,10 @@ COLOURS |= {LOOKUP: ORANGE, TAKEOVER: ORANGE}
 ROUNDING = 1e-6
 NOTES = (
     "Replayed, not run: both models' distributions are recorded at every position along texts of the target. What a verifier "
-    "accepts of any draft follows exactly; seconds come from the latency profile. The oracle knows what will be accepted.",
-    "Static chain and rule were chosen on validation texts. Rows c: the same texts where a target pass takes so many draft "
-    "steps. Slice edit, passages whose revised copies are begun, is not among all texts.",
+    "accepts of any draft follows exactly; seconds come from the latency profile. The oracle knows what will be accepted of "
+    "the draft model's chains; a rule that looks tokens up may pass it.",
+    "Static chain and rule were chosen on validation texts. Rows c: the same texts as if a target pass took so many "
+    "draft steps. Slice edit, a passage and the start of its revised copy, is in no other row.",
 )
 LADDER = (
     *(Column(name) for name in ("texts", "static chain", "best rule")),

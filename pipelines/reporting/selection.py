@@ -124,7 +124,8 @@ def labels_right(rounds: pd.DataFrame) -> list[bool]:
     right = []
     for _, part in rounds.groupby(["rule", "action"], sort=False):
         more = rate(part["document"], part["emitted"] - part["expected"], np.ones(len(part)))
-        right.append((more["low"] or 0.0) <= 0 <= (more["high"] or 0.0))
+        if more["low"] is not None and more["high"] is not None:  # of one document nothing is known
+            right.append(more["low"] <= 0 <= more["high"])
     return right
 
 

@@ -29,7 +29,7 @@ COLUMNS = (
 NOTE = (
     "The target drafts for itself. Besides the newest token every pass runs over guesses, which grow by what the pass predicts "
     "after them, and over candidates from earlier guesses, which it verifies. The output is exact, whatever the guesses. "
-    "Tokens per pass over the speed-up is what a pass costs in plain ones. Upkeep: time spent on candidates, guesses and pool."
+    "Tokens per pass divided by the speed-up: what a pass costs in passes of plain decoding. Upkeep: time spent on candidates, guesses and pool."
 )
 Own = dict[str, list[str]]  # arms by sampling setting
 Speeds = dict[tuple[str, str], Interval]  # over plain decoding, by sampling setting and arm
@@ -110,7 +110,7 @@ def _finding(speeds: Speeds, exported: Own) -> str:
     said = [f"{arm} {shown(speeds[setting, arm], TIMES)} at {setting}" for setting, arm in fastest.items()]
     chains = [shown(speeds[key, CHAIN]["value"], TIMES) for key in exported if speeds[key, CHAIN]["value"] is not None]
     drafted = f"; the best static chain reaches {listed(chains)}" if chains else ""
-    return f"Fastest without a draft model, over plain decoding: {listed(said)}{drafted}."
+    return f"Fastest exported method without a draft model, over plain decoding: {listed(said)}{drafted}."
 
 
 def _notes(compared: Comparison, fitted: dict[str, Record]) -> Iterator[str]:

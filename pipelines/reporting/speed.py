@@ -57,7 +57,8 @@ def section(inputs: Inputs) -> Section:
         (
             f"Intervals are 95 %, over documents. {measured.test['prompt'].nunique()} held-out prompts of "
             f"{measured.test['document'].nunique()} documents. Arms were timed interleaved in one process: chains and plain "
-            "decoding on all prompts, other arms on some. Two arms are compared on the prompts that both decoded.",
+            "decoding on all prompts, other arms on some. Two arms are compared on the prompts that both decoded; "
+            "every prompt weighs alike, while the gate weighs slices by their share.",
             *measured.findings["notes"],
         ),
         checks=tuple(_checks(compared)),

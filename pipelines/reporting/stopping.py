@@ -32,8 +32,8 @@ KNOWN = (
 )
 NOTES = (
     "A stop model predicts whether a drafted token will be accepted. Replay at this machine's prices chose its rule on "
-    "validation documents. Where none surely gained the model is bypassed, and has no row: the best static length is drafted. A "
-    "fork with a model's name ends where every path's chance is too low. A drawn token is verified: every rule is lossless.",
+    "validation documents. Where none surely gained the model is bypassed: the best static length is drafted. A fork "
+    "named after a model stops where that model rejects every path. A drawn token is verified: every rule is lossless.",
 )
 Gains = dict[str, tuple[Interval, Interval]]  # by arm, over the best static chain and over the fastest here
 
@@ -98,11 +98,11 @@ def _finding(gains: dict[tuple[str, str], tuple[Interval, Interval]]) -> str:
     """Which rule pays: its gain over both chains is surely above zero."""
     known = {key: made for key, made in gains.items() if made[0]["value"] is not None}
     sure = {key: made for key, made in known.items() if all(map(surely_above, made))}
-    said = f"Rules that surely beat the best static chain: {len(sure) or 'none'}"
+    said = f"Rules that surely beat both the best static chain and the fastest one: {len(sure) or 'none'}"
     if not known:
         return said
     (setting, arm), (gain, _) = max((sure or known).items(), key=lambda item: item[1][0]["value"] or 0.0)
-    return f"{said}; best is {arm_name(arm)}, {shown(gain, GAIN)} at {setting}"
+    return f"{said}; the highest estimate is {arm_name(arm)}, {shown(gain, GAIN)} at {setting}"
 
 
 def _oracle(models: dict[str, Record]) -> str:

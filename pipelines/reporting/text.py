@@ -28,7 +28,7 @@ FORMS = {  # unit -> scale, value, ends
     NUMBER: (1, "{:.2f}", "–"),
     WHOLE: (1, "{:.0f}", "–"),
     MS: (1000, "{:.2f}", "–"),
-    TINY: (1, "{:.0e}", "–"),
+    TINY: (1, "{:.1e}", "–"),
 }
 
 
@@ -59,6 +59,7 @@ def _interval(interval: Interval, unit: str) -> str:
         return text
     scale, form, between = FORMS[unit]
     bare = form.split("}")[0] + "}"
+    between = "…" if low < 0 else between
     ends = between.join(bare.format(scale * end).replace("-", "−") for end in (low, high))
     return f"{text} ({ends})"
 

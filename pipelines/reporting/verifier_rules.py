@@ -65,7 +65,8 @@ class Rules:
         if not known:
             return First(UNKNOWN, dict(UNDEFINED), [], [])
         best = max(known, key=lambda family: known[family]["value"] or 0.0)
-        apart = {self.names[one]: surely_above(compared.speedup(best, one, by), 1) for one in known if one != best}
+        over = {self.names[one]: compared.speedup(best, one, by) for one in known if one != best}
+        apart = {name: surely_above(ratio, 1) for name, ratio in over.items() if ratio["value"] is not None}
         worse, tied = ([name for name, surely in apart.items() if surely == kind] for kind in (True, False))
         return First(self.names[best], known[best], worse, tied)
 
