@@ -86,9 +86,15 @@ def finding(gains: Gains) -> str:
     known = {key: gain for key, gain in gains.items() if gain["value"] is not None}
     real, virtual = ({key: known[key] for key in known if getattr(key[1], clock)} for clock in ("wall", "virtual"))
     sure = {key: gain for key, gain in real.items() if surely_above(gain)}
-    none = "On the wall clock no method surely beats the best static chain"
-    said = f"On the wall clock the best static chain is surely beaten, most by {_best(sure)}" if sure else none if real else "No method ran both models concurrently"
-    return f"{said}; on the virtual clock the highest estimate over it is {_best(virtual)}." if virtual else f"{said}."
+    none = "On the wall clock nothing surely beats the best static chain"
+    said = (
+        f"Surely over the best static chain on the wall clock: {_best(sure)}"
+        if sure
+        else none
+        if real
+        else "No method ran both models concurrently"
+    )
+    return f"{said}; highest on the virtual clock: {_best(virtual)}." if virtual else f"{said}."
 
 
 def _best(gains: Gains) -> str:

@@ -52,7 +52,7 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Front:
             "front",
             draw(_bars, _panels(inputs, oracle)),
             "Speed-up over plain decoding, with 95 % intervals over documents. The static chain is the one that tuning found "
-            "fastest. The oracle knows what will be accepted of the draft model's chains: its replayed gain, on the measured chain.",
+            "fastest. The oracle knows what will be accepted of the draft model's chains: a replayed gain on the measured chain.",
         ),
         code,
         tuple(filter(None, (warning, CUT_SHORT if measured.findings.get("capped") else None))),

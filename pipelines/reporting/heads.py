@@ -65,7 +65,7 @@ def section(inputs: Inputs) -> Section | None:
     return Section(
         "heads",
         "What heads know before a draft",
-        f"Surely gaining over the best static length in replay: {sure}; the highest estimate is {shown(gains[most], GAIN)}, {most}.",
+        f"Surely gaining over the best static length in replay: {sure}; highest estimate: {shown(gains[most], GAIN)}, {most}.",
         (Table(COLUMNS, tuple(rows), "Marked: the head that the rows below the heads are compared with", marked),),
         tuple(Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()),
         tuple(_notes(head, (inputs.measured.bundle or {}).get("selection"))),

@@ -40,7 +40,11 @@ def section(inputs: Inputs) -> Section | None:
     gains = tuple(row for name, record in verdicts.items() for row in _gains(name, record))
     tables = (
         Table(TUNED, winners, "Tuned: the best few by replay on validation prompts, the winner on test prompts"),
-        Table(JUDGED, gains, "Gate verdicts: gains over the closest rival, and over the gate's reference by sampling setting"),
+        Table(
+            JUDGED,
+            gains,
+            "Gate verdicts: gains over the closest rival, and over the gate's reference by sampling setting",
+        ),
     )
     return Section(
         "release",
@@ -56,7 +60,8 @@ def section(inputs: Inputs) -> Section | None:
 
 def _fastest(winners: tuple[Row, ...]) -> str:
     made = [
-        f"{name} at {setting}, {shown(speedup, TIMES)} over plain decoding" for setting, name, _, _, speedup, *_ in winners
+        f"{name} at {setting}, {shown(speedup, TIMES)} over plain decoding"
+        for setting, name, _, _, speedup, *_ in winners
     ]
     return f"Tuning chose {listed(made)}" if made else "Nothing was tuned"
 

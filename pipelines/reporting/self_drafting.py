@@ -29,7 +29,8 @@ COLUMNS = (
 NOTE = (
     "The target drafts for itself. Besides the newest token every pass runs over guesses, which grow by what the pass predicts "
     "after them, and over candidates from earlier guesses, which it verifies. The output is exact, whatever the guesses. "
-    "Tokens per pass divided by the speed-up: what a pass costs in passes of plain decoding. Upkeep: time spent on candidates, guesses and pool."
+    "Tokens per pass divided by the speed-up: what a pass costs in passes of plain decoding. Upkeep: time spent on candidates, "
+    "guesses and pool."
 )
 Own = dict[str, list[str]]  # arms by sampling setting
 Speeds = dict[tuple[str, str], Interval]  # over plain decoding, by sampling setting and arm

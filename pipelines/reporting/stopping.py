@@ -98,11 +98,11 @@ def _finding(gains: dict[tuple[str, str], tuple[Interval, Interval]]) -> str:
     """Which rule pays: its gain over both chains is surely above zero."""
     known = {key: made for key, made in gains.items() if made[0]["value"] is not None}
     sure = {key: made for key, made in known.items() if all(map(surely_above, made))}
-    said = f"Rules that surely beat both the best static chain and the fastest one: {len(sure) or 'none'}"
+    said = f"Rules that surely beat the best and the fastest static chain: {len(sure) or 'none'}"
     if not known:
         return said
     (setting, arm), (gain, _) = max((sure or known).items(), key=lambda item: item[1][0]["value"] or 0.0)
-    return f"{said}; the highest estimate is {arm_name(arm)}, {shown(gain, GAIN)} at {setting}"
+    return f"{said}; highest estimate: {arm_name(arm)}, {shown(gain, GAIN)} at {setting}"
 
 
 def _oracle(models: dict[str, Record]) -> str:

@@ -153,7 +153,7 @@ def test_what_cannot_be_compared_ends_in_4(bundle, pair, tmp_path, capsys):
 )
 def test_the_retraining_line_hides_no_failure(drifts, retrains, ends):
     (line,) = [line.strip() for line in pipelines.drift.__doc__.splitlines() if "case $?" in line]
-    assert line.split("; ", 1)[1] in (Path(__file__).parents[2] / "README.md").read_text()
+    assert line.split("; ", 1)[1] in (Path(__file__).parents[2] / "docs/drift.md").read_text()
     tools = f"draftwright() {{ return {drifts}; }}\ndvc() {{ echo $*; return {retrains}; }}\n"
     done = subprocess.run(["sh", "-c", tools + line], capture_output=True, text=True, check=False)
     retrained = ["repro -sf prompts@PAIR", "repro"][: 1 if retrains else 2]

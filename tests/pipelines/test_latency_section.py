@@ -54,8 +54,10 @@ def test_what_a_pass_costs_by_context(made):
 def test_checks_meet_what_they_say(made):
     checks = {check.name: check for check in made(PROFILE).checks}
     step = checks["draft step, HF / compact, context 32"]
-    assert step.measured == pytest.approx({"value": 2.0, "low": 1.5, "high": 2 * 1.2 / 0.9})
-    assert step.row()[3:] == (True, False)  # of 1.8
+    assert step.measured == {"value": pytest.approx(2.0), "low": None, "high": None}, (
+        "quartiles are no interval of a ratio"
+    )
+    assert step.row()[3:] == (True, None)  # of 1.8
     tables = {name: table for name, table in PROFILE["tables"].items() if not name.endswith("hugging_face")}
     assert len(made({**PROFILE, "tables": tables}).checks) == 3 == len(checks) - 2
 

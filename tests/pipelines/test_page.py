@@ -15,7 +15,7 @@ from pipelines.reporting.text import GAIN, MS, NUMBER, SHARE, TIMES, TINY, UNDEF
         ({"value": 1620.4, "low": 1550.0, "high": 1700.0}, WHOLE, "1620 (1550–1700)"),
         ({"value": 0.0016, "low": None, "high": None}, MS, "1.60"),
         (UNDEFINED, TIMES, "–"),
-        (1.6e-5, TINY, "2e−05"),
+        (1.6e-5, TINY, "1.6e−05"),
         (7, NUMBER, "7.00"),
         (False, TIMES, "no"),
         ("chain-4", NUMBER, "chain-4"),

@@ -22,7 +22,7 @@ def test_the_winner_is_shown_over_plain_decoding_and_the_static_chain(tmp_path):
     row = tuned(tmp_path, choice())
     assert row["over plain"] == pytest.approx({"value": 2.2, "low": 2.15, "high": 2.25})
     assert row["over static chain"] == pytest.approx({"value": 0.1, "low": 0.05, "high": 0.15})
-    assert (row["replay promised"], row["validation showed"]) == pytest.approx((3.4, 2.2))
+    assert (row["replay alone, validation"], row["with the clock, validation"]) == pytest.approx((3.4, 2.2))
     assert (row["winner"], row["static chain"], row["test prompts"], row["candidates"]) == ("ema", "chain, γ=2", 9, 3)
 
 
@@ -47,7 +47,7 @@ def test_verdicts_have_the_gain_over_the_closest_rival_and_over_the_reference_by
     assert [row["over"] for row in rows[:3]] == ["chain, γ=4", "chain, γ=4, T=0", "chain, γ=4, T=1"]
     assert [row["gain"]["value"] for row in rows[:3]] == pytest.approx([0.06, 0.07, 0.05])
     assert [row["gain"]["value"] for row in rows[::3]] == pytest.approx([0.06, 0.0, 0.03])
-    assert {row["rests on"] for row in rows} == {"clock"}
+    assert {row["estimator"] for row in rows} == {"clock"}
     verdict = read_record(tmp_path / "trials" / "hrad" / DEVICE / "verdict.json")
     assert " ".join(lines(verdict)) in " ".join(made.printed.split())
 
