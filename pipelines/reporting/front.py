@@ -20,7 +20,7 @@ from pipelines.reporting.section import Picture
 from pipelines.reporting.text import GAIN, Interval, shown
 from predictors.latency.soundness import noise_warning
 
-AUTO, ORACLE = "auto", "oracle"
+AUTO, ORACLE, OURS = "auto", "oracle", "ours: "
 CUT_SHORT = "The measurement ended early (max_minutes): fewer prompts than planned."
 VERDICTS = {
     PASSED: "The gate passes bundle auto",
@@ -97,11 +97,15 @@ def _panels(inputs: Inputs, oracle: dict[str, float]) -> list[tuple[str, list[Ba
     for setting in inputs.measured.settings:
         choice = choices.get(setting, {})
         static = choice.get("static") or inputs.measured.chosen(CHAIN, setting)
-        arms = [(PLAIN, GREY), (HF_PLAIN, "#b5b5b5"), (HF_ASSISTED, PURPLE), (static, BLUE)]
-        bars = [(arm_name(arm), compared.speedup(arm, PLAIN, at(setting)), colour) for arm, colour in arms]
+        won = choice.get("winner") == static
+        arms = [(PLAIN, GREY), (HF_PLAIN, "#b5b5b5"), (HF_ASSISTED, PURPLE), (static, RED if won else BLUE)]
+        bars = [
+            (f"{OURS if colour == RED else ''}{arm_name(arm)}", compared.speedup(arm, PLAIN, at(setting)), colour)
+            for arm, colour in arms
+        ]
         speed, score = bars[-1][1]["value"], (choice.get("score") or {}).get(PLAIN)
-        if score is not None:
-            bars.append((f"ours: {arm_name(choice['winner'])}", plus_one(score["gain"]), RED))
+        if score is not None and not won:
+            bars.append((f"{OURS}{arm_name(choice['winner'])}", plus_one(score["gain"]), RED))
         if setting in oracle and speed is not None:
             bars.append((ORACLE, {"value": oracle[setting] * speed, "low": None, "high": None}, GREEN))
         panels.append((setting, [bar for bar in bars if bar[1]["value"] is not None]))
