@@ -189,11 +189,12 @@ WEIGHED = {  # of a lookup in three tokens: of matches of 1 a token and one draw
 }
 
 
-def sourced_bundle(folder, pair, kind="source", rule=None, pays=True, temperatures=(0.0, 1.0), lookup=3, **options):
+def sourced_bundle(
+    folder, pair, kind="source", rule=None, pays=True, temperatures=(0.0, 1.0), lookup=3, chains_pay=True, **options
+):
     """Write a bundle in which a lookup takes over by ``rule`` from the survival model of `survival_bundle`."""
-    inner = read_bundle(
-        survival_bundle(folder.with_name(folder.name + "-chains"), pair, temperatures=temperatures, **options)
-    )
+    options |= {"temperatures": temperatures, "pays": chains_pay}
+    inner = read_bundle(survival_bundle(folder.with_name(folder.name + "-chains"), pair, **options))
     rule = rule or {"takeover": SIMPLE, "source": WEIGHED}[kind]
     settings = [{"settings": {"temperature": heat}, "rule": rule, "pays": pays} for heat in temperatures]
     decoder = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3, "lookup": {"length": lookup}}}

@@ -77,6 +77,11 @@ class Session:
             for hook in ("stop_before", "stops_before", "stop_after")
         )
 
+    @property
+    def reads_lookup(self) -> bool:
+        """Whether it may read ``root.found``; if not, a decoder need not look anything up."""
+        return True
+
     def source(self, root: Root) -> Sourced | None:
         """What to draft of ``root.found``; ``None``: the model's own chain, by `plan` and the stops. Asked before `plan`, where
         something was found."""

@@ -61,6 +61,10 @@ class SurvivalSession(Session):
     def stops(self) -> bool:
         return self.setting.pays  # else drafts are planned
 
+    @property
+    def reads_lookup(self) -> bool:
+        return self.setting.pays
+
     def plan(self, root: Root) -> int | None:
         self.asked, self.forecasts = 0, []
         self.bypassed = self.stops and (self.uncalibrated or not self.controller.guard.reaches(root.position))

@@ -66,6 +66,10 @@ class TakeoverSession(SourcedSession):
         super().__init__(inner)
         self.config = config
 
+    @property
+    def reads_lookup(self) -> bool:
+        return self.config is not None or self.inner.reads_lookup
+
     def chosen(self, root: Root, found: Found) -> Sourced | None:
         if self.config is None:
             return None

@@ -143,7 +143,7 @@ class SequentialRun(Run):
 
     def _root(self) -> Root:
         root = super()._root()
-        if self.lookup is not None:
+        if self.lookup is not None and self.session.reads_lookup:
             root = replace(root, found=self.lookup.found())
             self.clock.lap("draft")
         return root

@@ -9,7 +9,7 @@ Source: `predictors.lookup`. Shape suffixes: N looked-up tokens, R rows of the c
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -74,24 +74,30 @@ class LookupDraft:
         self._eos_tokens = request.eos_tokens
         self._randomness = randomness
         self._text = Lookup(config.longest)
+        self._unread: list[
+            int
+        ] = []  # committed since the last look-up: where nobody looks anything up, nothing is counted
 
     @property
     def passes(self) -> int:
         return 0
 
     def prefill(self, prompt: list[int], newest: Sequence[int]) -> None:
-        self._text.extend([*prompt, *newest])
+        self._unread += [*prompt, *newest]
 
     def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
-        self._text.extend([*accepted, *newest])
+        self._unread += [*accepted, *newest]
 
     def found(self) -> Found:
         """What followed the text's end before."""
+        self._text.extend(self._unread)
+        self._unread = []
         found = self._text.found(self._config.length)
         return found if found.length >= self._config.least else NOTHING
 
     def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:
         """Draft what was found, up to ``cap`` tokens."""
+        root = root if root.found is not None else replace(root, found=self.found())
         return self.follow(root, Sourced(cap), cap, clock)
 
     def follow(self, root: Root, sourced: Sourced, cap: int, clock: PhaseClock) -> Drafted:

@@ -12,10 +12,10 @@ from predictors.controllers.base import Sourced
 from predictors.controllers.source import Source
 from predictors.controllers.survival import Survival
 from predictors.controllers.takeover import Takeover
-from predictors.lookup import Found
+from predictors.lookup import Found, Lookup
 from predictors.sampling import SamplingSettings
 from predictors.signals import Root
-from runtime import ModelPair, build_decoder, load_decoder
+from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import WEIGHED, sourced_bundle
 from tests.predictors.affine_profile import PROFILE
@@ -87,6 +87,21 @@ def test_it_stands_aside_where_nothing_was_captured_or_it_does_not_pay(pair, tmp
     assert idle.start(SETTINGS).source(root(5)) is None
     static = sourced_bundle(tmp_path / "c", pair, kind, rule, pays=False)
     assert idle.asks and load_decoder(static, pair).controller.asks, "survival is asked"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_nothing_pays_nothing_is_looked_up(pair, tmp_path, kind, monkeypatch):
+    served = load_decoder(sourced_bundle(tmp_path / "b", pair, kind, pays=False, chains_pay=False), pair)
+    static = build_decoder(pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 1}})
+    taking = load_decoder(sourced_bundle(tmp_path / "c", pair, kind, chains_pay=False), pair)
+    monkeypatch.setattr(Lookup, "extend", lambda *_: pytest.fail("looked up"))
+    options = {"max_new_tokens": 12, "temperature": 1.0, "eos_token_id": ()}
+    made, wanted = (one.generate(PROMPT, **options, randomness=Randomness(seed=3)) for one in (served, static))
+    assert made.tokens == wanted.tokens and [one.drafted for one in made.rounds] == [
+        one.drafted for one in wanted.rounds
+    ]
+    with pytest.raises(pytest.fail.Exception):
+        taking.generate(PROMPT, **options)
 
 
 def test_source_stands_aside_at_a_root_far_from_all_others(pair, tmp_path):
