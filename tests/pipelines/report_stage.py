@@ -3,8 +3,6 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-import yaml
-
 from pipelines import report
 from pipelines.outputs import write_json
 from tests.pipelines.hand_made_comparison import comparison_decodes, write_comparison
@@ -17,8 +15,7 @@ from tests.pipelines.hand_made_selection import selection_decodes, selection_rou
 
 def stage(inputs: Path, output: Path) -> Path:
     """Run the stage of pair p on device toy-1c; the folder it wrote."""
-    device, params = inputs / "device.json", inputs / "params.yaml"
-    report.run(SimpleNamespace(pair="p", params=params, device=device, data=inputs, output=output))
+    report.run(SimpleNamespace(device=inputs / "device.json", data=inputs, output=output))
     return output / "toy-1c"
 
 
@@ -49,4 +46,3 @@ def write_inputs(folder: Path) -> None:
     shards = [{"name": "part-00000.parquet"}]
     write_json(folder / "traces" / "texts" / "manifest.json", {"num_rows": 20, "shards": shards})
     (folder / "traces" / "texts" / "part-00000.parquet").write_bytes(b"x" * 3000)
-    (folder / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"report": {"bootstrap_replicates": 200}}}}))

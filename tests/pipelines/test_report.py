@@ -95,7 +95,7 @@ def test_report_is_a_function_of_its_inputs(report_inputs, report_folder, tmp_pa
 
 def small_inputs(report_inputs, folder):
     """Main arms without H-RAD, and nothing besides."""
-    for name in ("device.json", "params.yaml", "pair/pair.json"):
+    for name in ("device.json", "pair/pair.json"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes((report_inputs / name).read_bytes())
     rows = [row for row in decodes(MAIN_SPEED) if row["arm"] != "hrad"]
@@ -119,8 +119,7 @@ def test_a_noisy_profile_is_named_above_the_fold(report_inputs, report_folder, t
 
 
 def test_a_missing_measurement_is_one_clear_message(report_inputs, tmp_path):
-    params, device = report_inputs / "params.yaml", report_inputs / "device.json"
-    args = SimpleNamespace(data=tmp_path, pair="p", params=params, device=device, output=tmp_path)
+    args = SimpleNamespace(data=tmp_path, device=report_inputs / "device.json", output=tmp_path)
     with pytest.raises(ValueError, match="holds no finished measurement"):
         report.run(args)
 
