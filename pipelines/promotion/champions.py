@@ -160,8 +160,8 @@ class Champions:
             try:
                 self.client.create_registered_model(name, tags={"holder": _who(), "since": _now(), "key": self._key})
                 break
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            except MlflowException as error:  # the second: MLflow refused, and looked for whom when he was gone already
+                if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"):
                     raise
             if time.monotonic() > deadline:
                 if not self.break_lock:

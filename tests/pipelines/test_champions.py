@@ -5,6 +5,7 @@ import multiprocessing
 from types import SimpleNamespace
 
 import pytest
+from mlflow.exceptions import MlflowException
 
 from pipelines.promotion.champions import BROKEN, EVENT, VERDICT_TAG, Champions, names_of
 from pipelines.promotion.names import CHALLENGER, CHAMPION
@@ -85,6 +86,23 @@ def test_a_lock_that_is_held_names_its_holder(champions):
         raise AssertionError("two hold the lock")
     with other.lock(seconds=0.3):
         pass
+
+
+def test_a_lock_released_while_it_is_refused_is_free(champions, monkeypatch):
+    create, holder = champions.client.create_registered_model, champions.lock()
+
+    def refused_late(name, tags):
+        with pytest.raises(MlflowException, match="already exists"):
+            create(name, tags=tags)
+        holder.__exit__(None, None, None)
+        monkeypatch.undo()
+        champions.client.get_registered_model(name)  # MLflow asks who has the name, and fails on that
+
+    holder.__enter__()
+    monkeypatch.setattr(champions.client, "create_registered_model", refused_late)
+    with Champions(champions.client, NAME).lock():
+        assert champions.client.search_registered_models(f"name = '{NAME}.lock'")
+    assert not champions.client.search_registered_models(f"name = '{NAME}.lock'")
 
 
 def test_a_lock_is_broken_on_request_and_its_holder_writes_nothing_more(champions):
