@@ -32,7 +32,7 @@ AXES = {
     "target_hugging_face": ("tokens", "context"),
     "draft_prefill": ("tokens",),  # opening a state and committing a prompt
     "target_prefill": ("tokens",),
-    "plain": ("context",),  # a token of plain decoding as it runs, to hold the sum of its cells against
+    "plain": ("context",),  # a token of plain decoding as it runs, behind passes of its own model
     "chain_drawing": ("drafted", "sampled"),  # a round's laws and draws; sampled: 0 greedy, 1 temperature 1
     "chain_verification": ("drafted", "sampled"),  # the rest of a round outside the models
     "tree_drawing": ("drafted", "sampled"),  # drafted counts distinct nodes

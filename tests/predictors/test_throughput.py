@@ -19,7 +19,8 @@ from predictors.latency import (
     round_latency,
 )
 from predictors.latency.acceptance import truncated_law
-from tests.predictors.affine_profile import COSTS, PROFILE
+from predictors.latency.throughput import lookup_costs
+from tests.predictors.affine_profile import COSTS, PROFILE, toy_profile
 
 untimed = settings(deadline=None, derandomize=True)
 PROBABILITIES = st.floats(0, 1)
@@ -57,6 +58,19 @@ def test_round_of_a_chain(drafted, sampled):
     latency = round_latency(PROFILE, Shape.chain(drafted), 40, sampled)
     assert latency.seconds == pytest.approx(chain_round(drafted, 40, sampled))
     assert (latency.low, latency.high) == pytest.approx((latency.seconds / 2, latency.seconds * 3))
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_plain_decoding_costs_what_it_ran(sampled):
+    """A token behind 1 took 9, not the sum of its cells: rounds without drafts are scaled, others are not."""
+    cells, ran = chain_round(0, 1, 0), 9.0
+    profile = toy_profile(plain=lambda context: ran * context)
+    plain = round_latency(profile, Shape.chain(0), 40, sampled)
+    assert plain.seconds == pytest.approx(chain_round(0, 40, sampled) * ran / cells)
+    assert (plain.low, plain.high) == pytest.approx((plain.seconds / 2, plain.seconds * 3))
+    assert round_latency(profile, Shape.chain(1), 40, sampled).seconds == pytest.approx(chain_round(1, 40, sampled))
+    (none, _), *_ = lookup_costs(profile, 1, [0], 40, sampled)
+    assert none == pytest.approx(1)
 
 
 def test_round_of_a_tree_by_hand():
