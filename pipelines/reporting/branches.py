@@ -1,6 +1,6 @@
 """Section ``branches``: what drafting during the target's pass is worth, on a virtual clock and really concurrent.
 
-target idle   the target's waiting / the time, over rounds that follow a hit      rolled back   rolled back / levels
+target idle   the target's waiting / the time, over rounds that follow a hit      rollback rate   rolled back / levels
 hits          branch points of which a branch was kept
 
 Every method stands for the γ that validation prompts chose. PEARL is compared on the virtual clock.
@@ -11,25 +11,16 @@ from dataclasses import replace
 from matplotlib.figure import Figure
 
 from pipelines.measuring.names import BRANCH_PRESETS, CHAIN, PEARL, PLAIN, BranchArm, branch_arm
-from pipelines.reporting.comparison import By, Comparison, at
+from pipelines.reporting.comparison import Comparison, at
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import GREY, ORANGE, Marks, draw, whiskers
-from pipelines.reporting.section import Cell, Column, Picture, Row, Section, Table
-from pipelines.reporting.text import GAIN, NUMBER, SHARE, TIMES, Interval, shown, surely_above
+from pipelines.reporting.plots import GREY, ORANGE, draw, whiskers
+from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Picture, Row, Section, Table
+from pipelines.reporting.text import GAIN, Interval, shown, surely_above
 from pipelines.reporting.timelines import timelines
 
-COLUMNS = (
-    *(Column("method"), Column("speed-up over plain", TIMES)),
-    *(Column(f"gain over {base}", GAIN) for base in ("best static chain", "PEARL")),
-    *(Column("concurrent: gain over best static chain", GAIN), Column("tokens per target pass", NUMBER)),
-    *(Column(name, SHARE) for name in ("target idle", "rolled back", "hits per branch point")),
-)
-COUNTS = (
-    *(("emitted", "rounds"), ("seconds_steady_wait", "seconds_steady")),
-    *(("rolled_back", "levels"), ("hits", "branch_points")),
-)
+COUNTS = (EFFICIENCY, "target idle", "rollback rate", "hits per branch point")
 CLOCKS = {"virtual clock, or sequential": (GREY, "D"), "concurrent": (ORANGE, "o")}
 NOTES = (
     "These methods draft on while the target verifies; what follows a rejected token is rolled back. Speed-up and gains are on a "
@@ -46,21 +37,16 @@ def section(inputs: Inputs) -> Section | None:
     made = {setting: some for setting in measured.settings if (some := methods(measured, setting))}
     if not made:
         return None
-    arms = [
-        (setting, one) for setting, some in made.items() for known in some for one in (known, replace(known, wall=True))
-    ]
+    arms = [(setting, one) for setting, some in made.items() for arm in some for one in (arm, _twin(arm))]
     gains = {(setting, arm): compared.gain(arm.name, CHAIN, at(setting)) for setting, arm in arms}
-    tables = [
-        Table(COLUMNS, _rows(compared, at(setting), some), setting, frozenset({0})) for setting, some in made.items()
-    ]
     greedy = {arm.name for setting, arm in arms if measured.greedy(setting)}
     picture = Picture("branches", draw(_gains, gains), "Gain over the best static chain on both clocks.")
     return Section(
         "branches",
         "Drafting while the target verifies",
         finding(gains),
-        tuple(tables),
-        (picture, *timelines(inputs.of("measured"), greedy)),
+        [_table(compared, setting, some, gains) for setting, some in made.items()],
+        [picture, *timelines(inputs.of("measured"), greedy)],
         NOTES,
     )
 
@@ -102,31 +88,31 @@ def _best(gains: Gains) -> str:
     return f"{arm_name(replace(arm, wall=False).name)}, {shown(gain, GAIN)} at {setting}"
 
 
-def _rows(compared: Comparison, by: By, arms: list[BranchArm]) -> tuple[Row, ...]:
+def _twin(arm: BranchArm) -> BranchArm:
+    """The same with both models really at once."""
+    return replace(arm, wall=True)
+
+
+def _table(compared: Comparison, setting: str, arms: list[BranchArm], gains: Gains) -> Table:
     """The best static chain first."""
-    pearl = next((arm.name for arm in arms if arm.preset == PEARL), "")
-    rows: list[Row] = [
-        (arm_name(CHAIN), compared.speedup(CHAIN, PLAIN, by), None, None, None, *_counts(compared, CHAIN, by))
-    ]
+    by, pearl = at(setting), next((arm.name for arm in arms if arm.preset == PEARL), "")
+
+    def row(name: str, counted: str, over: Interval | None, over_pearl: Interval | None, real: Interval | None) -> Row:
+        speeds = {"method": arm_name(name), SPEEDUP: compared.speedup(name, PLAIN, by), OVER_CHAIN: over}
+        speeds |= {"gain over PEARL": over_pearl, f"concurrent: {OVER_CHAIN}": real}
+        return {**speeds, **compared.counts(counted, COUNTS, by)}
+
+    rows = [row(CHAIN, CHAIN, None, None, None)]
     for arm in arms:
-        name, twin = arm.name, replace(arm, wall=True).name
+        name, twin = arm.name, _twin(arm)
         over_pearl = compared.gain(name, pearl, by) if arm.virtual and name != pearl else None
-        gains = compared.gain(name, CHAIN, by), over_pearl, compared.gain(twin, CHAIN, by)
-        counts = _counts(compared, name if len(compared.rows(name, by)) else twin, by)
-        rows.append((arm_name(name), compared.speedup(name, PLAIN, by), *gains, *counts))
-    return tuple(rows)
-
-
-def _counts(compared: Comparison, name: str, by: By) -> list[Cell]:
-    return [compared.rate(name, *pair, by)["value"] for pair in COUNTS]
+        counted = name if len(compared.rows(name, by)) else twin.name
+        rows.append(row(name, counted, gains[setting, arm], over_pearl, gains[setting, twin]))
+    return Table(rows, setting, frozenset({arm_name(CHAIN)}))
 
 
 def _gains(gains: Gains) -> Figure:
-    virtual, real = CLOCKS.values()
-    panels: dict[str, list[Marks]] = {setting: [] for setting, _ in gains}
+    panels: dict[str, dict[str, list[Interval | None]]] = {}
     for (setting, arm), gain in gains.items():
-        if not arm.wall:
-            panels[setting].append(
-                (arm_name(arm.name), [(gain, virtual), (gains[setting, replace(arm, wall=True)], real)])
-            )
-    return whiskers(list(panels.items()), "gain over the best static chain", line=0, percent=True, legend=CLOCKS)
+        panels.setdefault(setting, {}).setdefault(arm_name(replace(arm, wall=False).name), []).append(gain)
+    return whiskers(panels, "gain over the best static chain", line=0, percent=True, looks=CLOCKS)

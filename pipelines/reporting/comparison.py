@@ -19,8 +19,23 @@ from numpy.typing import ArrayLike
 
 from pipelines.measuring.names import CHAIN, PLAIN
 from pipelines.reporting.measured_folder import KEY, Measured
-from pipelines.reporting.text import UNDEFINED, Interval
-from predictors.training.intervals import interval
+from pipelines.reporting.section import EFFICIENCY
+from pipelines.reporting.text import UNDEFINED, Interval, alone, changed, known
+from predictors.training import intervals
+
+RATES = {  # by the name of a column of the report: Σ of one quantity of decodes over Σ of another
+    EFFICIENCY: ("emitted", "rounds"),
+    "drafted per round": ("levels", "rounds"),
+    "rollback rate": ("rolled_back", "levels"),
+    "deciding": ("seconds_controller", "seconds_rounds"),
+    "upkeep": ("seconds_draft", "seconds_rounds"),
+    "time verifying": ("seconds_verify", "seconds"),
+    "target idle": ("seconds_steady_wait", "seconds_steady"),
+    "hits per branch point": ("hits", "branch_points"),
+    "passes with candidates": ("tried", "rounds"),
+    "guesses per pass": ("guessed", "rounds"),
+    "candidates per pass": ("drafted", "rounds"),
+}
 
 
 @dataclass(frozen=True)
@@ -71,20 +86,24 @@ class Comparison:
 
     def gain(self, arm: str, over: str = CHAIN, by: By = ALL) -> Interval:
         """Its speed-up over another, less one."""
-        return less_one(self.speedup(arm, over, by))
+        return changed(self.speedup(arm, over, by), lambda ratio: ratio - 1)
 
     def pace(self, arm: str, by: By = ALL) -> Interval:
         """Tokens per second, put to the pace of plain decoding on all prompts: an arm that was timed on some is not favoured by
         which ones these were."""
         plain = self.rows(PLAIN, by)
         speedup = self.speedup(arm, PLAIN, by)
-        speed = plain["tokens"].sum() / plain["seconds"].sum() if len(plain) else None
-        return {end: None if value is None or speed is None else value * speed for end, value in speedup.items()}
+        speed = float(plain["tokens"].sum() / plain["seconds"].sum()) if len(plain) else 0.0
+        return changed(speedup, lambda value: value * speed)
 
     def rate(self, arm: str, amount: str, cost: str, by: By = ALL) -> Interval:
         """Σ of one column over Σ of another."""
         rows = self.rows(arm, by)
         return rate(rows["document"], rows[amount], rows[cost])
+
+    def counts(self, arm: str, names: Iterable[str], by: By = ALL) -> dict[str, float | None]:
+        """`RATES` of an arm by name, without their intervals."""
+        return {name: self.rate(arm, *RATES[name], by)["value"] for name in names}
 
 
 def rate(documents: Iterable[str], amount: ArrayLike, cost: ArrayLike) -> Interval:
@@ -102,7 +121,7 @@ def rate_ratio(documents: Iterable[str], *columns: ArrayLike) -> Interval:
     made = jackknife(
         documents, columns, lambda sums: np.log(sums[..., 0] / sums[..., 1]) - np.log(sums[..., 2] / sums[..., 3])
     )
-    return {end: None if value is None else float(np.exp(value)) for end, value in made.items()}
+    return changed(made, lambda value: float(np.exp(value)))
 
 
 def share_between(documents: Iterable[str], *columns: ArrayLike) -> Interval:
@@ -120,21 +139,9 @@ def jackknife(
 ) -> Interval:
     """``value`` of sums [..., K] of ``columns`` over items, with its interval; undefined where it is not finite. Of a single
     document there is no interval."""
-    names, number_N = np.unique(np.asarray(list(documents)), return_inverse=True)
-    sums_DK = np.stack([np.bincount(number_N, np.asarray(one, float), len(names)) for one in columns], axis=-1)
+    items_NK = np.stack([np.asarray(one, float) for one in columns], axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        whole = float(value(sums_DK.sum(axis=0)))
-        without_D = value(sums_DK.sum(axis=0) - sums_DK)
-    if not np.isfinite(whole):
+        made = intervals.jackknife(items_NK, np.asarray(list(documents)), value)
+    if not np.isfinite(made["value"] or 0.0):
         return dict(UNDEFINED)
-    return interval(whole, without_D if np.isfinite(without_D).all() else np.array([]))
-
-
-def plus_one(gain: Interval) -> Interval:
-    """A ratio from a gain: 0.05 becomes 1.05."""
-    return {end: None if value is None else value + 1 for end, value in gain.items()}
-
-
-def less_one(ratio: Interval) -> Interval:
-    """A gain from a ratio: 1.05 becomes 0.05."""
-    return {end: None if value is None else value - 1 for end, value in ratio.items()}
+    return made if known(made) and np.isfinite(made["low"] or 0.0) else alone(made["value"])

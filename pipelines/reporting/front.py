@@ -1,23 +1,19 @@
 """What stands above the fold: a picture of how fast everything decodes, what was decided, and how to use it."""
 
-import json
-
 import numpy as np
 from matplotlib.figure import Figure
 
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
 from pipelines.measuring.provenance import numerics
-from pipelines.measuring.tuning.names import CHOICES
 from pipelines.pair_folder import read_pair
-from pipelines.promotion.names import VERDICT
 from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
-from pipelines.reporting.comparison import at, plus_one
+from pipelines.reporting.comparison import at
 from pipelines.reporting.inputs import Inputs, Record, read_record
 from pipelines.reporting.names import arm_name
 from pipelines.reporting.page import Front
 from pipelines.reporting.plots import BLUE, GREEN, GREY, PURPLE, RED, draw
 from pipelines.reporting.section import Picture
-from pipelines.reporting.text import GAIN, Interval, shown
+from pipelines.reporting.text import GAIN, Interval, alone, changed, shown
 from predictors.latency.soundness import noise_warning
 
 AUTO, ORACLE, OURS = "auto", "oracle", "ours: "
@@ -27,6 +23,10 @@ VERDICTS = {
     REFUSED: "The gate refuses bundle auto",
     INCONCLUSIVE: "On bundle auto the gate's evidence is inconclusive",
 }
+CAPTION = (
+    "Speed-up over plain decoding, with 95 % intervals over documents. The static chain is the one that tuning found "
+    "fastest. The oracle knows what will be accepted of the draft model's chains: a replayed gain on the measured chain."
+)
 CODE = """from runtime import ModelPair, load_decoder
 
 bundle = "{folder}/bundles/auto"
@@ -38,24 +38,17 @@ Bar = tuple[str, Interval, str]  # a name, how many times as fast as plain decod
 
 def front(inputs: Inputs, oracle: dict[str, float]) -> Front:
     """``oracle``: by sampling setting, how many times as fast as the best static chain perfect foresight is in replay."""
-    measured = inputs.measured
-    origin, facts = measured.origin, read_record(inputs.data / "pair" / "pair.json")
-    device, profile = origin["device"], inputs.profile
+    origin, profile = inputs.measured.origin, inputs.profile
+    device = origin["device"]
     machine = device["gpus"][0]["name"] if device["gpus"] else device["cpu"]
     warning = None if profile is None else noise_warning(profile)
-    code = _code(inputs) if (inputs.data / "bundles" / AUTO).is_dir() else ""
     return Front(
-        facts["pair"],
+        read_record(inputs.data / "pair" / "pair.json")["pair"],
         f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {short(origin['commit'])}, {origin['date']}",
         decision(inputs),
-        Picture(
-            "front",
-            draw(_bars, _panels(inputs, oracle)),
-            "Speed-up over plain decoding, with 95 % intervals over documents. The static chain is the one that tuning found "
-            "fastest. The oracle knows what will be accepted of the draft model's chains: a replayed gain on the measured chain.",
-        ),
-        code,
-        tuple(filter(None, (warning, CUT_SHORT if measured.findings.get("capped") else None))),
+        Picture("front", draw(_bars, _panels(inputs, oracle)), CAPTION),
+        _code(inputs) if (inputs.data / "bundles" / AUTO).is_dir() else "",
+        tuple(filter(None, (warning, CUT_SHORT if inputs.measured.findings.get("capped") else None))),
     )
 
 
@@ -72,18 +65,10 @@ def short(commit: str | None) -> str:
 def decision(inputs: Inputs) -> str:
     """What tuning chose at every setting, what it gains on test prompts, and what the gate says of it."""
     said = [
-        f"At {setting} serve {arm_name(choice['winner'])}{_gain(choice)}." for setting, choice in tuned(inputs).items()
+        f"At {setting} serve {arm_name(choice['winner'])}{_gain(choice)}." for setting, choice in inputs.tuned.items()
     ]
-    verdict = inputs.data / "trials" / AUTO / inputs.device / VERDICT
-    judged = [f"{VERDICTS[read_record(verdict)['verdict']]}."] if verdict.is_file() else []
+    judged = [f"{VERDICTS[inputs.verdicts[AUTO]['verdict']]}."] if AUTO in inputs.verdicts else []
     return " ".join([*(said or ["Nothing was tuned on this machine."]), *judged])
-
-
-def tuned(inputs: Inputs) -> dict[str, Record]:
-    """What tuning chose, by sampling setting."""
-    path = inputs.of("tuning") / CHOICES
-    choices: list[Record] = json.loads(path.read_text()) if path.is_file() else []
-    return {choice["setting"]: choice for choice in choices}
 
 
 def _gain(choice: Record) -> str:
@@ -92,32 +77,31 @@ def _gain(choice: Record) -> str:
     return "" if over is None else f": {shown(over['gain'], GAIN)} over {arm_name(choice['static'])}"
 
 
-def _panels(inputs: Inputs, oracle: dict[str, float]) -> list[tuple[str, list[Bar]]]:
-    compared, choices, panels = inputs.comparison, tuned(inputs), []
+def _panels(inputs: Inputs, oracle: dict[str, float]) -> dict[str, list[Bar]]:
+    compared, panels = inputs.comparison, {}
     for setting in inputs.measured.settings:
-        choice = choices.get(setting, {})
+        choice = inputs.tuned.get(setting, {})
         static = choice.get("static") or inputs.measured.chosen(CHAIN, setting)
         won = choice.get("winner") == static
-        arms = [(PLAIN, GREY), (HF_PLAIN, "#b5b5b5"), (HF_ASSISTED, PURPLE), (static, RED if won else BLUE)]
-        bars = [
-            (f"{OURS if colour == RED else ''}{arm_name(arm)}", compared.speedup(arm, PLAIN, at(setting)), colour)
-            for arm, colour in arms
-        ]
-        speed, score = bars[-1][1]["value"], (choice.get("score") or {}).get(PLAIN)
+        arms = {PLAIN: GREY, HF_PLAIN: "#b5b5b5", HF_ASSISTED: PURPLE, static: RED if won else BLUE}
+        speeds = {arm: compared.speedup(arm, PLAIN, at(setting)) for arm in arms}
+        speed, score = speeds[static]["value"], (choice.get("score") or {}).get(PLAIN)
+        bars = [(f"{OURS if arms[arm] == RED else ''}{arm_name(arm)}", speeds[arm], arms[arm]) for arm in arms]
         if score is not None and not won:
-            bars.append((f"{OURS}{arm_name(choice['winner'])}", plus_one(score["gain"]), RED))
+            ours = changed(score["gain"], lambda gain: 1 + gain)
+            bars.append((f"{OURS}{arm_name(choice['winner'])}", ours, RED))
         if setting in oracle and speed is not None:
-            bars.append((ORACLE, {"value": oracle[setting] * speed, "low": None, "high": None}, GREEN))
-        panels.append((setting, [bar for bar in bars if bar[1]["value"] is not None]))
+            bars.append((ORACLE, alone(oracle[setting] * speed), GREEN))
+        panels[setting] = [bar for bar in bars if bar[1]["value"] is not None]
     return panels
 
 
-def _bars(panels: list[tuple[str, list[Bar]]]) -> Figure:
+def _bars(panels: dict[str, list[Bar]]) -> Figure:
     """One panel under the other, so that a phone shows them, too; an interval may reach out of its panel."""
-    rows = [len(bars) for _, bars in panels]
+    rows = [len(bars) for bars in panels.values()]
     figure = Figure(figsize=(6.2, 0.9 * len(rows) + 0.3 * sum(rows)), layout="constrained")
     grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=rows)[:, 0]
-    for axes, (setting, bars) in zip(grid, panels, strict=True):
+    for axes, (setting, bars) in zip(grid, panels.items(), strict=True):
         values = np.array([made["value"] for _, made, _ in bars], float)
         ends = np.array([[made["low"] or made["value"], made["high"] or made["value"]] for _, made, _ in bars], float)
         reach, colours = np.abs(ends - values[:, None]), [colour for *_, colour in bars]
@@ -129,5 +113,6 @@ def _bars(panels: list[tuple[str, list[Bar]]]) -> Figure:
         axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
         axes.invert_yaxis()
         axes.set_xlim(0, widest)
-        axes.set(title=setting, xlabel="times plain decoding" if setting == panels[-1][0] else "")
+        axes.set_title(setting)
+    grid[-1].set_xlabel("times plain decoding")
     return figure

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from pipelines.measuring.names import HRAD
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.plots import draw, heat_map
-from pipelines.reporting.section import Column, Picture, Row, Section, Table
-from pipelines.reporting.text import GAIN, NUMBER, WHOLE, Interval, known, listed, shown, surely_above
+from pipelines.reporting.section import Picture, Row, Section, Table
+from pipelines.reporting.text import GAIN, Interval, known, listed, shown, surely_above
 
 TARGETS = {"classes": "H-RAD", "length": "explicit length"}
 BASELINES = {
@@ -25,13 +25,6 @@ BASELINES = {
     "confidence": "confidence rule",
     "oracle": "oracle",
 }
-COLUMNS = (
-    *(Column(name) for name in ("predictor", "sampling")),
-    *(Column(name, NUMBER) for name in ("macro AUC", "accuracy", "macro F1", "ECE")),
-    Column("tokens/s", WHOLE),
-    Column("over best static γ", GAIN),
-    Column("static γ"),
-)
 CAPTIONS = {
     "reliability": "How often the head was right at each stated confidence; a good head follows the grey line.",
     "confusion": "Rows are what happened, columns what the head said; percentages within a row.",
@@ -61,14 +54,14 @@ def section(inputs: Inputs) -> Section | None:
     }
     sure = listed([name for name, gain in gains.items() if surely_above(gain)])
     most = max(gains, key=lambda name: gains[name]["value"] or 0.0)
-    marked = frozenset(number for number, row in enumerate(rows) if row[0] == labels[first])
+    caption = "Marked: the head that the rows below the heads are compared with"
     return Section(
         "heads",
         "What heads know before a draft",
         f"Surely gaining over the best static length in replay: {sure}; highest estimate: {shown(gains[most], GAIN)}, {most}.",
-        (Table(COLUMNS, tuple(rows), "Marked: the head that the rows below the heads are compared with", marked),),
-        tuple(Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()),
-        tuple(_notes(head, (inputs.measured.bundle or {}).get("selection"))),
+        [Table(rows, caption, frozenset({labels[first]}))],
+        [Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()],
+        [*_notes(head, (inputs.measured.bundle or {}).get("selection"))],
     )
 
 
@@ -90,15 +83,17 @@ def _notes(head: Record, selection: Record | None) -> Iterator[str]:
 def _row(label: str, setting: str, part: Record, name: str) -> Row:
     metrics, policy = part["metrics"].get(name, {}), part["policies"].get(name, {})
     interval = metrics.get("macro_auc_interval")
-    return (
-        label,
-        setting,
-        interval if known(interval) else metrics.get("macro_auc"),
-        *(metrics.get(key) for key in ("accuracy", "macro_f1", "ece")),
-        policy.get("tokens_per_second"),
-        policy.get("gain"),
-        part["static_length"] if name == "head" else None,
-    )
+    return {
+        "predictor": label,
+        "sampling": setting,
+        "macro AUC": interval if known(interval) else metrics.get("macro_auc"),
+        "accuracy": metrics.get("accuracy"),
+        "macro F1": metrics.get("macro_f1"),
+        "ECE": metrics.get("ece"),
+        "tokens/s": policy.get("tokens_per_second"),
+        "over best static γ": policy.get("gain"),
+        "static γ": part["static_length"] if name == "head" else None,
+    }
 
 
 def calibration(head: Record) -> dict[str, Figure]:
@@ -128,7 +123,5 @@ def _confusion(axes: Axes, setting: str, confusion: list[list[int]], classes: li
     counts = np.array(confusion, float)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     texts = [[f"{n:g}\n{share:.0%}" for n, share in zip(*row, strict=True)] for row in zip(counts, shares, strict=True)]
-    heat_map(axes, shares, texts)
-    axes.set_xticks(range(len(classes)), classes)
-    axes.set_yticks(range(len(classes)), classes)
+    heat_map(axes, shares, texts, classes, classes)
     axes.set(xlabel="predicted", ylabel="true", title=f"Accepted tokens, {setting}")

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.device_profile import read_device_profile
+from pipelines.measuring.tuning.names import CHOICES
+from pipelines.promotion.names import VERDICT
 from pipelines.reporting.comparison import Comparison
 from pipelines.reporting.measured_folder import Measured, read_measured
 from predictors.latency import LatencyProfile
@@ -39,6 +41,19 @@ class Inputs:
         """``None`` where this device was not profiled."""
         folder = self.data / "latency"
         return read_device_profile(folder, self.device) if (folder / f"{self.device}.json").is_file() else None
+
+    @cached_property
+    def tuned(self) -> dict[str, Record]:
+        """What tuning chose, by sampling setting; none where nothing was tuned."""
+        path = self.of("tuning") / CHOICES
+        choices: list[Record] = json.loads(path.read_text()) if path.is_file() else []
+        return {choice["setting"]: choice for choice in choices}
+
+    @cached_property
+    def verdicts(self) -> dict[str, Record]:
+        """What the gate said, by bundle."""
+        paths = sorted((self.data / "trials").glob(f"*/{self.device}/{VERDICT}"))
+        return {path.parent.parent.name: read_record(path) for path in paths}
 
     def fitted(self, family: str) -> dict[str, Record]:
         """What stage ``fit`` says of the predictors of a family, by name."""

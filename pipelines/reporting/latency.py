@@ -12,29 +12,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.latency_table import BLOCK, hidden_gammas
+from pipelines.reporting.latency_table import BLOCK, contexts_of, hidden_gammas
 from pipelines.reporting.plots import band, draw, styles
 from pipelines.reporting.prediction import APART, MOST_APART, agreement, predictions, summary
-from pipelines.reporting.section import Check, Column, Picture, Row, Section, Table
-from pipelines.reporting.text import GAIN, MS, NUMBER, SHARE, TIMES, Interval, shown
+from pipelines.reporting.section import Check, Picture, Row, Section, Table
+from pipelines.reporting.text import NUMBER, SHARE, Interval, alone, shown
 from predictors.latency import LatencyProfile
 from predictors.latency.tables import Latency, LatencyTable
 
 DRAFT_STEP_BAR, ERROR_BAR, RANK_BAR = 1.8, 0.10, 0.9
 TWIN = "draft_hugging_face"
-ERRORS = {  # of `summary`, with units
-    "median_error": SHARE,
-    "largest_error": SHARE,
-    "drift": GAIN,
-    "median_speedup_error": SHARE,
-    "largest_speedup_error": SHARE,
-    "rank_correlation": NUMBER,
-}
 NOTES = (
     "The machine was timed alone, before any decoding, by interleaved calls; brackets are quartiles. "
     "`draftwright latency` prints every table.",
     "Drift, the error of plain decoding: how much faster (+) or slower (−) the machine ran while it was profiled.",
 )
+AGREEING = "On the line prediction and measurement agree; the band is ±10 %. Whiskers: the latencies' quartiles."
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -44,16 +37,19 @@ def section(inputs: Inputs) -> Section | None:
         return None
     rows = predictions(measured, profile)
     whole = summary(rows)
-    together = whole["median_error"] <= MOST_APART
-    steps = sorted(profile.cost_ratio(context) for context in _contexts(profile))
+    together = whole["median error"] <= MOST_APART
+    steps = sorted(profile.cost_ratio(context) for context in contexts_of(profile))
     ratio = " to ".join(dict.fromkeys(f"{c:.1f}" for c in (steps[0], steps[-1])))
-    error = f"static chains' speed-ups are predicted to a median error of {shown(whole['median_speedup_error'], SHARE)}"
+    error = f"static chains' speed-ups are predicted to a median error of {shown(whole['median speedup error'], SHARE)}"
+    tables, notes = [_costs(profile)], list(NOTES)
     pictures = [Picture("latency", draw(latency_figure, profile), "Medians, with quartiles as bands.")]
     if together:
-        caption = "On the line prediction and measurement agree; the band is ±10 %. Whiskers: the latencies' quartiles."
-        pictures.append(Picture("prediction", draw(agreement, rows, "tokens/s", "predicted"), caption))
+        tables.append(_errors(rows))
+        pictures.append(Picture("prediction", draw(agreement, rows, "tokens/s", "predicted"), AGREEING))
+    else:
+        notes.append(APART)
     differing = mismatches(profile.provenance, measured.origin).items()
-    notes = [
+    told = [
         *profile.provenance["notes"],
         *(f"the profile has {field} {mine}, the decodes {other}" for field, (mine, other) in differing),
         *(("noise: " + "; ".join(profile.noise),) if profile.noise else ()),
@@ -62,47 +58,35 @@ def section(inputs: Inputs) -> Section | None:
         "latency",
         "What a pass costs",
         f"A target pass takes as long as {ratio} draft steps; {error if together else 'profile and clock do not agree'}.",
-        (_costs(profile), _errors(rows)) if together else (_costs(profile),),
-        tuple(pictures),
-        (*NOTES, *(() if together else (APART,)), *(f"Note: {note}." for note in notes)),
-        checks=tuple(_checks(profile, whole)),
+        tables,
+        pictures,
+        [*notes, *(f"Note: {note}." for note in told)],
+        checks=[*_checks(profile, whole)],
     )
 
 
 def _costs(profile: LatencyProfile) -> Table:
     """A row for every context; γ is hidden where greedy branch-parallel decoding keeps neither model waiting."""
-    hidden = hidden_gammas(profile, _contexts(profile))
-    columns = (
-        Column("context"),
-        Column("target pass, ms", MS),
-        Column("draft step, ms", MS),
-        Column("draft steps per target pass", NUMBER),
-        Column(f"pass of {BLOCK + 1} tokens over one", TIMES),
-        *(Column(f"hidden γ, {name}") for name in hidden),
-    )
+    contexts = contexts_of(profile)
+    hidden = hidden_gammas(profile, contexts)
     rows: list[Row] = [
-        (
-            context,
-            _interval(profile.latency("target", tokens=1, context=context)),
-            _interval(profile.latency("draft", rows=1, context=context)),
-            profile.cost_ratio(context),
-            profile.verify_ratio(BLOCK + 1, context),
-            *(gammas[number] for gammas in hidden.values()),
-        )
-        for number, context in enumerate(_contexts(profile))
+        {
+            "context": context,
+            "target pass, ms": _interval(profile.latency("target", tokens=1, context=context)),
+            "draft step, ms": _interval(profile.latency("draft", rows=1, context=context)),
+            "draft steps per target pass": profile.cost_ratio(context),
+            f"pass of {BLOCK + 1} tokens over one": profile.verify_ratio(BLOCK + 1, context),
+            **{f"hidden γ, {way}": gammas[number] for way, gammas in hidden.items()},
+        }
+        for number, context in enumerate(contexts)
     ]
-    return Table(columns, tuple(rows), "By tokens of context; hidden γ: longest branches that a target pass hides")
+    return Table(rows, "By tokens of context; hidden γ: longest branches that a target pass hides")
 
 
 def _errors(rows: pd.DataFrame) -> Table:
     parts = {**{str(setting): part for setting, part in rows.groupby("setting")}, "all": rows}
-    columns = (
-        Column("sampling"),
-        Column("arms"),
-        *(Column(name.replace("_", " "), unit) for name, unit in ERRORS.items()),
-    )
-    cells: list[Row] = [(name, len(part), *(summary(part)[key] for key in ERRORS)) for name, part in parts.items()]
-    return Table(columns, tuple(cells), "Tokens/s of plain decoding and the static chains, predicted against measured")
+    made: list[Row] = [{"sampling": name, "arms": len(part), **summary(part)} for name, part in parts.items()]
+    return Table(made, "Tokens/s of plain decoding and the static chains, predicted against measured")
 
 
 def mismatches(*origins: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -118,18 +102,13 @@ def mismatches(*origins: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 def _checks(profile: LatencyProfile, whole: Mapping[str, float]) -> Iterator[Check]:
     """A draft step by Hugging Face's forward over ours; errors of predictions."""
-    for context in _contexts(profile) if TWIN in profile.tables else ():
+    for context in contexts_of(profile) if TWIN in profile.tables else ():
         slow, fast = (profile.latency(name, rows=1, context=context) for name in (TWIN, "draft"))
-        ratio: Interval = {"value": slow.seconds / fast.seconds, "low": None, "high": None}
+        ratio = alone(slow.seconds / fast.seconds)
         yield Check(f"draft step, HF / compact, context {context}", ratio, DRAFT_STEP_BAR)
-    alone: dict[str, Interval] = {name: {"value": value, "low": None, "high": None} for name, value in whole.items()}
-    yield Check("predicted tokens/s, median error", alone["median_error"], ERROR_BAR, SHARE, at_most=True)
-    yield Check("predicted speed-up, median error", alone["median_speedup_error"], ERROR_BAR, SHARE, at_most=True)
-    yield Check("their rank correlation", alone["rank_correlation"], RANK_BAR, NUMBER)
-
-
-def _contexts(profile: LatencyProfile) -> list[int]:
-    return list(profile.tables["target"].axes["context"])
+    for quantity, name in (("tokens/s", "median error"), ("speed-up", "median speedup error")):
+        yield Check(f"predicted {quantity}, median error", alone(whole[name]), ERROR_BAR, SHARE, at_most=True)
+    yield Check("their rank correlation", alone(whole["rank correlation"]), RANK_BAR, NUMBER)
 
 
 def _interval(latency: Latency) -> Interval:
@@ -140,7 +119,7 @@ def latency_figure(profile: LatencyProfile) -> Figure:
     """Target pass by tokens, draft pass by rows (quartiles as bands), and what a wider target pass costs in passes of one."""
     figure = Figure(figsize=(12.5, 3.8), layout="constrained")
     passes, levels, ratios = figure.subplots(1, 3)
-    target, looks = profile.tables["target"], styles([str(context) for context in _contexts(profile)])
+    target, looks = profile.tables["target"], styles([str(context) for context in contexts_of(profile)])
     _by_context(passes, target, "tokens")
     passes.set(xlabel="tokens in the pass", ylabel="milliseconds", title="Target pass")
     _by_context(levels, profile.tables["draft"], "rows")

@@ -23,6 +23,10 @@ COLUMN = 26
 BLOCK, CANDIDATES = 4, 4  # tokens that the target verifies, and branches that the draft grows meanwhile
 OUTSIDE = {"branch_candidates", "branch_drawing", "chain_verification"}
 WAYS = {"one by one": {"draft", "target"}, "concurrent": {"beside_draft", "beside_target"}}
+TWINS = {
+    "{}_hugging_face": "{} pass by Hugging Face's forward, ms; x ours",
+    "beside_{}": "{} pass while the {} works in another process, ms; x alone with all threads",
+}
 ROUND_TABLES = {  # two axes: columns by temperature
     "chain_drawing": "chain: drawing, by tokens drafted",
     "chain_verification": "chain: verdict and the rest of a round, by tokens drafted",
@@ -39,6 +43,7 @@ SINGLE_TABLES = {
     "predictor": "one decision of a small head",
     "exchange": "a round's messages to a draft process and back",
 }
+Ratio = Callable[[Latency, int, int], float]  # of what took so long at a point of the first axis and a context
 
 
 def latency_table(profile: LatencyProfile) -> str:
@@ -49,31 +54,31 @@ def latency_table(profile: LatencyProfile) -> str:
         raise ValueError(f"the profile of {profile.pair} has no table {missing[0]!r}. {REMEDY}")
     lines = [_provenance(profile), *(f"note: {note}" for note in profile.provenance.get("notes", []))]
     lines += [f"noise: {noise}" for noise in profile.noise]
-    contexts = tables["target"].axes["context"]
+    contexts = contexts_of(profile)
     lines += ["", _row("", [f"context {context}" for context in contexts])]
     lines += [_row("draft steps in a target pass, c", [f"{profile.cost_ratio(context):.2f}" for context in contexts])]
     lines += [_row(f"hidden γ, {way}", map(str, gammas)) for way, gammas in hidden_gammas(profile, contexts).items()]
-
-    def with_ratio(latency: Latency, tokens: int, context: int) -> str:
-        return f"{_spread(latency)} {profile.verify_ratio(tokens, context):.2f}x"
-
     lines += _grid("draft pass by rows, ms", tables["draft"])
-    lines += _grid("target pass by tokens, ms; x passes of one token", tables["target"], with_ratio)
+    lines += _grid("target pass by tokens, ms; x passes of one token", tables["target"], _over(profile, "target", 1))
     for name, other in (("draft", "target"), ("target", "draft")):
-        by_theirs = f"{name} pass by Hugging Face's forward, ms; x ours"
-        concurrent = f"{name} pass while the {other} works in another process, ms; x alone with all threads"
-        lines += _twin(profile, name, f"{name}_hugging_face", by_theirs)
-        lines += _twin(profile, name, f"beside_{name}", concurrent)
-    shown = [(name, title) for name, title in ROUND_TABLES.items() if name in tables]
+        for twin, title in TWINS.items():
+            if twin.format(name) in tables:
+                lines += _grid(title.format(name, other), tables[twin.format(name)], _over(profile, name))
+    shown = [name for name in ROUND_TABLES if name in tables]
     if shown:
-        temperatures = sorted({value for name, _ in shown for value in tables[name].axes["sampled"]})
+        temperatures = sorted({value for name in shown for value in tables[name].axes["sampled"]})
         lines += ["", _row("a round outside its passes", [f"temperature {value}" for value in temperatures])]
-    for name, title in shown:
-        lines += _grid(f"{title}, ms", tables[name])
+    for name in shown:
+        lines += _grid(f"{ROUND_TABLES[name]}, ms", tables[name])
     for name, title in SINGLE_TABLES.items():
         if name in tables:
-            lines += _line(f"{title}, by {next(iter(tables[name].axes))}, ms", tables[name])
+            lines += _grid(f"{title}, by {next(iter(tables[name].axes))}, ms", tables[name])
     return "\n".join(line.rstrip() for line in lines)
+
+
+def contexts_of(profile: LatencyProfile) -> list[int]:
+    """Tokens of context at which passes were timed."""
+    return list(profile.tables["target"].axes["context"])
 
 
 def hidden_gammas(profile: LatencyProfile, contexts: Sequence[int]) -> dict[str, list[int]]:
@@ -104,33 +109,29 @@ def _provenance(profile: LatencyProfile) -> str:
     return ", ".join(parts)
 
 
-def _grid(title: str, table: LatencyTable, text: Callable[[Latency, int, int], str] | None = None) -> list[str]:
-    """A line per point of the first axis, a column per point of the second."""
-    (name, rows), (other, columns) = table.axes.items()
+def _over(profile: LatencyProfile, name: str, rows: int | None = None) -> Ratio:
+    """As multiples of a model's own passes of as many rows, or of so many."""
+    axis = next(iter(profile.tables[name].axes))
+
+    def ratio(made: Latency, count: int, context: int) -> float:
+        return made.seconds / profile.latency(name, **{axis: rows or count, "context": context}).seconds
+
+    return ratio
+
+
+def _grid(title: str, table: LatencyTable, ratio: Ratio | None = None) -> list[str]:
+    """A line per point of the first axis, a column per point of the second, if there is one."""
+    (name, points), *second = table.axes.items()
+    columns = [{other: value} for other, values in second for value in values] or [{}]
     lines = ["", title]
-    for row in rows:
-        cells = [(table.at(**{name: row, other: column}), row, column) for column in columns]
-        lines.append(_row(f"{row:>8}", [text(*cell) if text else _spread(cell[0]) for cell in cells]))
+    for point in points:
+        cells = []
+        for column in columns:
+            latency = table.at(**{name: point, **column})
+            more = f" {ratio(latency, point, column['context']):.2f}x" if ratio else ""
+            cells.append(f"{_spread(latency)}{more}")
+        lines.append(_row(f"{point:>8}", cells))
     return lines
-
-
-def _twin(profile: LatencyProfile, name: str, twin: str, title: str) -> list[str]:
-    """A model's passes in another way, as multiples of its own, if they were timed."""
-    table = profile.tables.get(twin)
-    if table is None:
-        return []
-
-    def with_ratio(latency: Latency, count: int, context: int) -> str:
-        own = profile.latency(name, **{next(iter(table.axes)): count, "context": context})
-        return f"{_spread(latency)} {latency.seconds / own.seconds:.2f}x"
-
-    return _grid(title, table, with_ratio)
-
-
-def _line(title: str, table: LatencyTable) -> list[str]:
-    """A line per point of the only axis."""
-    ((name, points),) = table.axes.items()
-    return ["", title, *(_row(f"{point:>8}", [_spread(table.at(**{name: point}))]) for point in points)]
 
 
 def _spread(latency: Latency) -> str:

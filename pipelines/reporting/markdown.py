@@ -12,17 +12,17 @@ def markdown(section: Section, level: int = 2) -> str:
     return "\n\n".join([*parts, *(markdown_table(table) for table in section.tables)]) + "\n"
 
 
-def markdown_table(table: Table) -> str:
+def markdown_table(made: Table) -> str:
     """A table; marked rows are bold."""
-    lines = [[column.name for column in table.columns], ["---"] * len(table.columns)]
-    for number, row in enumerate(table.rows):
-        cells = [shown(cell, column.unit).replace("|", "\\|") for cell, column in zip(row, table.columns, strict=True)]
-        lines.append([f"**{cell}**" for cell in cells] if number in table.marked else cells)
-    rows = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    return f"{table.caption}\n\n{rows}" if table.caption else rows
+    form = {True: "**{}**", False: "{}"}
+    rows = [
+        [form[made.is_marked(row)].format(shown(cell, unit)) for cell, unit in made.cells(row)] for row in made.rows
+    ]
+    lines = table(made.columns, rows)
+    return f"{made.caption}\n\n{lines}" if made.caption else lines
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Lines of cells below a header."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    cells = [[cell.replace("|", "\\|") for cell in line] for line in (header, *rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [cells[0], ["---"] * len(header), *cells[1:]])

@@ -5,7 +5,7 @@ Blocks are incomplete: not every arm was timed on every prompt. `pipelines.repor
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,37 +13,28 @@ from typing import Any
 
 import pandas as pd
 
-from pipelines.measuring.names import (
-    CHAIN,
-    CONFIDENCE,
-    DECODES_FILE,
-    ENTROPY,
-    FINDINGS,
-    HF_ASSISTED,
-    HF_FORWARD,
-    HF_LOOKUP,
-    HF_PLAIN,
-    HRAD,
-    HUGGING_FACE,
-    LEARNED,
-    LENGTH,
-    LOOKUP,
-    LOOP_FILE,
-    PLAIN,
-    PLAIN_FAMILY,
-    PROVENANCE,
-    ROUNDS_FILE,
-    TAKEOVER,
-    TEST,
-)
+from pipelines.measuring import names
 from pipelines.measuring.tables import DECODES, LOOP, ROUNDS, read_table
 from predictors.sampling import SamplingSettings
 
 KEY = ["setting", "prompt", "repeat"]  # of a block of one split
 SAMPLING = ("temperature", "top_k", "top_p")
-OF_DECODE = ("split", "arm", *SAMPLING, "prompt", "repeat")
-MAIN_FAMILIES = (PLAIN_FAMILY, HUGGING_FACE, CHAIN, CONFIDENCE, LOOKUP, TAKEOVER, LEARNED)
-MAIN_ARMS = (ENTROPY, HRAD, LENGTH)
+MAIN_FAMILIES = (
+    *(
+        names.PLAIN_FAMILY,
+        names.HUGGING_FACE,
+        names.CHAIN,
+        names.CONFIDENCE,
+        names.LOOKUP,
+        names.TAKEOVER,
+        names.LEARNED,
+    ),
+)
+MAIN_ARMS = (names.ENTROPY, names.HRAD, names.LENGTH)
+ORDER = (  # of arms and families where they are shown
+    *(names.PLAIN, names.HF_FORWARD, names.HF_PLAIN, names.HF_ASSISTED, names.HF_LOOKUP),
+    *(names.CHAIN, names.CONFIDENCE, *MAIN_ARMS),
+)
 
 
 @dataclass(frozen=True)
@@ -60,12 +51,17 @@ class Measured:
     @cached_property
     def test(self) -> pd.DataFrame:
         """Decodes of test prompts, each with the name of its sampling ``setting``."""
-        return with_settings(self.decodes[self.decodes["split"] == TEST].reset_index(drop=True))
+        return with_settings(self.decodes[self.decodes["split"] == names.TEST].reset_index(drop=True))
 
     @cached_property
     def settings(self) -> list[str]:
         """Names of the sampling settings, by temperature."""
         return sorted(self.test["setting"].unique())
+
+    @cached_property
+    def slices(self) -> list[str]:
+        """Of the test prompts, by name."""
+        return sorted(self.test["slice"].unique())
 
     @staticmethod
     def greedy(setting: str) -> bool:
@@ -83,30 +79,18 @@ class Measured:
         timed = set(self.test.loc[self.test["setting"] == setting, "arm"])
         return [arm for arm in self.families if arm in timed]
 
-    def only(self, arms: Iterable[str]) -> "Measured":
-        """The measurement of these arms alone, and the choices among them."""
-        kept = set(arms)
+    @property
+    def main(self) -> "Measured":
+        """Without arms that have a section of their own, and choices of them: what the report's first tables show."""
+        families = self.families.items()
+        kept = {arm for arm, family in families if family in MAIN_FAMILIES or arm in MAIN_ARMS} - {names.HF_LOOKUP}
         choices = [choice for choice in self.findings["choices"] if choice["arm"] in kept]
         decodes, rounds = (table[table["arm"].isin(kept)] for table in (self.decodes, self.rounds))
         return replace(self, decodes=decodes, rounds=rounds, findings={**self.findings, "choices": choices})
 
-    @property
-    def main(self) -> "Measured":
-        """Without arms that have a section of their own: what the report's first tables show."""
-        arms = [
-            arm
-            for arm, family in self.families.items()
-            if (family in MAIN_FAMILIES or arm in MAIN_ARMS) and arm != HF_LOOKUP
-        ]
-        return self.only(arms)
-
     def choices(self, setting: str) -> dict[str, str]:
         """By family the arm that was fastest on validation prompts."""
-        return {choice["family"]: choice["arm"] for choice in self.chosen_at(setting)}
-
-    def chosen_at(self, setting: str) -> list[dict[str, Any]]:
-        """What validation prompts chose, with the speeds it was chosen by."""
-        return [choice for choice in self.findings["choices"] if setting_of(choice) == setting]
+        return {one["family"]: one["arm"] for one in self.findings["choices"] if setting_of(one) == setting}
 
     def chosen(self, family: str, setting: str) -> str:
         """The arm of ``family`` that was fastest on validation prompts."""
@@ -123,15 +107,6 @@ class Measured:
         again = ordered.duplicated([*text, "seed"]) | (ordered["temperature"] == 0) & ordered.duplicated(text)
         return ordered[~again].sort_index()
 
-    def rounds_of(self, run: pd.Series) -> pd.DataFrame:
-        """The rounds of one decode, the prefill first."""
-        return self._rounds[tuple(run[[*OF_DECODE]])]
-
-    @cached_property
-    def _rounds(self) -> dict[tuple[Any, ...], pd.DataFrame]:
-        grouped = self.rounds.sort_values("round", kind="stable").groupby([*OF_DECODE])
-        return {key: part for key, part in grouped if isinstance(key, tuple)}
-
     @property
     def exactness(self) -> dict[str, bool]:
         """By arm, whether its greedy text in float32 is Hugging Face's."""
@@ -141,7 +116,7 @@ class Measured:
     def bundle(self) -> dict[str, Any] | None:
         """What is known of the exported H-RAD controller, if it was timed."""
         bundles: dict[str, dict[str, Any]] = self.findings.get("bundles", {})
-        return bundles.get(HRAD)
+        return bundles.get(names.HRAD)
 
 
 def read_measured(folder: Path) -> Measured:
@@ -153,15 +128,15 @@ def read_measured(folder: Path) -> Measured:
         If it is missing, incomplete or of another version.
     """
     try:
-        findings, origin = (json.loads((folder / name).read_text()) for name in (FINDINGS, PROVENANCE))
+        findings, origin = (json.loads((folder / name).read_text()) for name in (names.FINDINGS, names.PROVENANCE))
     except (FileNotFoundError, json.JSONDecodeError) as error:
         raise ValueError(f"{folder} holds no finished measurement ({error}). Run the measure stage.") from error
     decodes, rounds = (
         read_table(folder / name, schema).to_pandas()
-        for name, schema in ((DECODES_FILE, DECODES), (ROUNDS_FILE, ROUNDS))
+        for name, schema in ((names.DECODES_FILE, DECODES), (names.ROUNDS_FILE, ROUNDS))
     )
-    timed_loop = (folder / LOOP_FILE).is_file()
-    loop = read_table(folder / LOOP_FILE, LOOP).to_pandas() if timed_loop else pd.DataFrame()
+    timed_loop = (folder / names.LOOP_FILE).is_file()
+    loop = read_table(folder / names.LOOP_FILE, LOOP).to_pandas() if timed_loop else pd.DataFrame()
     return Measured(decodes, rounds, findings, origin, loop)
 
 
@@ -182,7 +157,6 @@ def with_settings(rows: pd.DataFrame) -> pd.DataFrame:
 def _place(arm: tuple[str, str]) -> tuple[int, float]:
     """Plain decoding first, then rivals, then families as they were timed; numbered arms by their number."""
     name, family = arm
-    order = (PLAIN, HF_FORWARD, HF_PLAIN, HF_ASSISTED, HF_LOOKUP, CHAIN, CONFIDENCE, ENTROPY, HRAD, LENGTH)
-    place = next((place for place, known in enumerate(order) if known in (name, family)), len(order))
+    place = next((place for place, known in enumerate(ORDER) if known in (name, family)), len(ORDER))
     number = re.search(r"-(\d+(?:\.\d+)?)$", name)
-    return place, float(number[1]) if number and family in (CHAIN, CONFIDENCE) else 0.0
+    return place, float(number[1]) if number and family in (names.CHAIN, names.CONFIDENCE) else 0.0

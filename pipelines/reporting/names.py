@@ -1,53 +1,37 @@
 """Arms as people read them."""
 
-from pipelines.measuring.names import (
-    CHAIN,
-    CONFIDENCE,
-    ENTROPY,
-    EXPLICIT,
-    HF_LOOKUP,
-    HRAD,
-    LENGTH,
-    PAPER,
-    PEARL,
-    PRIOR,
-    SPECBRANCH,
-    WITHOUT_BRANCHES,
-    WITHOUT_HRAD,
-    branch_arm,
-    chain_gamma,
-)
+from pipelines.measuring import names
 
 NAMES = {
-    CHAIN: "best static chain",
-    "autoregressive": "plain decoding",
-    "plain_hf_forward": "plain, HF's forward",
-    "hf_generate": "HF generate",
-    "hf_assisted": "HF assisted",
-    HF_LOOKUP: "HF prompt lookup",
-    ENTROPY: "entropy (AdaEDL)",
-    HRAD: "H-RAD",
-    LENGTH: "explicit length",
+    names.CHAIN: "best static chain",
+    names.PLAIN: "plain decoding",
+    names.HF_FORWARD: "plain, HF's forward",
+    names.HF_PLAIN: "HF generate",
+    names.HF_ASSISTED: "HF assisted",
+    names.HF_LOOKUP: "HF prompt lookup",
+    names.ENTROPY: "entropy (AdaEDL)",
+    names.HRAD: "H-RAD",
+    names.LENGTH: "explicit length",
 }
 PRESETS = {
-    PEARL: "PEARL",
-    SPECBRANCH: "SpecBranch",
-    PAPER: "SpecBranch, paper's rule",
-    PRIOR: "SpecBranch, paper's rule a priori",
-    EXPLICIT: "SpecBranch, explicit length",
-    WITHOUT_HRAD: "SpecBranch without H-RAD",
-    WITHOUT_BRANCHES: "SpecBranch without branches",
+    names.PEARL: "PEARL",
+    names.SPECBRANCH: "SpecBranch",
+    names.PAPER: "SpecBranch, paper's rule",
+    names.PRIOR: "SpecBranch, paper's rule a priori",
+    names.EXPLICIT: "SpecBranch, explicit length",
+    names.WITHOUT_HRAD: "SpecBranch without H-RAD",
+    names.WITHOUT_BRANCHES: "SpecBranch without branches",
 }
 
 
 def arm_name(arm: str) -> str:
     """An arm as a person reads it."""
-    gamma = chain_gamma(arm)
+    gamma = names.chain_gamma(arm)
     if gamma is not None:
         return f"chain, γ={gamma}"
-    branching = branch_arm(arm)
+    branching = names.branch_arm(arm)
     if branching is not None:
         lengths = "/".join(map(str, branching.lengths))
         return f"{PRESETS[branching.preset]} γ={lengths}{', concurrent' if branching.wall else ''}"
     family, _, number = arm.partition("-")
-    return f"confidence ε={number}" if family == CONFIDENCE and number else NAMES.get(arm, arm)
+    return f"confidence ε={number}" if family == names.CONFIDENCE and number else NAMES.get(arm, arm)

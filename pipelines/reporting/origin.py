@@ -8,8 +8,7 @@ from pipelines.measuring.names import CHAIN, PLAIN
 from pipelines.measuring.provenance import numerics
 from pipelines.reporting.comparison import at
 from pipelines.reporting.inputs import Inputs, read_record
-from pipelines.reporting.section import Column, Section, Table
-from pipelines.reporting.text import MS, NUMBER
+from pipelines.reporting.section import Row, Section, Table
 
 MANIFEST = "manifest.json"
 BUILTIN = (
@@ -30,24 +29,11 @@ def pair_section(inputs: Inputs) -> Section:
         if builtin
         else f"target {facts['target']}, draft {facts['draft']}"
     )
-    columns = (
-        Column("setting"),
-        Column("target pass, ms", MS),
-        Column("drafted token, ms", MS),
-        Column("ratio", NUMBER),
-    )
-    costs = Table(
-        columns,
-        tuple(_cost(inputs, setting) for setting in inputs.measured.settings),
-        "In decoding, prefill spread over passes",
-    )
-    manifests = sorted((inputs.data / "traces").glob(f"*/{MANIFEST}"))
-    learned = Table(
-        (Column("traces"), Column("rows"), Column("megabytes"), Column("bytes per row")),
-        tuple(map(_traced, manifests)),
-        "What predictors learn from",
-    )
-    return Section("pair", "The pair", f"Measured: {models}.", (costs, learned), notes=(BUILTIN,) if builtin else ())
+    tables = [
+        Table([_cost(inputs, one) for one in inputs.measured.settings], "In decoding, prefill spread over passes"),
+        Table([*map(_traced, sorted((inputs.data / "traces").glob(f"*/{MANIFEST}")))], "What predictors learn from"),
+    ]
+    return Section("pair", "The pair", f"Measured: {models}.", tables, notes=(BUILTIN,) if builtin else ())
 
 
 def origin_section(inputs: Inputs) -> Section:
@@ -55,43 +41,39 @@ def origin_section(inputs: Inputs) -> Section:
     origin = inputs.measured.origin
     device = origin["device"]
     changed = " with uncommitted changes" if origin.get("uncommitted_changes") else ""
+    gpus = [f"{gpu['name']} ({gpu['memory']}, driver {gpu['driver']})" for gpu in device["gpus"]]
+    hashes = {
+        name.removesuffix("_sha256"): str(value)[:12] for name, value in origin.items() if name.endswith("_sha256")
+    }
     facts = {
         "date": origin["date"],
         "commit": f"{origin['commit'] or 'unknown'}{changed}",
         "machine": f"{device['cpu']}, {device['cores']} cores, {device['system']}",
         "bfloat16": ", ".join(device["bfloat16_flags"]) or "not native",
-        "accelerators": ", ".join(f"{gpu['name']} ({gpu['memory']}, driver {gpu['driver']})" for gpu in device["gpus"])
-        or "none",
+        "accelerators": ", ".join(gpus) or "none",
         "number formats": f"{numerics(origin)}, {origin['threads']} threads",
         "forwards": ", ".join(f"{name} {model['forward']}" for name, model in origin["models"].items()),
         "versions": ", ".join(f"{package} {version}" for package, version in origin["versions"].items()),
         "parameters": ", ".join(f"{key}={value}" for key, value in origin["parameters"].items() if key != "arms"),
-        "hashes": ", ".join(
-            f"{key.removesuffix('_sha256')} {str(value)[:12]}"
-            for key, value in origin.items()
-            if key.endswith("_sha256")
-        ),
+        "hashes": ", ".join(f"{name} {value}" for name, value in hashes.items()),
     }
-    table = Table((Column("what"), Column("value")), tuple(facts.items()))
-    return Section(
-        "origin",
-        "Where these numbers come from",
-        f"Commit {(origin['commit'] or 'unknown')[:12]}, {origin['date']}.",
-        (table,),
-    )
+    finding = f"Commit {(origin['commit'] or 'unknown')[:12]}, {origin['date']}."
+    table = Table([{"what": name, "value": value} for name, value in facts.items()])
+    return Section("origin", "Where these numbers come from", finding, [table])
 
 
-def _cost(inputs: Inputs, setting: str) -> tuple[Any, ...]:
+def _cost(inputs: Inputs, setting: str) -> Row:
     plain, static = (inputs.comparison.rows(arm, at(setting)) for arm in (PLAIN, CHAIN))
     target = float(plain["seconds_target"].sum() / (plain["rounds"].sum() + len(plain)))
     draft = float(static["seconds_draft"].sum() / max(static["drafted"].sum(), 1))
-    return setting, target, draft, target / draft
+    return {"setting": setting, "target pass, ms": target, "drafted token, ms": draft, "ratio": target / draft}
 
 
-def _traced(path: Path) -> tuple[Any, ...]:
+def _traced(path: Path) -> Row:
     manifest = read_record(path)
-    size = sum((path.parent / shard["name"]).stat().st_size for shard in manifest["shards"])
-    return path.parent.name, manifest["num_rows"], round(size / 1e6, 1), round(size / max(1, manifest["num_rows"]))
+    size, rows = sum((path.parent / shard["name"]).stat().st_size for shard in manifest["shards"]), manifest["num_rows"]
+    each = round(size / max(1, rows))
+    return {"traces": path.parent.name, "rows": rows, "megabytes": round(size / 1e6, 1), "bytes per row": each}
 
 
 def _size(model: Path) -> str:

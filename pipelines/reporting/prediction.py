@@ -56,12 +56,12 @@ def predictions(measured: Measured, profile: LatencyProfile) -> pd.DataFrame:
 def summary(rows: pd.DataFrame) -> dict[str, float]:
     """Errors of some predictions, and how well they rank."""
     return {
-        "median_error": float(rows["error"].abs().median()),
-        "largest_error": float(rows["error"].abs().max()),
+        "median error": float(rows["error"].abs().median()),
+        "largest error": float(rows["error"].abs().max()),
         "drift": float(rows.loc[rows["arm"] == PLAIN, "error"].mean()),
-        "median_speedup_error": float(rows["speedup_error"].abs().median()),
-        "largest_speedup_error": float(rows["speedup_error"].abs().max()),
-        "rank_correlation": float(rows["measured"].corr(rows["value"], method="spearman")),
+        "median speedup error": float(rows["speedup_error"].abs().median()),
+        "largest speedup error": float(rows["speedup_error"].abs().max()),
+        "rank correlation": float(rows["measured"].corr(rows["value"], method="spearman")),
     }
 
 

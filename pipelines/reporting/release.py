@@ -5,63 +5,41 @@ validation prompts. Gains of a verdict are those of `pipelines.evidence`, by jac
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from textwrap import fill
 
 from pipelines.evidence.estimate import Estimate
 from pipelines.measuring.names import PLAIN
-from pipelines.promotion.names import VERDICT
 from pipelines.promotion.verdict import lines
-from pipelines.reporting.comparison import plus_one
-from pipelines.reporting.front import tuned
-from pipelines.reporting.inputs import Inputs, Record, read_record
+from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.section import Column, Row, Section, Table
-from pipelines.reporting.text import GAIN, TIMES, listed, shown
+from pipelines.reporting.section import Row, Section, Table
+from pipelines.reporting.text import TIMES, changed, listed, shown
 
 WIDTH = 110
-TUNED = (
-    *(Column(name) for name in ("sampling", "winner", "candidates", "test prompts")),
-    *(Column(name, TIMES) for name in ("over plain", "replay alone, validation", "with the clock, validation")),
-    Column("over static chain", GAIN),
-    Column("static chain"),
-)
-JUDGED = (*(Column(name) for name in ("bundle", "verdict", "over")), Column("gain", GAIN), Column("estimator"))
+NOTES = ("This page promotes nothing: `draftwright promote` also compares with the champion of the day.",)
 
 
 def section(inputs: Inputs) -> Section | None:
     """``None`` if nothing was tuned or tried on this machine."""
-    choices = tuned(inputs).values()
-    trials = sorted((inputs.data / "trials").glob(f"*/{inputs.device}/{VERDICT}"))
-    verdicts = {path.parent.parent.name: read_record(path) for path in trials}
-    if not choices and not verdicts:
+    winners, verdicts = [_tuned(choice) for choice in inputs.tuned.values()], inputs.verdicts
+    if not winners and not verdicts:
         return None
-    winners = tuple(_tuned(choice) for choice in choices)
-    gains = tuple(row for name, record in verdicts.items() for row in _gains(name, record))
-    tables = (
-        Table(TUNED, winners, "Tuned: the best few by replay on validation prompts, the winner on test prompts"),
-        Table(
-            JUDGED,
-            gains,
-            "Gate verdicts: gains over the closest rival, and over the gate's reference by sampling setting",
-        ),
-    )
-    return Section(
-        "release",
-        "What would be released",
-        f"{_fastest(winners)}; {_outcomes(verdicts)}.",
-        tuple(table for table in tables if table.rows),
-        notes=("This page promotes nothing: `draftwright promote` also compares with the champion of the day.",),
-        printed="\n".join(
-            fill(line, WIDTH, subsequent_indent="  ") for record in verdicts.values() for line in lines(record)
-        ),
-    )
+    gains = [row for name, record in verdicts.items() for row in _gains(name, record)]
+    tables = [
+        Table(winners, "Tuned: the best few by replay on validation prompts, the winner on test prompts"),
+        Table(gains, "Gate verdicts: gains over the closest rival, and over the gate's reference by sampling setting"),
+    ]
+    said = [line for record in verdicts.values() for line in lines(record)]
+    printed = "\n".join(fill(line, WIDTH, subsequent_indent="  ") for line in said)
+    finding = f"{_fastest(winners)}; {_outcomes(verdicts)}."
+    return Section("release", "What would be released", finding, tables, notes=NOTES, printed=printed)
 
 
-def _fastest(winners: tuple[Row, ...]) -> str:
+def _fastest(winners: Sequence[Row]) -> str:
     made = [
-        f"{name} at {setting}, {shown(speedup, TIMES)} over plain decoding"
-        for setting, name, _, _, speedup, *_ in winners
+        f"{row['winner']} at {row['sampling']}, {shown(row['over plain'], TIMES)} over plain decoding"
+        for row in winners
     ]
     return f"Tuning chose {listed(made)}" if made else "Nothing was tuned"
 
@@ -79,28 +57,29 @@ def _tuned(choice: Record) -> Row:
     candidates = {one["name"]: one["speedup"] for one in choice["candidates"]}
     winner, score = candidates[choice["winner"]], choice["score"] or {}
     over_plain, over_static = (score.get(name) for name in (PLAIN, choice["static"]))
-    return (
-        choice["setting"],
-        arm_name(choice["winner"]),
-        len(candidates),
-        max((one["prompts"] for one in score.values()), default=0),
-        None if over_plain is None else plus_one(over_plain["gain"]),
-        math.exp(winner["predicted"]),
-        math.exp(winner["value"]),
-        None if over_static is None else over_static["gain"],
-        choice["static"] and arm_name(choice["static"]),
-    )
+    return {
+        "sampling": choice["setting"],
+        "winner": arm_name(choice["winner"]),
+        "candidates": len(candidates),
+        "test prompts": max((one["prompts"] for one in score.values()), default=0),
+        "over plain": None if over_plain is None else changed(over_plain["gain"], lambda gain: 1 + gain),
+        "replay alone, validation": math.exp(winner["predicted"]),
+        "with the clock, validation": math.exp(winner["value"]),
+        "over static chain": None if over_static is None else over_static["gain"],
+        "static chain": choice["static"] and arm_name(choice["static"]),
+    }
 
 
 def _gains(name: str, record: Record) -> Iterator[Row]:
     evidence = record["evidence"]
     rivals = {rival: Estimate(**one) for rival, one in evidence["gains"].items()}
     if not rivals:
-        yield name, record["verdict"], None, None, None
+        yield {"bundle": name, "verdict": record["verdict"], "over": None, "gain": None, "estimator": None}
         return
     closest = min(rivals, key=lambda rival: rivals[rival].value)
     known = {arm_name(closest): rivals[closest]}
     reference = arm_name(evidence["reference"])
     known |= {f"{reference}, {setting}": Estimate(**one) for setting, one in evidence["settings"].items()}
     for number, (over, one) in enumerate(known.items()):
-        yield name, record["verdict"] if number == 0 else "", over, one.interval(), one.basis
+        judged = {"bundle": name, "verdict": "" if number else record["verdict"], "over": over}
+        yield {**judged, "gain": one.interval(), "estimator": one.basis}

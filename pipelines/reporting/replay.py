@@ -15,16 +15,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pipelines.measuring.names import (
-    CHAIN,
-    CONFIDENCE,
-    LOOKUP,
-    PLAIN,
-    PROVENANCE,
-    RULE,
-    TAKEOVER,
-    VALIDATION,
-)
+from pipelines.measuring.names import CHAIN, CONFIDENCE, LOOKUP, PLAIN, PROVENANCE, RULE, TAKEOVER, VALIDATION
 from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
 from pipelines.reporting.comparison import Comparison, at, share_between
 from pipelines.reporting.inputs import Inputs, read_record
@@ -32,8 +23,8 @@ from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
 from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, draw, whiskers
 from pipelines.reporting.replay_clock import against_clock
-from pipelines.reporting.section import Column, Picture, Row, Section, Table
-from pipelines.reporting.text import GAIN, SHARE, TIMES, UNDEFINED, listed, shown, surely_above
+from pipelines.reporting.section import Picture, Row, Section, Table
+from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, listed, shown, surely_above
 from predictors.schema import EDIT
 
 BEST = "best rule"
@@ -41,6 +32,7 @@ RIVALS = (CONFIDENCE, LOOKUP, TAKEOVER)  # families of simple rules, of each of 
 CHOICES = {BEST: (CONFIDENCE, RULE)} | {family: (family,) for family in (CHAIN, *RIVALS)}
 COLOURS = {CHAIN: GREY, CONFIDENCE: GREEN, RULE: BLUE, BRANCHES: RED, BRANCHES_WALL: RED, ORACLE: PURPLE}
 COLOURS |= {LOOKUP: ORANGE, TAKEOVER: ORANGE}
+STEPS = {"static": CHAIN, "rule": BEST, "oracle": ORACLE}
 ROUNDING = 1e-6
 NOTES = (
     "Replayed, not run: both models' distributions are recorded at every position along texts of the target. What a verifier "
@@ -48,12 +40,6 @@ NOTES = (
     "the draft model's chains; a rule that looks tokens up may pass it.",
     "Static chain and rule were chosen on validation texts. Rows c: the same texts as if a target pass took so many "
     "draft steps. Slice edit, a passage and the start of its revised copy, is in no other row.",
-)
-LADDER = (
-    *(Column(name) for name in ("texts", "static chain", "best rule")),
-    *(Column(f"{name} over plain", TIMES) for name in ("static", "rule", "oracle")),
-    *(Column(f"{name} over static", GAIN) for name in ("rule", "oracle")),
-    Column("gap closed", SHARE),
 )
 
 
@@ -66,7 +52,7 @@ def section(inputs: Inputs) -> Section | None:
     ratios = read_record(folder / PROVENANCE).get("cost_ratios", [])
     elsewhere = {f"c={ratio:g}": _read(folder / replayed_at(ratio))[0] for ratio in ratios}
     settings = texts.measured.settings
-    rows = tuple(row for setting in settings for row in _ladder(setting, texts, edits, elsewhere))
+    rows = [row for setting in settings for row in _ladder(setting, texts, edits, elsewhere)]
     said = listed([f"{shown(texts.gain(BEST, CHAIN, at(setting)), GAIN)} at {setting}" for setting in settings])
     room = listed([shown(texts.gain(ORACLE, CHAIN, at(setting))["value"], SHARE) for setting in settings])
     picture = Picture("replay", draw(_gains, texts), "Gain over the best static chain, the fastest on top.")
@@ -75,9 +61,9 @@ def section(inputs: Inputs) -> Section | None:
         "replay",
         "What choosing well is worth",
         f"Over the best static chain the best rule gains, replayed, {said}; the oracle gains {room}.",
-        (Table(LADDER, rows, "Replayed, with the number of texts"), *tables),
-        (picture, *pictures),
-        (*NOTES, *notes),
+        [Table(rows, "Replayed, with the number of texts"), *tables],
+        [picture, *pictures],
+        [*NOTES, *notes],
     )
 
 
@@ -117,18 +103,19 @@ def _ladder(setting: str, texts: Comparison, edits: Comparison, elsewhere: dict[
     for name, compared in (parts | elsewhere).items():
         whole = name not in (*slices, EDIT)
         by = at(setting, slice_=None if whole else name)
-        static, best, perfect = (compared.rows(arm, by) for arm in (CHAIN, BEST, ORACLE))
+        static, best, perfect = (compared.rows(arm, by) for arm in STEPS.values())
         _require_oracle_above(f"{setting}, {name}", static, perfect)
-        room = compared.gain(ORACLE, CHAIN, by)
+        choices = [arm_name(compared.measured.chosen(family, setting)) if whole else "" for family in (CHAIN, BEST)]
+        gains = {step: compared.gain(STEPS[step], CHAIN, by) for step in ("rule", "oracle")}
         rates = [part[column] for part in (best, static, perfect) for column in ("tokens", "seconds")]
-        yield (
-            f"{setting}, {name} ({len(static)})",
-            *(arm_name(compared.measured.chosen(family, setting)) if whole else "" for family in (CHAIN, BEST)),
-            *(compared.speedup(arm, PLAIN, by)["value"] for arm in (CHAIN, BEST, ORACLE)),
-            compared.gain(BEST, CHAIN, by),
-            room,
-            share_between(static["document"], *rates) if surely_above(room, ROUNDING) else dict(UNDEFINED),
-        )
+        divided = surely_above(gains["oracle"], ROUNDING)
+        yield {
+            "texts": f"{setting}, {name} ({len(static)})",
+            **dict(zip(("static chain", "best rule"), choices, strict=True)),
+            **{f"{step} over plain": compared.speedup(arm, PLAIN, by)["value"] for step, arm in STEPS.items()},
+            **{f"{step} over static": gain for step, gain in gains.items()},
+            "gap closed": share_between(static["document"], *rates) if divided else dict(UNDEFINED),
+        }
 
 
 def _require_oracle_above(where: str, base: pd.DataFrame, perfect: pd.DataFrame) -> None:
@@ -144,12 +131,12 @@ def _require_oracle_above(where: str, base: pd.DataFrame, perfect: pd.DataFrame)
 
 
 def _gains(texts: Comparison) -> Figure:
-    measured, panels = texts.measured, []
+    measured, panels = texts.measured, {}
     for setting in measured.settings:
         kept = {*(arm for arm, family in measured.families.items() if family in COLOURS.keys() - RIVALS)}
         kept |= {arm for family, arm in measured.choices(setting).items() if family in RIVALS}
         gains = {arm: texts.gain(arm, CHAIN, at(setting)) for arm in measured.arms(setting) if arm in kept}
         order = sorted(gains, key=lambda arm: -(gains[arm]["value"] or 0.0))
-        looks = {arm: (COLOURS[measured.families[arm]], "o") for arm in order}
-        panels.append((setting, [(arm_name(arm), [(gains[arm], looks[arm])]) for arm in order]))
-    return whiskers(panels, "gain over best static, replayed", line=0, percent=True)
+        panels[setting] = {arm_name(arm): (gains[arm],) for arm in order}
+    colours = {arm_name(arm): COLOURS[family] for arm, family in measured.families.items() if family in COLOURS}
+    return whiskers(panels, "gain over best static, replayed", line=0, percent=True, colours=colours)

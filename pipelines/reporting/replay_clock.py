@@ -14,20 +14,14 @@ from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
 from pipelines.reporting.plots import draw
 from pipelines.reporting.prediction import APART, MOST_APART, agreement
-from pipelines.reporting.section import Column, Picture, Row, Table
-from pipelines.reporting.text import GAIN, SHARE
+from pipelines.reporting.section import Cell, Picture, Row, Table
 
-COLUMNS = (
-    *(Column(name) for name in ("sampling", "prompts", "policies")),
-    *(Column(f"{name} error", SHARE) for name in ("median", "largest")),
-    *(Column(name) for name in ("replay's choice", "fastest")),
-    Column("regret", GAIN),
-)
+KNOWN = ("median error", "largest error", "replay's choice", "fastest", "regret")  # unless replay is far off the clock
 ENDS = ("value", "low", "high")
 CAPTION = "Every policy that was timed, on the prompts that both decoded; the band is ±10 %."
 
 
-def against_clock(texts: Comparison, clock: Measured) -> tuple[tuple[Table, ...], tuple[Picture, ...], tuple[str, ...]]:
+def against_clock(texts: Comparison, clock: Measured) -> tuple[list[Table], list[Picture], list[str]]:
     """A table, a picture and notes; none where nothing that was replayed was timed."""
     rows: list[Row] = []
     agreeing, notes = [], ["Regret: what replay's choice loses on the clock to the fastest policy there."]
@@ -36,22 +30,25 @@ def against_clock(texts: Comparison, clock: Measured) -> tuple[tuple[Table, ...]
         if speeds.empty:
             continue
         errors = (speeds["value"] / speeds["measured"] - 1).abs()
-        facts = setting, timed.measured.test["prompt"].nunique(), len(speeds)
+        facts: dict[str, Cell] = {
+            "sampling": setting,
+            "prompts": timed.measured.test["prompt"].nunique(),
+            "policies": len(speeds),
+        }
         if errors.median() > MOST_APART:
-            rows.append((*facts, *[None] * 5))
+            rows.append(facts | dict.fromkeys(KNOWN))
             notes += [] if APART in notes else [APART]
             continue
         choice, fastest = (str(speeds["arm"].iloc[int(speeds[name].argmax())]) for name in ("value", "measured"))
-        regret = timed.gain(choice, fastest, at(setting))
-        rows.append((*facts, float(errors.median()), float(errors.max()), arm_name(choice), arm_name(fastest), regret))
+        names, regret = (arm_name(choice), arm_name(fastest)), timed.gain(choice, fastest, at(setting))
+        known = (float(errors.median()), float(errors.max()), *names, regret)
+        rows.append(facts | dict(zip(KNOWN, known, strict=True)))
         agreeing.append(speeds)
-    if not rows:
-        return (), (), ()
-    table = Table(COLUMNS, tuple(rows), "Replayed against measured speed-ups")
-    if not agreeing:
-        return (table,), (), tuple(notes)
-    figure = draw(agreement, pd.concat(agreeing), "speed-up over plain decoding", "replayed")
-    return (table,), (Picture("replay_clock", figure, CAPTION),), tuple(notes)
+    pictures = []
+    if agreeing:
+        figure = draw(agreement, pd.concat(agreeing), "speed-up over plain decoding", "replayed")
+        pictures.append(Picture("replay_clock", figure, CAPTION))
+    return [Table(rows, "Replayed against measured speed-ups")], pictures, notes if rows else []
 
 
 def _on_clock(texts: Comparison, clock: Measured, setting: str) -> tuple[Comparison, pd.DataFrame]:

@@ -1,46 +1,69 @@
 """What a section of the report is: a finding, tables of values and pictures. `pipelines.reporting.page` renders it.
 
-A cell is a text, a number, a truth value, an `Interval` or nothing. Its column's unit says how it is written
-(`pipelines.reporting.text`).
+A cell is a text, a number, a truth value, an `Interval` or nothing. The name of its column says how it is written (`UNITS`).
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipelines.reporting.text import TEXT, TIMES, Interval, shown
+from pipelines.reporting.text import GAIN, MS, NUMBER, SHARE, TEXT, TIMES, WHOLE, Interval, shown
+from predictors.rounds import PHASES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Cell = str | float | int | bool | Interval | None
-Row = tuple[Cell, ...]
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column's name and its unit."""
-
-    name: str
-    unit: str = TEXT
+Row = Mapping[str, Cell]  # by column
+SPEEDUP, OVER_CHAIN, EFFICIENCY = "speed-up over plain", "gain over best static chain", "block efficiency"
+COLUMNS = {  # by unit; columns of other names are texts and counts
+    TIMES: f"{SPEEDUP}; its {SPEEDUP}; speed-up; over plain; static over plain; rule over plain; oracle over plain; "
+    "over HF prompt lookup; over lookahead; over self_draft; replay alone, validation; with the clock, validation; "
+    "pass of 5 tokens over one",
+    GAIN: f"{OVER_CHAIN}; concurrent: {OVER_CHAIN}; gain over PEARL; gain over fastest chain here; gain over best static fork; "
+    "over best static γ; over static chain; rule over static; oracle over static; gain; regret; drift; gain, exact labels; "
+    "oracle's, at least; at most; gain, on the clock; its rule; forced; at no cost; paper's; oracle; gain, exact; "
+    "gain on the clock; probability over the target alone",
+    SHARE: "rollback rate; deciding; upkeep; time verifying; target idle; hits per branch point; passes with candidates; "
+    "gap closed; share closed; same text; median error; largest error; median speedup error; largest speedup error; "
+    + "; ".join((*PHASES, "rest")),
+    NUMBER: f"{EFFICIENCY}; {EFFICIENCY}, exact; decoded; drafted per round; tokens per pass; tokens of those; "
+    "guesses per pass; candidates per pass; guesses and candidates per pass; deciding, % of time; macro AUC; accuracy; "
+    "macro F1; ECE; AUROC; rank correlation; ratio; value; draft steps per target pass; tokenwise, exact; "
+    "block = HSD, exact; log-probability a token; verdict / softmax",
+    WHOLE: "tokens/s; tokenwise, tokens/s; block, tokens/s",
+    MS: "target pass, ms; draft step, ms; drafted token, ms; ms/token",
+}
+UNITS = {name: unit for unit, names in COLUMNS.items() for name in names.split("; ")}
 
 
 @dataclass(frozen=True)
 class Table:
-    """``rows`` of cells under ``columns``; ``marked`` rows stand out."""
+    """``rows`` of cells by column; ``marked`` are the first cells of those that stand out; ``unit``: of columns that `UNITS` does
+    not name. Texts and truth values are written as they are, whatever the unit."""
 
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: Sequence[Row]
     caption: str = ""
-    marked: frozenset[int] = frozenset()
+    marked: frozenset[Cell] = frozenset()
+    unit: str = TEXT
+
+    @property
+    def columns(self) -> list[str]:
+        """Of all rows; a row may lack some."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def cells(self, row: Row) -> list[tuple[Cell, str]]:
+        """Those of a row, each with its unit."""
+        return [(row.get(name), UNITS.get(name, self.unit)) for name in self.columns]
+
+    def is_marked(self, row: Row) -> bool:
+        """Whether a row stands out."""
+        return bool(self.marked) and row[self.columns[0]] in self.marked
 
     def record(self) -> dict[str, Any]:
         """For JSON: every row by column names."""
-        names = [column.name for column in self.columns]
-        return {
-            "caption": self.caption,
-            "columns": names,
-            "rows": [dict(zip(names, row, strict=True)) for row in self.rows],
-        }
+        rows = [{name: row.get(name) for name in self.columns} for row in self.rows]
+        return {"caption": self.caption, "columns": self.columns, "rows": rows}
 
 
 @dataclass(frozen=True)
@@ -63,11 +86,15 @@ class Check:
     at_most: bool = False
 
     def row(self) -> Row:
-        """Name, bar, measured value, whether it meets the bar, and whether its whole interval does."""
+        """Whether the measured value meets the bar, and whether its whole interval does."""
         met = {end: None if value is None else self._meets(value) for end, value in self.measured.items()}
-        surely = None if None in met.values() else all(met.values())
-        bar = f"at {'most' if self.at_most else 'least'} {shown(self.bar, self.unit)}"
-        return self.name, bar, shown(self.measured, self.unit), met["value"], surely
+        return {
+            "check": self.name,
+            "bar": f"at {'most' if self.at_most else 'least'} {shown(self.bar, self.unit)}",
+            "measured": shown(self.measured, self.unit),
+            "met": met["value"],
+            "surely": None if None in met.values() else all(met.values()),
+        }
 
     def _meets(self, value: float) -> bool:
         return value <= self.bar if self.at_most else value >= self.bar
@@ -76,16 +103,19 @@ class Check:
 @dataclass(frozen=True)
 class Section:
     """``name``: its anchor and key; ``finding``: what it comes to, in one sentence; ``notes``: how to read it; ``printed``: fixed
-    width; ``checks`` go to a section of their own."""
+    width; ``checks`` go to a section of their own. Tables without rows are left out."""
 
     name: str
     title: str
     finding: str
-    tables: tuple[Table, ...] = ()
-    pictures: tuple[Picture, ...] = ()
-    notes: tuple[str, ...] = ()
+    tables: Sequence[Table] = ()
+    pictures: Sequence[Picture] = ()
+    notes: Sequence[str] = ()
     printed: str = ""
-    checks: tuple[Check, ...] = ()
+    checks: Sequence[Check] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tables", [table for table in self.tables if table.rows])
 
     def record(self) -> dict[str, Any]:
         """For JSON: all but the pictures."""

@@ -19,25 +19,15 @@ from pipelines.reporting.comparison import Comparison, rate
 from pipelines.reporting.inputs import Inputs, Record, read_record
 from pipelines.reporting.measured_folder import with_settings
 from pipelines.reporting.plots import BLUE, GREEN, GREY, draw, heat_map, whiskers
-from pipelines.reporting.section import Column, Picture, Section, Table
-from pipelines.reporting.text import GAIN, NUMBER, SHARE, TIMES, UNDEFINED, listed, shown, surely_above
+from pipelines.reporting.section import Picture, Row, Section, Table
+from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, Interval, listed, shown, surely_above
 from predictors.config import parse_config
 from predictors.latency.actions import Prices
 from predictors.rounds import PHASES
 
 WORTH_WINNING, QUARTER = 0.03, 0.25  # a gain of the oracle below which there is nothing to win, and a share of it
+EXACT, CLOCK, LEAST = "gain, exact labels", "gain, on the clock", "oracle's, at least"
 LOOKS = {"exact labels": (BLUE, "o"), "on the clock": (GREEN, "s"), "oracle, at least": (GREY, "D")}
-COLUMNS = (
-    Column("rule"),
-    Column("best static tree"),
-    Column("its speed-up over plain", TIMES),
-    Column("gain, exact labels", GAIN),
-    Column("oracle's, at least", GAIN),
-    Column("at most", GAIN),
-    Column("share closed", SHARE),
-    Column("gain, on the clock", GAIN),
-    Column("deciding, % of time", NUMBER),
-)
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -48,10 +38,11 @@ def section(inputs: Inputs) -> Section | None:
     fitted = {str(record["rule"]): record for record in inputs.fitted("tree").values()}
     priced = read_record(folder / PRICES)
     records = {rule: fitted[rule] for rule in priced}
-    rows = [_row(inputs.comparison, records, rule, rule) for rule in records]
-    exact, clock = ({row[0]: row[place] for row in rows} for place in (3, 7))
-    best = max(clock, key=lambda rule: -1.0 if clock[rule]["value"] is None else clock[rule]["value"])
-    sure = frozenset(place for place, gain in enumerate(clock.values()) if surely_above(gain))
+    exact = {rule: _exact(record["parts"]["all"]) for rule, record in records.items()}
+    clock = {rule: inputs.comparison.gain(BUNDLE + rule, STATIC_TREE + rule) for rule in records}
+    rows = [_row(inputs.comparison, records, rule, rule, exact[rule]) for rule in records]
+    best = max(clock, key=lambda rule: -1.0 if (gain := clock[rule]["value"]) is None else gain)
+    sure = frozenset(rule for rule, gain in clock.items() if surely_above(gain))
     right = labels_right(pd.read_parquet(folder / FIRST_ROUNDS))
     errors = price_errors(inputs.measured.rounds, records, priced) or [0.0]
     drift, first = float(np.median(errors)), next(iter(records.values()))
@@ -69,43 +60,50 @@ def section(inputs: Inputs) -> Section | None:
         f"{shown(drift, GAIN)} in the median, which moves no choice, and by {shown(left, SHARE)} beyond that.",
         *(["The time cap ended this measurement early."] if capped else []),
     )
+    gains = {rule: (exact[rule][EXACT], clock[rule], exact[rule][LEAST]) for rule in records}
     return Section(
         "selection",
         "Which tree to draft, chosen at every root",
-        f"Choosing surely gains with {sum(map(surely_above, exact.values()))} of {len(rows)} rules on exact labels, with "
-        f"{len(sure)} on the clock, where {best} gains most: {shown(clock[best], GAIN)}.",
-        (Table(COLUMNS, (*rows, *_over_traversal(inputs.comparison, records)), marked=sure),),
-        (
-            Picture("selection", draw(_gains, rows), "Gain of choosing over the best static tree of the same rule."),
+        f"Choosing surely gains with {sum(surely_above(made[EXACT]) for made in exact.values())} of {len(rows)} rules on "
+        f"exact labels, with {len(sure)} on the clock, where {best} gains most: {shown(clock[best], GAIN)}.",
+        [Table([*rows, *_over_traversal(inputs.comparison, records)], marked=sure)],
+        [
+            Picture("selection", draw(_gains, gains), "Gain of choosing over the best static tree of the same rule."),
             Picture("choices", draw(_choices, records), "What is chosen at held-out roots, in percent by slice."),
-        ),
+        ],
         notes,
     )
 
 
-def _row(compared: Comparison, records: dict[str, Record], rule: str, other: str) -> tuple:
+def _exact(part: Record) -> dict[str, Interval | None]:
+    """What exact labels say of a rule's selector, and of the oracle's gain, which lies between two bounds."""
+    oracle = {LEAST: part.get("oracle", {}).get("gain"), "at most": part["oracle_same_draws"]["gain"]["value"]}
+    return {EXACT: part[SELECTOR]["gain"], **oracle, "share closed": part.get("gap_closed")}
+
+
+def _row(
+    compared: Comparison, records: dict[str, Record], rule: str, other: str, exact: dict[str, Interval | None]
+) -> Row:
     """Of a rule's selector and a rule's static tree; exact labels compare those of one rule."""
-    static, selector, part = STATIC_TREE + other, BUNDLE + rule, records[rule]["parts"]["all"]
-    deciding = compared.rate(selector, "seconds_controller", "seconds_rounds")["value"]
-    bounds = part.get("oracle", {}).get("gain"), part["oracle_same_draws"]["gain"]["value"]
-    exact = part[SELECTOR]["gain"], *bounds, part.get("gap_closed")
-    return (
-        rule if rule == other else f"{rule} over {other}",
-        ", ".join(f"{setting}: {action}" for setting, action in records[other]["static_actions"].items()),
-        compared.speedup(static),
-        *(exact if rule == other else [None] * len(exact)),
-        compared.gain(selector, static),
-        None if deciding is None else 100 * deciding,
-    )
+    deciding = compared.counts(BUNDLE + rule, ["deciding"])["deciding"]
+    actions = records[other]["static_actions"].items()
+    return {
+        "rule": rule if rule == other else f"{rule} over {other}",
+        "best static tree": ", ".join(f"{setting}: {action}" for setting, action in actions),
+        "its speed-up over plain": compared.speedup(STATIC_TREE + other),
+        **exact,
+        CLOCK: compared.gain(BUNDLE + rule, STATIC_TREE + other),
+        "deciding, % of time": None if deciding is None else 100 * deciding,
+    }
 
 
-def _over_traversal(compared: Comparison, records: dict[str, Record]) -> list[tuple]:
+def _over_traversal(compared: Comparison, records: dict[str, Record]) -> list[Row]:
     """The selector that promised most on validation roots, over traversal's static tree."""
     others = {rule: float(record["validation_tokens_per_second"]) for rule, record in records.items()}
     others = {rule: speed for rule, speed in others.items() if rule not in ("traversal", "block")}
     if not others or "traversal" not in records:
         return []
-    return [_row(compared, records, max(others, key=others.__getitem__), "traversal")]
+    return [_row(compared, records, max(others, key=others.__getitem__), "traversal", {})]
 
 
 def to_win(records: dict[str, Record]) -> tuple[list[str], list[str], list[str]]:
@@ -146,9 +144,8 @@ def price_errors(rounds: pd.DataFrame, records: dict[str, Record], priced: Recor
     return errors
 
 
-def _gains(rows: list[tuple]) -> Figure:
-    made = [(row[0], list(zip((row[3], row[7], row[4]), LOOKS.values(), strict=True))) for row in rows]
-    return whiskers([("", made)], "gain over the rule's best static tree", line=0, percent=True, legend=LOOKS)
+def _gains(gains: dict[str, tuple[Interval | None, ...]]) -> Figure:
+    return whiskers({"": gains}, "gain over the rule's best static tree", line=0, percent=True, looks=LOOKS)
 
 
 def _choices(records: dict[str, Record]) -> Figure:
@@ -160,7 +157,6 @@ def _choices(records: dict[str, Record]) -> Figure:
     texts = [[f"{100 * part:.0f}" if part >= 0.01 else "" for part in row] for row in shares]
     figure = Figure(figsize=(11.5, 1.2 + 0.2 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    heat_map(axes, shares, texts, size=7)
-    axes.set_yticks(range(len(rows)), list(rows), fontsize=7)
-    axes.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=7)
+    heat_map(axes, shares, texts, list(rows), names, size=7)
+    axes.tick_params("x", rotation=90)
     return figure

@@ -9,22 +9,20 @@ from collections.abc import Iterator
 from matplotlib.figure import Figure
 
 from pipelines.measuring.names import CALIBRATED, CHAIN, GIVEN, HF_LOOKUP, HF_PLAIN, METHODS, PLAIN
-from pipelines.reporting.comparison import Comparison, at
+from pipelines.reporting.comparison import RATES, By, Comparison, at
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import BLUE, Marks, draw, whiskers
-from pipelines.reporting.section import Cell, Check, Column, Picture, Row, Section, Table
-from pipelines.reporting.text import NUMBER, SHARE, TIMES, Interval, listed, shown
+from pipelines.reporting.plots import draw, whiskers
+from pipelines.reporting.section import SPEEDUP, Check, Picture, Row, Section, Table
+from pipelines.reporting.text import SHARE, TIMES, Interval, listed, shown
 
 OWN = (CALIBRATED, GIVEN)
 BASES = (HF_LOOKUP, *METHODS[1:])
-UPKEEP, MOST_UPKEEP = ("seconds_draft", "seconds_rounds"), 0.1
-COLUMNS = (
-    Column("arm"),
-    *(Column(name, TIMES) for name in ("speed-up over plain", *(f"over {arm_name(base)}" for base in BASES))),
-    *(Column("tokens per pass", NUMBER), Column("passes with candidates", SHARE)),
-    *(Column("guesses and candidates per pass", NUMBER), Column("upkeep", SHARE)),
+UPKEEP, MOST_UPKEEP = "upkeep", 0.1
+DE, HR, AL, GUESSES, CANDIDATES = PASSES = (
+    *("tokens per pass", "passes with candidates", "tokens of those"),
+    *("guesses per pass", "candidates per pass"),
 )
 NOTE = (
     "The target drafts for itself. Besides the newest token every pass runs over guesses, which grow by what the pass predicts "
@@ -33,7 +31,7 @@ NOTE = (
     "guesses and pool."
 )
 Own = dict[str, list[str]]  # arms by sampling setting
-Speeds = dict[tuple[str, str], Interval]  # over plain decoding, by sampling setting and arm
+Speeds = dict[str, dict[str, Interval]]  # over plain decoding, by sampling setting and arm
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -44,23 +42,25 @@ def section(inputs: Inputs) -> Section | None:
         return None
     exported = {key: [arm for arm in arms if measured.families[arm] == CALIBRATED] for key, arms in own.items()}
     speeds = {
-        (setting, arm): compared.speedup(arm, PLAIN, at(setting))
+        setting: {arm: compared.speedup(arm, PLAIN, at(setting)) for arm in (CHAIN, *arms, HF_LOOKUP, HF_PLAIN)}
         for setting, arms in own.items()
-        for arm in (CHAIN, *arms, HF_LOOKUP, HF_PLAIN)
     }
-    upkeep = (
-        Check(f"upkeep of {arm}, {setting}", compared.rate(arm, *UPKEEP, at(setting)), MOST_UPKEEP, SHARE, at_most=True)
-        for setting, arms in exported.items()
+    checks = [
+        Check(f"upkeep of {arm}, {key}", compared.rate(arm, *RATES[UPKEEP], at(key)), MOST_UPKEEP, SHARE, at_most=True)
+        for key, arms in exported.items()
         for arm in arms
-    )
+    ]
     return Section(
         "self_drafting",
         "Without a draft model",
         _finding(speeds, exported),
-        (*(_timed(compared, setting, arms, speeds) for setting, arms in own.items()), _slices(compared, exported)),
-        (Picture("self_drafting", draw(_speeds, speeds), "Speed-up over plain decoding."),),
-        (NOTE, *_notes(compared, inputs.fitted("guess"))),
-        checks=tuple(upkeep),
+        [
+            *(_timed(compared, setting, arms, speeds[setting]) for setting, arms in own.items()),
+            _slices(compared, exported),
+        ],
+        [Picture("self_drafting", draw(_speeds, speeds), "Speed-up over plain decoding.")],
+        [NOTE, *_notes(compared, inputs.fitted("guess"))],
+        checks=checks,
     )
 
 
@@ -71,45 +71,45 @@ def own_arms(measured: Measured, setting: str) -> list[str]:
     return sorted(own, key=lambda arm: (OWN.index(families[arm]), arm))
 
 
-def passes(compared: Comparison, arm: str, setting: str) -> dict[str, float | None]:
-    """DE, HR and AL of all passes after the prefills, and mean guesses and candidates."""
-    pairs = {"HR": ("tried", "rounds"), "guesses": ("guessed", "rounds"), "candidates": ("drafted", "rounds")}
-    made = {name: compared.rate(arm, *pair, at(setting))["value"] for name, pair in pairs.items()}
-    more = (compared.rate(arm, "accepted", cost, at(setting))["value"] for cost in ("rounds", "tried"))
-    return made | {name: None if value is None else 1 + value for name, value in zip(("DE", "AL"), more, strict=True)}
+def passes(compared: Comparison, arm: str, by: By) -> dict[str, float | None]:
+    """DE, HR and AL of all passes after the prefills, mean guesses and candidates, and upkeep."""
+    more = (compared.rate(arm, "accepted", cost, by)["value"] for cost in ("rounds", "tried"))
+    tokens, of_those = (None if value is None else 1 + value for value in more)
+    counts = compared.counts(arm, (HR, GUESSES, CANDIDATES, UPKEEP), by)
+    return {DE: tokens, HR: counts.pop(HR), AL: of_those, **counts}
 
 
-def _timed(compared: Comparison, setting: str, arms: list[str], speeds: Speeds) -> Table:
+def _timed(compared: Comparison, setting: str, own: list[str], speeds: dict[str, Interval]) -> Table:
+    by = at(setting)
     rows: list[Row] = []
-    for arm in (one for key, one in speeds if key == setting and speeds[key, one]["value"] is not None):
-        over = [None if arm == base else compared.speedup(arm, base, at(setting)) for base in BASES]
-        counts: list[Cell] = [None] * 4
-        if arm in arms:
-            made = passes(compared, arm, setting)
-            fed = (made["guesses"] or 0.0) + (made["candidates"] or 0.0)
-            counts = [made["DE"], made["HR"], fed, compared.rate(arm, *UPKEEP, at(setting))["value"]]
-        rows.append((arm_name(arm), speeds[setting, arm], *over, *counts))
-    return Table(COLUMNS, tuple(rows), setting)
+    for arm in (one for one, speed in speeds.items() if speed["value"] is not None):
+        over = {f"over {arm_name(base)}": None if arm == base else compared.speedup(arm, base, by) for base in BASES}
+        made = passes(compared, arm, by) if arm in own else dict.fromkeys((*PASSES, UPKEEP))
+        fed = (made[GUESSES] or 0.0) + (made[CANDIDATES] or 0.0) if arm in own else None
+        counts = {DE: made[DE], HR: made[HR], "guesses and candidates per pass": fed, UPKEEP: made[UPKEEP]}
+        rows.append({"arm": arm_name(arm), SPEEDUP: speeds[arm], **over, **counts})
+    return Table(rows, setting)
 
 
 def _slices(compared: Comparison, exported: Own) -> Table:
-    names = sorted(compared.measured.test["slice"].unique())
     rows: list[Row] = [
-        (arm_name(arm), setting, *(compared.speedup(arm, PLAIN, at(setting, slice_=name)) for name in names))
+        {"arm": arm_name(arm), "sampling": setting}
+        | {name: compared.speedup(arm, PLAIN, at(setting, slice_=name)) for name in compared.measured.slices}
         for setting, arms in exported.items()
         for arm in (*arms, HF_LOOKUP)
     ]
-    columns = (Column("arm"), Column("sampling"), *(Column(name, TIMES) for name in names))
-    return Table(columns, tuple(rows), "Speed-up over plain decoding by slice")
+    return Table(rows, "Speed-up over plain decoding by slice", unit=TIMES)
 
 
 def _finding(speeds: Speeds, exported: Own) -> str:
     """What is fastest without a draft model, and what the best static chain reaches."""
-    fastest = {
-        key: max(arms, key=lambda arm: speeds[key, arm]["value"] or 0.0) for key, arms in exported.items() if arms
-    }
-    said = [f"{arm} {shown(speeds[setting, arm], TIMES)} at {setting}" for setting, arm in fastest.items()]
-    chains = [shown(speeds[key, CHAIN]["value"], TIMES) for key in exported if speeds[key, CHAIN]["value"] is not None]
+    said = []
+    for setting, arms in exported.items():
+        if arms:
+            fastest = max(arms, key=lambda arm: speeds[setting][arm]["value"] or 0.0)
+            said.append(f"{fastest} {shown(speeds[setting][fastest], TIMES)} at {setting}")
+    reached = [made[CHAIN]["value"] for made in speeds.values()]
+    chains = [shown(value, TIMES) for value in reached if value is not None]
     drafted = f"; the best static chain reaches {listed(chains)}" if chains else ""
     return f"Fastest exported method without a draft model, over plain decoding: {listed(said)}{drafted}."
 
@@ -129,7 +129,5 @@ def _notes(compared: Comparison, fitted: dict[str, Record]) -> Iterator[str]:
 
 
 def _speeds(speeds: Speeds) -> Figure:
-    panels: dict[str, list[Marks]] = {setting: [] for setting, _ in speeds}
-    for (setting, arm), speed in speeds.items():
-        panels[setting].append((arm_name(arm), [(speed, (BLUE, "o"))]))
-    return whiskers(list(panels.items()), "speed-up over plain decoding", line=1)
+    panels = {setting: {arm_name(arm): (speed,) for arm, speed in made.items()} for setting, made in speeds.items()}
+    return whiskers(panels, "speed-up over plain decoding", line=1)

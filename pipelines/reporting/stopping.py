@@ -13,28 +13,20 @@ from pipelines.measuring.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, 
 from pipelines.reporting.comparison import Comparison, at
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import BLUE, draw, whiskers
-from pipelines.reporting.section import Column, Picture, Row, Section, Table
-from pipelines.reporting.text import GAIN, NUMBER, SHARE, Interval, listed, shown, surely_above
+from pipelines.reporting.plots import draw, whiskers
+from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, Picture, Row, Section, Table
+from pipelines.reporting.text import GAIN, Interval, listed, shown, surely_above
 
 TUNED = (CHAIN, CONFIDENCE, FORK, CONFIG)  # families whose setting is chosen on validation prompts
 FAMILIES = (CHAIN, CONFIDENCE, RULE, FORK, CONFIG, DYNAMIC)
-TIMED = (
-    *(Column("rule"), Column("gain over best static chain", GAIN), Column("gain over fastest chain here", GAIN)),
-    *(Column("gain over best static fork", GAIN), Column("drafted per round", NUMBER)),
-    *(Column("tokens per target pass", NUMBER), Column("deciding", SHARE)),
-)
-COUNTS = ("levels", "rounds"), ("emitted", "rounds"), ("seconds_controller", "seconds_rounds")
+COUNTS = ("drafted per round", EFFICIENCY, "deciding")
 REPLAYED = {"forced": "asked", "at no cost": "asked for nothing", "paper's": "paper"}
-KNOWN = (
-    *(Column("model"), Column("AUROC", NUMBER), Column("ECE", NUMBER), Column("sampling")),
-    *(Column(name, GAIN) for name in ("its rule", *REPLAYED, "oracle")),
-)
 NOTES = (
     "A stop model predicts whether a drafted token will be accepted. Replay at this machine's prices chose its rule on "
     "validation documents. Where none surely gained the model is bypassed: the best static length is drafted. A fork "
     "named after a model stops where that model rejects every path. A drawn token is verified: every rule is lossless.",
 )
+ALIVE = "Held-out drafts that are alive at a position, observed and as each model predicts."
 Gains = dict[str, tuple[Interval, Interval]]  # by arm, over the best static chain and over the fastest here
 
 
@@ -47,14 +39,11 @@ def section(inputs: Inputs) -> Section | None:
     tables = [_timed(inputs.comparison, setting, made) for setting, made in gains.items()]
     pictures = [Picture("stops", draw(_gains, gains), "Gain over the best static chain.")]
     if models:
-        tables.append(Table(KNOWN, tuple(_known(models)), "Held-out tokens, and each model's rules in replay"))
-        caption = "Held-out drafts that are alive at a position, observed and as each model predicts."
-        pictures.append(Picture("alive", draw(alive, models), caption))
+        tables.append(Table([*_known(models)], "Held-out tokens, and each model's rules in replay"))
+        pictures.append(Picture("alive", draw(alive, models), ALIVE))
     rules = {arm for arm, family in measured.families.items() if family in (CONFIDENCE, RULE)}
     said = _finding({(setting, arm): made[arm] for setting, made in gains.items() for arm in made if arm in rules})
-    return Section(
-        "stopping", "When to stop drafting", f"{said}{_oracle(models)}.", tuple(tables), tuple(pictures), NOTES
-    )
+    return Section("stopping", "When to stop drafting", f"{said}{_oracle(models)}.", tables, pictures, NOTES)
 
 
 def fastest_chain(compared: Comparison, setting: str) -> str:
@@ -78,20 +67,23 @@ def gains_of(compared: Comparison, setting: str) -> Gains:
 def _timed(compared: Comparison, setting: str, gains: Gains) -> Table:
     families, by, fork = compared.measured.families, at(setting), compared.measured.choices(setting).get(FORK)
     rows: list[Row] = []
-    for arm, made in gains.items():
+    for arm, (over_chain, over_fastest) in gains.items():
+        over = {OVER_CHAIN: over_chain, "gain over fastest chain here": over_fastest}
         over_fork = compared.gain(arm, FORK, by) if families[arm] in TREES and arm != fork else None
-        rows.append((arm_name(arm), *made, over_fork, *(compared.rate(arm, *pair, by)["value"] for pair in COUNTS)))
+        counts = compared.counts(arm, COUNTS, by)
+        rows.append({"rule": arm_name(arm), **over, "gain over best static fork": over_fork, **counts})
     caption = f"{setting}; the fastest chain here is {arm_name(fastest_chain(compared, setting))}"
-    return Table(TIMED, tuple(rows), caption, frozenset({0}))
+    return Table(rows, caption, frozenset(map(arm_name, [*gains][:1])))
 
 
 def _known(models: dict[str, Record]) -> Iterator[Row]:
     for model, record in models.items():
         tokens = record["tokens"]["all"]
         for setting, part in record["parts"].items():
+            known = {"model": model, "AUROC": tokens["auroc"], "ECE": tokens["ece"], "sampling": setting}
             gains = {policy: made["gain"] for policy, made in part["policies"].items()}
-            others = (gains[policy]["value"] for policy in REPLAYED.values())
-            yield model, tokens["auroc"], tokens["ece"], setting, gains["model"], *others, gains["perfect"]
+            others = {name: gains[policy]["value"] for name, policy in REPLAYED.items()}
+            yield {**known, "its rule": gains["model"], **others, "oracle": gains["perfect"]}
 
 
 def _finding(gains: dict[tuple[str, str], tuple[Interval, Interval]]) -> str:
@@ -113,10 +105,11 @@ def _oracle(models: dict[str, Record]) -> str:
 
 
 def _gains(gains: dict[str, Gains]) -> Figure:
-    panels = [
-        (setting, [(arm_name(arm), [(gain, (BLUE, "o"))]) for arm, (gain, _) in made.items()][1:])
+    """The chain that is compared with, the first of them, is left out."""
+    panels = {
+        setting: {arm_name(arm): (gain,) for arm, (gain, _) in list(made.items())[1:]}
         for setting, made in gains.items()
-    ]
+    }
     return whiskers(panels, "gain over the best static chain", line=0, percent=True)
 
 

@@ -5,23 +5,15 @@ NUMBER   1.62 (1.55–1.70)          WHOLE    1620 (1550–1700)      MS       1
 TINY     1.6e-05                   TEXT     as it is; truth values as yes and no
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 Interval = dict[str, float | None]  # value, low, high; all None where undefined
 UNDEFINED: Interval = {"value": None, "low": None, "high": None}
 UNKNOWN = "–"
-TEXT, TIMES, GAIN, SHARE, NUMBER, WHOLE, MS, TINY = (
-    "text",
-    "times",
-    "gain",
-    "share",
-    "number",
-    "whole",
-    "milliseconds",
-    "tiny",
-)
-FORMS = {  # unit -> scale, value, ends
+TEXT, TIMES, GAIN, SHARE, NUMBER = "text", "times", "gain", "share", "number"
+WHOLE, MS, TINY = "whole", "milliseconds", "tiny"
+FORMS = {  # unit -> scale, value, between the ends
     TIMES: (1, "{:.2f}x", "–"),
     GAIN: (100, "{:+.1f} %", "…"),
     SHARE: (100, "{:.0f} %", "–"),
@@ -53,15 +45,14 @@ def shown(value: Any, unit: str = TEXT) -> str:
 
 
 def _interval(interval: Interval, unit: str) -> str:
-    value, low, high = (interval[name] for name in ("value", "low", "high"))
-    text = shown(value, unit)
-    if value is None or low is None or high is None:
+    text = shown(interval["value"], unit)
+    if not known(interval):
         return text
     scale, form, between = FORMS[unit]
     bare = form.split("}")[0] + "}"
-    between = "…" if low < 0 else between
-    ends = between.join(bare.format(scale * end).replace("-", "−") for end in (low, high))
-    return f"{text} ({ends})"
+    between = "…" if (interval["low"] or 0.0) < 0 else between
+    ends = (bare.format(scale * (interval[end] or 0.0)).replace("-", "−") for end in ("low", "high"))
+    return f"{text} ({between.join(ends)})"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -73,6 +64,16 @@ def listed(names: Sequence[str]) -> str:
     ('a, b and c', 'none')
     """
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "none"
+
+
+def alone(value: float | None) -> Interval:
+    """A value without an interval."""
+    return {"value": value, "low": None, "high": None}
+
+
+def changed(interval: Interval, function: Callable[[float], float]) -> Interval:
+    """An increasing ``function`` of the value and of both ends."""
+    return {end: None if value is None else function(value) for end, value in interval.items()}
 
 
 def known(interval: Interval | None) -> bool:

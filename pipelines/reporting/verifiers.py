@@ -3,30 +3,19 @@
 Block efficiency is exact, the mean of 1 + E[tau | tree] over matched roots, or decoded, emitted / target passes of real decodes.
 """
 
-from collections.abc import Callable, Iterable
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.verifiers.names import AS_DRAFTED
-from pipelines.reporting.comparison import By, at
+from pipelines.reporting.comparison import at
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import KEY
-from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, Look, Marks, band, draw, styles, whiskers
-from pipelines.reporting.section import Column, Picture, Section, Table
-from pipelines.reporting.text import NUMBER, SHARE, TIMES, Interval, shown
+from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, Look, band, draw, styles, whiskers
+from pipelines.reporting.section import EFFICIENCY, SPEEDUP, Picture, Row, Section, Table
+from pipelines.reporting.text import NUMBER, TIMES, Interval, shown
 from pipelines.reporting.verifier_rules import First, Rules, acceptance_by_depth, read_rules
 
-COLUMNS = (
-    Column("rule"),
-    Column("shapes"),
-    Column("block efficiency, exact", NUMBER),
-    Column("decoded", NUMBER),
-    Column("speed-up over plain", TIMES),
-    Column("time verifying", SHARE),
-    Column("surely below the leader in"),
-)
 SOLVERS = {
     "nss": (GREY, "v"),
     "naive_tree": (ORANGE, "o"),
@@ -56,25 +45,32 @@ def of_rules(rules: Rules) -> Section:
         "verifiers",
         "Which verification rule",
         f"By exact block efficiency {_leads(efficient, NUMBER)}; by speed {_leads(fast, TIMES)}.",
-        (rule_table(rules, efficient, fast),),
-        (
+        [rule_table(rules, efficient, fast)],
+        [
             Picture("verifiers", draw(_by_rule, rules), "Every rule at its best shape, by sampling setting."),
             Picture("acceptance", draw(_by_depth, rules), "How often rules stay on the tree, by depth."),
-        ),
+        ],
         (*notes, *(["The time cap ended this comparison early."] if rules.capped else [])),
     )
 
 
 def rule_table(rules: Rules, efficient: First, fast: First) -> Table:
     """Every rule over all settings; those that lead are marked."""
-    rows = []
+    rows: list[Row] = []
     for family, name in rules.names.items():
-        verifying = rules.timed.rate(family, "seconds_verify", "seconds")["value"]
-        values = rules.expected(family), rules.kept(family), rules.timed.speedup(family, PLAIN), verifying
         worse = [by for by, first in (("efficiency", efficient), ("speed", fast)) if name in first.worse]
-        rows.append((name, ", ".join(_shapes(rules, family)), *values, ", ".join(worse) or None))
-    marked = frozenset(number for number, row in enumerate(rows) if row[0] in (efficient.name, fast.name))
-    return Table(COLUMNS, tuple(rows), "All sampling settings", marked)
+        rows.append(
+            {
+                "rule": name,
+                "shapes": ", ".join(_shapes(rules, family)),
+                f"{EFFICIENCY}, exact": rules.expected(family),
+                "decoded": rules.kept(family),
+                SPEEDUP: rules.timed.speedup(family, PLAIN),
+                **rules.timed.counts(family, ["time verifying"]),
+                "surely below the leader in": ", ".join(worse) or None,
+            }
+        )
+    return Table(rows, "All sampling settings", frozenset({efficient.name, fast.name}))
 
 
 def _leads(first: First, unit: str) -> str:
@@ -89,15 +85,13 @@ def _shapes(rules: Rules, family: str) -> list[str]:
 
 
 def _by_rule(rules: Rules) -> Figure:
-    looks = styles(rules.exact.measured.settings)
-
-    def rows(settings: Iterable[str], value: Callable[[str, By], Interval]) -> list[Marks]:
-        names = rules.names.items()
-        return [(name, [(value(family, at(one)), looks[one]) for one in settings]) for family, name in names]
-
-    speed = rows(rules.timed.measured.settings, lambda family, by: rules.timed.speedup(family, PLAIN, by))
-    panels = ("Block efficiency, exact", rows(looks, rules.expected)), ("Speed-up over plain decoding", speed)
-    return whiskers(panels, "of plain decoding's one token a pass, and of its speed", line=1.0, legend=looks)
+    looks, names = styles(rules.exact.measured.settings), rules.names.items()
+    speedup = rules.timed.speedup
+    panels = {
+        "Block efficiency, exact": {name: [rules.expected(one, at(by)) for by in looks] for one, name in names},
+        "Speed-up over plain decoding": {name: [speedup(one, PLAIN, at(by)) for by in looks] for one, name in names},
+    }
+    return whiskers(panels, "of plain decoding's one token a pass, and of its speed", line=1.0, looks=looks)
 
 
 def _by_depth(rules: Rules) -> Figure:

@@ -68,7 +68,9 @@ def run(args: argparse.Namespace) -> None:
 
     from pipelines.measuring.measurement_log import MeasurementLog
     from pipelines.measuring.provenance import provenance
+    from pipelines.studies.enough.page import page
     from pipelines.studies.enough.summary import summarised
+    from pipelines.studies.measured import write_page
 
     config = load_parameters(LearningConfig, args.pair, "learning", args.params)
     device = read_device(args.device)
@@ -80,7 +82,8 @@ def run(args: argparse.Namespace) -> None:
     origin = provenance(device) | {"parameters": asdict(config)}
     main, study = (read_section(args.pair, "traces", path) for path in (args.main, args.params))
     present = {name: _present(learner.family, main, study) for name, learner in learners.items()}
-    write_page(folder, args.pair, summarised(rows) | {"present": present, "provenance": {"learning": origin}})
+    summary = summarised(rows) | {"present": present, "provenance": {"learning": origin}}
+    write_page(folder, page(args.pair, summary), summary)
     log.remove()
 
 
@@ -117,18 +120,6 @@ def fingerprint(config: LearningConfig, learners: "Mapping[str, Learner]") -> st
     profiles = sorted({learner.materials.profile.profile_hash for learner in learners.values()})
     code = Code().digest("pipelines.studies.learning")
     return hashlib.sha256(json.dumps([asdict(config), known, profiles, code], sort_keys=True).encode()).hexdigest()
-
-
-def write_page(folder: Path, pair: str, summary: dict[str, Any]) -> None:
-    """All files of one device."""
-    from pipelines.outputs import write_json
-    from pipelines.reporting import plots
-    from pipelines.studies.enough.page import figure, sections
-
-    write_json(folder / "enough.json", summary)
-    plots.draw(figure, summary).savefig(folder / "enough.png", dpi=150)
-    (folder / "enough.md").write_text("\n\n".join(sections(pair, summary)) + "\n")
-    print(folder / "enough.md")
 
 
 def _present(family: str, main: Mapping[str, Any], study: Mapping[str, Any]) -> float:

@@ -1,8 +1,10 @@
 """What the studies' pages have in common: their arguments, a finished measurement of this device, and what is written."""
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pipelines.device_file import read_device
 from pipelines.measuring.provenance import measured_on
@@ -38,19 +40,24 @@ def read_study(args: argparse.Namespace) -> Study:
 
 
 def write_study(folder: Path, measured: Measured, section: Section) -> None:
-    """``NAME.md`` with a heading for every table, ``NAME.json``, and the pictures."""
+    """A page of what was measured, its record and its pictures."""
     capped = " The time cap ended the study early." if measured.findings["capped"] else ""
     origin = (
         f"{measured.test['prompt'].nunique()} test prompts; two arms are compared on what both decoded. Intervals are 95 %, over "
         f"documents. {measured_on(measured.origin)}{capped}"
     )
-    page = replace(section, tables=(), notes=(*section.notes, origin))
+    page = replace(section, notes=[*section.notes, origin])
+    write_page(folder, page, section.record() | {"provenance": measured.origin})
+
+
+def write_page(folder: Path, section: Section, record: Mapping[str, Any]) -> None:
+    """``NAME.md`` with a heading for every table, ``NAME.json`` with the ``record``, and the pictures."""
     tables = [f"## {table.caption}\n\n{markdown_table(replace(table, caption=''))}" for table in section.tables]
     shown = [f"![{picture.caption}]({picture.name}.png)" for picture in section.pictures]
     folder.mkdir(parents=True, exist_ok=True)
     for picture in section.pictures:
         (folder / f"{picture.name}.png").write_bytes(png(picture.figure))
-    write_json(folder / f"{section.name}.json", section.record() | {"provenance": measured.origin})
+    write_json(folder / f"{section.name}.json", record)
     path = folder / f"{section.name}.md"
-    path.write_text("\n\n".join([markdown(page, level=1).strip(), *tables, *shown]) + "\n")
-    print(path)
+    path.write_text("\n\n".join([markdown(replace(section, tables=()), level=1).strip(), *tables, *shown]) + "\n")
+    print(f"{path}\n{section.finding}")

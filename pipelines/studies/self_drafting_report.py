@@ -14,20 +14,12 @@ from pipelines.measuring.names import CHAIN, HF_LOOKUP, HF_PLAIN, PLAIN
 from pipelines.reporting.comparison import Comparison, at
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.plots import BLUE, GREEN, PURPLE, draw
-from pipelines.reporting.section import Cell, Column, Picture, Section, Table
-from pipelines.reporting.self_drafting import UPKEEP, own_arms, passes
-from pipelines.reporting.text import NUMBER, SHARE, TIMES
+from pipelines.reporting.section import SPEEDUP, Picture, Row, Section, Table
+from pipelines.reporting.self_drafting import CANDIDATES, DE, GUESSES, PASSES, UPKEEP, own_arms, passes
 from pipelines.studies.measured import add_arguments as add_arguments
 from pipelines.studies.measured import read_study, write_study
 
 COLOURS = {"lookahead": GREEN, "self": PURPLE}  # by the first letters of an arm; other arms are trees
-COUNTS = {"DE": "DE", "HR": "HR", "AL": "AL", "guesses": "guessed a pass", "candidates": "candidates a pass"}
-COLUMNS = (
-    Column("arm"),
-    *(Column(name, NUMBER) for name in COUNTS.values()),
-    Column("upkeep", SHARE),
-    Column("speed-up over plain", TIMES),
-)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -39,21 +31,20 @@ def grid(measured: Measured, pair: str) -> Section:
     """Every arm at every sampling setting; of static chains the best."""
     compared, tables = Comparison(measured), []
     for setting in measured.settings:
-        others = PLAIN, measured.choices(setting).get(CHAIN, CHAIN), HF_LOOKUP, HF_PLAIN
-        rows: list[tuple[Cell, ...]] = []
-        for arm in (*others, *own_arms(measured, setting)):
+        rows: list[Row] = []
+        own = own_arms(measured, setting)
+        for arm in (PLAIN, measured.choices(setting).get(CHAIN, CHAIN), HF_LOOKUP, HF_PLAIN, *own):
             speed = compared.speedup(arm, PLAIN, at(setting))
-            counts = passes(compared, arm, setting) if arm not in others else {}
-            upkeep = compared.rate(arm, *UPKEEP, at(setting))["value"] if counts else None
+            counts = passes(compared, arm, at(setting)) if arm in own else dict.fromkeys((*PASSES, UPKEEP))
             if speed["value"] is not None:
-                rows.append((arm, *(counts.get(name) for name in COUNTS), upkeep, speed))
-        tables.append(Table(COLUMNS, tuple(rows), setting))
+                rows.append({"arm": arm, **counts, SPEEDUP: speed})
+        tables.append(Table(rows, setting))
     return Section(
         "self_drafting",
         f"Drafting without a draft model on {pair}",
-        "DE: tokens committed a pass; HR: share of passes with candidates; AL: tokens committed in those.",
-        tuple(tables),
-        (Picture("self_drafting", draw(fed_and_speed, tables), "Speed-up over tokens fed to a pass"),),
+        "Tokens committed a pass (DE), the share of passes with candidates (HR), and tokens committed in those (AL).",
+        tables,
+        [Picture("self_drafting", draw(fed_and_speed, tables), "Speed-up over tokens fed to a pass")],
     )
 
 
@@ -62,13 +53,12 @@ def fed_and_speed(tables: list[Table]) -> Figure:
     figure = Figure(figsize=(6.4 * len(tables), 4.2), layout="constrained")
     for axes, table in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables, strict=True):
         for row in table.record()["rows"]:
-            if row["DE"] is not None:
-                fed = sum(row[COUNTS[name]] for name in ("guesses", "candidates"))
-                dot = fed, row["speed-up over plain"]["value"]
+            if row[DE] is not None:
+                dot = row[GUESSES] + row[CANDIDATES], row[SPEEDUP]["value"]
                 colour = next((own for name, own in COLOURS.items() if row["arm"].startswith(name)), BLUE)
                 axes.plot(*dot, "o", color=colour, markersize=4)
                 axes.annotate(row["arm"], dot, fontsize=6, xytext=(3, 3), textcoords="offset points")
         axes.axhline(1, color="#333333", linewidth=1)
-        axes.set(xlabel="guessed and candidate tokens a pass", ylabel="speed-up over plain", title=table.caption)
+        axes.set(xlabel="guessed and candidate tokens a pass", ylabel=SPEEDUP, title=table.caption)
         axes.grid(color="#e6e6e6")
     return figure

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments, load_parameters
-from pipelines.reporting.markdown import markdown_table
-from pipelines.reporting.section import Column, Table
-from pipelines.reporting.text import GAIN, NUMBER, SHARE, TIMES, Interval
+from pipelines.reporting.section import Row, Section, Table
+from pipelines.reporting.text import changed
+from pipelines.studies.measured import write_page
 
 if TYPE_CHECKING:
     from pipelines.prompt_table import Prompt
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from runtime import Decoder, ModelPair
 
 PLAIN = "target alone"
+FINDING = "One root is lossless; of several the one whose subtree is accepted furthest is emitted, which is not."
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,6 @@ def run(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from pipelines.measuring.provenance import provenance
-    from pipelines.outputs import write_json
     from pipelines.pair_folder import read_pair
     from pipelines.prompt_table import read_prompts
     from predictors.sampling import SamplingSettings
@@ -87,10 +87,8 @@ def run(args: argparse.Namespace) -> None:
                 bar.update()
     summary = summarised(rows)
     origin = provenance(device) | {"threads": config.threads, "parameters": asdict(config)}
-    folder = args.output / device["slug"]
-    write_json(folder / "target_roots.json", {"arms": summary, "provenance": origin})
-    (folder / "target_roots.md").write_text(markdown(summary))
-    print(markdown(summary))
+    page = Section("target_roots", f"Several roots drawn from the target on {args.pair}", FINDING, [table(summary)])
+    write_page(args.output / device["slug"], page, {"arms": summary, "provenance": origin})
 
 
 def arms(pair: "ModelPair", config: TargetRootsConfig) -> dict[str, "Decoder"]:
@@ -163,26 +161,18 @@ def summarised(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def markdown(summary: list[dict[str, Any]]) -> str:
-    """The table."""
-    units = {"log-probability a token": NUMBER, "probability over the target alone": GAIN, "same text": SHARE}
-    names = "temperature", "drafted", "distribution"
-    columns = (*map(Column, names), *(Column(name, unit) for name, unit in units.items()), Column("speed-up", TIMES))
-    rows = (
-        (
-            f"{row['temperature']:g}",
-            row["arm"],
-            "LOSSY" if row["lossy"] else "exact",
-            row["likelihood"]["value"],
-            _of_probability(row["likelihood_over_plain"]),
-            row["same"] if row["temperature"] == 0 else None,
-            row["speedup"],
-        )
+def table(summary: list[dict[str, Any]]) -> Table:
+    """A difference of log-probabilities is shown as a gain of probability."""
+    rows: list[Row] = [
+        {
+            "temperature": f"{row['temperature']:g}",
+            "drafted": row["arm"],
+            "distribution": "LOSSY" if row["lossy"] else "exact",
+            "log-probability a token": row["likelihood"]["value"],
+            "probability over the target alone": changed(row["likelihood_over_plain"], math.expm1),
+            "same text": row["same"] if row["temperature"] == 0 else None,
+            "speed-up": row["speedup"],
+        }
         for row in summary
-    )
-    return markdown_table(Table(columns, tuple(rows))) + "\n"
-
-
-def _of_probability(less: Interval) -> Interval:
-    """A difference of log-probabilities as a gain of probability."""
-    return {end: None if value is None else math.expm1(value) for end, value in less.items()}
+    ]
+    return Table(rows, "By temperature and number of roots")

@@ -18,9 +18,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
-from pipelines.reporting.markdown import markdown_table
-from pipelines.reporting.section import Column, Table
-from pipelines.reporting.text import NUMBER
+from pipelines.reporting.section import Row, Section, Table
+from pipelines.studies.measured import write_page
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +32,7 @@ SHAPES = {
     "28 nodes, (4, 2, 1, 1)": [4, 2, 1, 1],
 }
 
+FINDING = "Time for the distribution of the outcome, a stop row and its residual, over that for one softmax of the target rows."
 READS_DRAWS = (
     "rrs_without_replacement",
     "traversal",
@@ -53,7 +53,6 @@ def run(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from pipelines.measuring.provenance import provenance
-    from pipelines.outputs import replacing, write_json
 
     torch.set_num_threads(args.threads)
     device = read_device(args.device)
@@ -61,14 +60,9 @@ def run(args: argparse.Namespace) -> None:
     for name, widths in tqdm(SHAPES.items(), desc="verdict cost", unit="tree"):
         rows += measure(name, widths, args.vocabulary, args.repeats, torch.device(args.on))
     origin = provenance(device) | {"threads": args.threads, "on": args.on}
-    folder = args.output / device["slug"]
-    write_json(
-        folder / f"verdict_cost_{args.on}.json", {"vocabulary": args.vocabulary, "rows": rows, "provenance": origin}
-    )
-    text = markdown(rows)
-    with replacing(folder / f"verdict_cost_{args.on}.md") as partial:
-        partial.write_text(text)
-    print(text)
+    page = Section(f"verdict_cost_{args.on}", "What a verdict costs", FINDING, [table(rows, args.vocabulary)])
+    record = {"vocabulary": args.vocabulary, "rows": rows, "provenance": origin}
+    write_page(args.output / device["slug"], page, record)
 
 
 def measure(
@@ -158,9 +152,11 @@ def random_tree(
     return tree, target_logits.to(device)
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The table, one line per tree and rule."""
-    ends = ((row, f"{row['low']:.2f}–{row['high']:.2f}") for row in rows)
-    cells = ((row["tree"], row["draws"], f"`{row['verifier']}`", row["ratio"], quartiles) for row, quartiles in ends)
-    columns = *map(Column, ("tree", "draws", "rule")), Column("verdict / softmax", NUMBER), Column("quartiles")
-    return markdown_table(Table(columns, tuple(cells))) + "\n"
+def table(rows: Sequence[dict[str, Any]], vocabulary: int) -> Table:
+    """One line per tree and rule."""
+    made: list[Row] = []
+    for row in rows:
+        named = {"tree": row["tree"], "draws": row["draws"], "rule": f"`{row['verifier']}`"}
+        ratio = {"value": row["ratio"], "low": row["low"], "high": row["high"]}
+        made.append({**named, "verdict / softmax": ratio})
+    return Table(made, f"Vocabulary of {vocabulary} tokens; medians, with quartiles")

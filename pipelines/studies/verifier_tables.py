@@ -10,17 +10,15 @@ depth         004, Figure 1: acceptance by depth and the distance of the distrib
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from pipelines.measuring.names import chain_gamma
+from pipelines.measuring.names import PLAIN, chain_gamma
 from pipelines.measuring.verifiers.names import AS_DRAFTED
-from pipelines.reporting.comparison import ALL, By, at
-from pipelines.reporting.section import Column, Row, Table
-from pipelines.reporting.text import GAIN, MS, NUMBER, SHARE, TEXT, TIMES, WHOLE, Interval, listed
+from pipelines.reporting.comparison import ALL, RATES, By, at
+from pipelines.reporting.section import EFFICIENCY, SPEEDUP, Row, Table
+from pipelines.reporting.text import NUMBER, TIMES, WHOLE, Interval, listed
 from pipelines.reporting.verifier_rules import Rules, acceptance_by_depth, ruled
 from predictors.rounds import PHASES
 
-EFFICIENCY, SPEED = "exact block efficiency", "speed-up over plain"
 Value = Callable[[str, By], Interval]
-Rows = Iterable[Row]
 
 
 def tables(rules: Rules) -> Iterator[Table]:
@@ -29,10 +27,10 @@ def tables(rules: Rules) -> Iterator[Table]:
     reference = "T=1" if "T=1" in timed.settings else timed.settings[0]
     shapes = {family: list(dict.fromkeys(part["drafter"])) for family, part in roots.groupby("family")}
     chains = sorted(shapes.get("chain", ()), key=lambda name: chain_gamma(name) or 0)
-    scopes = {name: at(slice_=name) for name in sorted(roots["slice"].unique())} | {"all": ALL}
+    scopes = {name: at(slice_=name) for name in exact.slices} | {"all": ALL}
     yield _leaders(rules, scopes)
     for name, unit, settings, value in (
-        (EFFICIENCY, NUMBER, exact.settings, rules.expected),
+        ("exact block efficiency", NUMBER, exact.settings, rules.expected),
         ("block efficiency of the same shapes, decoded", NUMBER, timed.settings, rules.kept),
         ("tokens per second", WHOLE, timed.settings, rules.timed.pace),
     ):
@@ -44,77 +42,75 @@ def tables(rules: Rules) -> Iterator[Table]:
     middle = [(chains[len(chains) // 2], setting) for setting in exact.settings]
     yield _chains("Chains by sampling setting (paper 001)", rules, middle)
     every = {shape: (shape, ALL) for shape in dict.fromkeys(roots["drafter"])}
-    yield _cross(
-        "Every shape with every rule, exact block efficiency, all settings", rules, every, rules.expected, NUMBER
-    )
+    whole = "Every shape with every rule, exact block efficiency, all settings"
+    yield _cross(whole, rules, every, rules.expected, NUMBER)
     same = "Every rule against traversal (on chains: block) on the same trees, paired"
     yield _cross(f"{same}, all settings", rules, every, _against(rules), TIMES)
     wide = str(roots[roots["family"] == "iid"].groupby("drafter")["nodes"].mean().idxmax())
-    yield _cross(
-        f"{same}, on {wide}", rules, {name: (wide, at(name)) for name in exact.settings}, _against(rules), TIMES
-    )
+    widest = {name: (wide, at(name)) for name in exact.settings}
+    yield _cross(f"{same}, on {wide}", rules, widest, _against(rules), TIMES)
     yield _eleven(rules, timed.settings)
     yield _phases(rules, [*chains, *shapes.get("eleven", ())], reference)
     yield _depths(rules)
-
-
-def _table(caption: str, names: Mapping[str, str], rows: Rows) -> Table:
-    """``names`` of columns with their units."""
-    return Table(tuple(Column(name, unit) for name, unit in names.items()), tuple(rows), caption)
 
 
 def _leaders(rules: Rules, scopes: Mapping[str, By]) -> Table:
     """The best rule by setting and by slice, and which others the data do not tell apart from it."""
     rows: list[Row] = []
     for label, measured, leader in (
-        (EFFICIENCY, rules.exact.measured, rules.most_efficient),
-        (SPEED, rules.timed.measured, rules.fastest),
+        ("exact block efficiency", rules.exact.measured, rules.most_efficient),
+        (SPEEDUP, rules.timed.measured, rules.fastest),
     ):
         for name, by in ({setting: at(setting) for setting in measured.settings} | dict(scopes)).items():
             first = leader(by)
-            rows.append((label, name, first.name, first.value, listed(first.tied)))
-    columns = {"measure": TEXT, "where": TEXT, "first": TEXT, "value": NUMBER, "not told apart from it": TEXT}
-    return _table("Who leads where", columns, rows)
+            row = {"measure": label, "where": name, "first": first.name, "value": first.value}
+            rows.append({**row, "not told apart from it": listed(first.tied)})
+    return Table(rows, "Who leads where")
 
 
 def _grid(caption: str, rules: Rules, columns: Mapping[str, By], value: Value, unit: str) -> Table:
-    rows: list[Row] = [(name, *(value(family, by) for by in columns.values())) for family, name in rules.names.items()]
-    return _table(caption, {"rule": TEXT} | dict.fromkeys(columns, unit), rows)
+    cells = {family: {name: value(family, by) for name, by in columns.items()} for family in rules.names}
+    return Table([{"rule": name, **cells[family]} for family, name in rules.names.items()], caption, unit=unit)
 
 
 def _chosen(rules: Rules) -> Table:
     """For block efficiency, and after a slash for speed."""
-    both, settings = (rules.exact.measured, rules.timed.measured), rules.exact.measured.settings
-    rows = []
+    both, rows = (rules.exact.measured, rules.timed.measured), []
     for family, name in rules.names.items():
-        arms = ([made.choices(one)[family] for made in both if one in made.settings] for one in settings)
-        rows.append((name, *(" / ".join(arm.partition(" ")[0] for arm in some) for some in arms)))
-    return _table(
-        "Shapes chosen on validation prompts: for block efficiency / for speed",
-        dict.fromkeys(["rule", *settings], TEXT),
-        rows,
-    )
+        row = {"rule": name}
+        for setting in rules.exact.measured.settings:
+            arms = (made.choices(setting)[family] for made in both if setting in made.settings)
+            row[setting] = " / ".join(arm.partition(" ")[0] for arm in arms)
+        rows.append(row)
+    return Table(rows, "Shapes chosen on validation prompts: for block efficiency / for speed")
 
 
 def _chains(caption: str, rules: Rules, places: Iterable[tuple[str, str]]) -> Table:
     rows: list[Row] = []
     for chain, setting in places:
-        by, arms = at(setting), (ruled(chain, "tokenwise"), chain)
-        exact = *(rules.expected(arm, by) for arm in arms), rules.exact.gain(chain, arms[0], by)
-        clock = *(rules.timed.pace(arm, by) for arm in arms), rules.timed.gain(chain, arms[0], by)
-        rows.append((chain, setting, *exact, *clock))
-    columns = {"tokenwise, exact": NUMBER, "block = HSD, exact": NUMBER, "gain, exact": GAIN}
-    columns |= {"tokenwise, tokens/s": WHOLE, "block, tokens/s": WHOLE, "gain on the clock": GAIN}
-    return _table(caption, {"chain": TEXT, "setting": TEXT} | columns, rows)
+        by, tokenwise = at(setting), ruled(chain, "tokenwise")
+        rows.append(
+            {
+                "chain": chain,
+                "setting": setting,
+                "tokenwise, exact": rules.expected(tokenwise, by),
+                "block = HSD, exact": rules.expected(chain, by),
+                "gain, exact": rules.exact.gain(chain, tokenwise, by),
+                "tokenwise, tokens/s": rules.timed.pace(tokenwise, by),
+                "block, tokens/s": rules.timed.pace(chain, by),
+                "gain on the clock": rules.timed.gain(chain, tokenwise, by),
+            }
+        )
+    return Table(rows, caption)
 
 
 def _cross(caption: str, rules: Rules, places: Mapping[str, tuple[str, By]], value: Value, unit: str) -> Table:
     """Rows are shapes at settings, columns rules."""
     names = list(dict.fromkeys(rules.exact.measured.test["verifier"]))
     rows: list[Row] = [
-        (label, *(value(ruled(shape, name), by) for name in names)) for label, (shape, by) in places.items()
+        {"": label} | {name: value(ruled(shape, name), by) for name in names} for label, (shape, by) in places.items()
     ]
-    return _table(caption, {"": TEXT} | dict.fromkeys(names, unit), rows)
+    return Table(rows, caption, unit=unit)
 
 
 def _against(rules: Rules) -> Value:
@@ -129,52 +125,42 @@ def _against(rules: Rules) -> Value:
 
 
 def _eleven(rules: Rules, settings: Iterable[str]) -> Table:
-    rows = []
-    for arm in (arm for arm, family in rules.exact.measured.families.items() if family.startswith("eleven")):
-        for setting in settings:
-            by = at(setting)
-            speeds = rules.timed.pace(arm, by), rules.timed.speedup(arm, by=by)
-            verifying = rules.timed.rate(arm, "seconds_verify", "seconds", by)
-            rows.append((arm, setting, rules.expected(arm, by), rules.kept(arm, by), *speeds, verifying))
-    columns = {
-        "block efficiency, exact": NUMBER,
-        "decoded": NUMBER,
-        "tokens/s": WHOLE,
-        SPEED: TIMES,
-        "verifying": SHARE,
-    }
-    return _table("Eleven drafts of eight tokens (paper 001, Table 2)", {"arm": TEXT, "setting": TEXT} | columns, rows)
+    arms = [arm for arm, family in rules.exact.measured.families.items() if family.startswith("eleven")]
+    rows: list[Row] = [
+        {
+            "arm": arm,
+            "setting": setting,
+            f"{EFFICIENCY}, exact": rules.expected(arm, at(setting)),
+            "decoded": rules.kept(arm, at(setting)),
+            "tokens/s": rules.timed.pace(arm, at(setting)),
+            SPEEDUP: rules.timed.speedup(arm, PLAIN, at(setting)),
+            "time verifying": rules.timed.rate(arm, *RATES["time verifying"], at(setting)),
+        }
+        for arm in arms
+        for setting in settings
+    ]
+    return Table(rows, "Eleven drafts of eight tokens (paper 001, Table 2)")
 
 
 def _phases(rules: Rules, shapes: list[str], setting: str) -> Table:
     """Verifying includes turning logits into distributions and committing the accepted path to the caches."""
-    phases, by, rate = (*PHASES, "rest"), at(setting), rules.timed.rate
+    by, rate = at(setting), rules.timed.rate
     arms = [arm for shape in shapes for arm in rules.timed.measured.families if arm.partition(" ")[0] == shape]
-    rows = (
-        (
-            arm,
-            rate(arm, "seconds", "tokens", by)["value"],
-            *(rate(arm, f"seconds_{one}", "seconds", by) for one in phases),
-        )
+    rows: list[Row] = [
+        {"arm": arm, "ms/token": rate(arm, "seconds", "tokens", by)["value"]}
+        | {one: rate(arm, f"seconds_{one}", "seconds", by) for one in (*PHASES, "rest")}
         for arm in arms
-    )
-    columns = {"arm": TEXT, "ms/token": MS} | dict.fromkeys(phases, SHARE)
-    return _table(f"Where a token's time goes, {setting} (paper 001, Table A.4)", columns, rows)
+    ]
+    return Table(rows, f"Where a token's time goes, {setting} (paper 001, Table A.4)")
 
 
 def _depths(rules: Rules) -> Table:
     """Acceptance rates of the per-node solvers, and the distance of the distributions."""
     found = acceptance_by_depth(rules)
-    depths = sorted({depth for made in found.values() for depth in made})
-    rows = [
-        (
-            f"{solver}, {draws} draws" if draws != AS_DRAFTED else f"{solver}, as drafted",
-            *(made.get(depth, {}).get("rate") for depth in depths),
-        )
+    rows: list[Row] = [
+        {"depth": f"{solver}, {'as drafted' if draws == AS_DRAFTED else f'{draws} draws'}"}
+        | {str(depth): means["rate"] for depth, means in sorted(made.items())}
         for (solver, draws), made in found.items()
     ]
-    apart = found["nss", AS_DRAFTED]
-    rows.append(("‖p − q‖₁", *(apart.get(depth, {}).get("distance") for depth in depths)))
-    return _table(
-        "Acceptance by depth (paper 004, Figure 1)", {"depth": TEXT} | dict.fromkeys(map(str, depths), NUMBER), rows
-    )
+    apart = {str(depth): means["distance"] for depth, means in sorted(found["nss", AS_DRAFTED].items())}
+    return Table([*rows, {"depth": "‖p − q‖₁"} | apart], "Acceptance by depth (paper 004, Figure 1)", unit=NUMBER)

@@ -7,48 +7,26 @@ Writes a folder named after the device: ``verifiers.md``, ``verifiers.json`` and
 """
 
 import argparse
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
-from pipelines.measuring.provenance import measured_on
+from pipelines.reporting.section import Section
+from pipelines.reporting.verifier_rules import Rules, read_rules
+from pipelines.reporting.verifiers import of_rules
 from pipelines.studies.measured import add_arguments as add_arguments
-from pipelines.studies.measured import read_study
+from pipelines.studies.measured import read_study, write_study
+from pipelines.studies.verifier_tables import tables
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.reporting.verifier_rules import read_rules
-
     study = read_study(args)
     folder = study.records / study.folder.name
     rules = read_rules(folder, study.measured)
     if rules is None:
         raise ValueError(f"{folder} holds no finished comparison: run the verifiers stage first.")
-    write_report(study.folder, study.pair, rules)
+    write_study(study.folder, study.measured, grid(rules, study.pair))
 
 
-def write_report(folder: Path, pair: str, rules: Any) -> None:
-    """All files of one device."""
-    from dataclasses import replace
-
-    from pipelines.outputs import write_json
-    from pipelines.reporting.markdown import markdown
-    from pipelines.reporting.verifiers import of_rules
-    from pipelines.studies.verifier_tables import tables
-
+def grid(rules: Rules, pair: str) -> Section:
+    """The report's section with all of the study's tables."""
     made = of_rules(rules)
-    origin = rules.timed.measured.origin
-    page = replace(
-        made,
-        title=f"Verification rules on {pair}",
-        tables=(*made.tables, *tables(rules)),
-        notes=(*made.notes, measured_on(origin)),
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    pictures = {f"verifiers_{picture.name}": picture for picture in page.pictures}
-    for name, picture in pictures.items():
-        picture.figure.savefig(folder / f"{name}.png", dpi=150)
-    write_json(folder / "verifiers.json", page.record() | {"provenance": origin})
-    shown = [f"![{picture.caption}]({name}.png)" for name, picture in pictures.items()]
-    (folder / "verifiers.md").write_text("\n\n".join([markdown(page, level=1).strip(), *shown]) + "\n")
-    print(folder / "verifiers.md")
-    print(page.finding)
+    return replace(made, title=f"Verification rules on {pair}", tables=[*made.tables, *tables(rules)])

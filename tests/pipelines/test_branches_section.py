@@ -65,11 +65,11 @@ def test_a_sequential_arm_has_no_twin(made):
 
 def test_counts_of_rounds(made):
     rows = rows_of(made, table=1)
-    found = {name: (row["target idle"], row["rolled back"]) for name, row in rows.items()}
+    found = {name: (row["target idle"], row["rollback rate"]) for name, row in rows.items()}
     assert found["PEARL γ=4"] == pytest.approx((0.4, 40 / 100))
     assert found["SpecBranch γ=8"] == pytest.approx((0.1, 16 / 80))
     assert found["SpecBranch without branches γ=8"] == (None, pytest.approx(20 / 60))
-    assert rows["SpecBranch γ=8"]["tokens per target pass"] == pytest.approx(59 / 30)
+    assert rows["SpecBranch γ=8"]["block efficiency"] == pytest.approx(59 / 30)
     assert rows["SpecBranch γ=8"]["hits per branch point"] == pytest.approx(18 / 24)
 
 

@@ -33,7 +33,7 @@ def test_every_head_and_what_it_is_compared_with(made):
     perfect, confidence = rows["oracle", "T=0"], rows["draft confidence", "T=0"]
     assert perfect["tokens/s"] == pytest.approx(130) and perfect["accuracy"] is perfect["macro AUC"] is None
     assert confidence["tokens/s"] is confidence["static γ"] is None and confidence["ECE"] == 0.03
-    assert [table.rows[number][:2] for number in sorted(table.marked)] == [
+    assert [(row["predictor"], row["sampling"]) for row in table.rows if table.is_marked(row)] == [
         ("H-RAD, hrad", "T=0"),
         ("H-RAD, hrad", "T=1"),
     ]

@@ -112,16 +112,6 @@ def test_main_arms_are_those_without_a_section_of_their_own(tmp_path):
     assert {"pearl-4", "pearl-4-wall"} <= set(branches.families) - set(branches.main.families)
 
 
-def test_rounds_of_a_decode_are_its_own(tmp_path):
-    rows = decodes(MAIN_SPEED)
-    write_measured(tmp_path, rows)
-    measured = read_measured(tmp_path)
-    for _, run in measured.test.iloc[[0, 4, 50]].iterrows():
-        rounds = measured.rounds_of(run)
-        assert set(rounds["arm"]) == {run["arm"]} and set(rounds["block"]) == {run["block"]}
-        assert list(rounds["round"]) == [0, 1, 2] and list(rounds["context"]) == [0, 20, 21]
-
-
 def test_what_is_missing_or_of_another_version_is_one_clear_message(tmp_path):
     with pytest.raises(ValueError, match="holds no finished measurement"):
         read_measured(tmp_path)

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.reporting.page import markdown, markdown_table
-from pipelines.reporting.section import Check, Column, Section, Table
+from pipelines.reporting.section import OVER_CHAIN, Check, Section, Table
 from pipelines.reporting.text import GAIN, MS, NUMBER, SHARE, TIMES, TINY, UNDEFINED, WHOLE, listed, shown
 
 
@@ -30,29 +30,36 @@ def test_lists_in_a_sentence():
 
 
 def test_tables_as_markdown():
-    table = Table((Column("arm"), Column("gain", GAIN)), (("a", 0.1), ("b", None)), "caption", frozenset({1}))
+    table = Table(
+        [{"arm": "a", OVER_CHAIN: 0.1, "share": 0.5}, {"arm": "b", "share": "yes"}], "caption", frozenset("b"), SHARE
+    )
     assert markdown_table(table).split("\n") == [
         "caption",
         "",
-        "| arm | gain |",
-        "| --- | --- |",
-        "| a | +10.0 % |",
-        "| **b** | **–** |",
+        "| arm | gain over best static chain | share |",
+        "| --- | --- | --- |",
+        "| a | +10.0 % | 50 % |",
+        "| **b** | **–** | **yes** |",
     ]
-    section = Section("name", "Title", "Finding.", (table,), notes=("Note.",))
+    section = Section("name", "Title", "Finding.", (table, Table([])), notes=("Note.",))
     assert markdown(section, 3).split("\n\n")[:3] == ["### Title", "Finding.", "Note."]
     assert section.record()["tables"] == [
         {
             "caption": "caption",
-            "columns": ["arm", "gain"],
-            "rows": [{"arm": "a", "gain": 0.1}, {"arm": "b", "gain": None}],
+            "columns": ["arm", OVER_CHAIN, "share"],
+            "rows": [{"arm": "a", OVER_CHAIN: 0.1, "share": 0.5}, {"arm": "b", OVER_CHAIN: None, "share": "yes"}],
         }
     ]
 
 
+def met(check):
+    return check.row()["met"], check.row()["surely"]
+
+
 def test_checks():
     interval = {"value": 1.2, "low": 1.0, "high": 1.4}
-    assert Check("speed", interval, 1.1).row() == ("speed", "at least 1.10x", "1.20x (1.00–1.40)", True, False)
-    assert Check("error", interval, 1.5, NUMBER, at_most=True).row()[3:] == (True, True)
+    row = {"check": "speed", "bar": "at least 1.10x", "measured": "1.20x (1.00–1.40)", "met": True, "surely": False}
+    assert Check("speed", interval, 1.1).row() == row
+    assert met(Check("error", interval, 1.5, NUMBER, at_most=True)) == (True, True)
     alone = {"value": 1.2, "low": None, "high": None}
-    assert Check("rank", alone, 1.3, NUMBER).row()[3:] == (False, None)
+    assert met(Check("rank", alone, 1.3, NUMBER)) == (False, None)

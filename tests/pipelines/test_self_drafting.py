@@ -145,4 +145,4 @@ def test_a_model_alone_can_be_measured(folder, tmp_path):
     inputs = Inputs(tmp_path, "toy-1c")
     inputs.__dict__["measured"] = measured
     made = section(inputs)
-    assert len(made.tables[0].rows) == 6 and made.tables[0].rows[0][0] == min(METHODS)
+    assert len(made.tables[0].rows) == 6 and made.tables[0].rows[0]["arm"] == min(METHODS)

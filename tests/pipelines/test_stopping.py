@@ -12,6 +12,7 @@ from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.names import arm_name
+from pipelines.reporting.section import OVER_CHAIN
 from pipelines.reporting.stopping import section
 from predictors.bundle import read_bundle
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
@@ -141,9 +142,9 @@ def test_the_page_reads_what_was_measured(folder):
     made = section(inputs)
     for setting, table in zip(("T=0", "T=1"), made.tables, strict=False):
         others = {"autoregressive", "chain-1", "chain-3"} - {measured.chosen(CHAIN, setting)}
-        assert {row[0] for row in table.rows} == {arm_name(arm) for arm in set(measured.families) - others}
-        assert table.rows[0][1]["value"] == 0
-    assert list(dict.fromkeys(row[0] for row in made.tables[2].rows)) == sorted(STOPPERS)
+        assert {row["rule"] for row in table.rows} == {arm_name(arm) for arm in set(measured.families) - others}
+        assert table.rows[0][OVER_CHAIN]["value"] == 0
+    assert list(dict.fromkeys(row["model"] for row in made.tables[2].rows)) == sorted(STOPPERS)
 
 
 def test_records_are_functions_of_their_inputs(folder):

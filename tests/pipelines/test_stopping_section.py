@@ -45,7 +45,7 @@ def test_rules_against_the_best_static_chain(made):
     )
     assert rows["roc"][OVER_FORK] is None and rows["fork-4.2"][OVER_FORK] is None
     assert rows["fork-4.2 early_stop-1"][OVER_FORK]["value"] == pytest.approx(0.1)
-    counts = [rows["roc"][name] for name in ("drafted per round", "tokens per target pass", "deciding")]
+    counts = [rows["roc"][name] for name in ("drafted per round", "block efficiency", "deciding")]
     assert counts == pytest.approx([2, 59 / 30, 0.2])
 
 
@@ -96,20 +96,21 @@ def test_the_study_has_every_arm(tmp_path):
     write_study(tmp_path / "out", measured, grid(measured, "p"))
     record = json.loads((tmp_path / "out" / "stopping.json").read_text())
     assert [table["caption"] for table in record["tables"]] == ["T=0", "T=1"]
-    rows = {row["drafted"]: row for row in record["tables"][0]["rows"]}
-    assert {
-        "autoregressive",
-        "chain-1",
-        "chain-3",
-        "confidence-0.4",
+    rows = {row["arm"]: row for row in record["tables"][0]["rows"]}
+    named = {
+        "plain decoding",
+        "chain, γ=1",
+        "chain, γ=3",
+        "confidence ε=0.4",
         "roc",
         "fork-4.2",
         "fork-4.2 early_stop-1",
-    } <= set(rows)
-    row = rows["chain-1"]
-    assert (row["α"], row["levels a round"]) == (0.5, 2.0)
+    }
+    assert named <= set(rows)
+    row = rows["chain, γ=1"]
+    assert (row["rollback rate"], row["drafted per round"]) == (0.5, 2.0)
     assert row["speed-up over plain"]["value"] == pytest.approx(1.3)
-    assert row["gain over the best static chain"]["value"] == pytest.approx(130 / 160 - 1)
+    assert row[GAIN]["value"] == pytest.approx(130 / 160 - 1)
     assert record["provenance"]["commit"] == "abc"
     text = (tmp_path / "out" / "stopping.md").read_text()
-    assert text.count("\n## T=") == 2 and text.count("| chain-1 |") == 2
+    assert text.count("\n## T=") == 2 and text.count("| chain, γ=1 |") == 2

@@ -9,7 +9,8 @@ from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.verifier_rules import acceptance_by_depth, read_rules
 from pipelines.reporting.verifiers import of_rules, section
-from pipelines.studies.verifiers_report import write_report
+from pipelines.studies.measured import write_study
+from pipelines.studies.verifiers_report import grid
 from tests.pipelines.hand_made_comparison import SPEEDS, comparison_decodes, write_comparison
 from tests.pipelines.hand_made_timed import choice, decode, write_timed
 
@@ -55,7 +56,7 @@ def test_rules_tie_unless_the_interval_of_their_ratio_excludes_one(rules):
     assert (fast.name, fast.tied, fast.worse) == ("block", [], ["tokenwise", "traversal"])
     worse = {name: row["surely below the leader in"] for name, row in cells(of_rules(rules)).items()}
     assert worse == {"tokenwise": "speed", "block": None, "traversal": "speed"}
-    assert of_rules(rules).tables[0].marked == {1, 2}
+    assert of_rules(rules).tables[0].marked == {"block", "traversal"}
 
 
 def test_arms_of_the_measurement_are_shapes_and_rules(rules):
@@ -99,11 +100,11 @@ def test_a_rule_that_was_not_timed_has_no_speed(tmp_path):
     made = cells(of_rules(rules))["traversal"]
     assert made["speed-up over plain"]["value"] is made["decoded"]["value"] is made["time verifying"] is None
     assert rules.fastest().worse == ["tokenwise"], "nor is it told apart by speed"
-    write_report(tmp_path / "out", "p", rules)
+    write_study(tmp_path / "out", rules.timed.measured, grid(rules, "p"))
 
 
 def test_the_study_writes_every_table(rules, tmp_path):
-    write_report(tmp_path, "p", rules)
+    write_study(tmp_path, rules.timed.measured, grid(rules, "p"))
     record = json.loads((tmp_path / "verifiers.json").read_text())
     tables = {table["caption"]: {row[table["columns"][0]]: row for row in table["rows"]} for table in record["tables"]}
     assert len(tables) == 17
@@ -116,7 +117,7 @@ def test_the_study_writes_every_table(rules, tmp_path):
     chains = tables["Chains by draft length, T=1 (paper 001)"]
     assert chains["chain-2"]["gain on the clock"]["value"] == pytest.approx(0.2)
     assert tables["Who leads where"]["speed-up over plain"]["first"] == "block"
-    assert {path.name for path in tmp_path.glob("*.png")} == {"verifiers_verifiers.png", "verifiers_acceptance.png"}
+    assert {path.name for path in tmp_path.glob("*.png")} == {"verifiers.png", "acceptance.png"}
     assert (tmp_path / "verifiers.md").read_text().count("| --- |") >= 17
 
 

@@ -7,52 +7,62 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pipelines.reporting.markdown import markdown_table
-from pipelines.reporting.plots import BLUE, GREY, RED
-from pipelines.reporting.section import Column, Table
+from pipelines.reporting.plots import BLUE, GREY, RED, draw
+from pipelines.reporting.section import Picture, Row, Section, Table
 from pipelines.studies.enough.learners import GAIN
 
 COLUMNS = 3
+FINDING = (
+    "Predictors are fitted as the main pipeline fits them, on shares of the training documents or with fewer features, and "
+    "measured on all test documents."
+)
+NOTES = (
+    "Enough is the least share at which, and at all larger ones, no metric is surely worse than with all: the interval of what "
+    "is lost, over seeds and on these documents, reaches 0. Of the sets of features that are not surely worse than all, that "
+    "of fewest bytes is enough.",
+    "Brackets are the least and most of the seeds.",
+)
 
 
-def sections(pair: str, summary: Mapping[str, Any]) -> list[str]:
-    """The page, part by part."""
+def page(pair: str, summary: Mapping[str, Any]) -> Section:
+    """A table of how many documents and one of which features, then one for every controller."""
     origin = summary["provenance"]["learning"]
     changed = " with uncommitted changes" if origin["uncommitted_changes"] else ""
-    return [
-        f"# How many documents are enough on {pair}",
-        "Predictors are fitted as the main pipeline fits them, on shares of the training documents or with fewer features, and "
-        "measured on all test documents. Enough is the least share at which, and at all larger ones, no metric is surely worse "
-        "than with all: the interval of what is lost, over seeds and on these documents, reaches 0. Brackets are the least and "
-        f"most of the seeds. {origin['parameters']['seeds']} seeds, prices of {origin['device']['slug']}, commit "
-        f"`{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}.",
-        "## How many\n\n" + sizes(summary),
-        "## Which features\n\nOf the sets of features that are not surely worse than all, that of fewest bytes.",
-        features(summary),
-        *(f"## {name} by share\n\n{variants(curve['points'], 'share')}" for name, curve in summary["curves"].items()),
-        *(
-            f"## {name} by features\n\n{variants(made['points'], 'variant')}"
-            for name, made in summary["layers"].items()
-        ),
-    ]
+    made = (
+        f"{origin['parameters']['seeds']} seeds, prices of {origin['device']['slug']}, commit "
+        f"`{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}."
+    )
+    curves, layers = summary["curves"], summary["layers"]
+    return Section(
+        "enough",
+        f"How many documents are enough on {pair}",
+        FINDING,
+        [
+            Table([_size(name, curve, summary["present"][name]) for name, curve in curves.items()], "How many"),
+            Table([_features_read(name, made) for name, made in layers.items()], "Which features"),
+            *(Table([*map(_share, curve["points"])], f"{name} by share") for name, curve in curves.items()),
+            *(Table([*map(_variant, made["points"])], f"{name} by features") for name, made in layers.items()),
+        ],
+        [Picture("enough", draw(figure, summary), "Metrics by training rows and by features")],
+        [*NOTES, made],
+    )
 
 
-def sizes(summary: Mapping[str, Any]) -> str:
-    """How many documents are enough, by controller and metric, and what the main pipeline collects."""
-    rows = []
-    for name, curve in summary["curves"].items():
-        points, present = curve["points"], summary["present"][name]
-        point = points[curve["enough"]]
-        by_metric = ", ".join(f"{metric} {share(points[place])}" for metric, place in curve["enough_by_metric"].items())
-        lost = "–" if point is points[-1] else at_most(point)
-        learned = [name, share(point), str(point["documents"]), str(point["rows"])]
-        rows.append([*learned, by_metric, lost, f"{present:.1%}", verdict(curve, present)])
-    learned = ["controller", "enough", "documents", "rows"]
-    return _table([*learned, "by metric", "lost there at most", "collected by default", "so"], rows)
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    return markdown_table(Table(tuple(map(Column, header)), tuple(tuple(row) for row in rows)))
+def _size(name: str, curve: Mapping[str, Any], present: float) -> Row:
+    """How many documents are enough, also by metric, and whether the main pipeline collects as many."""
+    points = curve["points"]
+    point = points[curve["enough"]]
+    by_metric = (f"{metric} {share(points[place])}" for metric, place in curve["enough_by_metric"].items())
+    return {
+        "controller": name,
+        "enough": share(point),
+        "documents": point["documents"],
+        "rows": point["rows"],
+        "by metric": ", ".join(by_metric),
+        "lost there at most": None if point is points[-1] else lost_at_most(point),
+        "collected by default": f"{present:.1%}",
+        "so": verdict(curve, present),
+    }
 
 
 def verdict(curve: Mapping[str, Any], present: float) -> str:
@@ -62,32 +72,31 @@ def verdict(curve: Mapping[str, Any], present: float) -> str:
     return f"too few for {', '.join(short)}" if short else "enough"
 
 
-def features(summary: Mapping[str, Any]) -> str:
-    """Which features earn their storage, by controller."""
-    rows = []
-    for name, made in summary["layers"].items():
-        whole, point = made["points"][-1], made["points"][made["cheapest"]]
-        read = [part for one in (whole, point) for part in (one["variant"], str(one["bytes"]))]
-        rows.append([name, *read, "–" if point is whole else at_most(point)])
-    return _table(["controller", "reads all", "bytes a row", "enough", "bytes a row", "lost at most"], rows)
+def _features_read(name: str, made: Mapping[str, Any]) -> Row:
+    """Which features earn their storage."""
+    whole, point = made["points"][-1], made["points"][made["cheapest"]]
+    lost = None if point is whole else lost_at_most(point)
+    named = {"controller": name, "reads all": whole["variant"], "bytes a row": whole["bytes"]}
+    return {**named, "enough": point["variant"], "bytes of enough": point["bytes"], "lost at most": lost}
 
 
-def variants(points: list[dict[str, Any]], first: str) -> str:
-    """One controller in every variant."""
-    columns = ["documents", "rows"] if first == "share" else ["bytes"]
-    metrics = list(points[0]["metrics"])
-    rows = []
-    for point in points:
-        cells = [
-            f"{shown(made['value'], name)} ({shown(made['least'], name)} to {shown(made['most'], name)})"
-            for name, made in point["metrics"].items()
-        ]
-        named = [share(point) if first == "share" else point["variant"], *(str(point[name]) for name in columns)]
-        rows.append([*named, *cells, ", ".join(point["surely_worse"]) or "–"])
-    return _table([first, *columns, *metrics, "surely worse"], rows)
+def _share(point: Mapping[str, Any]) -> Row:
+    return {"share": share(point), "documents": point["documents"], "rows": point["rows"], **_metrics(point)}
 
 
-def at_most(point: Mapping[str, Any]) -> str:
+def _variant(point: Mapping[str, Any]) -> Row:
+    return {"variant": point["variant"], "bytes": point["bytes"], **_metrics(point)}
+
+
+def _metrics(point: Mapping[str, Any]) -> Row:
+    cells = {
+        name: f"{shown(made['value'], name)} ({shown(made['least'], name)} to {shown(made['most'], name)})"
+        for name, made in point["metrics"].items()
+    }
+    return {**cells, "surely worse": ", ".join(point["surely_worse"]) or None}
+
+
+def lost_at_most(point: Mapping[str, Any]) -> str:
     """What a variant loses at most against the whole, by metric; nothing where it surely gains."""
     known = {metric: lost["high"] for metric, lost in point["losses"].items()}
     return ", ".join(
