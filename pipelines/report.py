@@ -32,7 +32,8 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from pipelines.reporting.front import front
     from pipelines.reporting.inputs import Inputs
-    from pipelines.reporting.page import html, markdown, png
+    from pipelines.reporting.markdown import markdown
+    from pipelines.reporting.page import html, png
     from pipelines.reporting.replay import oracle
 
     inputs = Inputs(args.data, read_device(args.device)["slug"])

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from pipelines.reporting.markdown import markdown as markdown
-from pipelines.reporting.markdown import markdown_table as markdown_table
 from pipelines.reporting.section import Cell, Picture, Section
 from pipelines.reporting.text import shown
 

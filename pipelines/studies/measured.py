@@ -10,8 +10,9 @@ from pipelines.device_file import read_device
 from pipelines.measuring.provenance import measured_on
 from pipelines.outputs import write_json
 from pipelines.parameters import add_pair_arguments
+from pipelines.reporting.markdown import markdown, markdown_table
 from pipelines.reporting.measured_folder import Measured, read_measured
-from pipelines.reporting.page import markdown, markdown_table, png
+from pipelines.reporting.page import png
 from pipelines.reporting.section import Section
 
 

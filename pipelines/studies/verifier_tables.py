@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pipelines.measuring.names import PLAIN, chain_gamma
 from pipelines.measuring.verifiers.names import AS_DRAFTED
 from pipelines.reporting.comparison import ALL, RATES, By, at
-from pipelines.reporting.section import EFFICIENCY, SPEEDUP, Row, Table
+from pipelines.reporting.section import EFFICIENCY, SPEEDUP, Cell, Row, Table
 from pipelines.reporting.text import NUMBER, TIMES, WHOLE, Interval, listed
 from pipelines.reporting.verifier_rules import Rules, acceptance_by_depth, ruled
 from predictors.rounds import PHASES
@@ -63,7 +63,7 @@ def _leaders(rules: Rules, scopes: Mapping[str, By]) -> Table:
     ):
         for name, by in ({setting: at(setting) for setting in measured.settings} | dict(scopes)).items():
             first = leader(by)
-            row = {"measure": label, "where": name, "first": first.name, "value": first.value}
+            row: dict[str, Cell] = {"measure": label, "where": name, "first": first.name, "value": first.value}
             rows.append({**row, "not told apart from it": listed(first.tied)})
     return Table(rows, "Who leads where")
 
@@ -162,5 +162,7 @@ def _depths(rules: Rules) -> Table:
         | {str(depth): means["rate"] for depth, means in sorted(made.items())}
         for (solver, draws), made in found.items()
     ]
-    apart = {str(depth): means["distance"] for depth, means in sorted(found["nss", AS_DRAFTED].items())}
-    return Table([*rows, {"depth": "‖p − q‖₁"} | apart], "Acceptance by depth (paper 004, Figure 1)", unit=NUMBER)
+    apart: dict[str, Cell] = {
+        str(depth): means["distance"] for depth, means in sorted(found["nss", AS_DRAFTED].items())
+    }
+    return Table([*rows, {"depth": "‖p − q‖₁", **apart}], "Acceptance by depth (paper 004, Figure 1)", unit=NUMBER)

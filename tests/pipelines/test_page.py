@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.reporting.page import markdown, markdown_table
+from pipelines.reporting.markdown import markdown, markdown_table
 from pipelines.reporting.section import OVER_CHAIN, Check, Section, Table
 from pipelines.reporting.text import GAIN, MS, NUMBER, SHARE, TIMES, TINY, UNDEFINED, WHOLE, listed, shown
 
