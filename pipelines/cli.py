@@ -39,9 +39,7 @@ COMMANDS = {
     "reports": "print where the reports are and their headline figures",
     "gpu.report": "draw the page of a measured GPU",
     "studies.learning": "study: how many documents are enough to learn from, and which stored features",
-    "studies.verifiers_report": "study: the page of the verification rules",
-    "studies.stopping_report": "study: the page of stop rules",
-    "studies.self_drafting_report": "study: the page of drafting without a draft model",
+    "studies.report": "study: the page of the verification rules, of stop rules, or of drafting without a draft model",
     "studies.target_roots": "study: several roots drawn from the target (lossy)",
     "studies.verdict_cost": "study: what a verdict costs at a large vocabulary",
 }

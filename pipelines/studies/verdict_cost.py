@@ -14,12 +14,11 @@ import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
 from pipelines.reporting.section import Row, Section, Table
-from pipelines.studies.measured import write_page
+from pipelines.studies.page import write_page
 
 if TYPE_CHECKING:
     import torch
@@ -109,21 +108,14 @@ def take_turns(work: dict[str, Callable[[], Any]], repeats: int, device: "torch.
     """Seconds of every piece of work, one after the other in each repeat, after one round to warm up."""
     import torch
 
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+    from runtime.latency.cells import seconds_of
 
     times: dict[str, list[float]] = {key: [] for key in work}
     with torch.inference_mode():
-        for repeat in range(repeats + 1):
+        for _ in range(repeats + 1):
             for key, job in work.items():
-                wait()
-                started = perf_counter()
-                job()
-                wait()
-                if repeat:
-                    times[key].append(perf_counter() - started)
-    return times
+                times[key].append(seconds_of(job, device))
+    return {key: seconds[1:] for key, seconds in times.items()}
 
 
 def random_tree(

@@ -9,8 +9,8 @@ from pipelines.reporting.comparison import at
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.self_drafting import AL, DE, HR, PASSES, UPKEEP, passes, section
-from pipelines.studies.measured import write_study
-from pipelines.studies.self_drafting_report import grid
+from pipelines.studies.report import write_study
+from pipelines.studies.self_drafting import self_drafting
 from tests.pipelines.hand_made_measured import ALONE_SPEED, MAIN_SPEED, SPEED, decodes, write_measured, write_records
 
 SPEEDUP = "speed-up over plain"
@@ -94,7 +94,7 @@ def test_without_such_methods_or_without_a_chain(tmp_path):
 
 def test_the_study_has_every_arm(inputs, tmp_path):
     measured = read_measured(inputs.of("measured"))
-    write_study(tmp_path, measured, grid(measured, "p"))
+    write_study(tmp_path, measured, self_drafting(measured, "p"))
     record = json.loads((tmp_path / "self_drafting.json").read_text())
     rows = {row["arm"]: row for row in record["tables"][1]["rows"]}
     assert set(rows) == {"autoregressive", "chain-3", HF_LOOKUP, HF_PLAIN, *METHODS, "progressive_tree-paper"}

@@ -7,8 +7,7 @@ import pytest
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.stopping import section
-from pipelines.studies.measured import write_study
-from pipelines.studies.stopping_report import grid
+from pipelines.studies.report import stopping, write_study
 from tests.pipelines.hand_made_measured import MAIN_SPEED, SPEED, decodes, write_measured, write_records
 
 EXACT = SPEED | {"entropy": 158, "early_stop-1": 176}
@@ -93,7 +92,7 @@ def test_without_rules_or_models(tmp_path):
 def test_the_study_has_every_arm(tmp_path):
     inputs_of(tmp_path)
     measured = read_measured(tmp_path / "measured" / "toy-1c")
-    write_study(tmp_path / "out", measured, grid(measured, "p"))
+    write_study(tmp_path / "out", measured, stopping(measured, "p"))
     record = json.loads((tmp_path / "out" / "stopping.json").read_text())
     assert [table["caption"] for table in record["tables"]] == ["T=0", "T=1"]
     rows = {row["arm"]: row for row in record["tables"][0]["rows"]}

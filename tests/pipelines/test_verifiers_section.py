@@ -9,8 +9,7 @@ from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.verifier_rules import acceptance_by_depth, read_rules
 from pipelines.reporting.verifiers import of_rules, section
-from pipelines.studies.measured import write_study
-from pipelines.studies.verifiers_report import grid
+from pipelines.studies.report import verifiers, write_study
 from tests.pipelines.hand_made_comparison import SPEEDS, comparison_decodes, write_comparison
 from tests.pipelines.hand_made_timed import choice, decode, write_timed
 
@@ -100,11 +99,11 @@ def test_a_rule_that_was_not_timed_has_no_speed(tmp_path):
     made = cells(of_rules(rules))["traversal"]
     assert made["speed-up over plain"]["value"] is made["decoded"]["value"] is made["time verifying"] is None
     assert rules.fastest().worse == ["tokenwise"], "nor is it told apart by speed"
-    write_study(tmp_path / "out", rules.timed.measured, grid(rules, "p"))
+    write_study(tmp_path / "out", rules.timed.measured, verifiers(rules, "p"))
 
 
 def test_the_study_writes_every_table(rules, tmp_path):
-    write_study(tmp_path, rules.timed.measured, grid(rules, "p"))
+    write_study(tmp_path, rules.timed.measured, verifiers(rules, "p"))
     record = json.loads((tmp_path / "verifiers.json").read_text())
     tables = {table["caption"]: {row[table["columns"][0]]: row for row in table["rows"]} for table in record["tables"]}
     assert len(tables) == 16, "all but that of eleven drafts, of which there are none here"

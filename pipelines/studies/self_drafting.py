@@ -1,12 +1,4 @@
-"""Stage of the studies: the grid of the paper on progressive tree drafting (children, depth, how guesses are drawn) in tables.
-
-Writes a folder named after the device: ``self_drafting.md``, ``self_drafting.json`` and a plot of what guesses cost and bring.
-
-    draftwright studies.self_drafting_report --pair pystdlib --params pipelines/studies/params.yaml data/device.json
-        data/pystdlib/studies/measured/self_drafting data/pystdlib/fit data/pystdlib/studies/self_drafting_report
-"""
-
-import argparse
+"""The page of the study ``self_drafting``: every arm, and what guesses cost and bring."""
 
 from matplotlib.figure import Figure
 
@@ -16,18 +8,11 @@ from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.plots import BLUE, GREEN, PURPLE, draw
 from pipelines.reporting.section import SPEEDUP, Picture, Row, Section, Table
 from pipelines.reporting.self_drafting import CANDIDATES, DE, GUESSES, PASSES, UPKEEP, own_arms, passes
-from pipelines.studies.measured import add_arguments as add_arguments
-from pipelines.studies.measured import read_study, write_study
 
 COLOURS = {"lookahead": GREEN, "self": PURPLE}  # by the first letters of an arm; other arms are trees
 
 
-def run(args: argparse.Namespace) -> None:
-    study = read_study(args)
-    write_study(study.folder, study.measured, grid(study.measured, study.pair))
-
-
-def grid(measured: Measured, pair: str) -> Section:
+def self_drafting(measured: Measured, pair: str) -> Section:
     """Every arm at every sampling setting; of static chains the best."""
     compared, tables = Comparison(measured), []
     for setting in measured.settings:
