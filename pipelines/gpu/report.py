@@ -17,6 +17,7 @@ from pipelines.gpu.decodes import part_of, read_rows, write_tables
 from pipelines.gpu.figures import pair_figures, plain_figures, shares_of_a_step, speeds
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
+from pipelines.measuring.provenance import commit_of
 from pipelines.reporting.markdown import table
 from pipelines.reporting.page import png
 from pipelines.reporting.plots import draw
@@ -78,10 +79,9 @@ def sections(results: Result, rows: Rows, path: Path) -> Iterator[str]:
 
 def _heading(results: Result, ceilings: Ceilings) -> Iterator[str]:
     origin, settings = results["provenance"], results["settings"]
-    changed = " with uncommitted changes" if origin["uncommitted_changes"] else ""
     yield f"# {origin['device']['slug']}"
     yield (
-        f"{SAID} Measured at commit `{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}, torch "
+        f"{SAID} Measured at commit {commit_of(origin, '`{}`')}, {origin['date']}, torch "
         f"{origin['versions']['torch']}, transformers {origin['versions']['transformers']}, in {origin['dtype']}; "
         f"{settings['prompts']} held-out prompts of {settings['prompt_tokens']} tokens, {settings['new_tokens']} new ones each. "
         f"The device copies {ceilings.bandwidth / 1e9:,.0f} GB/s (read and written) and multiplies at "

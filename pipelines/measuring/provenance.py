@@ -37,11 +37,16 @@ def numerics(origin: Mapping[str, Any]) -> str:
 
 def measured_on(origin: Mapping[str, Any]) -> str:
     """Machine, numerics, commit and date of a measurement in words."""
-    changed = " with uncommitted changes" if origin.get("uncommitted_changes") else ""
     return (
         f"Measured on {origin['device']['slug']} ({numerics(origin)}, {origin['threads']} threads), commit "
-        f"`{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}."
+        f"{commit_of(origin, '`{}`')}, {origin['date']}."
     )
+
+
+def commit_of(origin: Mapping[str, Any], form: str = "{}", digits: int = 12) -> str:
+    """The commit of a measurement in words, its first ``digits`` written as ``form``."""
+    changed = " with uncommitted changes" if origin.get("uncommitted_changes") else ""
+    return form.format((origin.get("commit") or "unknown")[:digits]) + changed
 
 
 def source_hash(folders: Iterable[str]) -> str:

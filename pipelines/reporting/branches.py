@@ -73,13 +73,9 @@ def finding(gains: Gains) -> str:
     real, virtual = ({key: known[key] for key in known if getattr(key[1], clock)} for clock in ("wall", "virtual"))
     sure = {key: gain for key, gain in real.items() if surely_above(gain)}
     none = "On the wall clock nothing surely beats the best static chain"
-    said = (
-        f"Surely over the best static chain on the wall clock: {_best(sure)}"
-        if sure
-        else none
-        if real
-        else "No method ran both models concurrently"
-    )
+    said = none if real else "No method ran both models concurrently"
+    if sure:
+        said = f"Surely over the best static chain on the wall clock: {_best(sure)}"
     return f"{said}; highest on the virtual clock: {_best(virtual)}." if virtual else f"{said}."
 
 

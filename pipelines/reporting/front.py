@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
-from pipelines.measuring.provenance import numerics
+from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.pair_folder import read_pair
 from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
 from pipelines.reporting.comparison import at
@@ -44,7 +44,7 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Front:
     warning = None if profile is None else noise_warning(profile)
     return Front(
         read_record(inputs.data / "pair" / "pair.json")["pair"],
-        f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {short(origin['commit'])}, {origin['date']}",
+        f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {commit_of(origin)}, {origin['date']}",
         decision(inputs),
         Picture("front", draw(_bars, _panels(inputs, oracle)), CAPTION),
         _code(inputs) if (inputs.data / "bundles" / AUTO).is_dir() else "",
@@ -55,11 +55,6 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Front:
 def _code(inputs: Inputs) -> str:
     location = read_pair(inputs.data / "pair")
     return CODE.format(folder=inputs.data, target=location.target, draft=location.draft)
-
-
-def short(commit: str | None) -> str:
-    """A commit as people name it."""
-    return (commit or "unknown")[:12]
 
 
 def decision(inputs: Inputs) -> str:

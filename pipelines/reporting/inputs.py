@@ -57,13 +57,9 @@ class Inputs:
 
     def fitted(self, family: str) -> dict[str, Record]:
         """What stage ``fit`` says of the predictors of a family, by name."""
-        return read_fitted(self.data / "fit", family)
+        found = {path.stem: read_record(path) for path in sorted((self.data / "fit").glob("*.json"))}
 
-
-def read_fitted(folder: Path, family: str) -> dict[str, Record]:
-    """Records of stage ``fit`` in ``folder`` by predictor, of those that belong to ``family``."""
-    found = {path.stem: read_record(path) for path in sorted(folder.glob("*.json"))}
-    return {name: record for name, record in found.items() if record["family"] == family}
+        return {name: record for name, record in found.items() if record["family"] == family}
 
 
 def read_record(path: Path) -> Record:

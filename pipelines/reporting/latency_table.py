@@ -14,7 +14,7 @@ Milliseconds are medians, quartiles of the calls in brackets.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pipelines.measuring.provenance import numerics
+from pipelines.measuring.provenance import commit_of, numerics
 from predictors.latency import balanced_gamma
 from predictors.latency.profile import REMEDY, LatencyProfile
 from predictors.latency.tables import Latency, LatencyTable
@@ -97,13 +97,12 @@ def hidden_gammas(profile: LatencyProfile, contexts: Sequence[int]) -> dict[str,
 def _provenance(profile: LatencyProfile) -> str:
     """Where the numbers come from, in one line."""
     origin: Mapping[str, Any] = profile.provenance
-    changed = " with uncommitted changes" if origin.get("uncommitted_changes") else ""
     parts = [
         f"{profile.pair} on {origin.get('device', {}).get('slug', 'an unknown device')}",
         numerics(origin) if "models" in origin else "unknown number formats",
         f"{origin.get('threads', 'unknown')} threads",
         f"{profile.tables['target'].calls} calls a cell",
-        f"commit {(origin.get('commit') or 'unknown')[:8]}{changed}",
+        f"commit {commit_of(origin, digits=8)}",
         f"{origin.get('date', 'unknown date')}",
     ]
     return ", ".join(parts)

@@ -20,15 +20,8 @@ from predictors.sampling import SamplingSettings
 KEY = ["setting", "prompt", "repeat"]  # of a block of one split
 SAMPLING = ("temperature", "top_k", "top_p")
 MAIN_FAMILIES = (
-    *(
-        names.PLAIN_FAMILY,
-        names.HUGGING_FACE,
-        names.CHAIN,
-        names.CONFIDENCE,
-        names.LOOKUP,
-        names.TAKEOVER,
-        names.LEARNED,
-    ),
+    *(names.PLAIN_FAMILY, names.HUGGING_FACE, names.LEARNED),
+    *(names.CHAIN, names.CONFIDENCE, names.LOOKUP, names.TAKEOVER),
 )
 MAIN_ARMS = (names.ENTROPY, names.HRAD, names.LENGTH)
 ORDER = (  # of arms and families where they are shown

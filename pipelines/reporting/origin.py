@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.measuring.names import CHAIN, PLAIN
-from pipelines.measuring.provenance import numerics
+from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.reporting.comparison import at
 from pipelines.reporting.inputs import Inputs, read_record
 from pipelines.reporting.section import Row, Section, Table
@@ -24,11 +24,11 @@ def pair_section(inputs: Inputs) -> Section:
     pair = inputs.data / "pair"
     facts = read_record(pair / "pair.json")
     builtin = facts["source"] == "builtin"
-    models = (
-        f"the built-in pair, a target of {_size(pair / 'small')} parameters, inflated to {_size(pair / 'target')}"
-        if builtin
-        else f"target {facts['target']}, draft {facts['draft']}"
-    )
+    if builtin:
+        small, target = (_size(pair / name) for name in ("small", "target"))
+        models = f"the built-in pair, a target of {small} parameters, inflated to {target}"
+    else:
+        models = f"target {facts['target']}, draft {facts['draft']}"
     tables = [
         Table([_cost(inputs, one) for one in inputs.measured.settings], "In decoding, prefill spread over passes"),
         Table([*map(_traced, sorted((inputs.data / "traces").glob(f"*/{MANIFEST}")))], "What predictors learn from"),
@@ -40,14 +40,11 @@ def origin_section(inputs: Inputs) -> Section:
     """Provenance of the measurement."""
     origin = inputs.measured.origin
     device = origin["device"]
-    changed = " with uncommitted changes" if origin.get("uncommitted_changes") else ""
     gpus = [f"{gpu['name']} ({gpu['memory']}, driver {gpu['driver']})" for gpu in device["gpus"]]
-    hashes = {
-        name.removesuffix("_sha256"): str(value)[:12] for name, value in origin.items() if name.endswith("_sha256")
-    }
+    hashes = {name: str(value)[:12] for name, value in origin.items() if name.endswith("_sha256")}
     facts = {
         "date": origin["date"],
-        "commit": f"{origin['commit'] or 'unknown'}{changed}",
+        "commit": commit_of(origin, digits=40),
         "machine": f"{device['cpu']}, {device['cores']} cores, {device['system']}",
         "bfloat16": ", ".join(device["bfloat16_flags"]) or "not native",
         "accelerators": ", ".join(gpus) or "none",
@@ -55,11 +52,10 @@ def origin_section(inputs: Inputs) -> Section:
         "forwards": ", ".join(f"{name} {model['forward']}" for name, model in origin["models"].items()),
         "versions": ", ".join(f"{package} {version}" for package, version in origin["versions"].items()),
         "parameters": ", ".join(f"{key}={value}" for key, value in origin["parameters"].items() if key != "arms"),
-        "hashes": ", ".join(f"{name} {value}" for name, value in hashes.items()),
+        "hashes": ", ".join(f"{name.removesuffix('_sha256')} {value}" for name, value in hashes.items()),
     }
-    finding = f"Commit {(origin['commit'] or 'unknown')[:12]}, {origin['date']}."
     table = Table([{"what": name, "value": value} for name, value in facts.items()])
-    return Section("origin", "Where these numbers come from", finding, [table])
+    return Section("origin", "Where these numbers come from", f"Commit {commit_of(origin)}, {origin['date']}.", [table])
 
 
 def _cost(inputs: Inputs, setting: str) -> Row:

@@ -8,7 +8,7 @@ import pytest
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, ROUNDS_FILE
 from pipelines.outputs import write_json
 from pipelines.reporting.comparison import ALL, Comparison, at
-from pipelines.reporting.inputs import read_fitted
+from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.text import UNDEFINED
 from tests.pipelines.hand_made_branches import write_branches
@@ -141,10 +141,13 @@ def test_two_settings_at_one_temperature_are_two(tmp_path):
 
 
 def test_fitted_records_are_those_of_the_family_that_are_there(tmp_path):
-    write_json(tmp_path / "b.json", {"family": "stop"})
-    write_json(tmp_path / "a.json", {"family": "head"})
-    assert read_fitted(tmp_path, "stop") == {"b": {"family": "stop"}}
-    assert read_fitted(tmp_path / "nowhere", "stop") == {}
-    (tmp_path / "c.json").write_text("{")
+    folder = tmp_path / "fit"
+    folder.mkdir()
+    write_json(folder / "b.json", {"family": "stop"})
+    write_json(folder / "a.json", {"family": "head"})
+    inputs = Inputs(tmp_path, "toy")
+    assert inputs.fitted("stop") == {"b": {"family": "stop"}}
+    assert Inputs(tmp_path / "nowhere", "toy").fitted("stop") == {}
+    (folder / "c.json").write_text("{")
     with pytest.raises(ValueError, match="c.json: missing or damaged"):
-        read_fitted(tmp_path, "stop")
+        inputs.fitted("stop")

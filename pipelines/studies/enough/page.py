@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from pipelines.measuring.provenance import commit_of
 from pipelines.reporting.plots import BLUE, GREY, RED, draw
 from pipelines.reporting.section import Picture, Row, Section, Table
 from pipelines.studies.enough.learners import GAIN
@@ -27,10 +28,9 @@ NOTES = (
 def page(pair: str, summary: Mapping[str, Any]) -> Section:
     """A table of how many documents and one of which features, then one for every controller."""
     origin = summary["provenance"]["learning"]
-    changed = " with uncommitted changes" if origin["uncommitted_changes"] else ""
     made = (
-        f"{origin['parameters']['seeds']} seeds, prices of {origin['device']['slug']}, commit "
-        f"`{(origin['commit'] or 'unknown')[:12]}`{changed}, {origin['date']}."
+        f"{origin['parameters']['seeds']} seeds, prices of {origin['device']['slug']}, commit {commit_of(origin, '`{}`')}, "
+        f"{origin['date']}."
     )
     curves, layers = summary["curves"], summary["layers"]
     return Section(
