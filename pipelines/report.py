@@ -70,12 +70,9 @@ def sections(inputs: "Inputs") -> "list[Section]":
     from pipelines.reporting.origin import origin_section, pair_section
 
     modules = (release, speed, replay, latency, branches, stopping, heads, selection, verifiers, self_drafting)
-    found = [made for module in modules if (made := module.section(inputs)) is not None]
-    missing = [
-        module.__name__.rpartition(".")[2]
-        for module in modules
-        if module.__name__.rpartition(".")[2] not in {one.name for one in found}
-    ]
+    made = {module.__name__.rpartition(".")[2]: module.section(inputs) for module in modules}
+    found = [section for section in made.values() if section is not None]
+    missing = [name for name, section in made.items() if section is None]
     return [
         *found,
         pair_section(inputs),

@@ -7,7 +7,7 @@ with and without states; and predictors that are each other's alternatives, as s
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +60,8 @@ class Learner:
     def of_documents(self, share: float, seed: int) -> Fit:
         """A fit with a share of the training documents, which the seed draws."""
         documents = self.lessons.documents(share, seed)
-
-        def measure() -> dict[str, float]:
-            with tempfile.TemporaryDirectory() as folder:
-                return self.fitted(self.predictor, self.lessons.of_documents(documents, Path(folder)), seed)
-
         size = {"documents": len(documents), "rows": self.lessons.training_rows(documents)}
+        measure = partial(self._fitted_on, partial(self.lessons.of_documents, documents), self.predictor, seed)
         return Fit(DOCUMENTS, self.name, f"{share:g}", seed, size, measure)
 
     def of_features(self, seed: int) -> Iterator[Fit]:
@@ -81,13 +77,17 @@ class Learner:
         """A fit of it as a variant of ``controller``."""
         spec, inputs = self.lessons.table.manifest.stop_spec, self.predictor.inputs
         size = {"bytes": (SCALAR_BYTES if inputs == LAW else STATE_BYTES) * spec.size(inputs)}
-        return Fit(
-            FEATURES, controller, self.name, seed, size, lambda: self.fitted(self.predictor, self.materials, seed)
-        )
+        measure = partial(self.fitted, self.predictor, self.materials, seed)
+        return Fit(FEATURES, controller, self.name, seed, size, measure)
 
     def fitted(self, predictor: Any, materials: Materials, seed: int) -> dict[str, float]:
         """Metrics on test documents."""
         return metrics(self.family, seeded(predictor, seed).fit(self.name, materials).quality)
+
+    def _fitted_on(self, lessons: Callable[[Path], Materials], predictor: Any, seed: int) -> dict[str, float]:
+        """Metrics after learning from what ``lessons`` writes into a folder."""
+        with tempfile.TemporaryDirectory() as folder:
+            return self.fitted(predictor, lessons(Path(folder)), seed)
 
     def _of_states(self, seed: int) -> Iterator[Fit]:
         manifest = self.lessons.table.manifest
@@ -97,13 +97,7 @@ class Learner:
             predictor, training = self.predictor, self.predictor.training
             if (training.reduced_size or 0) > max(state, 1):
                 predictor = replace(predictor, training=replace(training, reduced_size=None))
-
-            def measure(
-                made: Any = predictor, layers: tuple[int, ...] = layers, embedding: bool = embedding
-            ) -> dict[str, float]:
-                with tempfile.TemporaryDirectory() as folder:
-                    return self.fitted(made, self.lessons.of_states(layers, embedding, Path(folder)), seed)
-
+            measure = partial(self._fitted_on, partial(self.lessons.of_states, layers, embedding), predictor, seed)
             size = {"bytes": STATE_BYTES * state + SCALAR_BYTES * scalars}
             yield Fit(FEATURES, self.name, name, seed, size, measure)
 
@@ -111,12 +105,8 @@ class Learner:
         size = self.lessons.table.manifest.selection_spec.state_size
         for name, states in (("scalars alone", False), ("states", True)):
             kept = tuple(one for one in self.predictor.candidates if one.states == states)
-            predictor = replace(self.predictor, candidates=kept)
             bytes_ = STATE_BYTES * size * states + SCALAR_BYTES * len(SCALARS)
-
-            def measure(made: Any = predictor) -> dict[str, float]:
-                return self.fitted(made, self.materials, seed)
-
+            measure = partial(self.fitted, replace(self.predictor, candidates=kept), self.materials, seed)
             yield Fit(FEATURES, self.name, name, seed, {"bytes": bytes_}, measure)
 
 
