@@ -61,7 +61,7 @@ def section(inputs: Inputs) -> Section | None:
         f"Surely gaining over the best static length in replay: {sure}; highest estimate: {shown(gains[most], GAIN)}, {most}.",
         [Table(rows, caption, frozenset({labels[first]}))],
         [Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()],
-        [*_notes(head, (inputs.measured.bundle or {}).get("selection"))],
+        [*_notes(head, inputs.measured.findings.get("bundles", {}).get(HRAD, {}).get("selection"))],
     )
 
 

@@ -105,12 +105,6 @@ class Measured:
         """By arm, whether its greedy text in float32 is Hugging Face's."""
         return {row["arm"]: bool(row["exact_float32"]) for row in self.findings["exactness"]}
 
-    @property
-    def bundle(self) -> dict[str, Any] | None:
-        """What is known of the exported H-RAD controller, if it was timed."""
-        bundles: dict[str, dict[str, Any]] = self.findings.get("bundles", {})
-        return bundles.get(names.HRAD)
-
 
 def read_measured(folder: Path) -> Measured:
     """Read the folder of one device.

@@ -5,6 +5,7 @@ A cell is a text, a number, a truth value, an `Interval` or nothing. The name of
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import ge, le
 from typing import TYPE_CHECKING, Any
 
 from pipelines.reporting.text import GAIN, MS, NUMBER, SHARE, TEXT, TIMES, WHOLE, Interval, shown
@@ -87,7 +88,8 @@ class Check:
 
     def row(self) -> Row:
         """Whether the measured value meets the bar, and whether its whole interval does."""
-        met = {end: None if value is None else self._meets(value) for end, value in self.measured.items()}
+        meets = le if self.at_most else ge
+        met = {end: None if value is None else meets(value, self.bar) for end, value in self.measured.items()}
         return {
             "check": self.name,
             "bar": f"at {'most' if self.at_most else 'least'} {shown(self.bar, self.unit)}",
@@ -95,9 +97,6 @@ class Check:
             "met": met["value"],
             "surely": None if None in met.values() else all(met.values()),
         }
-
-    def _meets(self, value: float) -> bool:
-        return value <= self.bar if self.at_most else value >= self.bar
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,8 @@ def section(inputs: Inputs) -> Section | None:
         f"{shown(drift, GAIN)} in the median, which moves no choice, and by {shown(left, SHARE)} beyond that.",
         *(["The time cap ended this measurement early."] if capped else []),
     )
-    gains = {rule: (exact[rule][EXACT], clock[rule], exact[rule][LEAST]) for rule in records}
+    gains = {"": {rule: (exact[rule][EXACT], clock[rule], exact[rule][LEAST]) for rule in records}}
+    figure = draw(whiskers, gains, "gain over the rule's best static tree", 0, True, LOOKS)
     return Section(
         "selection",
         "Which tree to draft, chosen at every root",
@@ -68,7 +69,7 @@ def section(inputs: Inputs) -> Section | None:
         f"exact labels, with {len(sure)} on the clock, where {best} gains most: {shown(clock[best], GAIN)}.",
         [Table([*rows, *_over_traversal(inputs.comparison, records)], marked=sure)],
         [
-            Picture("selection", draw(_gains, gains), "Gain of choosing over the best static tree of the same rule."),
+            Picture("selection", figure, "Gain of choosing over the best static tree of the same rule."),
             Picture("choices", draw(_choices, records), "What is chosen at held-out roots, in percent by slice."),
         ],
         notes,
@@ -142,10 +143,6 @@ def price_errors(rounds: pd.DataFrame, records: dict[str, Record], priced: Recor
                 predicted = predicted_NA[:, priced[rule]["actions"].index(action)].mean()
                 errors.append(float(predicted / seconds - 1))
     return errors
-
-
-def _gains(gains: dict[str, tuple[Interval | None, ...]]) -> Figure:
-    return whiskers({"": gains}, "gain over the rule's best static tree", line=0, percent=True, looks=LOOKS)
 
 
 def _choices(records: dict[str, Record]) -> Figure:

@@ -5,7 +5,6 @@ block efficiency = emitted / target passes      rollback rate = rolled back / le
 
 from collections.abc import Iterable, Iterator
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_FORWARD, HF_PLAIN, LEARNED, PLAIN, chain_gamma
@@ -109,12 +108,11 @@ def _shares(compared: Comparison) -> Figure:
     for setting in measured.settings:
         rows = {arm: compared.rows(arm, at(setting)) for arm in (PLAIN, *sorted(measured.choices(setting).values()))}
         kept = {arm: made for arm, made in rows.items() if len(made) and not made["rounds"].isna().any()}
-        panels[setting] = {arm_name(arm): _parts(made) for arm, made in kept.items()}
+        panels[setting] = {
+            arm_name(arm): {part: 100 * float(made[f"seconds_{part}"].sum() / made["seconds"].sum()) for part in SHARES}
+            for arm, made in kept.items()
+        }
     return stacked(panels, {part: PHASE_COLOURS[part] for part in SHARES}, "share of wall-clock time (%)")
-
-
-def _parts(decodes: pd.DataFrame) -> dict[str, float]:
-    return {phase: 100 * float(decodes[f"seconds_{phase}"].sum() / decodes["seconds"].sum()) for phase in SHARES}
 
 
 def _checks(compared: Comparison) -> Iterator[Check]:

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pipelines.device_file import read_device
 from pipelines.device_profile import read_device_profile
@@ -81,7 +81,8 @@ def run(args: argparse.Namespace) -> None:
     rows = [row for fit in tqdm(fits, desc="fit", unit="predictor") for row in log.once(fit.key, fit.rows)]
     origin = provenance(device) | {"parameters": asdict(config)}
     main, study = (read_section(args.pair, "traces", path) for path in (args.main, args.params))
-    present = {name: _present(learner.family, main, study) for name, learner in learners.items()}
+    traces = {name: COLLECTED[learner.family] for name, learner in learners.items()}
+    present = {name: float(main[one]["prompts"][0] / study[one]["prompts"][0]) for name, one in traces.items()}
     summary = summarised(rows) | {"present": present, "provenance": {"learning": origin}}
     write_page(folder, page(args.pair, summary), summary)
     log.remove()
@@ -120,9 +121,3 @@ def fingerprint(config: LearningConfig, learners: "Mapping[str, Learner]") -> st
     profiles = sorted({learner.materials.profile.profile_hash for learner in learners.values()})
     code = Code().digest("pipelines.studies.learning")
     return hashlib.sha256(json.dumps([asdict(config), known, profiles, code], sort_keys=True).encode()).hexdigest()
-
-
-def _present(family: str, main: Mapping[str, Any], study: Mapping[str, Any]) -> float:
-    """Training prompts that the main pipeline collects, as a share of the study's."""
-    traces = COLLECTED[family]
-    return float(main[traces]["prompts"][0] / study[traces]["prompts"][0])
