@@ -11,19 +11,18 @@ decodes and of all recorded texts). An interrupted measurement goes on where it 
 
 import argparse
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.measuring.bench import Bench, add_measuring_arguments, open_bench
 from pipelines.measuring.names import (
-    DECODES_FILE,
     FINDINGS,
     FORESEEN,
     LOOP_FILE,
     PLAIN,
     PROVENANCE,
-    ROUNDS_FILE,
     TEST,
     TIMELINES,
     VALIDATION,
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.measuring.led import TextLeader
     from pipelines.measuring.measurement import MeasureConfig, Measurement
     from pipelines.measuring.recorded import RecordedTexts
-    from pipelines.measuring.tables import write_decodes, write_foreseen, write_loop, write_rounds
+    from pipelines.measuring.tables import LOOP, write_foreseen, write_table, write_timed
     from pipelines.outputs import write_json
 
     config = load_parameters(MeasureConfig, args.pair, args.section, args.params)
@@ -75,9 +74,8 @@ def run(args: argparse.Namespace) -> None:
     findings["notes"] += [f"no bundle {name}: its arms are left out" for name in measurement.missing]
     findings["bundles"] = _facts(config, args.bundles)
     decodes, rounds = apart(rows)
-    write_decodes(bench.folder / DECODES_FILE, [{"pair": args.pair, **row} for row in decodes])
-    write_rounds(bench.folder / ROUNDS_FILE, rounds)
-    write_loop(bench.folder / LOOP_FILE, loop)
+    write_timed(bench.folder, args.pair, decodes, rounds)
+    write_table(bench.folder / LOOP_FILE, loop, LOOP)
     replayed = foreseen(bench, args.latency, measurement.decoders, texts, test, decodes, rounds)
     write_foreseen(bench.folder / FORESEEN, {TEST: replayed})
     write_json(bench.folder / FINDINGS, findings)
@@ -147,19 +145,18 @@ def _checks(bench: Bench, config: "MeasureConfig", bundles: Path) -> dict[str, A
     return {"exactness": found, "forward_agreement": agreement(pair, prompts)}
 
 
-def _bypassed(rows: "Rows") -> list[str]:
+def _bypassed(decodes: "Rows") -> list[str]:
     """How much of the learned controllers' arms was really decoded at their fallback."""
-    counts: dict[tuple[float, str], list[int]] = {}
-    for row in rows:
-        if row.get("bypassed"):
-            counts.setdefault((row["temperature"], row["arm"]), [0, 0])
-    for row in rows:
-        if (key := (row["temperature"], row["arm"])) in counts:
-            counts[key][0] += row["bypassed"]
-            counts[key][1] += row["rounds"]
+    bypassed: Counter[tuple[float, str]] = Counter()
+    rounds: Counter[tuple[float, str]] = Counter()
+    for row in decodes:
+        key = row["temperature"], row["arm"]
+        bypassed[key] += row.get("bypassed") or 0
+        rounds[key] += row.get("rounds") or 0
     return [
-        f"T={temperature:g}: {arm} stood aside in {bypassed / rounds:.0%} of its rounds (static gamma instead)"
-        for (temperature, arm), (bypassed, rounds) in sorted(counts.items())
+        f"T={key[0]:g}: {key[1]} stood aside in {count / rounds[key]:.0%} of its rounds (static gamma instead)"
+        for key, count in sorted(bypassed.items())
+        if count
     ]
 
 

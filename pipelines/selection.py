@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from pipelines.measuring.selection.names import BUNDLE, FIRST_ROUNDS, PRICES
     from pipelines.measuring.selection.study import SelectionConfig, SelectionStudy
-    from pipelines.measuring.selection.table import write_first_rounds
+    from pipelines.measuring.selection.table import FIRST_ROUNDS_ROWS
+    from pipelines.measuring.tables import write_table
     from pipelines.outputs import write_json
     from predictors.bundle import CARD, bundle_hash
     from predictors.training.root_table import RootTable
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     bench = open_bench(args, config, {TEST: config.checked_prompts}, hashes)
     study = SelectionStudy(bench.pair, config, roots, bench.prompts[TEST], bench.log)
     rows = study.run()
-    write_first_rounds(bench.folder / FIRST_ROUNDS, rows)
+    write_table(bench.folder / FIRST_ROUNDS, rows, FIRST_ROUNDS_ROWS)
     write_json(bench.folder / PRICES, {folder.name.removeprefix(BUNDLE): _prices(folder) for folder in folders})
     write_json(bench.folder / PROVENANCE, bench.origin(args.pair) | {"capped": study.capped})
     bench.log.remove()

@@ -102,14 +102,12 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
 
 def _write(bench: "Bench", pair: str, study: "TuneStudy", chosen: list["Tuned"]) -> None:
     from pipelines.measuring.harness import apart
-    from pipelines.measuring.names import DECODES_FILE, PROVENANCE, ROUNDS_FILE
-    from pipelines.measuring.tables import write_decodes, write_rounds
+    from pipelines.measuring.names import PROVENANCE
+    from pipelines.measuring.tables import write_timed
     from pipelines.measuring.tuning.names import CHOICES
     from pipelines.outputs import write_json
 
-    decodes, rounds = apart(study.rows)
-    write_decodes(bench.folder / DECODES_FILE, [{"pair": pair, **row} for row in decodes])
-    write_rounds(bench.folder / ROUNDS_FILE, rounds)
+    write_timed(bench.folder, pair, *apart(study.rows))
     write_json(bench.folder / CHOICES, [one.record for one in chosen])
     write_json(bench.folder / PROVENANCE, bench.origin(pair) | {"capped": study.blocks.capped})
 

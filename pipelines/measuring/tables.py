@@ -17,7 +17,7 @@ from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import PriceCells, PriceFit
 from pipelines.measuring.decode_rows import COUNTED, HISTOGRAMS, OF_ROUND, SECONDS, STEADY, SUMMED
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import PLAIN
+from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE
 from pipelines.outputs import replacing
 
 # What tables of roots and of replayed texts share.
@@ -111,23 +111,24 @@ def read_foreseen(path: Path, split: str) -> Replayed | None:
 
 def write_decodes(path: Path, rows: Rows) -> None:
     """Write rows of `DECODES`; ``equals_plain`` is filled in from plain decoding's greedy outputs."""
-    plain = {(row["split"], row["prompt"]): row["output"] for row in _greedy(rows) if row["arm"] == PLAIN}
-    known = [row["temperature"] == 0 and (row["split"], row["prompt"]) in plain for row in rows]
-    compared = [
-        row | {"equals_plain": row["output"] == plain[row["split"], row["prompt"]] if compares else None}
-        for row, compares in zip(rows, known, strict=True)
-    ]
-    _write(path, compared, DECODES)
+    greedy = [row for row in rows if row["temperature"] == 0]
+    plain = {(row["split"], row["prompt"]): row["output"] for row in greedy if row["arm"] == PLAIN}
+    compared = []
+    for row in rows:
+        text = plain.get((row["split"], row["prompt"])) if row["temperature"] == 0 else None
+        compared.append(row | {"equals_plain": None if text is None else row["output"] == text})
+    write_table(path, compared, DECODES)
 
 
 def write_rounds(path: Path, rows: Rows) -> None:
     """Write rows of `ROUNDS`."""
-    _write(path, rows, ROUNDS)
+    write_table(path, rows, ROUNDS)
 
 
-def write_loop(path: Path, rows: Rows) -> None:
-    """Write rows of `LOOP`."""
-    _write(path, rows, LOOP)
+def write_timed(folder: Path, pair: str, decodes: Rows, rounds: Rows) -> None:
+    """Write both tables of what was timed of the pair of that name."""
+    write_decodes(folder / DECODES_FILE, [{"pair": pair, **row} for row in decodes])
+    write_rounds(folder / ROUNDS_FILE, rounds)
 
 
 def read_decodes(path: Path) -> Rows:
@@ -160,21 +161,11 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
     return table
 
 
-def _greedy(rows: Rows) -> Rows:
-    return [row for row in rows if row["temperature"] == 0]
-
-
-def _write(path: Path, rows: Rows, schema: pa.Schema) -> None:
-    names = set(schema.names)
-    for row in rows:
-        unknown = sorted(row.keys() - names)
-        if unknown:
-            known = ", ".join(schema.names)
-            raise ValueError(f"{path.name}: no column {unknown[0]!r} for a row to write. Columns: {known}.")
-    write_table(path, rows, schema)
-
-
 def write_table(path: Path, rows: Rows, schema: pa.Schema) -> None:
-    """Write ``rows``, whole or not at all."""
+    """Write ``rows``, whole or not at all; `ValueError` for one with another column."""
+    unknown = sorted({name for row in rows for name in row} - set(schema.names))
+    if unknown:
+        known = ", ".join(schema.names)
+        raise ValueError(f"{path.name}: no column {unknown[0]!r} for a row to write. Columns: {known}.")
     with replacing(path) as partial:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial)

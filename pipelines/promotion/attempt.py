@@ -25,7 +25,7 @@ from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
 from pipelines.measuring.provenance import versions
 from pipelines.measuring.recorded import RecordedTexts
-from pipelines.measuring.tables import read_decodes, read_rounds, write_decodes, write_rounds
+from pipelines.measuring.tables import read_decodes, read_rounds, write_timed
 from pipelines.measuring.tuning.candidates import Candidate
 from pipelines.measuring.tuning.measured import Measured
 from pipelines.outputs import write_json
@@ -158,17 +158,16 @@ def _timed(
             harness = Harness(blocks, settings_of(*bundles.values()), config.seed, config.repeats, leader)
             made = apart(harness.race(arms, prompts))
         origin = bench.origin(args.pair) | {"capped": blocks.capped, "look": look.number}
-        tables = [before + now for before, now in zip(earlier, made, strict=True)]
-        write_decodes(bench.folder / DECODES_FILE, [{"pair": args.pair, **row} for row in tables[0]])
-        write_rounds(bench.folder / ROUNDS_FILE, tables[1])
+        decodes, rounds = (before + now for before, now in zip(earlier, made, strict=True))
+        write_timed(bench.folder, args.pair, decodes, rounds)
         write_json(bench.folder / PROVENANCE, origin)
         decoders = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
-        replayed = foreseen(bench, args.latency, decoders, texts, look.prompts, *tables)
+        replayed = foreseen(bench, args.latency, decoders, texts, look.prompts, decodes, rounds)
     finally:
         for arm in arms.values():
             if arm.decoder is not None:
                 arm.decoder.close()
-    return tables[0], replayed, origin
+    return decodes, replayed, origin
 
 
 def _earlier(bench: Bench) -> tuple[Rows, Rows]:

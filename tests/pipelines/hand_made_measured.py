@@ -28,7 +28,7 @@ from pipelines.measuring.names import (
     branch_arm,
     chain_gamma,
 )
-from pipelines.measuring.tables import write_decodes, write_loop, write_rounds
+from pipelines.measuring.tables import LOOP, write_decodes, write_rounds, write_table
 from pipelines.outputs import write_json
 
 UNFILTERED = {"top_k": 0, "top_p": 1.0}
@@ -145,7 +145,7 @@ def write_measured(folder, rows=None, calibrated=(0.0,), chosen=CHOSEN, rounds=(
         for i in range(3)
         for t in (0.0, 1.0)
     ]
-    write_loop(folder / LOOP_FILE, loop)
+    write_table(folder / LOOP_FILE, loop, LOOP)
     bundle = {
         "selection": {"predictor": "extended", "reason": "extended decides best."},
         "thresholds": {"static_gamma": 3, "epsilon": 0.2, "max_distance": 3.0},

@@ -4,7 +4,8 @@ from dataclasses import asdict
 
 from pipelines.measuring.names import PLAIN, PLAIN_FAMILY, PROVENANCE
 from pipelines.measuring.selection.names import BUNDLE, FIRST_ROUNDS, PRICES, SELECTOR, STATIC, STATIC_TREE
-from pipelines.measuring.selection.table import write_first_rounds
+from pipelines.measuring.selection.table import FIRST_ROUNDS_ROWS
+from pipelines.measuring.tables import write_table
 from pipelines.outputs import write_json
 from predictors.latency.actions import Prices
 from tests.pipelines.hand_made_timed import decode, steps
@@ -82,7 +83,7 @@ def write_selection(folder, records) -> None:
             expected = 2.0 if rule == "specinfer" else 3.0  # decoded 2.0: traversal's labels are off
             place = {"setting": "T=1", "prompt": prompt, "document": f"d{prompt}", "root": 0}
             rounds.append({**place, "rule": rule, "action": "chain-2", "emitted": 2.0, "expected": expected})
-    write_first_rounds(folder / FIRST_ROUNDS, rounds)
+    write_table(folder / FIRST_ROUNDS, rounds, FIRST_ROUNDS_ROWS)
     made = Prices((1, 100), ((0.022, 0.03),) * 2, 0.0003, "hash")
     write_json(folder / PRICES, {rule: {"actions": ACTIONS, "prices": asdict(made)} for rule in RULES})
     write_json(folder / PROVENANCE, {"capped": False})

@@ -1,13 +1,8 @@
 """The Parquet table of first rounds at the roots of root traces."""
 
-from pathlib import Path
-
 import pyarrow as pa
 
-from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.tables import write_table
-
-FIRST_ROUNDS = pa.schema(
+FIRST_ROUNDS_ROWS = pa.schema(
     [
         *((name, pa.string()) for name in ("setting", "prompt", "document")),
         ("root", pa.int32()),
@@ -16,8 +11,3 @@ FIRST_ROUNDS = pa.schema(
         ("expected", pa.float64()),  # the root trace's label
     ]
 )
-
-
-def write_first_rounds(path: Path, rows: Rows) -> None:
-    """Write the table."""
-    write_table(path, rows, FIRST_ROUNDS)
