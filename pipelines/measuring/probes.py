@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pipelines.measuring.arm_builder import TimedArm
-from pipelines.measuring.arms import decoder_arm, hugging_face_arm
 from pipelines.measuring.bare_replay import record
-from pipelines.measuring.exactness import GREEDY, first_difference
+from pipelines.measuring.exactness import greedy_differences
 from pipelines.measuring.forward_agreement import forward_agreement
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.seeds import seed_of
@@ -71,16 +70,12 @@ def exactness_rows(
     list
         By arm: ``exact_float32``, and the first differing position of each prompt (``None`` where equal).
     """
-    reference = hugging_face_arm(pair.target.model, None, max_new_tokens)  # type: ignore[attr-defined]
-    expected = [(list(prompt), reference(list(prompt), GREEDY, 0).tokens) for prompt in prompts]
-    rows = []
-    for name, arm in arms.items():
-        if arm.decoder is None:
-            continue
-        decode = decoder_arm(arm.decoder, max_new_tokens)
-        differences = [first_difference(decode(prompt, GREEDY, 0).tokens, tokens) for prompt, tokens in expected]
-        rows.append({"arm": name, "exact_float32": not any(d is not None for d in differences), "differs": differences})
-    return rows
+    ours = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
+    found = greedy_differences(pair, ours, prompts, max_new_tokens)
+    return [
+        {"arm": name, "exact_float32": all(place is None for place in places), "differs": places}
+        for name, places in found.items()
+    ]
 
 
 def agreement(pair: ModelPair, prompts: Sequence[list[int]]) -> dict[str, dict[str, float]]:

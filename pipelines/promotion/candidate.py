@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.measuring.arms import decoder_arm, hugging_face_arm
-from pipelines.measuring.exactness import GREEDY, first_difference
+from pipelines.measuring.exactness import greedy_differences
 from predictors.bundle import AUTO, bundle_hash, read_bundle
 from predictors.config import parse_config
 from predictors.sampling import SamplingSettings
@@ -75,14 +74,11 @@ def _problem(who: str, decoder: Decoder) -> str | None:
 def exact(pair: ModelPair, bundle: Path, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> dict[str, bool]:
     """By route and prompt: whether greedy text in float32 is Hugging Face's own (``pair`` in float32). A route that serves other
     settings decodes greedily here, too: its drafts and its bookkeeping are the same."""
-    reference = hugging_face_arm(pair.target.model, None, max_new_tokens)  # type: ignore[attr-defined]
-    texts = [(list(one), reference(list(one), GREEDY, 0).tokens) for one in prompts]
     decoder = load_decoder(bundle, pair)
-    found = {}
-    for name, part in parts_of(decoder).items():
-        arm = decoder_arm(part, max_new_tokens)
-        for number, (prompt, wanted) in enumerate(texts, 1):
-            check = ", ".join(filter(None, (name, f"greedy text {number}, float32")))
-            found[check] = first_difference(arm(prompt, GREEDY, 0).tokens, wanted) is None
+    found = greedy_differences(pair, parts_of(decoder), prompts, max_new_tokens)
     decoder.close()
-    return found
+    return {
+        ", ".join(filter(None, (name, f"greedy text {number}, float32"))): place is None
+        for name, places in found.items()
+        for number, place in enumerate(places, 1)
+    }

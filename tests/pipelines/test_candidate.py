@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from pipelines.measuring import exactness
 from pipelines.measuring.arms import Run
 from pipelines.promotion import candidate
 from pipelines.promotion.calibration import Calibration, calibration_of
@@ -93,19 +94,19 @@ def test_every_route_must_be_exact(tried, tmp_path, monkeypatch):
         "route 1 (T=0), greedy text 1, float32": True,
         "route 2 (T=1), greedy text 1, float32": True,
     }
-    arm_of = candidate.decoder_arm
+    arm_of = exactness.decoder_arm
 
     def broken(decoder, budget):
         right = arm_of(decoder, budget)
         learned = decoder.controller.kind == "hrad"
         return right if learned else lambda prompt, settings, seed: Run([0, 1, 2], None)
 
-    monkeypatch.setattr(candidate, "decoder_arm", broken)
+    monkeypatch.setattr(exactness, "decoder_arm", broken)
     assert not candidate.exact(pair, routed, [[1, 2, 3]], 8)["route 2 (T=1), greedy text 1, float32"]
 
 
 def test_a_decoder_of_other_text_is_not_exact(tried, monkeypatch):
     pair, bundles = tried
     wrong = lambda decoder, budget: lambda prompt, settings, seed: Run([0, 1, 2], None)  # noqa: E731
-    monkeypatch.setattr(candidate, "decoder_arm", wrong)
+    monkeypatch.setattr(exactness, "decoder_arm", wrong)
     assert candidate.exact(pair, bundles["challenger"], [[1, 2, 3]], 8) == {"greedy text 1, float32": False}
