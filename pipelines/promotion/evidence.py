@@ -103,7 +103,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Gains of one arm: over every rival, and over the ``reference`` by setting and slice; ``few``: of too few documents."""
+    """Gains of one arm, as fields of `Evidence`."""
 
     gains: dict[str, Estimate]
     reference: str

@@ -66,11 +66,6 @@ class Look:
         left = {prompt.document for prompt in reserve[opened:]} - {prompt.document for prompt in prompts}
         return Look(number, prompts, len(left))
 
-    @property
-    def documents(self) -> tuple[str, ...]:
-        """Ids of its documents."""
-        return tuple(sorted({prompt.document for prompt in self.prompts}))
-
 
 def arms_of(config: TrialConfig, bundles: Mapping[str, Path]) -> list[ArmRow]:
     """Plain decoding, static chains, and ``bundles`` by arm: folders of the challenger and, if any, the champion."""
@@ -145,14 +140,8 @@ def evidence_of(
         problem=None,
         exactness=dict(exactness),
         calibration_error=calibration.error,
-        gains=found.gains,
-        reference=found.reference,
-        settings=found.settings,
-        slices=found.slices,
-        documents=found.documents,
+        **vars(found),
         trained_documents=tuple(sorted(set(trained))),
-        few_rivals=found.few_rivals,
-        few_settings=found.few_settings,
         look=look.number,
         documents_left=look.documents_left,
         origin={**origin, "lineage": read_bundle(bundle).card.get("lineage")},
