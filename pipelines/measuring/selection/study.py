@@ -4,7 +4,7 @@ A decode begins in front of the root's newest token and draws one anew: in expec
 Nothing is timed here: selectors and static trees are arms of stage ``measure``.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,13 @@ from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import TEST
 from pipelines.measuring.seeds import seed_of
+from pipelines.measuring.verifiers.roots import first_round
 from pipelines.prompt_table import Prompt
 from predictors.actions import Action
 from predictors.config import Checked, Count
 from predictors.sampling import SamplingSettings
 from predictors.training.root_table import RootTable
-from runtime import Decoder, ModelPair, Randomness
+from runtime import ModelPair
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class SelectionStudy:
                     key = f"{config.seed}/{prompt.id}/{settings.name}/{index}/{rule}/{action.name}"
                     decoder = fixed_tree(self.pair, action, rule)
                     seeds = [seed_of(f"{key}/{number}") for number in range(config.checked_rounds)]
-                    rounds = [_first_round(decoder, context, action, settings, seed) for seed in seeds]
-                    emitted = [count for count in rounds if count is not None]
+                    rounds = [first_round(decoder, context, settings, action.depth, seed) for seed in seeds]
+                    emitted = [len(step.tokens) for step in rounds if step is not None]
                     if not emitted:
                         continue
                     place: dict[str, Any] = {"setting": settings.name, "root": index, "rule": rule}
@@ -110,14 +111,3 @@ class Labels:
                 "checked_rules, checked_actions and checked_prompts against traces.trees."
             )
         return float(self._efficiency_NKA[row, self._rules.index(rule), self._actions.index(action)])
-
-
-def _first_round(
-    decoder: Decoder, context: list[int], action: Action, settings: SamplingSettings, seed: int
-) -> int | None:
-    """Tokens that the first round behind the prefill emits; ``None`` if the prefill's token ends the text."""
-    options: dict[str, Any] = {"max_new_tokens": action.depth + 2, "randomness": Randomness(seed), **asdict(settings)}
-    steps = decoder.stream(context, **options)
-    next(steps)
-    step = next(steps, None)
-    return None if step is None else len(step.tokens)

@@ -1,6 +1,5 @@
 """Names that the comparison of verification rules writes and its reports read."""
 
 ROOTS, ACCEPTANCE, CHOICES = "roots.parquet", "acceptance.parquet", "choices.json"
-BLOCK_EFFICIENCY, TOKENS_PER_SECOND = "block_efficiency", "tokens_per_second"  # what shapes are chosen by
 FAMILIES = ("chain", "iid", "delayed", "distinct")  # families of shapes whose rules compete with each other
 AS_DRAFTED = 0  # column draws: as many as were drafted at the node

@@ -20,7 +20,7 @@ from pipelines.measuring.verifiers.shapes import Shape
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
-from runtime.decoding.base import Evidence
+from runtime.decoding.base import Evidence, Step
 from runtime.verification import VERIFIERS
 
 
@@ -84,17 +84,17 @@ def decoder_of(pair: ModelPair, shape: Shape, verifier: str | None = None) -> De
 
 def draw_trees(decoder: Decoder, root: Root, depth: int, count: int) -> list[Evidence]:
     """``count`` trees of one round each; fewer where the target's next token ends the text."""
-    rounds = [first_round(decoder, root, depth, seed_of(f"{root.seed}/{sample}")) for sample in range(count)]
-    return [evidence for evidence in rounds if evidence is not None]
+    seeds = [seed_of(f"{root.seed}/{sample}") for sample in range(count)]
+    rounds = [first_round(decoder, root.context, root.settings, depth, seed) for seed in seeds]
+    return [step.evidence for step in rounds if step is not None and step.evidence is not None]
 
 
-def first_round(decoder: Decoder, root: Root, depth: int, seed: int) -> Evidence | None:
-    """What the real loop's first round saw; ``None`` if its prefill token ends the text."""
-    options = {"max_new_tokens": depth + 2, "randomness": Randomness(seed), **asdict(root.settings)}
-    with closing(decoder.stream(root.context, observe=True, **options)) as steps:  # type: ignore[type-var]
+def first_round(decoder: Decoder, context: list[int], settings: SamplingSettings, depth: int, seed: int) -> Step | None:
+    """The real loop's first round after the prefill, with what it saw; ``None`` if the prefill's token ends the text."""
+    options = {"max_new_tokens": depth + 2, "randomness": Randomness(seed), **asdict(settings)}
+    with closing(decoder.stream(context, observe=True, **options)) as steps:  # type: ignore[type-var]
         next(steps)
-        step = next(steps, None)
-    return None if step is None else step.evidence
+        return next(steps, None)
 
 
 @torch.inference_mode()

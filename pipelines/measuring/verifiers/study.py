@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 
+import pandas as pd
 from tqdm import tqdm
 
 from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import TEST, VALIDATION
 from pipelines.measuring.verifiers.acceptance import acceptance_rows
-from pipelines.measuring.verifiers.choices import choose
 from pipelines.measuring.verifiers.names import ACCEPTANCE, ROOTS
 from pipelines.measuring.verifiers.roots import MatchedRoots, Root, decoder_of, draw_trees, expected_rows
 from pipelines.measuring.verifiers.shapes import Shape, shapes_of
@@ -26,6 +26,7 @@ from predictors.config import Checked, Count, not_empty
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 
+BY = ("setting", "family", "verifier")  # shapes compete for being chosen
 # Of max_minutes, when these parts have to end.
 SHARES = {(ROOTS, VALIDATION): 0.25, (ROOTS, TEST): 0.87, (ACCEPTANCE, TEST): 1.0}
 
@@ -122,3 +123,15 @@ class VerifierStudy:
         config = self.config.acceptance
         drawn = draw_trees(self.acceptance_decoder, root, config.depth, 1)
         return [row for evidence in drawn for row in acceptance_rows(evidence, root, config.draws, config.lists)]
+
+
+def choose(roots: Rows) -> list[dict[str, Any]]:
+    """The best shape of each family and rule by setting, on validation prompts, with the sweep it was chosen from."""
+    expected = pd.DataFrame(roots)
+    expected = expected[expected["split"] == VALIDATION]
+    sweeps = expected.groupby([*BY, "drafter"])["expected"].mean()
+    choices = []
+    for key in dict.fromkeys(place[:3] for place in sweeps.index):
+        sweep = sweeps.loc[key]
+        choices.append(dict(zip(BY, key, strict=True)) | {"drafter": str(sweep.idxmax()), "sweep": sweep.to_dict()})
+    return choices
