@@ -19,7 +19,6 @@ from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.exactness import GREEDY
 from pipelines.measuring.harness import Harness
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
-from pipelines.measuring.names import TEST
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 
@@ -62,10 +61,7 @@ class Bench:
         """A row for each decode of every prompt by every arm; what an interrupted run has left is not timed again."""
         log = MeasurementLog(self.folder / pair / f"{part}.jsonl", self.fingerprint)
         harness = Harness(Blocks(log, self.bar), settings)
-        prompts = self.trained.prompts
-        self.bar.total = self.bar.n + len(prompts) * len(arms) * len(settings)
-        harness.warm_up(arms, prompts[0])
-        rows = harness.time(TEST, [(prompt, list(arms.values())) for prompt in prompts])
+        rows = harness.race(arms, self.trained.prompts)
         for row in rows:
             assert row["tokens"] == self.new_tokens, f"{row['arm']} gave {row['tokens']} tokens, not {self.new_tokens}"
         return rows

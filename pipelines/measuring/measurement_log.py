@@ -17,10 +17,7 @@ class MeasurementLog:
 
     def __init__(self, path: Path, fingerprint: str) -> None:
         self.path = path
-        self._blocks: dict[str, Rows] = {}
-        header, *blocks = _complete_lines(path) or [{}]
-        if header.get("fingerprint") == fingerprint:
-            self._blocks = {block["key"]: block["rows"] for block in blocks}
+        self._blocks = _kept(path, fingerprint)
         self.resumed = len(self._blocks)
         path.parent.mkdir(parents=True, exist_ok=True)
         records = [{"fingerprint": fingerprint}, *({"key": key, "rows": rows} for key, rows in self._blocks.items())]
@@ -43,15 +40,13 @@ class MeasurementLog:
         self.path.unlink()
 
 
-def _complete_lines(path: Path) -> list[dict[str, Any]]:
-    """Records of all lines but a last one that was cut off while it was written."""
-    if not path.is_file():
-        return []
-    lines = path.read_text().split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+def _kept(path: Path, fingerprint: str) -> dict[str, Rows]:
+    """Blocks of all lines but a last one that was cut off while it was written; none of another fingerprint."""
+    lines = path.read_text().split("\n") if path.is_file() else []
+    header, *blocks = [json.loads(line) for line in lines[:-1] if line] or [{}]
+    return {one["key"]: one["rows"] for one in blocks} if header.get("fingerprint") == fingerprint else {}
 
 
 def logged_rows(path: Path, fingerprint: str) -> Rows:
     """Rows of all finished blocks of the log at ``path``; none if its fingerprint is another."""
-    header, *blocks = _complete_lines(path) or [{}]
-    return [row for block in blocks for row in block["rows"]] if header.get("fingerprint") == fingerprint else []
+    return [row for rows in _kept(path, fingerprint).values() for row in rows]
