@@ -92,10 +92,12 @@ def read_bundle(folder: str | Path) -> Bundle:
         with safe_open(folder / TENSORS, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             exported = json.loads((file.metadata() or {}).get("card", "null"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise ValueError(f"{folder} is not a controller bundle: {error}. {REMEDY}") from error
-    except (json.JSONDecodeError, SafetensorError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError, SafetensorError) as error:
         raise ValueError(f"{folder}: damaged bundle ({error}). {REMEDY}") from error
+    if not isinstance(card, dict):
+        raise ValueError(f"{folder}: damaged bundle ({CARD} holds {type(card).__name__}, not an object). {REMEDY}")
     missing = [key for key in CARD_KEYS if key not in card]
     if missing or exported is None:
         raise ValueError(f"{folder}: card.json lacks {', '.join(missing) or 'its copy in the tensor file'}. {REMEDY}")

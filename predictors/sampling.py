@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+LEAST_TEMPERATURE = 1e-30  # but 0: logits divided by less may leave float32's range
+
 
 @dataclass(frozen=True)
 class SamplingSettings:
@@ -11,7 +13,7 @@ class SamplingSettings:
     Parameters
     ----------
     temperature
-        0 means greedy: the law is an exact one-hot of the first maximal logit.
+        0 means greedy: the law is an exact one-hot of the first maximal logit. Others start at `LEAST_TEMPERATURE`.
     top_k
         Keep the k most probable tokens (ties with the k-th are kept); 0 keeps all.
     top_p
@@ -25,6 +27,10 @@ class SamplingSettings:
     def __post_init__(self) -> None:
         if not _is_number(self.temperature) or self.temperature < 0:
             raise ValueError(f"temperature must be a finite number >= 0 (0 = greedy), got {self.temperature!r}.")
+        if 0 < self.temperature < LEAST_TEMPERATURE:
+            raise ValueError(
+                f"temperature {self.temperature!r} takes logits out of float32's range: use 0 (greedy) or >= {LEAST_TEMPERATURE}."
+            )
         if not isinstance(self.top_k, int) or self.top_k < 0:
             raise ValueError(f"top_k must be a whole number >= 0 (0 = off), got {self.top_k!r}.")
         if not _is_number(self.top_p) or not 0 < self.top_p <= 1:

@@ -60,6 +60,7 @@ class CausalLanguageModel:
         self.vocabulary_size: int = config.vocab_size
         self.num_layers: int = getattr(config, "num_hidden_layers", 0)
         self.context_limit: int = _context_limit(config)
+        self.windowed = self.context_limit == getattr(config, "sliding_window", None)  # longer contexts are not served
         self._wanted: ForwardPath = forward
         self._weights: CompactWeights | None = None
         self.not_compact: str | None = None  # why the compact forward does not compute this model

@@ -39,12 +39,13 @@ def decode_for_generate(
     """Ids [1, prompt + new], or an output object with ``return_dict_in_generate``."""
     _refuse_other_models(decoder.pair, model)
     _refuse_outputs(generation_config)
+    _refuse_what_the_decoder_decides(model.generation_config, generation_config)
     _refuse_batches(input_ids, model_kwargs.get("attention_mask"))
     _refuse_inputs(model_kwargs)
     criteria = stopping_criteria or StoppingCriteriaList()
     options = _sampling_options(logits_processor or [], generation_config)
     budget = _budget(criteria, generation_config, input_ids.shape[1])
-    streamer = _streamer_of_generate()
+    streamer = _argument_of_generate("streamer")
     sequence, done = input_ids, False
     for step in decoder.stream(input_ids[0], max_new_tokens=budget, **options):
         sequence, done = _append(sequence, step.tokens, criteria, streamer)
@@ -55,16 +56,16 @@ def decode_for_generate(
     return GenerateDecoderOnlyOutput(sequences=sequence) if generation_config.return_dict_in_generate else sequence
 
 
-def _streamer_of_generate() -> Any:
-    """The ``streamer`` given to the calling ``generate``, which has already put the prompt into it.
+def _argument_of_generate(name: str) -> Any:
+    """An argument that was given to the calling ``generate``: ``streamer`` (it already has the prompt), ``assistant_model``.
 
-    ``generate`` drops it for callables (its argument extraction keeps only keywords that ``_sample`` lacks), and ignoring a
-    user's streamer in silence would be worse than reading the caller's local.
+    ``generate`` drops both for callables (its argument extraction keeps only keywords that ``_sample`` lacks), and ignoring what
+    a user gives in silence would be worse than reading the caller's local.
     """
     frame: FrameType | None = sys._getframe()
-    while frame is not None and not (frame.f_code.co_name == "generate" and "streamer" in frame.f_locals):
+    while frame is not None and not (frame.f_code.co_name == "generate" and name in frame.f_locals):
         frame = frame.f_back
-    return None if frame is None else frame.f_locals["streamer"]
+    return None if frame is None else frame.f_locals[name]
 
 
 def _append(sequence: Tensor, tokens: list[int], criteria: StoppingCriteriaList, streamer: Any) -> tuple[Tensor, bool]:
@@ -73,7 +74,14 @@ def _append(sequence: Tensor, tokens: list[int], criteria: StoppingCriteriaList,
         sequence = torch.cat([sequence, sequence.new_tensor([[token]])], dim=1)
         if streamer is not None:
             streamer.put(sequence[:, -1].cpu())
-        if criteria and bool(criteria(sequence, None).all()):
+        try:
+            done = bool(criteria) and bool(criteria(sequence, None).all())
+        except (AttributeError, TypeError) as error:
+            error.add_note(
+                "scores is None here: a speculative round has no one tensor per step, so no criterion can read it."
+            )
+            raise
+        if done:
             return sequence, True
     return sequence, False
 
@@ -135,6 +143,17 @@ def _refuse_outputs(generation_config: Any) -> None:
             raise ValueError(f"{name}=True is not supported: a speculative round has no one tensor per step.")
     if (generation_config.num_beams or 1) > 1:
         raise ValueError(f"num_beams={generation_config.num_beams} is not supported: use num_beams=1.")
+
+
+def _refuse_what_the_decoder_decides(own: Any, given: Any) -> None:
+    """`ValueError` for another way of drafting, and for a cache that the model's ``own`` generation config does not name."""
+    drafting = {"assistant_model": _argument_of_generate("assistant_model")}
+    drafting |= {name: getattr(given, name, None) for name in ("prompt_lookup_num_tokens", "assistant_early_exit")}
+    cache = {"cache_implementation": None, "use_cache": True}  # and what stands for nothing said
+    asked = [name for name, value in drafting.items() if value is not None]
+    asked += [name for name, unsaid in cache.items() if getattr(given, name) not in (None, unsaid, getattr(own, name))]
+    if asked:
+        raise ValueError(f"{', '.join(asked)}: the decoder drafts and keeps a cache of its own. Leave them out.")
 
 
 def _budget(criteria: StoppingCriteriaList, generation_config: Any, prompt_length: int) -> int:

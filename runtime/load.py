@@ -38,7 +38,7 @@ class Route:
     def __post_init__(self) -> None:
         if (self.decoder is None) == (self.bundle is None):
             raise ValueError("a route is either a decoder's configuration or the name of a bundle.")
-        if self.bundle is not None and Path(self.bundle).name != self.bundle:
+        if self.bundle in ("", "..") or (self.bundle is not None and Path(self.bundle).name != self.bundle):
             raise ValueError(f"bundle {self.bundle!r} is no folder's name.")
 
 

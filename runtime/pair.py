@@ -94,10 +94,11 @@ class ModelPair:
         Raises
         ------
         ValueError
-            If a model or ``record`` cannot be read, or ``record`` is of another pair or of no draft: names file and remedy.
+            If a model or ``record`` cannot be read, or ``record`` is of another pair or of no draft: names file and remedy. If a
+            device cannot be used here.
         """
-        place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-        own = place if draft_device is None else torch.device(draft_device)
+        place = _usable(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+        own = place if draft_device is None else _usable(draft_device)
         serving = read_serving(record) if isinstance(record, str | Path) else record
         if serving is not None and draft is not None and serving.draft is None:
             raise ValueError(f"{_named(record)} is of a target alone, and the pair has a draft. {_OTHER_RECORD}")
@@ -115,6 +116,16 @@ class ModelPair:
         shared = _load_tokenizer(tokenizer or target)
         draft_tokenizer = None if draft is None else _load_tokenizer(draft) or (shared if tokenizer else None)
         return cls(models[0], models[1], tokenizer=shared, draft_tokenizer=draft_tokenizer)
+
+
+def _usable(device: str) -> torch.device:
+    """The device of that name; `ValueError` if there is none here, or this torch was built without it."""
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:  # AssertionError: a torch without CUDA
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {device!r} cannot be used here ({reason}). Use auto, or cpu.") from error
+    return torch.device(device)
 
 
 _OTHER_RECORD = "Name this pair's latency profile or bundle, or leave record out."

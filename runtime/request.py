@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from predictors.sampling import SamplingSettings
-from runtime.randomness import Chance
+from runtime.randomness import Chance, Randomness
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,20 @@ class Request:
 
 
 def checked_prompt(
-    prompt_ids: Sequence[int] | Tensor, max_new_tokens: int, vocabulary_size: int, context_limit: int
+    prompt_ids: Sequence[int] | Tensor,
+    max_new_tokens: int,
+    vocabulary_size: int,
+    context_limit: int,
+    windowed: bool = False,
 ) -> list[int]:
-    """The prompt as a list of ids, or a `ValueError` that names what is wrong."""
-    ids = torch.as_tensor(prompt_ids)
+    """The prompt as a list of ids, or a `ValueError` that names what is wrong. ``windowed``: a window bounds the context."""
+    try:
+        ids = torch.as_tensor(prompt_ids)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"prompt_ids must be one sequence of token ids, got {type(prompt_ids).__name__} ({error}). A text is encoded first: "
+            "pair.tokenizer(text)['input_ids']."
+        ) from error
     if ids.is_floating_point() and ids.numel():
         raise ValueError(f"prompt_ids must be token ids (whole numbers), got {ids.dtype}.")
     if ids.dim() != 1:
@@ -59,8 +70,21 @@ def checked_prompt(
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise ValueError(f"max_new_tokens must be a whole number >= 1, got {max_new_tokens!r}.")
     if len(prompt) + max_new_tokens > context_limit:
+        room = context_limit - len(prompt)
+        remedy = f"pass max_new_tokens <= {room}" if room > 0 else f"it must be shorter than {context_limit} tokens"
         raise ValueError(
             f"the prompt's {len(prompt)} tokens and max_new_tokens={max_new_tokens} do not fit the pair's context of "
-            f"{context_limit}. Shorten the prompt or pass max_new_tokens <= {max(0, context_limit - len(prompt))}."
+            f"{context_limit}{', the width of a sliding attention window' * windowed}. Shorten the prompt"
+            f"{' or ' if room > 0 else ': '}{remedy}."
         )
     return prompt
+
+
+def checked_chance(randomness: Any) -> Chance:
+    """``randomness``, or one seeded from torch's global generator for ``None``; `ValueError` for what draws nothing."""
+    if randomness is None:
+        return Randomness(int(torch.randint(2**62, ())))
+    if not hasattr(randomness, "categorical"):
+        raise ValueError(f"randomness must be a source of draws, got {randomness!r}: pass Randomness(seed=…).")
+    chance: Chance = randomness
+    return chance

@@ -15,8 +15,7 @@ from predictors.signals import NextLaw, Root
 from runtime.custom_generate import decode_for_generate
 from runtime.monitor import Monitor
 from runtime.pair import ModelPair
-from runtime.randomness import Randomness
-from runtime.request import Request, checked_prompt
+from runtime.request import Request, checked_chance, checked_prompt
 from runtime.tree import TokenTree
 
 
@@ -126,7 +125,8 @@ class Decoder(ABC):
         prompt_ids
             Token ids: a list or a 1-D int64 tensor; at least one.
         max_new_tokens
-            Budget of new tokens; prompt and budget together must fit the models' context.
+            Budget of new tokens; prompt and budget together must fit the models' context, of a model with sliding attention
+            its window.
         temperature, top_k, top_p
             Sampling settings of the target; temperature 0 is greedy. Output follows the target's law under them exactly.
         randomness
@@ -143,16 +143,19 @@ class Decoder(ABC):
         Raises
         ------
         ValueError
-            For an empty prompt, ids outside the vocabulary, a request longer than the context or bad settings.
+            For a prompt that is empty or no token ids, ids outside the vocabulary, a request longer than the context, a
+            ``randomness`` that draws nothing or bad settings.
         """
         settings = SamplingSettings(temperature, top_k, top_p)
         decoder = self.route(settings)
-        controller = decoder.controller
+        controller, limit = decoder.controller, decoder.context_limit
+        models = (self.pair.target, self.pair.draft)
+        windowed = any(getattr(one, "windowed", False) and one.context_limit == limit for one in models if one)
         request = Request(
-            prompt=checked_prompt(prompt_ids, max_new_tokens, self.pair.target.vocabulary_size, decoder.context_limit),
+            prompt=checked_prompt(prompt_ids, max_new_tokens, self.pair.target.vocabulary_size, limit, windowed),
             max_new_tokens=max_new_tokens,
             settings=settings,
-            randomness=Randomness(int(torch.randint(2**62, ()))) if randomness is None else randomness,
+            randomness=checked_chance(randomness),
             eos_tokens=self._eos_tokens(eos_token_id),
             layers=decoder._taps("layers", controller.layers, tuple(layers)),
             observe=observe,
@@ -172,7 +175,11 @@ class Decoder(ABC):
         **model_kwargs: Any,
     ) -> Any:
         """``model.generate(..., custom_generate=decoder)``: temperature, top-k, top-p, stopping criteria and streamers are
-        honoured; other logits processors, padding, batches and beams are refused by name (`runtime.custom_generate`)."""
+        honoured; other logits processors, padding, batches and beams are refused by name (`runtime.custom_generate`).
+
+        Criteria get ``scores=None``, as from Hugging Face without ``output_scores``. Hugging Face keeps ``tokenizer=`` from a
+        callable (transformers 5.23), so instead of ``stop_strings`` pass
+        ``stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]``."""
         return decode_for_generate(
             self,
             model,

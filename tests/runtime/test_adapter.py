@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, Qwen2Config, Qwen3Config
 
+from runtime import ModelPair, build_decoder
 from runtime.causal_model import CausalLanguageModel
 from runtime.topology import TopologyMask
 from tests.toys import tiny_llama
@@ -138,7 +139,14 @@ def test_models_without_llama_shape_decode_but_cannot_be_tapped():
 
 def test_sliding_windows_bound_the_context():
     model = random_model(MistralConfig(**SIZES, sliding_window=24))
-    assert CausalLanguageModel(model).context_limit == 24
+    pair = ModelPair(model)
+    assert pair.target.context_limit == 24
+    decoder = build_decoder(pair, {"method": "autoregressive"})
+    with pytest.raises(ValueError, match="context of 24, the width of a sliding attention window"):
+        decoder.generate([1] * 20, max_new_tokens=5)
+    plain = build_decoder(ModelPair(tiny_llama()), {"method": "autoregressive"})
+    with pytest.raises(ValueError, match=r"context of \d+\. Shorten"):
+        plain.generate([1] * 20, max_new_tokens=5000)
 
 
 def test_attention_without_tree_masks_is_refused():

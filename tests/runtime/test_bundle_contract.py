@@ -71,6 +71,18 @@ def test_tokenizer_known_on_one_side_only_is_no_match(bundle, pair):
         load_decoder(bundle, known)
 
 
+@pytest.mark.parametrize("card", [b"null", b"3", b"[" * 100_000, b'"\xff"'], ids=["null", "3", "deep", "bytes"])
+def test_a_card_that_is_no_object_is_a_damaged_bundle(bundle, pair, card):
+    (bundle / "card.json").write_bytes(card)
+    with pytest.raises(ValueError, match="hrad: damaged bundle"):
+        load_decoder(bundle, pair)
+
+
+def test_a_file_is_no_bundle(bundle, pair):
+    with pytest.raises(ValueError, match="is not a controller bundle"):
+        load_decoder(bundle / "card.json", pair)
+
+
 def test_missing_and_damaged_files(bundle, pair):
     with pytest.raises(ValueError, match="is not a controller bundle"):
         load_decoder(bundle.parent / "nothing", pair)

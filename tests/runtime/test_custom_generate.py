@@ -2,11 +2,15 @@
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from transformers import (
     MaxTimeCriteria,
     MinLengthLogitsProcessor,
+    PreTrainedTokenizerFast,
     StoppingCriteria,
     StoppingCriteriaList,
+    StopStringCriteria,
     TemperatureLogitsWarper,
     TopPLogitsWarper,
     set_seed,
@@ -132,12 +136,52 @@ def test_output_object(pair, decoder):
         ({"logits_processor": [TopPLogitsWarper(0.6), TemperatureLogitsWarper(3.0)]}, "once each and in this order"),
         ({"logits_processor": [TopPLogitsWarper(0.6, min_tokens_to_keep=5)]}, "min_tokens_to_keep=5 is not supported"),
         ({"num_beams": 3}, "num_beams=3 is not supported"),
+        ({"assistant_model": tiny_llama(seed=0)}, "assistant_model: the decoder drafts"),
+        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens: the decoder drafts"),
+        ({"use_cache": False}, "use_cache: the decoder drafts"),
+        ({"cache_implementation": "static"}, "cache_implementation: the decoder drafts"),
         ({"return_dict_in_generate": True, "output_scores": True}, "output_scores=True is not supported"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(pair, decoder, options, message):
     with pytest.raises(ValueError, match=message):
         pair.target.model.generate(PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=5, **options)
+
+
+def test_a_cache_that_the_models_own_configuration_names_is_no_request(pair, decoder, monkeypatch):
+    """As Gemma's names one."""
+    model = pair.target.model
+    expected = model.generate(PROMPT, do_sample=False, max_new_tokens=5)
+    monkeypatch.setattr(model.generation_config, "cache_implementation", "static")
+    assert torch.equal(model.generate(PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=5), expected)
+
+
+def test_a_criterion_that_reads_scores_says_why_there_are_none(pair, decoder):
+    class Likely(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            return scores[:, 0] > 0
+
+    with pytest.raises(TypeError) as raised:
+        pair.target.model.generate(PROMPT, custom_generate=decoder, max_new_tokens=5, stopping_criteria=[Likely()])
+    assert "scores is None here" in raised.value.__notes__[0]
+
+
+def test_stop_strings_as_a_criterion(pair, decoder):
+    """Hugging Face takes ``stop_strings`` for a callable not at all: it keeps the tokenizer from it."""
+    words = [f"w{token};" for token in range(pair.target.vocabulary_size - 1)] + [
+        "abcdef"
+    ]  # Hugging Face splits after it
+    tokenizer = Tokenizer(WordLevel({word: place for place, word in enumerate(words)}, unk_token="abcdef"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    model = pair.target.model
+    plain = model.generate(PROMPT, do_sample=False, max_new_tokens=12)
+    stop = words[int(plain[0, 9])]
+    expected = model.generate(PROMPT, do_sample=False, max_new_tokens=12, stop_strings=[stop], tokenizer=tokenizer)
+    criteria = [StopStringCriteria(tokenizer, [stop])]
+    made = model.generate(
+        PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=12, stopping_criteria=criteria
+    )
+    assert torch.equal(made, expected) and made.shape[1] < plain.shape[1]
 
 
 def test_batches_padding_and_other_models_are_refused(pair, decoder):

@@ -66,6 +66,9 @@ def test_load_from_folders(tmp_path, monkeypatch):
         ModelPair.load(tmp_path / "target", tmp_path / "draft", device="cpu", tokenizer=tmp_path / "target")
     with pytest.raises(ValueError, match="cannot load a model from .*nowhere"):
         ModelPair.load(tmp_path / "nowhere")
+    for device in ("cuda:99", "abacus"):
+        with pytest.raises(ValueError, match=f"device '{device}' cannot be used here"):
+            ModelPair.load(tmp_path / "target", device=device)
     with pytest.raises(ValueError, match="dtype 'int8' is not a floating-point"):
         ModelPair.load(tmp_path / "target", dtype="int8")
 
@@ -121,6 +124,13 @@ def test_speculation_without_a_draft_is_refused():
         ([1] * 300, {"max_new_tokens": 7}, "Shorten the prompt"),
         ([[1, 2]], {}, "one request at a time"),
         ([1], {"max_new_tokens": 0}, "max_new_tokens must be a whole number >= 1"),
+        *(
+            (prompt, {}, "prompt_ids must be one sequence of token ids")
+            for prompt in ("text", None, ["text"], [[1], [2, 3]])
+        ),
+        ([1], {"randomness": 5}, "got 5: pass Randomness"),
+        ([1], {"temperature": 1e-320}, "temperature 1e-320 takes logits out of float32's range"),
+        ([1] * 300, {}, r"Shorten the prompt: it must be shorter than \d+ tokens"),
         ([1], {"temperature": -1.0}, "temperature must be"),
         ([1], {"temperature": None}, "temperature must be"),
         ([1], {"top_k": 2.5}, "top_k must be a whole number"),

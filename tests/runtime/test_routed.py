@@ -89,7 +89,7 @@ def test_routes_are_checked(pair, tmp_path):
     for routes, words in (
         ([], "routes is empty"),
         ([at(0.0)], "a route is either"),
-        ([at(0.0, bundle="../hrad", sha256="x")], "is no folder's name"),
+        *(([at(0.0, bundle=name, sha256="x")], "is no folder's name") for name in ("../hrad", "", ".", "..")),
         ([at(0.0, decoder={"method": "speculation"})], "unknown method 'speculation'"),
     ):
         with pytest.raises(ValueError, match=words):
