@@ -76,16 +76,16 @@ def load_documents(source: Source) -> list[Document]:
     Raises
     ------
     ValueError
-        For a column that is not there (listing those that are), an empty document, or no document at all.
+        For a column that is not there (listing those that are), or no document but empty ones, which are left out and counted.
     FileNotFoundError
         For a missing file.
     """
-    documents = list(itertools.islice(_documents(source), source.limit))
+    found = list(itertools.islice(_documents(source), source.limit))
+    documents = [document for document in found if document.text.strip() or document.messages]
     if not documents:
-        raise ValueError(f"source {source.name!r} has no documents.")
-    for document in documents:
-        if not document.text.strip() and not document.messages:
-            raise ValueError(f"source {source.name!r}: document {document.id!r} is empty.")
+        raise ValueError(f"source {source.name!r} has no documents{f' but {len(found)} empty ones' if found else ''}.")
+    if len(documents) < len(found):
+        print(f"{source.name}: {len(found) - len(documents)} empty documents left out")
     first = {repr((document.text, document.messages)): document for document in reversed(documents)}
     if len(first) < len(documents):
         print(f"{source.name}: {len(documents) - len(first)} repeated documents left out, or splits would share them")
@@ -131,16 +131,19 @@ def _file_rows(path: Path) -> Iterable[Mapping[str, Any]]:
 
 
 def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
+                row = json.loads(line.decode())
+                json.dumps(
+                    row, ensure_ascii=False
+                ).encode()  # a lone surrogate is no character, and no tokenizer takes it
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path}, line {number}: no valid JSON ({error}).") from error
             if not isinstance(row, dict):
-                raise ValueError(f"{path}, line {number}: expected a JSON object, got {line.strip()[:40]!r}.")
+                raise ValueError(f"{path}, line {number}: expected a JSON object, got {line.decode().strip()[:40]!r}.")
             yield row
 
 

@@ -76,17 +76,22 @@ def require_disk(folder: Path, name: str, rows: int, bytes_per_row: int, max_gig
     need = rows * bytes_per_row
     parent = next(place for place in [folder, *folder.absolute().parents] if place.exists())
     others = _held(path for path in folder.parent.glob("*/part-*") if path.parent != folder)
-    allowed = min(max_gigabytes * 1e9 - others, (shutil.disk_usage(parent).free + _held(folder.glob("part-*"))) / 2)
+    cap = max_gigabytes * 1e9 - others
+    allowed = min(cap, (shutil.disk_usage(parent).free + _held(folder.glob("part-*"))) / 2)
     print(
         f"{name}: at most {rows} rows of {bytes_per_row} bytes = {need / 1e6:.0f} MB; the pair's other traces take "
         f"{others / 1e6:.0f} MB; {allowed / 1e6:.0f} MB may be taken",
         flush=True,
     )
     if need > allowed:
+        bound, remedy = (
+            (f"traces.max_gigabytes = {max_gigabytes:g} leaves", "raise traces.max_gigabytes")
+            if allowed == cap
+            else (f"half the free space of {parent}'s disk (DVC keeps a copy) is", "make room on that disk")
+        )
         raise ValueError(
-            f"traces.{name} need up to {need / 1e9:.3g} GB, and traces.max_gigabytes = {max_gigabytes:g} or half the disk's free "
-            f"space (DVC keeps a copy) leave {allowed / 1e9:.3g} GB. Collect fewer prompts or hidden states or "
-            "shorter continuations, raise traces.max_gigabytes, or make room."
+            f"traces.{name} need up to {need / 1e9:.3g} GB, and {bound} {allowed / 1e9:.3g} GB. Collect fewer prompts or hidden "
+            f"states or shorter continuations, or {remedy}."
         )
 
 

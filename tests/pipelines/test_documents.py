@@ -92,15 +92,24 @@ def test_wrong_columns_are_refused(jsonl, source, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"text": " "}', "'s/bad.jsonl:0' is empty"),
+        ('{"text": " "}', "'s' has no documents but 1 empty ones"),
+        (r'{"text": "a\ud800"}', r"line 1: no valid JSON \(.*surrogates not allowed"),
+        ("[" * 100_000, "line 1: no valid JSON"),
+        (b'{"text": "a"}\n{"text": "\xff"}', "line 2: no valid JSON"),
         ("{", "line 1: no valid JSON"),
         ("[1]", "line 1: expected a JSON object"),
     ],
 )
 def test_bad_rows_are_refused(tmp_path, content, message):
-    (tmp_path / "bad.jsonl").write_text(content)
+    (tmp_path / "bad.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=message):
         texts(kind="file", path=str(tmp_path / "bad.jsonl"))
+
+
+def test_empty_rows_are_left_out_and_counted(tmp_path, capsys):
+    (tmp_path / "some.jsonl").write_text('{"text": "a"}\n{"text": " "}\n{"text": ""}\n{"text": "b"}\n')
+    assert texts(kind="file", path=str(tmp_path / "some.jsonl")) == ["a", "b"]
+    assert "s: 2 empty documents left out" in capsys.readouterr().out
 
 
 def test_missing_and_unreadable_files_are_refused(tmp_path):
