@@ -44,6 +44,8 @@ COMMANDS = {
     "studies.verdict_cost": "study: what a verdict costs at a large vocabulary",
 }
 
+PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")  # what lacks one of these is broken
+
 
 def add_command(subparsers: "argparse._SubParsersAction", name: str) -> argparse.ArgumentParser:
     """The parser of subcommand ``name``. The last paragraph of its module's docstring is an example, and ends the help."""
@@ -63,7 +65,8 @@ def add_command(subparsers: "argparse._SubParsersAction", name: str) -> argparse
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse ``argv`` (default: the process's own) and run the subcommand.
 
-    A user's mistake (`ValueError`, `OSError`) or a refusal of MLflow ends the process with one line; a bug keeps its traceback.
+    A user's mistake (`ValueError`, `OSError`), a package that only other extras install or a refusal of MLflow ends the process
+    with one line; a bug keeps its traceback.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if not sys.stderr.isatty():  # a log: no bars, ours or the libraries'
@@ -73,19 +76,26 @@ def main(argv: Sequence[str] | None = None) -> None:
         description="Trains, calibrates, ships and runs drafting controllers for speculative decoding.",
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, summary in COMMANDS.items():
-        if name == next(iter(argv), None):
-            add_command(subparsers, name)
-        else:
-            subparsers.add_parser(name, help=summary)
-    args = parser.parse_args(argv)
+    chosen = next(iter(argv), None)
     try:
+        for name, summary in COMMANDS.items():
+            if name == chosen:
+                add_command(subparsers, name)
+            else:
+                subparsers.add_parser(name, help=summary)
+        args = parser.parse_args(argv)
         importlib.import_module(f"pipelines.{args.command}").run(args)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in PACKAGES:
+            raise
+        sys.exit(
+            f"draftwright {chosen}: needs {error.name}, which is not installed: pip install 'draftwright[pipeline]'"
+        )
     except (ValueError, OSError) as error:
-        sys.exit(f"draftwright {args.command}: {error}")
+        sys.exit(f"draftwright {chosen}: {error}")
     except Exception as error:
         if not type(error).__module__.startswith("mlflow"):
             raise
-        sys.exit(f"draftwright {args.command}: MLflow refused: {str(error).splitlines()[0]}. Earlier results are kept.")
+        sys.exit(f"draftwright {chosen}: MLflow refused: {str(error).splitlines()[0]}. Earlier results are kept.")
     except KeyboardInterrupt:
-        sys.exit(f"draftwright {args.command}: interrupted; finished work is kept, run the same command again to go on")
+        sys.exit(f"draftwright {chosen}: interrupted; finished work is kept, run the same command again to go on")

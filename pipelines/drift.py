@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.drift_comparison import compared
-    from pipelines.reference import read_reference
     from predictors.bundle import bundle_hash, read_bundle
+    from predictors.monitoring import read_reference
 
     if args.window < LEAST or not 0 < args.false_alarm < 1:
         raise ValueError(
@@ -120,7 +120,13 @@ def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
             continue
         try:
             records.append(_record(json.loads(line)))
-        except (ValueError, KeyError, TypeError, OverflowError):  # no JSON, or none that a monitor writes
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            OverflowError,
+            RecursionError,
+        ):  # no JSON, or none that a monitor writes
             damaged += 1
     return records, damaged
 
@@ -132,6 +138,7 @@ def _record(line: dict[str, Any]) -> dict[str, Any]:
     for name, kind in KEPT.items():
         if type(kept[name]) is not kind:
             raise TypeError(f"{name} is {kept[name]!r}")
+    kept["setting"].encode()  # a lone surrogate cannot be printed
     return kept | {"fractions": fractions_of(line)}
 
 

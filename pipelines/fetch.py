@@ -1,9 +1,11 @@
-"""Fetch a bundle from the MLflow model registry into a folder that ``load_decoder`` runs.
+"""Fetch a bundle from the MLflow model registry, or from another folder, into a folder that ``load_decoder`` runs.
 
-The content hash of what arrives must be the one that the version was tagged with when it was registered.
+The content hash of what arrives must be the one that the version was tagged with when it was registered. A folder is copied
+without MLflow, which a host that only serves need not have; a bundle that is damaged or was edited is refused.
 
     draftwright fetch models:/pystdlib-hrad@champion served/hrad
     draftwright fetch models:/pystdlib-hrad/3 served/hrad
+    draftwright fetch /mnt/share/bundles/hrad served/hrad
 """
 
 import argparse
@@ -14,18 +16,23 @@ MODEL = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="models:/NAME@ALIAS or models:/NAME/VERSION")
+    parser.add_argument("model", help="models:/NAME@ALIAS, models:/NAME/VERSION or a bundle's folder")
     parser.add_argument(
         "folder", type=Path, help="folder to write; an earlier one is replaced when the new one is complete"
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.registry import Registry
+    from pipelines.registry import Registry, copy_bundle
 
     found = MODEL.match(args.model)
+    if found is None and Path(args.model).is_dir():
+        print(f"{args.folder}: a copy of {args.model}, content {copy_bundle(Path(args.model), args.folder)[:12]}")
+        return
     if found is None:
-        raise ValueError(f"{args.model!r} names no registered model: say models:/NAME@ALIAS or models:/NAME/VERSION.")
+        raise ValueError(
+            f"{args.model!r} names no registered model and no folder: say models:/NAME@ALIAS, models:/NAME/VERSION or a path."
+        )
     registry = Registry()
     version = found["version"] or registry.version_at(found["name"], found["alias"])
     sha256 = registry.fetch(found["name"], version, args.folder)

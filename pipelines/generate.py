@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="append a line about the request, for draftwright drift; needs --bundle",
     )
-    parser.add_argument("--method", default=DEFAULT_METHOD, help="decoder configuration as JSON (default: %(default)s)")
+    parser.add_argument("--method", help=f"decoder configuration as JSON (default without --bundle: {DEFAULT_METHOD})")
     parser.add_argument("--prompt", default="-", help="text of the prompt; '-' reads standard input (default)")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
@@ -101,12 +101,16 @@ def _record(args: argparse.Namespace) -> Path | None:
 
 def _decoder(args: argparse.Namespace, pair: ModelPair) -> Decoder:
     if args.bundle:
+        if args.method is not None:
+            raise ValueError(
+                f"--bundle {args.bundle} holds a decoder, and --method names another. Leave one of the two out."
+            )
         return load_decoder(args.bundle, pair, latency=args.latency, reprice=args.reprice, monitor=args.monitor)
     if args.monitor:
         raise ValueError("--monitor records what a bundle's card can be compared with: name its --bundle.")
     if args.reprice:
         raise ValueError("--reprice says what prices an exported controller follows: name its --bundle.")
-    return build_decoder(pair, _parse_method(args.method))
+    return build_decoder(pair, _parse_method(args.method or DEFAULT_METHOD))
 
 
 def _parse_method(text: str) -> dict[str, Any]:

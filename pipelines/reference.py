@@ -13,7 +13,7 @@ from typing import Any
 from predictors.bundle import Bundle, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS, Controller, build_controller
-from predictors.monitoring import Level, Reference, RequestCounts
+from predictors.monitoring import Reference, RequestCounts, read_reference
 from predictors.replay.branches import replayed_branches
 from predictors.replay.decode import Reading
 from predictors.replay.text import BeyondRecordError, RecordedText
@@ -21,23 +21,7 @@ from predictors.sampling import SamplingSettings
 from predictors.schema import EDIT
 from predictors.training.text_table import TextTable
 
-KEY = "reference"  # in the card
 SEED = 0
-OLD = "the bundle was exported before there were references. Export it again (dvc repro)"
-ELSEWHERE = "it has some where the bundle is calibrated and texts are recorded (traces.texts.temperatures)"
-
-
-def read_reference(card: Mapping[str, Any]) -> tuple[dict[str, Reference], str]:
-    """References by sampling setting, and why there are no others."""
-    made = card.get(KEY, {"settings": {}, "missing": OLD})
-    where = f"card.json: {KEY}"
-    references = {
-        name: Reference(
-            one["tokens"], {key: parse_config(Level, level, f"{where}: {key}") for key, level in one["levels"].items()}
-        )
-        for name, one in made["settings"].items()
-    }
-    return references, made["missing"] or ELSEWHERE
 
 
 def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Path | None) -> dict[str, Any]:

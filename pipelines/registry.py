@@ -87,7 +87,7 @@ class Registry:
         from mlflow.artifacts import download_artifacts
         from mlflow.exceptions import MlflowException
 
-        _require_replaceable(folder)
+        require_replaceable(folder)
         try:
             tagged = self.client.get_model_version(name, version).tags.get(BUNDLE_TAG)
         except MlflowException as error:
@@ -106,10 +106,7 @@ class Registry:
                     f"{name} version {version} was registered with content {(tagged or 'unknown')[:12]}, and what the registry "
                     f"holds now is {sha256[:12]}: not fetched. Register the bundle again."
                 )
-            _require_nested(bundle, read_bundle(bundle))
-            with replacing(folder) as partial:
-                shutil.copytree(bundle, partial)
-        return sha256
+            return copy_bundle(bundle, folder)
 
     def _version_of(self, name: str, digest: str) -> str | None:
         versions = self.client.search_model_versions(f"name = '{name}' and tags.{BUNDLE_TAG} = '{digest}'")
@@ -144,7 +141,16 @@ def found_model(client: Any, name: str) -> Any:
         return None
 
 
-def _require_replaceable(folder: Path) -> None:
+def copy_bundle(bundle: Path, folder: Path) -> str:
+    """Copy a bundle, and those in it, to ``folder``, whole or not at all; its content hash. `ValueError` as `Registry.fetch`."""
+    require_replaceable(folder)
+    _require_nested(bundle, read_bundle(bundle))
+    with replacing(folder) as partial:
+        shutil.copytree(bundle, partial)
+    return bundle_hash(folder)
+
+
+def require_replaceable(folder: Path) -> None:
     """`ValueError` if ``folder`` holds what no earlier fetch or export left there."""
     if folder.is_dir() and (not any(folder.iterdir()) or (folder / CARD).is_file()):
         return

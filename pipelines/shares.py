@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pipelines.builtin.corpus import Document
 
+USES = {"train": "fit", "validation": "choose between", "test": "score"}
+
 
 @dataclass(frozen=True)
 class Shares:
-    """What part of every slice's documents goes where; the parts sum to 1. The defaults are for a user's own pair."""
+    """What part of every slice's documents goes where; the parts sum to 1, and only ``reserve`` and ``pair`` may be 0. The
+    defaults are for a user's own pair."""
 
     train: float = 0.45
     validation: float = 0.2
@@ -28,6 +31,9 @@ class Shares:
         values = asdict(self)
         if min(values.values()) < 0 or not math.isclose(sum(values.values()), 1, abs_tol=1e-6):
             raise ValueError(f"shares must not be negative and must sum to 1, got {values}: change one of them.")
+        for name, use in USES.items():
+            if not values[name]:
+                raise ValueError(f"shares.{name} is 0, and no document would be left to {use} controllers: raise it.")
 
     def deal(self, documents: "Sequence[Document]") -> "dict[str, list[Document]]":
         """The documents of each share, by its name."""

@@ -25,8 +25,12 @@ from operator import add
 from statistics import fmean
 from typing import Any
 
+from predictors.config import parse_config
 from predictors.rounds import Forecast
 
+KEY = "reference"  # in a bundle's card
+OLD = "the bundle was exported before there were references. Export it again (dvc repro)"
+ELSEWHERE = "it has some where the bundle is calibrated and texts are recorded (traces.texts.temperatures)"
 ACCEPTED, RESIDUAL, DISTANCE, FEATURE = "accepted", "residual", "distance", "feature"
 
 
@@ -142,3 +146,16 @@ class Reference:
         levels = {name: Level.of(*some) for name, some in found.items()}
         known = {name: level for name, level in levels.items() if level is not None}
         return Reference(fmean(counts.emitted for counts in counted), known)
+
+
+def read_reference(card: Mapping[str, Any]) -> tuple[dict[str, Reference], str]:
+    """A bundle card's references by sampling setting, and why there are no others."""
+    made = card.get(KEY, {"settings": {}, "missing": OLD})
+    where = f"card.json: {KEY}"
+    references = {
+        name: Reference(
+            one["tokens"], {key: parse_config(Level, level, f"{where}: {key}") for key, level in one["levels"].items()}
+        )
+        for name, one in made["settings"].items()
+    }
+    return references, made["missing"] or ELSEWHERE

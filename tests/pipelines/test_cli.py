@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from pipelines.cli import COMMANDS, add_command
+from pipelines.cli import COMMANDS, add_command, main
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -28,3 +28,17 @@ def test_a_log_has_no_progress_bars(tmp_path):
     code = "from pipelines.cli import main; main(['device', sys.argv[1]]); from tqdm import tqdm; list(tqdm('abc'))"
     command = [sys.executable, "-c", f"import sys; {code}", str(tmp_path / "device.json")]
     assert subprocess.run(command, check=True, capture_output=True).stderr == b""
+
+
+def test_a_package_of_another_extra_is_named_in_one_line(monkeypatch):
+    """As where only the runtime is installed; a module of our own that is missing is a bug."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///nowhere.db")
+    for missing, error in (("mlflow", SystemExit), ("pipelines.promotion.champions", ModuleNotFoundError)):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, missing, None)
+            with pytest.raises(error) as raised:
+                main(["status", "--pair", "p"])
+        if error is SystemExit:
+            assert raised.value.code == (
+                "draftwright status: needs mlflow, which is not installed: pip install 'draftwright[pipeline]'"
+            )

@@ -160,3 +160,12 @@ def test_manifest_hash_sees_content_and_share():
 def test_shares_that_do_not_sum_to_one_are_refused(change):
     with pytest.raises(ValueError, match="must not be negative and must sum to 1, got"):
         Shares(**{"train": 0.5, "validation": 0.2, "test": 0.1, "reserve": 0.2} | change)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_split_that_every_pipeline_needs_has_a_share(split):
+    parts = {"train": 0.0, "validation": 0.0, "test": 0.0, "reserve": 0.1}
+    others = [name for name in ("train", "validation", "test") if name != split]
+    with pytest.raises(ValueError, match=f"{split} is 0"):
+        Shares(**parts | dict.fromkeys(others, 0.45))
+    assert Shares(train=0.5, validation=0.25, test=0.25, reserve=0.0).reserve == 0

@@ -6,6 +6,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from pipelines import drift_comparison
 from pipelines.drift_comparison import compared
@@ -147,6 +148,13 @@ def test_a_switch_of_slice_is_flagged():
     for slice_ in (0, 2):
         found = [any(one.drifted for one in compared(samples(random, slices=(None, slice_)), 0.01)) for _ in range(300)]
         assert np.mean(found) > 0.93
+
+
+@pytest.mark.parametrize("freedom", [1.0, 2.5, 30.0, 1e6])
+def test_students_quantiles(freedom):
+    for rate in (1.0, 0.5, 0.2, 1e-2, 1e-4, 1e-7):
+        expected = student.isf(rate / 2, freedom)
+        assert drift_comparison.exceeded(rate, freedom) == pytest.approx(expected, rel=1e-4, abs=1e-9)
 
 
 def test_what_never_varies():

@@ -16,9 +16,9 @@ import yaml
 from pipelines import fit
 from pipelines.cli import main
 from pipelines.outputs import replacing, write_json
-from pipelines.reference import read_reference
 from pipelines.tracking import HEAD_TAG, Tracking, require_reachable
 from predictors.bundle import bundle_hash, read_bundle
+from predictors.monitoring import read_reference
 from predictors.training.predictor import Fitted
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import selector_bundle, settings_bundle

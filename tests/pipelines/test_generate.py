@@ -131,6 +131,11 @@ def test_pair_folder(models, tmp_path, capsys):
         (["--prompt", ""], "the prompt is empty"),
         (["--max-new-tokens", "9999"], "do not fit the pair's context of 256"),
         (["--monitor", "records"], "can be compared with: name its --bundle"),
+        (
+            ["--bundle", "b", "--method", '{"method": "autoregressive"}'],
+            "--bundle b holds a decoder, and --method names another",
+        ),
+        (["--device", "cuda:99"], "device 'cuda:99' cannot be used here"),
         (["--bundle", "nowhere"], "nowhere is not a controller bundle"),
     ],
 )

@@ -109,6 +109,15 @@ def test_fetch_replaces_a_bundle_or_nothing(bundles, capsys):
     assert Path("notes/thesis.txt").read_text() == "years of work"
 
 
+def test_a_folder_is_fetched_without_a_registry(bundles, pair):
+    main(["fetch", str(bundles / "auto"), "served/auto"])
+    assert texts("served/auto", pair) == texts(bundles / "auto", pair)
+    random_bundle(bundles / "auto" / "hrad", pair, seed=3)
+    with pytest.raises(SystemExit, match=r"auto/hrad is not the bundle that .*auto was made of"):
+        main(["fetch", str(bundles / "auto"), "served/other"])
+    assert not Path("served/other").exists()
+
+
 def test_a_name_that_is_not_registered_is_said_so_whatever_is_in_it(bundles, capsys):
     register(capsys)
     for name in ("p'lookahead", "q"):

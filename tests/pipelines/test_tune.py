@@ -18,8 +18,8 @@ from pipelines.measuring.tuning.candidates import candidates, shortlist
 from pipelines.measuring.tuning.names import CHOICES
 from pipelines.measuring.tuning.study import TuneConfig
 from pipelines.outputs import write_json
-from pipelines.reference import OLD
 from predictors.bundle import bundle_hash, read_bundle
+from predictors.monitoring import OLD
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import random_bundle
 from tests.pipelines.hand_made_replay import write_replay

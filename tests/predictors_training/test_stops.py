@@ -81,6 +81,16 @@ def test_a_trained_model_knows_what_its_inputs_tell(table, name):
     assert np.abs(predicted - observed).max() < 0.05 and len(observed) == GAMMA - features.sees
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_texts_too_short_for_a_whole_draft_promise_nothing(table):
+    config = MODELS["early_stop-1"]
+    model = StopModel(table, label(table, TokenLabelConfig()), config, calibrated_tokens=3)
+    drafts = Drafts.of(model.features["test"], GAMMA)
+    short = drafts.take(~drafts.whole_DG.all(axis=1))
+    measured = quality(model.tokens["test"], short, model.chances("test"))
+    assert len(short.start_D) and measured["product_bias"] == {"predicted": [], "observed": []}
+
+
 @pytest.mark.parametrize("name", ["early_stop-1", "specdecpp"])
 def test_what_is_promised_is_what_real_controllers_do(materials, table, name):
     """Σ tokens / Σ seconds of the bundle's own sessions on test texts, served and forced."""

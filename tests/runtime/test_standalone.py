@@ -3,10 +3,13 @@
 `make test-runtime` runs this where nothing but the runtime's dependencies is installed.
 """
 
+import dataclasses
 import json
 import subprocess
 import sys
 
+from predictors.bundle import bundle_hash
+from predictors.monitoring import Level, Reference, RequestCounts
 from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import random_bundle
 from tests.toys import tiny_llama
@@ -39,3 +42,43 @@ def test_same_text_without_the_training_libraries(tmp_path):
     result = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout.splitlines()[-1]) == here
+
+
+OTHERS = (
+    "scipy",
+    "pyarrow",
+    "mlflow",
+    "pandas",
+    "sklearn",
+    "lightning",
+    "imblearn",
+    "datasets",
+    "dvc",
+    "matplotlib",
+    "yaml",
+)
+COMMAND = (
+    f"import sys; sys.modules.update(dict.fromkeys({OTHERS}, None)); from pipelines.cli import main; main(sys.argv[1:])"
+)
+
+
+def test_a_host_that_only_serves_fetches_a_folder_and_watches_for_drift(tmp_path):
+    pair = ModelPair(tiny_llama(seed=0), tiny_llama(seed=0, layers=1))
+    reference = Reference(24.0, {"accepted": Level(2.0, 0.05, 20.0, 40)})
+    entry = {"settings": {"T=0": dataclasses.asdict(reference)}, "missing": None}
+    bundle = random_bundle(tmp_path / "bundle", pair, change=lambda card: card.update(reference=entry))
+    decoder = load_decoder(bundle, pair, monitor=tmp_path / "records")
+    decoder.generate([1, 2, 3], max_new_tokens=24)
+    counted = dataclasses.asdict(RequestCounts(24, 3, 24)) | {"bundle": bundle_hash(bundle), "setting": "T=0"}
+    with (tmp_path / "records").open("a") as lines:
+        for number in range(20):
+            lines.write(json.dumps(counted | {"rounds": 8, "accepted": 4 + number % 3}) + "\n")
+    watch = ["drift", "--bundle", str(tmp_path / "served"), "--records", str(tmp_path / "records")]
+    for argv, code in (
+        (["fetch", str(bundle), str(tmp_path / "served")], 0),
+        (watch, 3),
+        (["status", "--pair", "p"], 1),
+    ):
+        result = subprocess.run([sys.executable, "-c", COMMAND, *argv], capture_output=True, text=True, cwd=tmp_path)
+        assert result.returncode == code and "Traceback" not in result.stderr, result.stderr
+    assert bundle_hash(tmp_path / "served") == bundle_hash(bundle)

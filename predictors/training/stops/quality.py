@@ -1,7 +1,7 @@
 """What a stop model knows of texts that it never saw: of every drafted token, and of drafts as they grow.
 
     tokens         AUROC, Brier score and calibration error of tested tokens, each position once, and by position in a draft
-    product_bias   mean Π P̂ along drafts (predicted) beside P(N >= n) (observed), which thresholds consume
+    product_bias   mean Π P̂ along whole drafts (predicted) beside P(N >= n) (observed), which thresholds consume; empty for none
 
 Tokens count by their probability given the text. Shape suffixes: N tokens, D drafts, G tokens of a draft.
 """
@@ -23,7 +23,7 @@ def quality(tokens: TokenRows, drafts: Drafts, chances_NG: np.ndarray) -> dict[s
     chances_DG, survives_DG = whole.said(chances_NG, 0.0), whole.survives_DG
     total = whole.weight_D.sum()
     means = (np.cumprod(chances_DG, axis=1), survives_DG)
-    predicted, observed = ((whole.weight_D @ values_DG / total).tolist() for values_DG in means)
+    predicted, observed = ((whole.weight_D @ values_DG / total).tolist() if total else [] for values_DG in means)
     return {
         "tokens": {
             "all": binary(chances_NG[tokens.row_N, tokens.slot_N], tokens.accepted_N, tokens.weight_N),
