@@ -82,9 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
-    from pipelines.reference import KEY, reference
+    from pipelines.reference import reference
     from predictors.bundle import bundle_hash, write_bundle
     from predictors.latency.serving import on_card
+    from predictors.monitoring import KEY
     from predictors.training.predictor import Materials
 
     family, predictor = load_predictor(args.pair, args.predictor, args.params)

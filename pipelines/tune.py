@@ -151,10 +151,11 @@ def _sha256(folder: Path) -> str:
 def _export(folder: Path, bundles: Path, texts: Path, bench: "Bench", chosen: list["Tuned"]) -> None:
     """Write the bundle, with the bundles of its controllers in folders below it; whole or not at all."""
     from pipelines.outputs import replacing
-    from pipelines.reference import KEY, routed_reference
+    from pipelines.reference import routed_reference
     from predictors.bundle import AUTO, write_bundle
     from predictors.contract import CaptureContract, ServingRange
     from predictors.latency.serving import on_card
+    from predictors.monitoring import KEY
     from runtime.identity import pair_identity
 
     routes = []
