@@ -17,6 +17,7 @@ from torch import Tensor
 BELOW_ONE = 1 - 2.0**-50  # keeps u Σ w below the last cumulative weight, whatever the rounding
 
 
+@runtime_checkable
 class Chance(Protocol):
     """What the runtime asks of a source of randomness."""
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from predictors.sampling import SamplingSettings
-from runtime.randomness import Chance, Randomness
+from runtime.randomness import Chance, Randomness, Streamed
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,6 @@ def checked_chance(randomness: Any) -> Chance:
     """``randomness``, or one seeded from torch's global generator for ``None``; `ValueError` for what draws nothing."""
     if randomness is None:
         return Randomness(int(torch.randint(2**62, ())))
-    if not hasattr(randomness, "categorical"):
+    if not isinstance(randomness, Chance | Streamed):
         raise ValueError(f"randomness must be a source of draws, got {randomness!r}: pass Randomness(seed=…).")
-    chance: Chance = randomness
-    return chance
+    return cast(Chance, randomness)
