@@ -151,7 +151,7 @@ def test_fetch_brings_what_was_registered(copied, capsys):
         ("models:/p-hrad@champion", "has no alias 'champion'. Known: challenger"),
         ("models:/p-hrad/7", "p-hrad has no version 7"),
         ("models:/q-hrad@champion", "nothing is registered as q-hrad"),
-        ("p-hrad", "names no registered model: say models:/NAME@ALIAS"),
+        ("p-hrad", "names no registered model and no folder: say models:/NAME@ALIAS"),
     ],
 )
 def test_fetch_says_what_is_missing(copied, capsys, model, words):
