@@ -89,7 +89,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if error.name is None or error.name.partition(".")[0] in PACKAGES:
             raise
         sys.exit(
-            f"draftwright {chosen}: needs {error.name}, which is not installed: pip install 'draftwright[pipeline]'"
+            f"draftwright {chosen}: needs {error.name}, which is not installed. All that the pipeline needs: "
+            "pip install 'draftwright[pipeline]'"
         )
     except (ValueError, OSError) as error:
         sys.exit(f"draftwright {chosen}: {error}")

@@ -80,16 +80,29 @@ def load_documents(source: Source) -> list[Document]:
     FileNotFoundError
         For a missing file.
     """
-    found = list(itertools.islice(_documents(source), source.limit))
-    documents = [document for document in found if document.text.strip() or document.messages]
+    empty: list[Document] = []
+    documents = list(itertools.islice(_filled(_documents(source), empty), source.limit))
     if not documents:
-        raise ValueError(f"source {source.name!r} has no documents{f' but {len(found)} empty ones' if found else ''}.")
-    if len(documents) < len(found):
-        print(f"{source.name}: {len(found) - len(documents)} empty documents left out")
+        raise ValueError(f"source {source.name!r} has no documents{f' but {len(empty)} empty ones' if empty else ''}.")
+    if empty:
+        print(f"{source.name}: {len(empty)} empty documents left out")
     first = {repr((document.text, document.messages)): document for document in reversed(documents)}
     if len(first) < len(documents):
         print(f"{source.name}: {len(documents) - len(first)} repeated documents left out, or splits would share them")
     return [document for document in documents if first[repr((document.text, document.messages))] is document]
+
+
+def _filled(documents: Iterable[Document], empty: list[Document]) -> Iterator[Document]:
+    """Those that say something; the others go to ``empty``. `ValueError` for what no tokenizer takes."""
+    for document in documents:
+        if not document.text.strip() and not document.messages:
+            empty.append(document)
+            continue
+        try:
+            "".join([document.text, *(str(message["content"]) for message in document.messages)]).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"document {document.id!r} holds a lone surrogate, no character ({error}).") from error
+        yield document
 
 
 def _documents(source: Source) -> Iterator[Document]:
@@ -137,9 +150,6 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
                 continue
             try:
                 row = json.loads(line.decode())
-                json.dumps(
-                    row, ensure_ascii=False
-                ).encode()  # a lone surrogate is no character, and no tokenizer takes it
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path}, line {number}: no valid JSON ({error}).") from error
             if not isinstance(row, dict):

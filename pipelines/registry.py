@@ -144,6 +144,11 @@ def found_model(client: Any, name: str) -> Any:
 def copy_bundle(bundle: Path, folder: Path) -> str:
     """Copy a bundle, and those in it, to ``folder``, whole or not at all; its content hash. `ValueError` as `Registry.fetch`."""
     require_replaceable(folder)
+    here, there = bundle.resolve(), folder.resolve()
+    if here != there and (here in there.parents or there in here.parents):
+        raise ValueError(
+            f"{bundle} and {folder} lie in one another, and the copy would replace the other. Name another folder."
+        )
     _require_nested(bundle, read_bundle(bundle))
     with replacing(folder) as partial:
         shutil.copytree(bundle, partial)

@@ -77,9 +77,7 @@ def _append(sequence: Tensor, tokens: list[int], criteria: StoppingCriteriaList,
         try:
             done = bool(criteria) and bool(criteria(sequence, None).all())
         except (AttributeError, TypeError) as error:
-            error.add_note(
-                "scores is None here: a speculative round has no one tensor per step, so no criterion can read it."
-            )
+            error.add_note("Criteria get scores=None here: a speculative round has no one tensor per step.")
             raise
         if done:
             return sequence, True
@@ -149,7 +147,7 @@ def _refuse_what_the_decoder_decides(own: Any, given: Any) -> None:
     """`ValueError` for another way of drafting, and for a cache that the model's ``own`` generation config does not name."""
     drafting = {"assistant_model": _argument_of_generate("assistant_model")}
     drafting |= {name: getattr(given, name, None) for name in ("prompt_lookup_num_tokens", "assistant_early_exit")}
-    cache = {"cache_implementation": None, "use_cache": True}  # and what stands for nothing said
+    cache = {"cache_implementation": "dynamic", "use_cache": True}  # and what Hugging Face does if nothing is said
     asked = [name for name, value in drafting.items() if value is not None]
     asked += [name for name, unsaid in cache.items() if getattr(given, name) not in (None, unsaid, getattr(own, name))]
     if asked:

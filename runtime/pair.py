@@ -121,11 +121,12 @@ class ModelPair:
 def _usable(device: str) -> torch.device:
     """The device of that name; `ValueError` if there is none here, or this torch was built without it."""
     try:
-        torch.empty(0, device=device)
-    except (AssertionError, RuntimeError) as error:  # AssertionError: a torch without CUDA
-        reason = str(error).splitlines()[0]
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (AssertionError, ImportError, RuntimeError, TypeError) as error:  # AssertionError: a torch without CUDA
+        reason = str(error).partition("\n")[0]
         raise ValueError(f"device {device!r} cannot be used here ({reason}). Use auto, or cpu.") from error
-    return torch.device(device)
+    return place
 
 
 _OTHER_RECORD = "Name this pair's latency profile or bundle, or leave record out."

@@ -11,6 +11,7 @@ from predictors.latency import (
     LatencyProfile,
     Shape,
     branch_parallel_prediction,
+    plain_latency,
     round_latency,
 )
 
@@ -58,5 +59,8 @@ def _sequential(run: pd.Series, rounds: pd.DataFrame, profile: LatencyProfile, s
     if run["arm"] != PLAIN:
         total += profile.latency("draft_prefill", tokens=int(run["prompt_tokens"]))
     for context, submitted in rounds.loc[~rounds["prefill"], ["context", "submitted"]].itertuples(index=False):
-        total += round_latency(profile, Shape.chain(int(submitted)), int(context), sampled)
+        if submitted:
+            total += round_latency(profile, Shape.chain(int(submitted)), int(context), sampled)
+        else:
+            total += plain_latency(profile, int(context), sampled)
     return float(total.seconds)

@@ -59,7 +59,7 @@ class Table:
 
     def is_marked(self, row: Row) -> bool:
         """Whether a row stands out."""
-        return bool(self.marked) and row[self.columns[0]] in self.marked
+        return bool(self.marked) and row.get(self.columns[0]) in self.marked
 
     def record(self) -> dict[str, Any]:
         """For JSON: every row by column names."""

@@ -14,6 +14,7 @@ from predictors.latency.throughput import (
     Shape,
     draft_cost,
     generation_latency,
+    plain_latency,
     round_latency,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "draft_cost",
     "generation_latency",
     "iid_accepted_law",
+    "plain_latency",
     "read_profile",
     "round_latency",
 ]

@@ -6,9 +6,10 @@ first branch tokens come from one law, then L2 - 1 of K rows (L2 = 0: L1 of one 
 
     T(l) = Σ_i draft(r_i, l + i) + target(1 + N, l) + drawing(N) + verification(N)
 
-Of plain decoding passes follow passes, and find warmer caches than behind a draft's: its round is scaled to how it ran.
+Where nothing is drafted, passes follow passes, and find warmer caches than behind a draft's: such a round is scaled to how plain
+decoding ran. Costs in rounds of none are in units of T.
 
-    T_plain(l) = [target(1, l) + verification(0)] plain(l') / [target(1, l') + verification(0)]      l': where it was measured
+    T_plain(l) = T(l) plain(l') / T(l')      l': where it was measured
 
 Expected time E of a request for exactly n tokens after a prompt of P, drafting chains of γ. The prefill emits the first token;
 with R tokens to go a round drafts m = min(γ, R - 1), accepts i of them with probability a_m(i) and emits i + 1:
@@ -67,26 +68,20 @@ class Prediction:
 
 def round_latency(profile: LatencyProfile, shape: Shape, context: float, sampled: bool) -> Latency:
     """Seconds of one round behind ``context`` cached tokens; ``sampled``: at a temperature above 0."""
-    if not shape.nodes:
-        return plain_sum(profile, context, sampled) * _as_run(profile)
     kind = "chain" if shape.is_chain else "tree"
     outside = {"drafted": shape.nodes, "sampled": int(sampled)}
     total = passes_latency(profile, shape, context) + profile.latency(f"{kind}_verification", **outside)
-    return total + profile.latency(f"{kind}_drawing", **outside)
+    return total + profile.latency(f"{kind}_drawing", **outside) if shape.nodes else total
 
 
-def plain_sum(profile: LatencyProfile, context: float, sampled: bool) -> Latency:
-    """Seconds of a round of plain decoding, summed from cells that each follow other work."""
-    verdict = profile.latency("chain_verification", drafted=0, sampled=int(sampled))
-    return profile.latency("target", tokens=1, context=context) + verdict
-
-
-def _as_run(profile: LatencyProfile) -> float:
-    """How long plain decoding ran, as a share of its sum; 1 in a profile without table ``plain``."""
+def plain_latency(profile: LatencyProfile, context: float, sampled: bool) -> Latency:
+    """Seconds of a round of plain decoding as it runs; the sum of its cells in a profile without table ``plain``."""
+    summed = round_latency(profile, Shape.chain(0), context, sampled)
     if "plain" not in profile.tables:
-        return 1.0
-    context = profile.tables["plain"].axes["context"][0]
-    return profile.latency("plain", context=context).seconds / plain_sum(profile, context, sampled=False).seconds
+        return summed
+    measured = profile.tables["plain"].axes["context"][0]
+    ran = profile.latency("plain", context=measured).seconds
+    return summed * (ran / round_latency(profile, Shape.chain(0), measured, sampled=False).seconds)
 
 
 def passes_latency(profile: LatencyProfile, shape: Shape, context: float) -> Latency:
@@ -130,8 +125,6 @@ def lookup_costs(
 
 def _looked_up(profile: LatencyProfile, tokens: int, drawn: int, context: float, sampled: bool) -> float:
     nodes, chance = tokens + drawn, int(sampled)
-    if not nodes:
-        return round_latency(profile, Shape.chain(0), context, sampled).seconds
     seconds = passes_latency(profile, Shape((1,) * drawn, nodes), context).seconds
     seconds += profile.latency("chain_verification", drafted=nodes, sampled=chance).seconds
     if drawn:
@@ -176,7 +169,11 @@ def generation_latency(
     for remaining in range(1, new_tokens):
         drafted = min(gamma, remaining - 1)
         cached = prompt_tokens + new_tokens - remaining - 1  # the newest token is not
-        seconds = round_latency(profile, Shape.chain(drafted), cached, sampled)
+        seconds = (
+            round_latency(profile, Shape.chain(drafted), cached, sampled)
+            if drafted
+            else plain_latency(profile, cached, sampled)
+        )
         rounds = 1.0
         for accepted, probability in enumerate(truncated_law(law_G, drafted).tolist()):
             seconds += probability * seconds_R[remaining - 1 - accepted]

@@ -20,7 +20,8 @@ def clairvoyant(text: RecordedText, depth: int, accepted: Accepted, prices: Pric
             kept = min(accepted(start), submitted)
             emitted = min(kept + 1, text.length - start)
             context = text.prompt_tokens + start - 1
-            spent = prices.chain(submitted, context) + seconds[start + emitted]
+            spent = prices.chain(submitted, context) if submitted else prices.plain(context)
+            spent += seconds[start + emitted]
             if best is None or spent < best:
                 best = spent
                 chosen[start] = ReplayedRound(context, submitted, submitted, 0, kept, emitted)

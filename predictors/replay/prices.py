@@ -2,6 +2,7 @@
 
     round    = Σ_{i<passes} draft(1, context + i) + target(1 + submitted, context) + drawing + verification + readings + questions
              + draft(1 + behind, context) - draft(1, context)                         if the draft model has to catch up first
+             plain decoding's                                                         if nothing was drafted
 
 A rule that stops in front of a token has paid for that token's law, and reading a law's numbers costs the host some time. Tokens
 of a lookup take no pass and are not drawn. Prefills are the request's own. Left out: what a request takes to begin, what a decode
@@ -15,7 +16,7 @@ import numpy as np
 
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import Shape, round_latency
+from predictors.latency.throughput import Shape, plain_latency, round_latency
 from predictors.replay.chains import ReplayedRound
 
 
@@ -26,6 +27,7 @@ class Prices:
         self.profile = undisturbed(profile)
         self._sampled = sampled
         self.chain = cache(self._chain)
+        self.plain = cache(lambda context: plain_latency(self.profile, context, sampled).seconds)
         self.law = cache(self._law)
         self.drawing = cache(self._drawing)
         self.catching_up = cache(self._catching_up)
@@ -39,7 +41,7 @@ class Prices:
     def rounds(self, rounds: Iterable[ReplayedRound], question: float = 0.0) -> float:
         """Of rounds on chains, each ``question`` to a model included."""
         return sum(
-            self.chain(one.submitted, one.context)
+            (self.chain(one.submitted, one.context) if one.submitted or one.passes else self.plain(one.context))
             + self.looked_up(one.looked_up, one.submitted, one.context)
             + self.catching_up(one.behind, one.context)
             + sum(self.law(one.context + place) for place in range(one.submitted, one.passes))
@@ -91,6 +93,7 @@ class PriceTable:
         self._chain_CL = np.array(
             [[prices.chain(drafted, context) for drafted in range(depth + 1)] for context in known]
         )
+        self._plain_C = np.array([prices.plain(context) for context in known])
         laws = (prices.law(context) for context in range(known[0], known[-1] + depth))
         self._laws_C = np.cumsum([0.0, *laws])  # of all passes behind contexts from the first one up to this one
 
@@ -98,7 +101,9 @@ class PriceTable:
 
     def rounds(self, context_V: np.ndarray, submitted_V: np.ndarray, passes_V: np.ndarray) -> np.ndarray:
         """Seconds of rounds, without readings and questions."""
-        chain_V = self._chain_CL[np.searchsorted(self._context_C, context_V), submitted_V]
+        place_V = np.searchsorted(self._context_C, context_V)
+        none_V = (submitted_V == 0) & (passes_V == 0)
+        chain_V = np.where(none_V, self._plain_C[place_V], self._chain_CL[place_V, submitted_V])
         first_V = context_V - self._context_C[0]
         return np.asarray(chain_V + self._laws_C[first_V + passes_V] - self._laws_C[first_V + submitted_V])
 

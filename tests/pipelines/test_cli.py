@@ -40,5 +40,6 @@ def test_a_package_of_another_extra_is_named_in_one_line(monkeypatch):
                 main(["status", "--pair", "p"])
         if error is SystemExit:
             assert raised.value.code == (
-                "draftwright status: needs mlflow, which is not installed: pip install 'draftwright[pipeline]'"
+                "draftwright status: needs mlflow, which is not installed. All that the pipeline needs: "
+                "pip install 'draftwright[pipeline]'"
             )

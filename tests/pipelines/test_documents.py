@@ -93,7 +93,7 @@ def test_wrong_columns_are_refused(jsonl, source, message):
     ("content", "message"),
     [
         ('{"text": " "}', "'s' has no documents but 1 empty ones"),
-        (r'{"text": "a\ud800"}', r"line 1: no valid JSON \(.*surrogates not allowed"),
+        (r'{"text": "a\ud800"}', r"'s/bad.jsonl:0' holds a lone surrogate, no character \(.*surrogates not allowed"),
         ("[" * 100_000, "line 1: no valid JSON"),
         (b'{"text": "a"}\n{"text": "\xff"}', "line 2: no valid JSON"),
         ("{", "line 1: no valid JSON"),
@@ -107,8 +107,9 @@ def test_bad_rows_are_refused(tmp_path, content, message):
 
 
 def test_empty_rows_are_left_out_and_counted(tmp_path, capsys):
-    (tmp_path / "some.jsonl").write_text('{"text": "a"}\n{"text": " "}\n{"text": ""}\n{"text": "b"}\n')
-    assert texts(kind="file", path=str(tmp_path / "some.jsonl")) == ["a", "b"]
+    rows = ('{"text": "a"}', '{"text": " "}', '{"text": ""}', r'{"text": "b", "unread": "\ud800"}', '{"text": "c"}')
+    (tmp_path / "some.jsonl").write_text("\n".join(rows))
+    assert texts(kind="file", path=str(tmp_path / "some.jsonl"), limit=2) == ["a", "b"]
     assert "s: 2 empty documents left out" in capsys.readouterr().out
 
 

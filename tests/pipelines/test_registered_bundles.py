@@ -112,6 +112,9 @@ def test_fetch_replaces_a_bundle_or_nothing(bundles, capsys):
 def test_a_folder_is_fetched_without_a_registry(bundles, pair):
     main(["fetch", str(bundles / "auto"), "served/auto"])
     assert texts("served/auto", pair) == texts(bundles / "auto", pair)
+    for places in (("auto/hrad", "auto"), ("auto", "auto/lookahead")):
+        with pytest.raises(SystemExit, match="lie in one another"):
+            main(["fetch", *(str(bundles / place) for place in places)])
     random_bundle(bundles / "auto" / "hrad", pair, seed=3)
     with pytest.raises(SystemExit, match=r"auto/hrad is not the bundle that .*auto was made of"):
         main(["fetch", str(bundles / "auto"), "served/other"])
@@ -133,6 +136,9 @@ def test_auto_of_another_controller_is_another_version(bundles, pair, capsys):
 
 
 def test_auto_whose_controller_was_replaced_is_not_registered(bundles, pair, client, capsys):
+    for places in (("auto/hrad", "auto"), ("auto", "auto/lookahead")):
+        with pytest.raises(SystemExit, match="lie in one another"):
+            main(["fetch", *(str(bundles / place) for place in places)])
     random_bundle(bundles / "auto" / "hrad", pair, seed=3)
     with pytest.raises(SystemExit, match=r"auto/hrad is not the bundle that data/p/bundles/auto was made of"):
         register(capsys)

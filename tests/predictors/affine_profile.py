@@ -59,3 +59,4 @@ def toy_profile(**others):
 
 
 PROFILE = toy_profile()
+AS_RUN = toy_profile(plain=lambda context: 8 + context / 16)  # plain decoding ran in less than the sum of its cells

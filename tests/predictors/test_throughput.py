@@ -16,10 +16,11 @@ from predictors.latency import (
     draft_cost,
     generation_latency,
     iid_accepted_law,
+    plain_latency,
     round_latency,
 )
 from predictors.latency.acceptance import truncated_law
-from predictors.latency.throughput import lookup_costs
+from predictors.latency.throughput import chain_costs
 from tests.predictors.affine_profile import COSTS, PROFILE, toy_profile
 
 untimed = settings(deadline=None, derandomize=True)
@@ -62,15 +63,16 @@ def test_round_of_a_chain(drafted, sampled):
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_plain_decoding_costs_what_it_ran(sampled):
-    """A token behind 1 took 9, not the sum of its cells: rounds without drafts are scaled, others are not."""
-    cells, ran = chain_round(0, 1, 0), 9.0
+    """A token behind 1 took 9, not the sum of its cells; rounds with drafts, and the unit of their costs, are sums."""
+    summed, ran = chain_round(0, 40, sampled), 9.0
     profile = toy_profile(plain=lambda context: ran * context)
-    plain = round_latency(profile, Shape.chain(0), 40, sampled)
-    assert plain.seconds == pytest.approx(chain_round(0, 40, sampled) * ran / cells)
+    plain = plain_latency(profile, 40, sampled)
+    assert plain.seconds == pytest.approx(summed * ran / chain_round(0, 1, 0))
     assert (plain.low, plain.high) == pytest.approx((plain.seconds / 2, plain.seconds * 3))
-    assert round_latency(profile, Shape.chain(1), 40, sampled).seconds == pytest.approx(chain_round(1, 40, sampled))
-    (none, _), *_ = lookup_costs(profile, 1, [0], 40, sampled)
-    assert none == pytest.approx(1)
+    assert plain_latency(PROFILE, 40, sampled).seconds == pytest.approx(summed)
+    assert chain_costs(profile, 1, 40, sampled) == pytest.approx((1, chain_round(1, 40, sampled) / summed))
+    token, prefill = plain_latency(profile, 5, sampled).seconds, COSTS["target_prefill"](5)
+    assert generation_latency(profile, [1.0], 0, 5, 2, sampled).seconds == pytest.approx(prefill + token)
 
 
 def test_round_of_a_tree_by_hand():

@@ -152,8 +152,13 @@ def test_a_cache_that_the_models_own_configuration_names_is_no_request(pair, dec
     """As Gemma's names one."""
     model = pair.target.model
     expected = model.generate(PROMPT, do_sample=False, max_new_tokens=5)
-    monkeypatch.setattr(model.generation_config, "cache_implementation", "static")
-    assert torch.equal(model.generate(PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=5), expected)
+    for own, asked in (
+        ("static", {}),
+        (None, {"cache_implementation": "dynamic"}),
+    ):  # dynamic: Hugging Face's own default
+        monkeypatch.setattr(model.generation_config, "cache_implementation", own)
+        made = model.generate(PROMPT, custom_generate=decoder, do_sample=False, max_new_tokens=5, **asked)
+        assert torch.equal(made, expected)
 
 
 def test_a_criterion_that_reads_scores_says_why_there_are_none(pair, decoder):
@@ -163,7 +168,7 @@ def test_a_criterion_that_reads_scores_says_why_there_are_none(pair, decoder):
 
     with pytest.raises(TypeError) as raised:
         pair.target.model.generate(PROMPT, custom_generate=decoder, max_new_tokens=5, stopping_criteria=[Likely()])
-    assert "scores is None here" in raised.value.__notes__[0]
+    assert "Criteria get scores=None here" in raised.value.__notes__[0]
 
 
 def test_stop_strings_as_a_criterion(pair, decoder):

@@ -66,7 +66,7 @@ def test_load_from_folders(tmp_path, monkeypatch):
         ModelPair.load(tmp_path / "target", tmp_path / "draft", device="cpu", tokenizer=tmp_path / "target")
     with pytest.raises(ValueError, match="cannot load a model from .*nowhere"):
         ModelPair.load(tmp_path / "nowhere")
-    for device in ("cuda:99", "abacus"):
+    for device in ("cuda:99", "abacus", "hpu"):
         with pytest.raises(ValueError, match=f"device '{device}' cannot be used here"):
             ModelPair.load(tmp_path / "target", device=device)
     with pytest.raises(ValueError, match="dtype 'int8' is not a floating-point"):

@@ -21,7 +21,7 @@ from predictors.training.rule_choice import static_length
 from predictors.training.text_table import TextTable
 from runtime import ModelPair
 from tests.bundles import random_bundle, stop_bundle
-from tests.predictors.affine_profile import PROFILE
+from tests.predictors.affine_profile import AS_RUN
 from tests.toys import tiny_llama
 from tests.trace_collection.collecting import gather, random_prompts
 from trace_collection.texts import TextCollector, TextTraceConfig
@@ -52,7 +52,7 @@ def texts(pair, tmp_path_factory):
 def starts_of(texts, greedy, verifier, depth=GAMMA):
     chosen = [text for text in texts if text.settings.greedy == greedy]
     readings = [Reading.of(text, seed) for text in chosen for seed in range(1 if greedy else 2)]
-    return Starts.of(readings, depth, verifier, Prices(PROFILE, not greedy))
+    return Starts.of(readings, depth, verifier, Prices(AS_RUN, not greedy))
 
 
 def stop_drafts(starts, controller, retains=False):
@@ -114,7 +114,7 @@ def totals_of(starts, controller):
 
 def differences(starts, controller, totals):
     """Texts whose totals are not those of the controller's own session."""
-    found, clock = [], Clock(PROFILE)
+    found, clock = [], Clock(AS_RUN)
     for place, one in enumerate(starts.readings):
         real = clock.policy(one, ChainPolicy(controller, starts.depth, starts.verifier))
         counts = [int(getattr(totals, f"{name}_X")[place]) for name in COUNTS]
@@ -201,7 +201,7 @@ def vars_of(starts):
 def test_the_static_length_is_the_fastest_of_all_texts_together(texts):
     sampled = [text for text in texts if not text.settings.greedy]
     starts = [starts_of(some, False, "block") for some in (sampled[:2], sampled[2:])]
-    clock, rates = Clock(PROFILE), []
+    clock, rates = Clock(AS_RUN), []
     for length in range(GAMMA + 1):
         policy = ChainPolicy(build_controller({"kind": "fixed", "gamma": length}), GAMMA)
         decodes = [clock.policy(reading, policy) for one in starts for reading in one.readings]
@@ -212,7 +212,7 @@ def test_the_static_length_is_the_fastest_of_all_texts_together(texts):
 def test_chains_longer_than_recorded_are_refused(texts):
     for readings, depth, words in ((texts, 6, "chains of 6 tokens"), ([], 3, "on 0 texts")):
         with pytest.raises(ValueError, match=words):
-            Starts.of([Reading.of(text, 0) for text in readings], depth, "block", Prices(PROFILE, False))
+            Starts.of([Reading.of(text, 0) for text in readings], depth, "block", Prices(AS_RUN, False))
 
 
 def learned_controllers(pair, place):

@@ -22,7 +22,7 @@ from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.lookup import LookupConfig
 from tests.bundles import sourced_bundle
-from tests.predictors.affine_profile import PROFILE
+from tests.predictors.affine_profile import AS_RUN
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
 from tests.trace_collection.collecting import gather, random_prompts
 from trace_collection.text_tracer import Extent, TextTracer
@@ -222,7 +222,7 @@ def test_bundles_decide_on_texts_as_they_decode(pair, prompts, texts, tmp_path, 
 
 def starts_of(texts, greedy, verifier):
     readings = [Reading.of(one, seed) for one in texts if one.settings.greedy == greedy for seed in (0, 1)]
-    return Starts.of(readings, DEPTH, verifier, Prices(PROFILE, not greedy), LOOKUP)
+    return Starts.of(readings, DEPTH, verifier, Prices(AS_RUN, not greedy), LOOKUP)
 
 
 def drafts_of(starts, other):
@@ -233,7 +233,7 @@ def drafts_of(starts, other):
 
 def differences(starts, controller, totals):
     """Texts whose totals are not those of the controller's own session."""
-    clock, names = Clock(PROFILE), ("tokens", "rounds", "submitted", "passes", "accepted", "asked")
+    clock, names = Clock(AS_RUN), ("tokens", "rounds", "submitted", "passes", "accepted", "asked")
     policy = ChainPolicy(controller, DEPTH, starts.verifier, LOOKUP)
     found = 0
     for place, reading in enumerate(starts.readings):
@@ -270,7 +270,7 @@ def test_a_draft_model_that_is_behind_catches_up(texts):
         assert one.behind == (waiting if one.passes else 0)
         waiting = 0 if one.passes else waiting + one.emitted
     assert max(one.behind for one in rounds) > 2
-    parts = RoundParts(PROFILE, sampled=False)
+    parts = RoundParts(AS_RUN, sampled=False)
     for one in rounds:
         drafting = sum(1.25 + (one.context + place) / 64 for place in range(one.passes)) + 0.25 * one.behind
         target = 9 + 0.5 * (1 + one.submitted) + one.context / 16
