@@ -120,14 +120,8 @@ def read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
             continue
         try:
             records.append(_record(json.loads(line)))
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            OverflowError,
-            RecursionError,
-        ):  # no JSON, or none that a monitor writes
-            damaged += 1
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            damaged += 1  # no JSON, or none that a monitor writes
     return records, damaged
 
 

@@ -9,10 +9,8 @@ from pipelines.measuring.names import PLAIN, branch_arm
 from predictors.latency import (
     BranchRound,
     LatencyProfile,
-    Shape,
     branch_parallel_prediction,
-    plain_latency,
-    round_latency,
+    chain_latency,
 )
 
 
@@ -59,8 +57,5 @@ def _sequential(run: pd.Series, rounds: pd.DataFrame, profile: LatencyProfile, s
     if run["arm"] != PLAIN:
         total += profile.latency("draft_prefill", tokens=int(run["prompt_tokens"]))
     for context, submitted in rounds.loc[~rounds["prefill"], ["context", "submitted"]].itertuples(index=False):
-        if submitted:
-            total += round_latency(profile, Shape.chain(int(submitted)), int(context), sampled)
-        else:
-            total += plain_latency(profile, int(context), sampled)
+        total += chain_latency(profile, int(submitted), int(context), sampled)
     return float(total.seconds)

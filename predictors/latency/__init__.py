@@ -12,6 +12,7 @@ from predictors.latency.tables import Latency, LatencyTable
 from predictors.latency.throughput import (
     Prediction,
     Shape,
+    chain_latency,
     draft_cost,
     generation_latency,
     plain_latency,
@@ -29,6 +30,7 @@ __all__ = [
     "balanced_gamma",
     "branch_parallel_prediction",
     "branch_round_latency",
+    "chain_latency",
     "draft_cost",
     "generation_latency",
     "iid_accepted_law",

@@ -84,6 +84,13 @@ def plain_latency(profile: LatencyProfile, context: float, sampled: bool) -> Lat
     return summed * (ran / round_latency(profile, Shape.chain(0), measured, sampled=False).seconds)
 
 
+def chain_latency(profile: LatencyProfile, drafted: int, context: float, sampled: bool) -> Latency:
+    """Seconds of a round of so many ``drafted`` tokens, one after the other; of none as plain decoding runs."""
+    if not drafted:
+        return plain_latency(profile, context, sampled)
+    return round_latency(profile, Shape.chain(drafted), context, sampled)
+
+
 def passes_latency(profile: LatencyProfile, shape: Shape, context: float) -> Latency:
     """Seconds of both models' passes of one round behind ``context`` cached tokens."""
     total = profile.latency("target", tokens=1 + shape.nodes, context=context)
@@ -169,11 +176,7 @@ def generation_latency(
     for remaining in range(1, new_tokens):
         drafted = min(gamma, remaining - 1)
         cached = prompt_tokens + new_tokens - remaining - 1  # the newest token is not
-        seconds = (
-            round_latency(profile, Shape.chain(drafted), cached, sampled)
-            if drafted
-            else plain_latency(profile, cached, sampled)
-        )
+        seconds = chain_latency(profile, drafted, cached, sampled)
         rounds = 1.0
         for accepted, probability in enumerate(truncated_law(law_G, drafted).tolist()):
             seconds += probability * seconds_R[remaining - 1 - accepted]
