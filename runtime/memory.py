@@ -1,9 +1,11 @@
 """Bytes that decoding holds on its device: weights, cache and workspace, known before a request is opened.
 
+Models on torch's meta device count as if they lay where they are planned for.
+
     weights    every parameter and buffer once, however many modules share it; packed, every matrix of blocks and head once more
     cache      keys and values of every layer for the rows of one request, with its rotary tables
     workspace  the widest work at once: the prompt's activations in one layer (prefills are not recorded), or the logits and laws
-               of a round; and what the matrix library sets aside for itself, for recorded work and for prefills
+               of a round; and on a CUDA device what the matrix library sets aside, for recorded work and for prefills
 
 Source: the shapes in `runtime.compact`; the matrix library's share on Hopper as PyTorch documents ``CUBLAS_WORKSPACE_CONFIG``.
 """
@@ -35,6 +37,16 @@ class ModelMemory:
         return self.weights + self.cache + self.workspace
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a model does at once: a cache of ``rows`` (scratch comes on top), a pass over ``fed`` tokens, ``laws`` over the
+    vocabulary with all that is computed from each."""
+
+    rows: int
+    fed: int
+    laws: int = ROUND_ROWS
+
+
 def planned_memory(pair: ModelPair, prompt_tokens: int, max_new_tokens: int) -> dict[str, ModelMemory]:
     """What a request of these lengths holds, by model (``target``, and ``draft`` if there is one).
 
@@ -44,7 +56,8 @@ def planned_memory(pair: ModelPair, prompt_tokens: int, max_new_tokens: int) -> 
         If a model is no wrapped Hugging Face model.
     """
     models = {"target": pair.target} | ({} if pair.draft is None else {"draft": pair.draft})
-    return {name: _planned(name, model, prompt_tokens, max_new_tokens) for name, model in models.items()}
+    work = Work(prompt_tokens + max_new_tokens, prompt_tokens)
+    return {name: model_memory(name, model, work) for name, model in models.items()}
 
 
 def table(planned: Mapping[str, ModelMemory]) -> str:
@@ -58,22 +71,35 @@ def table(planned: Mapping[str, ModelMemory]) -> str:
     return "\n".join(lines)
 
 
-def _planned(name: str, model: object, prompt_tokens: int, max_new_tokens: int) -> ModelMemory:
+def model_memory(name: str, model: object, work: Work, device: str | None = None) -> ModelMemory:
+    """What a model holds for some work; ``device``: the type that it is planned for, by default its own.
+
+    Raises
+    ------
+    ValueError
+        If it is no wrapped Hugging Face model.
+    """
     if not isinstance(model, CausalLanguageModel):
         raise ValueError(f"the {name} is a {type(model).__name__}, whose memory is not known here.")
+    device = device or model.device.type
     config = model.model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     number = model.dtype.itemsize
-    rows = rounded_rows(prompt_tokens + max_new_tokens + SCRATCH_ROOM)
-    cache = rows * head_dim * number * (2 * heads * config.num_hidden_layers + 2)
+    compact = model.forward != "hugging_face"
+    recorded = model.forward == "recorded" or (compact and device == "cuda" != model.device.type)
+    rows = work.rows + SCRATCH_ROOM
+    tables = 2 if compact else 0  # of angles
+    cache = (rounded_rows(rows) if recorded else rows) * head_dim * number * (2 * heads * config.num_hidden_layers + tables)
     widest = 3 * config.intermediate_size + 2 * config.hidden_size + heads * head_dim
     law = torch.promote_types(model.dtype, torch.float32).itemsize
-    laws = ROUND_ROWS * LAW_COPIES * config.vocab_size * law
-    return ModelMemory(_weights(model), cache, max(prompt_tokens * widest * number, laws) + LIBRARY)
+    laws = work.laws * LAW_COPIES * config.vocab_size * law
+    library = LIBRARY if device == "cuda" else 0
+    return ModelMemory(weight_bytes(model), cache, max(work.fed * widest * number, laws) + library)
 
 
-def _weights(model: CausalLanguageModel) -> int:
+def weight_bytes(model: CausalLanguageModel) -> int:
+    """Of all parameters and buffers."""
     tensors = [*model.model.parameters(), *model.model.buffers()]
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(storages.values()) + model.packed_bytes
