@@ -2,6 +2,7 @@
 
 Modules are imported only when their subcommand is chosen, so ``draftwright generate`` imports nothing but the runtime and
 ``--help`` imports nothing at all. ``python -m pipelines labels …`` is ``draftwright labels …``. A docstring ends with an example.
+A command of two words is the module of both: ``draftwright pair add`` is `pipelines.pair_add`.
 """
 
 import argparse
@@ -10,12 +11,16 @@ import inspect
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 COMMANDS = {
     "generate": "decode a prompt with any decoder or exported bundle",
     "code": "stage: list for every other stage the code that it runs",
     "device": "stage: describe this machine",
     "pair": "stage: train the built-in model pair, or resolve a real one",
+    "pair list": "the ready-made pairs",
+    "pair add": "copy a ready-made pair's block into the parameter file",
+    "plan": "what a pair needs of memory, disk and time, before anything is downloaded",
     "prompts": "stage: draw prompts, split by document",
     "profile": "stage latency: measure what the pair's passes cost on this machine",
     "traces": "stage: collect texts with what the draft predicts along them, trees of drafts, or the target's own guesses",
@@ -49,7 +54,7 @@ PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")  # what la
 
 def add_command(subparsers: "argparse._SubParsersAction", name: str) -> argparse.ArgumentParser:
     """The parser of subcommand ``name``. The last paragraph of its module's docstring is an example, and ends the help."""
-    module = importlib.import_module(f"pipelines.{name}")
+    module = _module(name)
     text, _, example = inspect.cleandoc(module.__doc__ or "").rpartition("\n\n")
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
@@ -62,13 +67,23 @@ def add_command(subparsers: "argparse._SubParsersAction", name: str) -> argparse
     return parser
 
 
+def joined(argv: Sequence[str]) -> list[str]:
+    """``argv`` with a command of two words as one."""
+    two = " ".join(argv[:2])
+    return [two, *argv[2:]] if two in COMMANDS else list(argv)
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"pipelines.{name.replace(' ', '_')}")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse ``argv`` (default: the process's own) and run the subcommand.
 
     A user's mistake (`ValueError`, `OSError`), a package that only other extras install or a refusal of MLflow ends the process
     with one line; a bug keeps its traceback.
     """
-    argv = list(sys.argv[1:] if argv is None else argv)
+    argv = joined(sys.argv[1:] if argv is None else argv)
     if not sys.stderr.isatty():  # a log: no bars, ours or the libraries'
         os.environ.setdefault("TQDM_DISABLE", "1")  # tqdm reads it when it is imported
     parser = argparse.ArgumentParser(
@@ -84,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             else:
                 subparsers.add_parser(name, help=summary)
         args = parser.parse_args(argv)
-        importlib.import_module(f"pipelines.{args.command}").run(args)
+        _module(args.command).run(args)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in PACKAGES:
             raise

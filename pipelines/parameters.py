@@ -1,6 +1,7 @@
 """Parameters of one pair from ``params.yaml``: numbers live there, paths live in ``dvc.yaml``."""
 
 import argparse
+import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ def is_fitted(pair: str, name: str, path: Path = PARAMETERS) -> bool:
 def read_pair(pair: str, path: Path = PARAMETERS) -> dict[str, Any]:
     """All sections of ``pairs.<pair>``."""
     try:
-        document = yaml.safe_load(path.read_text())
+        document = _document(path.read_text())
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     pairs = document.get("pairs") if isinstance(document, dict) else None
@@ -100,6 +101,12 @@ def read_pair(pair: str, path: Path = PARAMETERS) -> dict[str, Any]:
     if not isinstance(sections, dict):
         raise ValueError(f"{path}: pairs.{pair}: expected a mapping of sections, got {sections!r}.")
     return sections
+
+
+@functools.lru_cache(maxsize=1)
+def _document(text: str) -> Any:
+    """Parsed once for all sections that are read of it, and changed by none."""
+    return yaml.safe_load(text)
 
 
 def add_pair_arguments(parser: argparse.ArgumentParser) -> None:

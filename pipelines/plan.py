@@ -1,8 +1,8 @@
 """Say what a pair needs before anything is downloaded: memory by device, disk and time, what does not fit and what makes it fit.
 
-Models are made from their configurations where they take no memory, on torch's meta device. The runtime's and the collectors' own
-code then says what they would hold. A configuration is that of a local folder, or stands in the pair's block under ``config``.
-Times are those of reading both models' weights from the device's memory, pass by pass: what computes costs more.
+Models are made from their configurations where they take no memory (`pipelines.meta_pair`); the runtime's and the collectors' own
+code then says what they would hold. A model's configuration stands in the pair's block under ``config``, or lies on this machine.
+Hours are those of reading the weights from the device's memory, pass by pass. Prefills compute, and take longer.
 
     draftwright plan --pair my-pair --device-memory 80GB --devices 2 --bandwidth 3.35TB
 """
@@ -11,38 +11,86 @@ import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pipelines.measuring.arm_rows import expanded
+from pipelines.measuring.measurement import MeasureConfig
+from pipelines.measuring.tuning.study import TuneConfig
+from pipelines.meta_pair import meta_pair
 from pipelines.pair_folder import DTYPES
 from pipelines.parameters import add_pair_arguments, load_parameters, read_pair
+from pipelines.promotion.plan import TrialConfig
+from pipelines.prompt_table import MEASURED_SPLITS, Prompt
+from pipelines.prompts import PromptParameters
+from pipelines.traces import CONFIGS, SECTION, TraceLimits, collector
+from predictors.schema import EDIT
+from runtime import ModelPair
+from runtime.causal_model import CausalLanguageModel
+from runtime.latency import LatencyConfig
+from runtime.memory import ModelMemory, Work, model_memory
+from trace_collection.collection import Collector, require_context
+from trace_collection.shards import bytes_of, trace_schema
+from trace_collection.trajectories import MOST_ROWS
+from trace_collection.trees import TreeCollector
 
-if TYPE_CHECKING:
-    from runtime import ModelPair
-    from runtime.memory import ModelMemory, Work
-
-UNITS = {"": 1.0, **{f"{prefix}B": 1000.0**n for n, prefix in enumerate(("", "k", "M", "G", "T"))}}
-UNITS |= {f"{prefix}iB": 1024.0**n for n, prefix in enumerate(("K", "M", "G", "T"), start=1)}
-DEFAULT_DTYPE = "bfloat16"
-PROMPT_KNOB = "prompts.longest (prompts.max_tokens of windows)"
+UNITS = {f"{prefix}B": 1000.0**power for power, prefix in enumerate(("", "k", "M", "G", "T"))}
+UNITS |= {f"{prefix}iB": 1024.0**power for power, prefix in enumerate(("K", "M", "G", "T"), start=1)}
+PARTS = ("weights", "cache", "workspace")
+LONGEST = "lower prompts.longest (of windows: prompts.max_tokens)"
+EXACTNESS = "set measure.exactness_prompts to 0 and run no trial"
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Something that the pipeline does with both models at once: ``work`` by model, ``knob`` makes it smaller. ``precise``: both
-    lie there once more, in float32."""
+    """What is done with models at a time, what they hold then, and what makes that less (``remedy``). ``precise``: weights and
+    caches are there once more in float32."""
 
     name: str
-    work: "Mapping[str, Work]"
-    knob: str
+    models: Mapping[str, CausalLanguageModel]
+    held: Mapping[str, ModelMemory]
+    remedy: str
     precise: bool = False
+
+    @property
+    def columns(self) -> list[int]:
+        """Bytes of weights, caches and workspaces, of what is there once more, and of all of these."""
+        parts = [sum(getattr(one, part) for one in self.held.values()) for part in PARTS]
+        parts.append(sum(map(self._twice, self.held)))
+        return [*parts, sum(parts)]
+
+    def on_devices(self, count: int) -> list[int]:
+        """Bytes on each of at most ``count`` devices that share consecutive parts, so that the fullest holds as little as it can.
+
+        Parts are the target's embedding, each of its blocks, its head, and the draft as a whole. Every device has the workspaces.
+        """
+        parts = self._parts()
+        low, high = max(parts), sum(parts)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if len(_filled(parts, middle)) <= count else (middle + 1, high)
+        return [part + self.columns[2] for part in _filled(parts, low)]
+
+    def enough(self, memory: float) -> int | None:
+        """The fewest devices of so much memory, if any number does."""
+        counts = range(1, len(self._parts()) + 1)
+        return next((count for count in counts if max(self.on_devices(count)) <= memory), None)
+
+    def _twice(self, name: str) -> int:
+        one = self.held[name]
+        return (one.weights + one.cache) * 4 // self.models[name].dtype.itemsize if self.precise else 0
+
+    def _parts(self) -> list[int]:
+        parts: list[int] = []
+        for name, one in self.held.items():
+            size = one.weights + one.cache + self._twice(name)
+            parts += [size] if name == "draft" else _blocks(self.models[name], size)
+        return parts
 
 
 @dataclass(frozen=True)
 class Passes:
-    """How often a stage reads the weights of either model, at the most."""
+    """How often a stage runs either model, at most: a decode counts as a plain one."""
 
     target: int
     draft: int = 0
@@ -50,19 +98,37 @@ class Passes:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="type (default: %(default)s)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="its type (default: %(default)s)")
     parser.add_argument("--device-memory", type=size, metavar="SIZE", help="of one device, as 80GB or 24GiB")
-    parser.add_argument("--devices", type=int, default=1, help="over which both models are spread (default: %(default)s)")
-    parser.add_argument("--bandwidth", type=size, metavar="SIZE", help="of a device's memory, in a second, as 3.35TB")
-    parser.add_argument("--dtype", choices=DTYPES, help=f"number format (default: models.dtype, or {DEFAULT_DTYPE})")
+    parser.add_argument("--devices", type=int, default=1, help="that the models are spread over (default: %(default)s)")
+    parser.add_argument("--bandwidth", type=size, metavar="SIZE", help="of a device's memory in a second, as 3.35TB")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, help="number format (default: models.dtype; bfloat16 where that is auto)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
-    sections = read_pair(args.pair, args.params)
-    given = sections["models"].get("dtype", "auto")
-    dtype = args.dtype or (DEFAULT_DTYPE if given == "auto" else given)
-    pair = meta_pair(configurations(sections, args.pair, args.params), dtype)
-    wrong = []
+    if args.devices < 1:
+        raise ValueError(f"--devices must be at least 1, got {args.devices}.")
+    pair = meta_pair(args.pair, args.params, args.dtype)
+    made, wrong = collectors(pair, args.pair, args.params)
+    found = phases(pair, made, read_pair(args.pair, args.params), args.device)
+    disk = {name: len(one.jobs) * one.rows_per_job * row_bytes(one) for name, one in made.items()}
+    print("\n".join(_lines(found, disk, args.devices)))
+    most = load_parameters(TraceLimits, args.pair, SECTION, args.params, besides=CONFIGS).max_gigabytes
+    if sum(disk.values()) > most * 1e9:
+        wrong.append(
+            f"Traces may take {sum(disk.values()) / 1e9:.2f} GB, and traces.max_gigabytes is {most:g}: raise it, or lower "
+            "traces.texts.prompts or traces.texts.layers."
+        )
+    if args.bandwidth is not None:
+        for name, one in passes(made, args.pair, args.params).items():
+            seconds = sum(getattr(one, model) * held.weights for model, held in found[0].held.items()) / args.bandwidth
+            print(f"{name}: {one.target} passes of the target, {one.draft} of the draft, {seconds / 3600:.2f} hours")
+    if args.device_memory is not None:
+        wrong += too_large(found, args.devices, args.device_memory)
+    if wrong:
+        raise ValueError("\n".join([f"pair {args.pair} cannot run like this.", *wrong]))
 
 
 def size(text: str) -> float:
@@ -73,94 +139,170 @@ def size(text: str) -> float:
     >>> size("80GB"), size("1.5 KiB")
     (80000000000.0, 1536.0)
     """
-    found = re.fullmatch(r"([\d.]+) ?(\w*)", text.strip())
-    if found is None or found[2] not in UNITS or not re.fullmatch(r"\d+\.?\d*", found[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: write 80GB, 24GiB or 3.35TB.")
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(\w+)", text)
+    if found is None or found[2] not in UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write a number and one of {', '.join(UNITS)}.")
     return float(found[1]) * UNITS[found[2]]
 
 
-def configurations(sections: Mapping[str, Any], pair: str, params: Path) -> dict[str, Any]:
-    """The models' Hugging Face configurations, by name.
-
-    Raises
-    ------
-    ValueError
-        Where one is not known here, or has a field that its family does not know.
-    """
-    models, where = sections["models"], f"{params}: pairs.{pair}"
-    if models.get("builtin"):
-        return _builtin(load_parameters(_models(), pair, "models", params).builtin)
-    known = sections.get("config") or {}
-    return {
-        name: _configuration(models[name], known.get(name), f"{where}.config.{name}")
-        for name in ("target", "draft")
-        if models.get(name)
-    }
-
-
-def _configuration(name: str, fields: Mapping[str, Any] | None, where: str) -> Any:
-    from transformers import AutoConfig
-
-    if fields is None:
+def collectors(pair: ModelPair, name: str, params: Path) -> tuple[dict[str, Collector], list[str]]:
+    """What would collect each trace, with as many and as long prompts as there may be, and what speaks against these."""
+    parameters = load_parameters(PromptParameters, name, "prompts", params)
+    longest = max(parameters.max_tokens if source.windows else parameters.longest for source in parameters.sources)
+    mixed = _prompts(parameters, longest, "")
+    edits = _prompts(parameters.edit, 2 * parameters.edit.max_tokens, EDIT)
+    made: dict[str, Collector] = {}
+    wrong = []
+    for of in CONFIGS if pair.draft is not None else ["guesses"]:
+        made[of] = collector(of, pair, load_parameters(CONFIGS[of], name, f"{SECTION}.{of}", params), mixed, edits)
         try:
-            return AutoConfig.from_pretrained(Path(name).expanduser(), local_files_only=True)
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{where} is missing, and {name} is not on this machine. Put the sizes of its config.json there: model_type, "
-                "hidden_size and those that follow."
-            ) from error
-    try:
-        plain = AutoConfig.for_model(fields["model_type"])
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"{where}.model_type is {fields.get('model_type')!r}: transformers knows no such family.") from error
-    wrong = [field for field in fields if not hasattr(plain, field)]
-    if wrong:
-        raise ValueError(f"{where}: {fields['model_type']} has no {', '.join(wrong)}. Copy the names in its config.json.")
-    return type(plain)(**{key: value for key, value in fields.items() if key != "model_type"})
+            require_context(made[of])
+        except ValueError as error:
+            wrong.append(str(error))
+    return made, wrong
 
 
-def _models() -> Any:
-    from pipelines.pair import Models
+def phases(pair: ModelPair, made: Mapping[str, Collector], sections: Mapping[str, Any], device: str) -> list[Phase]:
+    """All that is done with the models, on a device of this type."""
+    models = {"target": pair.target} | ({} if pair.draft is None else {"draft": pair.draft})
 
-    return Models
+    def phase(name: str, remedy: str, target: Work, draft: Work | None, precise: bool = False) -> Phase:
+        work = {"target": target} | ({} if draft is None else {"draft": draft})
+        held = {name: model_memory(name, models[name], one, device) for name, one in work.items()}
+        return Phase(name, {name: models[name] for name in work}, held, remedy, precise)
+
+    longest = max(_longest(one) for one in made.values())
+    new = max(sections.get(name, {}).get("max_new_tokens", 0) for name in ("measure", "tune", "trial"))
+    request = Work(longest + new, longest)
+    beside = None if pair.draft is None else request
+    found = [phase("decoding", LONGEST, request, beside)]
+    for name, one in made.items():
+        config: Any = one.config
+        prompt, text = _longest(one), _longest(one) + one.new_tokens
+        drawn = _together(one) * text
+        if name == "texts":
+            target = Work(drawn, prompt, one.new_tokens)
+            draft = Work(text + one.new_tokens * config.gamma_max, prompt, one.new_tokens)
+            found.append(phase("traces.texts", "lower traces.texts.prompts_per_shard", target, draft))
+        elif isinstance(one, TreeCollector):
+            nodes = max(config.draws) * one.extent.most_nodes
+            target = Work(max(drawn, text + nodes), prompt, nodes)
+            found.append(phase("traces.trees", "lower traces.trees.draws", target, Work(text + nodes, prompt)))
+    if beside is not None and "trial" in sections:
+        found.append(phase("exactness", EXACTNESS, request, beside, precise=True))
+    return found
 
 
-def _builtin(parameters: Any) -> dict[str, Any]:
-    from transformers import LlamaConfig
-
-    from pipelines.builtin.draft_shape import InflatedDraft
-
-    target = parameters.inflated.target
-    draft = parameters.inflated.draft.shape(target, parameters.vocabulary, parameters.draft.shape.feed_forward)
-    return {
-        name: LlamaConfig(
-            vocab_size=parameters.vocabulary,
-            hidden_size=shape.hidden,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            num_key_value_heads=shape.kv_heads,
-            head_dim=shape.head_dim,
-            intermediate_size=shape.feed_forward,
-            max_position_embeddings=parameters.target.training.context,
-            tie_word_embeddings=True,
+def too_large(found: Sequence[Phase], devices: int, memory: float) -> list[str]:
+    """Of every phase that does not fit, by how much and what makes it fit."""
+    wrong = []
+    for one in found:
+        fullest = max(one.on_devices(devices))
+        if fullest <= memory:
+            continue
+        enough = one.enough(memory)
+        remedies = ["use larger ones" if enough is None else f"{enough} of them would do"]
+        if one.precise or one.columns[0] <= devices * memory:  # nothing else makes weights fewer
+            remedies.append(one.remedy)
+        where = "the device" if devices == 1 else f"the fullest of {devices} devices"
+        wrong.append(
+            f"{one.name}: {fullest / 1e9:.2f} GB on {where}, which has {memory / 1e9:.2f}: {', or '.join(remedies)}."
         )
-        for name, shape in (("target", target), ("draft", draft))
+    return wrong
+
+
+def row_bytes(one: Collector) -> int:
+    """Bytes of a row of a trace at most."""
+    return bytes_of(trace_schema(one.columns, one.sizes, one.version, "", {}))
+
+
+def passes(made: Mapping[str, Collector], pair: str, params: Path) -> dict[str, Passes]:
+    """Of the stages that run the models."""
+    latency = load_parameters(LatencyConfig, pair, "latency", params)
+    times = len(latency.contexts) * latency.visits * (latency.warmup + latency.calls)
+    fed = (latency.target_tokens, latency.reference_tokens, latency.beside_tokens, latency.drafted)
+    rows = (latency.draft_rows, latency.reference_rows, latency.beside_rows)
+    found = {"latency": Passes(times * sum(map(len, fed)), times * (sum(map(len, rows)) + sum(latency.drafted)))}
+    for name, one in made.items():
+        config: Any = one.config
+        jobs, drawn = len(one.jobs), -(-len(one.jobs) // _together(one)) * one.new_tokens
+        if name == "texts":
+            found["traces.texts"] = Passes(drawn + 3 * jobs, jobs * (2 + config.gamma_max))
+        elif isinstance(one, TreeCollector):
+            roots = jobs * one.rows_per_job
+            found["traces.trees"] = Passes(drawn + jobs + 2 * roots, roots * (1 + one.extent.depth))
+        else:
+            found["traces.guesses"] = Passes(jobs * one.rows_per_job)
+    return found | (_timed(pair, params) if "texts" in made else {})
+
+
+def _timed(pair: str, params: Path) -> dict[str, Passes]:
+    """Of the stages that time decodes."""
+    measure = load_parameters(MeasureConfig, pair, "measure", params)
+    tune = load_parameters(TuneConfig, pair, "tune", params)
+    trial = load_parameters(TrialConfig, pair, "trial", params)
+    arms = expanded(measure.arms, "")
+    swept, always = (sum(getattr(arm, kind) for arm in arms) for kind in ("choose", "always"))
+    decodes = {
+        "measure": (
+            measure,
+            measure.validation_prompts * (swept + 1) + measure.test_prompts * (always + measure.group),
+        ),
+        "tune": (tune, tune.validation_prompts * (tune.candidates + 2) + tune.test_prompts * 3),
+        "trial of a bundle": (trial, trial.test_prompts * (len(trial.gammas) + 2)),
+    }
+    return {
+        name: Passes(len(measure.settings) * count * config.repeats * config.max_new_tokens)
+        for name, (config, count) in decodes.items()
     }
 
 
-def meta_pair(configs: Mapping[str, Any], dtype: str) -> "ModelPair":
-    """The pair on the meta device, where weights have shapes and no memory."""
-    import torch
-    from transformers import AutoModelForCausalLM
+def _lines(found: Sequence[Phase], disk: Mapping[str, int], devices: int) -> Iterator[str]:
+    for name, model in found[0].models.items():
+        count = sum(parameter.numel() for parameter in model.model.parameters())
+        yield f"{name}: {count:,} parameters in {model.dtype}, {model.context_limit} tokens of context".replace(
+            "torch.", ""
+        )
+    yield f"{'GB of memory':16}" + "".join(f"{part:>11}" for part in (*PARTS, "in float32", "together"))
+    for one in found:
+        yield f"{one.name:16}" + "".join(f"{size / 1e9:11.3f}" for size in one.columns)
+        if devices > 1:
+            yield "  by device: " + ", ".join(f"{size / 1e9:.3f}" for size in one.on_devices(devices))
+    yield "GB on disk, and again in DVC's cache: " + ", ".join(
+        f"{name} {size / 1e9:.3f}" for name, size in disk.items()
+    )
 
-    from runtime import ModelPair
-    from runtime.causal_model import CausalLanguageModel
 
-    with torch.device("meta"):
-        models = {
-            name: CausalLanguageModel(AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)))
-            for name, config in configs.items()
-        }
-    pair = ModelPair(models["target"])
-    pair.draft = models.get("draft")  # that both share a vocabulary, only their tokenizers can say
-    return pair
+def _prompts(counts: Any, length: int, slice: str) -> list[Prompt]:
+    return [
+        Prompt(f"{split}/{number}", "", "", slice, split, "", [0] * length)
+        for split in MEASURED_SPLITS
+        for number in range(getattr(counts, split))
+    ]
+
+
+def _longest(one: Collector) -> int:
+    return max(len(prompt.tokens) for _, prompt in one.jobs)
+
+
+def _together(one: Collector) -> int:
+    """Texts that are drawn at the same time."""
+    return max(1, min(one.config.prompts_per_shard, MOST_ROWS // (_longest(one) + one.new_tokens)))
+
+
+def _blocks(model: CausalLanguageModel, size: int) -> list[int]:
+    """``size`` bytes by what stays together: the model's embedding, its blocks, among which the rest is shared, and its head."""
+    ends = [model.model.get_input_embeddings().weight, model.model.get_output_embeddings().weight]
+    sizes = [end.nbytes for end in (ends[:1] if ends[0] is ends[1] else ends)]
+    block, rest = divmod(size - sum(sizes), model.num_layers)
+    return [sizes[0] + rest, *[block] * model.num_layers, *sizes[1:]]
+
+
+def _filled(parts: Sequence[int], capacity: int) -> list[int]:
+    """Sums of consecutive parts, each as large as ``capacity`` allows."""
+    sums = [0]
+    for part in parts:
+        if sums[-1] + part > capacity:
+            sums.append(0)
+        sums[-1] += part
+    return sums

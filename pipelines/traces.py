@@ -12,7 +12,7 @@ whenever you like: finished shards are kept.
 """
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,17 +57,16 @@ def run(args: argparse.Namespace) -> None:
     torch.set_num_threads(config.threads)
     place = read_pair(args.pair_folder)
     pair = ModelPair.load(place.target, place.draft, dtype=place.dtype, tokenizer=place.tokenizer)
-    made = collector(args.of, pair, config, args.prompts)
+    made = collector(args.of, pair, config, _prompts(args.prompts), _prompts(args.prompts, (EDIT,)))
     done = collect(made, args.out, progress, limits.max_gigabytes, Code().digest(type(made).__module__))
     print(f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run, {done['rows']} rows")
 
 
-def collector(of: str, pair: ModelPair, config: Any, prompts: Path) -> Collector:
+def collector(of: str, pair: ModelPair, config: Any, prompts: Sequence[Prompt], edits: Sequence[Prompt]) -> Collector:
     """The collector ``of`` a trace, with the prompts of all splits but the reserve."""
-    mixed = _prompts(prompts)
     if of == "texts":
-        return TextCollector(pair, config, mixed, _prompts(prompts, (EDIT,)))
-    return TreeCollector(pair, config, mixed) if of == "trees" else GuessCollector(pair, config, mixed)
+        return TextCollector(pair, config, prompts, edits)
+    return TreeCollector(pair, config, prompts) if of == "trees" else GuessCollector(pair, config, prompts)
 
 
 def _prompts(path: Path, slices: tuple[str, ...] | None = None) -> list[Prompt]:

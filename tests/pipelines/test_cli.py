@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from pipelines.cli import COMMANDS, add_command, main
+from pipelines.cli import COMMANDS, add_command, joined, main
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -20,6 +20,7 @@ def test_help_is_a_sentence_first_and_an_example_last(name):
     assert first.endswith(".") and not re.search(r"\.\s", first), first
     for example in re.split(r"\n(?=draftwright)", dedent(command.epilog)):
         program, *argv = shlex.split(example, comments=True)
+        argv = joined(argv)
         assert program == "draftwright" and argv[0] == name
         parser.parse_args(argv)
 

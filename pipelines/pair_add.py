@@ -1,0 +1,81 @@
+"""Copy a ready-made pair's block into the parameter file; `draftwright pair list` names them.
+
+Nothing else in the file changes: comments and anchors stay. What the block costs, `draftwright plan` says.
+
+    draftwright pair add llama-3-2-1b-8b
+"""
+
+import argparse
+import difflib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.parameters import PARAMETERS
+
+BLOCKS = Path(__file__).parent / "pairs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="of a ready-made pair")
+    parser.add_argument("--as", dest="own", metavar="NAME", help="its name under 'pairs:' (default: the same)")
+    parser.add_argument("--params", type=Path, default=PARAMETERS, help="parameter file (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> None:
+    known = {path.stem: path for path in ready_pairs()}
+    if args.name not in known:
+        near = difflib.get_close_matches(args.name, known, n=3, cutoff=0.4)
+        raise ValueError(
+            f"there is no ready-made pair {args.name!r}. Close to it: {', '.join(near) or 'none'}; all: draftwright pair list."
+        )
+    name = args.own or args.name
+    text = with_pair(args.params.read_text(), name, known[args.name].read_text(), str(args.params))
+    partial = args.params.with_name(args.params.name + ".partial")
+    partial.write_text(text)
+    os.replace(partial, args.params)
+    print(f"{args.params}: pair {name} is there. Next: draftwright plan --pair {name}")
+
+
+def ready_pairs() -> list[Path]:
+    """The files of the ready-made pairs' blocks."""
+    return sorted(BLOCKS.glob("*.yaml"))
+
+
+def with_pair(text: str, name: str, block: str, where: str) -> str:
+    """The parameter file ``text`` with a pair of that name behind its last one; a ``block`` holds its sections.
+
+    Raises
+    ------
+    ValueError
+        For a name that a pair has already, or that is not of letters, digits and dashes, and for a file that has no place for a pair
+        or lacks an anchor that the block refers to.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9-]+", name):
+        raise ValueError(f"pair name {name!r} must consist of letters, digits and dashes. Give another with --as.")
+    before = _parsed(text, where)
+    lines = text.splitlines()
+    tops = [number for number, line in enumerate(lines) if re.match(r"[^\s#]", line)] + [len(lines)]
+    first = next((number for number in tops[:-1] if re.fullmatch(r"pairs:\s*(#.*)?", lines[number])), None)
+    if first is None or not isinstance(before.get("pairs"), dict):
+        raise ValueError(f"{where}: there is no line 'pairs:' with a block for each pair below it.")
+    if name in before["pairs"]:
+        raise ValueError(f"{where}: there is a pair {name!r} already. Remove it, or give the new one a name with --as.")
+    inside = [n for n in range(first + 1, tops[tops.index(first) + 1]) if lines[n].strip()]
+    indent = " " * (len(lines[inside[0]]) - len(lines[inside[0]].lstrip()))
+    added = ["", f"{indent}{name}:", *(f"{indent}  {line}".rstrip() for line in block.splitlines())]
+    after = "\n".join([*lines[: inside[-1] + 1], *added, *lines[inside[-1] + 1 :]]) + "\n"
+    made = _parsed(after, where)
+    pairs = {key: value for key, value in made["pairs"].items() if key != name}
+    assert made | {"pairs": pairs} == before, "a block is added, and nothing else"
+    return after
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{where}, or it with the pair's block, is no valid YAML: {' '.join(str(error).split())}") from error
