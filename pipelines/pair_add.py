@@ -56,21 +56,21 @@ def with_pair(text: str, name: str, block: str, where: str) -> str:
     """
     if not re.fullmatch(r"[A-Za-z0-9-]+", name):
         raise ValueError(f"pair name {name!r} must consist of letters, digits and dashes. Give another with --as.")
-    before = _parsed(text, where)
-    lines = text.splitlines()
+    before, lines = _parsed(text, where), text.split("\n")
     tops = [number for number, line in enumerate(lines) if re.match(r"[^\s#]", line)] + [len(lines)]
     first = next((number for number in tops[:-1] if re.fullmatch(r"pairs:\s*(#.*)?", lines[number])), None)
     if first is None or not isinstance(before.get("pairs"), dict):
         raise ValueError(f"{where}: there is no line 'pairs:' with a block for each pair below it.")
     if name in before["pairs"]:
         raise ValueError(f"{where}: there is a pair {name!r} already. Remove it, or give the new one a name with --as.")
-    inside = [n for n in range(first + 1, tops[tops.index(first) + 1]) if lines[n].strip()]
-    indent = " " * (len(lines[inside[0]]) - len(lines[inside[0]].lstrip()))
+    inside = [n for n in range(first + 1, tops[tops.index(first) + 1]) if re.match(r" +\S", lines[n])]
+    indent = next(re.findall("^ +", lines[n])[0] for n in inside if not lines[n].lstrip().startswith("#"))
     added = ["", f"{indent}{name}:", *(f"{indent}  {line}".rstrip() for line in block.splitlines())]
-    after = "\n".join([*lines[: inside[-1] + 1], *added, *lines[inside[-1] + 1 :]]) + "\n"
-    made = _parsed(after, where)
-    pairs = {key: value for key, value in made["pairs"].items() if key != name}
-    assert made | {"pairs": pairs} == before, "a block is added, and nothing else"
+    after = "\n".join([*lines[: inside[-1] + 1], *added, *lines[inside[-1] + 1 :]])
+    pairs = _parsed(after, where)["pairs"]
+    assert {key: value for key, value in pairs.items() if key != name} == before["pairs"], (
+        "other pairs stay as they are"
+    )
     return after
 
 
@@ -78,4 +78,6 @@ def _parsed(text: str, where: str) -> Any:
     try:
         return yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        raise ValueError(f"{where}, or it with the pair's block, is no valid YAML: {' '.join(str(error).split())}") from error
+        raise ValueError(
+            f"{where}, or it with the pair's block, is no valid YAML: {' '.join(str(error).split())}"
+        ) from error
