@@ -7,13 +7,13 @@ Nothing else in the file changes: comments and anchors stay. What the block cost
 
 import argparse
 import difflib
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from pipelines.outputs import replacing
 from pipelines.parameters import PARAMETERS
 
 BLOCKS = Path(__file__).parent / "pairs"
@@ -34,9 +34,8 @@ def run(args: argparse.Namespace) -> None:
         )
     name = args.own or args.name
     text = with_pair(args.params.read_text(), name, known[args.name].read_text(), str(args.params))
-    partial = args.params.with_name(args.params.name + ".partial")
-    partial.write_text(text)
-    os.replace(partial, args.params)
+    with replacing(args.params) as partial:
+        partial.write_text(text)
     print(f"{args.params}: pair {name} is there. Next: draftwright plan --pair {name}")
 
 
@@ -51,8 +50,8 @@ def with_pair(text: str, name: str, block: str, where: str) -> str:
     Raises
     ------
     ValueError
-        For a name that a pair has already, or that is not of letters, digits and dashes, and for a file that has no place for a pair
-        or lacks an anchor that the block refers to.
+        For a name that a pair has already, or that is not of letters, digits and dashes, and for a file that has no place for a
+        pair or lacks an anchor that the block refers to.
     """
     if not re.fullmatch(r"[A-Za-z0-9-]+", name):
         raise ValueError(f"pair name {name!r} must consist of letters, digits and dashes. Give another with --as.")

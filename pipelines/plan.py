@@ -164,18 +164,21 @@ def collectors(pair: ModelPair, name: str, params: Path) -> tuple[dict[str, Coll
 
 def phases(pair: ModelPair, made: Mapping[str, Collector], sections: Mapping[str, Any], device: str) -> list[Phase]:
     """All that is done with the models, on a device of this type."""
-    models = {"target": pair.target} | ({} if pair.draft is None else {"draft": pair.draft})
+    models = {
+        name: model
+        for name, model in (("target", pair.target), ("draft", pair.draft))
+        if isinstance(model, CausalLanguageModel)
+    }
 
-    def phase(name: str, remedy: str, target: Work, draft: Work | None, precise: bool = False) -> Phase:
-        work = {"target": target} | ({} if draft is None else {"draft": draft})
-        held = {name: model_memory(name, models[name], one, device) for name, one in work.items()}
-        return Phase(name, {name: models[name] for name in work}, held, remedy, precise)
+    def phase(name: str, remedy: str, target: Work, draft: Work, precise: bool = False) -> Phase:
+        work = {"target": target, "draft": draft}
+        held = {name: model_memory(name, model, work[name], device) for name, model in models.items()}
+        return Phase(name, models, held, remedy, precise)
 
     longest = max(_longest(one) for one in made.values())
     new = max(sections.get(name, {}).get("max_new_tokens", 0) for name in ("measure", "tune", "trial"))
     request = Work(longest + new, longest)
-    beside = None if pair.draft is None else request
-    found = [phase("decoding", LONGEST, request, beside)]
+    found = [phase("decoding", LONGEST, request, request)]
     for name, one in made.items():
         config: Any = one.config
         prompt, text = _longest(one), _longest(one) + one.new_tokens
@@ -187,9 +190,10 @@ def phases(pair: ModelPair, made: Mapping[str, Collector], sections: Mapping[str
         elif isinstance(one, TreeCollector):
             nodes = max(config.draws) * one.extent.most_nodes
             target = Work(max(drawn, text + nodes), prompt, nodes)
-            found.append(phase("traces.trees", "lower traces.trees.draws", target, Work(text + nodes, prompt)))
-    if beside is not None and "trial" in sections:
-        found.append(phase("exactness", EXACTNESS, request, beside, precise=True))
+            remedy = "lower traces.trees.prompts_per_shard and traces.trees.draws"
+            found.append(phase("traces.trees", remedy, target, Work(text + nodes, prompt)))
+    if "draft" in models and "trial" in sections:
+        found.append(phase("exactness", EXACTNESS, request, request, precise=True))
     return found
 
 
@@ -244,17 +248,12 @@ def _timed(pair: str, params: Path) -> dict[str, Passes]:
     arms = expanded(measure.arms, "")
     swept, always = (sum(getattr(arm, kind) for arm in arms) for kind in ("choose", "always"))
     decodes = {
-        "measure": (
-            measure,
-            measure.validation_prompts * (swept + 1) + measure.test_prompts * (always + measure.group),
-        ),
-        "tune": (tune, tune.validation_prompts * (tune.candidates + 2) + tune.test_prompts * 3),
-        "trial of a bundle": (trial, trial.test_prompts * (len(trial.gammas) + 2)),
+        "measure": measure.validation_prompts * (swept + 1) + measure.test_prompts * (always + measure.group),
+        "tune": tune.validation_prompts * (tune.candidates + 2) + tune.test_prompts * 3,
+        "trial of a bundle": trial.test_prompts * (len(trial.gammas) + 2),
     }
-    return {
-        name: Passes(len(measure.settings) * count * config.repeats * config.max_new_tokens)
-        for name, (config, count) in decodes.items()
-    }
+    tokens = [one.repeats * one.max_new_tokens * len(measure.settings) for one in (measure, tune, trial)]
+    return {name: Passes(count * each) for (name, count), each in zip(decodes.items(), tokens, strict=True)}
 
 
 def _lines(found: Sequence[Phase], disk: Mapping[str, int], devices: int) -> Iterator[str]:
@@ -287,7 +286,8 @@ def _longest(one: Collector) -> int:
 
 def _together(one: Collector) -> int:
     """Texts that are drawn at the same time."""
-    return max(1, min(one.config.prompts_per_shard, MOST_ROWS // (_longest(one) + one.new_tokens)))
+    most = max(1, MOST_ROWS // (_longest(one) + one.new_tokens))
+    return min(one.config.prompts_per_shard, len(one.jobs), most)
 
 
 def _blocks(model: CausalLanguageModel, size: int) -> list[int]:

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from pipelines import plan
 from pipelines.cli import main
 from pipelines.meta_pair import meta_pair
-from pipelines.pair_add import ready_pairs
+from pipelines.pair_add import ready_pairs, with_pair
 from pipelines.pair_folder import read_pair
 from pipelines.prompt_table import Prompt
 from pipelines.traces import CONFIGS, collector
@@ -30,17 +30,24 @@ LLAMA = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_
 LLAMA |= {"intermediate_size": 96, "vocab_size": 300}
 SETTINGS = {
     "texts": {"max_new_tokens": 24, "temperatures": [1.0], "prompts_per_shard": 4, "threads": 1},
-    "trees": {"settings": [{"temperature": 1.0}], "roots_per_prompt": 2, "prompts_per_shard": 4, "threads": 1},
+    "trees": {
+        "draws": [1, 1, 3],
+        "settings": [{"temperature": 1.0}],
+        "roots_per_prompt": 2,
+        "prompts_per_shard": 4,
+        "threads": 1,
+    },
 }
 
 
-@pytest.fixture
-def params(tmp_path):
+@pytest.fixture(scope="module")
+def params(tmp_path_factory):
     """The project's parameters with all ready-made pairs."""
-    path = tmp_path / "params.yaml"
-    path.write_text(PARAMS.read_text())
+    path = tmp_path_factory.mktemp("ready") / "params.yaml"
+    text = PARAMS.read_text()
     for block in ready_pairs():
-        main(["pair", "add", block.stem, "--params", str(path)])
+        text = with_pair(text, block.stem, block.read_text(), "")
+    path.write_text(text)
     return path
 
 
@@ -155,7 +162,7 @@ def test_seventy_billion_parameters_on_one_device_are_refused_with_the_number_th
 
 def test_what_is_too_large_only_by_its_cache_names_the_parameter(params):
     with pytest.raises(
-        SystemExit, match=r"traces\.texts: 14\.\d+ .*, or lower traces\.texts\.prompts_per_shard\."
+        SystemExit, match=r"traces\.texts: 15\.\d+ .*, or lower traces\.texts\.prompts_per_shard\."
     ) as refused:
         planned(params, "llama-2-68m-7b", "--device-memory", "14.6GB")
     assert "\ndecoding" not in str(refused.value)
@@ -192,13 +199,17 @@ def test_weights_in_float32_stand_beside_the_served_ones(params):
     assert exact.columns[3] == 2 * (exact.columns[0] + exact.columns[1]) > 4 * (8_030_261_248 + 1_235_814_400)
 
 
-def test_prompts_and_disk_that_do_not_suffice_are_named_with_the_parameter(params):
+def test_prompts_and_disk_that_do_not_suffice_are_named_with_the_parameter(params, tmp_path):
     text = params.read_text()
-    params.write_text(text.replace("longest: 400", "longest: 500").replace("max_gigabytes: 10.0", "max_gigabytes: 2.0"))
+    assert text.count("longest: 400") == text.count("max_gigabytes: 10.0") == 1
+    changed = tmp_path / "params.yaml"
+    changed.write_text(
+        text.replace("longest: 400", "longest: 500").replace("max_gigabytes: 10.0", "max_gigabytes: 2.0")
+    )
     with pytest.raises(SystemExit, match=r"does not fit the pair's context of 512\. Lower .*prompts\.longest"):
-        planned(params, "gemma-3-270m-27b")
+        planned(changed, "gemma-3-270m-27b")
     with pytest.raises(SystemExit, match=r"Traces may take 6\.\d+ GB, and traces\.max_gigabytes is 2"):
-        planned(params, "llama-2-7b-70b")
+        planned(changed, "llama-2-7b-70b")
 
 
 def test_a_pair_without_a_draft_is_planned(params, capsys):
