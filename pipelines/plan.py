@@ -38,6 +38,9 @@ UNITS = {f"{prefix}B": 1000.0**power for power, prefix in enumerate(("", "k", "M
 UNITS |= {f"{prefix}iB": 1024.0**power for power, prefix in enumerate(("K", "M", "G", "T"), start=1)}
 PARTS = ("weights", "cache", "workspace")
 LONGEST = "lower prompts.longest (of windows: prompts.max_tokens)"
+SHARDS = "lower traces.texts.prompts_per_shard and that of trees"
+TEXTS = "lower traces.texts.max_new_tokens"
+TREES = "lower traces.trees.draws"
 EXACTNESS = "set measure.exactness_prompts to 0 and run no trial"
 
 
@@ -179,19 +182,18 @@ def phases(pair: ModelPair, made: Mapping[str, Collector], sections: Mapping[str
     new = max(sections.get(name, {}).get("max_new_tokens", 0) for name in ("measure", "tune", "trial"))
     request = Work(longest + new, longest)
     found = [phase("decoding", LONGEST, request, request)]
-    for name, one in made.items():
-        config: Any = one.config
-        prompt, text = _longest(one), _longest(one) + one.new_tokens
-        drawn = _together(one) * text
-        if name == "texts":
-            target = Work(drawn, prompt, one.new_tokens)
-            draft = Work(text + one.new_tokens * config.gamma_max, prompt, one.new_tokens)
-            found.append(phase("traces.texts", "lower traces.texts.prompts_per_shard", target, draft))
-        elif isinstance(one, TreeCollector):
+    drawing = [one for name, one in made.items() if name != "guesses"]
+    if drawing:
+        drawn = max(_together(one) * (_longest(one) + one.new_tokens) for one in drawing)
+        found.append(phase("drawing texts", SHARDS, Work(drawn, longest), Work(0, 0, 0)))
+    for one in drawing:
+        prompt, text, config = _longest(one), _longest(one) + one.new_tokens, one.config
+        if isinstance(one, TreeCollector):
             nodes = max(config.draws) * one.extent.most_nodes
-            target = Work(max(drawn, text + nodes), prompt, nodes)
-            remedy = "lower traces.trees.prompts_per_shard and traces.trees.draws"
-            found.append(phase("traces.trees", remedy, target, Work(text + nodes, prompt)))
+            found.append(phase("traces.trees", TREES, Work(text + nodes, prompt, nodes), Work(text + nodes, prompt)))
+        else:
+            beside = Work(text + one.new_tokens * config.gamma_max, prompt, one.new_tokens)
+            found.append(phase("traces.texts", TEXTS, Work(text, prompt, one.new_tokens), beside))
     if "draft" in models and "trial" in sections:
         found.append(phase("exactness", EXACTNESS, request, request, precise=True))
     return found
