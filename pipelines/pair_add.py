@@ -16,7 +16,7 @@ import yaml
 from pipelines.outputs import replacing
 from pipelines.parameters import PARAMETERS
 
-BLOCKS = Path(__file__).parent / "pairs"
+BLOCKS = Path(__file__).with_name("pairs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
