@@ -12,6 +12,7 @@ from pipelines.pair import Models
 from pipelines.parameters import load_parameters, read_pair
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
+from runtime.pair import parse_dtype
 
 DTYPE = "bfloat16"  # of a pair that names none
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
@@ -30,7 +31,7 @@ def meta_pair(pair: str, params: Path, dtype: str | None = None) -> ModelPair:
     sections = read_pair(pair, params)
     models: Mapping[str, Any] = sections.get("models") or {}
     given = models.get("dtype") or "auto"
-    number = getattr(torch, dtype or (DTYPE if given == "auto" else given))
+    number = parse_dtype(dtype or (DTYPE if given == "auto" else given))
     if models.get("builtin"):
         configs = _builtin(load_parameters(Models, pair, "models", params).builtin)
     elif models.get("target"):

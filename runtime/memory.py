@@ -88,11 +88,9 @@ def model_memory(name: str, model: object, work: Work, device: str | None = None
     number = model.dtype.itemsize
     compact = model.forward != "hugging_face"
     recorded = model.forward == "recorded" or (compact and device == "cuda" != model.device.type)
-    rows = work.rows + SCRATCH_ROOM
+    rows = rounded_rows(work.rows + SCRATCH_ROOM) if recorded else work.rows + SCRATCH_ROOM
     tables = 2 if compact else 0  # of angles
-    cache = (
-        (rounded_rows(rows) if recorded else rows) * head_dim * number * (2 * heads * config.num_hidden_layers + tables)
-    )
+    cache = rows * head_dim * number * (2 * heads * config.num_hidden_layers + tables)
     widest = 3 * config.intermediate_size + 2 * config.hidden_size + heads * head_dim
     law = torch.promote_types(model.dtype, torch.float32).itemsize
     laws = work.laws * LAW_COPIES * config.vocab_size * law

@@ -263,6 +263,8 @@ def test_a_configuration_that_says_too_little_is_refused_by_name(changed, config
 def test_a_block_without_models_and_devices_without_a_number_are_refused(changed):
     with pytest.raises(SystemExit, match="neither 'builtin' nor a 'target'"):
         planned(changed(models={}), "p")
+    with pytest.raises(SystemExit, match="dtype 'int8' is not a floating-point"):
+        planned(changed(models={"target": "no/such", "dtype": "int8"}), "p")
     with pytest.raises(SystemExit, match="--devices must be at least 1, got 0"):
         planned(changed(), "p", "--devices", "0")
 

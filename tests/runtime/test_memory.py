@@ -5,8 +5,10 @@ from itertools import chain
 import pytest
 
 from runtime import ModelPair
-from runtime.memory import planned_memory, table
+from runtime.memory import LIBRARY, Work, model_memory, planned_memory, table
 from tests.toys import TableModel, tiny_llama
+
+DEVICE = {"recorded": "cuda", "compact": "cpu", "hugging_face": "cpu"}
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -39,3 +41,13 @@ def test_the_plan_prints_both_models_and_their_sum():
 def test_models_of_unknown_memory_are_refused():
     with pytest.raises(ValueError, match="target is a TableModel"):
         planned_memory(ModelPair(TableModel(5, seed=0)), 8, 8)
+
+
+@pytest.mark.parametrize("forward", ["recorded", "compact", "hugging_face"])
+def test_a_model_without_memory_is_planned_as_the_one_it_stands_for(forward):
+    """Recorded passes round rows up, and only a CUDA device records by itself; bare Hugging Face has no tables of angles."""
+    real = ModelPair(tiny_llama(64, layers=3), forward=forward).target
+    meta = ModelPair(tiny_llama(64, layers=3).to("meta"), forward="auto" if forward == "recorded" else forward).target
+    held, planned = (model_memory("m", one, Work(140, 40), device) for one, device in ((real, None), (meta, DEVICE[forward])))
+    assert (planned.weights, planned.cache) == (held.weights, held.cache)
+    assert planned.workspace - held.workspace == (LIBRARY if DEVICE[forward] == "cuda" else 0)
