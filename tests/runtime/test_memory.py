@@ -48,6 +48,7 @@ def test_a_model_without_memory_is_planned_as_the_one_it_stands_for(forward):
     """Recorded passes round rows up, and only a CUDA device records by itself; bare Hugging Face has no tables of angles."""
     real = ModelPair(tiny_llama(64, layers=3), forward=forward).target
     meta = ModelPair(tiny_llama(64, layers=3).to("meta"), forward="auto" if forward == "recorded" else forward).target
-    held, planned = (model_memory("m", one, Work(140, 40), device) for one, device in ((real, None), (meta, DEVICE[forward])))
+    held = model_memory("real", real, Work(140, 40))
+    planned = model_memory("meta", meta, Work(140, 40), DEVICE[forward])
     assert (planned.weights, planned.cache) == (held.weights, held.cache)
     assert planned.workspace - held.workspace == (LIBRARY if DEVICE[forward] == "cuda" else 0)
