@@ -208,9 +208,13 @@ def dtypes(pair: ModelPair) -> dict[str, str]:
     }
 
 
-def last_layers(model: Any, count: int) -> tuple[int, ...]:
-    """Numbers of the last ``count`` hidden states."""
+def last_layers(model: Any, count: int, key: str) -> tuple[int, ...]:
+    """Numbers of the last ``count`` hidden states; `ValueError`, which names the parameter ``key``, if the model has fewer."""
     assert isinstance(model, CausalLanguageModel)
+    if count > model.num_layers + 1:
+        raise ValueError(
+            f"{key} is {count}, and {type(model.model).__name__} has {model.num_layers + 1} hidden states: lower {key}."
+        )
     return tuple(range(model.num_layers - count + 1, model.num_layers + 1))
 
 

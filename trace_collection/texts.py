@@ -68,8 +68,12 @@ class TextCollector(Collector):
         super().__init__(pair, config, chosen)
         self.new_tokens = self.reach = config.max_new_tokens
         self.rows_per_job = config.max_new_tokens - 1
-        self.layers = last_layers(pair.target, config.layers)
-        spec = StopSpec(last_layers(pair.draft, config.draft_layers), hidden_size(pair.draft), config.top)
+        self.layers = last_layers(pair.target, config.layers, "traces.texts.layers")
+        spec = StopSpec(
+            last_layers(pair.draft, config.draft_layers, "traces.texts.draft_layers"),
+            hidden_size(pair.draft),
+            config.top,
+        )
         slots = config.gamma_max if config.beside_states else 1
         self.extent = Extent(config.gamma_max, self.new_tokens, config.candidates, self.layers, spec, slots)
         self.tracer = TextTracer(pair, self.extent)

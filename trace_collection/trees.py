@@ -91,10 +91,10 @@ class TreeCollector(Collector):
         self.extent = Extent.of(self.actions)
         self.new_tokens, self.rows_per_job = config.new_tokens, config.roots_per_prompt
         self.reach = config.new_tokens + self.extent.depth
-        self.layers = last_layers(pair.target, config.layers)
+        self.layers = last_layers(pair.target, config.layers, "traces.trees.layers")
         self.spec = SelectionSpec(
             layers=self.layers,
-            draft_layers=last_layers(pair.draft, config.draft_layers),
+            draft_layers=last_layers(pair.draft, config.draft_layers, "traces.trees.draft_layers"),
             hidden_size=hidden_size(pair.target),
             draft_hidden_size=hidden_size(pair.draft),
             actions=self.actions,

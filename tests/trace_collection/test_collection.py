@@ -203,6 +203,14 @@ def test_a_pair_without_a_draft_makes_neither_texts_nor_trees(pair, prompts):
             made(name, ModelPair(pair.target.model), prompts)
 
 
+@pytest.mark.parametrize(("key", "states"), [("layers", 4), ("draft_layers", 2)])
+@pytest.mark.parametrize("name", ["texts", "trees"])
+def test_more_hidden_states_than_a_model_has_are_refused_by_their_key(name, key, states, pair, prompts):
+    assert made(name, pair, prompts, **{key: states})
+    with pytest.raises(ValueError, match=rf"traces\.{name}\.{key} is {states + 1}, and .* has {states} hidden states"):
+        made(name, pair, prompts, **{key: states + 1})
+
+
 def test_traces_prompts_and_settings_have_luck_of_their_own():
     keys = itertools.product((0, 1), ("texts", "trees"), ("p", "q"), (SamplingSettings(0.6), SamplingSettings(1.0)))
     assert len({seed_of(*key) for key in keys}) == 16
