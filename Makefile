@@ -16,7 +16,7 @@ WORKERS := -n auto --dist loadfile
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro studies test check format test-runtime gpu clean
+.PHONY: help setup repro studies test check format test-runtime soak gpu clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ test: check test-runtime  ## All checks: make check, the tests; the runtime's ow
 
 test-runtime: .venv-runtime/.ready  ## The runtime's tests in an environment with the runtime extra only
 	$(TEST_ENV) .venv-runtime/bin/python -m pytest $(WORKERS) tests/runtime
+
+soak: setup  ## 5,000 requests over all methods: memory, open files, threads and processes after them are those before
+	$(TEST_ENV) $(BIN)/python -m tests.runtime.soak
 
 # No environment of its own: drivers, torch and its CUDA belong together and are there already.
 gpu:  ## On a CUDA device, with its own Python (PYTHON=...): the tests for devices, the benchmark of ten minutes, its report in docs/gpu

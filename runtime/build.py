@@ -90,7 +90,7 @@ def built(pair: ModelPair, config: Mapping[str, Any], controller: Controller | N
     """The decoder of an expanded configuration; ``controller=None``: the configuration's own. ``where`` names it in errors."""
     if config.get("method") == "branch_parallel":
         return _branch_parallel(pair, config, controller, where)
-    if config.get("method") in GUESSERS:
+    if config.get("method") in [*GUESSERS]:  # a list, as a method read from a file may have no hash
         return _single_model(pair, config, controller, where)
     parsed = parse_config(DecoderConfig, config, where)
     return _sequential(
@@ -190,7 +190,7 @@ def _drafter(config: Mapping[str, Any] | None) -> Drafter:
     kind = options.pop("kind", None)
     if "choices" in options:
         raise ValueError("decoder.drafter: choices are the controller's: name the bundle of one instead.")
-    if kind not in DRAFTERS:
+    if kind not in [*DRAFTERS]:
         raise ValueError(f"decoder.drafter: unknown kind {kind!r}. Known kinds: {', '.join(DRAFTERS)}.")
     return parse_config(DRAFTERS[kind], options, "decoder.drafter")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from predictors.bundle import AUTO, Bundle, bundle_hash, read_bundle
+from predictors.bundle import AUTO, REMEDY, Bundle, bundle_hash, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS
 from predictors.latency import LatencyProfile, read_profile
@@ -100,11 +100,16 @@ def _loaded(
     kind = loaded.card["kind"]
     if kind == AUTO:
         return _routed(bundle, loaded, pair, changes, latency, reprice)
-    if kind not in CONTROLLERS:
+    if kind not in [*CONTROLLERS]:  # a list asks for no hash, as a damaged kind may have none
         raise ValueError(f"{bundle}: unknown controller kind {kind!r}. Update draftwright, or export the bundle again.")
-    given = dict(changes or {})
-    config = expanded(given if "preset" in given else loaded.card["decoder"] | given)
-    controller = CONTROLLERS[kind].from_bundle(loaded)
+    given, own = dict(changes or {}), loaded.card["decoder"]
+    if not isinstance(own, dict):
+        raise ValueError(f"{bundle}: card.json: decoder must be an object, got {own!r}. {REMEDY}")
+    config = expanded(given if "preset" in given else own | given)
+    try:
+        controller = CONTROLLERS[kind].from_bundle(loaded)
+    except (TypeError, KeyError, AttributeError) as error:  # a value of another type than every exported card's
+        raise ValueError(f"{bundle}: damaged bundle (card.json: {error}). {REMEDY}") from error
     if latency is not None:
         controller = controller.at_latency(_profile(latency), reprice)
     elif reprice:

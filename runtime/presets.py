@@ -41,7 +41,7 @@ def expanded(config: Mapping[str, Any]) -> dict[str, Any]:
     name = given.pop("preset", None)
     if name is None:
         return given
-    if name not in PRESETS:
+    if name not in [*PRESETS]:
         raise ValueError(f"decoder: unknown preset {name!r}. Known presets: {', '.join(PRESETS)}.")
     preset = PRESETS[name]
     if preset["method"] == "speculative" and "gamma" in given:

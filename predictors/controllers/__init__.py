@@ -28,7 +28,7 @@ def build_controller(values: Mapping[str, Any]) -> Controller:
     """Build from a configuration such as ``{"kind": "entropy", "kappa": 0.2}``."""
     options = dict(values)
     kind = options.pop("kind", None)
-    if kind not in CONTROLLERS:
+    if kind not in [*CONTROLLERS]:
         raise ValueError(f"controller: unknown kind {kind!r}. Known kinds: {', '.join(CONTROLLERS)}.")
     return CONTROLLERS[kind].from_config(options)
 
