@@ -1,25 +1,29 @@
 """One loader for every source of documents; a source is data, not code.
 
     kind: builtin                        the corpus of the built-in pair (`pipelines.builtin.corpus`)
-    kind: file       path: …             a .jsonl, .parquet or .txt file, or a folder of those (a .txt file is one document)
-    kind: datasets   path: …             any Hugging Face datasets name or folder, with config and split
+    kind: file       path: …             a .jsonl, .parquet or .txt file (one document), or its URL, or a folder of those
+    kind: datasets   path: …             any Hugging Face datasets name or folder, with config, split and revision
+    recipe: …                            one of `recipes.yaml`, whose fields a source may replace
 
-Rows become documents through one of ``column`` (a text), ``template`` (``str.format`` over the row's fields) or ``messages``
-(a column of role/content mappings).
+Rows become documents through one of ``column`` (a text), ``template`` (``str.format`` over the row's fields), ``messages``
+(a column of role/content mappings) or ``turns`` (a column of a user's messages, in their order).
 """
 
+import io
 import itertools
 import json
 import string
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 from tqdm import tqdm
 
 from pipelines.builtin.corpus import Document, builtin_documents
 from pipelines.edits import KINDS as KINDS_OF_EDIT
+from pipelines.prompt_table import SPLITS
+from pipelines.recipes import TEXTS, chat_template, completed
 from predictors.config import Checked, one_of
 
 KINDS = ("builtin", "file", "datasets")
@@ -28,41 +32,95 @@ SUFFIXES = (".jsonl", ".parquet", ".txt")
 
 @dataclass(frozen=True)
 class Source(Checked):
-    """Recipe for one source of documents.
+    """One source of documents.
 
-    ``chat`` wraps a text as a user's message in the tokenizer's chat template. ``cut`` is ``window`` (prompts are windows of a
-    longer text) or ``whole`` (a document is a prompt); by default windows are cut from the built-in corpus only. ``edits``
-    names slices that prompts of slice `edit` are made of, too, and whether they hold ``code`` or ``prose`` (`pipelines.edits`).
+    Attributes
+    ----------
+    recipe
+        Name of the entry of `recipes.yaml` that completed the fields.
+    answers
+        Column of the answers to ``turns``. A later turn is a prompt only where all before it have one.
+    where
+        Rows that are read: by column, the values it may have there.
+    slices
+        Other names for values of ``slice_column``.
+    chat
+        Wrap a text as a user's message in the chat template.
+    system
+        System message that stands before a conversation.
+    chat_template
+        In place of the tokenizer's: a name in `recipes.yaml`, or a template.
+    cut
+        ``window`` (prompts are windows of a longer text) or ``whole`` (a document is a prompt, and so is each turn of a
+        conversation from ``turns``); by default windows are cut from the built-in corpus only.
+    shares
+        Splits that its documents go to, by default all: whole sources are kept apart by it.
+    edits
+        Slices that prompts of slice `edit` are made of, too, and whether they hold ``code`` or ``prose`` (`pipelines.edits`).
     """
 
     kind: Annotated[str, one_of(*KINDS)]
     name: str
+    recipe: str | None = None
     path: str | None = None
     config: str | None = None
     split: str = "train"
+    revision: str | None = None
     column: str | None = None
     template: str | None = None
     messages: str | None = None
+    turns: str | None = None
+    answers: str | None = None
+    where: Mapping[str, Any] = field(default_factory=dict)
     slice: str | None = None
     slice_column: str | None = None
+    slices: Mapping[str, str] = field(default_factory=dict)
     chat: bool = False
+    system: str | None = None
+    chat_template: str | None = None
     cut: Annotated[str, one_of("window", "whole")] | None = None
     limit: int | None = None
+    shares: tuple[Annotated[str, one_of(*SPLITS)], ...] = SPLITS
     edits: Mapping[str, Annotated[str, one_of(*KINDS_OF_EDIT)]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.cut == "window" and (self.chat or self.messages):
+        if self.cut == "window" and self.converses:
             raise ValueError("windows cannot be cut from conversations: use cut: whole.")
-        if self.edits and (self.chat or self.messages):
+        if self.edits and self.converses:
             raise ValueError("edits cannot be made of conversations: leave 'edits' out.")
+        if (self.system or self.chat_template) and not self.converses:
+            raise ValueError(
+                "'system' and 'chat_template' belong to conversations: give 'chat', 'messages' or 'turns'."
+            )
+        chat_template(self.chat_template)
+        if self.answers and not self.turns:
+            raise ValueError("'answers' belong to 'turns': name the column of what they answer, too.")
+        if self.revision and self.kind != "datasets":
+            raise ValueError("'revision' belongs to the kind datasets: leave it out.")
+        if not self.shares:
+            raise ValueError(f"shares must name at least one of {', '.join(SPLITS)}, or be left out.")
+        for column, values in self.where.items():
+            if not isinstance(values, list | tuple):
+                raise ValueError(f"where[{column}] must be a list of values, got {values!r}.")
         if self.slice and self.slice_column:
             raise ValueError("give 'slice' or 'slice_column', not both.")
         if (self.path is None) != (self.kind == "builtin"):
             raise ValueError("'path' belongs to the kinds file and datasets.")
-        num_fields = sum(field is not None for field in (self.column, self.template, self.messages))
+        num_fields = sum(getattr(self, text) is not None for text in TEXTS)
         if num_fields > (0 if self.kind == "builtin" else 1):
-            raise ValueError("give at most one of 'column', 'template' and 'messages' (none with kind: builtin).")
+            raise ValueError(
+                "give at most one of 'column', 'template', 'messages' and 'turns' (none with kind: builtin)."
+            )
+
+    @classmethod
+    def completed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        return completed(values)
+
+    @property
+    def converses(self) -> bool:
+        """Whether prompts are conversations in a chat template."""
+        return bool(self.chat or self.messages or self.turns)
 
     @property
     def windows(self) -> bool:
@@ -111,57 +169,73 @@ def _documents(source: Source) -> Iterator[Document]:
             yield document if source.slice is None else Document(document.id, document.text, source.slice)
         return
     for row_name, row in tqdm(_rows(source), desc=f"read {source.name}", unit="row", mininterval=1.0, leave=False):
-        yield _document(source, f"{source.name}/{row_name}", row)
+        if all(_field(source, row, column) in values for column, values in source.where.items()):
+            yield _document(source, f"{source.name}/{row_name}", row)
 
 
 def _rows(source: Source) -> Iterator[tuple[str, Mapping[str, Any]]]:
     assert source.path is not None
     if source.kind == "file":
-        for path in _files(Path(source.path).expanduser()):
-            for index, row in enumerate(_file_rows(path)):
-                yield (path.name if path.suffix == ".txt" else f"{path.name}:{index}"), row
+        for path in _files(source.path):
+            name, suffix = Path(path).name, Path(path).suffix
+            with _opened(path) as file:
+                for index, row in enumerate(_file_rows(path, suffix, file)):
+                    yield (name if suffix == ".txt" else f"{name}:{index}"), row
     else:
         yield from ((str(index), row) for index, row in enumerate(_dataset(source)))
 
 
-def _files(path: Path) -> list[Path]:
-    if not path.exists():
+def _files(named: str) -> list[str]:
+    path = Path(named).expanduser()
+    if "://" not in named and not path.exists():
         raise FileNotFoundError(f"document file or folder {path} does not exist.")
-    files = sorted(p for p in path.rglob("*") if p.suffix in SUFFIXES) if path.is_dir() else [path]
-    if not files or any(file.suffix not in SUFFIXES for file in files):
+    files = sorted(str(p) for p in path.rglob("*") if p.suffix in SUFFIXES) if path.is_dir() else [str(path)]
+    files = [named] if "://" in named else files
+    if not files or any(Path(file).suffix not in SUFFIXES for file in files):
         raise ValueError(f"{path}: expected {', '.join(SUFFIXES)} or a folder with such files.")
     return files
 
 
-def _file_rows(path: Path) -> Iterable[Mapping[str, Any]]:
-    if path.suffix == ".txt":
-        return [{"text": path.read_text(encoding="utf-8")}]
-    if path.suffix == ".jsonl":
-        return _json_rows(path)
+def _opened(path: str) -> IO[bytes]:
+    if "://" not in path:
+        return open(path, "rb")
+    import fsspec
+
+    try:
+        file: IO[bytes] = fsspec.open(path, "rb").open()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} could not be read ({error}): download it, and name the file as 'path'.") from error
+    return file
+
+
+def _file_rows(path: str, suffix: str, file: IO[bytes]) -> Iterable[Mapping[str, Any]]:
+    if suffix == ".txt":
+        return [{"text": io.TextIOWrapper(file, "utf-8").read()}]
+    if suffix == ".jsonl":
+        return _json_rows(path, file)
     import pyarrow.parquet
 
-    return (row for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1024) for row in batch.to_pylist())
+    return (row for batch in pyarrow.parquet.ParquetFile(file).iter_batches(1024) for row in batch.to_pylist())
 
 
-def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line.decode())
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path}, line {number}: no valid JSON ({error}).") from error
-            if not isinstance(row, dict):
-                raise ValueError(f"{path}, line {number}: expected a JSON object, got {line.decode().strip()[:40]!r}.")
-            yield row
+def _json_rows(path: str, lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line.decode())
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}, line {number}: no valid JSON ({error}).") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}, line {number}: expected a JSON object, got {line.decode().strip()[:40]!r}.")
+        yield row
 
 
 def _dataset(source: Source) -> Iterable[Mapping[str, Any]]:
     import datasets
 
     try:
-        return datasets.load_dataset(source.path, source.config, split=source.split)
+        return datasets.load_dataset(source.path, source.config, split=source.split, revision=source.revision)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"source {source.name!r}: dataset {source.path!r} could not be loaded: {reason}") from error
@@ -171,11 +245,18 @@ def _document(source: Source, id: str, row: Mapping[str, Any]) -> Document:
     slice = source.slice or source.name
     if source.slice_column is not None:
         slice = str(_field(source, row, source.slice_column))
+        slice = source.slices.get(slice, slice)
     if source.messages is not None:
         return Document(id, "", slice, _messages(id, _field(source, row, source.messages)))
+    if source.turns is not None:
+        answers = _field(source, row, source.answers) if source.answers else None
+        return Document(id, "", slice, _conversation(id, _field(source, row, source.turns), answers))
     if source.template is not None:
         fields = {name: _field(source, row, name) for name in _template_fields(source.template)}
-        return Document(id, source.template.format(**fields), slice)
+        try:
+            return Document(id, source.template.format(**fields), slice)
+        except (LookupError, AttributeError, TypeError) as error:
+            raise ValueError(f"document {id!r} does not fit the template {source.template!r}: {error!r}.") from error
     value = _field(source, row, source.column or "text")
     if not isinstance(value, str):
         raise ValueError(f"document {id!r}: column {source.column or 'text'!r} holds {value!r}, not a text.")
@@ -201,3 +282,16 @@ def _messages(id: str, value: Any) -> tuple[dict[str, str], ...]:
     while messages and messages[-1]["role"] == "assistant":  # the answer is the model's to give
         messages.pop()
     return tuple(messages)
+
+
+def _conversation(id: str, turns: Any, answers: Any) -> tuple[dict[str, str], ...]:
+    """The turns up to the first without an answer, with the answers between them."""
+    for texts in (turns, answers):
+        if not isinstance(texts, list | None) or not all(isinstance(text, str) for text in texts or ()):
+            raise ValueError(f"document {id!r}: expected a list of texts, got {texts!r}.")
+    messages: list[dict[str, str]] = []
+    for turn, answer in zip(turns or (), itertools.chain(answers or (), itertools.repeat("")), strict=False):
+        messages += {"role": "user", "content": turn}, {"role": "assistant", "content": answer}
+        if not answer:
+            break
+    return tuple(messages[:-1])  # the last answer is the model's to give

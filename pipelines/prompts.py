@@ -9,10 +9,11 @@ of a split alternate slices and documents for every n.
 
 import argparse
 import itertools
+import math
 import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +24,8 @@ from pipelines.edits import EditParameters, begun, edits_of
 from pipelines.pair_folder import read_facts, read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.prompt_table import FILE, SPLITS, Prompt, write_prompts
-from pipelines.shares import Shares
+from pipelines.recipes import chat_template
+from pipelines.shares import Shares, share_documents
 from predictors.config import Checked, Count, Whole, not_empty
 from predictors.schema import EDIT
 
@@ -146,7 +148,7 @@ def draw_prompts(
         prompts += _drawn(mixed, getattr(parameters, split), split, "min_tokens and room", generator)
         prompts += _drawn(edited, getattr(parameters.edit, split), f"{split} of edits", "edit.min_tokens", generator)
     if drawer.num_too_long:
-        print(f"{drawer.num_too_long} documents longer than {parameters.longest} tokens were left out")
+        print(f"{drawer.num_too_long} prompts longer than {parameters.longest} tokens were left out")
     return prompts
 
 
@@ -162,7 +164,10 @@ def _drawn(queues: Queues, wanted: int, split: str, remedy: str, generator: rand
     """Up to ``wanted`` prompts; says what is missing."""
     drawn = list(_alternate(queues, wanted, generator))
     if wanted and not drawn:
-        raise ValueError(f"no document of split {split!r} yields a prompt: add documents or lower {remedy}.")
+        raise ValueError(
+            f"no document of split {split!r} yields a prompt: add documents, lower {remedy}, or name the split in a "
+            "source's 'shares' if all sources have some."
+        )
     if len(drawn) < wanted:
         print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")
     return drawn
@@ -172,8 +177,12 @@ def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any])
     if source.kind == "builtin" and facts["source"] == "builtin":
         dealt = _pair_documents(facts)
     else:
-        dealt = parameters.shares.deal(load_documents(source))
-    return {split: dealt[split] for split in SPLITS}
+        shares = {split: getattr(parameters.shares, split) for split in SPLITS if split in source.shares}
+        whole = math.fsum(shares.values())
+        if not whole:
+            raise ValueError(f"source {source.name!r} goes to {', '.join(shares)}, whose share is 0: raise it.")
+        dealt = share_documents(load_documents(source), {split: share / whole for split, share in shares.items()})
+    return {split: dealt[split] if split in source.shares else () for split in SPLITS}
 
 
 def _pair_documents(facts: dict[str, Any]) -> Mapping[str, Sequence[Document]]:
@@ -223,26 +232,45 @@ class _Drawer:
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    def _token_lists(self, document: Document, source: Source, name: str) -> Iterable[list[int]]:
+    def _token_lists(self, document: Document, source: Source, name: str) -> Iterator[list[int]]:
         if source.windows:
             windows = self._windows(self._encode(document.text), random.Random(f"{self.parameters.seed} {name}"))
-            return (self._start() + window for window in windows)
-        tokens = self._whole(document, source)
-        if not tokens:
-            raise ValueError(f"document {name!r} gives an empty prompt.")
-        if len(tokens) > self.parameters.longest:
-            self.num_too_long += 1
-            return []
-        return [tokens]
+            yield from (self._start() + window for window in windows)
+            return
+        for tokens in self._whole(document, source):
+            if not tokens:
+                raise ValueError(f"document {name!r} gives an empty prompt.")
+            if len(tokens) > self.parameters.longest:
+                self.num_too_long += 1
+            else:
+                yield tokens
 
-    def _whole(self, document: Document, source: Source) -> list[int]:
-        if not document.messages and not source.chat:
-            return list(self.tokenizer(document.text)["input_ids"])
-        if not self.tokenizer.chat_template:
-            setting = "messages" if document.messages else "chat"
-            raise ValueError(f"source {source.name!r} uses {setting!r}, but the pair's tokenizer has no chat template.")
-        messages = list(document.messages) or [{"role": "user", "content": document.text}]
-        encoded = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
+    def _whole(self, document: Document, source: Source) -> Iterator[list[int]]:
+        """The document, or its conversation up to each turn."""
+        if not source.converses:
+            yield list(self.tokenizer(document.text)["input_ids"])
+            return
+        said = document.messages or ({"role": "user", "content": document.text},)
+        for end in range(1, len(said) + 1, 2) if source.turns else [len(said)]:
+            yield self._conversation(said[:end], source)
+
+    def _conversation(self, messages: Sequence[dict[str, str]], source: Source) -> list[int]:
+        from jinja2 import TemplateError
+
+        template = chat_template(source.chat_template)
+        if not template and not self.tokenizer.chat_template:
+            setting = next(key for key in ("messages", "turns", "chat") if getattr(source, key))
+            raise ValueError(
+                f"source {source.name!r} uses {setting!r}, but the pair's tokenizer has no chat template. "
+                "Give the source a 'chat_template'."
+            )
+        system = [{"role": "system", "content": source.system}] if source.system else []
+        try:
+            encoded = self.tokenizer.apply_chat_template(
+                [*system, *messages], chat_template=template, add_generation_prompt=True, return_dict=True
+            )
+        except TemplateError as error:
+            raise ValueError(f"source {source.name!r}: the chat template refuses its messages: {error}") from error
         return list(encoded["input_ids"])
 
     def _windows(self, tokens: list[int], generator: random.Random) -> Iterator[list[int]]:

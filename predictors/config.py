@@ -82,6 +82,11 @@ class Checked:
         for name, hint in _annotations(own).items():
             _check(hint, getattr(self, name), name)
 
+    @classmethod
+    def completed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values of a mapping that `parse_config` reads; a class may add some to those given."""
+        return values
+
 
 @functools.cache
 def _annotations(cls: type) -> dict[str, Any]:
@@ -130,6 +135,11 @@ def parse_config(cls: type[Config], values: Mapping[str, Any], where: str) -> Co
     """
     if not isinstance(values, Mapping):
         raise ValueError(f"{where}: expected a mapping of settings, got {values!r}.")
+    if issubclass(cls, Checked):
+        try:
+            values = cls.completed(values)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
     for key in values:
