@@ -1,0 +1,352 @@
+"""Recipes on rows of each set's true schema, and what a source may change of them."""
+
+import functools
+import http.server
+import json
+import re
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.documents import Source, load_documents
+from pipelines.parameters import load_parameters
+from pipelines.prompts import PromptParameters, draw_prompts
+from pipelines.recipes import _registry
+from predictors.config import parse_config
+
+RECIPES = _registry()["recipes"]
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+)
+ANSWER = {
+    "aliases": ["Sunset Blvd"],
+    "matched_wiki_entity_name": "",
+    "normalized_aliases": ["sunset blvd"],
+    "normalized_matched_wiki_entity_name": "",
+    "normalized_value": "sunset boulevard",
+    "type": "WikipediaEntity",
+    "value": "Sunset Boulevard",
+}
+SOLVE = "\nPlease reason step by step, and put your final answer within \\boxed{}."
+ROWS = {  # a row, and the text or messages that come of it
+    "humaneval": (
+        {
+            "task_id": "HumanEval/0",
+            "prompt": "def f():\n",
+            "canonical_solution": "    pass\n",
+            "test": "t",
+            "entry_point": "f",
+        },
+        "Complete this function.\ndef f():\n",
+    ),
+    "gsm8k": ({"question": "How many?", "answer": "2\n#### 2"}, "How many?"),
+    "cnn_dailymail": (
+        {"article": "(CNN) It rained.", "highlights": "Rain .", "id": "42c0"},
+        "Summarize: (CNN) It rained.\nTL;DR:",
+    ),
+    "spec_bench": ({"question_id": 81, "category": "writing", "turns": ["Write.", "Rewrite."]}, ["Write."]),
+    "mt_bench": (
+        {"category": "math", "prompt": ["Area?", "Circle?"], "reference": ["Area is 3", "5pi"], "prompt_id": 7},
+        ["Area?"],
+    ),
+    "trivia_qa": (
+        {
+            "question": "Which musical?",
+            "question_id": "tc_2",
+            "question_source": "http://www.triviacountry.com/",
+            "entity_pages": [],
+            "search_results": [],
+            "answer": ANSWER,
+        },
+        "Which musical?",
+    ),
+    "alpaca": (
+        {"instruction": "Give three tips.", "input": "", "output": "1. 2. 3.", "text": "Below is an instruction"},
+        "Give three tips.",
+    ),
+    "mbpp": (
+        {
+            "task_id": 11,
+            "text": "Remove it.",
+            "code": "def r(): pass",
+            "test_list": ["assert a", "assert b", "assert c"],
+            "test_setup_code": "",
+            "challenge_test_list": [],
+        },
+        "You are an expert Python programmer, and here is your task: Remove it. Your code should pass these tests:\n\n"
+        "assert a\nassert b\nassert c",
+    ),
+    "math_500": (
+        {
+            "problem": r"Find $\frac{1}{2}$.",
+            "solution": "s",
+            "answer": "1",
+            "subject": "Algebra",
+            "level": 2,
+            "unique_id": "test/algebra/1.json",
+        },
+        r"Find $\frac{1}{2}$." + SOLVE,
+    ),
+    "olympiad_bench": (
+        {
+            "id": 1606,
+            "question": "Find {x}.",
+            "solution": ["s"],
+            "final_answer": ["2"],
+            "context": None,
+            "modality": "Text-only",
+            "difficulty": "Competition",
+            "is_multiple_answer": False,
+            "unit": None,
+            "answer_type": "Numerical",
+            "error": None,
+            "question_type": "Open-ended",
+            "subfield": "Algebra",
+            "subject": "Math",
+            "language": "English",
+        },
+        "Find {x}." + SOLVE,
+    ),
+    "live_code_bench": (
+        {
+            "question_title": "A. Cards",
+            "question_content": "There are cards.",
+            "platform": "leetcode",
+            "question_id": "1873_A",
+            "contest_id": "1873",
+            "contest_date": "2023-08-21T00:00:00",
+            "starter_code": "class Solution:",
+            "difficulty": "easy",
+            "public_test_cases": "[]",
+            "private_test_cases": "eJx",
+            "metadata": "{}",
+        },
+        "Write a correct Python program that matches the specification and passes all tests.\n\n### Question\n"
+        "There are cards.\n\n### Starter code, if any\nclass Solution:\n\n### Answer",
+    ),
+    "opus_100": ({"translation": {"en": "Hi.", "fr": "Salut."}}, "Translate English to French.\nEnglish: Hi.\nFrench:"),
+    "instruct_coder": (
+        {"instruction": "Rename x.", "input": "x = 1", "output": "y = 1"},
+        "Rename x.\n\nx = 1",
+    ),
+}
+
+
+def written(path: Path, *rows: dict) -> dict:
+    """A source's fields that name a file of these rows, which has the suffix's format."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(list(rows)), path)
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+    return {"kind": "file", "path": str(path)}
+
+
+def source(recipe: str, **values) -> Source:
+    return parse_config(Source, {"recipe": recipe, **values}, "sources[0]")
+
+
+def said(document) -> list[str]:
+    return [message["content"] for message in document.messages]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_row_of_the_sets_own_schema_becomes_its_prompt(tmp_path, recipe, suffix):
+    row, expected = ROWS[recipe]
+    made = source(recipe, **written(tmp_path / f"rows{suffix}", row))
+    (document,) = load_documents(made)
+    assert (said(document) if made.turns else document.text) == expected
+    assert document.slice == ("mt_bench" if recipe == "spec_bench" else recipe) and made.name == recipe
+    assert made.converses and not made.windows
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_what_the_hub_is_asked_for(monkeypatch, recipe):
+    asked = {}
+    row, _ = ROWS[recipe]
+    if RECIPES[recipe]["kind"] == "file":
+        assert source(recipe).path.startswith("https://") and re.search("/[0-9a-f]{40}/", source(recipe).path)
+        return
+    monkeypatch.setattr("datasets.load_dataset", lambda *args, **kwargs: asked.update(args=args, **kwargs) or [row])
+    assert len(load_documents(source(recipe, revision="abc"))) == 1
+    entry = RECIPES[recipe]
+    assert asked == {"args": (entry["path"], entry.get("config")), "split": entry["split"], "revision": "abc"}
+
+
+def test_spec_bench_is_read_over_http_with_its_uneven_references(tmp_path):
+    """The set's references are texts, lists or nothing, in which `datasets` finds no one type."""
+    rows = [
+        {"question_id": 81, "category": "coding", "turns": ["a", "b"]},
+        {"question_id": 161, "category": "rag", "turns": ["c"], "reference": ["r"]},
+        {"question_id": 241, "category": "qa", "turns": ["d"], "reference": [["r", "s"]]},
+    ]
+    written(tmp_path / "question.jsonl", *rows)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        documents = load_documents(source("spec_bench", path=f"{url}/question.jsonl"))
+        assert [(d.id, d.slice, said(d)) for d in documents] == [
+            ("spec_bench/question.jsonl:0", "mt_bench", ["a"]),
+            ("spec_bench/question.jsonl:1", "rag", ["c"]),
+            ("spec_bench/question.jsonl:2", "qa", ["d"]),
+        ]
+        rag = load_documents(source("spec_bench", path=f"{url}/question.jsonl", where={"category": ["rag"]}))
+        assert [said(document) for document in rag] == [["c"]]
+        with pytest.raises(ValueError, match=r"no\.jsonl could not be read"):
+            load_documents(source("spec_bench", path=f"{url}/no.jsonl"))
+        server.shutdown()
+
+
+def test_what_a_source_gives_replaces_the_recipes():
+    assert source("gsm8k") == source("gsm8k", name="gsm8k", limit=1000)
+    changed = source("gsm8k", name="mine", template="Q: {question}", chat=False, split="test", limit=7)
+    assert (changed.column, changed.template, changed.chat, changed.split, changed.limit) == (
+        None, "Q: {question}", False, "test", 7,
+    )  # fmt: skip
+    assert (changed.path, changed.config) == ("openai/gsm8k", "main")
+    assert source("opus_100", config="de-en").path == "Helsinki-NLP/opus-100"
+    assert source("gsm8k", path="somewhere").config is None
+    renamed = source("spec_bench", slice="all", template="{turns[0]}", chat=True)
+    assert (renamed.slice_column, renamed.slices, renamed.turns) == (None, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("answers", "conversations"),
+    [
+        (["A", "unread"], ["<user>one<bot>", "<user>one<assistant>A<user>two<bot>"]),
+        (["A", ""], ["<user>one<bot>", "<user>one<assistant>A<user>two<bot>"]),
+        ([""], ["<user>one<bot>"]),
+        (None, ["<user>one<bot>"]),
+    ],
+)
+def test_a_second_turn_is_a_prompt_of_the_same_document_where_the_first_is_answered(
+    tmp_path, tokenizer, monkeypatch, answers, conversations
+):
+    monkeypatch.setattr(tokenizer, "chat_template", CHAT_TEMPLATE)
+    row = {"prompt": ["one", "two"], "category": "math", "reply": answers}
+    made = source("mt_bench", turns="prompt", answers="reply", shares=["test"], **written(tmp_path / "r.jsonl", row))
+    prompts = draw_prompts(counts(made, test=9), {"source": "models"}, tokenizer)
+    assert [prompt.text for prompt in prompts] == conversations
+    assert {prompt.document for prompt in prompts} == {"mt_bench/r.jsonl:0"}
+
+
+def counts(*sources: Source, **splits: int) -> PromptParameters:
+    return PromptParameters(sources=sources, **{"train": 0, "validation": 0, "test": 0, "reserve": 0} | splits)
+
+
+def questions(path: Path, count: int) -> dict:
+    return written(path, *({"question": f"{path.stem} {index}?", "answer": ""} for index in range(count)))
+
+
+def test_a_source_is_kept_to_the_splits_it_names(tmp_path, tokenizer):
+    """Transfer: what is learnt from one source is scored on another."""
+    learnt = source("gsm8k", chat=False, shares=["validation", "train"], **questions(tmp_path / "learnt.jsonl", 26))
+    scored = source("trivia_qa", chat=False, shares=["test"], **questions(tmp_path / "scored.jsonl", 10))
+    shared = Source(kind="file", name="shared", path=learnt.path, column="question")
+    drawn = {"train": 99, "validation": 99, "test": 99, "reserve": 99}
+    prompts = draw_prompts(counts(learnt, scored, shared, **drawn), {"source": "models"}, tokenizer)
+    numbers = {}
+    for prompt in prompts:
+        numbers.setdefault(prompt.source, {}).setdefault(prompt.split, set()).add(prompt.document)
+    by_source = {name: {split: len(some) for split, some in splits.items()} for name, splits in numbers.items()}
+    assert by_source["gsm8k"] == {"train": 18, "validation": 8} and by_source["trivia_qa"] == {"test": 10}
+    assert by_source["shared"].keys() == drawn.keys() and sum(by_source["shared"].values()) == 26
+    with pytest.raises(ValueError, match=r"split 'reserve' yields a prompt: .*'shares'"):
+        draw_prompts(counts(learnt, scored, **drawn), {"source": "models"}, tokenizer)
+
+
+def test_the_order_of_named_splits_deals_nothing_else(tmp_path, tokenizer):
+    file = questions(tmp_path / "q.jsonl", 20)
+    drawn = [
+        draw_prompts(counts(source("gsm8k", chat=False, shares=shares, **file), train=9, test=9), {"source": "models"}, tokenizer)
+        for shares in (["train", "test"], ["test", "train"])
+    ]  # fmt: skip
+    assert drawn[0] == drawn[1]
+
+
+def test_named_chat_templates_and_system_messages(tmp_path, tokenizer):
+    file = questions(tmp_path / "q.jsonl", 1)
+
+    def text(**values) -> str:
+        made = source("gsm8k", shares=["test"], **file, **values)
+        return draw_prompts(counts(made, test=1), {"source": "models"}, tokenizer)[0].text
+
+    start = (
+        "A chat between a curious user and an artificial intelligence assistant. "
+        "The assistant gives helpful, detailed, and polite answers to the user's questions. "
+    )
+    assert text(chat_template="vicuna").endswith(f"{start}USER: q 0? ASSISTANT:")
+    assert text(chat_template="vicuna", system="Be brief.").endswith("Be brief. USER: q 0? ASSISTANT:")
+    assert start not in text(chat_template="vicuna", system="Be brief.")
+    assert text(chat_template="plain", system="Be brief.").endswith("Be brief.\nq 0?")
+    assert text(chat_template=CHAT_TEMPLATE, system="Be brief.") == "<system>Be brief.<user>q 0?<bot>"
+    refusing = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
+    )
+    with pytest.raises(ValueError, match=r"'gsm8k': the chat template refuses its messages: no system"):
+        text(chat_template=refusing, system="Be brief.")
+
+
+def test_vicunas_template_of_two_turns(tmp_path, tokenizer):
+    """As FastChat writes it: an answer ends with the end of sequence, and no space stands after that."""
+    row = {"prompt": ["one", "two"], "reply": ["A"]}
+    made = source(
+        "mt_bench", answers="reply", turns="prompt", system="S.", chat_template="vicuna", shares=["test"],
+        **written(tmp_path / "r.jsonl", row),
+    )  # fmt: skip
+    prompts = draw_prompts(counts(made, test=2), {"source": "models"}, tokenizer)
+    end = tokenizer.special_tokens_map.get("eos_token", "")
+    assert prompts[1].text.endswith(f"S. USER: one ASSISTANT: A{end}USER: two ASSISTANT:")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"recipe": "gsm9k"}, rf"sources\[0\]: there is no recipe 'gsm9k'\. Recipes: {', '.join(RECIPES)}"),
+        ({"recipe": "gsm8k", "chat_template": "vicunia"}, "no chat template 'vicunia'. Give one of vicuna, plain"),
+        ({"recipe": "gsm8k", "chat": False, "system": "a"}, "belong to conversations"),
+        ({"recipe": "gsm8k", "answers": "a"}, "'answers' belong to 'turns'"),
+        ({"recipe": "gsm8k", "where": {"question": "a"}}, r"where\[question\] must be a list of values, got 'a'"),
+        ({"recipe": "gsm8k", "shares": ["dev"]}, "must be one of train, validation, test, reserve, got 'dev'"),
+        ({"recipe": "gsm8k", "shares": []}, "shares must name at least one"),
+        ({"recipe": "gsm8k", "cut": "window"}, "windows cannot be cut from conversations"),
+        ({"name": "s", "kind": "file", "path": "a", "revision": "b"}, "'revision' belongs to the kind datasets"),
+    ],
+)
+def test_contradictions_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        parse_config(Source, values, "sources[0]")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "row", "message"),
+    [
+        ("mbpp", {"text": "a", "test_list": ["b"]}, "does not fit the template"),
+        ("opus_100", {"translation": {"de": "a", "fr": "b"}}, "does not fit the template"),
+        ("spec_bench", {"category": "qa", "turns": "a"}, "expected a list of texts, got 'a'"),
+        ("spec_bench", {"category": "qa", "turns": [1]}, r"expected a list of texts, got \[1\]"),
+        ("spec_bench", {"category": "qa", "turns": []}, "no documents but 1 empty ones"),
+        ("alpaca", {"instruction": "a", "input": "given"}, "no documents"),
+        ("alpaca", {"instruction": "a"}, "no column 'input'"),
+    ],
+)
+def test_rows_that_do_not_fit_are_named(tmp_path, recipe, row, message):
+    made = source(recipe, **written(tmp_path / "r.jsonl", row))
+    with pytest.raises(ValueError, match=message):
+        load_documents(made)
+
+
+def test_a_parameter_file_names_a_recipe(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text("pairs: {p: {prompts: {sources: [{recipe: gsm8k}, {recipe: mbpp, limit: 3}]}}}")
+    sources = load_parameters(PromptParameters, "p", "prompts", path).sources
+    assert [(one.name, one.limit) for one in sources] == [("gsm8k", 1000), ("mbpp", 3)]
+
+
+def test_the_documented_table_has_every_recipe():
+    page = (Path(__file__).parents[2] / "docs/pairs.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \| `[\w.-]+/", page, flags=re.MULTILINE) == list(RECIPES)
