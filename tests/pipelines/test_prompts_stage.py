@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -114,6 +115,13 @@ def test_another_corpus_than_the_pairs_is_refused(builtin_folder, tokenizer):
     facts["corpus"] |= {"manifest": "0", "python": "3.9.1"}
     with pytest.raises(ValueError, match=r"pair: Python 3\.9\.1, here: .*Run the pair stage again"):
         draw_prompts(BUILTIN, facts, tokenizer)
+
+
+def test_the_built_in_corpus_gives_a_named_split_what_the_pair_dealt_it(builtin_folder, builtin_prompts, tokenizer):
+    source = Source(kind="builtin", name="stdlib", shares=("test",))
+    changed = replace(BUILTIN, sources=(source,), train=0, validation=0, reserve=0)
+    prompts = draw_prompts(changed, read_facts(builtin_folder), tokenizer)
+    assert prompts == [prompt for prompt in builtin_prompts if prompt.split == "test"]
 
 
 def test_a_real_pairs_documents_are_split_by_hash(jsonl, tokenizer):

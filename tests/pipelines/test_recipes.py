@@ -10,6 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from pipelines.documents import Source, load_documents
 from pipelines.parameters import load_parameters
@@ -142,6 +144,16 @@ def written(path: Path, *rows: dict) -> dict:
     else:
         path.write_text("\n".join(map(json.dumps, rows)))
     return {"kind": "file", "path": str(path)}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Of bytes."""
+    names = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    made = Tokenizer(models.BPE(vocab={name: index for index, name in enumerate(names)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>")
 
 
 def source(recipe: str, **values) -> Source:
@@ -279,10 +291,9 @@ def test_named_chat_templates_and_system_messages(tmp_path, tokenizer):
         "A chat between a curious user and an artificial intelligence assistant. "
         "The assistant gives helpful, detailed, and polite answers to the user's questions. "
     )
-    assert text(chat_template="vicuna").endswith(f"{start}USER: q 0? ASSISTANT:")
-    assert text(chat_template="vicuna", system="Be brief.").endswith("Be brief. USER: q 0? ASSISTANT:")
-    assert start not in text(chat_template="vicuna", system="Be brief.")
-    assert text(chat_template="plain", system="Be brief.").endswith("Be brief.\nq 0?")
+    assert text(chat_template="vicuna") == f"<s>{start}USER: q 0? ASSISTANT:"
+    assert text(chat_template="vicuna", system="Be brief.") == "<s>Be brief. USER: q 0? ASSISTANT:"
+    assert text(chat_template="plain", system="Be brief.") == "<s>Be brief.\nq 0?"
     assert text(chat_template=CHAT_TEMPLATE, system="Be brief.") == "<system>Be brief.<user>q 0?<bot>"
     refusing = (
         "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
@@ -299,8 +310,7 @@ def test_vicunas_template_of_two_turns(tmp_path, tokenizer):
         **written(tmp_path / "r.jsonl", row),
     )  # fmt: skip
     prompts = draw_prompts(counts(made, test=2), {"source": "models"}, tokenizer)
-    end = tokenizer.special_tokens_map.get("eos_token", "")
-    assert prompts[1].text.endswith(f"S. USER: one ASSISTANT: A{end}USER: two ASSISTANT:")
+    assert prompts[1].text == "<s>S. USER: one ASSISTANT: A</s>USER: two ASSISTANT:"
 
 
 @pytest.mark.parametrize(
