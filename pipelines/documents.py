@@ -100,11 +100,15 @@ class Source(Checked):
             raise ValueError("'revision' belongs to the kind datasets: leave it out.")
         if not self.shares:
             raise ValueError(f"shares must name at least one of {', '.join(SPLITS)}, or be left out.")
+        if self.where and self.kind == "builtin":
+            raise ValueError("'where' belongs to the kinds file and datasets: leave it out.")
         for column, values in self.where.items():
             if not isinstance(values, list | tuple):
                 raise ValueError(f"where[{column}] must be a list of values, got {values!r}.")
         if self.slice and self.slice_column:
             raise ValueError("give 'slice' or 'slice_column', not both.")
+        if self.slices and not self.slice_column:
+            raise ValueError("'slices' belong to 'slice_column': name the column whose values they rename.")
         if (self.path is None) != (self.kind == "builtin"):
             raise ValueError("'path' belongs to the kinds file and datasets.")
         num_fields = sum(getattr(self, text) is not None for text in TEXTS)
@@ -187,10 +191,12 @@ def _rows(source: Source) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _files(named: str) -> list[str]:
     path = Path(named).expanduser()
-    if "://" not in named and not path.exists():
+    if "://" in named:
+        files = [named]
+    elif not path.exists():
         raise FileNotFoundError(f"document file or folder {path} does not exist.")
-    files = sorted(str(p) for p in path.rglob("*") if p.suffix in SUFFIXES) if path.is_dir() else [str(path)]
-    files = [named] if "://" in named else files
+    else:
+        files = sorted(str(p) for p in path.rglob("*") if p.suffix in SUFFIXES) if path.is_dir() else [str(path)]
     if not files or any(Path(file).suffix not in SUFFIXES for file in files):
         raise ValueError(f"{path}: expected {', '.join(SUFFIXES)} or a folder with such files.")
     return files

@@ -34,7 +34,7 @@ def completed(source: Mapping[str, Any]) -> Mapping[str, Any]:
     if name is None:
         return source
     recipes = _registry()["recipes"]
-    if name not in recipes:
+    if str(name) not in recipes:
         raise ValueError(f"there is no recipe {name!r}. Recipes: {', '.join(recipes)}.")
     gone = {key for given in source for key in REPLACED.get(given, ())}
     return {"name": name, **{key: value for key, value in recipes[name].items() if key not in gone}, **source}

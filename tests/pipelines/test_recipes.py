@@ -13,6 +13,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from pipelines.code import Code
 from pipelines.documents import Source, load_documents
 from pipelines.parameters import load_parameters
 from pipelines.prompts import PromptParameters, draw_prompts
@@ -317,6 +318,9 @@ def test_vicunas_template_of_two_turns(tmp_path, tokenizer):
     ("values", "message"),
     [
         ({"recipe": "gsm9k"}, rf"sources\[0\]: there is no recipe 'gsm9k'\. Recipes: {', '.join(RECIPES)}"),
+        ({"recipe": ["gsm8k"]}, r"there is no recipe \['gsm8k'\]"),
+        ({"recipe": "gsm8k", "slices": {"a": "b"}}, "'slices' belong to 'slice_column'"),
+        ({"name": "s", "kind": "builtin", "where": {"a": ["b"]}}, "'where' belongs to"),
         ({"recipe": "gsm8k", "chat_template": "vicunia"}, "no chat template 'vicunia'. Give one of vicuna, plain"),
         ({"recipe": "gsm8k", "chat": False, "system": "a"}, "belong to conversations"),
         ({"recipe": "gsm8k", "answers": "a"}, "'answers' belong to 'turns'"),
@@ -355,6 +359,11 @@ def test_a_parameter_file_names_a_recipe(tmp_path):
     path.write_text("pairs: {p: {prompts: {sources: [{recipe: gsm8k}, {recipe: mbpp, limit: 3}]}}}")
     sources = load_parameters(PromptParameters, "p", "prompts", path).sources
     assert [(one.name, one.limit) for one in sources] == [("gsm8k", 1000), ("mbpp", 3)]
+
+
+def test_a_changed_recipe_draws_prompts_again_and_trains_no_pair():
+    run = [Code().run_by(f"pipelines.{stage}") for stage in ("prompts", "pair")]
+    assert ["pipelines/recipes.yaml" in files for files in run] == [True, False]
 
 
 def test_the_documented_table_has_every_recipe():
