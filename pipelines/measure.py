@@ -128,21 +128,26 @@ def _timelines(bench: Bench, config: "MeasureConfig", measurement: "Measurement"
 
 
 def _checks(bench: Bench, config: "MeasureConfig", bundles: Path) -> dict[str, Any]:
-    """Exactness of every arm of ours and agreement of the forwards, in float32."""
+    """Exactness of every arm of ours, in float32 where that fits beside the served pair, and there agreement of the forwards."""
     from pipelines.measuring.arm_builder import ArmBuilder
     from pipelines.measuring.arm_rows import expanded
-    from pipelines.measuring.exactness import load_float32
+    from pipelines.measuring.exactness import float32_pair, format_of
     from pipelines.measuring.probes import agreement, exactness_rows
 
     if not config.exactness_prompts:
         return {"exactness": [], "forward_agreement": {}}
-    pair = load_float32(bench.location.target, bench.location.draft, bench.location.tokenizer)
     prompts = [prompt.tokens for prompt in bench.prompts[TEST][: config.exactness_prompts]]
+    precise = float32_pair(bench.location, prompts, config.max_new_tokens)
+    pair = precise or bench.pair
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a head trained on bfloat16 states serves float32 ones here
         arms = ArmBuilder(pair, bundles, config.max_new_tokens).build(expanded(config.arms, str(bundles)))
         found = exactness_rows(pair, prompts, arms, config.max_new_tokens)
-    return {"exactness": found, "forward_agreement": agreement(pair, prompts)}
+    return {
+        "exactness": found,
+        "exact_format": format_of(pair),
+        "forward_agreement": {} if precise is None else agreement(precise, prompts),
+    }
 
 
 def _bypassed(decodes: "Rows") -> list[str]:
@@ -188,8 +193,9 @@ def _print_summary(folder: Path, rows: "Rows", findings: dict[str, Any]) -> None
             plain, best = (tokens_per_second(test, arm, **settings) for arm in (PLAIN, choice["arm"]))
             name = SamplingSettings(**settings).name
             print(f"{name}: {choice['arm']} {best:.0f} tokens/s, {PLAIN} {plain:.0f} tokens/s")
-    inexact = [row["arm"] for row in findings["exactness"] if not row["exact_float32"]]
-    print(f"greedy text in float32: {'equal for every arm' if not inexact else 'differs for ' + ', '.join(inexact)}")
+    form = findings.get("exact_format", "float32")
+    inexact = [row["arm"] for row in findings["exactness"] if not row[f"exact_{form}"]]
+    print(f"greedy text in {form}: {'equal for every arm' if not inexact else 'differs for ' + ', '.join(inexact)}")
     for note in findings["notes"]:
         print(f"note: {note}")
     print(f"{folder}: {len(rows)} decodes" + (", ended early by max_minutes" if findings["capped"] else ""))

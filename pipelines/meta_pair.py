@@ -4,14 +4,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PretrainedConfig
+from transformers import AutoConfig, LlamaConfig, PretrainedConfig
 
 from pipelines.builtin.builtin_pair import BuiltinParameters
 from pipelines.pair import Models
 from pipelines.parameters import load_parameters, read_pair
 from runtime import ModelPair
-from runtime.causal_model import CausalLanguageModel
+from runtime.memory import unloaded_pair
 from runtime.pair import parse_dtype
 
 DTYPE = "bfloat16"  # of a pair that names none
@@ -41,14 +40,7 @@ def meta_pair(pair: str, params: Path, dtype: str | None = None) -> ModelPair:
         configs = {name: _configuration(models[name], known.get(name), f"{where}.{name}") for name in names}
     else:
         raise ValueError(f"{params}: pairs.{pair}.models names neither 'builtin' nor a 'target'.")
-    with torch.device("meta"):
-        made = {
-            name: CausalLanguageModel(AutoModelForCausalLM.from_config(config, dtype=number))
-            for name, config in configs.items()
-        }
-    planned = ModelPair(made["target"])
-    planned.draft = made.get("draft")
-    return planned
+    return unloaded_pair(number, **configs)
 
 
 def _configuration(name: str, fields: Mapping[str, Any] | None, where: str) -> PretrainedConfig:

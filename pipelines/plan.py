@@ -41,26 +41,27 @@ LONGEST = "lower prompts.longest (of windows: prompts.max_tokens)"
 SHARDS = "lower traces.texts.prompts_per_shard and that of trees"
 TEXTS = "lower traces.texts.max_new_tokens"
 TREES = "lower traces.trees.draws"
-EXACTNESS = "set measure.exactness_prompts to 0 and run no trial"
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What is done with models at a time, what they hold then, and what makes that less (``remedy``). ``precise``: weights and
-    caches are there once more in float32."""
+    """What is done with models at a time, what they hold then, and what makes that less (``remedy``)."""
 
     name: str
     models: Mapping[str, CausalLanguageModel]
     held: Mapping[str, ModelMemory]
     remedy: str
-    precise: bool = False
 
     @property
     def columns(self) -> list[int]:
-        """Bytes of weights, caches and workspaces, of what is there once more, and of all of these."""
+        """Bytes of weights, caches and workspaces, and of all of these."""
         parts = [sum(getattr(one, part) for one in self.held.values()) for part in PARTS]
-        parts.append(sum(map(self._twice, self.held)))
         return [*parts, sum(parts)]
+
+    @property
+    def float32(self) -> int:
+        """Bytes of weights and caches in float32."""
+        return sum((one.weights + one.cache) * 4 // self.models[name].dtype.itemsize for name, one in self.held.items())
 
     def on_devices(self, count: int) -> list[int]:
         """Bytes on each of at most ``count`` devices that share consecutive parts, so that the fullest holds as little as it can.
@@ -79,14 +80,10 @@ class Phase:
         counts = range(1, len(self._parts()) + 1)
         return next((count for count in counts if max(self.on_devices(count)) <= memory), None)
 
-    def _twice(self, name: str) -> int:
-        one = self.held[name]
-        return (one.weights + one.cache) * 4 // self.models[name].dtype.itemsize if self.precise else 0
-
     def _parts(self) -> list[int]:
         parts: list[int] = []
         for name, one in self.held.items():
-            size = one.weights + one.cache + self._twice(name)
+            size = one.weights + one.cache
             parts += [size] if name == "draft" else _blocks(self.models[name], size)
         return parts
 
@@ -173,10 +170,10 @@ def phases(pair: ModelPair, made: Mapping[str, Collector], sections: Mapping[str
         if isinstance(model, CausalLanguageModel)
     }
 
-    def phase(name: str, remedy: str, target: Work, draft: Work, precise: bool = False) -> Phase:
+    def phase(name: str, remedy: str, target: Work, draft: Work) -> Phase:
         work = {"target": target, "draft": draft}
         held = {name: model_memory(name, model, work[name], device) for name, model in models.items()}
-        return Phase(name, models, held, remedy, precise)
+        return Phase(name, models, held, remedy)
 
     longest = max(_longest(one) for one in made.values())
     new = max(sections.get(name, {}).get("max_new_tokens", 0) for name in ("measure", "tune", "trial"))
@@ -194,8 +191,6 @@ def phases(pair: ModelPair, made: Mapping[str, Collector], sections: Mapping[str
         else:
             beside = Work(text + one.new_tokens * config.gamma_max, prompt, one.new_tokens)
             found.append(phase("traces.texts", TEXTS, Work(text, prompt, one.new_tokens), beside))
-    if "draft" in models and "trial" in sections:
-        found.append(phase("exactness", EXACTNESS, request, request, precise=True))
     return found
 
 
@@ -208,7 +203,7 @@ def too_large(found: Sequence[Phase], devices: int, memory: float) -> list[str]:
             continue
         enough = one.enough(memory)
         remedies = ["use larger ones" if enough is None else f"{enough} of them would do"]
-        if one.precise or one.columns[0] <= devices * memory:  # nothing else makes weights fewer
+        if one.columns[0] <= devices * memory:  # nothing else makes weights fewer
             remedies.append(one.remedy)
         where = "the device" if devices == 1 else f"the fullest of {devices} devices"
         wrong.append(
@@ -264,11 +259,15 @@ def _lines(found: Sequence[Phase], disk: Mapping[str, int], devices: int) -> Ite
         yield f"{name}: {count:,} parameters in {model.dtype}, {model.context_limit} tokens of context".replace(
             "torch.", ""
         )
-    yield f"{'GB of memory':16}" + "".join(f"{part:>11}" for part in (*PARTS, "in float32", "together"))
+    yield f"{'GB of memory':16}" + "".join(f"{part:>11}" for part in (*PARTS, "together"))
     for one in found:
         yield f"{one.name:16}" + "".join(f"{size / 1e9:11.3f}" for size in one.columns)
         if devices > 1:
             yield "  by device: " + ", ".join(f"{size / 1e9:.3f}" for size in one.on_devices(devices))
+    yield (
+        f"Greedy texts are compared with Hugging Face's in float32 where {found[0].float32 / 1e9:.3f} GB more are free, else in "
+        "the served format."
+    )
     yield "GB on disk, and again in DVC's cache: " + ", ".join(
         f"{name} {size / 1e9:.3f}" for name, size in disk.items()
     )

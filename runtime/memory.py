@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from runtime.causal_model import SCRATCH_ROOM, CausalLanguageModel
 from runtime.compact.recorded import rounded_rows
@@ -47,8 +48,22 @@ class Work:
     laws: int = ROUND_ROWS
 
 
-def planned_memory(pair: ModelPair, prompt_tokens: int, max_new_tokens: int) -> dict[str, ModelMemory]:
-    """What a request of these lengths holds, by model (``target``, and ``draft`` if there is one).
+def unloaded_pair(dtype: torch.dtype, target: PretrainedConfig, draft: PretrainedConfig | None = None) -> ModelPair:
+    """A pair of these configurations on torch's meta device, where weights have shapes and no memory."""
+    with torch.device("meta"):
+        made = [
+            None if one is None else CausalLanguageModel(AutoModelForCausalLM.from_config(one, dtype=dtype))
+            for one in (target, draft)
+        ]
+    pair = ModelPair(made[0])
+    pair.draft = made[1]  # whether they share a vocabulary, only their tokenizers can say
+    return pair
+
+
+def planned_memory(
+    pair: ModelPair, prompt_tokens: int, max_new_tokens: int, device: str | None = None
+) -> dict[str, ModelMemory]:
+    """What a request of these lengths holds, by model (``target``, and ``draft`` if there is one), on a type of ``device``.
 
     Raises
     ------
@@ -57,7 +72,7 @@ def planned_memory(pair: ModelPair, prompt_tokens: int, max_new_tokens: int) -> 
     """
     models = {"target": pair.target} | ({} if pair.draft is None else {"draft": pair.draft})
     work = Work(prompt_tokens + max_new_tokens, prompt_tokens)
-    return {name: model_memory(name, model, work) for name, model in models.items()}
+    return {name: model_memory(name, model, work, device) for name, model in models.items()}
 
 
 def table(planned: Mapping[str, ModelMemory]) -> str:

@@ -13,11 +13,11 @@ from pipelines.gpu.arms import OTHERS, static_rows
 from pipelines.gpu.bench import Bench, Result
 from pipelines.gpu.pairs import inflated
 from pipelines.gpu.shapes import Sized
-from pipelines.measuring.exactness import GREEDY, first_difference
+from pipelines.measuring.exactness import GREEDY, first_difference, near_tie
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
 
-NEAR_TIE = 2.0**-6  # of the larger logit: two roundings of a bfloat16 number, whose relative step is 2^-8
+NEAR_TIE = near_tie(torch.bfloat16)  # of the larger logit
 
 
 def agreement(bench: Bench, shape: str, model: Sized) -> Result:

@@ -1,13 +1,31 @@
-"""Greedy texts in float32, compared with those of an independent reference."""
+"""Greedy texts, compared with those of an independent reference: Hugging Face's own forward over the same weights.
+
+In float32 every token is that of Hugging Face's ``generate``: passes over one row and over many round alike often enough. In a
+shorter format a text may part from it, and teacher forcing decides: Hugging Face's own forward reads our whole text y at once,
+and finds each token, also after the parting, as likely as the likeliest but for rounding.
+
+    max(l_n) - l_n[y_n] <= near_tie * max(|max(l_n)|, |l_n[y_n]|),    l_n: its logits after y_1 .. y_(n-1)
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
-from pipelines.measuring.arms import decoder_arm, hugging_face_arm
+import torch
+from transformers import AutoConfig
+
+from pipelines.device_memory import available_memory
+from pipelines.measuring.arms import cut_after, decoder_arm, hugging_face_arm
+from pipelines.pair_folder import PairLocation
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair
+from runtime.causal_model import CausalLanguageModel
+from runtime.memory import planned_memory, unloaded_pair
 
 GREEDY = SamplingSettings(0.0)
+
+
+def near_tie(dtype: torch.dtype) -> float:
+    """The share of the larger logit that two roundings of a number come to: 2^-6 in bfloat16, whose relative step is 2^-8."""
+    return 2 * torch.finfo(dtype).eps
 
 
 def first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | None:
@@ -21,16 +39,63 @@ def first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | None
 def greedy_differences(
     pair: ModelPair, decoders: Mapping[str, Decoder], prompts: Iterable[Sequence[int]], max_new_tokens: int
 ) -> dict[str, list[int | None]]:
-    """By decoder, where each prompt's greedy text first differs from Hugging Face's ``generate`` (all in float32)."""
-    reference = hugging_face_arm(pair.target.model, None, max_new_tokens)  # type: ignore[attr-defined]
+    """By decoder, where each prompt's greedy text is first not Hugging Face's: where it differs from ``generate``, or in a format
+    shorter than float32 where it does and rounding does not explain it."""
+    target = pair.target
+    assert isinstance(target, CausalLanguageModel)
+    reference = hugging_face_arm(target.model, None, max_new_tokens)
     expected = [(list(prompt), reference(list(prompt), GREEDY, 0).tokens) for prompt in prompts]
     arms = {name: decoder_arm(decoder, max_new_tokens) for name, decoder in decoders.items()}
+
+    def difference(prompt: list[int], ours: list[int], theirs: list[int]) -> int | None:
+        place = first_difference(ours, theirs)
+        if place is None or target.dtype is torch.float32:
+            return place
+        return first_unlikely(target, prompt, ours, max_new_tokens)
+
     return {
-        name: [first_difference(decode(prompt, GREEDY, 0).tokens, tokens) for prompt, tokens in expected]
+        name: [difference(prompt, decode(prompt, GREEDY, 0).tokens, tokens) for prompt, tokens in expected]
         for name, decode in arms.items()
     }
 
 
-def load_float32(target: str, draft: str, tokenizer: str | Path) -> ModelPair:
-    """The pair in float32, where one-row and many-row passes round alike often enough for greedy text to be equal."""
-    return ModelPair.load(target=target, draft=draft, dtype="float32", tokenizer=tokenizer)
+@torch.inference_mode()
+def first_unlikely(
+    model: CausalLanguageModel, prompt: Sequence[int], tokens: Sequence[int], max_new_tokens: int
+) -> int | None:
+    """The first of greedy ``tokens`` after ``prompt`` that Hugging Face's own forward finds less likely than another by more than
+    rounding, or the position where the text should have ended or gone on; ``None``: it is greedy."""
+    whole = cut_after(list(tokens), model.eos_tokens)[:max_new_tokens]
+    if not whole:
+        return 0
+    ids = torch.tensor([[*prompt, *whole[:-1]]], device=model.device)
+    logits_NV = model.model(input_ids=ids, use_cache=False, logits_to_keep=len(whole)).logits[0].float()
+    likeliest_N, ours_N = logits_NV.amax(-1), logits_NV[range(len(whole)), whole]
+    larger_N = torch.maximum(likeliest_N.abs(), ours_N.abs())
+    tied = (likeliest_N - ours_N <= near_tie(model.dtype) * larger_N).tolist()  # no NaN is
+    if False in tied:
+        return tied.index(False)
+    ended = len(whole) == max_new_tokens or whole[-1] in model.eos_tokens
+    return None if ended and len(whole) == len(tokens) else len(whole)
+
+
+def float32_pair(location: PairLocation, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> ModelPair | None:
+    """The pair in float32; ``None`` where that does not fit what its device has free."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    target, draft = (AutoConfig.from_pretrained(path) for path in (location.target, location.draft))
+    pair = unloaded_pair(torch.float32, target, draft)
+    planned = planned_memory(pair, max(map(len, prompts), default=0), max_new_tokens, device.type)
+    needed, free = sum(one.total for one in planned.values()), available_memory(device)
+    if needed <= free:
+        return ModelPair.load(location.target, location.draft, dtype="float32", tokenizer=location.tokenizer)
+    print(
+        f"float32 would take {needed / 1e9:.2f} GB, and {free / 1e9:.2f} are free: greedy texts are compared in the served "
+        "format, and near-ties audited"
+    )
+    return None
+
+
+def format_of(pair: ModelPair) -> str:
+    """The name of the target's number format."""
+    assert isinstance(pair.target, CausalLanguageModel)
+    return str(pair.target.dtype).removeprefix("torch.")

@@ -38,7 +38,8 @@ class MeasureConfig(Checked):
 
     Of the ``test_prompts`` each slice has its share of the test documents, and at least ``slice_prompts``.
     ``group``: how many rotating arms a test prompt times, each with those beside it; ``loop_prompts`` time the loop against a
-    bare repetition of its passes, ``loop_repeats`` times; ``exactness_prompts`` compare greedy texts in float32; ``timelines``:
+    bare repetition of its passes, ``loop_repeats`` times; ``exactness_prompts`` compare greedy texts with Hugging Face's;
+    ``timelines``:
     whether to draw branch-parallel decoding; ``max_minutes`` ends the measurement early, after a whole prompt.
     """
 

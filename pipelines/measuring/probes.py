@@ -1,4 +1,4 @@
-"""Small checks beside the measurement: what the loop costs beyond its passes, exactness in float32, agreement of the forwards."""
+"""Small checks beside the measurement: what the loop costs beyond its passes, exactness, agreement of the forwards."""
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.bare_replay import record
-from pipelines.measuring.exactness import greedy_differences
+from pipelines.measuring.exactness import format_of, greedy_differences
 from pipelines.measuring.forward_agreement import forward_agreement
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.seeds import seed_of
@@ -63,17 +63,17 @@ def loop_rows(
 def exactness_rows(
     pair: ModelPair, prompts: Iterable[Sequence[int]], arms: Mapping[str, TimedArm], max_new_tokens: int
 ) -> Rows:
-    """Every arm of ours against Hugging Face's greedy ``generate``, token for token (``pair`` and ``arms`` in float32).
+    """Every arm of ours against Hugging Face's greedy ``generate`` over the same weights (`pipelines.measuring.exactness`).
 
     Returns
     -------
     list
-        By arm: ``exact_float32``, and the first differing position of each prompt (``None`` where equal).
+        By arm: ``exact_float32``, or of whatever format the ``pair`` has, and each prompt's first position that is wrong.
     """
     ours = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
     found = greedy_differences(pair, ours, prompts, max_new_tokens)
     return [
-        {"arm": name, "exact_float32": all(place is None for place in places), "differs": places}
+        {"arm": name, f"exact_{format_of(pair)}": all(place is None for place in places), "differs": places}
         for name, places in found.items()
     ]
 

@@ -4,8 +4,9 @@ Decodes of earlier looks that lie in the trial's folder are kept if they are of 
 """
 
 import argparse
+import gc
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.arm_builder import ArmBuilder
 from pipelines.measuring.bench import Bench, digest, open_bench
 from pipelines.measuring.blocks import Blocks
-from pipelines.measuring.exactness import load_float32
+from pipelines.measuring.exactness import float32_pair
 from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.led import TextLeader
@@ -55,17 +56,20 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     who = args.pair, predictor, bundles[CHALLENGER]
     hashes = {f"{name}_sha256": bundle_hash(folder) for name, folder in bundles.items()}
     champion = hashes.get(f"{CHAMPION}_sha256")
-    place = read_pair(args.pair_folder)
-    precise = load_float32(place.target, place.draft, place.tokenizer)
-    problem = problem_of(bundles[CHALLENGER], precise)
-    if problem is not None:
-        return unservable(who, champion, problem, number)
-    old = None if champion is None else problem_of(bundles[CHAMPION], precise)
-    if old is not None:
-        raise ValueError(f"the champion cannot be timed ({old}). Roll it back first (draftwright rollback).")
     config, bounds = load_plan(args.pair, args.params)
     texts = RecordedTexts(getattr(args, "texts", None), config.max_new_tokens)
     look = Look.of(number, args.prompts, config, bounds.slice_documents, texts.first)
+    checked = [prompt.tokens for prompt in look.prompts[: config.exactness_prompts]]
+    pair = _checked_pair(args, checked, config)
+    problem = problem_of(bundles[CHALLENGER], pair)
+    if problem is not None:
+        return unservable(who, champion, problem, number)
+    old = None if champion is None else problem_of(bundles[CHAMPION], pair)
+    if old is not None:
+        raise ValueError(f"the champion cannot be timed ({old}). Roll it back first (draftwright rollback).")
+    exactness = exact(pair, bundles[CHALLENGER], checked, config.max_new_tokens)
+    del pair  # the one that is timed is loaded next
+    gc.collect()
     arm = predictor
     bench: Bench | None = None
     known = _measured(args, config, bundles[CHALLENGER], predictor, look) if number == 1 and champion is None else None
@@ -74,7 +78,6 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
         arm, bench = CHALLENGER, open_bench(args, config, {}, {**hashes, **grown})
         known = _timed(bench, args, config, bundles, look, texts)
     decodes, replayed, origin = known
-    exactness = _exactness(precise, bundles[CHALLENGER], look, config)
     trained = _trained(args, look)
     if replayed is not None:
         _require_unlearned(replayed, decodes, trained)
@@ -194,9 +197,13 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def _exactness(pair: ModelPair, bundle: Path, look: Look, config: TrialConfig) -> dict[str, bool]:
-    prompts = [prompt.tokens for prompt in look.prompts[: config.exactness_prompts]]
-    return exact(pair, bundle, prompts, config.max_new_tokens)
+def _checked_pair(args: argparse.Namespace, prompts: Sequence[list[int]], config: TrialConfig) -> ModelPair:
+    """The pair in float32 where that fits, else as it is served."""
+    place, slug = read_pair(args.pair_folder), read_device(args.device)["slug"]
+    record = args.latency / f"{slug}.json"
+    return float32_pair(place, prompts, config.max_new_tokens) or ModelPair.load(
+        place.target, place.draft, tokenizer=place.tokenizer, record=record
+    )
 
 
 def _require_unlearned(replayed: Replayed, decodes: Rows, trained: set[str]) -> None:

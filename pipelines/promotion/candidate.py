@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.measuring.exactness import greedy_differences
+from pipelines.measuring.exactness import format_of, greedy_differences
 from predictors.bundle import AUTO, bundle_hash, read_bundle
 from predictors.config import parse_config
 from predictors.sampling import SamplingSettings
@@ -72,13 +72,13 @@ def _problem(who: str, decoder: Decoder) -> str | None:
 
 
 def exact(pair: ModelPair, bundle: Path, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> dict[str, bool]:
-    """By route and prompt: whether greedy text in float32 is Hugging Face's own (``pair`` in float32). A route that serves other
+    """By route and prompt: whether greedy text is Hugging Face's own (`pipelines.measuring.exactness`). A route that serves other
     settings decodes greedily here, too: its drafts and its bookkeeping are the same."""
     decoder = load_decoder(bundle, pair)
     found = greedy_differences(pair, parts_of(decoder), prompts, max_new_tokens)
     decoder.close()
     return {
-        ", ".join(filter(None, (name, f"greedy text {number}, float32"))): place is None
+        ", ".join(filter(None, (name, f"greedy text {number}, {format_of(pair)}"))): place is None
         for name, places in found.items()
         for number, place in enumerate(places, 1)
     }

@@ -101,9 +101,14 @@ class Measured:
         return ordered[~again].sort_index()
 
     @property
+    def exact_format(self) -> str:
+        """The number format that greedy texts were compared in."""
+        return str(self.findings.get("exact_format", "float32"))
+
+    @property
     def exactness(self) -> dict[str, bool]:
-        """By arm, whether its greedy text in float32 is Hugging Face's."""
-        return {row["arm"]: bool(row["exact_float32"]) for row in self.findings["exactness"]}
+        """By arm, whether its greedy text in `exact_format` is Hugging Face's."""
+        return {row["arm"]: bool(row[f"exact_{self.exact_format}"]) for row in self.findings["exactness"]}
 
 
 def read_measured(folder: Path) -> Measured:

@@ -30,7 +30,9 @@ def section(inputs: Inputs) -> Section:
     """Of the main arms; others have sections of their own."""
     measured, compared = inputs.measured.main, Comparison(inputs.measured.main)
     exact = inputs.measured.exactness
-    exactly = f"; in float32 {sum(exact.values())} of {len(exact)} arms write Hugging Face's greedy text exactly"
+    form = inputs.measured.exact_format
+    but = "exactly" if form == "float32" else "but for near-ties"
+    exactly = f"; in {form} {sum(exact.values())} of {len(exact)} arms write Hugging Face's greedy text {but}"
     tables = [
         arm_table(compared, setting, measured.arms(setting), setting + (exactly if measured.greedy(setting) else ""))
         for setting in measured.settings

@@ -89,10 +89,11 @@ def test_what_is_lossy_or_on_a_virtual_clock_is_not_tried(tried, tmp_path, monke
 def test_every_route_must_be_exact(tried, tmp_path, monkeypatch):
     """The greedy route is right; the route for temperature 1 says something else."""
     pair, bundles = tried
+    form = exactness.format_of(pair)
     routed = routed_bundle(tmp_path / "auto", pair, bundles["challenger"], {"method": "autoregressive"})
     assert candidate.exact(pair, routed, [[1, 2, 3]], 8) == {
-        "route 1 (T=0), greedy text 1, float32": True,
-        "route 2 (T=1), greedy text 1, float32": True,
+        f"route 1 (T=0), greedy text 1, {form}": True,
+        f"route 2 (T=1), greedy text 1, {form}": True,
     }
     arm_of = exactness.decoder_arm
 
@@ -102,11 +103,13 @@ def test_every_route_must_be_exact(tried, tmp_path, monkeypatch):
         return right if learned else lambda prompt, settings, seed: Run([0, 1, 2], None)
 
     monkeypatch.setattr(exactness, "decoder_arm", broken)
-    assert not candidate.exact(pair, routed, [[1, 2, 3]], 8)["route 2 (T=1), greedy text 1, float32"]
+    assert not candidate.exact(pair, routed, [[1, 2, 3]], 8)[f"route 2 (T=1), greedy text 1, {form}"]
 
 
 def test_a_decoder_of_other_text_is_not_exact(tried, monkeypatch):
     pair, bundles = tried
     wrong = lambda decoder, budget: lambda prompt, settings, seed: Run([0, 1, 2], None)  # noqa: E731
     monkeypatch.setattr(exactness, "decoder_arm", wrong)
-    assert candidate.exact(pair, bundles["challenger"], [[1, 2, 3]], 8) == {"greedy text 1, float32": False}
+    assert candidate.exact(pair, bundles["challenger"], [[1, 2, 3]], 8) == {
+        f"greedy text 1, {exactness.format_of(pair)}": False
+    }

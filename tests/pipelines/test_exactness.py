@@ -1,0 +1,131 @@
+"""Greedy texts in short number formats: what rounding explains, and what it does not."""
+
+import weakref
+
+import pytest
+import torch
+
+from pipelines.measuring import exactness
+from pipelines.measuring.arms import Run, hugging_face_arm
+from pipelines.measuring.exactness import GREEDY, first_unlikely, float32_pair, greedy_differences, near_tie
+from pipelines.pair_folder import read_pair
+from pipelines.promotion import attempt as one_look
+from pipelines.promotion.names import CHALLENGER
+from runtime import ModelPair
+from tests.bundles import random_bundle
+from tests.pipelines.toy_bench import toy_bench, write_serving
+from tests.pipelines.toy_trial import bench, measured, quietly
+from tests.toys import tiny_llama
+
+PROMPT, NEW = [3, 1, 4], 8
+
+
+def twins(dtype: torch.dtype, apart: float = 0.0, eos: int | None = None):
+    """A target, its greedy text, where in it a token has a twin that is less likely by a share ``apart`` alone, and the twin."""
+    model = tiny_llama(eos_token_id=eos).to(dtype)
+    text = hugging_face_arm(model, None, NEW)(PROMPT, GREEDY, 0).tokens
+    place, token = next((n, one) for n, one in enumerate(text) if n >= 2 and text.count(one) == 1)
+    twin = next(one for one in range(32) if one not in (*text, *PROMPT, eos))
+    with torch.no_grad():
+        model.model.embed_tokens.weight[twin] = model.model.embed_tokens.weight[token]
+        model.lm_head.weight[twin] = model.lm_head.weight[token] * (1 - apart)
+    assert hugging_face_arm(model, None, NEW)(PROMPT, GREEDY, 0).tokens in (text, _with(text, place, twin))
+    return model, text, place, twin
+
+
+def _with(text: list[int], place: int, token: int) -> list[int]:
+    return [*text[:place], token, *text[place + 1 :]]
+
+
+def differences(monkeypatch, model, text: list[int]) -> list[int | None]:
+    monkeypatch.setattr(
+        exactness, "decoder_arm", lambda decoder, budget: lambda prompt, settings, seed: Run(text, None)
+    )
+    return greedy_differences(ModelPair(model), {"one": None}, [PROMPT], NEW)["one"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_near_tie_is_accepted_and_what_follows_it_is_still_audited(monkeypatch, dtype):
+    model, text, place, twin = twins(dtype)
+    for ours in (text, _with(text, place, twin)):
+        assert differences(monkeypatch, model, ours) == [None]
+        for wrong in range(place + 1, NEW):
+            unlikely = next(token for token in range(32) if token not in (*text, twin))
+            assert differences(monkeypatch, model, _with(ours, wrong, unlikely)) == [wrong]
+
+
+def test_in_float32_every_token_is_hugging_face_s(monkeypatch):
+    model, text, place, twin = twins(torch.float32)
+    theirs = hugging_face_arm(model, None, NEW)(PROMPT, GREEDY, 0).tokens
+    other = _with(text, place, twin) if theirs == text else text
+    assert differences(monkeypatch, model, theirs) == [None]
+    assert differences(monkeypatch, model, other) == [place]
+
+
+def test_two_roundings_of_the_larger_logit_are_a_near_tie(monkeypatch):
+    """Half of that is rounding; four times as much is another text."""
+    assert (near_tie(torch.bfloat16), near_tie(torch.float16)) == (2**-6, 2**-9)
+    for apart, found in ((2**-7, None), (2**-4, "place")):
+        model, text, place, twin = twins(torch.bfloat16, apart)
+        assert differences(monkeypatch, model, _with(text, place, twin)) == [found and place]
+
+
+def test_a_text_that_ends_elsewhere_than_a_greedy_one_is_not_exact():
+    model, text, place, twin = twins(torch.bfloat16)
+    target = ModelPair(model).target
+    for length in (0, 1, NEW - 1):
+        assert first_unlikely(target, PROMPT, text[:length], NEW) == length
+    assert first_unlikely(target, PROMPT, [*text, 0], NEW) == NEW
+    model.generation_config.eos_token_id = twin
+    ended = [*text[:place], twin]
+    assert first_unlikely(target, PROMPT, ended, NEW) is None
+    assert first_unlikely(target, PROMPT, _with(text, place, twin), NEW) == place + 1
+
+
+def test_logits_that_are_no_numbers_are_no_tie():
+    model, text, *_ = twins(torch.bfloat16)
+    with torch.no_grad():
+        model.lm_head.weight.fill_(torch.nan)
+    assert first_unlikely(ModelPair(model).target, PROMPT, text, NEW) == 0
+
+
+def test_float32_is_loaded_where_it_fits_and_not_by_a_byte_less(tmp_path, monkeypatch):
+    args = toy_bench(tmp_path, "unused", {})
+    asked = []
+
+    def available(free):
+        monkeypatch.setattr(exactness, "available_memory", lambda device: asked.append(device.type) or free)
+        return float32_pair(read_pair(args.pair_folder), [PROMPT], NEW)
+
+    pair = available(10**9)
+    weights = sum(one.model.num_parameters() * 4 for one in (pair.target, pair.draft))
+    assert pair.target.dtype is pair.draft.dtype is torch.float32
+    assert available(weights) is None, "caches take memory, too"
+    low, high = weights, 10**9
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if available(middle) else (middle + 1, high)
+    assert weights < low < weights + 10**6 and len(set(asked)) == 1
+
+
+@pytest.mark.parametrize(("free", "form"), [(10**9, "float32"), (0, "bfloat16")])
+def test_a_trial_holds_one_pair_at_a_time(tmp_path, monkeypatch, free, form):
+    """What was checked is gone before the served pair is loaded; where float32 does not fit, the served format is checked."""
+    args, pair = bench(tmp_path, gammas=[1])
+    write_serving(args, "bfloat16 compact", "bfloat16 compact")
+    bundles = {CHALLENGER: random_bundle(tmp_path / "new", pair, temperatures=(0.0,), change=measured)}
+    held, open_bench, exact = [], one_look.open_bench, one_look.exact
+
+    def opened(*arguments):
+        assert [one() for one in held] == [None]
+        return open_bench(*arguments)
+
+    def noted(pair, *arguments):
+        held.append(weakref.ref(pair.target.model))
+        return exact(pair, *arguments)
+
+    monkeypatch.setattr(exactness, "available_memory", lambda device: free)
+    monkeypatch.setattr(one_look, "open_bench", opened)
+    monkeypatch.setattr(one_look, "exact", noted)
+    assert quietly(one_look.attempt, args, "hrad", bundles).exactness == {f"greedy text 1, {form}": True}
+    assert len(held) == 1
