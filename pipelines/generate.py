@@ -82,8 +82,9 @@ def _load_pair(args: argparse.Namespace) -> ModelPair:
         raise ValueError("name either a pair folder or --target (and --draft).")
     models = {"target": args.target, "draft": args.draft}
     if args.pair_folder is not None:
-        place = read_pair(args.pair_folder)
-        models = {"target": place.target, "draft": place.draft, "tokenizer": place.tokenizer}
+        models = read_pair(args.pair_folder).models
+        if args.device != "auto":  # goes before where the pair's block has them
+            models |= {"device_map": None, "draft_device": None}
     pair = ModelPair.load(**models, device=args.device, dtype=args.dtype, record=_record(args))
     if pair.tokenizer is None:
         raise ValueError(f"{args.target} has no tokenizer files, so the prompt cannot be encoded.")

@@ -12,6 +12,7 @@ one pair can be put into one table.
 import argparse
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,7 +39,8 @@ class Models(Checked):
 
     A revision is a branch, tag or commit on the hub; null takes the newest. ``dtype`` is the number format of the pair's traces;
     ``auto``: the one that the built-in pair was trained in; of a real pair the one that these weights were given before, and else
-    this machine's native one.
+    this machine's native one. ``device_map``, ``draft_device`` and ``quantization``: as `runtime.ModelPair.load` takes them, for
+    every stage.
     """
 
     builtin: BuiltinParameters | None = None
@@ -47,12 +49,25 @@ class Models(Checked):
     target_revision: str | None = None
     draft_revision: str | None = None
     dtype: Annotated[str, one_of(AUTO, *DTYPES)] = AUTO
+    device_map: object = None
+    draft_device: str | None = None
+    quantization: Mapping[str, Any] | None = None
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """What is given of where models lie and how the target is quantised."""
+        given = {name: getattr(self, name) for name in ("device_map", "draft_device", "quantization")}
+        return {name: value for name, value in given.items() if value is not None}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         real = self.target is not None and self.draft is not None
         if (self.builtin is None) != real or (self.builtin is not None and (self.target or self.draft)):
             raise ValueError("give either 'builtin' or both 'target' and 'draft' (a local path or a hub id each).")
+        if not isinstance(self.device_map, str | Mapping | None):
+            raise ValueError(
+                f"device_map must be a name such as auto, or map modules to devices, got {self.device_map!r}."
+            )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +92,8 @@ def run(args: argparse.Namespace) -> None:
         found = builtin["training"]["small"]["inputs"]["dtype"]
         if args.timings:
             _update_timings(args.timings, seconds)
+    if models.placement:
+        facts["placement"] = models.placement
     facts["dtype"] = found if models.dtype == AUTO else models.dtype
     write_json(args.output / FACTS, {"pair": args.pair, **facts})
 

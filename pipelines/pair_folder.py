@@ -1,7 +1,8 @@
 """A pair folder, as the pair stage leaves it: ``pair.json`` and where the models and the tokenizer lie."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,19 @@ MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 
 @dataclass(frozen=True)
 class PairLocation:
-    """Local folders of a pair's models and tokenizer, and the number format of its traces."""
+    """Local folders of a pair's models and tokenizer, the number format of its traces, and ``placement``: where models lie and
+    how the target is quantised, by the names of `ModelPair.load`."""
 
     target: str
     draft: str
     tokenizer: str
     dtype: str
+    placement: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def models(self) -> dict[str, Any]:
+        """What `ModelPair.load` takes."""
+        return {"target": self.target, "draft": self.draft, "tokenizer": self.tokenizer, **self.placement}
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
@@ -38,13 +46,16 @@ def read_pair(folder: Path) -> PairLocation:
             f"{folder / FACTS}: dtype, the number format of the pair's traces, is {dtype!r} and must be one of "
             f"{', '.join(DTYPES)}. Run the pair stage again: trained models are kept."
         )
+    placement = facts.get("placement", {})
     if facts["source"] == "builtin":
         names = ("target", "draft", "tokenizer")
-        return PairLocation(**{name: str((folder / facts[name]).resolve()) for name in names}, dtype=dtype)
+        return PairLocation(
+            **{name: str((folder / facts[name]).resolve()) for name in names}, dtype=dtype, placement=placement
+        )
     target = resolve_model(facts["target"], facts["revisions"]["target"])
     draft = resolve_model(facts["draft"], facts["revisions"]["draft"])
     tokenizer = target if facts["tokenizer"] == facts["target"] else draft
-    return PairLocation(target=str(target), draft=str(draft), tokenizer=str(tokenizer), dtype=dtype)
+    return PairLocation(str(target), str(draft), str(tokenizer), dtype, placement)
 
 
 def resolve_model(name: str, revision: str | None = None) -> Path:

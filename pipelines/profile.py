@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
     warn_of_noise(profile)
 
 
-def decided(location: "PairLocation", log: "MeasurementLog", device: str, seed: int) -> "Serving":
+def decided(location: "PairLocation", log: "MeasurementLog", slug: str, seed: int) -> "Serving":
     """How the pair is served on this machine; an interrupted measurement keeps what it had decided."""
     import torch
 
@@ -75,12 +75,17 @@ def decided(location: "PairLocation", log: "MeasurementLog", device: str, seed: 
     from runtime.serving import DRAFT_ROWS, TARGET_ROWS, ServingDecision
 
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    models = {"target": (location.target, TARGET_ROWS), "draft": (location.draft, DRAFT_ROWS)}
+    own = torch.device(location.placement.get("draft_device", place))
+    spread = {name: value for name, value in location.placement.items() if name != "draft_device"}
+    models = {
+        "target": (location.target, place, TARGET_ROWS, spread),
+        "draft": (location.draft, own, DRAFT_ROWS, {}),
+    }
 
     def decide() -> list[dict[str, Any]]:
         rows = []
-        for name, (path, nodes) in models.items():
-            decision = ServingDecision(path, place, parse_dtype(location.dtype), nodes, seed).decide()
+        for name, (path, device, nodes, options) in models.items():
+            decision = ServingDecision(path, device, parse_dtype(location.dtype), nodes, seed, options).decide()
             seconds = {one.name: taken for one, taken in decision.seconds.items()}
             notes = [f"{name}: {note}" for note in decision.notes]
             print(f"{name}: served in {decision.chosen.name}, of {_milliseconds(seconds)}")
@@ -88,7 +93,7 @@ def decided(location: "PairLocation", log: "MeasurementLog", device: str, seed: 
         return rows
 
     chosen = {row["model"]: row["chosen"] for row in log.once(DECISION, decide)}
-    return Serving.from_record(chosen | {"device": device}, "the decision on how to serve")
+    return Serving.from_record(chosen | {"device": slug}, "the decision on how to serve")
 
 
 def _milliseconds(seconds: dict[str, float]) -> str:

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     config: Any = load_parameters(CONFIGS[args.of], args.pair, f"{SECTION}.{args.of}", args.params)
     torch.set_num_threads(config.threads)
     place = read_pair(args.pair_folder)
-    pair = ModelPair.load(place.target, place.draft, dtype=place.dtype, tokenizer=place.tokenizer)
+    pair = ModelPair.load(**place.models, dtype=place.dtype)
     made = collector(args.of, pair, config, _prompts(args.prompts), _prompts(args.prompts, (EDIT,)))
     done = collect(made, args.out, progress, limits.max_gigabytes, Code().digest(type(made).__module__))
     print(f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run, {done['rows']} rows")

@@ -1,6 +1,7 @@
 """A model pair: one target, an optional draft, over one vocabulary."""
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ class ModelPair:
         device_map: Any = None,
         draft_device: str | None = None,
         record: str | Path | Serving | None = None,
+        quantization: Mapping[str, Any] | None = None,
     ) -> "ModelPair":
         """Load from local folders or hub ids.
 
@@ -91,6 +93,10 @@ class ModelPair:
         ``draft_device`` is the draft's own; ``device`` by default. A spread target runs by Hugging Face's own forward and needs
         the package accelerate. `runtime.pipelined_draft` lets the draft work on whichever half of the target is idle.
 
+        ``quantization`` of the target is Hugging Face's ``quantization_config`` as a mapping, for example ``{"quant_method":
+        "bitsandbytes", "load_in_4bit": True}``. What is quantised runs by Hugging Face's own forward, too. A model whose files
+        are quantised needs none.
+
         Raises
         ------
         ValueError
@@ -103,14 +109,14 @@ class ModelPair:
         if serving is not None and draft is not None and serving.draft is None:
             raise ValueError(f"{_named(record)} is of a target alone, and the pair has a draft. {_OTHER_RECORD}")
         models: list[CausalLanguageModel | None] = []
-        for path, at, spread, priority, name in (
-            (target, place, device_map, 0, "target"),
-            (draft, own, None, DRAFT_PRIORITY, "draft"),
+        for path, at, options, priority, name in (
+            (target, place, {"device_map": device_map, "quantization": quantization}, 0, "target"),
+            (draft, own, {}, DRAFT_PRIORITY, "draft"),
         ):
             served, where = None if serving is None else getattr(serving, name), f"{_named(record)}: {name}"
             loaded = None
             if path is not None:
-                model = load_model(path, at, _dtype(dtype, served, at, where), spread)
+                model = load_model(path, at, _dtype(dtype, served, at, where), **options)
                 loaded = _served(model, forward, priority, served, where)
             models.append(loaded)
         shared = _load_tokenizer(tokenizer or target)
@@ -193,11 +199,22 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return number
 
 
-def load_model(path: str | Path, device: torch.device, dtype: torch.dtype, device_map: Any = None) -> PreTrainedModel:
-    """A causal language model in ``dtype``; a ``device_map`` spreads it over several devices."""
+def load_model(
+    path: str | Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    device_map: Any = None,
+    quantization: Mapping[str, Any] | None = None,
+) -> PreTrainedModel:
+    """A causal language model in ``dtype``; a ``device_map`` spreads it over devices, and ``quantization`` is Hugging Face's."""
+    options: dict[str, Any] = {} if quantization is None else {"quantization_config": dict(quantization)}
+    if options and device_map is None:
+        device_map = {"": str(device)}  # quantised weights do not move
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, device_map=device_map)
-    except OSError as error:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, device_map=device_map, **options
+        )
+    except (ImportError, OSError) as error:
         raise ValueError(f"cannot load a model from {path}: {str(error).splitlines()[0]}") from error
     return model if device_map is not None else model.to(device)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,13 +73,15 @@ def open_turn(model: CausalLanguageModel, rows: Sequence[int]) -> Turn:
 
 @dataclass
 class ServingDecision:
-    """How to serve the model at ``path`` on ``device`` for passes over ``rows`` nodes, whose ``traces`` have that format."""
+    """How to serve the model at ``path`` on ``device`` for passes over ``rows`` nodes, whose ``traces`` have that format.
+    ``options``: what else `load_model` takes."""
 
     path: str | Path
     device: torch.device
     traces: torch.dtype
     rows: Sequence[int]
     seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
     opened: Callable[[CausalLanguageModel, Sequence[int]], Turn] = open_turn
     _turns: dict[ModelServing, list[Sequence[float]]] = field(default_factory=dict)
     _notes: list[str] = field(default_factory=list)
@@ -129,7 +132,7 @@ class ServingDecision:
     def _candidates(self, dtype: torch.dtype) -> Iterator[tuple[ModelServing, Turn]]:
         """What computes the model in ``dtype``, opened."""
         try:
-            model = load_model(self.path, self.device, dtype)
+            model = load_model(self.path, self.device, dtype, **self.options)
         except NO_MEMORY as error:
             self._notes.append(f"{_name(dtype)} is left out: {error}")
             return

@@ -136,8 +136,9 @@ def open_bench(
     if serving is None:
         assert decide is not None
         serving = decide(location, log, device["slug"])
-    pair = ModelPair.load(location.target, location.draft, tokenizer=location.tokenizer, record=serving)
-    return Bench(folder, pair, location, prompts, log, inputs, device, serving)
+    return Bench(
+        folder, ModelPair.load(**location.models, record=serving), location, prompts, log, inputs, device, serving
+    )
 
 
 def digest(value: Any) -> str:

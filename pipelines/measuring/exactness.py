@@ -80,7 +80,9 @@ def first_unlikely(
 
 
 def float32_pair(location: PairLocation, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> ModelPair | None:
-    """The pair in float32; ``None`` where that does not fit what its device has free."""
+    """The pair in float32; ``None`` where that does not fit what its device has free, or the target is spread or quantised."""
+    if location.placement.keys() & {"device_map", "quantization"}:
+        return None
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     target, draft = (AutoConfig.from_pretrained(path) for path in (location.target, location.draft))
     pair = unloaded_pair(torch.float32, target, draft)

@@ -201,9 +201,7 @@ def _checked_pair(args: argparse.Namespace, prompts: Sequence[list[int]], config
     """The pair in float32 where that fits, else as it is served."""
     place, slug = read_pair(args.pair_folder), read_device(args.device)["slug"]
     record = args.latency / f"{slug}.json"
-    return float32_pair(place, prompts, config.max_new_tokens) or ModelPair.load(
-        place.target, place.draft, tokenizer=place.tokenizer, record=record
-    )
+    return float32_pair(place, prompts, config.max_new_tokens) or ModelPair.load(**place.models, record=record)
 
 
 def _require_unlearned(replayed: Replayed, decodes: Rows, trained: set[str]) -> None:

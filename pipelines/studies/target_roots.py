@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
     place = read_pair(args.pair_folder)
     torch.set_num_threads(config.threads)
     record = args.latency / f"{device['slug']}.json"
-    pair = ModelPair.load(place.target, place.draft, tokenizer=place.tokenizer, record=record)
+    pair = ModelPair.load(**place.models, record=record)
     prompts = read_prompts(args.prompts, "test")[: config.prompts]
     decoders = arms(pair, config)
     rows: list[dict[str, Any]] = []

@@ -1,0 +1,119 @@
+"""Where a pair's models lie and how its target is quantised: said once in its block, and done by every stage."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from pipelines import generate, profile, traces
+from pipelines.measuring.bench import open_bench
+from pipelines.measuring.exactness import float32_pair
+from pipelines.measuring.measurement_log import MeasurementLog
+from pipelines.pair_folder import FACTS, read_facts, read_pair
+from pipelines.traces import CONFIGS
+from predictors.latency.serving import ModelServing
+from runtime import ModelPair
+from runtime.identity import pair_identity
+from runtime.latency import LatencyConfig
+from runtime.pair import load_model
+from runtime.serving import Decision, ServingDecision
+from tests.pipelines.toy_bench import toy_bench
+
+pytest.importorskip("accelerate")
+PLACEMENT = {"device_map": {"": "cpu"}, "draft_device": "meta", "quantization": {"load_in_4bit": True}}
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """What Hugging Face is asked for, by model; quantisation is noted and left out, as its libraries are not here."""
+    asked, load = {}, AutoModelForCausalLM.from_pretrained
+
+    def noted(path, quantization_config=None, **options):
+        asked[str(path).rpartition("/")[2]] = (options["device_map"], quantization_config)
+        return load(path, **options)
+
+    monkeypatch.setattr("runtime.pair.AutoModelForCausalLM.from_pretrained", noted)
+    return asked
+
+
+@pytest.fixture
+def args(tmp_path):
+    args = toy_bench(tmp_path, "latency", {})
+    path = args.pair_folder / FACTS
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"placement": PLACEMENT}))
+    return args
+
+
+def test_the_pair_stage_records_what_the_block_says_and_nothing_else(run_pair, save_model):
+    models = {"target": str(save_model()), "draft": str(save_model())}
+    plain = run_pair(models)
+    assert "placement" not in read_facts(plain) and read_pair(plain).placement == {}
+    placed = run_pair({**models, "device_map": "auto", "quantization": {"load_in_8bit": True}})
+    assert read_pair(placed).placement == {"device_map": "auto", "quantization": {"load_in_8bit": True}}
+    assert {name: value for name, value in read_facts(placed).items() if name != "placement"} == read_facts(plain)
+    with pytest.raises(ValueError, match=r"device_map must be a name such as auto, or map .*, got 3"):
+        run_pair({**models, "device_map": 3})
+
+
+def by_generate(args):
+    names = {"target": None, "draft": None, "device": "auto", "dtype": "float32", "latency": None, "bundle": None}
+    try:
+        generate._load_pair(SimpleNamespace(pair_folder=args.pair_folder, **names))
+    except ValueError as error:
+        assert "no tokenizer files" in str(error)
+
+
+def by_traces(args):
+    args.of, args.out = "guesses", args.output
+    sections = {"max_gigabytes": 1.0, "guesses": {"prompts": 1, "threads": 1, "ways": [{"method": "lookahead"}]}}
+    args.params.write_text(json.dumps({"pairs": {"p": {"traces": sections}}}))
+    traces.run(args)
+
+
+def by_a_bench(args):
+    config = LatencyConfig(threads=1)
+    assert open_bench(args, config, {}).pair.draft.device.type == "meta"
+
+
+@pytest.mark.parametrize("stage", [by_generate, by_traces, by_a_bench])
+def test_stages_place_the_models_as_the_pair_s_folder_says(args, loaded, monkeypatch, stage):
+    monkeypatch.setattr(traces, "collect", lambda *inputs: {"shards": 0, "kept": 0, "rows": 0})
+    stage(args)
+    assert loaded == {"target": ({"": "cpu"}, {"load_in_4bit": True}), "draft": (None, None)}
+
+
+def test_serving_is_decided_where_the_models_will_lie(args, monkeypatch):
+    seen = []
+
+    def decide(self):
+        seen.append((self.device.type, dict(self.options)))
+        chosen = ModelServing("float32", "compact")
+        return Decision(chosen, {chosen: 0.25}, [])
+
+    monkeypatch.setattr(ServingDecision, "decide", decide)
+    profile.decided(read_pair(args.pair_folder), MeasurementLog(args.output / "log", "f"), "toy-1c", 0)
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    assert seen == [(here, {one: PLACEMENT[one] for one in ("device_map", "quantization")}), ("meta", {})]
+
+
+def test_quantised_weights_are_loaded_where_they_stay(args, loaded):
+    target = args.pair_folder / "target"
+    load_model(target, torch.device("cpu"), torch.float32, quantization={"load_in_8bit": True})
+    assert loaded.pop("target") == ({"": "cpu"}, {"load_in_8bit": True})
+    load_model(target, torch.device("cpu"), torch.float32)
+    assert loaded.pop("target") == (None, None)
+
+
+def test_what_is_spread_or_quantised_is_checked_as_it_is_served(args, loaded):
+    assert float32_pair(read_pair(args.pair_folder), [[1]], 4) is None and not loaded
+
+
+def test_traces_of_a_placed_pair_are_those_of_the_pair(args):
+    """Its identity, which tables and bundles are compared by."""
+    place = read_pair(args.pair_folder)
+    models = {**place.models, "draft_device": None, "quantization": None, "dtype": "float32"}
+    placed, plain = ModelPair.load(**models), ModelPair.load(**{**models, "device_map": None})
+    assert pair_identity(placed, (0,)) == pair_identity(plain, (0,))
+    assert CONFIGS["texts"]().__dict__.keys().isdisjoint(PLACEMENT)
