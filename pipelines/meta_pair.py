@@ -17,15 +17,21 @@ DTYPE = "bfloat16"  # of a pair that names none
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 
 
-def meta_pair(pair: str, params: Path, dtype: str | None = None) -> ModelPair:
-    """The pair of that name in the parameter file, in ``dtype`` or its own, with a draft if it has one.
+BITS = {"load_in_4bit": 4, "load_in_8bit": 8}  # as bitsandbytes says it
+
+
+def meta_pair(pair: str, params: Path, dtype: str | None = None, fetch: bool = False) -> ModelPair:
+    """The pair of that name in the parameter file, in ``dtype`` or its own, with a draft if it has one. ``fetch`` configurations
+    that are not on this machine, and nothing else.
 
     Whether both models share a vocabulary, only their tokenizers can say, and stage ``pair`` asks them.
 
     Raises
     ------
+    FileNotFoundError
+        Where a model's configuration is not known.
     ValueError
-        Where a model's configuration is not known, or names what its family does not know, or the runtime does not serve it.
+        Where it names what its family does not know, or the runtime does not serve it.
     """
     sections = read_pair(pair, params)
     models: Mapping[str, Any] = sections.get("models") or {}
@@ -37,20 +43,22 @@ def meta_pair(pair: str, params: Path, dtype: str | None = None) -> ModelPair:
         known = sections.get("config") or {}
         names = [name for name in ("target", "draft") if models.get(name)]
         where = f"{params}: pairs.{pair}.config"
-        configs = {name: _configuration(models[name], known.get(name), f"{where}.{name}") for name in names}
+        configs = {name: _configuration(models[name], known.get(name), f"{where}.{name}", fetch) for name in names}
     else:
         raise ValueError(f"{params}: pairs.{pair}.models names neither 'builtin' nor a 'target'.")
-    return unloaded_pair(number, **configs)
+    quantization = models.get("quantization") or getattr(configs["target"], "quantization_config", None) or {}
+    bits = quantization.get("bits") or next((count for name, count in BITS.items() if quantization.get(name)), None)
+    return unloaded_pair(number, **configs, bits=bits)
 
 
-def _configuration(name: str, fields: Mapping[str, Any] | None, where: str) -> PretrainedConfig:
-    """Of the model's folder, of the ``fields`` in the parameter file, or of the hub's cache."""
+def _configuration(name: str, fields: Mapping[str, Any] | None, where: str, fetch: bool) -> PretrainedConfig:
+    """Of the model's folder, of the ``fields`` in the parameter file, or of the hub's cache; ``fetch``: or of the hub."""
     folder = Path(name).expanduser()
     if fields is None or folder.is_dir():
         try:
-            return AutoConfig.from_pretrained(folder if folder.is_dir() else name, local_files_only=True)
+            return AutoConfig.from_pretrained(folder if folder.is_dir() else name, local_files_only=not fetch)
         except (OSError, ValueError) as error:
-            raise ValueError(
+            raise FileNotFoundError(
                 f"{where} is missing, and model {name} is not on this machine. Copy model_type and the sizes of its config.json "
                 "there."
             ) from error

@@ -14,6 +14,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,7 +41,7 @@ class Models(Checked):
     A revision is a branch, tag or commit on the hub; null takes the newest. ``dtype`` is the number format of the pair's traces;
     ``auto``: the one that the built-in pair was trained in; of a real pair the one that these weights were given before, and else
     this machine's native one. ``device_map``, ``draft_device`` and ``quantization``: as `runtime.ModelPair.load` takes them, for
-    every stage.
+    every stage. ``check_memory``: refuse what does not fit this machine before anything is fetched.
     """
 
     builtin: BuiltinParameters | None = None
@@ -52,6 +53,7 @@ class Models(Checked):
     device_map: object = None
     draft_device: str | None = None
     quantization: Mapping[str, Any] | None = None
+    check_memory: bool = True
 
     @property
     def placement(self) -> dict[str, Any]:
@@ -80,6 +82,9 @@ def run(args: argparse.Namespace) -> None:
     models = load_parameters(Models, args.pair, "models", args.params)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if models.builtin is None:
+        if models.check_memory:
+            # By name: what refuses decides nothing of what is written, and so its code is none of this stage's.
+            import_module("pipelines.plan").require_room(args.pair, args.params)
         facts = resolve_pair(models)
         found = _earlier_dtype(args.output / FACTS, facts["sha256"]) or _native(device)
         for name in BUILTIN_FOLDERS:

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from pipelines.device_memory import available_memory
 from pipelines.measuring.arm_rows import expanded
 from pipelines.measuring.measurement import MeasureConfig
 from pipelines.measuring.tuning.study import TuneConfig
@@ -27,6 +30,7 @@ from pipelines.traces import CONFIGS, SECTION, TraceLimits, collector
 from predictors.schema import EDIT
 from runtime import ModelPair
 from runtime.causal_model import CausalLanguageModel
+from runtime.dtypes import native_dtype
 from runtime.latency import LatencyConfig
 from runtime.memory import ModelMemory, Work, model_memory
 from trace_collection.collection import Collector, require_context
@@ -131,6 +135,26 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError("\n".join([f"pair {args.pair} cannot run like this.", *wrong]))
 
 
+def require_room(name: str, params: Path) -> None:
+    """`ValueError` with what a pair does that does not fit what this machine's devices have free: all of them where its block
+    spreads it, else one. A pair of unknown configurations is not refused."""
+    sections = read_pair(name, params)
+    models, place = sections["models"], torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    devices = [place]
+    if place.type == "cuda" and (models.get("device_map") or models.get("draft_device")):
+        devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    auto = models.get("dtype") in (None, "auto")
+    try:
+        pair = meta_pair(name, params, str(native_dtype(place)).removeprefix("torch.") if auto else None, fetch=True)
+    except FileNotFoundError:
+        return
+    made = collectors(pair, name, params)[0] if {"prompts", "traces"} <= sections.keys() else {}
+    wrong = too_large(phases(pair, made, sections, place.type), len(devices), min(map(available_memory, devices)))
+    if wrong:
+        remedy = "Where another machine runs it, or less would do, set models.check_memory to false."
+        raise ValueError("\n".join([f"pair {name} does not fit this machine.", *wrong, remedy]))
+
+
 def size(text: str) -> float:
     """Bytes.
 
@@ -175,7 +199,7 @@ def phases(pair: ModelPair, made: Mapping[str, Collector], sections: Mapping[str
         held = {name: model_memory(name, model, work[name], device) for name, model in models.items()}
         return Phase(name, models, held, remedy)
 
-    longest = max(_longest(one) for one in made.values())
+    longest = max((_longest(one) for one in made.values()), default=0)
     new = max(sections.get(name, {}).get("max_new_tokens", 0) for name in ("measure", "tune", "trial"))
     request = Work(longest + new, longest)
     found = [phase("decoding", LONGEST, request, request)]

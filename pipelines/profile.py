@@ -75,12 +75,9 @@ def decided(location: "PairLocation", log: "MeasurementLog", slug: str, seed: in
     from runtime.serving import DRAFT_ROWS, TARGET_ROWS, ServingDecision
 
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    own = torch.device(location.placement.get("draft_device", place))
-    spread = {name: value for name, value in location.placement.items() if name != "draft_device"}
-    models = {
-        "target": (location.target, place, TARGET_ROWS, spread),
-        "draft": (location.draft, own, DRAFT_ROWS, {}),
-    }
+    spread = dict(location.placement)
+    own = torch.device(spread.pop("draft_device", place))
+    models = {"target": (location.target, place, TARGET_ROWS, spread), "draft": (location.draft, own, DRAFT_ROWS, {})}
 
     def decide() -> list[dict[str, Any]]:
         rows = []

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from runtime.causal_model import SCRATCH_ROOM, CausalLanguageModel
@@ -48,16 +49,24 @@ class Work:
     laws: int = ROUND_ROWS
 
 
-def unloaded_pair(dtype: torch.dtype, target: PretrainedConfig, draft: PretrainedConfig | None = None) -> ModelPair:
-    """A pair of these configurations on torch's meta device, where weights have shapes and no memory."""
-    with torch.device("meta"):
-        made = [
-            None if one is None else CausalLanguageModel(AutoModelForCausalLM.from_config(one, dtype=dtype))
-            for one in (target, draft)
-        ]
-    pair = ModelPair(made[0])
-    pair.draft = made[1]  # whether they share a vocabulary, only their tokenizers can say
+def unloaded_pair(
+    dtype: torch.dtype, target: PretrainedConfig, draft: PretrainedConfig | None = None, bits: int | None = None
+) -> ModelPair:
+    """A pair of these configurations on torch's meta device, where weights have shapes and no memory; ``bits`` of each weight of
+    the target's blocks, if it is quantised."""
+    pair = ModelPair(_unloaded(target, dtype, bits))
+    pair.draft = None if draft is None else _unloaded(draft, dtype)  # only tokenizers know if they share a vocabulary
     return pair
+
+
+def _unloaded(config: PretrainedConfig, dtype: torch.dtype, bits: int | None = None) -> CausalLanguageModel:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        for module in model.modules() if bits else ():
+            if isinstance(module, nn.Linear) and module is not model.get_output_embeddings():
+                packed = torch.empty(module.weight.numel() * (bits or 0) // 8, dtype=torch.uint8)
+                module.weight = nn.Parameter(packed, requires_grad=False)
+    return CausalLanguageModel(model, "hugging_face" if bits else "auto")
 
 
 def planned_memory(

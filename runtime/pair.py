@@ -93,9 +93,8 @@ class ModelPair:
         ``draft_device`` is the draft's own; ``device`` by default. A spread target runs by Hugging Face's own forward and needs
         the package accelerate. `runtime.pipelined_draft` lets the draft work on whichever half of the target is idle.
 
-        ``quantization`` of the target is Hugging Face's ``quantization_config`` as a mapping, for example ``{"quant_method":
-        "bitsandbytes", "load_in_4bit": True}``. What is quantised runs by Hugging Face's own forward, too. A model whose files
-        are quantised needs none.
+        ``quantization`` of the target is Hugging Face's ``quantization_config`` as a mapping; files that are quantised need none.
+        Such a target runs by Hugging Face's own forward, too.
 
         Raises
         ------
@@ -200,16 +199,11 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def load_model(
-    path: str | Path,
-    device: torch.device,
-    dtype: torch.dtype,
-    device_map: Any = None,
-    quantization: Mapping[str, Any] | None = None,
+    path: str | Path, device: torch.device, dtype: torch.dtype, device_map: Any = None, quantization: Any = None
 ) -> PreTrainedModel:
     """A causal language model in ``dtype``; a ``device_map`` spreads it over devices, and ``quantization`` is Hugging Face's."""
-    options: dict[str, Any] = {} if quantization is None else {"quantization_config": dict(quantization)}
-    if options and device_map is None:
-        device_map = {"": str(device)}  # quantised weights do not move
+    options = {} if quantization is None else {"quantization_config": dict(quantization)}
+    device_map = device_map or ({"": str(device)} if options else None)  # quantised weights do not move
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, device_map=device_map, **options

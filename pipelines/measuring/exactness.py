@@ -65,18 +65,14 @@ def first_unlikely(
 ) -> int | None:
     """The first of greedy ``tokens`` after ``prompt`` that Hugging Face's own forward finds less likely than another by more than
     rounding, or the position where the text should have ended or gone on; ``None``: it is greedy."""
-    whole = cut_after(list(tokens), model.eos_tokens)[:max_new_tokens]
-    if not whole:
-        return 0
-    ids = torch.tensor([[*prompt, *whole[:-1]]], device=model.device)
-    logits_NV = model.model(input_ids=ids, use_cache=False, logits_to_keep=len(whole)).logits[0].float()
-    likeliest_N, ours_N = logits_NV.amax(-1), logits_NV[range(len(whole)), whole]
+    text = cut_after(list(tokens), model.eos_tokens)[:max_new_tokens]
+    ids = torch.tensor([[*prompt, *text]], device=model.device)
+    logits_NV = model.model(input_ids=ids, use_cache=False, logits_to_keep=len(text) + 1).logits[0, :-1].float()
+    likeliest_N, ours_N = logits_NV.amax(-1), logits_NV[range(len(text)), text]
     larger_N = torch.maximum(likeliest_N.abs(), ours_N.abs())
     tied = (likeliest_N - ours_N <= near_tie(model.dtype) * larger_N).tolist()  # no NaN is
-    if False in tied:
-        return tied.index(False)
-    ended = len(whole) == max_new_tokens or whole[-1] in model.eos_tokens
-    return None if ended and len(whole) == len(tokens) else len(whole)
+    ended = len(text) == max_new_tokens or not model.eos_tokens.isdisjoint(text)
+    return next((place for place, one in enumerate([*tied, ended and len(text) == len(tokens)]) if not one), None)
 
 
 def float32_pair(location: PairLocation, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> ModelPair | None:
@@ -91,13 +87,11 @@ def float32_pair(location: PairLocation, prompts: Iterable[Sequence[int]], max_n
     if needed <= free:
         return ModelPair.load(location.target, location.draft, dtype="float32", tokenizer=location.tokenizer)
     print(
-        f"float32 would take {needed / 1e9:.2f} GB, and {free / 1e9:.2f} are free: greedy texts are compared in the served "
-        "format, and near-ties audited"
+        f"float32 takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} are free: near-ties are audited in the served format"
     )
     return None
 
 
 def format_of(pair: ModelPair) -> str:
     """The name of the target's number format."""
-    assert isinstance(pair.target, CausalLanguageModel)
     return str(pair.target.dtype).removeprefix("torch.")
