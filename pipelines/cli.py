@@ -54,7 +54,7 @@ PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")  # what la
 
 def add_command(subparsers: "argparse._SubParsersAction", name: str) -> argparse.ArgumentParser:
     """The parser of subcommand ``name``. The last paragraph of its module's docstring is an example, and ends the help."""
-    module = _module(name)
+    module = module_of(name)
     text, _, example = inspect.cleandoc(module.__doc__ or "").rpartition("\n\n")
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
@@ -73,7 +73,8 @@ def joined(argv: Sequence[str]) -> list[str]:
     return [two, *argv[2:]] if two in COMMANDS else list(argv)
 
 
-def _module(name: str) -> Any:
+def module_of(name: str) -> Any:
+    """What runs a command, for who must not depend on its code."""
     return importlib.import_module(f"pipelines.{name.replace(' ', '_')}")
 
 
@@ -99,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             else:
                 subparsers.add_parser(name, help=summary)
         args = parser.parse_args(argv)
-        _module(args.command).run(args)
+        module_of(args.command).run(args)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in PACKAGES:
             raise

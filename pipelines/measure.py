@@ -143,11 +143,8 @@ def _checks(bench: Bench, config: "MeasureConfig", bundles: Path) -> dict[str, A
         warnings.simplefilter("ignore", UserWarning)  # a head trained on bfloat16 states serves float32 ones here
         arms = ArmBuilder(pair, bundles, config.max_new_tokens).build(expanded(config.arms, str(bundles)))
         found = exactness_rows(pair, prompts, arms, config.max_new_tokens)
-    return {
-        "exactness": found,
-        "exact_format": format_of(pair),
-        "forward_agreement": {} if precise is None else agreement(precise, prompts),
-    }
+    near = {} if precise is None else agreement(precise, prompts)
+    return {"exactness": found, "exact_format": format_of(pair), "forward_agreement": near}
 
 
 def _bypassed(decodes: "Rows") -> list[str]:

@@ -14,7 +14,6 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ import torch
 from tqdm import tqdm
 
 from pipelines.builtin.builtin_pair import SMALL, SMALL_DRAFT, BuiltinParameters, train_builtin_pair
+from pipelines.cli import module_of
 from pipelines.outputs import file_sha256, write_json
 from pipelines.pair_folder import DTYPES, FACTS, MODEL_FILES, resolve_model
 from pipelines.parameters import add_pair_arguments, load_parameters
@@ -30,6 +30,7 @@ from runtime.dtypes import native_dtype
 from runtime.vocabulary import require_shared_vocabulary
 
 AUTO = "auto"
+PLACEMENT = ("device_map", "draft_device", "quantization")
 BUILTIN_FOLDERS = ("tokenizer", SMALL, SMALL_DRAFT, "target", "draft")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
 
@@ -55,21 +56,11 @@ class Models(Checked):
     quantization: Mapping[str, Any] | None = None
     check_memory: bool = True
 
-    @property
-    def placement(self) -> dict[str, Any]:
-        """What is given of where models lie and how the target is quantised."""
-        given = {name: getattr(self, name) for name in ("device_map", "draft_device", "quantization")}
-        return {name: value for name, value in given.items() if value is not None}
-
     def __post_init__(self) -> None:
         super().__post_init__()
         real = self.target is not None and self.draft is not None
         if (self.builtin is None) != real or (self.builtin is not None and (self.target or self.draft)):
             raise ValueError("give either 'builtin' or both 'target' and 'draft' (a local path or a hub id each).")
-        if not isinstance(self.device_map, str | Mapping | None):
-            raise ValueError(
-                f"device_map must be a name such as auto, or map modules to devices, got {self.device_map!r}."
-            )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,8 +74,7 @@ def run(args: argparse.Namespace) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if models.builtin is None:
         if models.check_memory:
-            # By name: what refuses decides nothing of what is written, and so its code is none of this stage's.
-            import_module("pipelines.plan").require_room(args.pair, args.params)
+            module_of("plan").require_room(args.pair, args.params)  # it decides nothing of what is written here
         facts = resolve_pair(models)
         found = _earlier_dtype(args.output / FACTS, facts["sha256"]) or _native(device)
         for name in BUILTIN_FOLDERS:
@@ -97,8 +87,8 @@ def run(args: argparse.Namespace) -> None:
         found = builtin["training"]["small"]["inputs"]["dtype"]
         if args.timings:
             _update_timings(args.timings, seconds)
-    if models.placement:
-        facts["placement"] = models.placement
+    placement = {name: getattr(models, name) for name in PLACEMENT if getattr(models, name) is not None}
+    facts |= {"placement": placement} if placement else {}
     facts["dtype"] = found if models.dtype == AUTO else models.dtype
     write_json(args.output / FACTS, {"pair": args.pair, **facts})
 

@@ -62,11 +62,6 @@ class Phase:
         parts = [sum(getattr(one, part) for one in self.held.values()) for part in PARTS]
         return [*parts, sum(parts)]
 
-    @property
-    def float32(self) -> int:
-        """Bytes of weights and caches in float32."""
-        return sum((one.weights + one.cache) * 4 // self.models[name].dtype.itemsize for name, one in self.held.items())
-
     def on_devices(self, count: int) -> list[int]:
         """Bytes on each of at most ``count`` devices that share consecutive parts, so that the fullest holds as little as it can.
 
@@ -288,10 +283,9 @@ def _lines(found: Sequence[Phase], disk: Mapping[str, int], devices: int) -> Ite
         yield f"{one.name:16}" + "".join(f"{size / 1e9:11.3f}" for size in one.columns)
         if devices > 1:
             yield "  by device: " + ", ".join(f"{size / 1e9:.3f}" for size in one.on_devices(devices))
-    yield (
-        f"Greedy texts are compared with Hugging Face's in float32 where {found[0].float32 / 1e9:.3f} GB more are free, else in "
-        "the served format."
-    )
+    models, held = found[0].models, found[0].held
+    wide = sum((one.weights + one.cache) * 4 // models[name].dtype.itemsize for name, one in held.items())
+    yield f"Greedy texts are compared in float32 where {wide / 1e9:.3f} GB more are free, else in the served format"
     yield "GB on disk, and again in DVC's cache: " + ", ".join(
         f"{name} {size / 1e9:.3f}" for name, size in disk.items()
     )

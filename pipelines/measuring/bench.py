@@ -136,9 +136,8 @@ def open_bench(
     if serving is None:
         assert decide is not None
         serving = decide(location, log, device["slug"])
-    return Bench(
-        folder, ModelPair.load(**location.models, record=serving), location, prompts, log, inputs, device, serving
-    )
+    pair = ModelPair.load(**location.models, record=serving)
+    return Bench(folder, pair, location, prompts, log, inputs, device, serving)
 
 
 def digest(value: Any) -> str:

@@ -49,9 +49,8 @@ def greedy_differences(
 
     def difference(prompt: list[int], ours: list[int], theirs: list[int]) -> int | None:
         place = first_difference(ours, theirs)
-        if place is None or target.dtype is torch.float32:
-            return place
-        return first_unlikely(target, prompt, ours, max_new_tokens)
+        strict = place is None or target.dtype is torch.float32
+        return place if strict else first_unlikely(target, prompt, ours, max_new_tokens)
 
     return {
         name: [difference(prompt, decode(prompt, GREEDY, 0).tokens, tokens) for prompt, tokens in expected]
@@ -80,14 +79,14 @@ def float32_pair(location: PairLocation, prompts: Iterable[Sequence[int]], max_n
     if location.placement.keys() & {"device_map", "quantization"}:
         return None
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    target, draft = (AutoConfig.from_pretrained(path) for path in (location.target, location.draft))
-    pair = unloaded_pair(torch.float32, target, draft)
+    configs = (AutoConfig.from_pretrained(path) for path in (location.target, location.draft))
+    pair = unloaded_pair(torch.float32, *configs)
     planned = planned_memory(pair, max(map(len, prompts), default=0), max_new_tokens, device.type)
     needed, free = sum(one.total for one in planned.values()), available_memory(device)
     if needed <= free:
         return ModelPair.load(location.target, location.draft, dtype="float32", tokenizer=location.tokenizer)
     print(
-        f"float32 takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} are free: near-ties are audited in the served format"
+        f"float32 needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} are free: near-ties are audited in the served format"
     )
     return None
 

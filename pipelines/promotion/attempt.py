@@ -6,7 +6,7 @@ Decodes of earlier looks that lie in the trial's folder are kept if they are of 
 import argparse
 import gc
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,8 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     texts = RecordedTexts(getattr(args, "texts", None), config.max_new_tokens)
     look = Look.of(number, args.prompts, config, bounds.slice_documents, texts.first)
     checked = [prompt.tokens for prompt in look.prompts[: config.exactness_prompts]]
-    pair = _checked_pair(args, checked, config)
+    place, record = read_pair(args.pair_folder), args.latency / f"{read_device(args.device)['slug']}.json"
+    pair = float32_pair(place, checked, config.max_new_tokens) or ModelPair.load(**place.models, record=record)
     problem = problem_of(bundles[CHALLENGER], pair)
     if problem is not None:
         return unservable(who, champion, problem, number)
@@ -195,13 +196,6 @@ def _hashed(origin: Mapping[str, Any]) -> set[str]:
 def _plain(value: Any) -> Any:
     """As JSON gives it back."""
     return json.loads(json.dumps(value))
-
-
-def _checked_pair(args: argparse.Namespace, prompts: Sequence[list[int]], config: TrialConfig) -> ModelPair:
-    """The pair in float32 where that fits, else as it is served."""
-    place, slug = read_pair(args.pair_folder), read_device(args.device)["slug"]
-    record = args.latency / f"{slug}.json"
-    return float32_pair(place, prompts, config.max_new_tokens) or ModelPair.load(**place.models, record=record)
 
 
 def _require_unlearned(replayed: Replayed, decodes: Rows, trained: set[str]) -> None:

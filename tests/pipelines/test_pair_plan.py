@@ -201,9 +201,10 @@ def test_what_float32_takes_is_said_and_refuses_nothing(params, capsys):
     pair = meta_pair("llama-3-2-1b-8b", params)
     made, _ = plan.collectors(pair, "llama-3-2-1b-8b", params)
     decoding = plan.phases(pair, made, {"trial": {"max_new_tokens": 8}}, "cuda")[0]
-    assert decoding.float32 == 2 * (decoding.columns[0] + decoding.columns[1]) > 4 * (8_030_261_248 + 1_235_814_400)
+    float32 = 2 * (decoding.columns[0] + decoding.columns[1])
+    assert float32 > 4 * (8_030_261_248 + 1_235_814_400)
     planned(params, "llama-3-2-1b-8b", "--device-memory", "30GB")
-    assert f"in float32 where {decoding.float32 / 1e9:.0f}" in capsys.readouterr().out
+    assert f"in float32 where {float32 / 1e9:.0f}." in capsys.readouterr().out
 
 
 def test_prompts_and_disk_that_do_not_suffice_are_named_with_the_parameter(params, tmp_path):
