@@ -1,19 +1,24 @@
 """Greedy texts in short number formats: what rounding explains, and what it does not."""
 
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from pipelines.measure import _checks
 from pipelines.measuring import exactness
+from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Run, hugging_face_arm
 from pipelines.measuring.exactness import GREEDY, first_unlikely, float32_pair, greedy_differences, near_tie
+from pipelines.measuring.measurement import MeasureConfig
 from pipelines.pair_folder import read_pair
 from pipelines.promotion import attempt as one_look
 from pipelines.promotion.names import CHALLENGER
+from pipelines.reporting.measured_folder import Measured
 from runtime import ModelPair
 from tests.bundles import random_bundle
-from tests.pipelines.toy_bench import toy_bench, write_serving
+from tests.pipelines.toy_bench import toy_bench, toy_prompts, write_serving
 from tests.pipelines.toy_trial import bench, measured, quietly
 from tests.toys import tiny_llama
 
@@ -129,3 +134,17 @@ def test_a_trial_holds_one_pair_at_a_time(tmp_path, monkeypatch, free, form):
     monkeypatch.setattr(one_look, "exact", noted)
     assert quietly(one_look.attempt, args, "hrad", bundles).exactness == {f"greedy text 1, {form}": True}
     assert len(held) == 1
+
+
+@pytest.mark.parametrize(("free", "form"), [(10**9, "float32"), (0, "bfloat16")])
+def test_findings_and_the_report_name_the_format_that_was_checked(tmp_path, monkeypatch, free, form):
+    args = toy_bench(tmp_path, "unused", {})
+    location = read_pair(args.pair_folder)
+    served = ModelPair.load(**location.models, dtype="bfloat16")
+    monkeypatch.setattr(exactness, "available_memory", lambda device: free)
+    config = MeasureConfig(arms=(ArmRow("plain", "plain", decoder={"method": "autoregressive"}),), max_new_tokens=6)
+    found = _checks(SimpleNamespace(location=location, pair=served, prompts={"test": toy_prompts(2)}), config, tmp_path)
+    assert found["exactness"] == [{"arm": "plain", f"exact_{form}": True, "differs": [None, None]}]
+    assert found["forward_agreement"].keys() == ({"target", "draft"} if form == "float32" else set())
+    report = SimpleNamespace(findings=found, exact_format=Measured.exact_format.fget(SimpleNamespace(findings=found)))
+    assert report.exact_format == form and Measured.exactness.fget(report) == {"plain": True}
