@@ -47,7 +47,7 @@ def require_layers(model: PreTrainedModel, layers: tuple[int, ...]) -> None:
     if list(layers) != sorted(set(layers)):
         raise ValueError(f"tapped layers must ascend without repeats, got {layers}.")
     body = model.base_model
-    if not hasattr(body, "layers") or not hasattr(body, "norm"):
+    if not hasattr(body, "layers") or _final_norm(body) is None:
         raise ValueError(
             f"{type(model).__name__} has no .layers and .norm to tap hidden states from; "
             "controllers that read hidden states need a Llama-shaped model (Llama, Qwen, Mistral, …)."
@@ -62,7 +62,12 @@ def require_layers(model: PreTrainedModel, layers: tuple[int, ...]) -> None:
 def _tapped_module(model: PreTrainedModel, layer: int) -> nn.Module:
     body: Any = model.base_model
     if layer == len(body.layers):
-        module: nn.Module = body.norm
+        module: nn.Module = _final_norm(body)
     else:
         module = model.get_input_embeddings() if layer == 0 else body.layers[layer - 1]
     return module
+
+
+def _final_norm(body: Any) -> Any:
+    """Phi's has a name of its own; ``None`` where there is none."""
+    return getattr(body, "norm", None) or getattr(body, "final_layernorm", None)
