@@ -46,7 +46,12 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }
 CODER = {"rope_type": "linear", "rope_theta": 1e5, "factor": 4.0}
-SOFT = {**HEADS, "sliding_window": WINDOW, "query_pre_attn_scalar": 8, "tie_word_embeddings": False}  # tied ones repeat a token
+SOFT = {
+    **HEADS,
+    "sliding_window": WINDOW,
+    "query_pre_attn_scalar": 8,
+    "tie_word_embeddings": False,
+}  # tied ones repeat a token
 FAMILIES = {  # with what each has that the others have not
     "llama": (LlamaConfig, {**HEADS, "rope_parameters": LLAMA3}),
     "mistral": (MistralConfig, {**HEADS, "sliding_window": None}),
@@ -85,11 +90,16 @@ def configuration(family: str, vocabulary: int = 64, layers: int = 2, **changes)
     return kind(**{**sizes, **own, **changes})
 
 
-def family_model(family: str, seed: int = 0, **changes) -> PreTrainedModel:
-    """A random model in float32 whose distributions are neither flat nor one-hot, with biases and norms that matter."""
+def family_model(family: str, seed: int = 0, noise: float = 0.0, **changes) -> PreTrainedModel:
+    """A random model in float32 whose distributions are neither flat nor one-hot, with biases and norms that matter.
+
+    ``noise`` on its weights makes another model that often agrees with it: a draft.
+    """
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(configuration(family, **changes), dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(torch.randn(parameter.shape) * 0.3 + ("norm" in name) * ("gemma" not in family))
+        for parameter in model.parameters():
+            parameter.add_(noise * torch.randn(parameter.shape))
     return model.eval()

@@ -1,7 +1,6 @@
-"""The stages of dvc.yaml, in the order in which they stand there, for one tiny pair: as commands, in the current folder."""
+"""The stages of dvc.yaml as commands, in the order in which they stand there, for one tiny pair: in the current folder."""
 
 import itertools
-import json
 import re
 import shlex
 from pathlib import Path
@@ -12,10 +11,42 @@ from pipelines.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
 BUNDLES = ("hrad", "survival", "source", "early_stop-1", "delayed_tree-nss", "lookahead")  # one of every family
-ARMS = ("autoregressive", "hf_generate", "chain-{gamma}", "{bundle}", "hrad", "pearl-{gamma}", "{method}", "delayed_tree-{rule}")
-SMALL = {  # what stands in params.yaml, made small
+SURVIVAL = {
+    "training": {"hidden": 4, "epochs": 1},
+    "gamma": 4,
+    "lookup": 4,
+    "calibrated_tokens": 2,
+    "shares": [1.0],
+    "least": [1],
+    "folds": 2,
+    "cost_ratios": [4],
+    "repeats": 1,
+}
+CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma}"}, "verifier": "block"}
+ARMS = [
+    {"name": "autoregressive", "family": "plain", "always": True, "decoder": {"method": "autoregressive"}},
+    {"name": "hf_generate", "family": "hugging_face", "hugging_face": "generate"},
+    {
+        "name": "chain-{gamma}",
+        "family": "chain",
+        "always": True,
+        "choose": True,
+        "each": {"gamma": [2, 4]},
+        "decoder": CHAIN,
+    },
+    {
+        "name": "{bundle}",
+        "family": "learned",
+        "always": True,
+        "each": {"bundle": ["survival", "source", "hrad"]},
+        "bundle": "{bundle}",
+    },
+    {"name": "early_stop-1", "family": "rule", "bundle": "early_stop-1"},
+    {"name": "lookahead", "family": "calibrated", "bundle": "lookahead"},
+    {"name": "delayed_tree-nss", "family": "selector", "bundle": "delayed_tree-nss"},
+]
+SMALL = {
     "machine": {"threads": 1},
-    "mix": {"temperatures": [1.0]},
     "latency": {
         "draft_rows": [1, 2],
         "target_tokens": [1, 2, 5],
@@ -36,16 +67,134 @@ SMALL = {  # what stands in params.yaml, made small
         "warmup": 0,
         "calls": 1,
     },
-}
+    "prompts": {
+        "sources": [{"name": "mine", "kind": "file", "path": "prompts.jsonl", "cut": "window"}],
+        "train": 6,
+        "validation": 4,
+        "test": 4,
+        "reserve": 2,
+        "min_tokens": 10,
+        "max_tokens": 16,
+        "room": 8,
+        "shares": {"train": 0.4, "validation": 0.2, "test": 0.3, "reserve": 0.1},
+    },
+    "traces": {
+        "texts": {
+            "gamma_max": 4,
+            "candidates": 6,
+            "prompts": [6, 4, 4],
+            "edit_prompts": [0, 0, 0],
+            "max_new_tokens": 16,
+            "temperatures": [0.0, 1.0],
+            "top": 4,
+            "layers": 1,
+            "prompts_per_shard": 8,
+            "threads": 1,
+        },
+        "trees": {
+            "settings": [{"temperature": 1.0}],
+            "actions": {"chains": [1, 2], "k": [2], "l1": [0, 1], "l2": [1], "max_nodes": 6},
+            "rules": ["nss"],
+            "spacing": 4,
+            "roots_per_prompt": 2,
+            "prompts": [6, 4, 4],
+            "draws": [1, 1, 2],
+            "threads": 1,
+        },
+        "guesses": {
+            "prompts": 2,
+            "max_new_tokens": 8,
+            "temperatures": [1.0],
+            "ways": [{"method": "lookahead", "ngram": 3, "window": 2, "guesses": 2}],
+            "threads": 1,
+        },
+    },
+    "labels": {"chains": {"gamma": 2}},
+    "fit": {
+        "hrad": {
+            "decoding": {"gamma": 4},
+            "training": {"hidden_sizes": [8, 4], "reduced_size": 4, "epochs": 1},
+            "candidates": {"epsilons": [0.1], "probabilities": [0.5], "folds": 2},
+            "iterations": 1,
+            "bootstrap_replicates": 5,
+        },
+        "survival": SURVIVAL,
+        "source": {
+            "survival": SURVIVAL,
+            "matches": [2],
+            "lengths": [4],
+            "tails": [0],
+            "shares": [1.0],
+            "paces": [1.0],
+            "folds": 2,
+        },
+        "early_stop-1": {"network": {"hidden_sizes": [8]}, "epochs": 1, "gamma": 4, "calibrated_tokens": 2, "folds": 2},
+        "delayed_tree-nss": {
+            "candidates": [{"objective": "tokens", "states": True}],
+            "training": {"width": 4, "hidden_sizes": [8, 4], "epochs": 1},
+            "calibration": {"bootstrap_replicates": 5},
+        },
+        "lookahead": {"bootstrap_replicates": 5},
+    },
+    "replay": {
+        "gammas": [1, 2, 4],
+        "epsilons": [0.1],
+        "rivals": [],
+        "branch_gammas": [[4]],
+        "cost_ratios": [],
+        "repeats": 1,
+    },
+    "measure": {
+        "temperatures": [0.0, 1.0],
+        "validation_prompts": 1,
+        "test_prompts": 2,
+        "slice_prompts": 0,
+        "group": 8,
+        "max_new_tokens": 12,
+        "loop_prompts": 1,
+        "loop_repeats": 1,
+        "exactness_prompts": 1,
+        "arms": ARMS,
+    },
+    "verifiers": {
+        "drafters": [{"kind": "chain", "gamma": 2}],
+        "settings": [{"temperature": 1.0}],
+        "acceptance": {"k": 2, "depth": 2, "draws": 1, "lists": 2},
+        "root_spacing": 4,
+        "roots_per_prompt": 1,
+        "validation_prompts": 1,
+        "test_prompts": 2,
+    },
+    "selection": {
+        "checked_prompts": 1,
+        "checked_rounds": 1,
+        "checked_rules": ["nss"],
+        "checked_actions": [{"k": 1, "l1": 2, "l2": 0}, {"k": 2, "l1": 0, "l2": 1}],
+    },
+    "tune": {
+        "temperatures": [0.0, 1.0],
+        "candidates": 1,
+        "validation_prompts": 1,
+        "test_prompts": 2,
+        "max_new_tokens": 12,
+    },
+    "trial": {"gammas": [2], "test_prompts": 2, "reserve_prompts": 1, "exactness_prompts": 1, "max_new_tokens": 12},
+}  # what stands in params.yaml, made small
 
 
-def parameters(target: Path, draft: Path, documents: Path, changes: dict) -> dict:
-    """The defaults of params.yaml for one pair, made small."""
-    sections = yaml.safe_load((ROOT / "params.yaml").read_text())["defaults"]
-    merged = _merged(_merged(sections, SMALL), changes)
-    merged["fit"] = {name: merged["fit"][name] for name in BUNDLES}
-    merged["models"] = {"target": str(target), "draft": str(draft), "dtype": "float32"}
-    return merged
+def write_parameters(pair: str, target: Path, draft: Path) -> None:
+    """params.yaml of the current folder: the defaults of this checkout's, made small."""
+    sections = _merged(yaml.safe_load((ROOT / "params.yaml").read_text())["defaults"], SMALL)
+    sections["fit"] = {name: sections["fit"][name] for name in BUNDLES}
+    sections["models"] = {"target": str(target), "draft": str(draft), "dtype": "float32"}
+    Path("params.yaml").write_text(yaml.safe_dump({"pairs": {pair: sections}}))
+
+
+def run_all(pair: str) -> None:
+    """Every stage but ``code``, which lists code."""
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    for command in (one for name, stage in stages.items() if name != "code" for one in _filled(stage, pair)):
+        main(shlex.split(command)[3:])
 
 
 def _merged(values: dict, changes: dict) -> dict:
@@ -56,31 +205,16 @@ def _merged(values: dict, changes: dict) -> dict:
     }
 
 
-def commands(pair: str) -> list[list[str]]:
-    """Of all stages but ``code``, which lists code."""
-    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-    return [shlex.split(command)[3:] for name, stage in stages.items() if name != "code" for command in _filled(stage, pair)]
-
-
 def _filled(stage: dict, pair: str) -> list[str]:
-    axes = stage.get("matrix", {}) | ({"pair": [pair]} if "matrix" in stage else {})
-    axes = {axis: [v for v in values if axis != "predictor" or v in BUNDLES] for axis, values in axes.items()}
+    """The stage's command for every value of its matrix."""
+    matrix = stage.get("matrix", {})
+    axes = [BUNDLES if axis == "predictor" else [pair] if axis == "pair" else matrix[axis] for axis in matrix]
+    made = (dict(zip(matrix, values, strict=True)) for values in itertools.product(*axes))
     return [
-        re.sub(r"\$\{item\.([\w.]+)\}", lambda found, item=dict(zip(axes, some, strict=True)): _value(item, found[1]), stage["cmd"])
-        for some in itertools.product(*axes.values())
+        re.sub(r"\$\{item\.(\w+)\.?(\w*)\}", lambda found, item=item: _value(item, *found.groups()), stage["cmd"])
+        for item in made
     ]
 
 
-def _value(item: dict, name: str) -> str:
-    axis, _, key = name.partition(".")
+def _value(item: dict, axis: str, key: str) -> str:
     return item[axis][key] if key else item[axis]
-
-
-def run_all(pair: str, sections: dict) -> float:
-    Path("params.yaml").write_text(yaml.safe_dump({"pairs": {pair: sections}}))
-    import time
-
-    for command in commands(pair):
-        start = time.perf_counter()
-        main(command)
-        print(f"#### {time.perf_counter() - start:.1f} s: {' '.join(command[:7])}", flush=True)
