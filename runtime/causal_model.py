@@ -59,8 +59,7 @@ class CausalLanguageModel:
         self.model = model.eval()
         self.vocabulary_size: int = config.vocab_size
         self.num_layers: int = getattr(config, "num_hidden_layers", 0)
-        self.context_limit: int = _context_limit(config)
-        self.windowed = self.context_limit == getattr(config, "sliding_window", None)  # longer contexts are not served
+        self.context_limit, self.context_bound = _context_limit(config)
         self._wanted: ForwardPath = forward
         self._weights: CompactWeights | None = None
         self.not_compact: str | None = None  # why the compact forward does not compute this model
@@ -161,12 +160,19 @@ class CausalLanguageModel:
         return embedding[0]
 
 
-def _context_limit(config: Any) -> int:
-    """Positions the model serves with full attention: a sliding window equals it up to the window's width."""
-    limit = int(getattr(config, "max_position_embeddings", None) or sys.maxsize)
+def _context_limit(config: Any) -> tuple[int, str]:
+    """Positions the model serves, and what bounds them if not its training: a sliding window equals full attention up to the
+    window's width, and rotary angles that change where a text gets long are not those of the keys in the cache."""
+    limits = [(int(getattr(config, "max_position_embeddings", None) or sys.maxsize), "")]
     window = getattr(config, "sliding_window", None)
     layer_types = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"]
-    return min(limit, int(window)) if window and "sliding_attention" in layer_types else limit
+    if window and "sliding_attention" in layer_types:
+        limits.append((int(window), "the width of a sliding attention window"))
+    rotary = getattr(config, "rope_parameters", None) or {}
+    if rotary.get("rope_type") == "longrope":
+        room = int(rotary["original_max_position_embeddings"]) - SCRATCH_ROOM  # drafts reach as far beyond the text
+        limits.append((room, f"{SCRATCH_ROOM} short of where its rotary angles (longrope) change"))
+    return min(limits)
 
 
 def _require_plain_attention(config: Any, model: PreTrainedModel) -> None:

@@ -47,9 +47,9 @@ def checked_prompt(
     max_new_tokens: int,
     vocabulary_size: int,
     context_limit: int,
-    windowed: bool = False,
+    bound: str = "",
 ) -> list[int]:
-    """The prompt as a list of ids, or a `ValueError` that names what is wrong. ``windowed``: a window bounds the context."""
+    """The prompt as a list of ids, or a `ValueError` that names what is wrong. ``bound``: why the context ends there."""
     try:
         ids = torch.as_tensor(prompt_ids)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -74,7 +74,7 @@ def checked_prompt(
         remedy = f"pass max_new_tokens <= {room}" if room > 0 else f"it must be shorter than {context_limit} tokens"
         raise ValueError(
             f"the prompt's {len(prompt)} tokens and max_new_tokens={max_new_tokens} do not fit the pair's context of "
-            f"{context_limit}{', the width of a sliding attention window' * windowed}. Shorten the prompt"
+            f"{context_limit}{bound and f', {bound}'}. Shorten the prompt"
             f"{' or ' if room > 0 else ': '}{remedy}."
         )
     return prompt

@@ -102,4 +102,6 @@ def family_model(family: str, seed: int = 0, noise: float = 0.0, **changes) -> P
             parameter.copy_(torch.randn(parameter.shape) * 0.3 + ("norm" in name) * ("gemma" not in family))
         for parameter in model.parameters():
             parameter.add_(noise * torch.randn(parameter.shape))
+        if "gemma" in family:
+            model.get_input_embeddings().weight.mul_(0.3)  # the model scales them up
     return model.eval()

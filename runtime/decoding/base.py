@@ -150,9 +150,11 @@ class Decoder(ABC):
         decoder = self.route(settings)
         controller, limit = decoder.controller, decoder.context_limit
         models = (self.pair.target, self.pair.draft)
-        windowed = any(getattr(one, "windowed", False) and one.context_limit == limit for one in models if one)
+        bounds = [getattr(one, "context_bound", "") for one in models if one and one.context_limit == limit]
         request = Request(
-            prompt=checked_prompt(prompt_ids, max_new_tokens, self.pair.target.vocabulary_size, limit, windowed),
+            prompt=checked_prompt(
+                prompt_ids, max_new_tokens, self.pair.target.vocabulary_size, limit, max(bounds, default="")
+            ),
             max_new_tokens=max_new_tokens,
             settings=settings,
             randomness=checked_chance(randomness),

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from runtime import ModelPair, load_decoder
 from tests.families import COMPACT, FAMILIES, WINDOWED, family_model
@@ -47,11 +46,9 @@ def test_a_pair_goes_from_its_folders_to_the_report(
     exactness = one(data, "measured/*/findings.json")["exactness"]
     assert exactness, "greedy texts were compared with Hugging Face's"
     print(exactness)
-    target = AutoModelForCausalLM.from_pretrained("target", dtype=torch.float32)
-    draft = AutoModelForCausalLM.from_pretrained("draft", dtype=torch.float32)
-    pair = ModelPair(target, draft)
+    pair = ModelPair.load(target="target", draft="draft", dtype="float32", tokenizer="target")
     assert (pair.target.forward == "compact") == (family in COMPACT)
-    expected = target.generate(torch.tensor([PROMPT]), max_new_tokens=16, do_sample=False, eos_token_id=None)
+    expected = pair.target.model.generate(torch.tensor([PROMPT]), max_new_tokens=16, do_sample=False, eos_token_id=None)
     for bundle in (*BUNDLES, "auto"):
         decoded = load_decoder(data / "bundles" / bundle, pair).generate(PROMPT, max_new_tokens=16, temperature=0.0)
         assert decoded.tokens == expected[0, len(PROMPT) :].tolist(), bundle

@@ -70,6 +70,14 @@ def _hazard(options: Options) -> tuple[float, ...]:
     seen = Seen(lookups.match_XS, lookups.found_XS, lookups.seen_XS, lookups.agreed_XS, none_XS, none_XS)
     features_NZ = token_features(seen, tested_XSL.shape[-1])[tested_XSL]
     right_N = (np.arange(tested_XSL.shape[-1]) < right(options)[..., None])[tested_XSL]
+    if not len(right_N):
+        raise ValueError(
+            "lookups propose no token along the training texts, so when they pay cannot be learned. Raise prompts.train and "
+            "traces.texts.prompts, or traces.texts.max_new_tokens."
+        )
+    if right_N.all() or not right_N.any():  # one of either kind more, as by the rule of succession
+        features_NZ = np.concatenate([features_NZ, np.tile(features_NZ.mean(axis=0), (2, 1))])
+        right_N = np.append(right_N, [True, False])
     model = LogisticRegression(fit_intercept=False, max_iter=1000).fit(features_NZ, right_N)
     return tuple(model.coef_[0].tolist())
 

@@ -1,0 +1,103 @@
+"""Every family's cache, tree masks, taps and limits against its own cache-free forward, by each forward that serves it."""
+
+import pytest
+import torch
+
+from runtime import ModelPair, build_decoder
+from runtime.causal_model import SCRATCH_ROOM, CausalLanguageModel
+from tests.families import COMPACT, FAMILIES, WINDOW, WINDOWED, family_model
+
+LAYERS = (0, 1, 2)
+SERVED = [
+    (name, way) for name in FAMILIES for way in ("compact", "hugging_face") if way != "compact" or name in COMPACT
+]
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+
+
+@torch.no_grad()
+def cache_free(model, context):
+    """Logits [V] and tapped states [K, D] of the last token."""
+    made = model(torch.tensor([context]), output_hidden_states=True)
+    return made.logits[0, -1], torch.stack([made.hidden_states[layer][0, -1] for layer in LAYERS])
+
+
+@pytest.mark.parametrize("family, forward", SERVED)
+def test_trees_rollback_and_taps_equal_cache_free_forwards(family, forward):
+    model = family_model(family)
+    state = CausalLanguageModel(model, forward).open(8, LAYERS)  # grows on the way
+    context, parents = [5, 9, 33, 2, 61, 7], [-1, -1, 0, 0, 2, 1]
+    state.forward(context)
+    state.keep(range(len(context)))
+    for path in ([0, 2, 4], [1], []):  # no prefix of the scratch; then nothing is accepted
+        tokens = [(11 * len(context) + 3 * node) % 64 for node in range(len(parents))]
+        texts = []
+        for token, parent in zip(tokens, parents, strict=True):
+            texts.append([*(texts[parent] if parent >= 0 else context), token])
+        made = state.forward(tokens, parents)
+        expected = [cache_free(model, text) for text in texts]
+        torch.testing.assert_close(made.logits, torch.stack([logits for logits, _ in expected]), atol=5e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            made.hidden_NKD, torch.stack([states for _, states in expected]), atol=5e-5, rtol=1e-4
+        )
+        state.keep(path)
+        context = texts[path[-1]] if path else context
+
+
+@pytest.mark.parametrize("family, forward", SERVED)
+def test_greedy_text_equals_hugging_face_generate(family, forward):
+    target, draft = family_model(family), family_model(family, noise=0.06)
+    prompt = [5, 9, 33, 2]
+    length = WINDOW - len(prompt)  # as long as the shortest window
+    expected = target.generate(torch.tensor([prompt]), max_new_tokens=length, do_sample=False)[
+        0, len(prompt) :
+    ].tolist()
+    assert len(set(expected)) > 3
+    pair = ModelPair(target, draft, forward=forward)
+    for drafter in ({"kind": "chain", "gamma": 3}, {"kind": "multi_candidate", "config": [2, 2, 1]}):
+        decoder = build_decoder(pair, {"method": "speculative", "drafter": drafter, "verifier": "traversal"})
+        assert decoder.generate(prompt, max_new_tokens=length).tokens == expected
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_contexts_beyond_the_window_are_refused_whichever_model_has_it(family):
+    prompt, plain = [1] * (WINDOW - 4), family_model("llama")
+    windowed = family_model(family)
+    refused = f"do not fit the pair's context of {WINDOW}, the width of a sliding attention window. Shorten the prompt or pass"
+    for pair in (ModelPair(windowed, plain), ModelPair(plain, windowed)):
+        decoder = build_decoder(pair, {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}})
+        with pytest.raises(ValueError, match=refused):
+            decoder.generate(prompt, max_new_tokens=5)
+        assert len(decoder.generate(prompt, max_new_tokens=4).tokens) == 4
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_beyond_the_window_the_mask_would_be_another_one(family):
+    """Power of the refusal: these models do not see all of a longer text."""
+    model = family_model(family)
+    state = CausalLanguageModel(model).open(2 * WINDOW)
+    text = [(7 * place) % 64 for place in range(2 * WINDOW)]
+    state.forward(text[:-2])
+    state.keep(range(len(text) - 2))
+    wrong = state.forward(text[-2:]).logits[-1]
+    assert (wrong - cache_free(model, text)[0]).abs().max() > 1e-2
+
+
+def test_contexts_in_which_rotary_angles_change_are_refused():
+    original = SCRATCH_ROOM + 32
+    model = family_model(
+        "phi3",
+        rope_parameters={**LONGROPE, "original_max_position_embeddings": original},
+        original_max_position_embeddings=original,
+    )
+    decoder = build_decoder(ModelPair(model), {"method": "autoregressive"})
+    with pytest.raises(
+        ValueError, match=f"context of 32, {SCRATCH_ROOM} short of where its rotary angles .longrope. change"
+    ):
+        decoder.generate([1] * 30, max_new_tokens=3)
+    short, long = ([(7 * place) % 64 for place in range(count)] for count in (32, original + 20))
+    for text, same in ((short, True), (long, False)):  # power: beyond it, keys in the cache have other angles
+        state = CausalLanguageModel(model).open(len(text))
+        for token in (text[: original // 8], text[original // 8 :]):
+            logits = state.forward(token).logits[-1]
+            state.keep(range(len(token)))
+        assert torch.allclose(logits, cache_free(model, text)[0], atol=1e-4) == same
