@@ -16,7 +16,7 @@ WORKERS := -n auto --dist loadfile
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro studies test check format test-runtime soak gpu clean
+.PHONY: help setup repro studies test check format test-families test-runtime soak gpu clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ check: setup  ## Format, lint, types, import contracts
 
 test: check test-runtime  ## All checks: make check, the tests; the runtime's own run without the training libraries
 	$(TEST_ENV) $(BIN)/python -m pytest $(WORKERS) --ignore=tests/runtime
+
+test-families: setup  ## The whole pipeline on a tiny pair of every family of models; make test runs two of them
+	$(TEST_ENV) $(BIN)/python -m pytest -n auto -m families
 
 .venv-runtime/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-runtime
