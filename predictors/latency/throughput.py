@@ -141,9 +141,9 @@ def _looked_up(profile: LatencyProfile, tokens: int, drawn: int, context: float,
 
 
 def catching_up(profile: LatencyProfile, tokens: int, context: float) -> float:
-    """Seconds that a draft pass over so many tokens more takes longer, per token."""
+    """Seconds that a draft pass over so many tokens more takes longer, per token; none where noise has the wider one faster."""
     wide, usual = (profile.latency("draft", rows=rows, context=context).seconds for rows in (1 + tokens, 1))
-    return (wide - usual) / max(tokens, 1)
+    return max(0.0, wide - usual) / max(tokens, 1)
 
 
 def generation_latency(
