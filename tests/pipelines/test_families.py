@@ -11,7 +11,7 @@ from runtime import ModelPair, load_decoder
 from tests.families import COMPACT, FAMILIES, WINDOWED, family_model
 from tests.pipelines.whole_pipeline import BUNDLES, run_all, write_parameters
 
-ALWAYS = ("qwen3", "gemma3")  # by every `make test`: one over the compact forward, one over Hugging Face's
+ALWAYS = ("gemma3",)  # by every `make test`; the built-in pair, which other tests run, is a Llama
 PROMPT = [5, 40, 7, 99, 5, 40]
 
 
@@ -44,8 +44,9 @@ def test_a_pair_goes_from_its_folders_to_the_report(
     assert report["pair"] == "p" and {"speed", "replay", "latency", "heads", "stopping"} <= set(report["sections"])
     assert {path.parent.parent.name for path in data.glob("trials/*/*/verdict.json")} == {"survival", "source", "auto"}
     exactness = one(data, "measured/*/findings.json")["exactness"]
-    assert exactness, "greedy texts were compared with Hugging Face's"
-    print(exactness)
+    assert len(exactness) > len(BUNDLES) and all(one["exact_float32"] for one in exactness), (
+        "Hugging Face's greedy texts"
+    )
     pair = ModelPair.load(target="target", draft="draft", dtype="float32", tokenizer="target")
     assert (pair.target.forward == "compact") == (family in COMPACT)
     expected = pair.target.model.generate(torch.tensor([PROMPT]), max_new_tokens=16, do_sample=False, eos_token_id=None)
