@@ -31,6 +31,7 @@ COMMANDS = {
     "verifiers": "stage measure: compare the verification rules on the same trees and prompts",
     "selection": "stage measure: compare the labels of delayed-tree selectors with real rounds",
     "tune": "stage: find the fastest exact decoder for a pair on this machine, and export it as bundle auto",
+    "settings": "write what tuning found in the words of transformers, vllm, sglang or llama.cpp",
     "trial": "stage: time an exported bundle, and let the gate judge it over plain decoding and static chains",
     "report": "stage: turn measurements into tables, plots and one HTML page",
     "drift": "compare served requests with what the bundle's card says of recorded ones; exit code 3 says drift",
