@@ -105,7 +105,7 @@ def _lock(path: Path) -> Iterator[bool]:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
-        if time.time() - path.stat().st_mtime > STALE_SECONDS:
+        if abs(time.time() - path.stat().st_mtime) > STALE_SECONDS:  # a clock set back dates it ahead
             path.unlink(missing_ok=True)  # free for the next request
         yield False
         return

@@ -146,6 +146,15 @@ def test_what_cannot_be_written_is_lost_with_one_warning(pair, tmp_path):
         assert decoder.generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens == expected
 
 
+def test_a_full_disk_costs_records_and_no_text(pair, tmp_path):
+    """``/dev/full`` refuses every write as a full disk does."""
+    folder = random_bundle(tmp_path / "b", pair)
+    expected = load_decoder(folder, pair).generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens
+    decoder = load_decoder(folder, pair, monitor="/dev/full")
+    with pytest.warns(UserWarning, match=r"decoded, but not recorded: .*No space left"):
+        assert decoder.generate(PROMPT, max_new_tokens=12, randomness=Randomness(0)).tokens == expected
+
+
 def test_nothing_about_a_record_fails_a_request(pair, tmp_path):
     """Neither a warning that is made an error nor a record that is no JSON."""
     folder = random_bundle(tmp_path / "b", pair)
@@ -235,6 +244,14 @@ def test_a_lock_that_nobody_holds_any_more_is_broken(tmp_path):
     assert not (tmp_path / "records.1").exists(), "somebody else is rotating"
     os.utime(lock, (0, 0))
     write(Monitor(path, "none", max_bytes=500), 3)
+    assert (tmp_path / "records.1").exists() and not lock.exists()
+
+
+def test_a_lock_from_before_the_clock_was_set_back_is_broken(tmp_path):
+    path, lock = tmp_path / "records", tmp_path / "records.lock"
+    lock.touch()
+    os.utime(lock, (2e10, 2e10))
+    write(Monitor(path, "none", max_bytes=500), 23)
     assert (tmp_path / "records.1").exists() and not lock.exists()
 
 
