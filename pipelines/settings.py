@@ -41,10 +41,7 @@ ENGINES = {  # what each has words for, and how it differs from what was measure
     ),
     "vllm": ({CHAIN, LOOKUP, LEAST}, "Model runner V2 verifies blocks: rejection_sample_method block."),
     "sglang": ({CHAIN, LOOKUP}, f"{LIKELIEST} Lookups come from a trie."),
-    "llama.cpp": (
-        {CHAIN, CONFIDENCE, LOOKUP, LEAST, BEFORE},
-        f"{LIKELIEST} Lookups match size-n tokens, and draft as many.",
-    ),
+    "llama.cpp": ({CHAIN, CONFIDENCE, LOOKUP, LEAST, BEFORE}, f"{LIKELIEST} Lookups match size-n tokens exactly."),
 }
 
 
@@ -170,8 +167,8 @@ def said(engine: str, rule: Rule, settings: SamplingSettings, models: Mapping[st
             words = {"method": "draft_model", "model": draft, "num_speculative_tokens": drafted}
             words |= {"draft_sample_method": "greedy" if settings.greedy else "probabilistic"}
             words |= {"revision": draft_at} if draft_at else {}
-        config = json.dumps(words) if words else None
-        return _command(["vllm", "serve", target], {"revision": at, "speculative-config": config})
+        options = {"revision": at, "speculative-config": json.dumps(words) if words else None}
+        return _command(["vllm", "serve", target], options)
     if engine == "sglang":
         if looked:
             words = {"algorithm": "NGRAM", "num-draft-tokens": looked.length + 1, "ngram-max-bfs-breadth": 1}
