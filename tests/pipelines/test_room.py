@@ -11,7 +11,7 @@ from pipelines.code import Code
 from pipelines.meta_pair import meta_pair
 from runtime.memory import unloaded_pair, weight_bytes
 
-SIZES = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 SIZES |= {"intermediate_size": 96, "vocab_size": 300}
 MODELS = {"target": "org/target", "draft": "org/draft", "dtype": "bfloat16"}
 PROMPTS = {"sources": [{"name": "mine", "kind": "file", "path": "prompts.txt"}], "longest": 40, "max_tokens": 40}
@@ -91,7 +91,7 @@ def test_a_quantised_target_is_planned_by_its_bits(tmp_path, quantization, bits,
     folders = {name: str(tmp_path / name) for name in ("target", "draft")}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"models": models | folders}}}))
     pair = meta_pair("p", tmp_path / "params.yaml")
-    matrices = 2 * (4 * 64 * 64 + 3 * 64 * 96)
+    matrices = 3 * (4 * 64 * 64 + 3 * 64 * 96)
     assert weight_bytes(pair.draft) - weight_bytes(pair.target) == matrices * 2 - matrices * bits // 8
     assert pair.target.forward == "hugging_face" and pair.target.dtype is torch.bfloat16
 
