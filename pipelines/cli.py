@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"draftwright {chosen}: needs {error.name}, which is not installed. All that the pipeline needs: "
             "pip install 'draftwright[pipeline]'"
         )
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MemoryError) as error:
         sys.exit(f"draftwright {chosen}: {error}")
     except Exception as error:
         if not type(error).__module__.startswith("mlflow"):

@@ -32,3 +32,8 @@ def read_later(numbers: Tensor) -> Callable[[], list[int]]:
         return found
 
     return read
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether ``error`` says that a device has no memory left; on a CPU PyTorch says so in a plain `RuntimeError`."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)

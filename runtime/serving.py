@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from predictors.latency.serving import ModelServing
 from runtime.causal_model import FORWARDS, OTHER_FORWARDS, CausalLanguageModel
 from runtime.config_hash import config_hash
+from runtime.device import is_out_of_memory
 from runtime.dtypes import native_dtype
 from runtime.latency.cells import seconds_of
 from runtime.latency.passes import CommittedState
@@ -37,7 +38,6 @@ VISIT_SECONDS, LEAST_TURNS = (
 WARMUP = 2  # untimed turns of a visit: kernels are chosen, and on a CUDA device passes are recorded
 LEAST_SAVING = 0.1  # of the incumbent's time
 MOST_PARAMETERS = 4e9  # of a model that is tried in float32 though its traces are not
-NO_MEMORY = (MemoryError, torch.OutOfMemoryError)
 
 Turn = Callable[[], Sequence[float]]  # a pass over each of the row counts; seconds of each
 
@@ -133,7 +133,9 @@ class ServingDecision:
         """What computes the model in ``dtype``, opened."""
         try:
             model = load_model(self.path, self.device, dtype, **self.options)
-        except NO_MEMORY as error:
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             self._notes.append(f"{_name(dtype)} is left out: {error}")
             return
         self._config_hash = config_hash(model.config)
@@ -142,7 +144,9 @@ class ServingDecision:
         for forward in FORWARDS.get(self.device.type, OTHER_FORWARDS):
             try:
                 turn = self.opened(serve(model, forward), self.rows)
-            except (ValueError, *NO_MEMORY) as error:
+            except (ValueError, MemoryError, RuntimeError) as error:
+                if not isinstance(error, ValueError) and not is_out_of_memory(error):
+                    raise
                 self._notes.append(f"{_name(dtype)} {forward} is left out: {error}")
             else:
                 yield ModelServing(_name(dtype), forward), turn

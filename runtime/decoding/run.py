@@ -13,6 +13,7 @@ from runtime.clock import PhaseClock
 from runtime.decoding.base import Step
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
+from runtime.prefill import cache_prompt
 from runtime.randomness import Uniform, stream
 from runtime.request import Request
 from runtime.verification import Verifier
@@ -49,11 +50,9 @@ class Run(ABC):
     @torch.inference_mode()
     def prefill(self) -> Step:
         """Round 0: cache the prompt in both models and emit one token of the target."""
-        prompt = self.request.prompt
         self.clock.resume()
         self._begin_draft_prefill()
-        out = self.target.forward(prompt, last=1)
-        self.target.keep(range(len(prompt)))
+        out = cache_prompt(self.target, self.request.prompt)
         self.hidden_KD = None if out.hidden_NKD is None else out.hidden_NKD[-1]
         self.clock.lap("target")
         law = processed_law(out.logits[-1], self.request.settings)

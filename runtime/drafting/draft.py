@@ -20,6 +20,7 @@ from runtime.drafting.drafted import Drafted
 from runtime.drafting.sampler import sampler_for
 from runtime.drafting.views import Row, Views, rows_of
 from runtime.laws import processed_law
+from runtime.prefill import cache_prompt
 from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.tree import DraftLaw
@@ -98,8 +99,7 @@ class ModelDraft(ABC):
 
     def prefill(self, prompt: list[int], newest: Sequence[int]) -> None:
         """Commit the prompt; ``newest`` are the tokens emitted after it."""
-        out = self._state.forward(prompt, last=1)
-        self._state.keep(range(len(prompt)))
+        out = cache_prompt(self._state, prompt)
         self._uncached = list(newest)
         if self._views is not None:
             self._views.committed(out)

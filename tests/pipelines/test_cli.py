@@ -31,6 +31,16 @@ def test_a_log_has_no_progress_bars(tmp_path):
     assert subprocess.run(command, check=True, capture_output=True).stderr == b""
 
 
+@pytest.mark.parametrize("where", ["/sys/device.json", "file/device.json"])
+def test_a_folder_that_cannot_be_written_is_named_in_one_line(where, tmp_path, monkeypatch):
+    """Not even root may write into /sys."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as ended:
+        main(["device", where])
+    assert where.split("/")[-2] in str(ended.value) and "\n" not in str(ended.value)
+
+
 def test_a_package_of_another_extra_is_named_in_one_line(monkeypatch):
     """As where only the runtime is installed; a module of our own that is missing is a bug."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///nowhere.db")

@@ -207,3 +207,12 @@ def test_of_decodes_that_are_always_disturbed_the_least_counts(monkeypatch):
     with pytest.warns(UserWarning, match="timed again"):
         run, seconds = timed(on_clocks(monkeypatch, [1.0, 2.0, 3.0, 4.0], [0.2, 1.0, 2.2, 0.4]))
     assert (run.tokens, seconds) == ([3], 3.0)
+
+
+def test_a_clock_that_jumps_changes_no_time(monkeypatch):
+    """Seconds are of a clock that nobody sets."""
+    monkeypatch.setattr("time.time", count(1e9, -1e6).__next__)
+    jumped = count(10**18, 10**15)
+    monkeypatch.setattr("time.time_ns", jumped.__next__)
+    run, seconds = timed(lambda: Run([sum(range(20000))], []))
+    assert run.tokens and 0 < seconds < 5

@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 import json
+import os
+import signal
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
@@ -83,6 +85,28 @@ def test_an_interrupted_collection_ends_in_the_same_bytes(name, collected, pair,
     with pytest.raises(KeyboardInterrupt):
         gather(made(name, pair, prompts), tmp_path, interrupted(after))
     assert not (tmp_path / "manifest.json").exists()
+    assert gather(made(name, pair, prompts), tmp_path)["kept"] == after // 2
+    assert contents(tmp_path) == contents(collected)
+
+
+@pytest.mark.parametrize("after", [3, 4])
+def test_a_killed_collection_ends_in_the_same_bytes(collected, pair, prompts, tmp_path, name, after):
+    """By a signal that nothing can catch, in the middle of a shard and after one."""
+
+    def killed(work, total):
+        for number, one in enumerate(work):
+            if number == after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield one
+
+    child = os.fork()
+    if not child:
+        try:
+            gather(made(name, pair, prompts), tmp_path, killed)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL and not (tmp_path / "manifest.json").exists()
     assert gather(made(name, pair, prompts), tmp_path)["kept"] == after // 2
     assert contents(tmp_path) == contents(collected)
 
