@@ -37,10 +37,10 @@ def section(inputs: Inputs) -> Section | None:
 
 
 def _fastest(winners: Sequence[Row]) -> str:
-    made = [
-        f"{row['winner']} at {row['sampling']}, {shown(row['over plain'], TIMES)} over plain decoding"
-        for row in winners
-    ]
+    made = []
+    for row in winners:
+        gain = f", {shown(row['over plain'], TIMES)} over plain decoding" if row["over plain"] else ""
+        made.append(f"{row['winner']} at {row['sampling']}{gain}")
     return f"Tuning chose {listed(made)}" if made else "Nothing was tuned"
 
 

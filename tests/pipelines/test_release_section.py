@@ -33,6 +33,7 @@ def test_a_static_winner_gains_nothing_over_itself(tmp_path):
 
 def test_plain_decoding_may_win_and_a_score_may_be_missing(tmp_path):
     row = tuned(tmp_path, choice("autoregressive"))
+    assert "over plain" not in section(Inputs(tmp_path, DEVICE)).finding
     assert row["over plain"] is None and row["over static chain"]["value"] == pytest.approx(-0.5)
     unscored = tuned(tmp_path, choice() | {"score": None})
     assert (unscored["over plain"], unscored["over static chain"], unscored["test prompts"]) == (None, None, 0)
