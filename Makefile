@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL = pip install --quiet --progress-bar off --no-compile -c constraints.txt
 # Quiet libraries that neither phone home nor unpickle.
 export DVC_NO_ANALYTICS = 1
 export MLFLOW_DISABLE_TELEMETRY = true
@@ -23,8 +24,8 @@ help:  ## Show this list
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --progress-bar off -c constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --progress-bar off -c constraints.txt -e '.[dev]'
+	$(BIN)/$(INSTALL) torch==2.13.0
+	$(BIN)/$(INSTALL) -e '.[dev]'
 	touch $@
 
 setup: $(VENV)/.ready  ## Create .venv with everything
@@ -51,7 +52,9 @@ check: setup  ## Format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check test-runtime  ## All checks: make check, the tests; the runtime's own run without the training libraries
+test:  ## All checks: make check, the tests; the runtime's own run without the training libraries
+	$(MAKE) -j 2 check .venv-runtime/.ready
+	$(MAKE) test-runtime
 	$(TEST_ENV) $(BIN)/python -m pytest $(WORKERS) --ignore=tests/runtime
 
 test-families: setup  ## The whole pipeline on a tiny pair of every family of models; make test runs Gemma 3 alone
@@ -59,8 +62,8 @@ test-families: setup  ## The whole pipeline on a tiny pair of every family of mo
 
 .venv-runtime/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-runtime
-	.venv-runtime/bin/pip install --quiet --progress-bar off -c constraints.txt torch==2.13.0
-	.venv-runtime/bin/pip install --quiet --progress-bar off -c constraints.txt -e '.[runtime]' pytest pytest-timeout pytest-xdist
+	.venv-runtime/bin/$(INSTALL) torch==2.13.0
+	.venv-runtime/bin/$(INSTALL) -e '.[runtime]' pytest pytest-timeout pytest-xdist
 	touch $@
 
 test-runtime: .venv-runtime/.ready  ## The runtime's tests in an environment with the runtime extra only
