@@ -16,6 +16,7 @@ from predictors.replay.chains import replayed
 from predictors.replay.decode import ChainPolicy, Clock, Reading
 from predictors.schema import EDIT
 from predictors.training.heads import fitting, training
+from predictors.training.heads.baselines import fit_baselines
 from predictors.training.heads.decodes import Decoding
 from predictors.training.heads.fitting import HeadFit, changed, require_served
 from predictors.training.heads.predictor import HeadPredictor
@@ -284,6 +285,13 @@ def test_the_head_stands_beside_its_baselines(fitted):
         assert 0 < part["policies"]["head"]["length_accuracy"] < 1
     errors = [part["metrics"]["head"]["ece"] for part in fitted.quality["parts"].values()]
     assert fitted.card["measured_quality"]["metrics"]["ece"] == max(errors)
+
+
+def test_where_one_class_alone_was_seen_baselines_are_sure_of_it(made, rows):
+    labels = rows["train"].labels(made.target)
+    alone = rows["train"].take(labels == labels[0])
+    for name, baseline in fit_baselines(alone, made.target).items():
+        assert (baseline(rows["test"]).argmax(axis=1) == labels[0]).all(), name
 
 
 def test_lengths_at_the_budgets_edge_are_right(made):

@@ -47,8 +47,10 @@ def _draft_confidence(train: Rows, target: Target) -> Baseline:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    model.fit(_first(train), train.labels(target))
+    labels = train.labels(target)
+    if len(np.unique(labels)) == 1:  # nothing to tell apart: a draft that is never, or always, accepted
+        return _majority(train, target)
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(_first(train), labels)
     return lambda rows: _spread(model.predict_proba(_first(rows)), model.classes_, len(target.classes))
 
 
