@@ -25,7 +25,7 @@ from pipelines.outputs import file_sha256, replacing
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")
-# Decides nothing: the command line, this list, files of parameters, device and profile, atomic outputs, tracking.
+# Decides nothing: the command line, this list, files of parameters, device and profile, atomic outputs, workers, tracking.
 PLUMBING = frozenset(
     {
         "pipelines.__main__",
@@ -36,6 +36,7 @@ PLUMBING = frozenset(
         "pipelines.imports",
         "pipelines.outputs",
         "pipelines.parameters",
+        "pipelines.scale",
         "pipelines.tracking",
         "predictors.config",
     }

@@ -14,6 +14,7 @@ whenever you like: finished shards are kept.
 import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pipelines.code import Code
 from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
 from pipelines.prompt_table import MEASURED_SPLITS, Prompt, read_prompts
+from pipelines.scale import add_workers_argument, workers
 from predictors.config import Checked, Positive
 from predictors.schema import EDIT
 from runtime import ModelPair
@@ -49,17 +51,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pair_folder", type=Path, help="output of the pair stage")
     parser.add_argument("prompts", type=Path, help="output of the prompts stage")
     parser.add_argument("out", type=Path, help="folder of the shards")
+    add_workers_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     limits = load_parameters(TraceLimits, args.pair, SECTION, args.params, besides=CONFIGS)
     config: Any = load_parameters(CONFIGS[args.of], args.pair, f"{SECTION}.{args.of}", args.params)
-    torch.set_num_threads(config.threads)
-    place = read_pair(args.pair_folder)
-    pair = ModelPair.load(**place.models, dtype=place.dtype)
-    made = collector(args.of, pair, config, _prompts(args.prompts), _prompts(args.prompts, (EDIT,)))
-    done = collect(made, args.out, progress, limits.max_gigabytes, Code().digest(type(made).__module__))
+    make = partial(loaded, args.of, args.pair_folder.resolve(), config, args.prompts.resolve())
+    code = Code().digest(type(config).__module__)
+    with workers(make, args.workers, config.threads, args.pair_folder) as over:
+        done = collect(over, args.out, progress, limits.max_gigabytes, code)
     print(f"{args.out}: {done['shards']} shards, {done['kept']} of them kept from an earlier run, {done['rows']} rows")
+
+
+def loaded(of: str, folder: Path, config: Any, prompts: Path) -> Collector:
+    """A `collector` with the models of a pair's folder, and the prompts of another."""
+    torch.set_num_threads(config.threads)
+    place = read_pair(folder)
+    pair = ModelPair.load(**place.models, dtype=place.dtype)
+    return collector(of, pair, config, _prompts(prompts), _prompts(prompts, (EDIT,)))
 
 
 def collector(of: str, pair: ModelPair, config: Any, prompts: Sequence[Prompt], edits: Sequence[Prompt]) -> Collector:

@@ -1,7 +1,7 @@
 """Collecting a trace: jobs in shards, the record of what was captured, checks before anything is written.
 
-Interrupted at any moment and started again, a collection ends in the same bytes: each prompt has its own random streams, the
-thread count is fixed, shards are written whole, and none holds a time or a host name.
+Interrupted at any moment and started again, by however many workers, a collection ends in the same bytes: each prompt has its own
+random streams, the thread count is fixed, shards are written whole, and none holds a time or a host name.
 """
 
 import dataclasses
@@ -9,10 +9,10 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import torch
 
 from predictors.config import Checked, Count, Whole
@@ -36,6 +36,7 @@ from trace_collection.shards import (
 from trace_collection.trajectories import Trajectory, continuations
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+Over = Callable[[Callable[[Any, Any], Any], Iterable[Any]], Iterator[tuple[Any, Any]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,13 +99,50 @@ class Collector(ABC):
             )
 
 
-def collect(
-    collector: Collector, folder: Path, progress: Progress, max_gigabytes: float, code: str = ""
-) -> dict[str, int]:
+@dataclasses.dataclass(frozen=True)
+class Collection:
+    """What a collection will write, without the models: its ``shards`` by name, at most so many ``rows``, ``facts`` of the
+    manifest."""
+
+    name: str
+    schema: pa.Schema
+    shards: dict[str, list[Job]]
+    rows: int
+    facts: dict[str, Any]
+
+
+def described(collector: Collector, code: str) -> Collection:
+    """What ``collector`` will write; `ValueError` if a prompt does not fit the context. ``code``: as `collect` has it."""
+    require_context(collector)
+    contract = capture_contract(collector)
+    fingerprint = _fingerprint(collector, contract, code)
+    schema = trace_schema(collector.columns, collector.sizes, collector.version, fingerprint, contract.to_json())
+    jobs, size = collector.jobs, collector.config.prompts_per_shard
+    shards = {shard_name(start // size): jobs[start : start + size] for start in range(0, len(jobs), size)}
+    facts = {
+        "schema_version": collector.version,
+        "fingerprint": fingerprint,
+        "contract": contract.to_json(),
+        "parameters": dataclasses.asdict(collector.config),
+        "dtypes": dtypes(collector.pair),
+        **collector.facts,
+    }
+    return Collection(collector.name, schema, shards, len(jobs) * collector.rows_per_job, facts)
+
+
+def shard_rows(collector: Collector, shard: tuple[str, Sequence[Job]]) -> Iterator[Rows]:
+    """The rows of every job of a shard, which is given by name and jobs: a worker's task."""
+    torch.set_num_threads(collector.config.threads)
+    return collector.rows(shard[1])
+
+
+def collect(over: Over, folder: Path, progress: Progress, max_gigabytes: float, code: str = "") -> dict[str, int]:
     """Write the shards and the manifest of a trace into ``folder``; finished shards of the same collection are kept.
 
     Parameters
     ----------
+    over
+        ``over(do, tasks)`` yields every task with ``do(collector, task)``, in any order and wherever a collector is.
     progress
         Wraps the jobs for a progress bar.
     max_gigabytes
@@ -122,35 +160,26 @@ def collect(
     ValueError
         If a prompt does not fit the context or the disk does not suffice - before anything is written or removed.
     """
-    torch.set_num_threads(collector.config.threads)
-    require_context(collector)
-    contract = capture_contract(collector)
-    fingerprint = _fingerprint(collector, contract, code)
-    schema = trace_schema(collector.columns, collector.sizes, collector.version, fingerprint, contract.to_json())
-    require_disk(folder, collector.name, len(collector.jobs) * collector.rows_per_job, bytes_of(schema), max_gigabytes)
+    ((_, made),) = over(described, [code])
+    require_disk(folder, made.name, made.rows, bytes_of(made.schema), max_gigabytes)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
-    jobs, size = collector.jobs, collector.config.prompts_per_shard
-    shards = {shard_name(start // size): jobs[start : start + size] for start in range(0, len(jobs), size)}
-    todo = {name: part for name, part in shards.items() if not finished(folder / name, fingerprint)}
-    work = [name for name, part in todo.items() for _ in part]
-    made = chain.from_iterable(map(collector.rows, todo.values()))
-    rows: list[Rows] = []
-    for index, name in enumerate(progress(work, len(work))):
-        rows.append(next(made))
-        if index + 1 == len(work) or work[index + 1] != name:
-            write_shard(folder / name, rows, schema)
-            rows = []
-    facts = {
-        "schema_version": collector.version,
-        "fingerprint": fingerprint,
-        "contract": contract.to_json(),
-        "parameters": dataclasses.asdict(collector.config),
-        "dtypes": dtypes(collector.pair),
-        **collector.facts,
-    }
-    written = write_manifest(folder, list(shards), facts)
-    return {"shards": len(shards), "kept": len(shards) - len(todo), "rows": written}
+    fingerprint = made.facts["fingerprint"]
+    todo = [(name, jobs) for name, jobs in made.shards.items() if not finished(folder / name, fingerprint)]
+    for _ in progress(_written(over, todo, folder, made.schema), sum(len(jobs) for _, jobs in todo)):
+        pass
+    written = write_manifest(folder, list(made.shards), made.facts)
+    return {"shards": len(made.shards), "kept": len(made.shards) - len(todo), "rows": written}
+
+
+def _written(over: Over, todo: Sequence[Any], folder: Path, schema: pa.Schema) -> Iterator[Rows]:
+    """The rows of every job; a shard is written behind its last one."""
+    for (name, _), made in over(shard_rows, todo):
+        rows = []
+        for one in made:
+            rows.append(one)
+            yield one
+        write_shard(folder / name, rows, schema)
 
 
 def _fingerprint(collector: Collector, contract: CaptureContract, code: str) -> str:

@@ -48,6 +48,7 @@ def toy_bench(folder: Path, stage: str, parameters: dict, vocabulary: int = 32) 
         latency=folder / "latency",
         output=folder / "output",
         texts=None,
+        workers=1,
     )
     write_serving(args)
     return args

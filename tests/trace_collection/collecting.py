@@ -2,6 +2,7 @@
 
 import collections
 import json
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -39,7 +40,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def gather(collector, folder: Path, progress=quiet, max_gigabytes: float = 1.0, code: str = "") -> dict[str, int]:
     """Collect into ``folder``, in one thread."""
-    return collect(collector, folder, progress, max_gigabytes, code)
+    return collect(partial(here, collector), folder, progress, max_gigabytes, code)
+
+
+def here(collector, do, tasks):
+    """Tasks done in turn."""
+    return ((task, do(collector, task)) for task in tasks)
 
 
 def interrupted(after: int):

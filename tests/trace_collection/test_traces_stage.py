@@ -55,7 +55,13 @@ def test_a_trace_has_its_section_its_prompts_and_the_pair_in_its_own_format(
 
     monkeypatch.setattr(traces, "read_pair", lambda folder: PairLocation("target", "draft", "target", "float16"))
     monkeypatch.setattr(traces.ModelPair, "load", load)
-    monkeypatch.setattr(traces, "collect", lambda *inputs: seen.append(inputs) or {"shards": 0, "kept": 0, "rows": 0})
+
+    def collect(over, *inputs):
+        ((_, collector),) = over(lambda made, task: made, [None])
+        seen.append((collector, *inputs))
+        return {"shards": 0, "kept": 0, "rows": 0}
+
+    monkeypatch.setattr(traces, "collect", collect)
     parser = argparse.ArgumentParser()
     traces.add_arguments(parser)
     given = ["--pair", "toys", "--params", tmp_path / "params.yaml", "--of", of, tmp_path, tmp_path, tmp_path / "out"]

@@ -1,0 +1,140 @@
+"""The same work in this process, or over many on Ray: an actor per device or group of cores.
+
+A worker makes its thing once (models in memory, say), and then does tasks with it, one at a time. A killed worker is started
+again and does its task anew, so what a task gives must follow from the task alone. Results come as they are finished.
+The loop is that of ``ray.util.ActorPool``, but a worker that is not up yet gets no task, and tasks are taken as late as possible.
+"""
+
+import logging
+import os
+import re
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pipelines.pair_folder import read_facts
+
+PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")
+RETRIES = 3  # of a task whose worker ended
+Over = Callable[[Callable[[Any, Any], Any], Iterable[Any]], Iterator[tuple[Any, Any]]]
+
+
+def add_workers_argument(parser: ArgumentParser) -> None:
+    help_text = "spread the work over so many actors on Ray (default: all in this process)"
+    parser.add_argument("--workers", type=int, default=1, help=help_text)
+
+
+@contextmanager
+def workers(make: Callable[[], Any], count: int, threads: int, pair_folder: Path) -> Iterator[Over]:
+    """A function of a function ``do`` and of tasks, which yields every task with ``do(made, task)``.
+
+    Parameters
+    ----------
+    make
+        Makes what a worker works with; on Ray it is pickled.
+    count
+        Up to 1: this process, in the tasks' order. More: as many actors on the cluster of ``RAY_ADDRESS``, or on this machine.
+    threads, pair_folder
+        What a worker takes: so many cores, and the devices that this pair's placement needs.
+
+    Raises
+    ------
+    ValueError
+        If Ray is not installed, the cluster has too few cores, or a worker is killed again and again.
+    """
+    if count < 2:
+        yield partial(_here, make())
+        return
+    ray = _cluster(count * threads)
+    most = max((int(node["Resources"].get("GPU", 0)) for node in ray.nodes()), default=0)
+    gpus = devices(read_facts(pair_folder).get("placement", {}), most)
+    kind = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES)(Worker)
+    actors = [kind.remote(make) for _ in range(count)]
+    try:
+        yield partial(_spread, ray, actors)
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+
+
+class Worker:
+    """What an actor holds. It is made at the first call, as an error there reaches the driver whole."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+        self.made: list[Any] = []
+
+    def ready(self) -> None:
+        self.made = self.made or [self.make()]
+
+    def do(self, function: Callable[[Any, Any], Any], task: Any) -> Any:
+        self.ready()
+        found = function(self.made[0], task)
+        return list(found) if isinstance(found, Iterator) else found
+
+
+def _here(made: Any, do: Callable[[Any, Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    return ((task, do(made, task)) for task in tasks)
+
+
+def _spread(ray: Any, actors: Iterable[Any], do: Callable[[Any, Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+    """One task at a time for every worker that is up; the next is handed out before a result is dealt with, and no earlier."""
+    waiting = iter(tasks)
+    pending: dict[Any, tuple[Any, list[Any]]] = {actor.ready.remote(): (actor, []) for actor in actors}
+    busy = True
+    while busy:
+        (done,), _ = ray.wait(list(pending))
+        actor, finished = pending.pop(done)
+        found = _got(ray, done)
+        for task in waiting:
+            pending[actor.do.remote(do, task)] = (actor, [task])
+            break
+        yield from ((task, found) for task in finished)
+        busy = any(task for _, task in pending.values())
+
+
+def _got(ray: Any, done: Any) -> Any:
+    try:
+        return ray.get(done)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error  # as in this process
+    except ray.exceptions.RayActorError as error:
+        raise ValueError(
+            f"a worker ended {RETRIES + 1} times ({str(error).splitlines()[0]}). Run fewer workers where memory is short; "
+            "finished work is kept, the same command goes on."
+        ) from error
+
+
+def _cluster(cores: int) -> Any:
+    """Ray, connected to the cluster of ``RAY_ADDRESS``, or else to one of this machine; it has at least so many cores."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise ValueError(
+            "more than one worker needs Ray: pip install 'draftwright[scale]', or leave --workers out."
+        ) from None
+    if not ray.is_initialized():
+        address = os.environ.get("RAY_ADDRESS", "local")
+        code = [str(Path(__file__).parents[1] / name) for name in PACKAGES]
+        ray.init(address, runtime_env={"py_modules": code}, include_dashboard=False, logging_level=logging.WARNING)
+    have = int(ray.cluster_resources().get("CPU", 0))
+    if have < cores:  # a killed worker would wait for ever where another took its cores
+        raise ValueError(
+            f"the workers take {cores} cores together, and there are {have}: lower --workers or the section's threads, or name a "
+            "larger cluster in RAY_ADDRESS."
+        )
+    return ray
+
+
+def devices(placement: Mapping[str, Any], most: int) -> int:
+    """How many of a machine's devices, of which it has at ``most`` so many, a pair needs: all where its ``device_map`` is a word
+    (``auto``), else up to the last that is named, or one."""
+    spread = placement.get("device_map") or {}
+    if isinstance(spread, str):
+        return most
+    named = " ".join(map(str, [*spread.values(), placement.get("draft_device")]))
+    return min(most, 1 + max(map(int, re.findall(r"\d+", named)), default=0))
