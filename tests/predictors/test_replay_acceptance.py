@@ -17,9 +17,17 @@ GAMMA = 3
 
 
 def joint_law(pair, verifier, settings):
-    """P(text, tokens accepted in the first round), by enumeration."""
+    """P(text, tokens accepted in the first round), by enumeration; rounds after it draft nothing, as only it is asked about."""
     config = {"method": "speculative", "drafter": {"kind": "chain", "gamma": GAMMA}, "verifier": verifier}
     decoder = build_decoder(pair, config)
+    start = decoder.controller.start
+
+    def one_draft(settings):
+        session = start(settings)
+        session.plan = lambda root: GAMMA if root.previous is None else 0
+        return session
+
+    decoder.controller.start = one_draft
     options = dict(max_new_tokens=GAMMA + 2, eos_token_id=(), **dataclasses.asdict(settings))
     law = {}
 
