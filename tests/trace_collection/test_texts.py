@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import weakref
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ from trace_collection.trajectories import Trajectory, continuations
 
 PROMPT = [0, 1]
 BUDGET = 4
+PAIR = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
 CONTROLLERS = [
     {"kind": "fixed"},
     {"kind": "fixed", "gamma": 1},
@@ -68,6 +69,26 @@ def drawn(pair, settings, chance, budget=BUDGET):
     return next(continuations(pair.target, [Trajectory(PROMPT, chance)], settings, budget))
 
 
+@cache
+def traced(settings, kind=TextTracer, candidates=1):
+    """Every text of `PAIR` with its traces, and their probability: replays of all controllers read the same ones."""
+
+    def run(chance):
+        tokens = drawn(PAIR, settings, chance)
+        return tokens, recorded(PAIR, tokens, settings, chance, kind, candidates)
+
+    return list(enumerate_outcomes(run))
+
+
+def law_of_replays(texts, replay):
+    """The law of ``replay(tokens, text, chance)`` over all ``texts``, without tracing them anew for every outcome."""
+    law = {}
+    for (tokens, text), probability in texts:
+        for outcome, conditional in enumerate_outcomes(partial(replay, tokens, text)):
+            law[outcome] = law.get(outcome, 0.0) + probability * conditional
+    return law
+
+
 def recorded(pair, text, settings, chance, kind=TextTracer, candidates=1):
     tracer = kind(pair, Extent(2, BUDGET, candidates, layers=(), spec=StopSpec((), 0, 2), state_slots=2))
     columns = tracer.trace(PROMPT, text, settings, chance)
@@ -86,14 +107,10 @@ def decoded_rounds(pair, controller, settings, verifier="tokenwise"):
     return law_of(run)
 
 
-def replayed_rounds(pair, controller, settings, verifier="tokenwise", kind=TextTracer):
+def replayed_rounds(controller, settings, verifier="tokenwise", kind=TextTracer):
     chosen = build_controller(controller)
 
-    def run(chance):
-        tokens = drawn(pair, settings, chance)
-        if len(tokens) < 2:
-            return (*tokens,)
-        text = recorded(pair, tokens, settings, chance, kind)
+    def run(tokens, text, chance):
 
         def accepted(start):
             at = (text.columns[name][start - 1 :] for name in ("ratio", "probability"))
@@ -103,7 +120,7 @@ def replayed_rounds(pair, controller, settings, verifier="tokenwise", kind=TextT
         rounds = replayed(text, chosen, 2, accepted)
         return (*tokens, *((one.submitted, one.accepted, one.emitted) for one in rounds))
 
-    return law_of(run)
+    return law_of_replays(traced(settings, kind), run)
 
 
 def test_levels_are_numbers_as_soon_as_their_tokens_are_drawn():
@@ -118,26 +135,22 @@ def test_levels_are_numbers_as_soon_as_their_tokens_are_drawn():
 @pytest.mark.parametrize("controller", CONTROLLERS, ids=str)
 @pytest.mark.parametrize("settings", [SamplingSettings(1.0), SamplingSettings(0.7, top_k=2)], ids=str)
 def test_replayed_rounds_have_the_decoders_law(controller, settings):
-    pair = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
-    decoded, again = (law(pair, controller, settings) for law in (decoded_rounds, replayed_rounds))
+    decoded, again = decoded_rounds(PAIR, controller, settings), replayed_rounds(controller, settings)
     assert len(decoded) > 20 and total_variation(decoded, again) < 1e-6  # recorded numbers are float32
 
 
 def test_replay_that_ignores_the_text_is_wrong():
     """Confidence behind a rejected token is not what it is behind any draft token, and counts follow the verifier's own rule."""
-    settings, pair = SamplingSettings(1.0), ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
-    decoded = decoded_rounds(pair, {"kind": "confidence", "epsilon": 0.6}, settings)
+    settings, controller = SamplingSettings(1.0), {"kind": "confidence", "epsilon": 0.6}
+    decoded = decoded_rounds(PAIR, controller, settings)
     for wrong in ({"kind": Uncoupled}, {"verifier": "nss"}):
-        assert (
-            total_variation(decoded, replayed_rounds(pair, {"kind": "confidence", "epsilon": 0.6}, settings, **wrong))
-            > 1e-3
-        )
+        assert total_variation(decoded, replayed_rounds(controller, settings, **wrong)) > 1e-3
 
 
 def test_block_replay_is_exact_where_no_decision_looks_behind_a_rejection():
-    settings, pair = SamplingSettings(1.0), ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
-    controller = {"kind": "ema", "tiers": [1, 2], "decay": 0.0}
-    decoded, again = (law(pair, controller, settings, "block") for law in (decoded_rounds, replayed_rounds))
+    settings, controller = SamplingSettings(1.0), {"kind": "ema", "tiers": [1, 2], "decay": 0.0}
+    decoded = decoded_rounds(PAIR, controller, settings, "block")
+    again = replayed_rounds(controller, settings, "block")
     assert total_variation(decoded, again) < 1e-6
 
 
@@ -189,14 +202,11 @@ def decoded_branch_rounds(pair, config, settings):
     return law_of(run)
 
 
-def replayed_branch_rounds(pair, config, settings, wrong=lambda probability: probability):
+def replayed_branch_rounds(config, settings, wrong=lambda probability: probability):
     options = dict(config)
     controller = build_controller(options.pop("controller", {"kind": "confidence", "epsilon": 0.2}))
 
-    def run(chance):
-        tokens = drawn(pair, settings, chance)
-        text = recorded(pair, tokens, settings, chance, candidates=config["k_max"])
-
+    def run(tokens, text, chance):
         def would(start):
             at = (text.columns[name][start - 1 :] for name in ("ratio", "probability"))
             reached_G = np.concatenate([[1.0], reached(*at, "tokenwise"), [0.0]])
@@ -215,22 +225,22 @@ def replayed_branch_rounds(pair, config, settings, wrong=lambda probability: pro
         ]
         return (*tokens, *counts)
 
-    return law_of(run)
+    return law_of_replays(traced(settings, candidates=config["k_max"]), run)
 
 
 @pytest.mark.parametrize("config", BRANCHING, ids=str)
 def test_replayed_branch_rounds_have_the_decoders_law(config):
-    settings, pair = SamplingSettings(1.0), ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
-    decoded, again = (law(pair, config, settings) for law in (decoded_branch_rounds, replayed_branch_rounds))
+    settings = SamplingSettings(1.0)
+    decoded, again = decoded_branch_rounds(PAIR, config, settings), replayed_branch_rounds(config, settings)
     assert len(decoded) > 20 and total_variation(decoded, again) < 1e-6
     rounds = {count for outcome in decoded for count in outcome if isinstance(count, tuple)}
     assert {accepted > submitted for submitted, *_, candidates, _, accepted, _ in rounds if candidates} == {True, False}
 
 
 def test_branch_replay_with_another_chance_of_hits_is_wrong():
-    settings, pair = SamplingSettings(1.0), ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
-    decoded = decoded_branch_rounds(pair, BRANCHING[0], settings)
-    assert total_variation(decoded, replayed_branch_rounds(pair, BRANCHING[0], settings, lambda chance: 0.5)) > 1e-2
+    settings = SamplingSettings(1.0)
+    decoded = decoded_branch_rounds(PAIR, BRANCHING[0], settings)
+    assert total_variation(decoded, replayed_branch_rounds(BRANCHING[0], settings, lambda chance: 0.5)) > 1e-2
 
 
 # ---- columns against the models' own distributions
