@@ -2,11 +2,10 @@
 
 import sys
 import weakref
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from runtime.adapter import ModelState
 from runtime.compact.applicable import NotCompactError
@@ -14,9 +13,11 @@ from runtime.compact.memory import Memory
 from runtime.compact.recorded import RecordedState, Slot
 from runtime.compact.state import CompactState
 from runtime.compact.weights import CompactWeights
-from runtime.hugging_face.state import HuggingFaceState
 from runtime.hugging_face.taps import require_layers
 from runtime.recorder import Programs, recorder_for
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SCRATCH_ROOM = 128  # rows a fresh state holds beyond the request's own length; lookahead's default feeds 120
 
@@ -51,7 +52,7 @@ class CausalLanguageModel:
         If the model's attention cannot take trees, or the compact forward is asked for and does not compute it (with the reason).
     """
 
-    def __init__(self, model: PreTrainedModel, forward: ForwardPath = "auto", priority: int = 0) -> None:
+    def __init__(self, model: "PreTrainedModel", forward: ForwardPath = "auto", priority: int = 0) -> None:
         if forward not in get_args(ForwardPath):
             raise ValueError(f"forward {forward!r} is unknown; use {', '.join(get_args(ForwardPath))}.")
         config = model.config.get_text_config()
@@ -99,6 +100,8 @@ class CausalLanguageModel:
         capacity = max_length + SCRATCH_ROOM
         weights = self._compact()
         if weights is None:
+            from runtime.hugging_face.state import HuggingFaceState
+
             return HuggingFaceState(self.model, capacity, layers)
         if self.programs is None:
             return CompactState(Memory(weights, capacity), layers)
@@ -175,7 +178,7 @@ def _context_limit(config: Any) -> tuple[int, str]:
     return min(limits)
 
 
-def _require_plain_attention(config: Any, model: PreTrainedModel) -> None:
+def _require_plain_attention(config: Any, model: "PreTrainedModel") -> None:
     known = {"full_attention", "sliding_attention"}
     unknown = sorted(set(getattr(config, "layer_types", None) or []) - known)
     if unknown:

@@ -2,22 +2,26 @@
 
 import hashlib
 import json
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedConfig
-
-# What every Hugging Face config has (names, dtypes, outputs, library versions) and special token ids do not make another model.
-GENERIC_KEYS = set(PreTrainedConfig().to_dict()) - {"tie_word_embeddings"} | {
-    "transformers_version",
-    "use_cache",
-    "torch_dtype",
-}
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
-def config_hash(config: PreTrainedConfig) -> str:
+@cache
+def _generic_keys() -> set[str]:
+    """What every Hugging Face config has (names, dtypes, outputs, library versions): it makes no other model."""
+    from transformers import PreTrainedConfig
+
+    named = {"transformers_version", "use_cache", "torch_dtype"}
+    return set(PreTrainedConfig().to_dict()) - {"tie_word_embeddings"} | named
+
+
+def config_hash(config: "PreTrainedConfig") -> str:
     """Of a model's configuration, whatever number format it was loaded in."""
     own = config.to_dict()
-    return hashed({key: own[key] for key in own if key not in GENERIC_KEYS and not key.endswith("_token_id")})
+    return hashed({key: own[key] for key in own if key not in _generic_keys() and not key.endswith("_token_id")})
 
 
 def hashed(value: Any) -> str:

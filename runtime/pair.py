@@ -3,10 +3,9 @@
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from predictors.latency.serving import ModelServing, Serving
 from runtime.adapter import LanguageModel
@@ -15,6 +14,9 @@ from runtime.config_hash import config_hash
 from runtime.dtypes import native_dtype
 from runtime.serving_record import read_serving
 from runtime.vocabulary import require_shared_vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 DRAFT_PRIORITY = -1  # beside the target a draft's many small steps go first
 
@@ -153,7 +155,7 @@ def _dtype(wanted: str | torch.dtype, served: ModelServing | None, device: torch
 
 
 def _served(
-    model: PreTrainedModel, forward: ForwardPath, priority: int, served: ModelServing | None, where: str
+    model: "PreTrainedModel", forward: ForwardPath, priority: int, served: ModelServing | None, where: str
 ) -> CausalLanguageModel:
     """``model`` by ``forward``, or where that is ``auto`` as it was ``served``, if it can be here."""
     if served is None:
@@ -175,7 +177,7 @@ def _served(
     return CausalLanguageModel(model, "auto", priority)
 
 
-def serve(model: PreTrainedModel, forward: str, priority: int = 0) -> CausalLanguageModel:
+def serve(model: "PreTrainedModel", forward: str, priority: int = 0) -> CausalLanguageModel:
     """``model`` by one of its device's forwards; `ValueError` if it is none of them or does not compute the model."""
     known = FORWARDS.get(model.device.type, OTHER_FORWARDS)
     for one in known:
@@ -185,7 +187,10 @@ def serve(model: PreTrainedModel, forward: str, priority: int = 0) -> CausalLang
 
 
 def _adapt(model: Any, forward: ForwardPath, priority: int = 0) -> LanguageModel:
-    return CausalLanguageModel(model, forward, priority) if isinstance(model, PreTrainedModel) else model
+    hugging_face = any(
+        kind.__name__ == "PreTrainedModel" for kind in type(model).__mro__
+    )  # without its import of seconds
+    return CausalLanguageModel(model, forward, priority) if hugging_face else model
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -200,8 +205,10 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 def load_model(
     path: str | Path, device: torch.device, dtype: torch.dtype, device_map: Any = None, quantization: Any = None
-) -> PreTrainedModel:
+) -> "PreTrainedModel":
     """A causal language model in ``dtype``; a ``device_map`` spreads it over devices, and ``quantization`` is Hugging Face's."""
+    from transformers import AutoModelForCausalLM
+
     options = {} if quantization is None else {"quantization_config": dict(quantization)}
     device_map = device_map or ({"": str(device)} if options else None)  # quantised weights do not move
     try:
@@ -216,6 +223,8 @@ def load_model(
 def _load_tokenizer(path: str | Path) -> Any:
     """The folder's tokenizer, or ``None`` where it has none (then it is unknown)."""
     try:
+        from transformers import AutoTokenizer
+
         return AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError, KeyError):
         return None

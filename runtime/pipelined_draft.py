@@ -6,15 +6,18 @@ cached goes along. Which device computes a pass changes no law. Source: specific
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from runtime.adapter import Forward, ModelState
 from runtime.causal_model import CausalLanguageModel
 from runtime.compact.state import CompactState
 from runtime.recorder import Programs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class PipelinedDraft:
@@ -33,7 +36,7 @@ class PipelinedDraft:
         If the copies differ, or ``steps`` is not positive.
     """
 
-    def __init__(self, copies: tuple[PreTrainedModel, PreTrainedModel], steps: int) -> None:
+    def __init__(self, copies: "tuple[PreTrainedModel, PreTrainedModel]", steps: int) -> None:
         first, second = copies
         if first.config.to_dict() != second.config.to_dict() or first.dtype != second.dtype:
             raise ValueError(

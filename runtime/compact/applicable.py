@@ -5,19 +5,18 @@ instance, hooks, tensor subclasses as weights, settings changed on a module. In 
 """
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import (
-    LlamaForCausalLM,
-    MistralForCausalLM,
-    PreTrainedModel,
-    Qwen2ForCausalLM,
-    Qwen3ForCausalLM,
-)
 
-FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FAMILIES = {
+    f"{name}ForCausalLM": f"transformers.models.{name.lower()}.modeling_{name.lower()}"
+    for name in ("Llama", "Mistral", "Qwen2", "Qwen3")
+}
 FIXED_ROTARY = ("default", "linear", "llama3", "yarn")  # a position's angles do not depend on the text's length
 PLAIN = (nn.Linear, nn.Embedding, nn.ModuleList)
 ACTIVATIONS = ("transformers.activations", "torch.nn.modules.activation")
@@ -29,11 +28,10 @@ class NotCompactError(ValueError):
     """The compact forward does not compute this model; says why."""
 
 
-def require_compact(model: PreTrainedModel) -> None:
+def require_compact(model: "PreTrainedModel") -> None:
     """`NotCompactError` with the reason unless the compact forward computes ``model``."""
-    if type(model) not in FAMILIES:
-        known = ", ".join(family.__name__ for family in FAMILIES)
-        raise NotCompactError(f"{type(model).__name__} is none of {known}")
+    if type(model).__module__ != FAMILIES.get(type(model).__name__):
+        raise NotCompactError(f"{type(model).__name__} is none of {', '.join(FAMILIES)}")
     for name, module in model.named_modules():
         fault = _fault(module, type(model).__module__)
         if fault is not None:
@@ -44,7 +42,7 @@ def require_compact(model: PreTrainedModel) -> None:
         raise NotCompactError(reason)
 
 
-def signature(model: PreTrainedModel) -> tuple[Any, ...]:
+def signature(model: "PreTrainedModel") -> tuple[Any, ...]:
     """What `require_compact` and the joint weights rest on; another value means that they have to be looked at again."""
     family = type(model).__module__
     modules = [
@@ -59,7 +57,7 @@ def signature(model: PreTrainedModel) -> tuple[Any, ...]:
     return modules, model.config.num_hidden_layers, any(GLOBAL_HOOKS)
 
 
-def _settings(model: PreTrainedModel) -> list[str]:
+def _settings(model: "PreTrainedModel") -> list[str]:
     """What of the configuration stands against it."""
     body: Any = model.model
     reasons = []
@@ -74,7 +72,7 @@ def _settings(model: PreTrainedModel) -> list[str]:
     return reasons
 
 
-def _parameters(model: PreTrainedModel) -> list[str]:
+def _parameters(model: "PreTrainedModel") -> list[str]:
     parameters = list(model.named_parameters(remove_duplicate=False))
     kinds = {(parameter.device, parameter.dtype) for _, parameter in parameters}
     reasons = [] if len(kinds) == 1 else [f"its parameters are spread over {len(kinds)} devices or dtypes"]

@@ -8,14 +8,16 @@ and what changes a parameter in place changes both. What was replaced since (``m
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from runtime.compact.applicable import NotCompactError, require_compact, signature
 from runtime.compact.products import packed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 MATRICES = ("qkv", "output", "gate_up", "down")  # of a layer
 
@@ -58,7 +60,7 @@ class CompactWeights:
     _versions: list[int] | None = None  # of packed weights: what they were copied from
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> "CompactWeights":
+    def of(cls, model: "PreTrainedModel") -> "CompactWeights":
         """Join the weights of ``model``, whose parameters become views of them.
 
         Raises
@@ -86,7 +88,7 @@ class CompactWeights:
             _signature=signature(model),
         )
 
-    def packed(self, model: PreTrainedModel) -> "CompactWeights":
+    def packed(self, model: "PreTrainedModel") -> "CompactWeights":
         """The same weights of ``model`` with a second copy of every matrix, in the layout that few rows are multiplied fastest in
         (`runtime.compact.products`). What changes a parameter in place, other than through ``.data``, makes it out of date.
 
@@ -109,13 +111,13 @@ class CompactWeights:
         matrices = [getattr(layer, name) for layer in self.layers for name in MATRICES] + [self.head]
         return sum(matrix.numel() * matrix.element_size() for matrix in matrices if matrix.is_mkldnn)
 
-    def is_current(self, model: PreTrainedModel) -> bool:
+    def is_current(self, model: "PreTrainedModel") -> bool:
         """Whether ``model`` still consists of the layers and parameters that were joined, and nothing hooks into its forward."""
         changed = self._versions is not None and self._versions != _versions(model)
         return not changed and self._signature == signature(model)
 
 
-def _versions(model: PreTrainedModel) -> list[int]:
+def _versions(model: "PreTrainedModel") -> list[int]:
     """How often each parameter was changed in place; torch does not count in inference mode."""
     return [0 if parameter.is_inference() else parameter._version for parameter in model.parameters()]
 

@@ -12,7 +12,6 @@ from predictors.controllers import Controller
 from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
-from runtime.custom_generate import decode_for_generate
 from runtime.monitor import Monitor
 from runtime.pair import ModelPair
 from runtime.request import Request, checked_chance, checked_prompt
@@ -182,6 +181,8 @@ class Decoder(ABC):
         Criteria get ``scores=None``, as from Hugging Face without ``output_scores``. Hugging Face keeps ``tokenizer=`` from a
         callable (transformers 5.23), so instead of ``stop_strings`` pass
         ``stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]``."""
+        from runtime.custom_generate import decode_for_generate
+
         return decode_for_generate(
             self,
             model,

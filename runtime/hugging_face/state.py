@@ -1,22 +1,24 @@
 """`ModelState` over Hugging Face's forward with an explicit attention mask and positions."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from runtime.adapter import Forward
 from runtime.hugging_face.cache import ScratchCache
 from runtime.hugging_face.taps import HiddenStateTaps
 from runtime.scratch import Scratch
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 class HuggingFaceState:
     """One request's state; ``capacity`` rows are held at once and grow where they do not suffice."""
 
-    def __init__(self, model: PreTrainedModel, capacity: int, layers: tuple[int, ...]) -> None:
+    def __init__(self, model: "PreTrainedModel", capacity: int, layers: tuple[int, ...]) -> None:
         self._model = model
         self._last_token = model.config.get_text_config().vocab_size - 1
         self._cache = ScratchCache(capacity)

@@ -5,17 +5,19 @@ during a pass. Shape suffixes: N nodes, K layers, D hidden size.
 """
 
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class HiddenStateTaps:
     """Captures chosen layers of the passes run inside ``with taps:``."""
 
-    def __init__(self, model: PreTrainedModel, layers: tuple[int, ...]) -> None:
+    def __init__(self, model: "PreTrainedModel", layers: tuple[int, ...]) -> None:
         self._modules = [_tapped_module(model, layer) for layer in layers]
         self._states: list[Tensor] = []
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
@@ -40,7 +42,7 @@ class HiddenStateTaps:
         self._states.append(state[0])
 
 
-def require_layers(model: PreTrainedModel, layers: tuple[int, ...]) -> None:
+def require_layers(model: "PreTrainedModel", layers: tuple[int, ...]) -> None:
     """`ValueError` unless ``layers`` ascend and ``model`` has hidden states of these numbers."""
     if not layers:
         return
@@ -59,7 +61,7 @@ def require_layers(model: PreTrainedModel, layers: tuple[int, ...]) -> None:
             )
 
 
-def _tapped_module(model: PreTrainedModel, layer: int) -> nn.Module:
+def _tapped_module(model: "PreTrainedModel", layer: int) -> nn.Module:
     body: Any = model.base_model
     if layer == len(body.layers):
         module: nn.Module = _final_norm(body)

@@ -59,22 +59,32 @@ def mean_of_ratios(fractions, documents):
     return Level.of([(above / below, 1) for above, below in fractions], documents)
 
 
-def samples(random, budgets=(RECORDED,), slices=(None, None), shift=None, level=ratio_of_sums):
+def samples(random, budgets=(RECORDED,), slices=(None, None), level=ratio_of_sums):
     """A reference and a window, of those ``slices``, by setting and statistic."""
     made = {}
     for setting in SETTINGS:
         (before, documents), now = recorded(random, slices[0]), served(random, budgets, slices[1])
         for name in SLICES:
-            added = 0.0 if shift is None else shift.get((setting, name), 0.0)
-            window = [(above + added * below, below) for above, below in now[name]]
-            made[setting, name] = level(before[name], documents), level(window, range(WINDOW))
+            made[setting, name] = level(before[name], documents), level(now[name], range(WINDOW))
     return made
+
+
+@cache
+def stationary(**options):
+    """Many streams of these options."""
+    random = np.random.default_rng(0)
+    return [samples(random, **options) for _ in range(STREAMS)]
 
 
 def alarms(compare, streams=STREAMS, **options):
     """Share of stationary streams that ``compare`` flags."""
-    random = np.random.default_rng(0)
-    return np.mean([any(one.drifted for one in compare(samples(random, **options))) for _ in range(streams)])
+    return np.mean([any(one.drifted for one in compare(made)) for made in stationary(**options)[:streams]])
+
+
+def shifted(made, name, shift):
+    """The same stream with every served round's value of ``name`` that much higher."""
+    before, now = made[name]
+    return made | {name: (before, replace(now, mean=now.mean + shift))}
 
 
 def bound(rate):
@@ -129,18 +139,25 @@ def test_the_rate_would_be_missed_by_wrong_comparisons():
 @pytest.mark.parametrize("budgets", [*((budget,) for budget in BUDGETS), BUDGETS])
 def test_a_shift_of_the_detectable_size_is_missed_at_the_stated_rate(budgets):
     """By both directions together: an upward one is missed more often and a downward one less, as requests are skewed."""
-    random, name = np.random.default_rng(1), ("T=1", "accepted")
+    name = ("T=1", "accepted")
 
-    def found(**options):
-        made = compared(samples(random, budgets, **options), RATE)
-        return next(one for one in made if (one.setting, one.statistic) == name)
+    def found(made):
+        return next(one for one in compared(made, RATE) if (one.setting, one.statistic) == name)
 
-    typical = np.median([found().detectable for _ in range(300)])
+    streams = stationary(budgets=budgets)
+    typical = np.median([found(made).detectable for made in streams[:300]])
     missed = [
-        1 - np.mean([found(shift={name: shift}).drifted for _ in range(STREAMS // 2)]) for shift in (typical, -typical)
+        1 - np.mean([found(shifted(made, name, shift)).drifted for made in streams]) for shift in (typical, -typical)
     ]
     assert np.mean(missed) == pytest.approx(drift_comparison.MISS_RATE, abs=0.03)
     assert missed == pytest.approx([drift_comparison.MISS_RATE] * 2, abs=0.07)
+
+
+def test_a_level_moves_with_its_rounds():
+    fractions = served(np.random.default_rng(3), BUDGETS)["accepted"]
+    moved = [(above + 0.25 * below, below) for above, below in fractions]
+    before, after = (Level.of(one, range(WINDOW)) for one in (fractions, moved))
+    assert (after.mean, after.error) == pytest.approx((before.mean + 0.25, before.error))
 
 
 def test_a_switch_of_slice_is_flagged():

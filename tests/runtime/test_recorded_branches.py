@@ -55,8 +55,11 @@ def as_many_numbers(monkeypatch):
     monkeypatch.setattr(BranchRun, "_verify", burning)
 
 
-def decoded(models, path, config, temperature, eos=()):
-    decoder = build_decoder(pair(models, path), config | {"overlap": "none"})
+def decoded(models, path, config, temperature):
+    return generated(build_decoder(pair(models, path), config | {"overlap": "none"}), temperature)
+
+
+def generated(decoder, temperature, eos=()):
     options = {"max_new_tokens": 40, "temperature": temperature, "eos_token_id": list(eos)}
     return decoder.generate(PROMPT, randomness=Randomness(7), **options)
 
@@ -81,8 +84,9 @@ def test_texts_and_rounds_are_those_of_plain_calls(models, name, temperature, mo
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_text_that_ends_is_cut_at_its_end(models, temperature):
     whole = decoded(models, "compact", MORE["specbranch"], temperature).tokens
+    recorded = build_decoder(pair(models, "recorded"), MORE["specbranch"] | {"overlap": "none"})
     for eos in dict.fromkeys(whole[5:]):
-        text = decoded(models, "recorded", MORE["specbranch"], temperature, [eos]).tokens
+        text = generated(recorded, temperature, [eos]).tokens
         assert eos not in text[:-1] and (text[-1] == eos or len(text) == 40)
         if temperature == 0:
             assert text == whole[: whole.index(eos) + 1]
