@@ -101,7 +101,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             else:
                 subparsers.add_parser(name, help=summary)
         args = parser.parse_args(argv)
-        module_of(args.command).run(args)
+        if not module_of("applicability").left_out(args):
+            module_of(args.command).run(args)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in PACKAGES:
             raise

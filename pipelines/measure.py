@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.applicability import NOT_APPLICABLE
 from pipelines.measuring.bench import Bench, add_measuring_arguments, open_bench
 from pipelines.measuring.names import (
     FINDINGS,
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace) -> None:
     findings |= bench.log.once("checks", lambda: [_checks(bench, config, args.bundles)])[0]
     findings["notes"] = sorted({str(one.message) for one in caught if one.category is UserWarning}) + _bypassed(rows)
     findings["notes"] += [f"no bundle {name}: its arms are left out" for name in measurement.missing]
+    findings["notes"] += [f"{NOT_APPLICABLE}: arm {name}" for name in measurement.builder.draftless]
     findings["bundles"] = _facts(config, args.bundles)
     decodes, rounds = apart(rows)
     write_timed(bench.folder, args.pair, decodes, rounds)

@@ -37,7 +37,8 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json",
 
 @dataclass(frozen=True)
 class Models(Checked):
-    """Section ``models``: either ``builtin`` or the local paths or hub ids of a target and a draft.
+    """Section ``models``: either ``builtin`` or the local paths or hub ids of a target and, if there is one, a draft
+    (`pipelines.applicability`: what a target alone leaves out).
 
     A revision is a branch, tag or commit on the hub; null takes the newest. ``dtype`` is the number format of the pair's traces;
     ``auto``: the one that the built-in pair was trained in; of a real pair the one that these weights were given before, and else
@@ -58,9 +59,10 @@ class Models(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        real = self.target is not None and self.draft is not None
-        if (self.builtin is None) != real or (self.builtin is not None and (self.target or self.draft)):
-            raise ValueError("give either 'builtin' or both 'target' and 'draft' (a local path or a hub id each).")
+        if (self.builtin is None) != bool(self.target) or (self.draft and not self.target):
+            raise ValueError(
+                "give either 'builtin', or a 'target' and its 'draft' if it has one (local paths or hub ids)."
+            )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,16 +97,19 @@ def run(args: argparse.Namespace) -> None:
 
 def resolve_pair(models: Models) -> dict[str, Any]:
     """Find a real pair's files, fetching them from the hub where needed; refuse models over different vocabularies."""
-    assert models.target is not None and models.draft is not None
-    names = {"target": models.target, "draft": models.draft}
+    given = {"target": models.target, "draft": models.draft}
+    names = {key: name for key, name in given.items() if name is not None}
     revisions = {"target": models.target_revision, "draft": models.draft_revision}
     folders = {key: resolve_model(name, revisions[key]) for key, name in names.items()}
     tokenizers = {key: _tokenizer(folder) for key, folder in folders.items()}
     sizes = {key: _vocabulary_size(folder) for key, folder in folders.items()}
-    require_shared_vocabulary(tokenizers["target"], tokenizers["draft"], sizes["target"], sizes["draft"])
+    if models.draft is not None:
+        require_shared_vocabulary(tokenizers["target"], tokenizers["draft"], sizes["target"], sizes["draft"])
     owner = next((key for key, tokenizer in tokenizers.items() if tokenizer is not None), None)
     if owner is None:
-        raise ValueError(f"neither {models.target} nor {models.draft} has tokenizer files; prompts cannot be encoded.")
+        raise ValueError(
+            f"no tokenizer files in {' or '.join(names.values())}: prompts cannot be encoded. Add the model's."
+        )
     return {
         "source": "models",
         **names,

@@ -13,11 +13,11 @@ MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 
 @dataclass(frozen=True)
 class PairLocation:
-    """Local folders of a pair's models and tokenizer, the number format of its traces, and ``placement``: where models lie and
+    """Local folders of a pair's models (``draft``: ``None`` where it has none) and tokenizer, the number format of its traces, and ``placement``: where models lie and
     how the target is quantised, by the names of `ModelPair.load`."""
 
     target: str
-    draft: str
+    draft: str | None
     tokenizer: str
     dtype: str
     placement: Mapping[str, Any] = field(default_factory=dict)
@@ -52,10 +52,11 @@ def read_pair(folder: Path) -> PairLocation:
         return PairLocation(
             **{name: str((folder / facts[name]).resolve()) for name in names}, dtype=dtype, placement=placement
         )
-    target = resolve_model(facts["target"], facts["revisions"]["target"])
-    draft = resolve_model(facts["draft"], facts["revisions"]["draft"])
-    tokenizer = target if facts["tokenizer"] == facts["target"] else draft
-    return PairLocation(str(target), str(draft), str(tokenizer), dtype, placement)
+    folders = {
+        key: str(resolve_model(facts[key], facts["revisions"][key])) for key in ("target", "draft") if key in facts
+    }
+    tokenizer = next(folder for key, folder in folders.items() if facts[key] == facts["tokenizer"])
+    return PairLocation(folders["target"], folders.get("draft"), tokenizer, dtype, placement)
 
 
 def resolve_model(name: str, revision: str | None = None) -> Path:

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     write_json(path, profile.to_record())
     bench.log.remove()
     bench.folder.rmdir()  # it held the log of this measurement alone
-    for context in profile.tables["target"].axes["context"]:
+    for context in profile.tables["target"].axes["context"] if bench.pair.draft else ():
         print(f"context {context}: a target pass takes as long as {profile.cost_ratio(context):.1f} draft steps")
     print(f"{path} (draftwright latency shows it whole)")
     warn_of_noise(profile)
@@ -77,7 +77,9 @@ def decided(location: "PairLocation", log: "MeasurementLog", slug: str, seed: in
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     spread = dict(location.placement)
     own = torch.device(spread.pop("draft_device", place))
-    models = {"target": (location.target, place, TARGET_ROWS, spread), "draft": (location.draft, own, DRAFT_ROWS, {})}
+    models = {"target": (location.target, place, TARGET_ROWS, spread)}
+    if location.draft is not None:
+        models["draft"] = location.draft, own, DRAFT_ROWS, {}
 
     def decide() -> list[dict[str, Any]]:
         rows = []

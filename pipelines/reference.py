@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from pipelines.applicability import NOT_APPLICABLE, absent
 from predictors.bundle import Bundle, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS, Controller, build_controller
@@ -26,7 +27,7 @@ SEED = 0
 
 def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Path | None) -> dict[str, Any]:
     """The card's entry of a bundle, by the text traces in ``texts``."""
-    if texts is None:
+    if texts is None or absent(texts):
         return _missing("the bundle was exported without text traces. Export it again with --texts")
     bundle = Bundle(dict(card), dict(tensors))
     try:
@@ -62,6 +63,8 @@ def _of_route(
         found, missing = read_reference(read_bundle(bundles / route["bundle"]).card)
         known = {name: one for name, one in found.items() if name == settings.name}
         return known, None if known else missing
+    if absent(texts):
+        return {}, NOT_APPLICABLE
     from runtime.build import default_controller
     from runtime.presets import expanded
 

@@ -148,9 +148,13 @@ def _single_model(pair: ModelPair, config: Mapping[str, Any], controller: Contro
     return decoder
 
 
+class NoDraftError(ValueError):
+    """A decoder needs a draft model, and the pair has none."""
+
+
 def _require_draft(pair: ModelPair, method: str, otherwise: str = "") -> None:
     if pair.draft is None:
-        raise ValueError(
+        raise NoDraftError(
             f"decoder: method {method!r} needs a draft model; this pair has none. Without one: {otherwise}methods "
             f"autoregressive, {', '.join(GUESSERS)}."
         )

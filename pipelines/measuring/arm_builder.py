@@ -13,6 +13,7 @@ from predictors.bundle import CARD
 from predictors.controllers import DelayedTree, EarlyStop, Survival
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, build_decoder, load_decoder
+from runtime.build import NoDraftError
 from runtime.causal_model import CausalLanguageModel
 
 
@@ -48,11 +49,13 @@ def fixed_tree(pair: ModelPair, action: Action, rule: str) -> Decoder:
 
 
 class ArmBuilder:
-    """``bundles``: folder of exported bundles; ``missing`` collects the names of those that are not there."""
+    """``bundles``: folder of exported bundles; ``missing`` collects the names of those that are not there, ``draftless`` those of
+    arms that need a draft which the pair has not."""
 
     def __init__(self, pair: ModelPair, bundles: Path, max_new_tokens: int) -> None:
         self.pair, self.bundles, self.max_new_tokens = pair, bundles, max_new_tokens
         self.missing: list[str] = []
+        self.draftless: list[str] = []
 
     def build(self, rows: Iterable[ArmRow]) -> dict[str, TimedArm]:
         """Arms by name; rows that do not apply here are left out."""
@@ -74,9 +77,13 @@ class ArmBuilder:
         return arms
 
     def _arm(self, row: ArmRow) -> TimedArm | None:
-        if row.hugging_face is not None:
-            return TimedArm(row.name, row.family, self._hugging_face(row), None, row.temperatures)
-        decoder = self._decoder(row, {})
+        try:
+            if row.hugging_face is not None:
+                return TimedArm(row.name, row.family, self._hugging_face(row), None, row.temperatures)
+            decoder = self._decoder(row, {})
+        except NoDraftError:
+            self.draftless.append(row.name)
+            return None
         if decoder is None:
             return None
         return TimedArm(row.name, row.family, decoder_arm(decoder, self.max_new_tokens), decoder, row.temperatures)
@@ -106,7 +113,8 @@ class ArmBuilder:
         target, draft = self.pair.target, self.pair.draft
         assert isinstance(target, CausalLanguageModel)
         if row.hugging_face == "assisted":
-            assert isinstance(draft, CausalLanguageModel)
+            if not isinstance(draft, CausalLanguageModel):
+                raise NoDraftError(f"arm {row.name!r} needs a draft model.")
             return hugging_face_arm(target.model, draft.model, self.max_new_tokens)
         options = row.options or {}
         lookup = options.get("prompt_lookup_num_tokens", 10) if row.hugging_face == "prompt_lookup" else None

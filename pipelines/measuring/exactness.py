@@ -79,7 +79,7 @@ def float32_pair(location: PairLocation, prompts: Iterable[Sequence[int]], max_n
     if location.placement.keys() & {"device_map", "quantization"}:
         return None
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    configs = (AutoConfig.from_pretrained(path) for path in (location.target, location.draft))
+    configs = (AutoConfig.from_pretrained(path) for path in (location.target, location.draft) if path is not None)
     pair = unloaded_pair(torch.float32, *configs)
     planned = planned_memory(pair, max(map(len, prompts), default=0), max_new_tokens, device.type)
     needed, free = sum(one.total for one in planned.values()), available_memory(device)

@@ -35,6 +35,11 @@ def numerics(origin: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} in {model['dtype']}" for name, model in origin["models"].items())
 
 
+def of_target_alone(origin: Mapping[str, Any]) -> bool:
+    """Whether the measured pair has no draft."""
+    return set(origin.get("models", ())) == {"target"}
+
+
 def measured_on(origin: Mapping[str, Any]) -> str:
     """Machine, numerics, commit and date of a measurement in words."""
     return (

@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pipelines.applicability import absent
 from pipelines.measuring.names import TEST, VALIDATION
 from pipelines.prompt_table import Prompt
 from predictors.replay.text import RecordedText, RootStates
@@ -21,7 +22,7 @@ class RecordedTexts:
 
     def __init__(self, folder: Path | None, max_new_tokens: int) -> None:
         self.max_new_tokens = max_new_tokens
-        self.table = None if folder is None or not folder.is_dir() else TextTable.read(folder)
+        self.table = None if folder is None or not folder.is_dir() or absent(folder) else TextTable.read(folder)
 
     @property
     def sha256(self) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from pipelines.applicability import draftless
 from pipelines.device_file import read_device
 from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.arm_builder import ArmBuilder
@@ -23,7 +24,7 @@ from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
+from pipelines.measuring.names import CHAIN, DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
 from pipelines.measuring.provenance import versions
 from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import read_decodes, read_rounds, write_timed
@@ -124,7 +125,8 @@ def _measured(args: argparse.Namespace, config: TrialConfig, bundle: Path, predi
     known = Measured.read(place, inputs, bundle.parent, hashes)
     always = tuple(row for row in known.arms if row.always)
     known = replace(known, arms=always)  # decodes and what replay says are of the same arms
-    rivals = [Candidate(row.name, row.family, {"decoder": row.decoder}, 0.0) for row in arms_of(config, {})]
+    against = [row for row in arms_of(config, {}) if row.family != CHAIN or not draftless(args.pair, args.params)]
+    rivals = [Candidate(row.name, row.family, {"decoder": row.decoder}, 0.0) for row in against]
     rows, asked, replayed = Rows(), {prompt.id for prompt in look.prompts}, known.foreseen(rivals)
     for settings, (how, _) in served.items():
         own = Candidate(predictor, predictor, how, 0.0)

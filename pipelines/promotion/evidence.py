@@ -10,6 +10,7 @@ from pipelines.evidence.ledger import Replayed, TooFewDocumentsError
 from pipelines.evidence.slices import SliceGain, slice_gains
 from pipelines.evidence.timed_blocks import Row, TimedBlocks
 from pipelines.measuring.names import CHAIN, PLAIN, chain_gamma
+from pipelines.measuring.provenance import of_target_alone
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.names import CHALLENGER, CHAMPION
 from predictors.config import parse_config
@@ -96,7 +97,7 @@ class Evidence:
         known = {
             CHAMPION: self.champion is None or CHAMPION in timed,
             PLAIN: PLAIN in timed,
-            f"a static {CHAIN}": any(chain_gamma(name) is not None for name in timed),
+            f"a static {CHAIN}": of_target_alone(self.origin) or any(chain_gamma(name) is not None for name in timed),
         }
         return [name for name, there in known.items() if not there]
 
@@ -127,7 +128,8 @@ def compared(
     Parameters
     ----------
     decodes
-        Rows of the measured table. Without static chains the reference is plain decoding, and the gate refuses.
+        Rows of the measured table. Without static chains the reference is plain decoding, and the gate refuses unless the pair
+        has no draft.
     mix
         Documents by slice that gains are weighed by; by default those of the table. A slice that was not timed is not judged.
     replayed

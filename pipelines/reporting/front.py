@@ -54,7 +54,8 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Front:
 
 def _code(inputs: Inputs) -> str:
     location = read_pair(inputs.data / "pair")
-    return CODE.format(folder=inputs.data, target=location.target, draft=location.draft)
+    code = CODE.format(folder=inputs.data, target=location.target, draft=location.draft)
+    return code if location.draft else code.replace(', draft="None"', "")
 
 
 def decision(inputs: Inputs) -> str:
@@ -76,7 +77,7 @@ def _panels(inputs: Inputs, oracle: dict[str, float]) -> dict[str, list[Bar]]:
     compared, panels = inputs.comparison, {}
     for setting in inputs.measured.settings:
         choice = inputs.tuned.get(setting, {})
-        static = choice.get("static") or inputs.measured.chosen(CHAIN, setting)
+        static = choice.get("static") or inputs.measured.choices(setting).get(CHAIN, PLAIN)
         won = choice.get("winner") == static
         arms = {PLAIN: GREY, HF_PLAIN: "#b5b5b5", HF_ASSISTED: PURPLE, static: RED if won else BLUE}
         speeds = {arm: compared.speedup(arm, PLAIN, at(setting)) for arm in arms}

@@ -21,7 +21,7 @@ from predictors.latency import LatencyProfile
 from predictors.latency.tables import Latency, LatencyTable
 
 DRAFT_STEP_BAR, ERROR_BAR, RANK_BAR = 1.8, 0.10, 0.9
-TWIN = "draft_hugging_face"
+DRAFT, TWIN = "draft", "draft_hugging_face"
 NOTES = (
     "The machine was timed alone, before any decoding, by interleaved calls; brackets are quartiles. "
     "`draftwright latency` prints every table.",
@@ -38,9 +38,12 @@ def section(inputs: Inputs) -> Section | None:
     rows = predictions(measured, profile)
     whole = summary(rows)
     together = whole["median error"] <= MOST_APART
-    steps = sorted(profile.cost_ratio(context) for context in contexts_of(profile))
-    ratio = " to ".join(dict.fromkeys(f"{c:.1f}" for c in (steps[0], steps[-1])))
-    error = f"static chains' speed-ups are predicted to a median error of {shown(whole['median speedup error'], SHARE)}"
+    of, name = (
+        ("static chains' speed-ups are", "median speedup error")
+        if DRAFT in profile.tables
+        else ("plain decoding is", "drift")
+    )
+    error = f"{of} predicted to a median error of {shown(whole[name], SHARE)}"
     tables, notes = [_costs(profile)], list(NOTES)
     pictures = [Picture("latency", draw(latency_figure, profile), "Medians, with quartiles as bands.")]
     if together:
@@ -57,12 +60,23 @@ def section(inputs: Inputs) -> Section | None:
     return Section(
         "latency",
         "What a pass costs",
-        f"A target pass takes as long as {ratio} draft steps; {error if together else 'profile and clock do not agree'}.",
+        f"A target pass takes {_took(profile)}; {error if together else 'profile and clock do not agree'}.",
         tables,
         pictures,
         [*notes, *(f"Note: {note}." for note in told)],
         checks=[*_checks(profile, whole)],
     )
+
+
+def _took(profile: LatencyProfile) -> str:
+    """In draft steps, or where there is no draft in milliseconds, from the least to the most."""
+    drafted, contexts = DRAFT in profile.tables, contexts_of(profile)
+    took = sorted(
+        profile.cost_ratio(at) if drafted else 1e3 * profile.latency("target", tokens=1, context=at).seconds
+        for at in contexts
+    )
+    ratio = " to ".join(dict.fromkeys(f"{c:.1f}" for c in (took[0], took[-1])))
+    return f"as long as {ratio} draft steps" if drafted else f"{ratio} ms"
 
 
 def _costs(profile: LatencyProfile) -> Table:
@@ -73,14 +87,18 @@ def _costs(profile: LatencyProfile) -> Table:
         {
             "context": context,
             "target pass, ms": _interval(profile.latency("target", tokens=1, context=context)),
-            "draft step, ms": _interval(profile.latency("draft", rows=1, context=context)),
-            "draft steps per target pass": profile.cost_ratio(context),
+            **(_drafting(profile, context) if DRAFT in profile.tables else {}),
             f"pass of {BLOCK + 1} tokens over one": profile.verify_ratio(BLOCK + 1, context),
             **{f"hidden γ, {way}": gammas[number] for way, gammas in hidden.items()},
         }
         for number, context in enumerate(contexts)
     ]
     return Table(rows, "By tokens of context; hidden γ: longest branches that a target pass hides")
+
+
+def _drafting(profile: LatencyProfile, context: int) -> Row:
+    step = _interval(profile.latency(DRAFT, rows=1, context=context))
+    return {"draft step, ms": step, "draft steps per target pass": profile.cost_ratio(context)}
 
 
 def _errors(rows: pd.DataFrame) -> Table:
@@ -107,8 +125,10 @@ def _checks(profile: LatencyProfile, whole: Mapping[str, float]) -> Iterator[Che
         ratio = alone(slow.seconds / fast.seconds)
         yield Check(f"draft step, HF / compact, context {context}", ratio, DRAFT_STEP_BAR)
     for quantity, name in (("tokens/s", "median error"), ("speed-up", "median speedup error")):
-        yield Check(f"predicted {quantity}, median error", alone(whole[name]), ERROR_BAR, SHARE, at_most=True)
-    yield Check("their rank correlation", alone(whole["rank correlation"]), RANK_BAR, NUMBER)
+        if name in whole:
+            yield Check(f"predicted {quantity}, median error", alone(whole[name]), ERROR_BAR, SHARE, at_most=True)
+    if "rank correlation" in whole:
+        yield Check("their rank correlation", alone(whole["rank correlation"]), RANK_BAR, NUMBER)
 
 
 def _interval(latency: Latency) -> Interval:
@@ -122,7 +142,8 @@ def latency_figure(profile: LatencyProfile) -> Figure:
     target, looks = profile.tables["target"], styles([str(context) for context in contexts_of(profile)])
     _by_context(passes, target, "tokens")
     passes.set(xlabel="tokens in the pass", ylabel="milliseconds", title="Target pass")
-    _by_context(levels, profile.tables["draft"], "rows")
+    if DRAFT in profile.tables:
+        _by_context(levels, profile.tables[DRAFT], "rows")
     levels.set(xlabel="rows in the pass", ylabel="milliseconds", title="Draft pass")
     for context, (colour, marker) in looks.items():
         cost = [profile.verify_ratio(tokens, int(context)) for tokens in target.axes["tokens"]]

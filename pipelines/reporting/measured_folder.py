@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from pipelines.measuring import names
+from pipelines.measuring.provenance import of_target_alone
 from pipelines.measuring.tables import DECODES, LOOP, ROUNDS, read_table
 from predictors.sampling import SamplingSettings
 
@@ -74,9 +75,11 @@ class Measured:
 
     @property
     def main(self) -> "Measured":
-        """Without arms that have a section of their own, and choices of them: what the report's first tables show."""
+        """Without arms that have a section of their own, and choices of them: what the report's first tables show. Of a target
+        alone these have what it drafts for itself."""
         families = self.families.items()
-        kept = {arm for arm, family in families if family in MAIN_FAMILIES or arm in MAIN_ARMS} - {names.HF_LOOKUP}
+        shown = {names.CALIBRATED, *MAIN_FAMILIES} if of_target_alone(self.origin) else MAIN_FAMILIES
+        kept = {arm for arm, family in families if family in shown or arm in MAIN_ARMS} - {names.HF_LOOKUP}
         choices = [choice for choice in self.findings["choices"] if choice["arm"] in kept]
         decodes, rounds = (table[table["arm"].isin(kept)] for table in (self.decodes, self.rounds))
         return replace(self, decodes=decodes, rounds=rounds, findings={**self.findings, "choices": choices})

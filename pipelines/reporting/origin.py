@@ -28,7 +28,7 @@ def pair_section(inputs: Inputs) -> Section:
         small, target = (_size(pair / name) for name in ("small", "target"))
         models = f"the built-in pair, a target of {small} parameters, inflated to {target}"
     else:
-        models = f"target {facts['target']}, draft {facts['draft']}"
+        models = f"target {facts['target']}, " + (f"draft {facts['draft']}" if "draft" in facts else "no draft")
     tables = [
         Table([_cost(inputs, one) for one in inputs.measured.settings], "In decoding, prefill spread over passes"),
         Table([*map(_traced, sorted((inputs.data / "traces").glob(f"*/{MANIFEST}")))], "What predictors learn from"),
@@ -62,7 +62,8 @@ def _cost(inputs: Inputs, setting: str) -> Row:
     plain, static = (inputs.comparison.rows(arm, at(setting)) for arm in (PLAIN, CHAIN))
     target = float(plain["seconds_target"].sum() / (plain["rounds"].sum() + len(plain)))
     draft = float(static["seconds_draft"].sum() / max(static["drafted"].sum(), 1))
-    return {"setting": setting, "target pass, ms": target, "drafted token, ms": draft, "ratio": target / draft}
+    drafted = {"drafted token, ms": draft, "ratio": target / draft} if draft else {}
+    return {"setting": setting, "target pass, ms": target, **drafted}
 
 
 def _traced(path: Path) -> Row:

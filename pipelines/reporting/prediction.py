@@ -40,7 +40,7 @@ def predictions(measured: Measured, profile: LatencyProfile) -> pd.DataFrame:
         for arm in arms:
             runs = measured.test[(measured.test["arm"] == arm) & (measured.test["setting"] == setting)]
             longer = [other for other in arms if _gamma(other) > _gamma(arm)] or arms[-1:]
-            accepted = acceptance(measured, setting, longer).accepted_law(_gamma(arm))
+            accepted = acceptance(measured, setting, longer).accepted_law(_gamma(arm)) if _gamma(arm) else np.ones(1)
             speed = float(runs["tokens"].sum() / runs["seconds"].sum())
             predicted = _predicted(profile, runs, accepted, _gamma(arm), not measured.greedy(setting))
             name = "plain" if arm == PLAIN else f"γ={_gamma(arm)}"
@@ -54,8 +54,8 @@ def predictions(measured: Measured, profile: LatencyProfile) -> pd.DataFrame:
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
-    """Errors of some predictions, and how well they rank."""
-    return {
+    """Errors of some predictions, and how well they rank, as far as there are enough to say."""
+    made = {
         "median error": float(rows["error"].abs().median()),
         "largest error": float(rows["error"].abs().max()),
         "drift": float(rows.loc[rows["arm"] == PLAIN, "error"].mean()),
@@ -63,6 +63,7 @@ def summary(rows: pd.DataFrame) -> dict[str, float]:
         "largest speedup error": float(rows["speedup_error"].abs().max()),
         "rank correlation": float(rows["measured"].corr(rows["value"], method="spearman")),
     }
+    return {name: value for name, value in made.items() if np.isfinite(value)}
 
 
 def acceptance(measured: Measured, setting: str, arms: Sequence[str]) -> AcceptanceStatistics:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from matplotlib.figure import Figure
 
+from pipelines.applicability import NOT_APPLICABLE
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_FORWARD, HF_PLAIN, LEARNED, PLAIN, chain_gamma
+from pipelines.measuring.provenance import of_target_alone
 from pipelines.reporting.comparison import Comparison, at, rate
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.names import arm_name
@@ -29,6 +31,7 @@ SWEEP = "Speed-up by static draft length; the ring marks the validation choice."
 def section(inputs: Inputs) -> Section:
     """Of the main arms; others have sections of their own."""
     measured, compared = inputs.measured.main, Comparison(inputs.measured.main)
+    alone = of_target_alone(measured.origin)
     exact = inputs.measured.exactness
     form = inputs.measured.exact_format
     but = "exactly" if form == "float32" else "but for near-ties"
@@ -37,23 +40,27 @@ def section(inputs: Inputs) -> Section:
         arm_table(compared, setting, measured.arms(setting), setting + (exactly if measured.greedy(setting) else ""))
         for setting in measured.settings
     ]
-    said = []
-    for setting in measured.settings:
-        arm = measured.chosen(CHAIN, setting)
-        said.append(f"{arm_name(arm)} {shown(compared.speedup(arm, PLAIN, at(setting)), TIMES)} at {setting}")
     count = {"prompts": measured.test["prompt"].nunique(), "documents": measured.test["document"].nunique()}
     return Section(
         "speed",
         "How fast",
-        f"The best static chain, chosen on validation prompts, over plain decoding: {', '.join(said)}.",
+        f"{NOT_APPLICABLE[0].upper()}{NOT_APPLICABLE[1:]} for static chains." if alone else _finding(compared),
         [*tables, _slices(compared)],
         [
-            Picture("sweep", draw(_sweep, compared), SWEEP),
+            *([] if alone else [Picture("sweep", draw(_sweep, compared), SWEEP)]),
             Picture("shares", draw(_shares, compared), "Share of wall-clock time by phase."),
         ],
         [NOTE.format(**count), *measured.findings["notes"]],
         checks=[*_checks(compared)],
     )
+
+
+def _finding(compared: Comparison) -> str:
+    said = []
+    for setting in compared.measured.settings:
+        arm = compared.measured.chosen(CHAIN, setting)
+        said.append(f"{arm_name(arm)} {shown(compared.speedup(arm, PLAIN, at(setting)), TIMES)} at {setting}")
+    return f"The best static chain, chosen on validation prompts, over plain decoding: {', '.join(said)}."
 
 
 def arm_table(compared: Comparison, setting: str, arms: Iterable[str], caption: str) -> Table:
@@ -67,7 +74,7 @@ def arm_table(compared: Comparison, setting: str, arms: Iterable[str], caption: 
             "prompts": decodes.index.get_level_values("prompt").nunique(),
             "tokens/s": compared.pace(arm, by)["value"],
             SPEEDUP: compared.speedup(arm, PLAIN, by),
-            OVER_CHAIN: None if arm == chosen[CHAIN] else compared.gain(arm, CHAIN, by),
+            OVER_CHAIN: None if arm == chosen.get(CHAIN) else compared.gain(arm, CHAIN, by),
         }
         counted = not decodes["rounds"].isna().any() and decodes["drafted"].sum()
         efficiency = compared.rate(arm, "emitted", "rounds", by) if counted else None

@@ -172,15 +172,14 @@ def open_beside(
 ) -> Iterator[list[Cell]]:
     """Cells of the three tables: none of a table whose grid is empty, none at all if both models' are, or where there is no draft
     process. ``before`` comes before an exchange. Leaving the block ends the process."""
-    assert pair.draft is not None
-    on_cpu = all(model.device.type == "cpu" for model in (pair.target, pair.draft))
-    if not (tokens or rows) or not on_cpu or sys.platform == "win32":
+    draft_model, devices = pair.draft, {model.device.type for model in (pair.target, pair.draft) if model is not None}
+    if draft_model is None or not (tokens or rows) or devices != {"cpu"} or sys.platform == "win32":
         yield []
         return
     vocabulary_size = pair.target.vocabulary_size
     target_threads, draft_threads = default_threads(torch.get_num_threads())
-    side = (pair.draft, contexts, max((1, *rows)), submitted, vocabulary_size, seed)
-    slot_bytes = ROOM + (max(submitted) + 1) * vocabulary_size * law_dtype(pair.draft).itemsize
+    side = (draft_model, contexts, max((1, *rows)), submitted, vocabulary_size, seed)
+    slot_bytes = ROOM + (max(submitted) + 1) * vocabulary_size * law_dtype(draft_model).itemsize
     draft = DraftProcess(DraftSide, side, draft_threads, slot_bytes)
     try:
         yield beside_cells(pair.target, draft, target_threads, tokens, rows, contexts, submitted, seed, before)

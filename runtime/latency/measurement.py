@@ -98,15 +98,15 @@ class LatencyConfig(Checked):
 def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Cell], list[str]]]:
     """All cells, and notes on what the models' limits cut off. Leaving the block ends the processes that some are timed with.
 
+    Of a pair without a draft there are the target's passes, verification and self-drafting. Before a pass, the target runs where
+    a draft would: its caches then are as its own last pass left them.
+
     Raises
     ------
     ValueError
-        If there is no draft model, the models' context is too short for the widest pass or a prompt, or their vocabulary too
-        small for the trees.
+        If the models' context is too short for the widest pass or a prompt, or their vocabulary too small for the trees.
     """
-    target, draft = pair.target, pair.draft
-    if draft is None:
-        raise ValueError("the pair's draft is None, and a profile times both models. Give the pair a draft model.")
+    target, draft = pair.target, pair.target if pair.draft is None else pair.draft
     generator = torch.Generator().manual_seed(config.seed)
     device = target.device
     room = min(target.context_limit - max(config.target_tokens), draft.context_limit - max(config.draft_rows))
@@ -128,13 +128,18 @@ def open_cells(pair: ModelPair, config: LatencyConfig) -> Iterator[tuple[list[Ce
             *round_cells(
                 prepared, config.drafted, config.tree_paths, config.tree_nodes, config.tree_rules, config.seed, evict
             ),
-            *branch_cells(prepared, config.branch_rows, config.seed, evict),
-            *beside,
             *guessing_cells(config.guessed, target, device, generator, evict),
-            *decision_cells(config.features, pair.target.vocabulary_size, device, generator, evict),
-            *choice_cells(pair, device, generator, evict),
-            *question_cells(pair, device, generator, partial(begin_round, *started), partial(started[1].level, 1)),
         ]
+        if pair.draft is None:
+            cells = [cell for cell in cells if not cell.tables[0].startswith("draft")]
+        else:
+            cells += [
+                *branch_cells(prepared, config.branch_rows, config.seed, evict),
+                *beside,
+                *decision_cells(config.features, pair.target.vocabulary_size, device, generator, evict),
+                *choice_cells(pair, device, generator, evict),
+                *question_cells(pair, device, generator, partial(begin_round, *started), partial(started[1].level, 1)),
+            ]
         yield cells, notes + more_notes
 
 

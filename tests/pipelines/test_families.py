@@ -1,18 +1,23 @@
-"""Every family through the whole pipeline: a tiny random pair of its real architecture, from its folders to the report."""
+"""Every family through the whole pipeline: a tiny random pair of its real architecture, from its folders to the report; and a
+target without a draft."""
 
 import json
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+from pipelines.applicability import MARKER, NOT_APPLICABLE
+from pipelines.cli import main
 from runtime import ModelPair, load_decoder
 from tests.families import COMPACT, FAMILIES, WINDOWED, family_model
 from tests.pipelines.whole_pipeline import BUNDLES, run_all, write_parameters
 
 ALWAYS = ("gemma3",)  # by every `make test`; the built-in pair, which other tests run, is a Llama
 PROMPT = [5, 40, 7, 99, 5, 40]
+NOISE = {"target": 0.0, "draft": 0.06}
 
 
 def one(path: Path, pattern: str) -> dict:
@@ -21,35 +26,60 @@ def one(path: Path, pattern: str) -> dict:
     return json.loads(found.read_text())
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.families) for name in FAMILIES]
-)
-def test_a_pair_goes_from_its_folders_to_the_report(
-    family, tokenizer, few_documents, tmp_path, monkeypatch, template_db
-):
+@pytest.fixture
+def folder(few_documents, tmp_path, monkeypatch, template_db) -> Path:
+    """An empty folder to work in, with prompts and a tracking database."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     shutil.copy(template_db, tmp_path / "mlflow.db")
-    wider = {"sliding_window": 96} if family in WINDOWED else {}  # no stage gives it more
-    for name, noise in (("target", 0.0), ("draft", 0.06)):
-        family_model(family, noise=noise, vocabulary=300, **wider).save_pretrained(tmp_path / name)
-        tokenizer.save_pretrained(tmp_path / name)
     texts = [document.text[200:230] * 9 for document in few_documents]
     Path("prompts.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
-    write_parameters("p", tmp_path / "target", tmp_path / "draft")
-    run_all("p")
+    return tmp_path
 
-    data = tmp_path / "data" / "p"
-    report = one(data, "reports/*/report.json")
+
+def run_pair(family: str, tokenizer, *names: str, **changes) -> dict:
+    """The whole pipeline on a random pair of these models; its report, in which greedy texts are Hugging Face's."""
+    for name in names:
+        family_model(family, noise=NOISE[name], vocabulary=300, **changes).save_pretrained(name)
+        tokenizer.save_pretrained(name)
+    write_parameters("p", **{name: Path(name).resolve() for name in names})
+    run_all("p")
+    exactness = one(Path("data/p"), "measured/*/findings.json")["exactness"]
+    assert len(exactness) > 1 and all(row["exact_float32"] for row in exactness), "Hugging Face's greedy texts"
+    return one(Path("data/p"), "reports/*/report.json")
+
+
+def assert_greedy(pair: ModelPair, *bundles: str) -> None:
+    """Texts of the bundles' decoders are Hugging Face's."""
+    expected = pair.target.model.generate(torch.tensor([PROMPT]), max_new_tokens=16, do_sample=False, eos_token_id=None)
+    for bundle in bundles:
+        decoded = load_decoder(Path("data/p/bundles") / bundle, pair).generate(
+            PROMPT, max_new_tokens=16, temperature=0.0
+        )
+        assert decoded.tokens == expected[0, len(PROMPT) :].tolist(), bundle
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.families) for name in FAMILIES]
+)
+def test_a_pair_goes_from_its_folders_to_the_report(family, tokenizer, folder):
+    wider = {"sliding_window": 96} if family in WINDOWED else {}  # no stage gives it more
+    report = run_pair(family, tokenizer, "target", "draft", **wider)
+    data = folder / "data" / "p"
     assert report["pair"] == "p" and {"speed", "replay", "latency", "heads", "stopping"} <= set(report["sections"])
     assert {path.parent.parent.name for path in data.glob("trials/*/*/verdict.json")} == {"survival", "source", "auto"}
-    exactness = one(data, "measured/*/findings.json")["exactness"]
-    assert len(exactness) > len(BUNDLES) and all(one["exact_float32"] for one in exactness), (
-        "Hugging Face's greedy texts"
-    )
+    assert len(one(data, "measured/*/findings.json")["exactness"]) > len(BUNDLES)
     pair = ModelPair.load(target="target", draft="draft", dtype="float32", tokenizer="target")
     assert (pair.target.forward == "compact") == (family in COMPACT)
-    expected = pair.target.model.generate(torch.tensor([PROMPT]), max_new_tokens=16, do_sample=False, eos_token_id=None)
-    for bundle in (*BUNDLES, "auto"):
-        decoded = load_decoder(data / "bundles" / bundle, pair).generate(PROMPT, max_new_tokens=16, temperature=0.0)
-        assert decoded.tokens == expected[0, len(PROMPT) :].tolist(), bundle
+    assert_greedy(pair, *BUNDLES, "auto")
+
+
+def test_a_target_without_a_draft_goes_from_its_folder_to_the_report(tokenizer, folder, capsys):
+    report = run_pair("llama", tokenizer, "target")
+    data = folder / "data" / "p"
+    (plain, *others) = report["sections"]["speed"]["tables"][0]["rows"]
+    print(report["sections"]["speed"])
+    assert capsys.readouterr().out.count(NOT_APPLICABLE) > 10
+    main(["latency"])
+    print(capsys.readouterr().out)
+    assert_greedy(ModelPair.load(target="target", dtype="float32", tokenizer="target"), "lookahead", "auto")

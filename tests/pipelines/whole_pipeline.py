@@ -182,11 +182,13 @@ SMALL = {
 }  # what stands in params.yaml, made small
 
 
-def write_parameters(pair: str, target: Path, draft: Path) -> None:
+def write_parameters(pair: str, **models: Path) -> None:
     """params.yaml of the current folder: the defaults of this checkout's, made small."""
     sections = _merged(yaml.safe_load((ROOT / "params.yaml").read_text())["defaults"], SMALL)
     sections["fit"] = {name: sections["fit"][name] for name in BUNDLES}
-    sections["models"] = {"target": str(target), "draft": str(draft), "dtype": "float32"}
+    sections["models"] = {**{name: str(path) for name, path in models.items()}, "dtype": "float32"}
+    if "draft" not in models:  # most arms are left out
+        sections["measure"]["arms"] = yaml.safe_load((ROOT / "params.yaml").read_text())["defaults"]["measure"]["arms"]
     Path("params.yaml").write_text(yaml.safe_dump({"pairs": {pair: sections}}))
 
 

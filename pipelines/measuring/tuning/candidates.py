@@ -5,6 +5,7 @@
              static chain there, times what that chain was replayed at
     alone    how the target drafts for itself: the exported way of each method, by the latency profile on validation prompts, as a
              multiple of plain decoding
+    timed    where no draft is there to replay, other configurations that stage ``measure`` timed: of these only the clock tells
 
 Policies that decide alike on every text, such as a rule whose model is left unasked and the chain it falls back to, are one
 candidate, the plainest of them. Only validation is read; test prompts are for scoring what was chosen.
@@ -18,6 +19,8 @@ from typing import Any
 
 import pandas as pd
 
+from pipelines.applicability import absent
+from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.names import CALIBRATED, CHAIN, METHODS, PLAIN, PLAIN_FAMILY, SOURCE, VALIDATION
 from pipelines.measuring.replay.names import POLICIES, REPLAYED
 from pipelines.measuring.selection.names import BUNDLE as TREE
@@ -33,7 +36,7 @@ STATICS = 2  # static chains that are always timed: replay may have them in the 
 @dataclass(frozen=True)
 class Candidate:
     """A decoder by name: ``served`` is its configuration (``decoder``) or the name of its ``bundle``; ``predicted`` in tokens per
-    second."""
+    second, or where nothing is replayed as a multiple of plain decoding."""
 
     name: str
     family: str
@@ -66,6 +69,10 @@ def candidates(
     ValueError
         If nothing was replayed at that setting.
     """
+    records = {path.stem: json.loads(path.read_text()) for path in sorted(fit.glob("*.json")) if fitted(path.stem)}
+    if absent(replay.parent):
+        base = Candidate(PLAIN, PLAIN_FAMILY, {"decoder": {"method": PLAIN}}, 1.0)
+        return sorted([base, *_alone(records, setting, 1.0)], key=lambda one: one.predicted, reverse=True)
     try:
         table = pd.read_parquet(replay / REPLAYED)
         served = json.loads((replay / POLICIES).read_text())
@@ -87,10 +94,17 @@ def candidates(
             decisions = tuple(part.sort_values("prompt")[list(DECISIONS)].itertuples(index=False, name=None))
             made[decisions] = min(made.get(decisions, one), one, key=lambda alike: alike.complexity)
     found = list(made.values())
-    records = {path.stem: json.loads(path.read_text()) for path in sorted(fit.glob("*.json")) if fitted(path.stem)}
     alone = _alone(records, setting, plain(found).predicted)
     trees = _trees(records, setting, {one.name: one.predicted for one in found})
     return sorted([*found, *alone, *trees], key=lambda one: one.predicted, reverse=True)
+
+
+def timed(rows: Iterable[ArmRow], names: Collection[str]) -> list[Candidate]:
+    """Configurations among ``rows`` of the measured table, of which ``names`` were timed, thought to be as fast as plain decoding."""
+    kept = [row for row in rows if row.name in names and row.decoder and row.forward is None and row.name != PLAIN]
+    return [
+        Candidate(row.name, row.family, {"decoder": row.decoder}, 1.0) for row in kept if not row.decoder.get("lossy")
+    ]
 
 
 def plain(found: Iterable[Candidate]) -> Candidate:

@@ -1,0 +1,76 @@
+"""What needs a draft model, and what stands in its place where a pair has none.
+
+`STAGES` says by command what needs one, and which arguments are its outputs: stages after it read these as absent. Arms that need
+one are left out by `pipelines.measuring.arm_builder`.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pipelines.outputs import replacing, write_json
+from pipelines.parameters import read_pair
+
+NOT_APPLICABLE = "not applicable: the pair has no draft"
+MARKER = "not_applicable.json"  # alone in a folder
+RECORD = {"family": None, "reason": NOT_APPLICABLE}
+DRAFTLESS = (None, "guess")  # families of predictors; None: bundle auto, which no family fits
+Needs = Callable[[argparse.Namespace], bool]
+
+
+def _predictor(args: argparse.Namespace) -> bool:
+    name = args.bundle.name if args.command == "trial" else args.predictor
+    fitted = read_pair(args.pair, args.params).get("fit") or {}
+    return fitted.get(name, {}).get("family") not in DRAFTLESS
+
+
+STAGES: Mapping[str, tuple[Needs, tuple[str, ...]]] = {
+    "traces": (lambda args: args.of != "guesses", ("out",)),
+    "labels": (lambda args: True, ("output", "report")),
+    "fit": (_predictor, ("bundle", "quality")),
+    "replay": (lambda args: True, ("output",)),
+    "verifiers": (lambda args: True, ("output",)),
+    "selection": (lambda args: True, ("output",)),
+    "trial": (_predictor, ("output",)),
+}
+
+
+def draftless(pair: str, params: Path) -> bool:
+    """Whether the pair of that name in the parameter file is a target alone."""
+    models = read_pair(pair, params).get("models") or {}
+    return bool(models.get("target")) and not models.get("draft")
+
+
+def left_out(args: argparse.Namespace) -> bool:
+    """Whether a command does not apply to its pair: then its outputs say so, else none says so any more."""
+    if args.command not in STAGES:
+        return False
+    needs, names = STAGES[args.command]
+    outputs = [path for name in names if (path := getattr(args, name)) is not None]
+    if not (draftless(args.pair, args.params) and needs(args)):
+        for path in outputs:
+            (path / MARKER).unlink(missing_ok=True)
+        return False
+    for path in outputs:
+        _write_absent(path)
+    print(f"{outputs[0]}: {NOT_APPLICABLE}")
+    return True
+
+
+def absent(folder: Path) -> bool:
+    """Whether what a stage would write there is not applicable."""
+    return (folder / MARKER).is_file()
+
+
+def _write_absent(path: Path) -> None:
+    if path.suffix == ".json":
+        write_json(path, RECORD)
+        return
+    with replacing(path) as partial:
+        if path.suffix == ".parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            pq.write_table(pa.table({}).replace_schema_metadata({"reason": NOT_APPLICABLE}), partial)
+        else:
+            write_json(partial / MARKER, RECORD)
