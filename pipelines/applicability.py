@@ -15,7 +15,6 @@ NOT_APPLICABLE = "not applicable: the pair has no draft"
 MARKER = "not_applicable.json"  # alone in a folder
 RECORD = {"family": None, "reason": NOT_APPLICABLE}
 DRAFTLESS = (None, "guess")  # families of predictors; None: bundle auto, which no family fits
-Needs = Callable[[argparse.Namespace], bool]
 
 
 def _predictor(args: argparse.Namespace) -> bool:
@@ -24,7 +23,7 @@ def _predictor(args: argparse.Namespace) -> bool:
     return fitted.get(name, {}).get("family") not in DRAFTLESS
 
 
-STAGES: Mapping[str, tuple[Needs, tuple[str, ...]]] = {
+STAGES: Mapping[str, tuple[Callable[[argparse.Namespace], bool], tuple[str, ...]]] = {
     "traces": (lambda args: args.of != "guesses", ("out",)),
     "labels": (lambda args: True, ("output", "report")),
     "fit": (_predictor, ("bundle", "quality")),
@@ -43,18 +42,15 @@ def draftless(pair: str, params: Path) -> bool:
 
 def left_out(args: argparse.Namespace) -> bool:
     """Whether a command does not apply to its pair: then its outputs say so, else none says so any more."""
-    if args.command not in STAGES:
-        return False
-    needs, names = STAGES[args.command]
-    outputs = [path for name in names if (path := getattr(args, name)) is not None]
-    if not (draftless(args.pair, args.params) and needs(args)):
-        for path in outputs:
-            (path / MARKER).unlink(missing_ok=True)
-        return False
-    for path in outputs:
-        _write_absent(path)
-    print(f"{outputs[0]}: {NOT_APPLICABLE}")
-    return True
+    needs, names = STAGES.get(args.command, (None, ()))
+    missing = needs is not None and draftless(args.pair, args.params) and needs(args)
+    for path in (getattr(args, name) for name in names):
+        if missing and path is not None:
+            _write_absent(path)
+            print(f"{path}: {NOT_APPLICABLE}")
+        elif path is not None and absent(path):
+            (path / MARKER).unlink()
+    return missing
 
 
 def absent(folder: Path) -> bool:
@@ -68,9 +64,8 @@ def _write_absent(path: Path) -> None:
         return
     with replacing(path) as partial:
         if path.suffix == ".parquet":
-            import pyarrow as pa
-            import pyarrow.parquet as pq
+            import pandas as pd
 
-            pq.write_table(pa.table({}).replace_schema_metadata({"reason": NOT_APPLICABLE}), partial)
+            pd.DataFrame().to_parquet(partial)
         else:
             write_json(partial / MARKER, RECORD)

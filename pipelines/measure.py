@@ -73,7 +73,8 @@ def run(args: argparse.Namespace) -> None:
     findings |= bench.log.once("checks", lambda: [_checks(bench, config, args.bundles)])[0]
     findings["notes"] = sorted({str(one.message) for one in caught if one.category is UserWarning}) + _bypassed(rows)
     findings["notes"] += [f"no bundle {name}: its arms are left out" for name in measurement.missing]
-    findings["notes"] += [f"{NOT_APPLICABLE}: arm {name}" for name in measurement.builder.draftless]
+    if measurement.builder.draftless:
+        findings["notes"] += [f"{NOT_APPLICABLE}: arms {', '.join(measurement.builder.draftless)}"]
     findings["bundles"] = _facts(config, args.bundles)
     decodes, rounds = apart(rows)
     write_timed(bench.folder, args.pair, decodes, rounds)
@@ -106,13 +107,14 @@ def _bundle_names(config: "MeasureConfig", bundles: Path) -> list[str]:
 
 
 def _loop(bench: Bench, config: "MeasureConfig", measurement: "Measurement") -> "Rows":
-    """Plain decoding and the static chain chosen at every temperature, beside their bare passes."""
+    """Plain decoding and the static chain, if one was chosen, at every temperature, beside their bare passes."""
     from pipelines.measuring.names import CHAIN
     from pipelines.measuring.probes import loop_rows
 
-    unfiltered = [one for one in measurement.choices if (one["top_k"], one["top_p"]) == (0, 1)]
-    chosen = {one["temperature"]: one["arm"] for one in unfiltered if one["family"] == CHAIN}
-    names = {temperature: (PLAIN, arm) for temperature, arm in chosen.items()}
+    names = {one.temperature: [PLAIN] for one in config.settings if (one.top_k, one.top_p) == (0, 1)}
+    for one in measurement.choices:
+        if one["family"] == CHAIN and (one["top_k"], one["top_p"]) == (0, 1):
+            names[one["temperature"]].append(one["arm"])
     arms = {t: [measurement.arms[name] for name in some if name in measurement.arms] for t, some in names.items()}
     prompts = bench.prompts[TEST][: config.loop_prompts]
     return loop_rows(prompts, arms, config.max_new_tokens, config.loop_repeats, bench.log.once)

@@ -37,8 +37,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json",
 
 @dataclass(frozen=True)
 class Models(Checked):
-    """Section ``models``: either ``builtin`` or the local paths or hub ids of a target and, if there is one, a draft
-    (`pipelines.applicability`: what a target alone leaves out).
+    """Section ``models``: either ``builtin`` or the local paths or hub ids of a target and, if it has one, its draft.
 
     A revision is a branch, tag or commit on the hub; null takes the newest. ``dtype`` is the number format of the pair's traces;
     ``auto``: the one that the built-in pair was trained in; of a real pair the one that these weights were given before, and else
@@ -60,9 +59,7 @@ class Models(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.builtin is None) != bool(self.target) or (self.draft and not self.target):
-            raise ValueError(
-                "give either 'builtin', or a 'target' and its 'draft' if it has one (local paths or hub ids)."
-            )
+            raise ValueError("give either 'builtin' or a 'target', with or without a 'draft' (local paths or hub ids).")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,9 +104,7 @@ def resolve_pair(models: Models) -> dict[str, Any]:
         require_shared_vocabulary(tokenizers["target"], tokenizers["draft"], sizes["target"], sizes["draft"])
     owner = next((key for key, tokenizer in tokenizers.items() if tokenizer is not None), None)
     if owner is None:
-        raise ValueError(
-            f"no tokenizer files in {' or '.join(names.values())}: prompts cannot be encoded. Add the model's."
-        )
+        raise ValueError(f"no tokenizer files in {', '.join(names.values())}: prompts cannot be encoded. Add them.")
     return {
         "source": "models",
         **names,

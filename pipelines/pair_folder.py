@@ -13,8 +13,8 @@ MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 
 @dataclass(frozen=True)
 class PairLocation:
-    """Local folders of a pair's models (``draft``: ``None`` where it has none) and tokenizer, the number format of its traces, and ``placement``: where models lie and
-    how the target is quantised, by the names of `ModelPair.load`."""
+    """Local folders of a pair's models, of which it may lack the ``draft``, and tokenizer, the number format of its traces, and
+    ``placement``: where models lie and how the target is quantised, by the names of `ModelPair.load`."""
 
     target: str
     draft: str | None
@@ -52,10 +52,8 @@ def read_pair(folder: Path) -> PairLocation:
         return PairLocation(
             **{name: str((folder / facts[name]).resolve()) for name in names}, dtype=dtype, placement=placement
         )
-    folders = {
-        key: str(resolve_model(facts[key], facts["revisions"][key])) for key in ("target", "draft") if key in facts
-    }
-    tokenizer = next(folder for key, folder in folders.items() if facts[key] == facts["tokenizer"])
+    folders = {name: str(resolve_model(facts[name], commit)) for name, commit in facts["revisions"].items()}
+    tokenizer = next(folder for name, folder in folders.items() if facts[name] == facts["tokenizer"])
     return PairLocation(folders["target"], folders.get("draft"), tokenizer, dtype, placement)
 
 

@@ -77,13 +77,13 @@ def decided(location: "PairLocation", log: "MeasurementLog", slug: str, seed: in
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     spread = dict(location.placement)
     own = torch.device(spread.pop("draft_device", place))
-    models = {"target": (location.target, place, TARGET_ROWS, spread)}
-    if location.draft is not None:
-        models["draft"] = location.draft, own, DRAFT_ROWS, {}
+    models = {"target": (location.target, place, TARGET_ROWS, spread), "draft": (location.draft, own, DRAFT_ROWS, {})}
 
     def decide() -> list[dict[str, Any]]:
         rows = []
         for name, (path, device, nodes, options) in models.items():
+            if path is None:
+                continue
             decision = ServingDecision(path, device, parse_dtype(location.dtype), nodes, seed, options).decide()
             seconds = {one.name: taken for one, taken in decision.seconds.items()}
             notes = [f"{name}: {note}" for note in decision.notes]

@@ -27,7 +27,7 @@ SEED = 0
 
 def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Path | None) -> dict[str, Any]:
     """The card's entry of a bundle, by the text traces in ``texts``."""
-    if texts is None or absent(texts):
+    if texts is None:
         return _missing("the bundle was exported without text traces. Export it again with --texts")
     bundle = Bundle(dict(card), dict(tensors))
     try:

@@ -67,7 +67,7 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     from pipelines.measuring.led import TextLeader
     from pipelines.measuring.names import DECODES_FILE, TEST, VALIDATION
     from pipelines.measuring.recorded import RecordedTexts
-    from pipelines.measuring.tuning.candidates import candidates, timed
+    from pipelines.measuring.tuning.candidates import candidates, unforeseen
     from pipelines.measuring.tuning.measured import Measured
     from pipelines.measuring.tuning.study import TuneConfig, TuneStudy
     from pipelines.outputs import file_sha256
@@ -91,8 +91,8 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     if measured.note is not None:
         print(f"{measured.note}: all is timed here", file=sys.stderr)
     if absent(args.replay):
-        more = timed(measured.arms, {row["arm"] for row in measured.rows})
-        found = {settings: [*some, *more] for settings, some in found.items()}
+        more = unforeseen(measured.arms, {row["arm"] for row in measured.rows})
+        found = {settings: [*more, *some] for settings, some in found.items()}  # first: the clock is to tell
     leading = TextLeader(bench.pair, config.max_new_tokens, texts) if config.led else None
     study = TuneStudy(bench.pair, config, found, measured, args.bundles, bench.prompts, bench.log, leading)
     chosen = study.run()
@@ -131,9 +131,7 @@ def _require_replayed(hashes: dict[str, str], replay: Path) -> None:
     """`ValueError` if bundles have changed since they were replayed; says on stderr if they were at a noisy device's prices."""
     from pipelines.measuring.names import PROVENANCE
 
-    if absent(replay.parent):
-        return
-    origin = json.loads((replay / PROVENANCE).read_text())
+    origin = {} if absent(replay.parent) else json.loads((replay / PROVENANCE).read_text())
     replayed = origin.get("bundles_sha256", {})
     changed = [name for name, sha256 in hashes.items() if replayed.get(name, sha256) != sha256]
     if changed:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pipelines.applicability import NOT_APPLICABLE, absent
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Arm, decoder_arm, hugging_face_arm
 from pipelines.measuring.names import WALL
@@ -146,6 +147,8 @@ class ArmBuilder:
         folder = self.bundles / name
         if (folder / CARD).is_file():
             return folder
+        if absent(folder):
+            raise NoDraftError(f"{folder}: {NOT_APPLICABLE}.")
         if name not in self.missing:
             self.missing.append(name)
         return None

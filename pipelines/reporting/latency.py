@@ -37,16 +37,9 @@ def section(inputs: Inputs) -> Section | None:
         return None
     rows = predictions(measured, profile)
     whole = summary(rows)
-    together = whole["median error"] <= MOST_APART
-    of, name = (
-        ("static chains' speed-ups are", "median speedup error")
-        if DRAFT in profile.tables
-        else ("plain decoding is", "drift")
-    )
-    error = f"{of} predicted to a median error of {shown(whole[name], SHARE)}"
     tables, notes = [_costs(profile)], list(NOTES)
     pictures = [Picture("latency", draw(latency_figure, profile), "Medians, with quartiles as bands.")]
-    if together:
+    if whole["median error"] <= MOST_APART:
         tables.append(_errors(rows))
         pictures.append(Picture("prediction", draw(agreement, rows, "tokens/s", "predicted"), AGREEING))
     else:
@@ -60,7 +53,7 @@ def section(inputs: Inputs) -> Section | None:
     return Section(
         "latency",
         "What a pass costs",
-        f"A target pass takes {_took(profile)}; {error if together else 'profile and clock do not agree'}.",
+        _finding(profile, whole),
         tables,
         pictures,
         [*notes, *(f"Note: {note}." for note in told)],
@@ -68,37 +61,37 @@ def section(inputs: Inputs) -> Section | None:
     )
 
 
-def _took(profile: LatencyProfile) -> str:
-    """In draft steps, or where there is no draft in milliseconds, from the least to the most."""
-    drafted, contexts = DRAFT in profile.tables, contexts_of(profile)
-    took = sorted(
-        profile.cost_ratio(at) if drafted else 1e3 * profile.latency("target", tokens=1, context=at).seconds
-        for at in contexts
-    )
-    ratio = " to ".join(dict.fromkeys(f"{c:.1f}" for c in (took[0], took[-1])))
-    return f"as long as {ratio} draft steps" if drafted else f"{ratio} ms"
+def _finding(profile: LatencyProfile, whole: Mapping[str, float]) -> str:
+    """What a target pass takes, in draft steps if there is a draft, and how well that predicts."""
+    contexts = contexts_of(profile)
+    if DRAFT in profile.tables:
+        steps = sorted(profile.cost_ratio(context) for context in contexts)
+        took = f"as long as {' to '.join(dict.fromkeys(f'{c:.1f}' for c in (steps[0], steps[-1])))} draft steps"
+        of, error = "static chains' speed-ups are", whole.get("median speedup error")
+    else:
+        took = f"{1e3 * profile.latency('target', tokens=1, context=contexts[-1]).seconds:.2f} ms"
+        of, error = "plain decoding is", whole["median error"]
+    predicted = f"{of} predicted to a median error of {shown(error, SHARE)}"
+    together = whole["median error"] <= MOST_APART
+    return f"A target pass takes {took}; {predicted if together else 'profile and clock do not agree'}."
 
 
 def _costs(profile: LatencyProfile) -> Table:
     """A row for every context; γ is hidden where greedy branch-parallel decoding keeps neither model waiting."""
-    contexts = contexts_of(profile)
+    contexts, drafted = contexts_of(profile), DRAFT in profile.tables
     hidden = hidden_gammas(profile, contexts)
     rows: list[Row] = [
         {
             "context": context,
             "target pass, ms": _interval(profile.latency("target", tokens=1, context=context)),
-            **(_drafting(profile, context) if DRAFT in profile.tables else {}),
+            "draft step, ms": _interval(profile.latency(DRAFT, rows=1, context=context)) if drafted else None,
+            "draft steps per target pass": profile.cost_ratio(context) if drafted else None,
             f"pass of {BLOCK + 1} tokens over one": profile.verify_ratio(BLOCK + 1, context),
             **{f"hidden γ, {way}": gammas[number] for way, gammas in hidden.items()},
         }
         for number, context in enumerate(contexts)
     ]
     return Table(rows, "By tokens of context; hidden γ: longest branches that a target pass hides")
-
-
-def _drafting(profile: LatencyProfile, context: int) -> Row:
-    step = _interval(profile.latency(DRAFT, rows=1, context=context))
-    return {"draft step, ms": step, "draft steps per target pass": profile.cost_ratio(context)}
 
 
 def _errors(rows: pd.DataFrame) -> Table:

@@ -51,15 +51,14 @@ def latency_table(profile: LatencyProfile) -> str:
     tables = profile.tables
     if "target" not in tables:
         raise ValueError(f"the profile of {profile.pair} has no table 'target'. {REMEDY}")
-    models = [name for name in ("draft", "target") if name in tables]
     lines = [_provenance(profile), *(f"note: {note}" for note in profile.provenance.get("notes", []))]
     lines += [f"noise: {noise}" for noise in profile.noise]
     contexts = contexts_of(profile)
     lines += ["", _row("", [f"context {context}" for context in contexts])]
-    if "draft" in models:
+    if "draft" in tables:
         lines += [_row("draft steps in a target pass, c", [f"{profile.cost_ratio(one):.2f}" for one in contexts])]
     lines += [_row(f"hidden γ, {way}", map(str, gammas)) for way, gammas in hidden_gammas(profile, contexts).items()]
-    lines += _grid("draft pass by rows, ms", tables["draft"]) if "draft" in models else []
+    lines += _grid("draft pass by rows, ms", tables["draft"]) if "draft" in tables else []
     lines += _grid("target pass by tokens, ms; x passes of one token", tables["target"], _over(profile, "target", 1))
     for name, other in (("draft", "target"), ("target", "draft")):
         for twin, title in TWINS.items():

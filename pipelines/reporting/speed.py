@@ -40,11 +40,16 @@ def section(inputs: Inputs) -> Section:
         arm_table(compared, setting, measured.arms(setting), setting + (exactly if measured.greedy(setting) else ""))
         for setting in measured.settings
     ]
+    said = []
+    for setting in () if alone else measured.settings:
+        arm = measured.chosen(CHAIN, setting)
+        said.append(f"{arm_name(arm)} {shown(compared.speedup(arm, PLAIN, at(setting)), TIMES)} at {setting}")
+    best = f"The best static chain, chosen on validation prompts, over plain decoding: {', '.join(said)}."
     count = {"prompts": measured.test["prompt"].nunique(), "documents": measured.test["document"].nunique()}
     return Section(
         "speed",
         "How fast",
-        f"{NOT_APPLICABLE[0].upper()}{NOT_APPLICABLE[1:]} for static chains." if alone else _finding(compared),
+        f"Static chains are {NOT_APPLICABLE}." if alone else best,
         [*tables, _slices(compared)],
         [
             *([] if alone else [Picture("sweep", draw(_sweep, compared), SWEEP)]),
@@ -53,14 +58,6 @@ def section(inputs: Inputs) -> Section:
         [NOTE.format(**count), *measured.findings["notes"]],
         checks=[*_checks(compared)],
     )
-
-
-def _finding(compared: Comparison) -> str:
-    said = []
-    for setting in compared.measured.settings:
-        arm = compared.measured.chosen(CHAIN, setting)
-        said.append(f"{arm_name(arm)} {shown(compared.speedup(arm, PLAIN, at(setting)), TIMES)} at {setting}")
-    return f"The best static chain, chosen on validation prompts, over plain decoding: {', '.join(said)}."
 
 
 def arm_table(compared: Comparison, setting: str, arms: Iterable[str], caption: str) -> Table:

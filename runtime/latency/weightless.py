@@ -61,8 +61,7 @@ class WeightlessState:
 
 
 def weightless_pair(pair: ModelPair, num_rows: int, generator: torch.Generator) -> ModelPair:
-    """A pair over the vocabularies of ``pair`` with ``num_rows`` prepared rows each: as many as any pass asks for, or more.
-    The target stands for a draft that there is not."""
+    """A pair over the vocabularies of ``pair`` with ``num_rows`` prepared rows each: as many as any pass asks for, or more."""
     models = (pair.target, pair.target if pair.draft is None else pair.draft)
     likes = [model.open(1).forward([0]).logits for model in models]  # as the decoder gets them
     shared_V = torch.randn(max(like.shape[-1] for like in likes), generator=generator)

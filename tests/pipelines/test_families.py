@@ -11,6 +11,7 @@ import torch
 
 from pipelines.applicability import MARKER, NOT_APPLICABLE
 from pipelines.cli import main
+from pipelines.measuring.tables import read_decodes
 from runtime import ModelPair, load_decoder
 from tests.families import COMPACT, FAMILIES, WINDOWED, family_model
 from tests.pipelines.whole_pipeline import BUNDLES, run_all, write_parameters
@@ -77,9 +78,32 @@ def test_a_pair_goes_from_its_folders_to_the_report(family, tokenizer, folder):
 def test_a_target_without_a_draft_goes_from_its_folder_to_the_report(tokenizer, folder, capsys):
     report = run_pair("llama", tokenizer, "target")
     data = folder / "data" / "p"
-    (plain, *others) = report["sections"]["speed"]["tables"][0]["rows"]
-    print(report["sections"]["speed"])
-    assert capsys.readouterr().out.count(NOT_APPLICABLE) > 10
-    main(["latency"])
-    print(capsys.readouterr().out)
+    said = {line.partition(": ")[0] for line in capsys.readouterr().out.splitlines() if line.endswith(NOT_APPLICABLE)}
+    folders = {str(path.parent.relative_to(folder)) for path in data.rglob(MARKER)}
+    fits = {f"data/p/fit/{name}.json" for name in BUNDLES if name != "lookahead"}
+    labels = {f"data/p/labels/{kind}.{kept}" for kind in ("chains", "tokens", "trees") for kept in ("parquet", "json")}
+    assert said == folders | fits | labels
+    assert folders >= {"data/p/traces/texts", "data/p/replay", "data/p/verifiers", "data/p/trials/survival"}
+    assert all(json.loads(Path(one).read_text())["reason"] == NOT_APPLICABLE for one in fits)
+    assert all(pq.read_table(one).num_rows == 0 for one in labels if one.endswith("parquet"))
+
+    timed = {"autoregressive", "plain_hf_forward", "hf_generate", "lookup-1", "lookahead", "hf_prompt_lookup"}
+    timed |= {"progressive_tree-spine", "lookahead-5.15.15"}
+    decodes = read_decodes(next(data.glob("measured/*/decodes.parquet")))
+    assert {row["arm"] for row in decodes} == timed
+    tables = report["sections"]["speed"]["tables"]
+    assert {row["arm"] for row in tables[0]["rows"]} >= {"plain decoding", "lookahead", "lookup-1"}
+    assert {"speed", "latency", "self_drafting", "release"} <= set(report["sections"])
+    assert not {"replay", "heads", "stopping", "branches", "verifiers", "selection"} & set(report["sections"])
+    for choice in json.loads(next(data.glob("tuning/*/choices.json")).read_text()):
+        traced = {"lookahead"} if choice["setting"] == "T=1" else set()  # as traces.guesses says
+        assert {one["name"] for one in choice["candidates"]} == {"autoregressive", "lookup-1", *traced}
+    (verdict,) = data.glob("trials/*/*/verdict.json")
+    checks = {check["name"]: check for check in json.loads(verdict.read_text())["checks"]}
+    assert checks["exactness"]["passed"] and not any(name == "gain" for name in checks), "no rival is unknown"
+    main(["register"])
+    assert {line.rpartition("/")[2].partition(":")[0] for line in capsys.readouterr().out.splitlines()} == {
+        "auto",
+        "lookahead",
+    }
     assert_greedy(ModelPair.load(target="target", dtype="float32", tokenizer="target"), "lookahead", "auto")

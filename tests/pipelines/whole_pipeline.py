@@ -189,6 +189,7 @@ def write_parameters(pair: str, **models: Path) -> None:
     sections["models"] = {**{name: str(path) for name, path in models.items()}, "dtype": "float32"}
     if "draft" not in models:  # most arms are left out
         sections["measure"]["arms"] = yaml.safe_load((ROOT / "params.yaml").read_text())["defaults"]["measure"]["arms"]
+        sections["tune"] |= {"candidates": 4, "validation_prompts": 2}
     Path("params.yaml").write_text(yaml.safe_dump({"pairs": {pair: sections}}))
 
 

@@ -5,7 +5,7 @@
              static chain there, times what that chain was replayed at
     alone    how the target drafts for itself: the exported way of each method, by the latency profile on validation prompts, as a
              multiple of plain decoding
-    timed    where no draft is there to replay, other configurations that stage ``measure`` timed: of these only the clock tells
+    lookups  of a pair without a draft, which is not replayed: those that stage ``measure`` timed; only the clock tells of these
 
 Policies that decide alike on every text, such as a rule whose model is left unasked and the chain it falls back to, are one
 candidate, the plainest of them. Only validation is read; test prompts are for scoring what was chosen.
@@ -21,7 +21,7 @@ import pandas as pd
 
 from pipelines.applicability import absent
 from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.names import CALIBRATED, CHAIN, METHODS, PLAIN, PLAIN_FAMILY, SOURCE, VALIDATION
+from pipelines.measuring.names import CALIBRATED, CHAIN, LOOKUP, METHODS, PLAIN, PLAIN_FAMILY, SOURCE, VALIDATION
 from pipelines.measuring.replay.names import POLICIES, REPLAYED
 from pipelines.measuring.selection.names import BUNDLE as TREE
 from pipelines.measuring.selection.names import SELECTOR
@@ -99,12 +99,10 @@ def candidates(
     return sorted([*found, *alone, *trees], key=lambda one: one.predicted, reverse=True)
 
 
-def timed(rows: Iterable[ArmRow], names: Collection[str]) -> list[Candidate]:
-    """Configurations among ``rows`` of the measured table, of which ``names`` were timed, thought to be as fast as plain decoding."""
-    kept = [row for row in rows if row.name in names and row.decoder and row.forward is None and row.name != PLAIN]
-    return [
-        Candidate(row.name, row.family, {"decoder": row.decoder}, 1.0) for row in kept if not row.decoder.get("lossy")
-    ]
+def unforeseen(rows: Iterable[ArmRow], timed: Collection[str]) -> list[Candidate]:
+    """Lookups among ``rows`` of the measured table that were ``timed``: of them nothing is predicted."""
+    kept = [row for row in rows if row.name in timed and row.family == LOOKUP and row.decoder]
+    return [Candidate(row.name, row.family, {"decoder": row.decoder}, 1.0) for row in kept]
 
 
 def plain(found: Iterable[Candidate]) -> Candidate:
