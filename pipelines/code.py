@@ -25,10 +25,12 @@ from pipelines.outputs import file_sha256, replacing
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")
-# Decides nothing: the command line, this list, files of parameters, device and profile, atomic outputs, workers, tracking.
+# Decides nothing of what a stage makes where it applies: the command line, this list, files of parameters, device and profile,
+# atomic outputs, workers, tracking.
 PLUMBING = frozenset(
     {
         "pipelines.__main__",
+        "pipelines.applicability",
         "pipelines.cli",
         "pipelines.code",
         "pipelines.device_file",

@@ -53,7 +53,7 @@ def read_pair(folder: Path) -> PairLocation:
             **{name: str((folder / facts[name]).resolve()) for name in names}, dtype=dtype, placement=placement
         )
     folders = {name: str(resolve_model(facts[name], commit)) for name, commit in facts["revisions"].items()}
-    tokenizer = next(folder for name, folder in folders.items() if facts[name] == facts["tokenizer"])
+    tokenizer = folders["target" if facts["tokenizer"] == facts["target"] else "draft"]
     return PairLocation(folders["target"], folders.get("draft"), tokenizer, dtype, placement)
 
 

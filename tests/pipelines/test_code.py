@@ -251,6 +251,8 @@ from pipelines.{needs} import VALUE
 
 def add_arguments(parser):
     parser.add_argument("pair")
+    nothing = dict.fromkeys(("output", "report", "bundle", "quality"))
+    parser.set_defaults(params=Path("params.yaml"), predictor="", **nothing)
 
 def run(args):
     out = Path("data", args.pair, "{name}")

@@ -200,10 +200,15 @@ def test_models_too_short_for_the_grid_are_refused(notes):
         pass
 
 
-def test_a_pair_without_a_draft_is_refused(notes):
-    pair = ModelPair(NotedModel("target", notes))
-    with pytest.raises(ValueError, match="draft is None.*Give the pair a draft model"), open_cells(pair, SMALL):
-        pass
+def test_of_a_pair_without_a_draft_the_target_is_timed_alone():
+    pair = ModelPair(tiny_llama(80, seed=0))
+    with open_cells(pair, SMALL) as (cells, _):
+        tables = {table for cell in cells for table in cell.tables}
+        for cell in cells:
+            cell.before()
+            assert all(seconds > 0 for seconds in cell.measure())
+    assert tables >= {"target", "target_prefill", "plain", "guessing", "chain_verification", "tree_verification"}
+    assert not any(name.startswith(("draft", "branch", "beside", "exchange")) for name in tables)
 
 
 def test_vocabularies_too_small_for_the_trees_are_refused(notes):
