@@ -25,7 +25,7 @@ from pipelines.outputs import file_sha256, replacing
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")
-# Decides nothing of what a stage makes: command line, this list, files of parameters, device, profile, outputs; workers, tracking.
+# Decides nothing of what a stage makes: the command line, this list, files of parameters, device and profile, outputs, tracking.
 PLUMBING = frozenset(
     {
         "pipelines.__main__",
