@@ -48,18 +48,21 @@ def test_sampling_settings_with_filters_are_their_own():
     assert set(compared(rows, BOUNDS).settings) == {"T=0", "T=1, top-k 20"}
 
 
-def verdict_on(found):
+def verdict_on(found, **origin):
     """By check, of evidence that is good but for what was compared."""
-    verdict = judge(change(**vars(found)), Bounds(slice_documents=2, min_documents=2))
+    verdict = judge(change(**vars(found), origin=origin), Bounds(slice_documents=2, min_documents=2))
     return verdict, {check.name: check for check in verdict.checks}
 
 
-def test_without_a_static_chain_the_gate_refuses():
+def test_without_a_static_chain_the_gate_refuses_unless_the_pair_has_no_draft():
     rows = [row for row in decodes(rate) if row["family"] != "chain"]
     found = compared(rows, BOUNDS)
     assert found.reference == "autoregressive" and set(found.gains) == {"autoregressive"}
     verdict, checks = verdict_on(found)
     assert verdict.outcome == REFUSED and checks["gain"].found == "unknown over a static chain"
+    assert "gain" in verdict_on(found, models={"target": {}, "draft": {}})[1]
+    verdict, checks = verdict_on(found, models={"target": {}})
+    assert "gain" not in checks and verdict.outcome != REFUSED
 
 
 def test_a_gain_of_one_document_is_not_known():
