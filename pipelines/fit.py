@@ -1,21 +1,24 @@
-"""Stage ``fit``: fit one predictor, calibrate it for what it will serve, and export its bundle, tracked as one MLflow run.
+"""Stage ``fit``: fit predictors, calibrate each for what it will serve, and export its bundle, tracked as one MLflow run.
 
-Section ``fit.<predictor>`` of the parameters names its ``family`` and holds what that family is configured by.
+Section ``fit.<predictor>`` of the parameters names its ``family`` and holds what that family is configured by. Fits use as many
+threads as section ``machine`` says.
 
-    draftwright fit --pair pystdlib --predictor hrad --device data/device.json --latency data/pystdlib/latency
-        --traces data/pystdlib/traces --labels data/pystdlib/labels data/pystdlib/fit/hrad.json data/pystdlib/bundles/hrad
+    draftwright fit --pair pystdlib --predictor survival source hrad --workers 3
 """
 
 import argparse
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
 from pipelines.device_profile import read_device_profile
-from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters, read_section
+from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters, read_machine, read_section
+from pipelines.places import add_place_arguments, fill_in
+from pipelines.scale import add_workers_argument, workers
 
 if TYPE_CHECKING:
     from predictors.training.predictor import Fitted, Materials, Predictor
@@ -65,39 +68,57 @@ FAMILIES: Mapping[str, "Callable[[], type[Predictor]]"] = {
     "tree": _tree,
     "guess": _guess,
 }  # imported only where one is fitted
+PLACES = {name: name for name in ("latency", "traces", "labels", "fit", "bundles")}  # below a pair's data folder
 FAMILY = "family"  # its key in the parameters
 UNTRAINED = ("guess",)  # chosen among what was traced: there is no network, and no MLflow run of it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
-    parser.add_argument("--predictor", required=True, help="key under 'fit:' of the pair")
-    parser.add_argument("--device", type=Path, required=True, help="JSON file of the device stage")
-    parser.add_argument("--latency", type=Path, required=True, help="folder of the latency stage")
-    parser.add_argument("--traces", type=Path, required=True, help="folder of traces: texts, trees, guesses")
-    parser.add_argument("--labels", type=Path, required=True, help="folder of label tables")
-    parser.add_argument("quality", type=Path, help="JSON file to write: what the predictor is worth")
-    parser.add_argument("bundle", type=Path, help="bundle folder to write")
+    parser.add_argument("--predictor", required=True, nargs="+", help="keys under 'fit:' of the pair")
+    add_place_arguments(parser, PLACES)
+    add_workers_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
-    from pipelines.reference import reference
+    from pipelines.tracking import Tracking
     from predictors.bundle import bundle_hash, write_bundle
-    from predictors.latency.serving import on_card
-    from predictors.monitoring import KEY
     from predictors.training.predictor import Materials
 
-    family, predictor = load_predictor(args.pair, args.predictor, args.params)
+    fill_in(args, PLACES)
+    wanted = [(name, *load_predictor(args.pair, name, args.params)) for name in args.predictor]
     profile = read_device_profile(args.latency, read_device(args.device)["slug"])
-    materials = Materials.of(args.traces, args.labels, profile)
-    fitted, lineage = fit_tracked(args.pair, args.predictor, family, predictor, materials)
-    card = {"selection": {"predictor": args.predictor, "reason": fitted.sentence}, **fitted.card, "lineage": lineage}
-    card |= on_card(profile.serving)
-    write_bundle(args.bundle, card | {KEY: reference(card, fitted.tensors, materials.texts)}, fitted.tensors)
-    origin = {"family": family, "predictor": args.predictor, "lineage": lineage, "profile_hash": profile.profile_hash}
-    write_json(args.quality, fitted.quality | origin | {"bundle_sha256": bundle_hash(args.bundle)})
-    print(f"{args.predictor}: {fitted.sentence}")
+    make = partial(Materials.of, args.traces.resolve(), args.labels.resolve(), profile)
+    threads = read_machine(args.pair, args.params).threads
+    tracked = any(family not in UNTRAINED for _, family, _ in wanted)
+    do = partial(exported, args.pair, threads, Tracking(args.pair).uri if tracked else None)
+    with workers(make, args.workers, threads) as over:
+        for (name, _, _), (card, tensors, quality) in over(do, wanted):
+            write_bundle(args.bundles / name, card, tensors)
+            quality["bundle_sha256"] = bundle_hash(args.bundles / name)
+            write_json(args.fit / f"{name}.json", quality)
+            print(f"{name}: {card['selection']['reason']}")
+
+
+def exported(
+    pair: str, threads: int, uri: str | None, materials: "Materials", wanted: "tuple[str, str, Predictor]"
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Card, tensors and quality of a predictor, which is given by name, family and configuration: a worker's task."""
+    from threadpoolctl import threadpool_limits
+
+    from pipelines.reference import reference
+    from predictors.latency.serving import on_card
+    from predictors.monitoring import KEY
+
+    name, family, predictor = wanted
+    with threadpool_limits(threads):  # sums are ordered by it
+        fitted, lineage = fit_tracked(pair, name, family, predictor, materials, uri)
+        card = {"selection": {"predictor": name, "reason": fitted.sentence}, **fitted.card, "lineage": lineage}
+        card |= on_card(materials.profile.serving)
+        card[KEY] = reference(card, fitted.tensors, materials.texts)
+    origin = {"family": family, "predictor": name, "lineage": lineage, "profile_hash": materials.profile.profile_hash}
+    return card, fitted.tensors, fitted.quality | origin
 
 
 def load_predictor(pair: str, name: str, path: Path = PARAMETERS) -> "tuple[str, Predictor]":
@@ -116,7 +137,7 @@ def load_predictor(pair: str, name: str, path: Path = PARAMETERS) -> "tuple[str,
 
 
 def fit_tracked(
-    pair: str, name: str, family: str, predictor: "Predictor", materials: "Materials"
+    pair: str, name: str, family: str, predictor: "Predictor", materials: "Materials", uri: str | None = None
 ) -> "tuple[Fitted, dict[str, str]]":
     """The fitted predictor and its lineage: hashes of what it was made from, and of its network, which leads to its run."""
     if family in UNTRAINED:
@@ -124,7 +145,7 @@ def fit_tracked(
         return fitted, fitted.card.get("lineage", {})
     from pipelines.tracking import HEAD_TAG, Tracking
 
-    tracking = Tracking(pair)
+    tracking = Tracking(pair, uri)
     parameters = asdict(predictor) | {"family": family}  # type: ignore[call-overload]
     with tracking.new_run(name, parameters, {"pair": pair, "predictor": name}) as run_id:
         fitted = predictor.fit(name, materials, tracking.lightning_logger(run_id))

@@ -45,10 +45,15 @@ def load_parameters(
     """
     values, where = read_section(pair, section, path), f"{path}: pairs.{pair}."
     if isinstance(values, Mapping):
+        read_machine(pair, path)
         machine = read_pair(pair, path).get(MACHINE, {})
-        parse_config(Machine, machine, where + MACHINE)
         values = _filled(cls, {key: value for key, value in values.items() if key not in besides}, machine)
     return parse_config(cls, values, where + section)
+
+
+def read_machine(pair: str, path: Path = PARAMETERS) -> Machine:
+    """Section ``machine`` of the pair; its defaults where there is none."""
+    return parse_config(Machine, read_pair(pair, path).get(MACHINE, {}), f"{path}: pairs.{pair}.{MACHINE}")
 
 
 def _filled(cls: type, values: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:

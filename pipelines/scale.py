@@ -28,7 +28,7 @@ def add_workers_argument(parser: ArgumentParser) -> None:
 
 
 @contextmanager
-def workers(make: Callable[[], Any], count: int, threads: int, pair_folder: Path) -> Iterator[Over]:
+def workers(make: Callable[[], Any], count: int, threads: int, pair_folder: Path | None = None) -> Iterator[Over]:
     """A function of a function ``do`` and of tasks, which yields every task with ``do(made, task)``.
 
     Parameters
@@ -38,7 +38,7 @@ def workers(make: Callable[[], Any], count: int, threads: int, pair_folder: Path
     count
         Up to 1: this process, in the tasks' order. More: as many actors on the cluster of ``RAY_ADDRESS``, or on this machine.
     threads, pair_folder
-        What a worker takes: so many cores, and the devices that this pair's placement needs.
+        What a worker takes: so many cores, and the devices that this pair's placement needs, if one is given.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def workers(make: Callable[[], Any], count: int, threads: int, pair_folder: Path
         return
     ray = _cluster(count * threads)
     most = max((int(node["Resources"].get("GPU", 0)) for node in ray.nodes()), default=0)
-    gpus = devices(read_facts(pair_folder).get("placement", {}), most)
+    gpus = devices(read_facts(pair_folder).get("placement", {}), most) if pair_folder else 0
     kind = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES)(Worker)
     actors = [kind.remote(make) for _ in range(count)]
     try:

@@ -27,7 +27,7 @@ HEAD_TAG = "head_sha256"
 
 def tracking_uri() -> str:
     """``MLFLOW_TRACKING_URI``, or one SQLite file in the current folder."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+    return os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI.replace("mlflow.db", os.path.abspath("mlflow.db"))
 
 
 def require_reachable(uri: str) -> None:

@@ -39,8 +39,9 @@ class Toy:
     fault: str | None = None
 
     def fit(self, name, materials, logger=None):
-        assert (materials.profile.profile_hash, materials.labels) == (PROFILE.profile_hash, Path("data/p/labels"))
-        assert materials.trees == Path("data/p/traces/trees")
+        assert materials.profile.profile_hash == PROFILE.profile_hash
+        assert materials.labels == Path("data/p/labels").resolve()
+        assert materials.trees == Path("data/p/traces/trees").resolve()
         for epoch, loss in enumerate(CURVE if logger else ()):
             logger.log_metrics({"val_loss": loss}, epoch)
         if self.fault is not None:
@@ -82,7 +83,7 @@ def run(family="toy", made="made", **changes):
         "labels": "data/p/labels",
     }
     named = [word for name, place in places.items() for word in (f"--{name}", place)]
-    main(["fit", "--pair", "p", "--predictor", "toy", *named, str(QUALITY), str(BUNDLE)])
+    main(["fit", "--pair", "p", "--predictor", "toy", *named])
 
 
 def runs():

@@ -84,11 +84,10 @@ def folder(tmp_path_factory):
         args.labels, args.traces, args.latency = place / "labels", place / "traces", place / "latency"
         args.labels.mkdir()
         write_labels(label(RootTable.read(args.trees), TreeLabelConfig()), args.labels / "trees.parquet")
-        for rule in RULES:
-            args.predictor = f"delayed_tree-{rule}"
-            args.quality, args.bundle = place / "fit" / f"{args.predictor}.json", place / "bundles" / args.predictor
-            fit.run(args)
-        args.bundles, args.output = place / "bundles", place / "selection"
+        args.predictor = [f"delayed_tree-{rule}" for rule in RULES]
+        args.fit, args.bundles = place / "fit", place / "bundles"
+        fit.run(args)
+        args.output = place / "selection"
         selection.run(args)
     return place
 

@@ -69,11 +69,9 @@ def folder(tmp_path_factory):
         args.of = "guesses"
         traces.run(args)
         args.latency, args.traces, args.labels = place / "latency", place / "traces", place / "labels"
-        for method in METHODS:
-            args.predictor = method
-            args.quality, args.bundle = place / "fit" / f"{method}.json", place / "bundles" / method
-            fit.run(args)
-        args.bundles, args.output, args.section = place / "bundles", place / "measured", "measure"
+        args.predictor, args.fit, args.bundles = METHODS, place / "fit", place / "bundles"
+        fit.run(args)
+        args.output, args.section = place / "measured", "measure"
         measure.run(args)
     return place
 

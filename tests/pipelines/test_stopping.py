@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.names import arm_name
 from pipelines.reporting.section import OVER_CHAIN
 from pipelines.reporting.stopping import section
+from pipelines.tracking import Tracking
 from predictors.bundle import read_bundle
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from tests.pipelines.hand_made_measured import STOPPERS
@@ -57,6 +59,7 @@ ARMS = [
 SMALL = {"family": "stop", "epochs": 2, "batch_size": 64, "gamma": 4, "folds": 2}
 TEXTS = {"gamma_max": 4, "prompts": [8, 4, 4], "max_new_tokens": 24, "top": 4, "layers": 1, "threads": 1}
 PARAMETERS = {
+    "machine": {"threads": 1},
     "traces": {"texts": TEXTS},
     "labels": {"tokens": {}},
     "fit": {
@@ -97,10 +100,9 @@ def folder(tmp_path_factory):
         args.kind, args.traces, args.report, args.output = "tokens", args.out, None, place / "labels" / "tokens.parquet"
         labels.run(args)
         args.traces, args.labels, args.latency = place / "traces", place / "labels", place / "latency"
-        for name in STOPPERS:
-            args.predictor, args.quality, args.bundle = name, place / "fit" / f"{name}.json", place / "bundles" / name
-            fit.run(args)
-        args.bundles, args.output, args.section = place / "bundles", place / "measured", "measure"
+        args.predictor, args.fit, args.bundles = STOPPERS, place / "fit", place / "bundles"
+        fit.run(args)
+        args.output, args.section = place / "measured", "measure"
         measure.run(args)
     return place
 
@@ -155,3 +157,25 @@ def test_records_are_functions_of_their_inputs(folder):
     }
     assert len(record["product_bias"]["predicted"]) == 3, "the model speaks of a token once the next one is drafted"
     assert record["family"] == "stop" and record["lineage"]["traces_sha256"]
+
+
+def test_two_workers_fit_the_same_bundles_and_records(folder, tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    names, places = (
+        ["early_stop-2", "logistic", "specdecpp"],
+        {"fit": tmp_path / "fit", "bundles": tmp_path / "bundles"},
+    )
+    found = {name: folder / name for name in ("latency", "traces", "labels")} | {"device": folder / "device.json"}
+    args = SimpleNamespace(pair="p", params=folder / "params.yaml", predictor=names, workers=2, **found, **places)
+    try:
+        fit.run(args)
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()
+    for name in names:
+        for path in (f"fit/{name}.json", f"bundles/{name}/card.json", f"bundles/{name}/controller.safetensors"):
+            assert (tmp_path / path).read_bytes() == (folder / path).read_bytes()
+    tracking = Tracking("p")
+    runs = tracking.client.search_runs([tracking.experiment_id])
+    assert sorted(run.info.run_name for run in runs) == names and {run.info.status for run in runs} == {"FINISHED"}

@@ -48,4 +48,4 @@ def prepare(traces: Path) -> None:
 def fit(name: str, traces: Path) -> None:
     """Stage ``fit`` of one predictor."""
     folders = ["--traces", str(traces), "--labels", "data/p/labels", "--device", "device.json", "--latency", "latency"]
-    main(["fit", "--pair", "p", "--predictor", name, *folders, f"data/p/fit/{name}.json", f"data/p/bundles/{name}"])
+    main(["fit", "--pair", "p", "--predictor", name, *folders])
