@@ -13,6 +13,8 @@ import argparse
 import warnings
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ from pipelines.measuring.names import (
     branch_arm,
 )
 from pipelines.parameters import load_parameters
+from pipelines.scale import add_workers_argument, workers
 
 if TYPE_CHECKING:
     from pipelines.measuring.measurement import MeasureConfig, Measurement
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_measuring_arguments(parser)
     parser.add_argument("--section", default="measure", help="section of the parameter file (default: %(default)s)")
+    add_workers_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -49,22 +53,30 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.measuring.measurement import MeasureConfig, Measurement
     from pipelines.measuring.recorded import RecordedTexts
     from pipelines.measuring.tables import LOOP, write_foreseen, write_table, write_timed
+    from pipelines.measuring.whole_prompts import whole_prompt, worker
     from pipelines.outputs import write_json
+    from predictors.bundle import bundle_hash, read_bundle
 
     config = load_parameters(MeasureConfig, args.pair, args.section, args.params)
     texts = RecordedTexts(args.texts, config.max_new_tokens)
-    hashes = _hashes(config, args.bundles) | {"texts_sha256": texts.sha256}
+    found = _bundles(config, args.bundles)
+    hashes = {f"{name}_bundle_sha256": folder and bundle_hash(folder) for name, folder in found.items()}
+    hashes["texts_sha256"] = texts.sha256
     bench = open_bench(args, config, {VALIDATION: None, TEST: None}, hashes)
     texts.require(bench.pair)
     validation, test = (texts.first(bench.prompts[split]) for split in (VALIDATION, TEST))
     bench.prompts[VALIDATION] = validation[: config.validation_prompts]
     bench.prompts[TEST] = test = allocated(test, mix_of(test), config.test_prompts, config.slice_prompts)
+    folders = args.pair_folder.resolve(), bench.serving, args.bundles.resolve(), args.texts and args.texts.resolve()
+    make = partial(worker, config, *folders, validation[0])
+    many = workers(make, args.workers, config.threads, args.pair_folder) if args.workers > 1 else nullcontext()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         leading = TextLeader(bench.pair, config.max_new_tokens, texts) if config.led else None
         measurement = Measurement(bench.pair, config, args.bundles, bench.log, leading)
         try:
-            rows = measurement.run(bench.prompts[VALIDATION], test)
+            with many as over:
+                rows = measurement.run(bench.prompts[VALIDATION], test, over and partial(over, whole_prompt))
             loop = _loop(bench, config, measurement)
             timelines = _timelines(bench, config, measurement)
         finally:
@@ -75,7 +87,7 @@ def run(args: argparse.Namespace) -> None:
     findings["notes"] += [f"no bundle {name}: its arms are left out" for name in measurement.missing]
     if measurement.builder.draftless:
         findings["notes"] += [f"{NOT_APPLICABLE}: arms {', '.join(measurement.builder.draftless)}"]
-    findings["bundles"] = _facts(config, args.bundles)
+    findings["bundles"] = {name: _facts(read_bundle(folder).card) for name, folder in found.items() if folder}
     decodes, rounds = apart(rows)
     write_timed(bench.folder, args.pair, decodes, rounds)
     write_table(bench.folder / LOOP_FILE, loop, LOOP)
@@ -88,22 +100,14 @@ def run(args: argparse.Namespace) -> None:
     _print_summary(bench.folder, rows, findings)
 
 
-def _hashes(config: "MeasureConfig", bundles: Path) -> dict[str, str | None]:
-    """The content of every bundle that the table names, by ``NAME_bundle_sha256``."""
-    from predictors.bundle import CARD, bundle_hash
-
-    names = _bundle_names(config, bundles)
-    return {
-        f"{one}_bundle_sha256": bundle_hash(bundles / one) if (bundles / one / CARD).is_file() else None
-        for one in names
-    }
-
-
-def _bundle_names(config: "MeasureConfig", bundles: Path) -> list[str]:
+def _bundles(config: "MeasureConfig", bundles: Path) -> dict[str, Path | None]:
+    """The folders of all bundles that the table names; ``None`` for one that nobody exported."""
     from pipelines.measuring.arm_builder import bundles_of
     from pipelines.measuring.arm_rows import expanded
+    from predictors.bundle import CARD
 
-    return list(dict.fromkeys(name for row in expanded(config.arms, str(bundles)) for name in bundles_of(row)))
+    names = [name for row in expanded(config.arms, str(bundles)) for name in bundles_of(row)]
+    return {name: bundles / name if (bundles / name / CARD).is_file() else None for name in names}
 
 
 def _loop(bench: Bench, config: "MeasureConfig", measurement: "Measurement") -> "Rows":
@@ -166,15 +170,8 @@ def _bypassed(decodes: "Rows") -> list[str]:
     ]
 
 
-def _facts(config: "MeasureConfig", bundles: Path) -> dict[str, dict[str, Any]]:
-    """What a reader must know of every exported controller that was timed."""
-    from predictors.bundle import CARD, read_bundle
-
-    names = [name for name in _bundle_names(config, bundles) if (bundles / name / CARD).is_file()]
-    return {name: _bundle_facts(read_bundle(bundles / name).card) for name in names}
-
-
-def _bundle_facts(card: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(card: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reader must know of an exported controller that was timed."""
     return {
         "selection": card.get("selection"),
         "calibrated_settings": card["contract"]["serving_range"]["settings"],

@@ -7,9 +7,11 @@ target's own (`pipelines.measuring.led`), so that they emit the same tokens.
 
 import random
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from time import perf_counter, thread_time
 from typing import Any, Protocol
 
@@ -35,6 +37,8 @@ BY_ROUND = "by_round"
 OF_DECODE = ("arm", "split", "prompt", "temperature", "top_k", "top_p", "repeat", "block")  # and of its rounds
 Planned = Iterable[tuple[Prompt, Sequence[TimedArm]]]
 Decode = Callable[[], Run]
+Task = tuple[str, Prompt, list[str]]  # a prompt to time: split, prompt, names of its arms
+Spread = Callable[[Iterable[Task]], Iterator[tuple[Task, tuple[Rows, list[str]]]]]
 
 
 class Leading(Protocol):
@@ -53,13 +57,15 @@ class LedBlock(Protocol):
 
 @dataclass
 class Harness:
-    """Times arms at ``settings``, each decode ``repeats`` times; ``blocks`` keeps what is finished and moves its bar."""
+    """Times arms at ``settings``, each decode ``repeats`` times; ``blocks`` keeps what is finished and moves its bar. With
+    ``spread``, workers time the prompts (`pipelines.measuring.whole_prompts`)."""
 
     blocks: Blocks
     settings: Sequence[SamplingSettings]
     seed: int = 0
     repeats: int = 1
     leading: Leading | None = None
+    spread: Spread | None = None
 
     def warm_up(self, arms: Mapping[str, TimedArm], prompt: Prompt) -> None:
         """Every arm once, unrecorded, at the last of the settings that it is timed at."""
@@ -84,16 +90,36 @@ class Harness:
     def time(self, split: str, planned: Planned, share: float = 1.0) -> Rows:
         """A row for each decode, with its rounds under ``by_round`` (`apart`); ends early after ``share`` of the time."""
         plans = {prompt.id: (prompt, arms) for prompt, arms in planned}
-        rows: Rows = []
-        for prompt in self.blocks.within(share, [prompt for prompt, _ in plans.values()]):
+        rows: dict[str, Rows] = {prompt: [] for prompt in plans}  # workers finish prompts in any order
+        for prompt in self._prompts(split, plans, share):
             for settings in self.settings:
                 arms = [arm for arm in plans[prompt.id][1] if arm.at(settings.temperature)]
                 for repeat in range(self.repeats):
                     key = f"{split}/{prompt.id}/{settings.name}/{repeat}"
-                    rows += self.blocks.once(
+                    rows[prompt.id] += self.blocks.once(
                         key, len(arms), partial(self._block, split, prompt, settings, repeat, arms)
                     )
-        return rows
+        return [row for some in rows.values() for row in some]
+
+    def _prompts(
+        self, split: str, plans: Mapping[str, tuple[Prompt, Sequence[TimedArm]]], share: float
+    ) -> Iterator[Prompt]:
+        """The prompts, each when it is to be timed, or when the log has all that a worker timed of it."""
+        prompts, log = [prompt for prompt, _ in plans.values()], self.blocks.log
+        if self.spread is None:
+            yield from self.blocks.within(share, prompts)
+            return
+        last = f"{self.settings[-1].name}/{self.repeats - 1}"
+        known = [prompt for prompt in prompts if f"{split}/{prompt.id}/{last}" in log]
+        yield from known
+        left = self.blocks.within(share, [prompt for prompt in prompts if prompt not in known])
+        tasks = ((split, prompt, [arm.name for arm in plans[prompt.id][1]]) for prompt in left)
+        for (_, prompt, _), (rows, notes) in self.spread(tasks):
+            for key, some in groupby(rows, itemgetter("block")):
+                log.once(key, partial(list, some))
+            for note in notes:
+                warnings.warn(note, stacklevel=2)
+            yield prompt
 
     def _block(
         self, split: str, prompt: Prompt, settings: SamplingSettings, repeat: int, arms: Sequence[TimedArm]

@@ -19,9 +19,9 @@ from tqdm import tqdm
 from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
 from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.blocks import Blocks
-from pipelines.measuring.harness import Harness, Leading, Planned, tokens_per_second
+from pipelines.measuring.harness import Harness, Leading, Planned, Spread, tokens_per_second
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
-from pipelines.measuring.names import PLAIN, TEST, VALIDATION
+from pipelines.measuring.names import PLAIN, TEST, VALIDATION, WALL
 from pipelines.measuring.plan import rotation
 from pipelines.prompt_table import Prompt
 from predictors.config import Checked, Count, Whole, at_least, not_empty
@@ -100,12 +100,26 @@ class Measurement:
         """Bundles that the table names and nobody exported."""
         return self.builder.missing
 
-    def run(self, validation: Sequence[Prompt], test: Sequence[Prompt]) -> Rows:
-        """Rows of all decodes."""
+    def harness(self, bar: tqdm | None = None, spread: Spread | None = None) -> Harness:
+        """What times the arms, over the log; ``bar`` shows its progress."""
+        config = self.config
+        blocks = Blocks(self.log, bar if bar is not None else tqdm(disable=True), config.max_minutes)
+        return Harness(blocks, config.settings, config.seed, config.repeats, self.leading, spread)
+
+    def prompt(self, split: str, prompt: Prompt, names: Sequence[str]) -> Rows:
+        """Rows of one prompt's decodes by arms of these ``names``; concurrent ones are made where they are first met."""
+        harness = self.harness()
+        fresh = self.builder.concurrent(row for row in self.rows if row.name + WALL in {*names} - {*self.walls})
+        harness.warm_up(fresh, prompt)
+        self.walls |= fresh
+        known = self.arms | self.walls
+        return harness.time(split, [(prompt, [known[name] for name in names])])
+
+    def run(self, validation: Sequence[Prompt], test: Sequence[Prompt], spread: Spread | None = None) -> Rows:
+        """Rows of all decodes; with ``spread``, prompts are timed by workers."""
         swept = [self.arms[row.name] for row in self.rows if row.choose or row.name == PLAIN]
         with tqdm(total=self._total(len(swept), len(validation), len(test)), desc="measure", unit="decode") as bar:
-            blocks = Blocks(self.log, bar, self.config.max_minutes)
-            harness = Harness(blocks, self.config.settings, self.config.seed, self.config.repeats, self.leading)
+            harness = self.harness(bar, spread)
             harness.warm_up(self.arms, validation[0])
             rows = harness.time(VALIDATION, [(prompt, swept) for prompt in validation], VALIDATION_SHARE)
             self.choices = self.log.once("choices", lambda: self._choices(rows))  # a resumed run keeps them
@@ -114,7 +128,7 @@ class Measurement:
             planned = self._planned(test, self.walls.values())
             bar.total = bar.n + self._decodes(planned)
             rows += harness.time(TEST, planned, TEST_SHARE)
-        self.capped = blocks.capped
+        self.capped = harness.blocks.capped
         return rows
 
     @property

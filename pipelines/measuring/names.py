@@ -34,6 +34,7 @@ BRANCH_PRESETS = (
 )  # arms: preset-γ, or preset-γd-γ
 WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
 VALIDATION, TEST = "validation", "test"
+WORKER = "worker"  # column of decodes that one of many workers timed: its machine and process
 DECODES_FILE, ROUNDS_FILE, LOOP_FILE = "decodes.parquet", "rounds.parquet", "loop.parquet"
 FORESEEN = "foreseen.parquet"
 TIMELINES = "timelines.json"

@@ -17,7 +17,7 @@ from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import PriceCells, PriceFit
 from pipelines.measuring.decode_rows import COUNTED, HISTOGRAMS, OF_ROUND, SECONDS, STEADY, SUMMED
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE
+from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE, WORKER
 from pipelines.outputs import replacing
 
 # What tables of roots and of replayed texts share.
@@ -110,14 +110,16 @@ def read_foreseen(path: Path, split: str) -> Replayed | None:
 
 
 def write_decodes(path: Path, rows: Rows) -> None:
-    """Write rows of `DECODES`; ``equals_plain`` is filled in from plain decoding's greedy outputs."""
+    """Write rows of `DECODES`, with who timed them where workers did; ``equals_plain`` is filled in from plain decoding's greedy
+    outputs."""
     greedy = [row for row in rows if row["temperature"] == 0]
     plain = {(row["split"], row["prompt"]): row["output"] for row in greedy if row["arm"] == PLAIN}
     compared = []
     for row in rows:
         text = plain.get((row["split"], row["prompt"])) if row["temperature"] == 0 else None
         compared.append(row | {"equals_plain": None if text is None else row["output"] == text})
-    write_table(path, compared, DECODES)
+    spread = any(WORKER in row for row in rows)
+    write_table(path, compared, DECODES.append(pa.field(WORKER, pa.string())) if spread else DECODES)
 
 
 def write_rounds(path: Path, rows: Rows) -> None:
@@ -155,8 +157,9 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise ValueError(f"{path}: missing or damaged ({error}). Run the measure stage (dvc repro) again.") from error
-    if table.schema.names != schema.names:
-        other = sorted(set(table.schema.names) ^ set(schema.names))
+    found = [name for name in table.schema.names if name != WORKER]
+    if found != schema.names:
+        other = sorted(set(found) ^ set(schema.names))
         raise ValueError(f"{path}: columns {other} are of another version. Run the measure stage (dvc repro) again.")
     return table
 

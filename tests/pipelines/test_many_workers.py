@@ -1,0 +1,112 @@
+"""The stage ``measure`` by two workers on Ray, one of whom is killed amid a prompt, beside the same in this process."""
+
+import json
+import os
+import signal
+from functools import partial
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from pipelines import measure
+from pipelines.measuring import whole_prompts
+from pipelines.measuring.names import DECODES_FILE, FINDINGS, ROUNDS_FILE, WORKER
+from pipelines.measuring.tables import read_decodes, read_rounds
+from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.speed import section
+from tests.pipelines.test_measure import ARMS, PARAMETERS
+from tests.pipelines.toy_bench import toy_bench
+
+ray = pytest.importorskip("ray")
+LEFT_OUT = ("hrad", "specbranch-2", "confidence-{epsilon}")
+FEW = [arm for arm in ARMS if arm["name"] not in LEFT_OUT]
+KEY = ["arm", "split", "prompt", "temperature", "repeat"]
+
+
+class Killed:
+    """A worker that is killed when it has timed a part of its first test prompt, once."""
+
+    def __init__(self, file, *arguments):
+        self.made, self.file = REAL(*arguments), file
+
+    def prompt(self, split, prompt, names):
+        if split == "test" and not self.file.exists():
+            self.made.prompt(split, prompt, names[:2])
+            self.file.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.made.prompt(split, prompt, names)
+
+
+REAL = whole_prompts.worker
+
+
+@pytest.fixture(scope="module")
+def args(tmp_path_factory):
+    args = toy_bench(tmp_path_factory.mktemp("many"), "measure", PARAMETERS | {"arms": FEW, "exactness_prompts": 0})
+    args.bundles, args.section = args.output.parent / "bundles", "measure"
+    return args
+
+
+@pytest.fixture(scope="module")
+def here(args):
+    measure.run(args)
+    return args.output / "toy-1c"
+
+
+@pytest.fixture(scope="module")
+def spread(args):
+    """The folder that two workers filled."""
+    output, file = args.output.parent / "measured", args.output.parent / "killed"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setattr(whole_prompts, "worker", partial(Killed, file))
+        try:
+            measure.run(SimpleNamespace(**{**vars(args), "output": output, "workers": 2}))
+        finally:
+            ray.shutdown()
+    assert file.exists()
+    return output / "toy-1c"
+
+
+@pytest.fixture(scope="module")
+def decodes(spread):
+    return pd.DataFrame(read_decodes(spread / DECODES_FILE))
+
+
+def test_every_prompt_is_of_one_worker_and_has_all_its_arms(spread, decodes):
+    assert decodes.groupby(["split", "prompt"])[WORKER].nunique().eq(1).all()
+    by_split = decodes.groupby("split")
+    assert by_split["prompt"].nunique().to_dict() == {"test": 4, "validation": 2}
+    assert 2 <= decodes[WORKER].nunique() <= 3  # the one that was killed came back as another process
+    chosen = {choice["arm"] for choice in json.loads((spread / FINDINGS).read_text())["choices"]}
+    always = {"autoregressive", "chain-1", "chain-2"}
+    rotating = {"plain_hf_forward", "hf_generate", "hf_assisted"} | chosen - always
+    rotating |= {f"{arm}-wall" for arm in chosen if arm.startswith("pearl")}
+    blocks = decodes[decodes["split"] == "test"].groupby("block")["arm"].agg(set)
+    assert len(blocks) == 8 and all(always <= arms and len(arms) == 6 for arms in blocks)
+    assert set().union(*blocks) == always | rotating
+    swept = {"autoregressive", "chain-1", "chain-2", "pearl-1", "pearl-2"}
+    assert all(arms == swept for arms in decodes[decodes["split"] == "validation"].groupby("block")["arm"].agg(set))
+
+
+def test_tokens_rounds_and_order_are_those_of_one_process(here, spread, decodes):
+    alone = pd.DataFrame(read_decodes(here / DECODES_FILE))
+    assert WORKER not in alone and set(decodes) == {*alone, WORKER}
+    both = alone.merge(decodes, on=KEY)
+    assert len(both[both["split"] == "validation"]) == 2 * 2 * 5 and len(both) >= 20 + 3 * 4 * 2
+    for name in ("output", "seed", "led", "block", "tokens", "rounds", "accepted_histogram"):
+        assert both[f"{name}_x"].map(str).equals(both[f"{name}_y"].map(str)), name
+    assert both["order_x"].equals(both["order_y"]) or len(set(alone["arm"]) ^ set(decodes["arm"]))
+    assert decodes["prompt"].drop_duplicates().tolist() == alone["prompt"].drop_duplicates().tolist()
+    assert decodes[decodes["temperature"] == 0]["equals_plain"].all()
+    counts = decodes.set_index(["block", "arm"])["rounds"].dropna()
+    rounds = pd.DataFrame(read_rounds(spread / ROUNDS_FILE))
+    assert (
+        rounds[~rounds["prefill"]].groupby(["block", "arm"]).size().sort_index().equals(counts.astype(int).sort_index())
+    )
+
+
+def test_the_report_reads_it(spread):
+    made = section(Inputs(spread.parents[1], "toy-1c"))
+    assert made.tables and made.tables[0].rows
