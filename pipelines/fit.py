@@ -8,7 +8,7 @@ threads as section ``machine`` says.
 
 import argparse
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,50 +24,7 @@ if TYPE_CHECKING:
     from predictors.training.predictor import Fitted, Materials, Predictor
 
 
-def _head() -> "type[Predictor]":
-    from predictors.training.heads.predictor import HeadPredictor
-
-    return HeadPredictor
-
-
-def _stop() -> "type[Predictor]":
-    from predictors.training.stops.predictor import StopPredictor
-
-    return StopPredictor
-
-
-def _survival() -> "type[Predictor]":
-    from predictors.training.survival.predictor import SurvivalPredictor
-
-    return SurvivalPredictor
-
-
-def _source() -> "type[Predictor]":
-    from predictors.training.sources.predictor import SourcePredictor
-
-    return SourcePredictor
-
-
-def _tree() -> "type[Predictor]":
-    from predictors.training.trees.predictor import TreePredictor
-
-    return TreePredictor
-
-
-def _guess() -> "type[Predictor]":
-    from predictors.training.guesses.predictor import GuessPredictor
-
-    return GuessPredictor
-
-
-FAMILIES: Mapping[str, "Callable[[], type[Predictor]]"] = {
-    "head": _head,
-    "stop": _stop,
-    "survival": _survival,
-    "source": _source,
-    "tree": _tree,
-    "guess": _guess,
-}  # imported only where one is fitted
+FAMILIES = ("head", "stop", "survival", "source", "tree", "guess")
 PLACES = {name: name for name in ("latency", "traces", "labels", "fit", "bundles")}  # below a pair's data folder
 FAMILY = "family"  # its key in the parameters
 UNTRAINED = ("guess",)  # chosen among what was traced: there is no network, and no MLflow run of it
@@ -133,7 +90,34 @@ def load_predictor(pair: str, name: str, path: Path = PARAMETERS) -> "tuple[str,
     family = str(values.get(FAMILY)) if isinstance(values, Mapping) else "unknown"
     if family not in FAMILIES:
         raise ValueError(f"{path}: pairs.{pair}.fit.{name}: family is {family!r}; name one of {', '.join(FAMILIES)}.")
-    return family, load_parameters(FAMILIES[family](), pair, f"fit.{name}", path, besides=(FAMILY,))
+    return family, load_parameters(predictor_class(family), pair, f"fit.{name}", path, besides=(FAMILY,))
+
+
+def predictor_class(family: str) -> "type[Predictor]":
+    """What holds a family's configuration; no other family is imported."""
+    if family == "head":
+        from predictors.training.heads.predictor import HeadPredictor
+
+        return HeadPredictor
+    if family == "stop":
+        from predictors.training.stops.predictor import StopPredictor
+
+        return StopPredictor
+    if family == "survival":
+        from predictors.training.survival.predictor import SurvivalPredictor
+
+        return SurvivalPredictor
+    if family == "source":
+        from predictors.training.sources.predictor import SourcePredictor
+
+        return SourcePredictor
+    if family == "tree":
+        from predictors.training.trees.predictor import TreePredictor
+
+        return TreePredictor
+    from predictors.training.guesses.predictor import GuessPredictor
+
+    return GuessPredictor
 
 
 def fit_tracked(

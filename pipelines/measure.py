@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     config = load_parameters(MeasureConfig, args.pair, args.section, args.params)
     texts = RecordedTexts(args.texts, config.max_new_tokens)
     found = _bundles(config, args.bundles)
-    hashes = {f"{name}_bundle_sha256": folder and bundle_hash(folder) for name, folder in found.items()}
+    hashes = {f"{name}_bundle_sha256": bundle_hash(folder) if folder else None for name, folder in found.items()}
     hashes["texts_sha256"] = texts.sha256
     bench = open_bench(args, config, {VALIDATION: None, TEST: None}, hashes)
     texts.require(bench.pair)

@@ -71,6 +71,7 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     from pipelines.measuring.tuning.measured import Measured
     from pipelines.measuring.tuning.study import TuneConfig, TuneStudy
     from pipelines.outputs import file_sha256
+    from predictors.bundle import bundle_hash
 
     config = load_parameters(TuneConfig, args.pair, "tune", args.params)
     fill_in(args, PLACES)
@@ -78,7 +79,7 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     replay, decodes = args.replay / device, args.measured / device / DECODES_FILE
     fitted = partial(is_fitted, args.pair, path=args.params)
     found = {made: candidates(replay, args.fit, made.name, fitted) for made in config.settings}
-    bundles = {name: _sha256(args.bundles / name) for name in _bundles_of(found)}
+    bundles = {name: bundle_hash(args.bundles / name) for name in _bundles_of(found)}
     _require_replayed(bundles, replay)
     hashes: dict[str, str | None] = {f"{name}_sha256": value for name, value in bundles.items()}
     hashes["candidates_sha256"] = _digest(found)
@@ -142,21 +143,11 @@ def _require_replayed(hashes: dict[str, str], replay: Path) -> None:
         print(f"warning: {origin['noise']}", file=sys.stderr)
 
 
-def _sha256(folder: Path) -> str:
-    from predictors.bundle import CARD, bundle_hash
-
-    if not (folder / CARD).is_file():
-        raise ValueError(
-            f"{folder} holds no bundle, and it is a candidate. Run the stage that exports it (dvc repro) again."
-        )
-    return bundle_hash(folder)
-
-
 def _export(folder: Path, bundles: Path, texts: Path, bench: "Bench", chosen: list["Tuned"]) -> None:
     """Write the bundle, with the bundles of its controllers in folders below it; whole or not at all."""
     from pipelines.outputs import replacing
     from pipelines.reference import routed_reference
-    from predictors.bundle import AUTO, write_bundle
+    from predictors.bundle import AUTO, bundle_hash, write_bundle
     from predictors.contract import CaptureContract, ServingRange
     from predictors.latency.serving import on_card
     from predictors.monitoring import KEY
@@ -165,7 +156,7 @@ def _export(folder: Path, bundles: Path, texts: Path, bench: "Bench", chosen: li
     routes = []
     for one in chosen:
         served = one.winner.served
-        named = {"sha256": _sha256(bundles / served["bundle"])} if "bundle" in served else {}
+        named = {"sha256": bundle_hash(bundles / served["bundle"])} if "bundle" in served else {}
         routes.append({"settings": asdict(one.settings), **served, **named})
     lengths = [len(prompt.tokens) for some in bench.prompts.values() for prompt in some]
     dtype = str(bench.pair.target.dtype).removeprefix("torch.")

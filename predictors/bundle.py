@@ -120,8 +120,8 @@ def _first_difference(exported: Any, current: Any, name: str) -> tuple[str, Any,
 
 
 def bundle_hash(folder: str | Path) -> str:
-    """SHA-256 over card and tensors: the bundle's identity in the registry."""
-    digest = hashlib.sha256()
-    for name in (CARD, TENSORS):
-        digest.update((Path(folder) / name).read_bytes())
-    return digest.hexdigest()
+    """SHA-256 over card and tensors: the bundle's identity in the registry. `ValueError` if there is no bundle."""
+    try:
+        return hashlib.sha256(b"".join((Path(folder) / name).read_bytes() for name in (CARD, TENSORS))).hexdigest()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ValueError(f"{folder} is not a controller bundle: {error}. {REMEDY}") from error

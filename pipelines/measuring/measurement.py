@@ -100,15 +100,15 @@ class Measurement:
         """Bundles that the table names and nobody exported."""
         return self.builder.missing
 
-    def harness(self, bar: tqdm | None = None, spread: Spread | None = None) -> Harness:
+    def harness(self, bar: tqdm, spread: Spread | None = None) -> Harness:
         """What times the arms, over the log; ``bar`` shows its progress."""
         config = self.config
-        blocks = Blocks(self.log, bar if bar is not None else tqdm(disable=True), config.max_minutes)
+        blocks = Blocks(self.log, bar, config.max_minutes)
         return Harness(blocks, config.settings, config.seed, config.repeats, self.leading, spread)
 
     def prompt(self, split: str, prompt: Prompt, names: Sequence[str]) -> Rows:
         """Rows of one prompt's decodes by arms of these ``names``; concurrent ones are made where they are first met."""
-        harness = self.harness()
+        harness = self.harness(tqdm(disable=True))
         fresh = self.builder.concurrent(row for row in self.rows if row.name + WALL in {*names} - {*self.walls})
         harness.warm_up(fresh, prompt)
         self.walls |= fresh

@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement import MeasureConfig, Measurement
@@ -30,7 +31,7 @@ def worker(
     recorded = RecordedTexts(texts, config.max_new_tokens)
     leading = TextLeader(pair, config.max_new_tokens, recorded) if config.led else None
     made = Measurement(pair, config, bundles, MeasurementLog(Path(os.devnull), ""), leading)
-    made.harness().warm_up(made.arms, first)
+    made.harness(tqdm(disable=True)).warm_up(made.arms, first)
     return made
 
 

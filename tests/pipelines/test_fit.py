@@ -64,8 +64,9 @@ def folder(pair, template_db, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     shutil.copy(template_db, tmp_path / "mlflow.db")
-    monkeypatch.setattr(fit, "FAMILIES", {**fit.FAMILIES, "toy": lambda: Toy, "settings": lambda: Toy})
-    monkeypatch.setattr(fit, "UNTRAINED", ("settings",))
+    monkeypatch.setattr(fit, "FAMILIES", (*fit.FAMILIES, "toy"))
+    monkeypatch.setattr(fit, "predictor_class", lambda family: Toy)
+    monkeypatch.setattr(fit, "UNTRAINED", ("guess",))
     write_json(Path("device.json"), {"slug": "toy", "cpu": "toy", "gpus": [], "bfloat16_flags": []})
     write_json(Path("data/p/latency/toy.json"), PROFILE.to_record())
     selector_bundle(tmp_path / "made", pair)
@@ -138,7 +139,7 @@ def test_the_bundle_leads_back_to_the_run_that_trained_it(folder, capsys):
 
 def test_settings_that_were_chosen_have_no_network_and_no_run(folder, pair, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # where no server is
-    run("settings", "settings")
+    run("guess", "settings")
     bundle = read_bundle(BUNDLE)
     assert not bundle.tensors and bundle.card["lineage"] == {"traces_sha256": "t" * 64}
     assert "lookahead cannot be replayed" in read_reference(bundle.card)[1]

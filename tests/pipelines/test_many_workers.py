@@ -85,7 +85,8 @@ def test_every_prompt_is_of_one_worker_and_has_all_its_arms(spread, decodes):
     rotating |= {f"{arm}-wall" for arm in chosen if arm.startswith("pearl")}
     blocks = decodes[decodes["split"] == "test"].groupby("block")["arm"].agg(set)
     assert len(blocks) == 8 and all(always <= arms and len(arms) == 6 for arms in blocks)
-    assert set().union(*blocks) == always | rotating
+    assert always < set().union(*blocks) <= always | rotating
+    assert any(arms & {"pearl-1-wall", "pearl-2-wall"} for arms in blocks)
     swept = {"autoregressive", "chain-1", "chain-2", "pearl-1", "pearl-2"}
     assert all(arms == swept for arms in decodes[decodes["split"] == "validation"].groupby("block")["arm"].agg(set))
 
@@ -97,7 +98,8 @@ def test_tokens_rounds_and_order_are_those_of_one_process(here, spread, decodes)
     assert len(both[both["split"] == "validation"]) == 2 * 2 * 5 and len(both) >= 20 + 3 * 4 * 2
     for name in ("output", "seed", "led", "block", "tokens", "rounds", "accepted_histogram"):
         assert both[f"{name}_x"].map(str).equals(both[f"{name}_y"].map(str)), name
-    assert both["order_x"].equals(both["order_y"]) or len(set(alone["arm"]) ^ set(decodes["arm"]))
+    swept = both[both["split"] == "validation"]
+    assert swept["order_x"].equals(swept["order_y"])
     assert decodes["prompt"].drop_duplicates().tolist() == alone["prompt"].drop_duplicates().tolist()
     assert decodes[decodes["temperature"] == 0]["equals_plain"].all()
     counts = decodes.set_index(["block", "arm"])["rounds"].dropna()
