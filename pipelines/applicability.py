@@ -17,21 +17,24 @@ RECORD = {"family": None, "reason": NOT_APPLICABLE}
 DRAFTLESS = (None, "guess")  # families of predictors; None: bundle auto, which no family fits
 
 
-def _predictor(args: argparse.Namespace) -> bool:
-    name = args.bundle.name if args.command == "trial" else args.predictor
-    fitted = read_pair(args.pair, args.params).get("fit") or {}
-    return fitted.get(name, {}).get("family") not in DRAFTLESS
+def _trial(args: argparse.Namespace) -> bool:
+    return needs_draft(args.pair, args.bundle.name, args.params)
 
 
 STAGES: Mapping[str, tuple[Callable[[argparse.Namespace], bool], tuple[str, ...]]] = {
     "traces": (lambda args: args.of != "guesses", ("out",)),
     "labels": (lambda args: True, ("output", "report")),
-    "fit": (_predictor, ("bundle", "quality")),
     "replay": (lambda args: True, ("output",)),
     "verifiers": (lambda args: True, ("output",)),
     "selection": (lambda args: True, ("output",)),
-    "trial": (_predictor, ("output",)),
-}
+    "trial": (_trial, ("output",)),
+}  # stage ``fit`` asks by predictor
+
+
+def needs_draft(pair: str, predictor: str, params: Path) -> bool:
+    """Whether a bundle serves only pairs with a draft."""
+    fitted = read_pair(pair, params).get("fit") or {}
+    return fitted.get(predictor, {}).get("family") not in DRAFTLESS
 
 
 def draftless(pair: str, params: Path) -> bool:
@@ -43,8 +46,14 @@ def draftless(pair: str, params: Path) -> bool:
 def left_out(args: argparse.Namespace) -> bool:
     """Whether a command does not apply to its pair: then its outputs say so, else none says so any more."""
     needs, names = STAGES.get(args.command, (None, ()))
-    missing = needs is not None and draftless(args.pair, args.params) and needs(args)
-    for path in (getattr(args, name) for name in names):
+    if needs is None:
+        return False
+    return noted(draftless(args.pair, args.params) and needs(args), *(getattr(args, name) for name in names))
+
+
+def noted(missing: bool, *outputs: Path | None) -> bool:
+    """``missing``, which the ``outputs`` say, or say no more."""
+    for path in outputs:
         if missing and path is not None:
             _write_absent(path)
             print(f"{path}: {NOT_APPLICABLE}")

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.applicability import draftless, needs_draft, noted
 from pipelines.device_file import read_device
 from pipelines.device_profile import read_device_profile
 from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters, read_machine, read_section
@@ -44,7 +45,14 @@ def run(args: argparse.Namespace) -> None:
     from predictors.training.predictor import Materials
 
     fill_in(args, PLACES)
-    wanted = [(name, *load_predictor(args.pair, name, args.params)) for name in args.predictor]
+    alone = draftless(args.pair, args.params)
+    wanted = [
+        (name, *load_predictor(args.pair, name, args.params))
+        for name in args.predictor
+        if not noted(
+            alone and needs_draft(args.pair, name, args.params), args.bundles / name, args.fit / f"{name}.json"
+        )
+    ]
     profile = read_device_profile(args.latency, read_device(args.device)["slug"])
     make = partial(Materials.of, args.traces.resolve(), args.labels.resolve(), profile)
     threads = read_machine(args.pair, args.params).threads

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.applicability import absent, draftless, left_out
+from pipelines.applicability import absent, draftless, left_out, needs_draft
 
 FIT = {"hrad": {"family": "head"}, "lookahead": {"family": "guess"}}
 
@@ -28,8 +28,6 @@ def stage(tmp_path, monkeypatch):
     [
         ("traces", {"of": "texts"}, True),
         ("traces", {"of": "guesses"}, False),
-        ("fit", {"predictor": "hrad"}, True),
-        ("fit", {"predictor": "lookahead"}, False),
         ("trial", {"bundle": Path("bundles/hrad")}, True),
         ("trial", {"bundle": Path("bundles/auto")}, False),
         ("replay", {}, True),
@@ -37,12 +35,21 @@ def stage(tmp_path, monkeypatch):
     ],
 )
 def test_what_needs_a_draft_is_left_out_where_there_is_none(stage, command, arguments, wanted):
-    outputs = {"out": Path("out"), "output": Path("output"), "quality": Path("fit.json")}
+    outputs = {"out": Path("out"), "output": Path("output")}
     arguments = {"bundle": Path("bundle")} | arguments | outputs
     assert stage({"target": "t"}, command, **arguments) == wanted
     for models in ({"target": "t", "draft": "d"}, {"builtin": {}}):
         assert not stage(models, command, **arguments)
         assert not any(map(absent, outputs.values())), "what it said before is gone"
+
+
+def test_predictors_of_chains_need_a_draft(stage):
+    stage({"target": "t"}, "measure")
+    assert [needs_draft("p", name, Path("params.yaml")) for name in ("hrad", "lookahead", "auto")] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_files_take_the_place_of_earlier_ones_and_folders_of_all_that_was_there(stage):
