@@ -1,16 +1,17 @@
-"""What every training run shares: how fast and how long, Lightning's trainer, batches from memory, threads, a quiet screen."""
+"""What every training run shares: how fast and how long, Lightning's module and trainer, batches from memory, one seed."""
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import Logger
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler
 
 from predictors.config import Checked, Count, NotNegative, Positive
@@ -29,6 +30,39 @@ class TrainConfig(Checked):
     gradient_clip: Positive = 1.0
     seed: int = 0
     threads: Count = 1
+
+
+Network = TypeVar("Network", bound=nn.Module)
+Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]  # of a network and a batch, whose first column are features
+
+
+class Training(L.LightningModule):
+    """A ``loss`` of an injected network, which knows nothing of Lightning."""
+
+    def __init__(self, network: nn.Module, config: TrainConfig, loss: Loss) -> None:
+        super().__init__()
+        self.head, self.config, self.loss = network, config, loss
+
+    def training_step(self, batch: tuple[Tensor, ...], index: int) -> Tensor:
+        loss = self.loss(self.head, batch)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, ...], index: int) -> None:
+        self.log("val_loss", self.loss(self.head, batch), on_step=False, on_epoch=True, batch_size=len(batch[0]))
+
+    def configure_optimizers(self) -> Any:
+        config = self.config
+        return torch.optim.AdamW(self.head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+
+
+@dataclass(frozen=True)
+class Trained(Generic[Network]):
+    """A network at its best validation epoch, and the curves."""
+
+    network: Network
+    history: list[dict[str, float]]
+    best_epoch: int
 
 
 class Rows(Dataset):
@@ -93,6 +127,14 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def seeded(config: TrainConfig) -> Iterator[None]:
+    """The same numbers in every run inside the block, on ``config.threads``, and a quiet screen."""
+    with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(config.seed)
+        yield
 
 
 @contextmanager

@@ -1,12 +1,18 @@
 """Lightning training of the injected head; the head itself knows nothing of Lightning."""
 
-import lightning as L
+from typing import TYPE_CHECKING, Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from predictors.training.trainer import Training
 
-class HeadTraining(L.LightningModule):
+if TYPE_CHECKING:
+    from predictors.training.heads.training import HeadTrainConfig
+
+
+class HeadTraining(Training):
     """Cross-entropy with label smoothing on training rows; plain cross-entropy on validation rows.
 
     Validation rows have natural class shares, and a head that was balanced believes in other ones. So validation adds
@@ -25,47 +31,27 @@ class HeadTraining(L.LightningModule):
     class_weights: Tensor | None
 
     def __init__(
-        self,
-        head: nn.Module,
-        prior_shift: Tensor,
-        class_weights: Tensor | None,
-        learning_rate: float,
-        weight_decay: float,
-        label_smoothing: float,
-        scheduler_factor: float,
-        scheduler_patience: int,
+        self, head: nn.Module, prior_shift: Tensor, class_weights: Tensor | None, config: "HeadTrainConfig"
     ) -> None:
-        super().__init__()
-        self.head = head
+        super().__init__(head, config, self.smoothed)
         self.register_buffer("prior_shift", prior_shift)
         self.register_buffer("class_weights", class_weights)
-        self.learning_rate, self.weight_decay = learning_rate, weight_decay
-        self.label_smoothing = label_smoothing
-        self.scheduler_factor, self.scheduler_patience = scheduler_factor, scheduler_patience
+        self.label_smoothing = config.label_smoothing
+        self.schedule: dict[str, Any] = {"factor": config.scheduler_factor, "patience": config.scheduler_patience}
 
-    def model_step(self, batch: tuple[Tensor, Tensor], stage: str) -> Tensor:
-        """Loss of one batch, logged as ``<stage>_loss`` (mean over the epoch)."""
+    def smoothed(self, head: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        """The training loss of a batch of rows and labels."""
         rows, labels = batch
-        logits = self.head(rows)
-        if stage == "train":
-            loss = F.cross_entropy(logits, labels, self.class_weights, label_smoothing=self.label_smoothing)
-        else:
-            logits = logits + self.prior_shift
-            loss = F.cross_entropy(logits, labels)
-            accuracy = (logits.argmax(dim=1) == labels).float().mean()
-            self.log(f"{stage}_accuracy", accuracy, batch_size=len(labels))
-        self.log(f"{stage}_loss", loss, on_step=False, on_epoch=True, batch_size=len(labels))
-        return loss
+        return F.cross_entropy(head(rows), labels, self.class_weights, label_smoothing=self.label_smoothing)
 
-    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
-        return self.model_step(batch, "train")
+    def validation_step(self, batch: tuple[Tensor, ...], index: int) -> None:
+        rows, labels = batch
+        logits = self.head(rows) + self.prior_shift
+        self.log("val_accuracy", (logits.argmax(dim=1) == labels).float().mean(), batch_size=len(labels))
+        loss = F.cross_entropy(logits, labels)
+        self.log("val_loss", loss, on_step=False, on_epoch=True, batch_size=len(labels))
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
-        self.model_step(batch, "val")
-
-    def configure_optimizers(self) -> dict:
-        optimizer = torch.optim.AdamW(self.head.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
-        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
-            optimizer, factor=self.scheduler_factor, patience=self.scheduler_patience
-        )
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **self.schedule)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val_loss"}}

@@ -18,7 +18,7 @@ from predictors.training.heads.target import Target
 from predictors.training.reduction import fit_reduction
 from predictors.training.temperature import prior_shift
 from predictors.training.trainer import Rows as Batches
-from predictors.training.trainer import TrainConfig, fitted, quiet, threads
+from predictors.training.trainer import TrainConfig, Trained, fitted, seeded
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -45,12 +45,9 @@ class HeadTrainConfig(TrainConfig):
 
 
 @dataclass(frozen=True)
-class TrainedHead:
-    """A network at its best validation loss, with what was learned on the way."""
+class TrainedHead(Trained[HRADNetwork]):
+    """With class shares before and after balancing."""
 
-    network: HRADNetwork
-    history: list[dict[str, float]]
-    best_epoch: int
     natural_shares: tuple[float, ...]
     training_shares: tuple[float, ...]
     balance: str
@@ -69,8 +66,7 @@ def train(
     labels, spec = torch.from_numpy(rows.labels(target)), rows.roots.spec
     expected = torch.from_numpy(rows.expected(target)).float() if config.targets == EXPECTED else None
     held_out = torch.from_numpy(validation.labels(target))
-    with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
-        torch.manual_seed(config.seed)
+    with seeded(config):
         first, second = config.hidden_sizes
         network = HRADNetwork(
             spec.state_size,
@@ -97,15 +93,7 @@ def _run(
     config: HeadTrainConfig,
     logger: "Logger | None",
 ) -> BestEpoch:
-    module = HeadTraining(
-        network.head,
-        prior_shift(shares, balanced.shares),
-        balanced.class_weights,
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
-        label_smoothing=config.label_smoothing,
-        scheduler_factor=config.scheduler_factor,
-        scheduler_patience=config.scheduler_patience,
-    )
+    shift = prior_shift(shares, balanced.shares)
+    module = HeadTraining(network.head, shift, balanced.class_weights, config)
     rows = Batches(balanced.features, balanced.labels if balanced.expected is None else balanced.expected)
     return fitted(module, rows, validation, config, logger)

@@ -7,21 +7,20 @@ Source: specification of drafting, sections 5.5 and 7.5. Shape suffixes: N token
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated
 
-import lightning as L
 import torch
 from lightning.pytorch.loggers import Logger
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from predictors.config import Positive, one_of
 from predictors.stopping.features import BEFORE, INPUTS
 from predictors.stopping.network import NetworkShape, StopNetwork
 from predictors.training.stops.rows import LABELS, SOFT, SlotFeatures, TokenRows
-from predictors.training.trainer import Rows, TrainConfig, fitted, quiet, standardise, threads
+from predictors.training.trainer import Rows, TrainConfig, Trained, Training, fitted, seeded, standardise
 
-Batch = tuple[Tensor, Tensor, Tensor]  # features, targets, weights
 Tokens = tuple[SlotFeatures, TokenRows]
 
 
@@ -37,53 +36,26 @@ class StopTrainConfig(TrainConfig):
     mismatch_weight: Positive = 1.0
 
 
-@dataclass(frozen=True)
-class TrainedStopModel:
-    """A network at its best validation epoch, and the curves."""
-
-    network: StopNetwork
-    history: list[dict[str, float]]
-    best_epoch: int
-
-
-class StopTraining(L.LightningModule):
-    """Weighted binary cross-entropy of an injected network over standardised rows."""
-
-    def __init__(self, network: StopNetwork, config: StopTrainConfig) -> None:
-        super().__init__()
-        self.head = network
-        self.config = config
-
-    def _loss(self, batch: Batch) -> Tensor:
-        features, targets_B, weights_B = batch
-        logits_B = self.head(features)
-        accepted_B, rejected_B = targets_B * logsigmoid(logits_B), (1 - targets_B) * logsigmoid(-logits_B)
-        return -(weights_B * (accepted_B + self.config.mismatch_weight * rejected_B)).mean()
-
-    def training_step(self, batch: Batch, index: int) -> Tensor:
-        loss = self._loss(batch)
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
-        return loss
-
-    def validation_step(self, batch: Batch, index: int) -> None:
-        self.log("val_loss", self._loss(batch), on_step=False, on_epoch=True, batch_size=len(batch[0]))
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        config = self.config
-        return torch.optim.AdamW(self.head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+def log_loss(mismatch_weight: float, network: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    """Weighted binary cross-entropy of a batch of features, targets and weights."""
+    features, targets_B, weights_B = batch
+    logits_B = network(features)
+    accepted_B, rejected_B = targets_B * logsigmoid(logits_B), (1 - targets_B) * logsigmoid(-logits_B)
+    return -(weights_B * (accepted_B + mismatch_weight * rejected_B)).mean()
 
 
 def fit_stop_model(
     train: Tokens, validation: Tokens, config: StopTrainConfig, logger: Logger | None = None
-) -> TrainedStopModel:
+) -> Trained[StopNetwork]:
     """Train on tokens of ``train``, stop by those of ``validation``: the same for the same tokens, config and thread count."""
     rows, held_out = _rows(*train), _rows(*validation)
-    with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
-        torch.manual_seed(config.seed)
+    with seeded(config):
         network = StopNetwork(rows.columns[0].shape[1], config.network)
         standardise(network.mean, network.scale, rows.columns[0])
-        best = fitted(StopTraining(network, config), rows, held_out, config, logger)
-    return TrainedStopModel(network.eval(), best.history, best.best_epoch)
+        best = fitted(
+            Training(network, config, partial(log_loss, config.mismatch_weight)), rows, held_out, config, logger
+        )
+    return Trained(network.eval(), best.history, best.best_epoch)
 
 
 def _rows(features: SlotFeatures, tokens: TokenRows) -> Rows:

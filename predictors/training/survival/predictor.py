@@ -21,15 +21,16 @@ from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
 from predictors.schema import EDIT
 from predictors.survival.features import SCALARS
-from predictors.survival.network import SurvivalArrays
+from predictors.survival.network import SurvivalArrays, SurvivalNetwork
 from predictors.survival.rule import Priced, SurvivalRule, SurvivalSetting
 from predictors.training.predictor import Fitted, Materials, tracked_name
 from predictors.training.rule_choice import RuleChoice, static_length
 from predictors.training.survival.grid import SurvivalGrid
 from predictors.training.survival.quality import quality, scored
 from predictors.training.survival.rules import Played, best_rule, calibrated, rules_of
-from predictors.training.survival.training import SurvivalTrainConfig, TrainedSurvival, fit_survival, follows
+from predictors.training.survival.training import SurvivalTrainConfig, fit_survival, follows
 from predictors.training.text_table import ROOT, STATES, TextTable
+from predictors.training.trainer import Trained
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -46,7 +47,7 @@ class SurvivalModel:
     table: TextTable
     profile: LatencyProfile
     grids: Grids
-    trained: TrainedSurvival
+    trained: Trained[SurvivalNetwork]
     served: SurvivalArrays
     limit: float
     settings: Sequence[SurvivalSetting] = ()

@@ -8,17 +8,16 @@ Rounds of several lengths begin at most positions of a text, after every kind of
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.loggers import Logger
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from predictors.config import Count, NotNegative, Positive
 from predictors.survival.network import SurvivalNetwork
 from predictors.training.survival.grid import SurvivalGrid
-from predictors.training.trainer import Rows, TrainConfig, fitted, quiet, standardise, threads
+from predictors.training.trainer import Rows, TrainConfig, Trained, Training, fitted, seeded, standardise
 
 LENGTHS = (2, 3, 4, 6, 8)  # of the static chains whose rounds are learned from
 
@@ -60,39 +59,11 @@ def _of_walk(grid: SurvivalGrid, length: int) -> tuple[np.ndarray, np.ndarray, n
     return features_VGF[tested_VG], target_VG2[tested_VG].astype(float), weight_VG2[tested_VG].astype(float)
 
 
-class SurvivalTraining(L.LightningModule):
-    """Weighted binary cross-entropy of an injected network."""
-
-    def __init__(self, network: SurvivalNetwork, config: SurvivalTrainConfig) -> None:
-        super().__init__()
-        self.head = network
-        self.config = config
-
-    def _loss(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        features_NF, target_N2, weight_N2 = batch
-        loss = binary_cross_entropy_with_logits(self.head(features_NF), target_N2, weight_N2, reduction="sum")
-        return loss / weight_N2.sum()
-
-    def training_step(self, batch: tuple[Tensor, Tensor, Tensor], index: int) -> Tensor:
-        loss = self._loss(batch)
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
-        return loss
-
-    def validation_step(self, batch: tuple[Tensor, Tensor, Tensor], index: int) -> None:
-        self.log("val_loss", self._loss(batch), on_step=False, on_epoch=True, batch_size=len(batch[0]))
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        config = self.config
-        return torch.optim.AdamW(self.head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-
-
-@dataclass(frozen=True)
-class TrainedSurvival:
-    """A network at its best validation epoch, and the curves."""
-
-    network: SurvivalNetwork
-    history: list[dict[str, float]]
-    best_epoch: int
+def log_loss(network: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    """Weighted binary cross-entropy of a batch of `token_rows`."""
+    features_NF, target_N2, weight_N2 = batch
+    loss = binary_cross_entropy_with_logits(network(features_NF), target_N2, weight_N2, reduction="sum")
+    return loss / weight_N2.sum()
 
 
 def fit_survival(
@@ -100,15 +71,14 @@ def fit_survival(
     validation: Sequence[SurvivalGrid],
     config: SurvivalTrainConfig,
     logger: Logger | None,
-) -> TrainedSurvival:
+) -> Trained[SurvivalNetwork]:
     """Train on one grid per sampling setting: the same for the same grids, config and thread count."""
     rows, held_out = token_rows(train), token_rows(validation)
-    with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
-        torch.manual_seed(config.seed)
+    with seeded(config):
         network = SurvivalNetwork(config.hidden)
         standardise(network.mean, network.scale, rows.columns[0])
-        best = fitted(SurvivalTraining(network, config), rows, held_out, config, logger)
-    return TrainedSurvival(network.eval(), best.history, best.best_epoch)
+        best = fitted(Training(network, config, log_loss), rows, held_out, config, logger)
+    return Trained(network.eval(), best.history, best.best_epoch)
 
 
 def follows(train: SurvivalGrid) -> float:

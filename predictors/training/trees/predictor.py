@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from predictors.config import Checked, not_empty
-from predictors.selection.network import ServedSelector
+from predictors.selection.network import SelectorNetwork, ServedSelector
 from predictors.selection.rule import SelectionRule
 from predictors.training.labelling.table import read_labels
 from predictors.training.labelling.trees import KIND, LabelledRoots
 from predictors.training.predictor import Fitted, Materials
 from predictors.training.root_table import RootTable
+from predictors.training.trainer import Trained
 from predictors.training.trees.evaluation import (
     RuleCalibration,
     at_places,
@@ -23,7 +24,7 @@ from predictors.training.trees.evaluation import (
 )
 from predictors.training.trees.objective import SCORED, THROUGHPUT
 from predictors.training.trees.rows import Labelling
-from predictors.training.trees.training import Candidate, SelectorConfig, TrainedSelector, fit_selector
+from predictors.training.trees.training import Candidate, SelectorConfig, fit_selector
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -38,7 +39,7 @@ class Made:
 
     name: str
     labelling: Labelling
-    trained: TrainedSelector
+    trained: Trained[SelectorNetwork]
     rule: SelectionRule
     measured: dict[str, Any]
     gain: float

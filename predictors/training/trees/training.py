@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-import lightning as L
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from predictors.config import Checked, Count, NotNegative, Positive, Share, above, at_most, of_length, one_of
 from predictors.selection.network import SelectorNetwork
-from predictors.training.trainer import Rows, TrainConfig, fitted, quiet, standardise, threads
+from predictors.training.trainer import Rows, TrainConfig, Trained, Training, fitted, seeded, standardise
 from predictors.training.trees.objective import (
     OBJECTIVES,
     SHARPNESS,
@@ -20,8 +19,6 @@ from predictors.training.trees.objective import (
     token_error,
 )
 from predictors.training.trees.rows import Labelling, SelectorRows
-
-Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -54,16 +51,7 @@ class SelectorConfig(TrainConfig):
     stop_patience: Count = 15
 
 
-@dataclass(frozen=True)
-class TrainedSelector:
-    """A network at its best validation epoch, and the curves."""
-
-    network: SelectorNetwork
-    history: list[dict[str, float]]
-    best_epoch: int
-
-
-class SelectorTraining(L.LightningModule):
+class SelectorTraining(Training):
     """Training of an injected network, which knows nothing of Lightning.
 
     ``val_loss`` is minus the logarithm of the choices' tokens per second over the static ones', both ratios of sums, by surplus
@@ -74,29 +62,22 @@ class SelectorTraining(L.LightningModule):
     mean: Tensor
 
     def __init__(self, network: SelectorNetwork, objective: str, mean_A: Tensor, config: SelectorConfig) -> None:
-        super().__init__()
-        self.head = network
-        self.objective = objective
-        self.config = config
+        super().__init__(network, config, lambda head, batch: self._loss(batch, head(batch[0])))
+        self.objective, self.penalty, self.worst = objective, config.penalty, config.worst
         self.register_buffer("mean", mean_A)
         self._sums = torch.zeros(4)
 
-    def _loss(self, batch: Batch, logs_BA: Tensor) -> Tensor:
+    def _loss(self, batch: tuple[Tensor, ...], logs_BA: Tensor) -> Tensor:
         _, efficiency, seconds, static, _ = batch
         if self.objective == TOKENS:
             return token_error(logs_BA, efficiency, self.mean)
         gain_B = log_gain(SHARPNESS * (logs_BA - seconds.log()), efficiency, seconds, static)
-        return objective(gain_B, self.config.penalty, self.config.worst)
-
-    def training_step(self, batch: Batch, index: int) -> Tensor:
-        loss = self._loss(batch, self.head(batch[0]))
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[0]))
-        return loss
+        return objective(gain_B, self.penalty, self.worst)
 
     def on_validation_epoch_start(self) -> None:
         self._sums = torch.zeros(4, dtype=torch.float64)
 
-    def validation_step(self, batch: Batch, index: int) -> None:
+    def validation_step(self, batch: tuple[Tensor, ...], index: int) -> None:
         features, efficiency, seconds, static, rate = batch
         logs = self.head(features)
         surplus = logs.exp() - rate.unsqueeze(1) * seconds
@@ -110,10 +91,6 @@ class SelectorTraining(L.LightningModule):
         tokens, seconds, static_tokens, static_seconds = self._sums.log()
         self.log("val_loss", (static_tokens - static_seconds - tokens + seconds).float())
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        parameters = self.head.parameters()
-        return torch.optim.AdamW(parameters, lr=self.config.learning_rate, weight_decay=self.config.weight_decay)
-
 
 def fit_selector(
     labelling: Labelling,
@@ -121,11 +98,10 @@ def fit_selector(
     validation: SelectorRows,
     goal: str,
     config: SelectorConfig,
-) -> TrainedSelector:
+) -> Trained[SelectorNetwork]:
     """Train on ``train`` for objective ``goal``, choose the epoch by ``validation``; the same for the same rows, config and
     number of threads."""
-    with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
-        torch.manual_seed(config.seed)
+    with seeded(config):
         first, second = config.hidden_sizes
         network = SelectorNetwork(labelling.spec, config.width, (first, second), config.dropout)
         standardise(network.mean, network.scale, train.features)
@@ -135,7 +111,7 @@ def fit_selector(
         best = fitted(module, _in_memory(train), _in_memory(validation), config)
         network.eval()
         measure_space(network, train.features)
-    return TrainedSelector(network, best.history, best.best_epoch)
+    return Trained(network, best.history, best.best_epoch)
 
 
 def begin_at_mean(network: SelectorNetwork, train: SelectorRows) -> None:
