@@ -56,11 +56,7 @@ class SamplingSettings:
 
     def distance(self, other: "SamplingSettings") -> tuple[float, float, int]:
         """How far the settings are apart: in temperature, then in top-p, then in top-k."""
-        return (
-            abs(self.temperature - other.temperature),
-            abs(self.top_p - other.top_p),
-            abs(self.top_k - other.top_k),
-        )
+        return (abs(self.temperature - other.temperature), abs(self.top_p - other.top_p), abs(self.top_k - other.top_k))
 
 
 def _is_number(value: object) -> bool:

@@ -61,10 +61,7 @@ class ModelPair:
         self.tokenizer = tokenizer
         if self.draft is not None:
             require_shared_vocabulary(
-                tokenizer,
-                draft_tokenizer,
-                self.target.vocabulary_size,
-                self.draft.vocabulary_size,
+                tokenizer, draft_tokenizer, self.target.vocabulary_size, self.draft.vocabulary_size
             )
 
     @classmethod

@@ -43,11 +43,7 @@ class Request:
 
 
 def checked_prompt(
-    prompt_ids: Sequence[int] | Tensor,
-    max_new_tokens: int,
-    vocabulary_size: int,
-    context_limit: int,
-    bound: str = "",
+    prompt_ids: Sequence[int] | Tensor, max_new_tokens: int, vocabulary_size: int, context_limit: int, bound: str = ""
 ) -> list[int]:
     """The prompt as a list of ids, or a `ValueError` that names what is wrong. ``bound``: why the context ends there."""
     try:

@@ -118,12 +118,7 @@ class TreeCollector(Collector):
 
     @torch.inference_mode()
     def _walk(
-        self,
-        sequence: list[int],
-        starts: Sequence[int],
-        settings: SamplingSettings,
-        draws: int,
-        chance: Chance,
+        self, sequence: list[int], starts: Sequence[int], settings: SamplingSettings, draws: int, chance: Chance
     ) -> Iterator[dict[str, Any]]:
         """Features and labels at the roots whose newest tokens are those at ``starts``."""
         pair, spec = self.pair, self.spec

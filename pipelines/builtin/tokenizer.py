@@ -31,8 +31,5 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
             f"the corpus yields {tokenizer.get_vocab_size()} tokens, not the {vocabulary} requested: use a smaller vocabulary."
         )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token=END_OF_TEXT,
-        eos_token=END_OF_TEXT,
-        clean_up_tokenization_spaces=False,
+        tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, clean_up_tokenization_spaces=False
     )

@@ -101,7 +101,5 @@ def _larger(builtin: BuiltinParameters) -> BuiltinParameters:
         return ModelParameters(shape, training)
 
     return dataclasses.replace(
-        builtin,
-        target=grow(builtin.target, TARGET, STEPS["target"]),
-        draft=grow(builtin.draft, DRAFT, STEPS["draft"]),
+        builtin, target=grow(builtin.target, TARGET, STEPS["target"]), draft=grow(builtin.draft, DRAFT, STEPS["draft"])
     )

@@ -6,12 +6,7 @@ of prediction = measured tokens/s / predicted tokens/s = Σ predicted seconds / 
 import pandas as pd
 
 from pipelines.measuring.names import PLAIN, branch_arm
-from predictors.latency import (
-    BranchRound,
-    LatencyProfile,
-    branch_parallel_prediction,
-    chain_latency,
-)
+from predictors.latency import BranchRound, LatencyProfile, branch_parallel_prediction, chain_latency
 
 
 def predicted_seconds(run: pd.Series, rounds: pd.DataFrame, profile: LatencyProfile) -> float:

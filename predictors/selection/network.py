@@ -60,10 +60,7 @@ class SelectorNetwork(nn.Module):
 
     def _parts(self, features: Tensor) -> list[Tensor]:
         *blocks, scalars = ((features - self.mean) / self.scale).split([*self.blocks, self.num_scalars], dim=1)
-        return [
-            *(projection(block) for projection, block in zip(self.projections, blocks, strict=True)),
-            scalars,
-        ]
+        return [*(projection(block) for projection, block in zip(self.projections, blocks, strict=True)), scalars]
 
 
 class ServedSelector:

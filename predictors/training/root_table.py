@@ -28,12 +28,7 @@ class RootManifest(Manifest):
     def sizes(self) -> dict[str, int]:
         spec = self.selection_spec
         labels = self.draws * len(self.rules) * len(spec.actions)
-        return {
-            "state": spec.state_size,
-            "scalars": len(SCALARS),
-            "nodes": len(spec.actions),
-            "efficiency": labels,
-        }
+        return {"state": spec.state_size, "scalars": len(SCALARS), "nodes": len(spec.actions), "efficiency": labels}
 
 
 class RootTable(TraceTable[RootManifest]):

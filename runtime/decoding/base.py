@@ -184,13 +184,7 @@ class Decoder(ABC):
         from runtime.custom_generate import decode_for_generate
 
         return decode_for_generate(
-            self,
-            model,
-            input_ids,
-            logits_processor,
-            stopping_criteria,
-            generation_config,
-            model_kwargs,
+            self, model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs
         )
 
     def _eos_tokens(self, eos_token_id: int | Sequence[int] | Tensor | None) -> frozenset[int]:

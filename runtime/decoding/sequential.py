@@ -35,12 +35,7 @@ class SequentialDecoder(Decoder):
     """Alternates drafting and verification. ``drafter=None`` decodes with the target alone."""
 
     def __init__(
-        self,
-        pair: ModelPair,
-        drafter: Drafter | None,
-        verifier: Verifier,
-        controller: Controller,
-        lossy: bool = False,
+        self, pair: ModelPair, drafter: Drafter | None, verifier: Verifier, controller: Controller, lossy: bool = False
     ) -> None:
         super().__init__(pair, controller, lossy)
         if drafter is not None:

@@ -55,13 +55,7 @@ class LevelDraft(ModelDraft):
         super().commit(path, accepted, newest)
 
     def _grow(
-        self,
-        growth: Growth,
-        level: Sequence[int],
-        depths: range,
-        root: Root,
-        session: Session,
-        clock: PhaseClock,
+        self, growth: Growth, level: Sequence[int], depths: range, root: Root, session: Session, clock: PhaseClock
     ) -> None:
         """Extend the nodes of ``level`` by one level per depth."""
         limit = depths.stop

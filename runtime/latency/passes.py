@@ -102,10 +102,7 @@ def begin_round(target: Passes, draft: Passes) -> None:
 
 
 def prefill_cells(
-    target: LanguageModel,
-    draft: LanguageModel,
-    tokens: Sequence[int],
-    generator: torch.Generator,
+    target: LanguageModel, draft: LanguageModel, tokens: Sequence[int], generator: torch.Generator
 ) -> list[Cell]:
     """Cells of the tables ``draft_prefill`` and ``target_prefill``."""
     cells = []

@@ -87,8 +87,7 @@ def test_templates_belong_to_the_stage_that_fills_them_in(code):
 
 
 @pytest.mark.parametrize(
-    ("collects", "module"),
-    [(f"trace_collection.{name}", "pipelines.traces") for name in ("texts", "trees", "guesses")],
+    ("collects", "module"), [(f"trace_collection.{name}", "pipelines.traces") for name in ("texts", "trees", "guesses")]
 )
 def test_collections_are_fingerprinted_by_all_that_collects(collects, module, code):
     files = set(code.run_by(collects))

@@ -152,12 +152,7 @@ def test_seventy_billion_parameters_on_one_device_are_refused_with_the_number_th
     with pytest.raises(SystemExit) as refused:
         planned(params, "llama-3-1-8b-70b", "--device-memory", "80GB")
     lines = str(refused.value).splitlines()[1:]
-    assert [line.split(":")[0] for line in lines] == [
-        "decoding",
-        "drawing texts",
-        "traces.texts",
-        "traces.trees",
-    ]
+    assert [line.split(":")[0] for line in lines] == ["decoding", "drawing texts", "traces.texts", "traces.trees"]
     enough = [int(line.split(" of them would do")[0].split()[-1]) for line in lines]
     assert enough == [2, 3, 2, 3]
     assert not any("lower" in line for line in lines)

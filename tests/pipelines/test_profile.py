@@ -233,11 +233,7 @@ def test_what_stays_unsound_is_named_in_the_profile_and_on_the_terminal(tmp_path
     assert len(sweeps.visited) == 3 + 2 * 3, "no more rounds than repairs"
     assert any(sentence.startswith("target context=4 tokens=2: ") for sentence in written().noise)
     error = capsys.readouterr().err
-    for words in (
-        "warning: toy-1c was noisy",
-        "target context=4 tokens=2",
-        "dvc repro -sf latency@p",
-    ):
+    for words in ("warning: toy-1c was noisy", "target context=4 tokens=2", "dvc repro -sf latency@p"):
         assert words in error
 
 

@@ -28,10 +28,7 @@ def test_missing_inputs_are_named(tmp_path):
             "{sources: [{kind: builtin, name: s}], edit: {test: 3}}",
             "edit requests prompts, but no source names 'edits'",
         ),
-        (
-            "{sources: [{kind: builtin, name: s, edits: {code: all}}]}",
-            r"edits\[code\] must be one of code, prose",
-        ),
+        ("{sources: [{kind: builtin, name: s, edits: {code: all}}]}", r"edits\[code\] must be one of code, prose"),
         (
             "{sources: [{kind: file, path: a, name: s, chat: true, edits: {s: code}}]}",
             "edits cannot be made of conversations",

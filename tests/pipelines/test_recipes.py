@@ -131,10 +131,7 @@ ROWS = {  # a row, and the text or messages that come of it
         "There are cards.\n\n### Starter code, if any\nclass Solution:\n\n### Answer",
     ),
     "opus_100": ({"translation": {"en": "Hi.", "fr": "Salut."}}, "Translate English to French.\nEnglish: Hi.\nFrench:"),
-    "instruct_coder": (
-        {"instruction": "Rename x.", "input": "x = 1", "output": "y = 1"},
-        "Rename x.\n\nx = 1",
-    ),
+    "instruct_coder": ({"instruction": "Rename x.", "input": "x = 1", "output": "y = 1"}, "Rename x.\n\nx = 1"),
 }
 
 

@@ -4,15 +4,7 @@ import pytest
 import torch
 
 from pipelines.reporting.markdown import markdown_table
-from pipelines.studies.target_roots import (
-    PLAIN,
-    TargetRootsConfig,
-    arms,
-    decoded,
-    log_probability,
-    summarised,
-    table,
-)
+from pipelines.studies.target_roots import PLAIN, TargetRootsConfig, arms, decoded, log_probability, summarised, table
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 from tests.ancestral import LlamaLogits

@@ -4,14 +4,7 @@ import pytest
 
 from pipelines.measuring.arms import Run
 from pipelines.measuring.decode_rows import accepted_histogram, measured, rounds_of, uncut_histogram
-from pipelines.measuring.tables import (
-    DECODES,
-    ROUNDS,
-    read_decodes,
-    read_rounds,
-    write_decodes,
-    write_rounds,
-)
+from pipelines.measuring.tables import DECODES, ROUNDS, read_decodes, read_rounds, write_decodes, write_rounds
 from predictors.rounds import RoundRecord, Span
 from runtime import ModelPair, Randomness, build_decoder
 from tests.toys import TableModel

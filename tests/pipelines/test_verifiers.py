@@ -223,10 +223,7 @@ def test_the_time_cap_ends_every_part_after_a_whole_prompt(pair, tmp_path):
     ],
 )
 def test_a_broken_section_is_refused_by_name(tmp_path, change, message):
-    section = {
-        "drafters": [CHAIN],
-        "settings": [{"temperature": 1.0}],
-    }
+    section = {"drafters": [CHAIN], "settings": [{"temperature": 1.0}]}
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump({"pairs": {"p": {"verifiers": section | change}}}))
     with pytest.raises(ValueError, match=message):

@@ -25,10 +25,7 @@ def draft_table():
 
 
 def profile(**changes):
-    tables = {
-        "draft": draft_table(),
-        "target": table({"tokens": (1, 3), "context": (100, 200)}, [[10, 12], [14, 18]]),
-    }
+    tables = {"draft": draft_table(), "target": table({"tokens": (1, 3), "context": (100, 200)}, [[10, 12], [14, 18]])}
     return LatencyProfile(**{"tables": tables, "pair": "toy", "settings": {}, "provenance": {}} | changes)
 
 

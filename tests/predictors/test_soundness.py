@@ -145,11 +145,6 @@ def test_waiting_for_a_processor_is_noise():
 def test_the_warning_names_device_pair_the_first_findings_and_the_remedy():
     loud = replace(sound(), noise=tuple(f"cell {number}" for number in range(NAMED + 2)))
     warning = noise_warning(loud)
-    for words in (
-        "toy-1c was noisy",
-        "of toys",
-        "cell 0; cell 1; cell 2; 2 more",
-        "dvc repro -sf latency@toys",
-    ):
+    for words in ("toy-1c was noisy", "of toys", "cell 0; cell 1; cell 2; 2 more", "dvc repro -sf latency@toys"):
         assert words in warning
     assert "more" not in noise_warning(replace(loud, noise=("cell 0",)))

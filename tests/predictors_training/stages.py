@@ -24,10 +24,7 @@ HEAD = {
     "candidates": {"epsilons": [0.0, 0.3, 0.5], "probabilities": [0.5, 0.7]},
     "bootstrap_replicates": 20,
 }
-PARAMETERS = {
-    "labels": {"chains": {"gamma": GAMMA}},
-    "fit": {"hrad": HEAD, "length": HEAD | {"target": "length"}},
-}
+PARAMETERS = {"labels": {"chains": {"gamma": GAMMA}}, "fit": {"hrad": HEAD, "length": HEAD | {"target": "length"}}}
 
 
 def write_parameters(changes: dict) -> None:

@@ -143,10 +143,7 @@ def test_every_edit_of_the_card_is_noticed(bundle, pair, change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda card: card.update(max_distance=float("nan")),
-            "a number that is not finite",
-        ),
+        (lambda card: card.update(max_distance=float("nan")), "a number that is not finite"),
         (lambda card: card.update(max_distance=0.0), "max_distance must be > 0"),
         (lambda card: card["settings"][0].update(static_gamma=-3), "static_gamma must be >= 0"),
         (lambda card: card["settings"][0]["rule"].update(epsilon=2.0), "epsilon must be <= 1"),

@@ -12,15 +12,7 @@ import torch
 
 from runtime.overlap import child, messages
 from runtime.overlap.slab import SLOTS, reserved
-from tests.runtime.overlap_services import (
-    SLOT_BYTES,
-    Joined,
-    Toy,
-    ToyError,
-    draft_process,
-    failing_factory,
-    value,
-)
+from tests.runtime.overlap_services import SLOT_BYTES, Joined, Toy, ToyError, draft_process, failing_factory, value
 
 
 @pytest.fixture(scope="module")

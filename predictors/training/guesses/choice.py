@@ -98,13 +98,7 @@ def _priced(table: GuessTable, prices: GuessPrices) -> np.ndarray:
 
 
 def _row(
-    table: GuessTable,
-    place: int,
-    number: int,
-    seconds_P: np.ndarray,
-    prices: GuessPrices,
-    replicates: int,
-    seed: int,
+    table: GuessTable, place: int, number: int, seconds_P: np.ndarray, prices: GuessPrices, replicates: int, seed: int
 ) -> dict[str, Any]:
     """One way under one sampling setting."""
     mask_P = (table.column("way") == place) & (table.setting_N == number)

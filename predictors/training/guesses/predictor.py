@@ -31,10 +31,7 @@ class GuessPredictor(Checked):
             "contract": table.manifest.contract,
             "decoder": chosen.way,
             "measured_quality": {"split": "validation", "priced_speedup": worth},
-            "lineage": {
-                "traces_sha256": table.manifest.content_hash,
-                "profile_hash": materials.profile.profile_hash,
-            },
+            "lineage": {"traces_sha256": table.manifest.content_hash, "profile_hash": materials.profile.profile_hash},
         }
         quality = {"method": self.method, "chosen": chosen.way, "rows": chosen.rows}
         metrics = {f"priced_speedup_{setting}".replace("=", ""): made["value"] for setting, made in worth.items()}

@@ -156,10 +156,7 @@ def evaluate_selector(
 ) -> dict[str, Any]:
     """Every policy's block efficiency and tokens per second with intervals, at all settings and at each; what is chosen."""
     tokens_NA, distance_N = served(selector, test)
-    policies = {
-        "static": at_places(test, test.static_N, 0.0),
-        "selector": chosen(test, tokens_NA, distance_N, rule),
-    }
+    policies = {"static": at_places(test, test.static_N, 0.0), "selector": chosen(test, tokens_NA, distance_N, rule)}
     split = split_oracle(test)
     if split is not None:
         policies["oracle"] = split

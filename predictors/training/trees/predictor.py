@@ -118,10 +118,7 @@ def build_card(contract: dict[str, Any], best: Made) -> dict[str, Any]:
 def quality(best: Made, made: list[Made]) -> dict[str, Any]:
     """What the selector is worth on held-out documents, and what its candidates were."""
     tried = {
-        one.name: {
-            "validation_gain": one.gain,
-            "test_gain": one.measured["parts"]["all"]["selector"]["gain"],
-        }
+        one.name: {"validation_gain": one.gain, "test_gain": one.measured["parts"]["all"]["selector"]["gain"]}
         for one in made
     }
     return best.measured | {

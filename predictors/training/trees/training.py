@@ -10,14 +10,7 @@ from torch import Tensor, nn
 from predictors.config import Checked, Count, NotNegative, Positive, Share, above, at_most, of_length, one_of
 from predictors.selection.network import SelectorNetwork
 from predictors.training.trainer import Rows, TrainConfig, Trained, Training, fitted, seeded, standardise
-from predictors.training.trees.objective import (
-    OBJECTIVES,
-    SHARPNESS,
-    TOKENS,
-    log_gain,
-    objective,
-    token_error,
-)
+from predictors.training.trees.objective import OBJECTIVES, SHARPNESS, TOKENS, log_gain, objective, token_error
 from predictors.training.trees.rows import Labelling, SelectorRows
 
 
@@ -93,11 +86,7 @@ class SelectorTraining(Training):
 
 
 def fit_selector(
-    labelling: Labelling,
-    train: SelectorRows,
-    validation: SelectorRows,
-    goal: str,
-    config: SelectorConfig,
+    labelling: Labelling, train: SelectorRows, validation: SelectorRows, goal: str, config: SelectorConfig
 ) -> Trained[SelectorNetwork]:
     """Train on ``train`` for objective ``goal``, choose the epoch by ``validation``; the same for the same rows, config and
     number of threads."""
