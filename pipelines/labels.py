@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.places import place_of
 
 if TYPE_CHECKING:
     from predictors.training.labelling.table import Labels
@@ -21,7 +22,7 @@ KINDS = ("chains", "tokens", "trees")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
     parser.add_argument("--kind", required=True, choices=KINDS, help="what to label: a subsection of labels")
-    parser.add_argument("traces", type=Path, help="folder of text traces; of kind trees, of root traces")
+    parser.add_argument("traces", type=place_of, help="folder of text traces; of kind trees, of root traces")
     parser.add_argument("output", type=Path, help="Parquet file to write")
     parser.add_argument("--report", type=Path, help="JSON file to write: counts of what was labelled")
 

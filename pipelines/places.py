@@ -1,8 +1,10 @@
-"""Where a pair's files are, for commands that people type: below ``data/PAIR``, unless the command line says otherwise."""
+"""Where files are: a pair's below ``data/PAIR``, unless the command line says otherwise; traces on object storage, too."""
 
 import argparse
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 def add_place_arguments(parser: argparse.ArgumentParser, places: Mapping[str, str]) -> None:
@@ -11,7 +13,26 @@ def add_place_arguments(parser: argparse.ArgumentParser, places: Mapping[str, st
     parser.add_argument("--device", type=Path, help="JSON file of the device stage (default: device.json there)")
     for name, place in places.items():
         option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, type=Path, help=f"default: {place} below the pair's folder")
+        parser.add_argument(option, type=place_of, help=f"default: {place} below the pair's folder")
+
+
+def place_of(text: str) -> Path:
+    """A path, or the folder on object storage that a URL such as ``s3://bucket/traces`` names, with a path's methods."""
+    if "://" not in text:
+        return Path(text)
+    try:
+        from upath import UPath
+
+        folder: Any = UPath(text, use_listings_cache=False)
+        folder.fs.ls(folder.drive or folder.path)
+    except ImportError as error:
+        raise ArgumentTypeError(f"{text} needs {error.name}: pip install 'draftwright[s3]'.") from error
+    except Exception as error:  # each storage has errors of its own
+        remedy = (
+            "Name a bucket that exists, and credentials in the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …)."
+        )
+        raise ArgumentTypeError(f"{text} cannot be reached ({type(error).__name__}: {error}). {remedy}") from error
+    return folder
 
 
 def fill_in(args: argparse.Namespace, places: Mapping[str, str]) -> None:

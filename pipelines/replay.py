@@ -16,11 +16,12 @@ from typing import Any
 from pipelines.device_file import read_device
 from pipelines.device_profile import read_device_profile
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
+from pipelines.places import place_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_arguments(parser)
-    parser.add_argument("texts", type=Path, help="folder of text traces")
+    parser.add_argument("texts", type=place_of, help="folder of text traces")
     parser.add_argument(
         "bundles", type=Path, help="folder of exported bundles: those that decide about chains or branches are replayed"
     )

@@ -24,6 +24,7 @@ from tqdm import tqdm
 from pipelines.code import Code
 from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.places import place_of
 from pipelines.prompt_table import MEASURED_SPLITS, Prompt, read_prompts
 from pipelines.scale import add_workers_argument, workers
 from predictors.config import Checked, Positive
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--of", required=True, choices=CONFIGS, help="which trace")
     parser.add_argument("pair_folder", type=Path, help="output of the pair stage")
     parser.add_argument("prompts", type=Path, help="output of the prompts stage")
-    parser.add_argument("out", type=Path, help="folder of the shards")
+    parser.add_argument("out", type=place_of, help="folder of the shards")
     add_workers_argument(parser)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pipelines.device_file import read_device
 from pipelines.measuring.bench import add_bench_arguments
+from pipelines.places import place_of
 from pipelines.terminal import brief
 
 
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--measured", type=Path, help="folder of stage measure: a bundle that it timed is not timed again"
     )
     parser.add_argument(
-        "--texts", type=Path, help="folder of text traces: recorded prompts are timed first, and replayed"
+        "--texts", type=place_of, help="folder of text traces: recorded prompts are timed first, and replayed"
     )
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 

@@ -1,4 +1,4 @@
-"""Shards of traces on disk: deterministic bytes, written whole or not at all, stamped with what they were made from.
+"""Shards of traces on disk or object storage: deterministic bytes, written whole or not at all, with what they were made from.
 
 Every shard carries the fingerprint of the parameters and inputs and the capture contract in its Parquet metadata, so a run
 that starts again keeps finished shards of the same fingerprint and rewrites everything else. The manifest is written last.
@@ -74,10 +74,12 @@ def require_disk(folder: Path, name: str, rows: int, bytes_per_row: int, max_gig
     """Say what a trace may need; `ValueError` if that and the pair's other traces exceed ``max_gigabytes``, or it and the copy
     that DVC's cache takes exceed the disk's free space."""
     need = rows * bytes_per_row
-    parent = next(place for place in [folder, *folder.absolute().parents] if place.exists())
     others = _held(path for path in folder.parent.glob("*/part-*") if path.parent != folder)
-    cap = max_gigabytes * 1e9 - others
-    allowed = min(cap, (shutil.disk_usage(parent).free + _held(folder.glob("part-*"))) / 2)
+    allowed = cap = max_gigabytes * 1e9 - others
+    parent = folder
+    if isinstance(folder, Path):
+        parent = next(place for place in [folder, *folder.absolute().parents] if place.exists())
+        allowed = min(cap, (shutil.disk_usage(parent).free + _held(folder.glob("part-*"))) / 2)
     print(
         f"{name}: at most {rows} rows of {bytes_per_row} bytes = {need / 1e6:.0f} MB; the pair's other traces take "
         f"{others / 1e6:.0f} MB; {allowed / 1e6:.0f} MB may be taken",
@@ -100,13 +102,13 @@ def _held(paths: Iterable[Path]) -> int:
 
 
 def write_shard(path: Path, parts: Sequence[Rows], schema: pa.Schema) -> None:
-    """Write rows next to ``path`` and move them there in one step."""
+    """Write rows to ``path`` in one step."""
     columns = [_column([part for part in parts if part], field) for field in schema]
     lists = [field.name for field in schema if pa.types.is_fixed_size_list(field.type)]
-    partial = path.with_suffix(".partial")
+    content = pa.BufferOutputStream()
     pq.write_table(
         pa.Table.from_arrays(columns, schema=schema),
-        partial,
+        content,
         compression="zstd",
         use_dictionary=False,
         write_page_checksum=True,
@@ -116,6 +118,16 @@ def write_shard(path: Path, parts: Sequence[Rows], schema: pa.Schema) -> None:
             if schema.field(name).type.value_type == pa.float16()
         },
     )
+    _put(path, content.getvalue().to_pybytes())
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Write a file that nobody sees half of: moved there on a disk, one request on object storage."""
+    if not isinstance(path, Path):
+        path.write_bytes(content)
+        return
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_bytes(content)
     os.replace(partial, path)
 
 
@@ -141,7 +153,8 @@ def _length(part: Rows) -> int:
 def finished(path: Path, fingerprint: str) -> bool:
     """Whether ``path`` is a whole, undamaged shard of this very collection."""
     try:
-        metadata = pq.read_table(path, page_checksum_verification=True).schema.metadata or {}
+        content = pa.BufferReader(path.read_bytes())
+        metadata = pq.read_table(content, page_checksum_verification=True).schema.metadata or {}
     except (OSError, pa.ArrowInvalid):
         return False
     return metadata.get(b"fingerprint", b"").decode() == fingerprint
@@ -149,20 +162,14 @@ def finished(path: Path, fingerprint: str) -> bool:
 
 def write_manifest(folder: Path, names: list[str], facts: dict[str, Any]) -> int:
     """Remove shards that do not belong and describe those that do; the last step of a collection. Returns their rows."""
-    for stale in set(folder.glob("part-*")) - {folder / name for name in names}:
+    for stale in [path for path in folder.glob("part-*") if path.name not in names]:
         stale.unlink()
-    shards = [
-        {
-            "name": name,
-            "rows": pq.read_metadata(folder / name).num_rows,
-            "sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest(),
-        }
-        for name in names
-    ]
-    rows: int = sum(shard["rows"] for shard in shards)
-    held = _held(folder / name for name in names)
+    shards, rows, held = [], 0, 0
+    for name in names:
+        content = (folder / name).read_bytes()
+        count = pq.read_metadata(pa.BufferReader(content)).num_rows
+        shards.append({"name": name, "rows": count, "sha256": hashlib.sha256(content).hexdigest()})
+        rows, held = rows + count, held + len(content)
     manifest = {**facts, "num_rows": rows, "bytes_per_row": round(held / max(1, rows), 1), "shards": shards}
-    partial = folder / (MANIFEST + ".partial")
-    partial.write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
-    os.replace(partial, folder / MANIFEST)
+    _put(folder / MANIFEST, (json.dumps(manifest, indent=2, sort_keys=True) + "\n").encode())
     return rows

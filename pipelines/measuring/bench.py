@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments
+from pipelines.places import place_of
 
 if TYPE_CHECKING:
     from pipelines.measuring.measurement_log import MeasurementLog
@@ -79,8 +80,10 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
     bundles_help = "folder of exported bundles (default: %(default)s); arms of those not there are left out"
     parser.add_argument("--bundles", type=Path, default=Path("bundles"), help=bundles_help)
-    parser.add_argument("--texts", type=Path, help="folder of text traces: their prompts are timed first, and replayed")
-    parser.add_argument("--trees", type=Path, help="folder of tree traces")
+    parser.add_argument(
+        "--texts", type=place_of, help="folder of text traces: their prompts are timed first, and replayed"
+    )
+    parser.add_argument("--trees", type=place_of, help="folder of tree traces")
 
 
 def open_bench(

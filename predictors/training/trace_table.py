@@ -86,7 +86,7 @@ class TraceTable(Generic[Kind]):
             If the manifest is missing (collection did not finish), of another schema version, or incomplete; or a shard is
             missing, damaged or of another shape.
         """
-        place = Path(folder)
+        place = Path(folder) if isinstance(folder, str) else folder
         manifest = _read_manifest(place / MANIFEST, cls.kind, cls.version)
         shards = (_read_shard(place, shard, cls.columns, manifest.sizes()) for shard in manifest.shards)
         return cls(manifest, pa.concat_tables(list(shards)).combine_chunks())
