@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pipelines.outputs import replacing, write_json
-from pipelines.parameters import read_pair
 
 NOT_APPLICABLE = "not applicable: the pair has no draft"
 MARKER = "not_applicable.json"  # alone in a folder
@@ -33,12 +32,16 @@ STAGES: Mapping[str, tuple[Callable[[argparse.Namespace], bool], tuple[str, ...]
 
 def needs_draft(pair: str, predictor: str, params: Path) -> bool:
     """Whether a bundle serves only pairs with a draft."""
+    from pipelines.parameters import read_pair
+
     fitted = read_pair(pair, params).get("fit") or {}
     return fitted.get(predictor, {}).get("family") not in DRAFTLESS
 
 
 def draftless(pair: str, params: Path) -> bool:
     """Whether the pair of that name in the parameter file is a target alone."""
+    from pipelines.parameters import read_pair  # YAML, which commands of a serving host go without
+
     models = read_pair(pair, params).get("models") or {}
     return bool(models.get("target")) and not models.get("draft")
 

@@ -37,8 +37,8 @@ class UnevenState(TableState):
 def error():
     """Total variation between the output's law and the target's."""
     pair, settings = ModelPair(TableModel(3, seed=1), Uneven(3, seed=2)), SamplingSettings(1.0)
-    law = decoder_law(pair, speculative({"kind": "delayed_tree", "k": 2, "l1": 0, "l2": 2}, "specinfer"), 3, settings)
-    return total_variation(law, target_law(pair.target, PROMPT, 3, settings))
+    law = decoder_law(pair, speculative({"kind": "delayed_tree", "k": 2, "l1": 0, "l2": 2}, "specinfer"), 4, settings)
+    return total_variation(law, target_law(pair.target, PROMPT, 4, settings))
 
 
 def test_copies_of_a_node_are_drawn_from_under_one_law():
