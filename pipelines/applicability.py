@@ -16,17 +16,13 @@ RECORD = {"family": None, "reason": NOT_APPLICABLE}
 DRAFTLESS = (None, "guess")  # families of predictors; None: bundle auto, which no family fits
 
 
-def _trial(args: argparse.Namespace) -> bool:
-    return needs_draft(args.pair, args.bundle.name, args.params)
-
-
 STAGES: Mapping[str, tuple[Callable[[argparse.Namespace], bool], tuple[str, ...]]] = {
     "traces": (lambda args: args.of != "guesses", ("out",)),
     "labels": (lambda args: True, ("output", "report")),
     "replay": (lambda args: True, ("output",)),
     "verifiers": (lambda args: True, ("output",)),
     "selection": (lambda args: True, ("output",)),
-    "trial": (_trial, ("output",)),
+    "trial": (lambda args: needs_draft(args.pair, args.bundle.name, args.params), ("output",)),
 }  # stage ``fit`` asks by predictor
 
 

@@ -14,8 +14,8 @@ def _generic_keys() -> set[str]:
     """What every Hugging Face config has (names, dtypes, outputs, library versions): it makes no other model."""
     from transformers import PreTrainedConfig
 
-    named = {"transformers_version", "use_cache", "torch_dtype"}
-    return set(PreTrainedConfig().to_dict()) - {"tie_word_embeddings"} | named
+    own = {"transformers_version", "use_cache", "torch_dtype"}
+    return set(PreTrainedConfig().to_dict()) - {"tie_word_embeddings"} | own
 
 
 def config_hash(config: "PreTrainedConfig") -> str:

@@ -97,44 +97,28 @@ def fitted(
         num_sanity_val_steps=0,
         log_every_n_steps=1_000_000_000,  # curves per epoch: a tracking call per step costs more than the step
     )
-    trainer.fit(module, shuffled(rows, config.batch_size, config.seed), in_order(held_out))
+    drawn = RandomSampler(rows, generator=torch.Generator().manual_seed(config.seed))
+    trainer.fit(module, _batches(rows, drawn, config.batch_size), _batches(held_out, SequentialSampler(held_out), 4096))
     assert best.best is not None
     module.head.load_state_dict(best.best)
     return best
 
 
-def shuffled(rows: Rows, batch_size: int, seed: int) -> DataLoader:
-    """Batches in a new order every epoch."""
-    return in_batches(rows, RandomSampler(rows, generator=torch.Generator().manual_seed(seed)), batch_size)
-
-
-def in_order(rows: Rows, batch_size: int = 4096) -> DataLoader:
-    """Batches in the rows' order."""
-    return in_batches(rows, SequentialSampler(rows), batch_size)
-
-
-def in_batches(rows: Rows, sampler: Sampler, batch_size: int) -> DataLoader:
-    """Batches of the sampler's rows."""
-    return DataLoader(rows, sampler=BatchSampler(sampler, batch_size, drop_last=False), batch_size=None)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """``count`` of torch's threads inside the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _batches(rows: Rows, sampler: Sampler, size: int) -> DataLoader:
+    return DataLoader(rows, sampler=BatchSampler(sampler, size, drop_last=False), batch_size=None)
 
 
 @contextmanager
 def seeded(config: TrainConfig) -> Iterator[None]:
     """The same numbers in every run inside the block, on ``config.threads``, and a quiet screen."""
-    with threads(config.threads), torch.random.fork_rng(devices=[]), quiet():
-        torch.manual_seed(config.seed)
-        yield
+    before = torch.get_num_threads()
+    torch.set_num_threads(config.threads)
+    try:
+        with torch.random.fork_rng(devices=[]), quiet():
+            torch.manual_seed(config.seed)
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -182,36 +182,22 @@ def open_beside(
     slot_bytes = ROOM + (max(submitted) + 1) * vocabulary_size * law_dtype(draft_model).itemsize
     draft = DraftProcess(DraftSide, side, draft_threads, slot_bytes)
     try:
-        yield beside_cells(pair.target, draft, target_threads, tokens, rows, contexts, submitted, seed, before)
+        generator = torch.Generator().manual_seed(seed)
+        cells = []
+        for context in contexts:
+            passes = CommittedState(pair.target, context, max((1, *tokens)), generator)
+            for count in tokens:
+                timed = TargetBeside(passes, draft, target_threads, count, context).measure
+                cells.append(Cell(("beside_target",), {"tokens": count, "context": context}, timed))
+            for count in rows:
+                stamped = DraftBeside(passes, draft, target_threads, count, context).measure
+                cells.append(Cell(("beside_draft",), {"rows": count, "context": context}, stamped))
+        for count in submitted:
+            told = Exchange(draft, target_threads, count).measure
+            cells.append(Cell(("exchange",), {"submitted": count}, told, before))
+        yield cells
     finally:
         draft.close()
-
-
-def beside_cells(
-    target: LanguageModel,
-    draft: Executor,
-    threads: int,
-    tokens: Sequence[int],
-    rows: Sequence[int],
-    contexts: Sequence[int],
-    submitted: Sequence[int],
-    seed: int,
-    before: Callable[[], None],
-) -> list[Cell]:
-    """Cells of the three tables; the ``target`` has ``threads``, and ``draft`` runs a `DraftSide`."""
-    generator = torch.Generator().manual_seed(seed)
-    cells = []
-    for context in contexts:
-        passes = CommittedState(target, context, max((1, *tokens)), generator)
-        for count in tokens:
-            at = {"tokens": count, "context": context}
-            cells.append(Cell(("beside_target",), at, TargetBeside(passes, draft, threads, count, context).measure))
-        for count in rows:
-            at = {"rows": count, "context": context}
-            cells.append(Cell(("beside_draft",), at, DraftBeside(passes, draft, threads, count, context).measure))
-    for count in submitted:
-        cells.append(Cell(("exchange",), {"submitted": count}, Exchange(draft, threads, count).measure, before))
-    return cells
 
 
 def kept(window: float, needed: float) -> float:

@@ -12,9 +12,9 @@ rows never do. (On two cores a step right after a target pass took 0.48 ms, late
 and 8, drawing left out, 0.43 on average. Cold steps put a round of 8 at 4 % too much, warm ones every round at 1 % too little.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -63,35 +63,28 @@ class CommittedState:
 
 
 def pass_cells(
-    target: LanguageModel,
-    draft: LanguageModel,
+    target: Any,
+    draft: Any,
     tokens: Sequence[int],
     rows: Sequence[int],
     contexts: Sequence[int],
     generator: torch.Generator,
+    state: Callable[[Any, int, int, torch.Generator], Passes] = CommittedState,
+    suffix: str = "",
 ) -> list[Cell]:
-    """Cells of the tables ``draft`` and ``target``."""
+    """Cells of the tables ``draft`` and ``target``, whose names end in ``suffix``: of two models' passes in a ``state``."""
     cells = []
     for context in contexts:
-        targets = CommittedState(target, context, max(tokens), generator)
-        drafts = CommittedState(draft, context, max(rows), generator)
-        cells += cells_behind(context, targets, drafts, tokens, rows)
-    return cells
-
-
-def cells_behind(
-    context: int, target: Passes, draft: Passes, tokens: Sequence[int], rows: Sequence[int], suffix: str = ""
-) -> list[Cell]:
-    """Cells of the two models' passes behind ``context`` tokens, in tables whose names end in ``suffix``."""
-    cells = []
-    for count in rows:
-        measure = timed(partial(draft.level, count), draft.device)
-        at = {"rows": count, "context": context}
-        cells.append(Cell((f"draft{suffix}",), at, measure, partial(begin_round, target, draft)))
-    for count in tokens:
-        measure = timed(partial(target.chain, count), target.device)
-        at = {"tokens": count, "context": context}
-        cells.append(Cell((f"target{suffix}",), at, measure, partial(draft.level, 1)))
+        targets = state(target, context, max((1, *tokens)), generator)
+        drafts = state(draft, context, max((1, *rows)), generator)
+        for count in rows:
+            measure = timed(partial(drafts.level, count), drafts.device)
+            at = {"rows": count, "context": context}
+            cells.append(Cell((f"draft{suffix}",), at, measure, partial(begin_round, targets, drafts)))
+        for count in tokens:
+            measure = timed(partial(targets.chain, count), targets.device)
+            at = {"tokens": count, "context": context}
+            cells.append(Cell((f"target{suffix}",), at, measure, partial(drafts.level, 1)))
     return cells
 
 

@@ -20,7 +20,7 @@ from transformers import DynamicCache
 from runtime.adapter import LanguageModel
 from runtime.causal_model import CausalLanguageModel
 from runtime.latency.cells import Cell
-from runtime.latency.passes import cells_behind, random_tokens
+from runtime.latency.passes import pass_cells, random_tokens
 
 
 class BareState:
@@ -61,12 +61,7 @@ def reference_cells(
     unless both models run by the compact forward."""
     if not (_is_compact(target) and _is_compact(draft)):
         return []
-    cells = []
-    for context in contexts:
-        targets = BareState(target, context, max((1, *tokens)), generator)
-        drafts = BareState(draft, context, max((1, *rows)), generator)
-        cells += cells_behind(context, targets, drafts, tokens, rows, "_hugging_face")
-    return cells
+    return pass_cells(target, draft, tokens, rows, contexts, generator, BareState, "_hugging_face")
 
 
 def _is_compact(model: LanguageModel) -> TypeGuard[CausalLanguageModel]:

@@ -10,8 +10,7 @@ import torch
 
 from predictors.config import Count, Positive, Share, not_empty, of_length, one_of
 from predictors.network import HRADNetwork
-from predictors.training.balance import METHODS, Balanced, balance, natural_shares
-from predictors.training.callbacks import BestEpoch
+from predictors.training.balance import METHODS, balance, natural_shares
 from predictors.training.heads.module import HeadTraining
 from predictors.training.heads.roots import Rows
 from predictors.training.heads.target import Target
@@ -56,44 +55,21 @@ class TrainedHead(Trained[HRADNetwork]):
 def train(
     rows: Rows, validation: Rows, target: Target, config: HeadTrainConfig, logger: "Logger | None" = None
 ) -> TrainedHead:
-    """Train on ``rows``, stop by ``validation``: the same for the same rows, config and number of threads.
-
-    Parameters
-    ----------
-    logger
-        A Lightning logger for the curves; the caller's choice, none by default.
-    """
+    """Train on ``rows``, stop by ``validation``: the same for the same rows, config and thread count. Curves go to ``logger``."""
     labels, spec = torch.from_numpy(rows.labels(target)), rows.roots.spec
     expected = torch.from_numpy(rows.expected(target)).float() if config.targets == EXPECTED else None
     held_out = torch.from_numpy(validation.labels(target))
     with seeded(config):
         first, second = config.hidden_sizes
-        network = HRADNetwork(
-            spec.state_size,
-            len(spec.scalars),
-            config.reduced_size,
-            (first, second),
-            config.dropout,
-            len(target.classes),
-        )
+        sizes = spec.state_size, len(spec.scalars), config.reduced_size
+        network = HRADNetwork(*sizes, (first, second), config.dropout, len(target.classes))
         features = rows.features
         fit_reduction(network.reduction, features, config.seed)
         reduced, seen = network.reduction(features), network.reduction(validation.features)
         balanced = balance(config.balance, reduced, labels, config.seed, target.classes, expected)
         shares = natural_shares(labels, len(target.classes))
-        best = _run(network, balanced, shares, Batches(seen, held_out), config, logger)
+        shift = prior_shift(shares, balanced.shares)
+        module = HeadTraining(network.head, shift, balanced.class_weights, config)
+        drawn = Batches(balanced.features, balanced.labels if balanced.expected is None else balanced.expected)
+        best = fitted(module, drawn, Batches(seen, held_out), config, logger)
     return TrainedHead(network.eval(), best.history, best.best_epoch, shares, balanced.shares, balanced.method)
-
-
-def _run(
-    network: HRADNetwork,
-    balanced: Balanced,
-    shares: tuple[float, ...],
-    validation: Batches,
-    config: HeadTrainConfig,
-    logger: "Logger | None",
-) -> BestEpoch:
-    shift = prior_shift(shares, balanced.shares)
-    module = HeadTraining(network.head, shift, balanced.class_weights, config)
-    rows = Batches(balanced.features, balanced.labels if balanced.expected is None else balanced.expected)
-    return fitted(module, rows, validation, config, logger)
