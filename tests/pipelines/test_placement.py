@@ -34,7 +34,7 @@ def loaded(monkeypatch):
         asked[str(path).rpartition("/")[2]] = (options["device_map"], quantization_config)
         return load(path, **options)
 
-    monkeypatch.setattr("runtime.pair.AutoModelForCausalLM.from_pretrained", noted)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", noted)
     return asked
 
 

@@ -51,7 +51,7 @@ def test_load_spreads_the_target_and_places_the_draft(tmp_path, monkeypatch):
         asked.append((path.name, options["device_map"]))
         return load(path, **options)
 
-    monkeypatch.setattr("runtime.pair.AutoModelForCausalLM.from_pretrained", noted)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", noted)
     for name in ("target", "draft"):
         tiny_llama().save_pretrained(tmp_path / name)
     folders = tmp_path / "target", tmp_path / "draft"
