@@ -78,7 +78,7 @@ def test_every_prompt_is_of_one_worker_and_has_all_its_arms(spread, decodes):
     assert decodes.groupby(["split", "prompt"])[WORKER].nunique().eq(1).all()
     by_split = decodes.groupby("split")
     assert by_split["prompt"].nunique().to_dict() == {"test": 4, "validation": 2}
-    assert 2 <= decodes[WORKER].nunique() <= 4  # one that was killed comes back as another process; both may be, at once
+    assert 2 <= decodes[WORKER].nunique() <= 4  # who is killed comes back as another process, and both may be
     chosen = {choice["arm"] for choice in json.loads((spread / FINDINGS).read_text())["choices"]}
     always = {"autoregressive", "chain-1", "chain-2"}
     rotating = {"plain_hf_forward", "hf_generate", "hf_assisted"} | chosen - always
