@@ -103,7 +103,7 @@ class StopSession(Session):
         self.bypassed = not controller.guard.trusts(finite, distance, controller.max_distance)
         best = max(chances_E)
         if finite:
-            self.forecasts.append(Forecast(laws[0].drafted - (controller.inputs == BEHIND), best, distance, sketch))
+            self.forecasts.append(Forecast(controller.position(laws[0]), best, distance, sketch))
         self.score = self.score * best if self.setting.rule.product else best
 
 
@@ -191,7 +191,8 @@ class EarlyStop(LearnedController):
         return len(self.settings)
 
     def outputs(self, features: Tensor) -> Tensor:
-        """Calibrated probabilities of acceptance [B, S] of raw features [B, F], at every captured sampling setting."""
+        """Calibrated probabilities of acceptance [B, S] of a draft's first token, from raw features [B, F], at every captured
+        sampling setting."""
         of_setting = [made.calibration for made in self.settings]
         scale_S, bias_S = (torch.tensor([getattr(one, name) for one in of_setting]) for name in ("scale", "bias"))
         return torch.sigmoid(scale_S * self.network(features).unsqueeze(1) + bias_S)
@@ -207,8 +208,12 @@ class EarlyStop(LearnedController):
         """Probabilities of acceptance [E] at a level's nodes, the largest squared distance of their features from the training
         rows, and the first node's sketch."""
         said, count = self.said(torch.stack([self.features(law) for law in laws])).tolist(), len(laws)
-        calibration = self.setting(laws[0].root.settings).calibration
-        return [calibration.probability(logit) for logit in said[:count]], said[count], tuple(said[count + 1 :])
+        calibration, before = self.setting(laws[0].root.settings).calibration, self.position(laws[0])
+        return [calibration.after(before, logit) for logit in said[:count]], said[count], tuple(said[count + 1 :])
+
+    def position(self, law: NextLaw) -> int:
+        """Tokens of the draft before the one that is judged where ``law`` is known."""
+        return law.drafted - (self.inputs == BEHIND)
 
     def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:
         return partial(served_logits, copy.deepcopy(self.network).to(device))

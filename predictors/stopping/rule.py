@@ -1,6 +1,6 @@
 """From predicted acceptance to a decision to stop drafting.
 
-    P̂ = σ(scale · logit + bias)                             calibrated at every sampling setting
+    P̂ = σ(scale · logit + bias + rise · drafted)            calibrated at every sampling setting; drafted: tokens before this one
     score = P̂ of the token, or with ``product`` Π P̂ along the draft: that it survives with all before it
     stop where score < threshold, after at least ``min_tokens``; a token's own score is not asked for before
 
@@ -25,10 +25,19 @@ class StopCalibration(Checked):
 
     def probability(self, logit: float) -> float:
         """Calibrated, of one logit; NaN of NaN."""
-        try:
-            return 1 / (1 + math.exp(-(self.scale * logit + self.bias)))
-        except OverflowError:
-            return 0.0
+        return _sigmoid(self.scale * logit + self.bias)
+
+
+@dataclass(frozen=True)
+class RisingCalibration(StopCalibration):
+    """The bias grows by ``rise`` with every token drafted before. What a model misses is alike along a draft, so that one which
+    is still alive is better than its tokens look one by one."""
+
+    rise: float = 0.0
+
+    def after(self, drafted: int, logit: float) -> float:
+        """`probability` of a token behind ``drafted`` others."""
+        return _sigmoid(self.scale * logit + self.bias + self.rise * drafted)
 
 
 @dataclass(frozen=True)
@@ -70,4 +79,11 @@ class StopSetting(Checked):
     rule: StopRule
     static_length: Whole
     tried: StopRule
-    calibration: StopCalibration = StopCalibration()
+    calibration: RisingCalibration = RisingCalibration()
+
+
+def _sigmoid(value: float) -> float:
+    try:
+        return 1 / (1 + math.exp(-value))
+    except OverflowError:
+        return 0.0

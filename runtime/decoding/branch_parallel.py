@@ -73,7 +73,7 @@ class BranchParallelDecoder(Decoder):
         try:
             while not run.done:
                 with self.host.target_threads():
-                    step = run.round() if run.emitted else run.prefill()
+                    step = run.step()
                 yield step
         finally:
             run.jobs.close()

@@ -11,6 +11,7 @@ from predictors.rounds import RoundRecord
 from predictors.signals import Root
 from runtime.clock import PhaseClock
 from runtime.decoding.base import Step
+from runtime.device import is_out_of_memory
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.prefill import cache_prompt
@@ -18,6 +19,11 @@ from runtime.randomness import Uniform, stream
 from runtime.request import Request
 from runtime.verification import Verifier
 from runtime.verification.recorded import RecordedVerdicts
+
+REFUSED = (
+    "no memory for a round at {} tokens of context, {} of them new, with drafts of up to {} tokens ({}): draft fewer tokens, "
+    "lower max_new_tokens, or free memory. `draftwright plan` counts what they need."
+)
 
 
 class Run(ABC):
@@ -39,9 +45,26 @@ class Run(ABC):
 
     def steps(self) -> Iterator[Step]:
         """The prefill, then rounds until the request is done."""
-        yield self.prefill()
         while not self.done:
-            yield self.round()
+            yield self.step()
+
+    def step(self) -> Step:
+        """The prefill, later a round.
+
+        Raises
+        ------
+        MemoryError
+            If a round finds no memory. A smaller draft instead would be lossy: how many tokens are drafted may depend on them.
+        """
+        if not self.emitted:
+            return self.prefill()
+        try:
+            return self.round()
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            context = len(self.request.prompt) + self.emitted
+            raise MemoryError(REFUSED.format(context, self.emitted, self.depth, error)) from error
 
     @abstractmethod
     def round(self) -> Step:

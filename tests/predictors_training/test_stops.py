@@ -1,6 +1,7 @@
 """Stop models fitted on texts whose chances are known: what they learn, how they are calibrated, which rules are served."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
+from functools import partial
 from pathlib import Path
 from string import ascii_letters, digits
 
@@ -18,7 +19,7 @@ from predictors.training.labelling.table import write_labels
 from predictors.training.labelling.tokens import KIND, TokenLabelConfig, label
 from predictors.training.predictor import Materials
 from predictors.training.stops import rules
-from predictors.training.stops.calibration import fit_calibration
+from predictors.training.stops.calibration import calibrated, fit_calibration, product_calibration
 from predictors.training.stops.drafts import Drafts
 from predictors.training.stops.model import StopModel
 from predictors.training.stops.predictor import StopPredictor, _metrics
@@ -69,10 +70,10 @@ def table(materials):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_trained_model_knows_what_its_inputs_tell(table, name):
     config, labels = MODELS[name], label(table, TokenLabelConfig())
-    model = StopModel(table, labels, config, calibrated_tokens=3)
+    model = StopModel(table, labels, config, calibrated_tokens=GAMMA)
     features = model.features["test"]
     drafts = Drafts.of(features, GAMMA - features.sees)
-    measured = quality(model.tokens["test"], drafts, model.chances("test"))
+    measured = quality(model.tokens["test"], drafts, partial(model.chances, "test"))
     known = measured["tokens"]["all"]
     assert known["auroc"] > (0.7 if config.inputs == "law" else 0.8), known
     assert known["ece"] < 0.06, "whatever rejected tokens counted in training"
@@ -86,7 +87,7 @@ def test_texts_too_short_for_a_whole_draft_promise_nothing(table):
     model = StopModel(table, label(table, TokenLabelConfig()), config, calibrated_tokens=3)
     drafts = Drafts.of(model.features["test"], GAMMA)
     short = drafts.take(~drafts.whole_DG.all(axis=1))
-    measured = quality(model.tokens["test"], short, model.chances("test"))
+    measured = quality(model.tokens["test"], short, partial(model.chances, "test"))
     assert len(short.start_D) and measured["product_bias"] == {"predicted": [], "observed": []}
 
 
@@ -242,7 +243,7 @@ def test_calibration_recovers_scale_and_bias():
     accepted_D = np.cumprod(kept_DG, axis=1).sum(axis=1)
     parts = [(part_DG, made_drafts(part_DG, of)) for part_DG, of in zip(*halves(logits_DG, accepted_D), strict=True)]
     fitted = fit_calibration(parts)
-    assert (fitted.scale, fitted.bias) == pytest.approx((0.7, -0.4), abs=0.05)
+    assert astuple(fitted) == pytest.approx((0.7, -0.4, 0.0), abs=0.05)
     whole = fit_calibration([(logits_DG, made_drafts(logits_DG, accepted_D))])
     assert asdict(fitted) == pytest.approx(asdict(whole), rel=1e-3), "splits are one sample"
     assert fit_calibration([(-logits_DG, made_drafts(logits_DG, accepted_D))]).scale > 0, "never turned around"
@@ -250,21 +251,33 @@ def test_calibration_recovers_scale_and_bias():
         fit_calibration([(logits_DG, made_drafts(logits_DG, np.full(20_000, 3)))])
 
 
-def test_calibration_of_single_tokens_leaves_products_too_low():
-    """Deliberately wrong twin: what the model misses is common to a draft, so that chances of tokens do not multiply."""
+def test_calibration_recovers_a_rise_along_the_draft():
+    random = np.random.default_rng(0)
+    logits_DG = random.normal(scale=2, size=(40_000, 4))
+    kept_DG = random.random((40_000, 4)) < 1 / (1 + np.exp(-(0.7 * logits_DG - 0.4 + 0.3 * np.arange(4))))
+    drafts = made_drafts(logits_DG, np.cumprod(kept_DG, axis=1).sum(axis=1))
+    fitted = fit_calibration([(logits_DG, drafts)])
+    assert astuple(fitted) == pytest.approx((0.7, -0.4, 0.3), abs=0.05)
+    logit = float(logits_DG[0, 2])
+    assert calibrated(logits_DG, np.arange(4), *astuple(fitted))[0, 2] == pytest.approx(fitted.after(2, logit))
+    assert fitted.after(0, logit) == fitted.probability(logit) < fitted.after(1, logit)
+
+
+def test_calibration_without_position_in_the_draft_leaves_products_too_low():
+    """Deliberately wrong twins: what the model misses is common to a draft, so that chances of tokens do not multiply, whether
+    single tokens are calibrated or products without a rise."""
     random = np.random.default_rng(1)
     missed_D, depth = random.normal(scale=1.5, size=20_000), 4
     kept_DG = random.random((20_000, depth)) < 1 / (1 + np.exp(-missed_D - 0.5))[:, None]
     accepted_D, logits_DG = np.cumprod(kept_DG, axis=1).sum(axis=1), random.normal(scale=0.1, size=(20_000, depth))
     drafts = made_drafts(logits_DG, accepted_D)
     firsts = made_drafts(logits_DG[:, :1], np.minimum(accepted_D, 1))
-    errors = []
-    for made in (drafts, firsts):
-        calibration = fit_calibration([(logits_DG, made)])
-        chances = 1 / (1 + np.exp(-(calibration.scale * logits_DG + calibration.bias)))
-        observed = (accepted_D[:, None] > np.arange(depth)).mean(axis=0)
-        errors.append(np.cumprod(chances, axis=1).mean(axis=0) - observed)
-    assert errors[1][-1] < -0.12 and np.abs(errors[0]).max() < 0.09
+    rises, single = (astuple(fit_calibration([(logits_DG, made)])) for made in (drafts, firsts))
+    level = product_calibration(logits_DG, drafts.survives_DG, np.ones((20_000, depth)), rises=False)
+    observed = (accepted_D[:, None] > np.arange(depth)).mean(axis=0)
+    made = (calibrated(logits_DG, np.arange(depth), *calibration) for calibration in (rises, level, single))
+    risen, flat, low = (np.cumprod(chances, axis=1).mean(axis=0) - observed for chances in made)
+    assert low[-1] < -0.12 and np.abs(flat).max() > 0.05 and np.abs(risen).max() < 0.01
 
 
 def test_papers_rules():

@@ -1,4 +1,4 @@
-"""A prompt whose pass finds no memory is read in two halves, once; nothing else changes."""
+"""A prompt whose pass finds no memory is read in two halves, once; nothing else changes. A later pass ends the request."""
 
 import re
 
@@ -50,6 +50,33 @@ def test_halves_without_memory_are_refused_with_the_remedy(pair, prompt, tokens)
     short_of_memory(pair.target.model, 0)
     with pytest.raises(MemoryError, match=re.escape(f"a pass over {tokens} tokens of the prompt") + ".*shorten"):
         build_decoder(pair, {"method": "autoregressive"}).generate(prompt, max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"method": "speculative", "drafter": {"kind": "chain", "gamma": 3}},
+        {"preset": "pearl", "gamma": 2, "overlap": "none"},
+        {"method": "progressive_tree"},
+    ],
+)
+def test_a_round_without_memory_ends_the_request_and_the_next_one_decodes(pair, config):
+    decoder = build_decoder(pair, config)
+    expected = decoder.generate(PROMPT, max_new_tokens=12)
+    full = {"now": False}
+
+    def ask(module, args, output):
+        if full["now"]:
+            torch.empty(1 << 55)
+
+    pair.target.model.model.norm.register_forward_hook(ask)
+    steps = decoder.stream(PROMPT, max_new_tokens=12)
+    context = len(PROMPT) + sum(len(next(steps).tokens) for _ in range(2))
+    full["now"] = True
+    with pytest.raises(MemoryError, match=rf"round at {context} tokens of context.*max_new_tokens"):
+        next(steps)
+    full["now"] = False
+    assert decoder.generate(PROMPT, max_new_tokens=12).tokens == expected.tokens
 
 
 def test_other_errors_stay_what_they_are(pair):

@@ -17,6 +17,7 @@ from predictors.training.text_table import TextTable
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 SPLITS = TRAIN, VALIDATION, TEST = ("train", "validation", "test")
+CALIBRATED = ("scale", "bias", "rise")
 
 
 class StopModel:
@@ -48,25 +49,27 @@ class StopModel:
         self.trained = fit_stop_model(train, validation, config, logger)
         said = {split: self.features[split].everywhere(self._said) for split in SPLITS}
         self.distance = {split: distance_NG for split, (_, distance_NG) in said.items()}
-        self._logits = {split: logits_NG for split, (logits_NG, _) in said.items()}
+        self.logits = {split: logits_NG for split, (logits_NG, _) in said.items()}
         every = {
             split: self._drafts(split, table.manifest.gamma_max, calibrated_tokens) for split in (TRAIN, VALIDATION)
         }
         self.calibrations = []
         for number in range(len(self.settings)):
             own = {split: made.take(self._setting_N(split)[made.start_D] == number) for split, made in every.items()}
-            parts = [(self._logits[split], made) for split, made in own.items()]
+            parts = [(self.logits[split], made) for split, made in own.items()]
             # where all tokens of a setting have one fate, it is calibrated with the others
-            whole = [(self._logits[split], made) for split, made in every.items()]
+            whole = [(self.logits[split], made) for split, made in every.items()]
             self.calibrations.append(fit_calibration(parts if mixed(parts) else whole))
 
     def _drafts(self, split: str, recorded: int, tokens: int) -> Drafts:
         made = self.features[split]
         return Drafts.of(made, min(tokens, recorded - made.sees))
 
-    def chances(self, split: str) -> np.ndarray:
-        """Calibrated chances [N, G] at every slot of a split's texts."""
-        return calibrated(self._logits[split], self.calibrations, self._setting_N(split))
+    def chances(self, split: str, row: np.ndarray, slot: np.ndarray, drafted: np.ndarray | int) -> np.ndarray:
+        """Calibrated chances at rows and slots of a split's texts, each behind so many ``drafted`` tokens; shapes broadcast."""
+        setting = self._setting_N(split)[row]
+        fitted = (np.array([getattr(one, name) for one in self.calibrations])[setting] for name in CALIBRATED)
+        return calibrated(self.logits[split][row, slot], drafted, *fitted)
 
     @torch.inference_mode()
     def _said(self, features_NF: Tensor) -> tuple[Tensor, ...]:

@@ -5,6 +5,7 @@ depth, verifier, sampling settings and prices that it will serve. Scored once on
 """
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +40,7 @@ class StopPredictor(StopTrainConfig):
 
     gamma: Count = 12
     verifier: str = "block"
-    calibrated_tokens: Count = 3
+    calibrated_tokens: Count = 6
     folds: Count = 5
     distance_quantile: Probability = 0.999
     distance_margin: Positive = 2.0
@@ -74,13 +75,14 @@ class StopPredictor(StopTrainConfig):
         size = features.table.manifest.stop_spec.size(self.inputs)
         question = undisturbed(profile).latency("stopping", features=size).seconds
         found = starts_of(features.table, settings, self, profile)
-        return Played.of(found, model.chances(split), model.distance[split] > limit, self.inputs, question)
+        said, calibration = (model.logits[split], model.distance[split] > limit), model.calibrations[number]
+        return Played.of(found, *said, calibration, self.inputs, question)
 
     def _known(self, model: StopModel) -> dict[str, Any]:
         """What the model knows of test texts."""
         features = model.features[TEST]
         depth = min(self.gamma, features.table.manifest.gamma_max - features.sees)
-        known = quality(model.tokens[TEST], Drafts.of(features, depth), model.chances(TEST))
+        known = quality(model.tokens[TEST], Drafts.of(features, depth), partial(model.chances, TEST))
         return known | {"documents": len(set(features.table.column("document")))}
 
     def _card(self, table: TextTable, profile: LatencyProfile, measured: dict[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """What a stop model knows of texts that it never saw: of every drafted token, and of drafts as they grow.
 
-    tokens         AUROC, Brier score and calibration error of tested tokens, each position once, and by position in a draft
+    tokens         AUROC, Brier score and calibration error of tested tokens, each once (as the first of a draft), and by position
     product_bias   mean Π P̂ along whole drafts (predicted) beside P(N >= n) (observed), which thresholds consume; empty for none
 
 Tokens count by their probability given the text. Shape suffixes: N tokens, D drafts, G tokens of a draft.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,22 @@ from predictors.training.stops.drafts import Drafts
 from predictors.training.stops.rows import TokenRows
 
 BINS = 15
+Chances = Callable[
+    [np.ndarray, np.ndarray, np.ndarray | int], np.ndarray
+]  # of rows and slots, each behind so many tokens
 
 
-def quality(tokens: TokenRows, drafts: Drafts, chances_NG: np.ndarray) -> dict[str, Any]:
-    """Quality of ``chances_NG`` by slot of the texts that hold ``tokens`` and ``drafts``."""
+def quality(tokens: TokenRows, drafts: Drafts, chances: Chances) -> dict[str, Any]:
+    """Quality of ``chances`` on ``tokens`` and ``drafts``."""
     whole = drafts.take(np.asarray(drafts.whole_DG.all(axis=1)))
-    chances_DG, survives_DG = whole.said(chances_NG, 0.0), whole.survives_DG
+    survives_DG, drafted_G = whole.survives_DG, np.arange(whole.row_DG.shape[1])
+    chances_DG = np.where(whole.known_DG, chances(whole.row_DG, whole.slot_DG, drafted_G), 0.0)
     total = whole.weight_D.sum()
     means = (np.cumprod(chances_DG, axis=1), survives_DG)
     predicted, observed = ((whole.weight_D @ values_DG / total).tolist() if total else [] for values_DG in means)
     return {
         "tokens": {
-            "all": binary(chances_NG[tokens.row_N, tokens.slot_N], tokens.accepted_N, tokens.weight_N),
+            "all": binary(chances(tokens.row_N, tokens.slot_N, 0), tokens.accepted_N, tokens.weight_N),
             **_by_position(whole, chances_DG),
         },
         "product_bias": {"predicted": predicted, "observed": observed},

@@ -8,7 +8,7 @@ All on the same texts with the same luck (`predictors.replay.grid`); one price t
 Shape suffixes: R rules, X readings, S starts, G slots or positions of a chain.
 """
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise, product
 from typing import Any, Protocol
 
@@ -20,9 +20,11 @@ from predictors.replay.grid import Drafts, Starts, Totals, decoded
 from predictors.replay.policies import confidence, static, stopping
 from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
-from predictors.stopping.rule import StopRule
+from predictors.stopping.features import BEHIND
+from predictors.stopping.rule import RisingCalibration, StopRule
 from predictors.training.rule_choice import RuleChoice, oracle, static_length, worth
 from predictors.training.rule_choice import choose as choose_among
+from predictors.training.stops.calibration import calibrated
 from predictors.training.text_table import ROOT, STATES, TextTable
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
@@ -72,13 +74,19 @@ class Played:
 
     @staticmethod
     def of(
-        found: tuple[Starts, list[slice]], chances_NG: np.ndarray, far_NG: np.ndarray, inputs: str, question: float
+        found: tuple[Starts, list[slice]],
+        logits_NG: np.ndarray,
+        far_NG: np.ndarray,
+        calibration: RisingCalibration,
+        inputs: str,
+        question: float,
     ) -> "Played":
-        """With what the model says at every slot of the table."""
+        """With what the model says at every slot of the table; a token that it cannot judge has no chance."""
         starts, rows = found
-        chances_XSG, far_XSG = (
-            starts.gather([values_NG[of] for of in rows]) for values_NG in (np.nan_to_num(chances_NG), far_NG)
-        )
+        certain_NG = np.nan_to_num(logits_NG, nan=-np.inf)
+        logits_XSG, far_XSG = (starts.gather([values_NG[of] for of in rows]) for values_NG in (certain_NG, far_NG))
+        drafted_G = np.maximum(np.arange(logits_XSG.shape[2]) - (inputs == BEHIND), 0)
+        chances_XSG = calibrated(logits_XSG, drafted_G, *astuple(calibration))
         return Played(starts, chances_XSG, far_XSG, inputs, question)
 
     def static(self, length: int) -> Totals:

@@ -83,7 +83,8 @@ def calibrated(grids: Sequence[SurvivalGrid], served: SurvivalArrays, length: in
     """On the rounds of a static chain of ``length`` tokens."""
     columns = zip(*(said(grid, served, length) for grid in grids), strict=True)
     logits_VG, survives_VG, known_VG = map(np.concatenate, columns)
-    return product_calibration(logits_VG, survives_VG, known_VG.astype(float))
+    scale, bias, _ = product_calibration(logits_VG, survives_VG, known_VG.astype(float), rises=False)
+    return StopCalibration(scale, bias)
 
 
 def said(grid: SurvivalGrid, served: SurvivalArrays, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
