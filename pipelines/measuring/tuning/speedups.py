@@ -81,10 +81,14 @@ class ReplayError:
         value_T = trust_T * clock.value + (1 - trust_T) * expected_T
         return self._averaged(predicted, clock, value_T, trust_T * noise + (1 - trust_T) ** 2 * self.bias_variance_T)
 
+    @property
+    def spread(self) -> float:
+        """The mean of τ: candidates that are closer than this are not told apart."""
+        return float(self.spread_T @ self.weight_T)
+
     def to_record(self) -> dict[str, float]:
         """The means of b and τ, and σ, as JSON."""
-        means = {"bias": self.bias_T @ self.weight_T, "spread": self.spread_T @ self.weight_T}
-        return {name: float(value) for name, value in means.items()} | {"noise": math.sqrt(self.noise)}
+        return {"bias": float(self.bias_T @ self.weight_T), "spread": self.spread, "noise": math.sqrt(self.noise)}
 
     def _averaged(
         self, predicted: float, clock: Estimate | None, value_T: np.ndarray, variance_T: np.ndarray
@@ -124,8 +128,8 @@ def speedups(found: Iterable[Candidate], rows: Rows, scale: float) -> tuple[dict
 
 
 def fastest(found: Iterable[Candidate], by_name: Mapping[str, Speedup], tie: float = 0.0) -> Candidate:
-    """The fastest of ``found``; of those that are slower by a share of ``tie`` at most, the plainest."""
+    """The fastest of ``found``; of those whose logarithms are smaller by ``tie`` at most, the plainest."""
     some = list(found)
     best = max(by_name[one.name].value for one in some)
-    tied = [one for one in some if by_name[one.name].value >= best - math.log1p(tie)]
+    tied = [one for one in some if by_name[one.name].value >= best - tie]
     return min(tied, key=lambda one: (one.complexity, -by_name[one.name].value))

@@ -7,6 +7,7 @@ score       over plain decoding and the fastest static chain, on the test prompt
             if there are none, they are decoded here
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,8 +40,8 @@ class TuneConfig(Checked):
     """Section ``tune``: the ``candidates`` fastest by replay are compared on the clock. Those that were not timed yet decode so
     many ``validation_prompts``, and a winner that was not timed yet so many ``test_prompts``, ``repeats`` times.
 
-    ``tie``: the share of speed that is not worth a more complex decoder; ``replay_error``: how far replay's speed-ups are
-    off, before any is timed; ``led``: above temperature 0 all decode one text; ``max_minutes`` bounds the timing.
+    ``tie``: the share of speed that is not worth a more complex decoder, unless what replay errs by is more, which tells none
+    apart; ``replay_error``: how far replay's speed-ups are off, before any is timed; ``led``: above temperature 0 all decode one text; ``max_minutes`` bounds the timing.
     """
 
     temperatures: Annotated[tuple[float, ...], not_empty] = (0.0, 1.0)
@@ -135,7 +136,7 @@ class TuneStudy:
         by_name, replay = speedups(some, self._rows(settings, some, VALIDATION), self.config.replay_error)
         return {
             "setting": settings.name,
-            "winner": fastest(some, by_name, self.config.tie).name,
+            "winner": fastest(some, by_name, max(math.log1p(self.config.tie), replay.spread)).name,
             "static": next((one.name for one in _static(some, by_name)), None),
             "candidates": [asdict(one) | {"speedup": asdict(by_name[one.name])} for one in some],
             "replay": replay.to_record(),
