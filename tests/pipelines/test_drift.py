@@ -1,6 +1,7 @@
 """``draftwright drift``: what it reads, says and exits with."""
 
 import json
+import re
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -10,9 +11,9 @@ import pytest
 
 import pipelines.drift
 from pipelines.cli import main
-from pipelines.drift import DRIFT, UNKNOWN
-from predictors.bundle import bundle_hash
-from predictors.monitoring import Level, Reference, RequestCounts, fractions_of
+from pipelines.drift import DRIFT, LEAST, UNKNOWN
+from predictors.bundle import bundle_hash, read_bundle
+from predictors.monitoring import Level, Reference, RequestCounts, fractions_of, read_reference
 from runtime import ModelPair
 from tests.bundles import random_bundle
 from tests.toys import tiny_llama
@@ -74,8 +75,8 @@ def test_a_stationary_stream_ends_in_0(bundle, tmp_path, capsys):
     write(tmp_path, last)
     assert drift(bundle, tmp_path, "--json") == 0
     found, said = capsys.readouterr()
-    assert said == "no drift\n"
     found = json.loads(found)
+    assert said == found["verdict"] + "\n"
     assert found["settings"] == {"T=0": {"requests": 64, "tokens": 40, "reference_tokens": 48}}
     assert found["bundle"] == bundle_hash(bundle) and len(found["comparisons"]) == 2
     for one in found["comparisons"]:
@@ -130,30 +131,41 @@ def damaged(bundle):
 def test_what_is_not_this_bundles_is_left_out(bundle, tmp_path, capsys):
     others = [line.replace(bundle_hash(bundle), "0" * 64) for line in served(bundle, 64, 9.0)]
     write(tmp_path, served(bundle, 64), others, damaged(bundle))
+    assert drift(bundle, tmp_path, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["left_out"].values()) == [64, 14] and found["settings"]["T=0"]["requests"] == 64
     assert drift(bundle, tmp_path) == 0
-    said = capsys.readouterr().out
-    assert "64 lines of other bundles were left out" in said and "14 lines damaged were left out" in said
+    assert re.findall(r"^\d+", capsys.readouterr().out, flags=re.MULTILINE) == ["64", "14"]
 
 
 def test_what_cannot_be_compared_ends_in_4(bundle, pair, tmp_path, capsys):
+    def unknown(of):
+        """The record of a call that compares nothing."""
+        capsys.readouterr()
+        assert drift(of, tmp_path, "--json") == UNKNOWN
+        found = json.loads(capsys.readouterr().out)
+        assert found["comparisons"] == []
+        return found
+
     write(tmp_path, served(bundle, 15), served(bundle, 40, setting="T=0.6"))
-    assert drift(bundle, tmp_path, "--json") == UNKNOWN
-    said = capsys.readouterr().out
-    assert "T=0: 15 requests are too few; a comparison takes 16" in said
-    assert "T=0.6: 40 requests and no" in said and "traces.texts.temperatures" in said
+    found = unknown(bundle)
+    assert {setting: one["requests"] for setting, one in found["settings"].items()} == {"T=0": 15, "T=0.6": 40}
+    few, other = found["notes"]
+    assert re.findall(r"\d+", few) == ["0", "15", str(LEAST)]
+    assert other.startswith("T=0.6: 40 ") and "traces.texts.temperatures" in other
     write(tmp_path, [line.replace('"rounds": ', '"rounds": 0, "was": ') for line in served(bundle, 20)])
     assert drift(bundle, tmp_path) == 0, "forecasts are compared without rounds"
-    capsys.readouterr()
     nothing = {"rounds": 0, "tested": 0}
     write(tmp_path, [json.dumps(json.loads(line) | nothing) for line in served(bundle, 20)])
-    assert drift(bundle, tmp_path) == UNKNOWN
-    assert "T=0: 20 requests say too little; a comparison takes 16 with a whole round" in capsys.readouterr().out
+    (note,) = unknown(bundle)["notes"]
+    assert re.findall(r"\d+", note) == ["0", "20", str(LEAST)]
     old = random_bundle(tmp_path / "old", pair)
     write(tmp_path, served(old, 64))
-    assert drift(old, tmp_path) == UNKNOWN
-    assert "no reference: the bundle was exported before there were references" in capsys.readouterr().out
-    assert drift(bundle, tmp_path) == UNKNOWN
-    assert "was another content of it served?" in capsys.readouterr().out
+    found = unknown(old)
+    assert found["settings"] == {"T=0": {"requests": 64, "tokens": 40, "reference_tokens": None}}
+    assert read_reference(read_bundle(old).card)[1] in found["notes"][0]
+    found = unknown(bundle)
+    assert found["settings"] == {} and list(found["left_out"].values()) == [64, 0] and len(found["notes"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -171,7 +183,9 @@ def test_the_retraining_line_hides_no_failure(drifts, retrains, ends):
 def test_mistakes_are_named(bundle, tmp_path):
     for missing in (tmp_path / "nowhere" / "records", tmp_path):
         said = drift(bundle, tmp_path, "--records", str(missing))
-        assert f"{missing}: no monitor wrote there" in said and f"generate --monitor {missing}" in said
+        assert said.count(str(missing)) == 3 and f"draftwright generate --monitor {missing}" in said
     write(tmp_path, [])
-    assert "--window must be >= 16" in drift(bundle, tmp_path, "--window", "8")
-    assert "between 0 and 1" in drift(bundle, tmp_path, "--false-alarm", "0")
+    for given, got in (("--window 8", ("8", "0.01")), ("--false-alarm 0", ("64", "0.0"))):
+        said = drift(bundle, tmp_path, *given.split())
+        assert {"--window", "--false-alarm"} <= set(said.split())
+        assert re.search(r"got (\S+) and (\S+)\.$", said).groups() == got

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pipelines.edits import EditParameters, begun, edits_of, revised
+from pipelines.edits import REVERSED, SORTED, EditParameters, begun, edits_of, revised
 
 CODE = (
     """
@@ -75,20 +75,13 @@ def test_identifiers_of_the_passage_get_names_that_it_does_not_have():
 
 
 def test_entries_of_one_indentation_are_sorted():
-    assert revised(LIST, "# The same with its entries sorted:").split()[3:7] == [
-        '"apple",',
-        '"banana",',
-        '"fig",',
-        '"pear",',
-    ]
+    assert revised(LIST, f"# {SORTED}").split()[3:7] == ['"apple",', '"banana",', '"fig",', '"pear",']
     three = "[\n  b,\n  a,\n  c,\n]\n"
-    assert revised(three, "# The same with its entries sorted:") == three, "a run of three is left as it is"
+    assert revised(three, f"# {SORTED}") == three, "a run of three is left as it is"
 
 
 def test_the_last_sentence_comes_first():
-    assert revised("One is here. Two\nis here! And three.\n", "The same, its last sentence first:") == (
-        "And three.\nTwo\nis here!\nOne is here.\n"
-    )
+    assert revised("One is here. Two\nis here! And three.\n", REVERSED) == ("And three.\nTwo\nis here!\nOne is here.\n")
 
 
 def test_passages_do_not_overlap_and_follow_the_seed():

@@ -16,6 +16,7 @@ import yaml
 from pipelines import fit
 from pipelines.cli import main
 from pipelines.outputs import replacing, write_json
+from pipelines.registry import BUNDLE_TAG
 from pipelines.tracking import HEAD_TAG, Tracking, require_reachable
 from predictors.bundle import bundle_hash, read_bundle
 from predictors.monitoring import read_reference
@@ -104,7 +105,7 @@ def test_a_predictor_becomes_a_bundle_its_quality_and_a_run(folder, pair, capsys
     assert quality["worth"] == 0.25 and quality["profile_hash"] == PROFILE.profile_hash
     assert (quality["family"], quality["predictor"], quality["bundle_sha256"]) == ("toy", "toy", bundle_hash(BUNDLE))
     references, missing = read_reference(bundle.card)
-    assert not references and "delayed_tree cannot be replayed" in missing
+    assert not references and missing.startswith("delayed_tree ")
     assert tracked.info.status == "FINISHED" and tracked.data.tags[HEAD_TAG] == head
     assert tracked.data.tags["traces_sha256"] == "t" * 64 and tracked.data.tags["predictor"] == "toy"
     assert tracked.data.params["step"] == "0.0" and tracked.data.params["family"] == "toy"
@@ -127,13 +128,12 @@ def test_the_same_inputs_give_the_same_bundle_and_another_network_another(folder
     assert Tracking("p").found_run(hashes[0][1]) in {one.info.run_id for one in tracked[1:]}
 
 
-def test_the_bundle_leads_back_to_the_run_that_trained_it(folder, capsys):
+def test_the_bundle_leads_back_to_the_run_that_trained_it(folder):
     run()
     _, (tracked,) = runs()
-    capsys.readouterr()
     main(["register"])
-    assert capsys.readouterr().out == "data/p/bundles/toy: registered as p-toy version 1, alias challenger\n"
     version = Tracking("p").client.get_model_version_by_alias("p-toy", "challenger")
+    assert str(version.version) == "1" and version.tags[BUNDLE_TAG] == bundle_hash(BUNDLE)
     assert version.run_id == tracked.info.run_id and version.tags["predictor"] == "toy"
 
 
@@ -142,7 +142,7 @@ def test_settings_that_were_chosen_have_no_network_and_no_run(folder, pair, monk
     run("guess", "settings")
     bundle = read_bundle(BUNDLE)
     assert not bundle.tensors and bundle.card["lineage"] == {"traces_sha256": "t" * 64}
-    assert "lookahead cannot be replayed" in read_reference(bundle.card)[1]
+    assert read_reference(bundle.card)[1].startswith("lookahead ")
     assert load_decoder(BUNDLE, pair).generate([1, 2, 3], max_new_tokens=6).tokens
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 
 import pytest
 
@@ -11,7 +12,7 @@ from pipelines.evidence.slices import SliceGain
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.gate import fingerprint, judge, judged
-from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED, lines, outcome_of, reasons
+from pipelines.promotion.verdict import EXHAUSTED, INCONCLUSIVE, PASSED, REFUSED, lines, outcome_of, reasons
 
 
 def estimate(gain, error=0.015, **changes):
@@ -137,7 +138,7 @@ def test_the_last_look_refuses_if_it_would_have_shown_the_promised_gain():
     assert failed(change(documents_left=0, **open_gain))[1] == REFUSED
     verdict = judge(change(look=3, **gains(0.03, 0.03)), Bounds())
     assert verdict.outcome == INCONCLUSIVE and verdict.exhausted
-    assert "documents exhausted" in reasons(verdict.to_record())
+    assert EXHAUSTED in reasons(verdict.to_record())
     past = judge(change(look=4), Bounds())
     assert past.outcome == INCONCLUSIVE and past.exhausted and past.level is None
     assert not judge(change(**gains(0.03, 0.02)), Bounds()).exhausted
@@ -175,8 +176,8 @@ def test_the_verdict_says_what_it_could_have_shown():
 def test_a_model_free_bundle_needs_no_calibration_and_says_so():
     free = change(calibration_error=None, exemption="no model to calibrate")
     assert failed(free) == ([], PASSED)
-    assert "no model to calibrate" in [check.found for check in judge(free, Bounds()).checks]
-    assert failed(change(calibration_error=0.2, exemption="no model to calibrate"))[0] == ["calibration"]
+    assert free.exemption in [check.found for check in judge(free, Bounds()).checks]
+    assert failed(change(calibration_error=0.2, exemption=free.exemption))[0] == ["calibration"]
 
 
 def test_the_verdict_is_json_and_four_lines():
@@ -186,9 +187,9 @@ def test_the_verdict_is_json_and_four_lines():
     assert [check["passed"] for check in record["checks"]].count(False) == 1
     first, gain, checks, power = lines(record)
     assert first.startswith("p-hrad (aaaaaaaaaaaa): inconclusive at look 1 of 3 (45 documents")
-    assert "+3.0%" in gain and "8 of 8 passed" in checks
-    assert "not judged: tables; keep static drafting there" in checks
-    assert "80%" in power and "30 documents left" in power
+    passed = [re.search(r"(\d) of (\d)", line).groups() for line in (gain, checks)]
+    assert passed == [("2", "3"), ("8", "8")] and "+3.0%" in gain
+    assert re.search(r"\btables\b", checks) and {"80%", "30"} <= set(power.split())
     assert Evidence.from_record(record["evidence"]) == evidence
     assert record["evidence_sha256"] == fingerprint(evidence) != fingerprint(GOOD)
     assert record["evidence_sha256"] == fingerprint(Evidence.from_record(record["evidence"]))

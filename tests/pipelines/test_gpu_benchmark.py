@@ -271,9 +271,11 @@ def test_a_whole_run_measures_every_part(measured):
 def test_its_report_is_drawn_and_names_every_aim(measured, capsys):
     cli.main(["gpu.report", str(measured)])
     page = measured.with_suffix(".md").read_text()
-    for words in ("75 % of the bandwidth bound", "latency model's prediction", "1.1 times the longer", "near-tie"):
-        assert words in page
     for words in (
+        "75 % of the bandwidth bound",
+        "latency model's prediction",
+        "1.1 times the longer",
+        "near-tie",
         "at most 3 % of plain",
         "at most 1 % of a round",
         "at most 0.5 % of it",
@@ -328,7 +330,7 @@ def test_large_shapes_want_a_gpu(tmp_path, capsys):
     if torch.cuda.is_available():
         pytest.skip("there is one")
     assert command.main([str(tmp_path)]) == 2
-    assert "no CUDA device" in capsys.readouterr().err
+    assert "CUDA" in capsys.readouterr().err
 
 
 def test_builtin_parameters_of_the_test_are_whole():

@@ -1,6 +1,7 @@
 """The stage ``measure`` on tiny models, from its table of arms to the files it leaves."""
 
 import json
+import re
 from functools import partial
 from types import SimpleNamespace
 
@@ -160,7 +161,7 @@ def test_probes_and_origin_stand_beside_the_tables(stage, decodes, findings):
     assert pearls and drawn == pearls | {f"{arm}-wall" for arm in pearls}
     loop = pd.read_parquet(folder / LOOP_FILE)
     assert len(loop) == 4 and (loop[["loop", "passes"]] > 0).all().all()
-    assert findings["notes"][-2:] == [f"no bundle {name}: its arms are left out" for name in ("hrad", "specbranch")]
+    assert [re.search(r"bundle (\w+)", note)[1] for note in findings["notes"][-2:]] == ["hrad", "specbranch"]
     assert not list(folder.glob("*.jsonl"))
 
 
@@ -184,7 +185,7 @@ def test_bundles_are_timed_and_their_fallback_is_noted(stage, tmp_path):
     assert all(row["exact_float32"] for row in found["exactness"])
     assert found["bundles"]["hrad"]["gamma"] == 2
     assert found["bundles"]["hrad"]["calibrated_settings"] == [[0.0, 0.0, 1.0]]
-    assert "T=1: hrad stood aside in 100% of its rounds (static gamma instead)" in found["notes"]
+    assert ["T=1", "hrad", "100%"] in [re.findall(r"^T=1|hrad|\d+%", note) for note in found["notes"]]
     hashes = [origin[f"{name}_bundle_sha256"] for name in ("hrad", "specbranch")]
     assert len(set(hashes)) == 2 and all(len(name) == 64 for name in hashes)
 

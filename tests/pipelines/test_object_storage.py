@@ -1,5 +1,6 @@
 """Traces on object storage: the bytes of a local folder, after a break too, read back by the same reader; DVC's remote."""
 
+import re
 import shutil
 from argparse import ArgumentTypeError
 from functools import partial
@@ -62,7 +63,8 @@ def test_a_trace_that_was_interrupted_ends_in_the_bytes_of_a_local_one(args, cap
     (stored / "part-99999.parquet").write_bytes(b"of another collection")
     args.out = stored
     traces.run(args)
-    assert contents(stored) == contents(local) and ", 0 of them kept" not in capsys.readouterr().out
+    kept = int(re.search(r"shards, (\d+)", capsys.readouterr().out)[1])
+    assert contents(stored) == contents(local) and 0 < kept < len(list(local.glob("part-*")))
     there, here = TextTable.read(place_of(f"{BUCKET}/traces/texts")), TextTable.read(local)
     assert len(there) == len(here) > 0 and there.manifest == here.manifest
 

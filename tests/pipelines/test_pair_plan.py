@@ -146,7 +146,7 @@ def test_all_ready_pairs_are_planned_in_ten_seconds_without_a_network(params, mo
     for block in ready_pairs():
         planned(params, block.stem, "--bandwidth", "3.35TB")
     assert time.process_time() - start < 10
-    assert capsys.readouterr().out.count("GB of memory") == len(ready_pairs())
+    assert capsys.readouterr().out.count("\ndecoding ") == len(ready_pairs())
 
 
 def test_seventy_billion_parameters_on_one_device_are_refused_with_the_number_that_would_do(params, capsys):
@@ -154,9 +154,10 @@ def test_seventy_billion_parameters_on_one_device_are_refused_with_the_number_th
         planned(params, "llama-3-1-8b-70b", "--device-memory", "80GB")
     lines = str(refused.value).splitlines()[1:]
     assert [line.split(":")[0] for line in lines] == ["decoding", "drawing texts", "traces.texts", "traces.trees"]
-    enough = [int(line.split(" of them would do")[0].split()[-1]) for line in lines]
+    enough = [int(re.search(r"(\d+) of them", line)[1]) for line in lines]
     assert enough == [2, 3, 2, 3]
-    assert not any("lower" in line for line in lines)
+    remedies = (plan.LONGEST, plan.SHARDS, plan.TEXTS, plan.TREES)
+    assert not any(remedy in line for line in lines for remedy in remedies)
     planned(params, "llama-3-1-8b-70b", "--device-memory", "80GB", "--devices", "3")
     printed = capsys.readouterr().out
     assert "70,553,706,496" in printed and "8,030,261,248" in printed
@@ -200,7 +201,7 @@ def test_what_float32_takes_is_said_and_refuses_nothing(params, capsys):
     float32 = 2 * (decoding.columns[0] + decoding.columns[1])
     assert float32 > 4 * (8_030_261_248 + 1_235_814_400)
     planned(params, "llama-3-2-1b-8b", "--device-memory", "30GB")
-    assert f"in float32 where {float32 / 1e9:.0f}." in capsys.readouterr().out
+    assert re.search(r"float32 where ([\d.]+)", capsys.readouterr().out)[1] == f"{float32 / 1e9:.3f}"
 
 
 def test_prompts_and_disk_that_do_not_suffice_are_named_with_the_parameter(params, tmp_path):
@@ -220,10 +221,9 @@ def test_prompts_and_disk_that_do_not_suffice_are_named_with_the_parameter(param
 
 def test_a_pair_without_a_draft_is_planned(params, capsys):
     planned(params, "codellama-7b", "--device-memory", "16GB", "--bandwidth", "1TB")
-    printed = capsys.readouterr().out
-    assert (
-        "draft" not in printed.replace("of the draft", "") and "traces.guesses" in printed and "measure" not in printed
-    )
+    named = {line.split()[0].rstrip(":") for line in capsys.readouterr().out.splitlines()}
+    assert {"target", "decoding", "traces.guesses"} <= named
+    assert not named & {"draft", "drawing", "traces.texts", "traces.trees", "measure", "tune", "trial"}
 
 
 def test_twice_the_bandwidth_is_half_the_time(changed, capsys):
@@ -240,7 +240,8 @@ def test_a_model_folder_says_what_it_is(changed, tmp_path, capsys):
     tiny_llama(64, layers=3).save_pretrained(tmp_path / "target")
     planned(changed(models={"target": str(tmp_path / "target")}, config={"target": LLAMA}), "p", "--dtype", "float32")
     count = sum(p.numel() for p in tiny_llama(64, layers=3).parameters())
-    assert f"target: {count:,} parameters in float32" in capsys.readouterr().out
+    printed = re.search(r"^target: ([\d,]+) \w+ in (\w+)", capsys.readouterr().out, flags=re.MULTILINE)
+    assert printed.groups() == (f"{count:,}", "float32")
 
 
 @pytest.mark.parametrize(

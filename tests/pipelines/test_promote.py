@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from pipelines.measuring.bench import MEASURED_CODE
 from pipelines.measuring.provenance import source_hash
 from pipelines.outputs import write_json
 from pipelines.promotion.bounds import Bounds
-from pipelines.promotion.champions import VERDICT_TAG, Champions
+from pipelines.promotion.champions import PROMOTED, ROLLED_BACK, VERDICT_TAG, Champions
 from pipelines.promotion.evidence_file import other_code
 from pipelines.promotion.gate import fingerprint, judge, judged
 from pipelines.promotion.kept_looks import next_look
@@ -58,15 +59,31 @@ def command(capsys, *arguments):
     return capsys.readouterr().out
 
 
+def recorded(capsys, *arguments):
+    """What a command prints with ``--json``."""
+    return json.loads(command(capsys, *arguments, "--json"))
+
+
+def champion(client):
+    """The version that is champion by history and alias."""
+    champions = Champions(client, NAME)
+    standing = champions.champion()
+    assert champions.follows()
+    return standing and standing.version
+
+
 WORSE, OPEN = gains(0.0), gains(0.03, 0.02)  # refused, and inconclusive
 
 
 def test_promote_refuse_force_and_roll_back(released, capsys):
-    out = command(capsys, "promote", "--evidence", challenge(released, "a"), "--dry-run", "--json")
-    assert json.loads(out)["verdict"] == "passed"
+    assert recorded(capsys, "promote", "--evidence", challenge(released, "a"), "--dry-run")["verdict"] == "passed"
+    assert champion(released) is None
     out = command(capsys, "promote", "--evidence", challenge(released, "a")).splitlines()
     assert "p-hrad version 1 is champion" in out and len(out) <= LINES and max(map(len, out)) <= WIDTH
-    assert "is the champion already" in command(capsys, "promote", "--evidence", challenge(released, "a"))
+    assert champion(released) == "1"
+    (kept,) = Champions(released, NAME).verdicts("1")
+    assert recorded(capsys, "promote", "--evidence", challenge(released, "a")) == kept, "it is the champion already"
+    assert Champions(released, NAME).verdicts("1") == [kept] and len(Champions(released, NAME).history()) == 1
 
     worse = {"champion": "a" * 64} | over_champion(WORSE)
     with pytest.raises(SystemExit, match=r"version 2 is refused: .*gain over chain-4: \+0\.0%"):
@@ -78,8 +95,10 @@ def test_promote_refuse_force_and_roll_back(released, capsys):
     )
     kept = json.loads(released.get_model_version(NAME, "2").tags[VERDICT_TAG])
     assert kept["verdict"] == "refused" and kept["evidence_sha256"] == record["evidence_sha256"]
-    status = command(capsys, "status")
-    assert "champion 1 (aaaaaaaaaaaa), challenger 2 (bbbbbbbbbbbb), refused at look 1 of 3" in status
+    status = recorded(capsys, "status")[NAME]
+    assert status["champion"] == {"version": "1", "sha256": "a" * 64}
+    assert status["challenger"] == {"version": "2", "sha256": "b" * 64} and status["verdict"] == kept
+    assert (kept["look"], kept["looks"]) == (1, 3)
 
     again = challenge(released, "b", **worse)
     with pytest.raises(
@@ -87,23 +106,33 @@ def test_promote_refuse_force_and_roll_back(released, capsys):
     ) as refusal:
         command(capsys, "promote", "--dry-run", "--evidence", again)
     assert isinstance(refusal.value.code, str), "exit code 1"
-    assert "would pass, forced" in command(capsys, "promote", "--dry-run", "--force", "an outage", "--evidence", again)
+    tried = recorded(capsys, "promote", "--dry-run", "--force", "an outage", "--evidence", again)
+    assert tried["verdict"] == "refused" and champion(released) == "1"
     assert len(Champions(released, NAME).verdicts("2")) == 1
     with pytest.raises(SystemExit, match="was refused at look 1, and more looks would not change"):
         command(capsys, "promote")
 
-    forced = command(capsys, "promote", "--force", "an outage", "--evidence", challenge(released, "b", **worse))
-    assert "version 2 is champion, forced: an outage" in forced
+    command(capsys, "promote", "--force", "an outage", "--evidence", challenge(released, "b", **worse))
+    assert champion(released) == "2"
     better = challenge(released, "c", champion="b" * 64, **over_champion({"gains": GOOD.gains}))
-    assert "dry run: would pass" in command(capsys, "promote", "--dry-run", "--evidence", better)
-    assert "version 3 is champion" in command(capsys, "promote", "--evidence", better)
+    assert recorded(capsys, "promote", "--dry-run", "--evidence", better)["passed"] and champion(released) == "2"
+    command(capsys, "promote", "--evidence", better)
+    assert champion(released) == "3"
     assert "version 3 rolled back, version 2 is champion again" in command(capsys, "rollback")
-    assert "version 2 rolled back, version 1 is champion again" in command(capsys, "rollback")
+    assert champion(released) == "2"
+    command(capsys, "rollback")
+    assert champion(released) == "1"
     with pytest.raises(SystemExit, match="has no earlier champion to go back to"):
         command(capsys, "rollback")
     lines = command(capsys, "history").splitlines()
     assert [line.split()[2:4] for line in lines] == [["version", number] for number in "12332"]
-    assert "gate: passed" in lines[0] and "gate: refused, forced: an outage" in lines[1] and "gate" not in lines[3]
+    assert lines[1].endswith(", gate: refused, forced: an outage")
+    assert [(event.action, event.verdict, event.forced) for event in Champions(released, NAME).history()] == [
+        (PROMOTED, "passed", None),
+        (PROMOTED, "refused", "an outage"),
+        (PROMOTED, "passed", None),
+        *[(ROLLED_BACK, None, None)] * 2,
+    ]
 
 
 def over_champion(values):
@@ -115,7 +144,9 @@ def test_an_inconclusive_look_stays_open_until_documents_are_exhausted(released,
     with pytest.raises(SystemExit, match="version 1 is inconclusive: gain over chain-4"):
         command(capsys, "promote", "--evidence", challenge(released, "a", **OPEN))
     champions = Champions(released, NAME)
-    assert "inconclusive at look 1 of 3" in command(capsys, "status") and champions.champion() is None
+    found = recorded(capsys, "status")[NAME]
+    assert found["champion"] is champion(released) is None and found["verdict"] == champions.verdicts("1")[-1]
+    assert [found["verdict"][name] for name in ("verdict", "look", "looks")] == ["inconclusive", 1, 3]
     assert next_look(champions.verdicts("1"), NAME, "1", 3) == 2
     with pytest.raises(SystemExit, match="look 1 was taken already, by other evidence"):
         command(capsys, "promote", "--evidence", challenge(released, "a"))
@@ -123,7 +154,8 @@ def test_an_inconclusive_look_stays_open_until_documents_are_exhausted(released,
         command(
             capsys, "promote", "--evidence", challenge(released, "a", look=2, documents_left=0, **gains(0.03, 0.03))
         )
-    assert "version 1 is champion" in command(capsys, "promote", "--evidence", challenge(released, "a", look=3))
+    command(capsys, "promote", "--evidence", challenge(released, "a", look=3))
+    assert champion(released) == "1"
     assert [one["verdict"] for one in champions.verdicts("1")] == ["inconclusive", "inconclusive", "passed"]
 
 
@@ -154,12 +186,12 @@ def test_a_dry_run_that_measures_takes_a_look(released, monkeypatch, capsys):
             SystemExit, match="dry run: would be inconclusive: .*the look counts, nothing else was changed"
         ):
             command(capsys, "promote", "--dry-run")
-    assert "dry run: would pass; the look counts" in command(capsys, "promote", "--dry-run")
-    assert "dry run: would pass; nothing was changed" in command(capsys, "promote", "--dry-run")
     champions = Champions(released, NAME)
-    assert champions.champion() is None and [one["look"] for one in champions.verdicts("1")] == [1, 2, 3]
-    assert "version 1 is champion" in command(capsys, "promote")
-    assert taken == [1, 2, 3]
+    for _ in range(2):
+        assert recorded(capsys, "promote", "--dry-run")["passed"]
+        assert taken == [one["look"] for one in champions.verdicts("1")] == [1, 2, 3] and champion(released) is None
+    command(capsys, "promote")
+    assert champion(released) == "1" and taken == [1, 2, 3]
 
 
 def test_a_lost_race_takes_its_look(released, monkeypatch, capsys):
@@ -179,8 +211,8 @@ def test_a_lost_race_takes_its_look(released, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="measured against no champion, and by now champion bbbbbbbbbbbb"):
         command(capsys, "promote")
     assert [one["verdict"] for one in champions.verdicts("1")] == ["passed"]
-    assert "version 1 is champion" in command(capsys, "promote")
-    assert taken == [1, 2] and [one["look"] for one in champions.verdicts("1")] == [1, 2]
+    command(capsys, "promote")
+    assert champion(released) == "1" and taken == [1, 2] and [one["look"] for one in champions.verdicts("1")] == [1, 2]
 
 
 def test_the_stage_s_evidence_is_the_first_look(released, monkeypatch, capsys):
@@ -190,9 +222,11 @@ def test_the_stage_s_evidence_is_the_first_look(released, monkeypatch, capsys):
     taken = measuring(monkeypatch, on("b"), on("a", champion="b" * 64, **over_champion({"gains": GOOD.gains})))
     champions = Champions(released, NAME)
     released.set_registered_model_alias(NAME, CHALLENGER, "2")
-    assert "version 2 is champion" in command(capsys, "promote") and taken == [1]
+    command(capsys, "promote")
+    assert champion(released) == "2" and taken == [1]
     released.set_registered_model_alias(NAME, CHALLENGER, "1")
-    assert "version 1 is champion" in command(capsys, "promote") and taken == [1, 1], "it was not beside the champion"
+    command(capsys, "promote")
+    assert champion(released) == "1" and taken == [1, 1], "it was not beside the champion"
 
     released.delete_registered_model(NAME)
     released.create_registered_model(NAME)
@@ -218,23 +252,27 @@ def test_bounds_are_those_of_the_looks_before(released, capsys):
         with pytest.raises(SystemExit, match=r"promotion.promised was 0.05 at look 1, and is 0.1 now: .*--force"):
             command(capsys, "promote", *options)
     assert len(Champions(released, NAME).verdicts("1")) == 1
-    assert "champion, forced: so be it" in command(capsys, "promote", "--force", "so be it", "--evidence", file)
+    command(capsys, "promote", "--force", "so be it", "--evidence", file)
+    assert champion(released) == "1" and Champions(released, NAME).history()[0].forced == "so be it"
 
 
 def test_force_promotes_by_the_evidence_of_the_last_look(released, monkeypatch, capsys):
     taken = measuring(monkeypatch)
     with pytest.raises(SystemExit, match="version 1 is refused"):
         command(capsys, "promote", "--evidence", challenge(released, "a", **WORSE))
-    assert "version 1 is champion, forced: an outage" in command(capsys, "promote", "--force", "an outage")
-    assert taken == [] and Champions(released, NAME).history()[0].verdict == "refused"
+    command(capsys, "promote", "--force", "an outage")
+    (event,) = Champions(released, NAME).history()
+    assert champion(released) == "1" and (event.verdict, event.forced) == ("refused", "an outage") and taken == []
 
 
 def test_other_code_is_a_warning(released, capsys):
     here = {"code_sha256": source_hash(MEASURED_CODE)}
     assert other_code(GOOD) == other_code(dataclasses.replace(GOOD, origin=here)) == []
-    main(["promote", *OF, "--evidence", challenge(released, "a", origin={"code_sha256": "0" * 64})])
-    out, warning = capsys.readouterr()
-    assert "warning: measured by other code (000000000000)" in warning and "version 1 is champion" in out
+    there = {"code_sha256": "0" * 64}
+    (warning,) = other_code(dataclasses.replace(GOOD, origin=there))
+    assert re.findall(r"\((\w{12})\)", warning) == ["0" * 12, here["code_sha256"][:12]]
+    main(["promote", *OF, "--evidence", challenge(released, "a", origin=there)])
+    assert warning in capsys.readouterr().err and champion(released) == "1"
 
 
 def test_evidence_must_be_on_the_challenger_and_over_the_champion(released, capsys):
@@ -261,7 +299,8 @@ def test_status_is_of_one_pair_and_changes_nothing(released, capsys):
     released.set_registered_model_alias(NAME, CHAMPION, "3")
     said = command(capsys, "status").splitlines()
     assert [line.split(":")[0] for line in said] == [NAME, "p-lookahead"]
-    assert "champion 1 (aaaaaaaaaaaa)" in said[0] and "stale alias" in said[0] and max(map(len, said)) <= WIDTH
+    both = ", ".join(f"{role} 1 (aaaaaaaaaaaa)" for role in (CHAMPION, CHALLENGER))
+    assert said[0] == f"{NAME}: (stale alias) {both}, passed at look 1 of 3" and max(map(len, said)) <= WIDTH
     assert str(released.get_registered_model(NAME).aliases[CHAMPION]) == "3"
     with Champions(released, NAME).lock():
         assert command(capsys, "status").splitlines() == said

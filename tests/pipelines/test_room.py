@@ -1,5 +1,7 @@
 """Stage `pair` asks the plan before it fetches anything."""
 
+import re
+
 import pytest
 import torch
 import yaml
@@ -55,8 +57,8 @@ def test_what_does_not_fit_is_refused_by_a_byte_before_anything_is_fetched(stage
     stage(10**12, **sections)
     most = needed(tmp_path / "params.yaml", here)
     refused = stage(most - 1, **sections)
-    assert "pair p does not fit this machine.\n" in refused and "models.check_memory" in refused
-    assert refused.count(f"GB on the device, which has {(most - 1) / 1e9:.2f}") == 1 and "fetched" not in refused
+    assert "models.check_memory" in refused and "fetched" not in refused
+    assert re.findall(r"which has ([\d.]+):", refused) == [f"{(most - 1) / 1e9:.2f}"]
     assert "fetched" in stage(most, **sections)
     assert "fetched" in stage(0, {"check_memory": False}, **sections)
 
@@ -70,10 +72,10 @@ def test_devices_count_together_only_where_the_block_spreads_the_pair(stage, mon
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     whole = weight_bytes(unloaded_pair(torch.bfloat16, LlamaConfig(**SIZES)).target)
-    monkeypatch.setattr(plan, "too_large", lambda found, devices, memory: [f"on {devices} with {memory}"])
-    assert f"on 1 with {whole}" in stage(whole)
+    monkeypatch.setattr(plan, "too_large", lambda found, devices, memory: [f"{devices} * {memory}"])
+    assert f"1 * {whole}" in stage(whole)
     for placed in ({"device_map": "auto"}, {"draft_device": "cuda:1"}):
-        assert f"on 3 with {whole}" in stage(whole, placed)
+        assert f"3 * {whole}" in stage(whole, placed)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_a_configuration_that_is_nowhere_here_is_fetched_alone(stage, monkeypatc
         return known
 
     monkeypatch.setattr("pipelines.meta_pair.AutoConfig.from_pretrained", from_pretrained)
-    assert "does not fit" in stage(1000, config={})
+    assert "models.check_memory" in stage(1000, config={})
     assert asked == [("org/target", False), ("org/draft", False)]
 
 

@@ -18,6 +18,7 @@ from pipelines.outputs import write_json
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.self_drafting import section
+from pipelines.tracking import new_client
 from predictors.bundle import read_bundle
 from predictors.contract import ContractError
 from predictors.latency import LatencyProfile
@@ -94,14 +95,15 @@ def test_bundles_decode_as_their_cards_say_with_and_without_a_draft(folder, pair
             )
 
 
-def test_settings_alone_are_registered_but_not_repriced(folder, pair, capsys, monkeypatch, tmp_path):
+def test_settings_alone_are_registered_but_not_repriced(folder, pair, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     (tmp_path / "data" / "p").mkdir(parents=True)
     (tmp_path / "data" / "p" / "bundles").symlink_to(folder / "bundles")
     register.run(Namespace(data=tmp_path / "data"))
-    out = capsys.readouterr().out
-    assert all(f"registered as p-{method} version 1, alias challenger" in out for method in METHODS)
+    client = new_client(f"sqlite:///{tmp_path}/mlflow.db")
+    challengers = [client.get_model_version_by_alias(f"p-{method}", "challenger") for method in METHODS]
+    assert {str(one.version) for one in challengers} == {"1"}
     bundle, latency = folder / "bundles" / "lookahead", folder / "latency" / "toy-1c.json"
     with warnings.catch_warnings():
         warnings.simplefilter("error")

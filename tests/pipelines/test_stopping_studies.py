@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from pipelines.reporting.markdown import markdown_table
 from pipelines.studies.target_roots import PLAIN, TargetRootsConfig, arms, decoded, log_probability, summarised, table
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
@@ -42,4 +41,5 @@ def test_lossy_arms_say_so_and_one_root_is_the_targets_own(pair):
     assert summary["W = 1", 0.0]["likelihood_over_plain"]["value"] == 0
     assert summary["W = 3", 0.0]["likelihood_over_plain"]["value"] < 0, "not the likeliest text any more"
     assert summary["W = 3", 1.0]["lossy"] and not summary[PLAIN, 1.0]["lossy"]
-    assert "| 0 | W = 3 | LOSSY |" in markdown_table(table(list(summary.values())))
+    shown = {(row["drafted"], row["distribution"]) for row in table(list(summary.values())).rows}
+    assert shown == {(PLAIN, "exact"), ("W = 1", "exact"), ("W = 3", "LOSSY")}

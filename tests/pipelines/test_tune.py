@@ -31,6 +31,7 @@ def chain(gamma):
 
 
 CHAINS = (("chain-1", 1), ("chain-3", 3))
+NOISE = "toy-1c was noisy"
 PLAIN_ARM = {"name": PLAIN, "family": "plain", "always": True, "decoder": {"method": PLAIN}}
 SERVED = {"chain-1": chain(1), "chain-3": chain(3), "entropy": chain(2), "hrad": {"bundle": "hrad"}}
 
@@ -143,9 +144,7 @@ def stage(replayed, tmp_path, monkeypatch):
     (tmp_path / "toy-1c").rename(tmp_path / "replay" / "toy-1c")
     (tmp_path / "fit" / "lookahead.json").unlink()
     known = {"hrad": bundle_hash(tmp_path / "bundles" / "hrad")}
-    write_json(
-        tmp_path / "replay" / "toy-1c" / "provenance.json", {"bundles_sha256": known, "noise": "toy-1c was noisy"}
-    )
+    write_json(tmp_path / "replay" / "toy-1c" / "provenance.json", {"bundles_sha256": known, "noise": NOISE})
     args.data, args.bundles, args.bundle = tmp_path, tmp_path / "bundles", tmp_path / "bundles" / "auto"
     args.replay, args.fit, args.output = tmp_path / "replay", tmp_path / "fit", tmp_path / "tuning"
     args.measured, args.texts = tmp_path / "measured", tmp_path / "texts"
@@ -187,7 +186,7 @@ def test_the_bundle_decodes_as_its_winners_do(stage, capsys):
     choice, timed = run(stage)
     assert choice["winner"] == "hrad" and choice["static"] in ("chain-1", "chain-3")
     said, warned = capsys.readouterr()
-    assert json.loads(said)["choices"] == [choice] and "warning: toy-1c was noisy" in warned
+    assert json.loads(said)["choices"] == [choice] and f"warning: {NOISE}" in warned
     assert (
         set(timed[timed["split"] == "test"]["arm"]) == {"hrad", choice["static"], PLAIN} == {"hrad", *choice["score"]}
     )

@@ -1,5 +1,6 @@
 """Balancing: SMOTE as specified, weights only where nothing was resampled, one clear message for scarce classes."""
 
+import re
 import warnings
 
 import pytest
@@ -68,7 +69,7 @@ def test_few_samples_give_one_message_and_fewer_neighbours():
     with pytest.warns(UserWarning) as caught:
         made = balance("smote", features, labels, seed=0)
     assert len(caught) == 1
-    assert "4 rows of class 'all'" in str(caught[0].message) and "3 neighbours of class 'all'" in str(caught[0].message)
+    assert re.findall(r"(\d) \w+ of class 'all'", str(caught[0].message)) == ["4", "3"]
     assert made.labels.bincount().tolist() == [60, 60, 60]
 
 

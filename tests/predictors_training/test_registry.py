@@ -70,10 +70,9 @@ def test_registration_is_idempotent_by_content(copied, capsys):
     assert client.get_model_version_by_alias("p-hrad", "challenger").version == first.version
 
     random_bundle(folder, ModelPair(tiny_llama(seed=0), tiny_llama(seed=1)), static_gamma=1)
-    printed = register(capsys)
-    assert "registered as p-hrad version 2" in printed and "already registered as p-length version 1" in printed
+    register(capsys)
     assert str(client.get_model_version_by_alias("p-hrad", "challenger").version) == "2"
-    assert len(versions(copied)[0]) == 2
+    assert (len(versions(copied)[0]), len(versions(copied, "p-length")[0])) == (2, 1)
 
 
 def test_the_run_of_a_head_has_plots_of_its_calibration(copied, capsys):
@@ -138,8 +137,9 @@ def test_an_unreachable_registry_is_told(copied, monkeypatch):
 
 def test_fetch_brings_what_was_registered(copied, capsys):
     register(capsys)
+    capsys.readouterr()
     main(["fetch", "models:/p-hrad@challenger", "served/hrad"])
-    assert "p-hrad version 1, content" in capsys.readouterr().out
+    assert capsys.readouterr().out.endswith(f" 1, content {bundle_hash('served/hrad')[:12]}\n")
     assert bundle_hash("served/hrad") == bundle_hash("data/p/bundles/hrad")
     main(["fetch", "models:/p-hrad/1", "served/hrad"])
     assert not list(Path("served").glob("*.partial"))

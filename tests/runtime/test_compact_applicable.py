@@ -138,7 +138,7 @@ def test_hooks_on_all_modules_are_honoured():
     try:
         expected = own_logits(model)
         torch.testing.assert_close(adapter.open(8).forward(TOKENS[0]).logits, expected, atol=1e-5, rtol=0)
-        assert "hooks on all modules" in adapter.not_compact
+        assert adapter.forward == "hugging_face" and "hooks" in adapter.not_compact
     finally:
         handle.remove()
     assert adapter.forward == "compact"
@@ -148,7 +148,7 @@ def test_changes_undone_bring_the_compact_forward_back():
     model = tiny_llama()
     adapter = CausalLanguageModel(model)
     handle = model.model.norm.register_forward_hook(lambda module, inputs, output: 2 * output)
-    assert adapter.forward == "hugging_face" and "model.norm has forward hooks" in adapter.not_compact
+    assert adapter.forward == "hugging_face" and adapter.not_compact.startswith("model.norm ")
     handle.remove()
     assert adapter.forward == "compact" and adapter.not_compact is None
 

@@ -1,6 +1,7 @@
 """Number format and forward are decided once, by a margin, and read by every process after."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -106,12 +107,12 @@ def test_what_is_refused_or_does_not_fit_is_left_out_with_its_reason(models, mon
 
     def refused(model, forward):
         if forward == "recorded":
-            raise ValueError("not on this processor")
+            raise ValueError("unavailable")
         return real(model, forward)
 
     def load(path, device, dtype):
         if dtype is torch.float32:
-            raise MemoryError("no room")
+            raise MemoryError("full")
         return loaded(path, device, dtype)
 
     real, loaded = serving.serve, serving.load_model
@@ -119,9 +120,9 @@ def test_what_is_refused_or_does_not_fit_is_left_out_with_its_reason(models, mon
     monkeypatch.setattr(serving, "load_model", load)
     decision = decided(models, lambda *call: 1.0)
     assert {one.name for one in decision.seconds} == {"bfloat16 compact", "bfloat16 hugging_face"}
-    assert sorted(decision.notes) == [
-        "bfloat16 recorded is left out: not on this processor",
-        "float32 is left out: no room",
+    assert [re.sub(" is .*:", ":", note) for note in sorted(decision.notes)] == [
+        "bfloat16 recorded: unavailable",
+        "float32: full",
     ]
 
 
@@ -129,7 +130,7 @@ def test_large_models_are_not_tried_in_float32(models, monkeypatch):
     monkeypatch.setattr(serving, "MOST_PARAMETERS", 10)
     decision = decided(models, lambda *call: 1.0)
     assert {one.dtype for one in decision.seconds} == {"bfloat16"}
-    assert decision.notes[0].startswith("float32 is left out: 0.0 billion parameters")
+    assert re.match(r"float32 \D+([\d.]+)", decision.notes[0])[1] == "0.0"
     assert {one.dtype for one in decided(models, lambda *call: 1.0, traces=torch.float32).seconds} >= {"float32"}
 
 
@@ -226,10 +227,8 @@ def test_a_forward_that_is_not_available_here_gives_way_to_the_rule(models, tmp_
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         pair = ModelPair.load(models / "target", models / "draft", device="cpu", record=record)
-    messages = [str(one.message) for one in caught if one.category is UserWarning]
-    assert len(messages) == 1
-    assert "some-gpu.json: target: forward 'recorded' is not available here" in messages[0]
-    assert "on cpu there are compact, packed, hugging_face" in messages[0]
+    (message,) = [str(one.message) for one in caught if one.category is UserWarning]
+    assert "some-gpu.json: target: forward 'recorded' " in message and "compact, packed, hugging_face" in message
     assert described(pair) == [("torch.float32", "compact"), ("torch.bfloat16", "compact")]
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import os
+import re
 import signal
 from types import SimpleNamespace
 
@@ -182,7 +183,8 @@ def test_the_disk_is_checked_before_anything_changes(name, collected, pair, prom
     with pytest.raises(ValueError, match=rf"traces\.{name} need up to .* traces\.max_gigabytes = 1e-06"):
         gather(made(name, pair, prompts, seed=3), folder, max_gigabytes=1e-6)
     assert contents(folder) == before
-    assert f"{name}: at most " in capsys.readouterr().out
+    (printed,) = re.findall(rf"^{name}: \D+(\d+)", capsys.readouterr().out, flags=re.MULTILINE)[1:]
+    assert int(printed) >= json.loads((folder / "manifest.json").read_text())["num_rows"] > 0
 
 
 def test_the_traces_of_a_pair_share_one_cap(pair, prompts, tmp_path):
