@@ -87,7 +87,7 @@ def _load_pair(args: argparse.Namespace) -> ModelPair:
             models |= {"device_map": None, "draft_device": None}
     pair = ModelPair.load(**models, device=args.device, dtype=args.dtype, record=_record(args))
     if pair.tokenizer is None:
-        raise ValueError(f"{args.target} has no tokenizer files, so the prompt cannot be encoded.")
+        raise ValueError(f"{models['target']} has no tokenizer files, so the prompt cannot be encoded.")
     return pair
 
 

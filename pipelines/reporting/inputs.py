@@ -1,16 +1,17 @@
 """What a report is made from: one device's part of a pair's data folder."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pipelines.device_profile import read_device_profile
+from pipelines.measuring.names import CHAIN
 from pipelines.measuring.tuning.names import CHOICES
 from pipelines.promotion.names import VERDICT
 from pipelines.reporting.comparison import Comparison
-from pipelines.reporting.measured_folder import Measured, read_measured
+from pipelines.reporting.measured_folder import Measured, read_measured, setting_of
 from predictors.latency import LatencyProfile
 
 Record = dict[str, Any]
@@ -29,7 +30,17 @@ class Inputs:
 
     @cached_property
     def measured(self) -> Measured:
-        return read_measured(self.of("measured"))
+        """Its best static chain is that of tuning, where it was timed: few validation prompts by themselves choose by chance."""
+        measured = read_measured(self.of("measured"))
+        static = {setting: choice["static"] for setting, choice in self.tuned.items()}
+        timed = {setting: measured.arms(setting) for setting in measured.settings}
+        choices = [
+            made | {"arm": static[setting]}
+            if made["family"] == CHAIN and static.get(setting := setting_of(made)) in timed.get(setting, [])
+            else made
+            for made in measured.findings["choices"]
+        ]
+        return replace(measured, findings=measured.findings | {"choices": choices})
 
     @cached_property
     def comparison(self) -> Comparison:

@@ -8,8 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines import report, reports
+from pipelines.measuring.names import CHAIN
+from pipelines.measuring.tuning.names import CHOICES
 from pipelines.outputs import write_json
-from tests.pipelines.hand_made_measured import MAIN_SPEED, decodes, write_measured
+from pipelines.reporting.inputs import Inputs
+from tests.pipelines.hand_made_measured import CHOSEN, MAIN_SPEED, decodes, write_measured
 from tests.pipelines.hand_made_profile import PROFILE
 from tests.pipelines.report_stage import stage
 
@@ -37,6 +40,17 @@ def test_speeds_and_counts(record):
     assert chain["gain over best static chain"] is None and chain["block efficiency"]["value"] == pytest.approx(59 / 30)
     assert (chain["drafted per round"], chain["rollback rate"], chain["same text"]) == (2.0, 0.5, "12/12")
     assert rows["HF generate"]["block efficiency"] is None and "roc" not in rows
+
+
+def test_the_best_static_chain_is_that_of_tuning_where_it_was_timed(tmp_path):
+    folder = tmp_path / "measured" / "toy-1c"
+    write_measured(folder, chosen=CHOSEN | {CHAIN: "chain-1"})
+    alone = Inputs(tmp_path, "toy-1c").measured
+    assert {alone.chosen(CHAIN, setting) for setting in alone.settings} == {"chain-1"}
+    tuned = [{"setting": "T=0", "static": "chain-3"}, {"setting": "T=1", "static": "chain-99"}]
+    write_json(tmp_path / "tuning" / "toy-1c" / CHOICES, tuned)
+    both = Inputs(tmp_path, "toy-1c").measured
+    assert [both.chosen(CHAIN, setting) for setting in both.settings] == ["chain-3", "chain-1"]
 
 
 def test_checks_collect_those_of_all_sections(record):

@@ -40,8 +40,9 @@ class TuneConfig(Checked):
     """Section ``tune``: the ``candidates`` fastest by replay are compared on the clock. Those that were not timed yet decode so
     many ``validation_prompts``, and a winner that was not timed yet so many ``test_prompts``, ``repeats`` times.
 
-    ``tie``: the share of speed that is not worth a more complex decoder, unless what replay errs by is more, which tells none
-    apart; ``replay_error``: how far replay's speed-ups are off, before any is timed; ``led``: above temperature 0 all decode one text; ``max_minutes`` bounds the timing.
+    ``tie``: the share of speed that is not worth a more complex decoder; what replay errs by is not either, where that is more.
+    ``replay_error``: how far replay's speed-ups are off, before any is timed; ``led``: above temperature 0 all decode one text;
+    ``max_minutes`` bounds the timing.
     """
 
     temperatures: Annotated[tuple[float, ...], not_empty] = (0.0, 1.0)
