@@ -15,7 +15,7 @@ from pipelines.measuring.names import HRAD
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.plots import draw, heat_map
 from pipelines.reporting.section import Picture, Row, Section, Table
-from pipelines.reporting.text import GAIN, Interval, known, listed, shown, surely_above
+from pipelines.reporting.text import highest, known, listed, surely_above
 
 TARGETS = {"classes": "H-RAD", "length": "explicit length"}
 BASELINES = {
@@ -47,18 +47,17 @@ def section(inputs: Inputs) -> Section | None:
         for setting, part in record["parts"].items()
         if name in part["policies"] or name in part["metrics"]
     ]
-    gains: dict[str, Interval] = {
+    gains = {
         f"{labels[name]} at {setting}": part["policies"]["head"]["gain"]
         for name, record in records.items()
         for setting, part in record["parts"].items()
     }
     sure = listed([name for name, gain in gains.items() if surely_above(gain)])
-    most = max(gains, key=lambda name: gains[name]["value"] or 0.0)
     caption = "Marked: the head that the rows below the heads are compared with"
     return Section(
         "heads",
         "What heads know before a draft",
-        f"Surely gaining over the best static length in replay: {sure}; highest estimate: {shown(gains[most], GAIN)}, {most}.",
+        f"Surely gaining over the best static length in replay: {sure}; highest estimate: {highest(gains)}.",
         [Table(rows, caption, frozenset({labels[first]}))],
         [Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()],
         [*_notes(head, inputs.measured.findings.get("bundles", {}).get(HRAD, {}).get("selection"))],

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pipelines.reporting.markdown import markdown_table
+from pipelines.reporting.page import markdown_table
 from pipelines.studies.target_roots import PLAIN, TargetRootsConfig, arms, decoded, log_probability, summarised, table
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
