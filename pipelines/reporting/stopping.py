@@ -34,7 +34,8 @@ def section(inputs: Inputs) -> Section | None:
     if not {RULE, *TREES} & set(families.values()):
         return None
     tables = [_timed(compared, setting) for setting in compared.measured.settings]
-    pictures = [Picture("stops", draw(whiskers, tables, [OVER_CHAIN], "gain over the best static chain, %"))]
+    figure = draw(whiskers, tables, [OVER_CHAIN], "gain over the best static chain, %")
+    pictures = [Picture("stops", figure, "Gain over the best static chain.")]
     known, sure = paying(tables, {arm_name(arm) for arm, family in families.items() if family in (CONFIDENCE, RULE)})
     finding = (
         f"Rules that surely beat the best and the fastest static chain: {len(sure) or 'none'}; highest estimate: "
