@@ -38,12 +38,12 @@ def run(args: argparse.Namespace) -> None:
     inputs = Inputs(args.data, read_device(args.device)["slug"])
     made = sections(inputs)
     first, folder = front(inputs, oracle(inputs)), args.output / inputs.device
-    images = write_pictures(folder, [first.picture, *(picture for section in made for picture in section.pictures)])
+    images = write_pictures(folder, [picture for section in (first, *made) for picture in section.pictures])
     (folder / PAGE).write_text(html(first, made, images))
-    (folder / TEXT).write_text("\n".join([f"# {first.decision}", "", *map(markdown, made)]))
-    record = {"pair": first.pair, "machine": first.machine, "decision": first.decision}
+    (folder / TEXT).write_text("\n".join([f"# {first.finding}", "", *map(markdown, made)]))
+    record = {"pair": first.name, "machine": first.title, "decision": first.finding}
     write_json(folder / RECORD, record | {"sections": {section.name: section.record() for section in made}})
-    print("\n".join([str(folder / PAGE), first.decision]))
+    print("\n".join([str(folder / PAGE), first.finding]))
 
 
 def sections(inputs: "Inputs") -> "list[Section]":

@@ -7,9 +7,8 @@ from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
 from pipelines.reporting.comparison import at
 from pipelines.reporting.inputs import Inputs, Record, read_record
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.page import Front
 from pipelines.reporting.plots import draw, whiskers
-from pipelines.reporting.section import SPEEDUP, Picture, Table
+from pipelines.reporting.section import SPEEDUP, Picture, Section, Table
 from pipelines.reporting.text import GAIN, TIMES, Interval, alone, changed, shown
 from predictors.latency.soundness import noise_warning
 
@@ -33,20 +32,22 @@ decoder = load_decoder(bundle, pair)
 out = decoder.generate(pair.tokenizer(text)["input_ids"], max_new_tokens=256, temperature=0.0)"""
 
 
-def front(inputs: Inputs, oracle: dict[str, float]) -> Front:
-    """``oracle``: by sampling setting, how many times as fast as the best static chain perfect foresight is in replay."""
+def front(inputs: Inputs, oracle: dict[str, float]) -> Section:
+    """The pair, its machine and what was decided; ``oracle``: how many times as fast as the best static chain perfect foresight
+    is in replay, by sampling setting."""
     origin, profile = inputs.measured.origin, inputs.profile
     device = origin["device"]
     machine = device["gpus"][0]["name"] if device["gpus"] else device["cpu"]
     warning = None if profile is None else noise_warning(profile)
     speeds = [_speeds(inputs, setting, oracle.get(setting)) for setting in inputs.measured.settings]
-    return Front(
+    figure = draw(whiskers, speeds, [SPEEDUP], "times plain decoding", 1.0, across=1)
+    return Section(
         read_record(inputs.data / "pair" / "pair.json")["pair"],
         f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {commit_of(origin)}, {origin['date']}",
         decision(inputs),
-        Picture("front", draw(whiskers, speeds, [SPEEDUP], "times plain decoding", 1.0, across=1), CAPTION),
-        _code(inputs) if (inputs.data / "bundles" / AUTO).is_dir() else "",
-        tuple(filter(None, (warning, CUT_SHORT if inputs.measured.findings.get("capped") else None))),
+        pictures=[Picture("front", figure, CAPTION)],
+        notes=[*filter(None, (warning, CUT_SHORT if inputs.measured.findings.get("capped") else None))],
+        printed=_code(inputs) if (inputs.data / "bundles" / AUTO).is_dir() else "",
     )
 
 

@@ -3,7 +3,6 @@
 import base64
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,20 +19,8 @@ if TYPE_CHECKING:
 TEMPLATE = "page.html"
 
 
-@dataclass(frozen=True)
-class Front:
-    """What stands above the fold: the ``decision`` in one sentence, its ``picture``, and ``code`` to paste."""
-
-    pair: str
-    machine: str
-    decision: str
-    picture: Picture
-    code: str = ""
-    warnings: tuple[str, ...] = ()
-
-
-def html(front: Front, sections: Sequence[Section], images: dict[str, bytes]) -> str:
-    """The page; ``images`` are the pictures by name, as PNG."""
+def html(front: Section, sections: Sequence[Section], images: dict[str, bytes]) -> str:
+    """The page, above the fold `pipelines.reporting.front`; ``images`` are the pictures by name, as PNG."""
     folder = Path(__file__).with_name("templates")
     environment = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined)
     environment.globals |= {"cell": _cell, "image": lambda picture: _image(picture, images[picture.name])}

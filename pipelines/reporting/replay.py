@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from pipelines.measuring.names import (
@@ -31,9 +30,9 @@ from pipelines.reporting.comparison import By, Comparison, at, share_between
 from pipelines.reporting.inputs import Inputs, read_record
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import draw, whiskers
+from pipelines.reporting.plots import draw, ends, whiskers
 from pipelines.reporting.prediction import APART, MOST_APART
-from pipelines.reporting.section import OVER_CHAIN, SPEEDUP, Cell, Picture, Row, Section, Table, grid
+from pipelines.reporting.section import OVER_CHAIN, SPEEDUP, Cell, Metric, Picture, Row, Section, Table, grid
 from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, listed, shown, surely_above
 from predictors.schema import EDIT
 
@@ -169,26 +168,24 @@ def _against_clock(texts: Comparison, clock: Measured) -> Iterator[tuple[Row, Ta
     """
     for setting in texts.measured.settings:
         by, (timed, again) = at(setting), _on_clock(texts, clock, setting)
-        arms = [arm for arm in timed.measured.families if arm != PLAIN and not on_virtual_clock(arm)]
-        speeds = {arm: [one.speedup(arm, PLAIN, by)["value"] for one in (again, timed)] for arm in arms}
-        speeds = {arm: made for arm, made in speeds.items() if None not in made}
-        if not speeds:
+        arms = {arm_name(arm): arm for arm in timed.measured.families if arm != PLAIN and not on_virtual_clock(arm)}
+        columns: dict[str, Metric] = {"replayed": again.speedup, "measured": timed.speedup}
+        made = grid("policy", {name: (arm, PLAIN, by) for name, arm in arms.items()}, columns, setting)
+        speeds = pd.DataFrame(
+            {one: {row["policy"]: ends(row[one])[0] for row in made.rows} for one in columns}
+        ).dropna()
+        if speeds.empty:
             continue
-        replayed, measured = np.array([*speeds.values()], float).T
-        errors = np.abs(replayed / measured - 1)
-        facts: dict[str, Cell] = {
-            "sampling": setting,
-            "prompts": timed.measured.test["prompt"].nunique(),
-            "policies": len(speeds),
-        }
-        if np.median(errors) > MOST_APART:
+        prompts = timed.measured.test["prompt"].nunique()
+        facts: dict[str, Cell] = {"sampling": setting, "prompts": prompts, "policies": len(speeds)}
+        errors = (speeds["replayed"] / speeds["measured"] - 1).abs()
+        if errors.median() > MOST_APART:
             yield facts | dict.fromkeys(KNOWN), None
             continue
-        choice, fastest = (list(speeds)[int(made.argmax())] for made in (replayed, measured))
-        said = (float(np.median(errors)), float(errors.max()), arm_name(choice), arm_name(fastest))
-        row = facts | dict(zip(KNOWN, (*said, timed.gain(choice, fastest, by)), strict=True))
-        columns = {"replayed": again.speedup, "measured": timed.speedup}
-        yield row, grid("policy", {arm_name(arm): (arm, PLAIN, by) for arm in speeds}, columns, setting)
+        choice, fastest = (str(speeds[one].idxmax()) for one in columns)
+        regret = timed.gain(arms[choice], arms[fastest], by)
+        known = (float(errors.median()), float(errors.max()), choice, fastest, regret)
+        yield facts | dict(zip(KNOWN, known, strict=True)), made.only(set(speeds.index))
 
 
 def _on_clock(texts: Comparison, clock: Measured, setting: str) -> tuple[Comparison, Comparison]:
