@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from pipelines.measuring.names import HRAD
 from pipelines.reporting.inputs import Inputs, Record
-from pipelines.reporting.plots import draw, heat_map
+from pipelines.reporting.plots import draw
 from pipelines.reporting.section import Picture, Row, Section, Table
 from pipelines.reporting.text import highest, known, listed, surely_above
 
@@ -121,6 +121,10 @@ def _confusion(axes: Axes, setting: str, confusion: list[list[int]], classes: li
     """Counts and shares of each true class."""
     counts = np.array(confusion, float)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    texts = [[f"{n:g}\n{share:.0%}" for n, share in zip(*row, strict=True)] for row in zip(counts, shares, strict=True)]
-    heat_map(axes, shares, texts, classes, classes)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    for (row, column), share in np.ndenumerate(shares):
+        text, colour = f"{counts[row, column]:g}\n{share:.0%}", "white" if share > 0.6 else "black"
+        axes.text(column, row, text, ha="center", va="center", color=colour)
+    axes.set_yticks(range(len(classes)), classes)
+    axes.set_xticks(range(len(classes)), classes)
     axes.set(xlabel="predicted", ylabel="true", title=f"Accepted tokens, {setting}")

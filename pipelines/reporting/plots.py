@@ -1,4 +1,4 @@
-"""Tables as whiskers and curves, and heat maps. Okabe-Ito colours, told apart without colour vision."""
+"""Tables as whiskers and curves. Okabe-Ito colours, told apart without colour vision."""
 
 from collections.abc import Callable, Sequence
 from itertools import cycle
@@ -115,15 +115,3 @@ def _panels(tables: Sequence[Table], across: int, height: float) -> tuple[Figure
     for axes, table in zip(panels, tables, strict=False):
         axes.set_title(table.caption.partition(";")[0])
     return figure, panels[: len(tables)]
-
-
-def heat_map(
-    axes: Axes, shares: np.ndarray, texts: Sequence[Sequence[str]], rows: Sequence[str], columns: Sequence[str]
-) -> None:
-    """Shares from 0 to 1 as blue cells with a text in each."""
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    for row, column in np.ndindex(*shares.shape):
-        colour = "white" if shares[row, column] > 0.6 else "black"
-        axes.text(column, row, texts[row][column], ha="center", va="center", color=colour)
-    axes.set_yticks(range(len(rows)), rows)
-    axes.set_xticks(range(len(columns)), columns)
