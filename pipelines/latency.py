@@ -35,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.device_profile import warn_of_noise
-    from pipelines.reporting.latency_table import latency_table
-    from pipelines.reporting.prediction_table import prediction_table
+    from pipelines.reporting.latency_table import latency_table, prediction_table
     from predictors.latency.profile import read_profile
 
     paths = find_profiles(args.data, args.pair)

@@ -32,24 +32,18 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from pipelines.reporting.front import front
     from pipelines.reporting.inputs import Inputs
-    from pipelines.reporting.markdown import markdown
-    from pipelines.reporting.page import html, png
+    from pipelines.reporting.page import html, markdown, write_pictures
     from pipelines.reporting.replay import oracle
 
     inputs = Inputs(args.data, read_device(args.device)["slug"])
     made = sections(inputs)
-    first = front(inputs, oracle(inputs))
-    pictures = [first.picture, *(picture for section in made for picture in section.pictures)]
-    images = {picture.name: png(picture.figure) for picture in pictures}
-    folder = args.output / inputs.device
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, image in images.items():
-        (folder / f"{name}.png").write_bytes(image)
+    first, folder = front(inputs, oracle(inputs)), args.output / inputs.device
+    images = write_pictures(folder, [picture for section in (first, *made) for picture in section.pictures])
     (folder / PAGE).write_text(html(first, made, images))
-    (folder / TEXT).write_text("\n".join([f"# {first.decision}", "", *map(markdown, made)]))
-    record = {"pair": first.pair, "machine": first.machine, "decision": first.decision}
+    (folder / TEXT).write_text("\n".join([f"# {first.finding}", "", *map(markdown, made)]))
+    record = {"pair": first.name, "machine": first.title, "decision": first.finding}
     write_json(folder / RECORD, record | {"sections": {section.name: section.record() for section in made}})
-    print("\n".join([str(folder / PAGE), first.decision]))
+    print("\n".join([str(folder / PAGE), first.finding]))
 
 
 def sections(inputs: "Inputs") -> "list[Section]":
@@ -66,16 +60,11 @@ def sections(inputs: "Inputs") -> "list[Section]":
         stopping,
         verifiers,
     )
-    from pipelines.reporting.checks import checked
-    from pipelines.reporting.origin import origin_section, pair_section
+    from pipelines.reporting.origin import checked, origin_section, pair_section
 
     modules = (release, speed, replay, latency, branches, stopping, heads, selection, verifiers, self_drafting)
     made = {module.__name__.rpartition(".")[2]: module.section(inputs) for module in modules}
     found = [section for section in made.values() if section is not None]
     missing = [name for name, section in made.items() if section is None]
-    return [
-        *found,
-        pair_section(inputs),
-        checked(found, inputs.measured.findings["forward_agreement"], missing),
-        origin_section(inputs),
-    ]
+    agreement = inputs.measured.findings["forward_agreement"]
+    return [*found, pair_section(inputs), checked(found, agreement, missing), origin_section(inputs)]

@@ -18,7 +18,7 @@ from pipelines.gpu.figures import pair_figures, plain_figures, shares_of_a_step,
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
 from pipelines.measuring.provenance import commit_of
-from pipelines.reporting.markdown import table
+from pipelines.reporting.page import lines as table
 from pipelines.reporting.page import png
 from pipelines.reporting.plots import draw
 from predictors.latency.profile import LatencyProfile

@@ -7,28 +7,26 @@ Every method stands for the γ that validation prompts chose. PEARL is compared 
 """
 
 from dataclasses import replace
+from functools import partial
 
-from matplotlib.figure import Figure
-
-from pipelines.measuring.names import BRANCH_PRESETS, CHAIN, PEARL, PLAIN, BranchArm, branch_arm
-from pipelines.reporting.comparison import Comparison, at
+from pipelines.measuring.names import BRANCH_PRESETS, CHAIN, PEARL, BranchArm, branch_arm, on_virtual_clock
+from pipelines.reporting.comparison import By, Comparison, at
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import GREY, ORANGE, draw, whiskers
-from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Picture, Row, Section, Table
-from pipelines.reporting.text import GAIN, Interval, shown, surely_above
+from pipelines.reporting.plots import draw, whiskers
+from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Picture, Section, Table, column, grid
+from pipelines.reporting.text import Interval, highest, surely_above
 from pipelines.reporting.timelines import timelines
 
 COUNTS = (EFFICIENCY, "target idle", "rollback rate", "hits per branch point")
-CLOCKS = {"virtual clock, or sequential": (GREY, "D"), "concurrent": (ORANGE, "o")}
+REAL = f"concurrent: {OVER_CHAIN}"
 NOTES = (
     "These methods draft on while the target verifies; what follows a rejected token is rolled back. Speed-up and gains are on a "
     "virtual clock: of a pass and the drafting during it only the longer counts. That is an estimate, not a measured speed-up. "
     "The concurrent gain is of wall-clock time, with both models at work on this machine's threads. The static chain and "
     "SpecBranch without branches are sequential. Target idle: the target's waiting in rounds after a hit.",
 )
-Gains = dict[tuple[str, BranchArm], Interval]  # by sampling setting, over the best static chain
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -37,15 +35,18 @@ def section(inputs: Inputs) -> Section | None:
     made = {setting: some for setting in measured.settings if (some := methods(measured, setting))}
     if not made:
         return None
-    arms = [(setting, one) for setting, some in made.items() for arm in some for one in (arm, _twin(arm))]
-    gains = {(setting, arm): compared.gain(arm.name, CHAIN, at(setting)) for setting, arm in arms}
-    greedy = {arm.name for setting, arm in arms if measured.greedy(setting)}
-    picture = Picture("branches", draw(_gains, gains), "Gain over the best static chain on both clocks.")
+    tables = [_table(compared, setting, some) for setting, some in made.items()]
+    virtual = {arm_name(arm.name) for some in made.values() for arm in some if arm.virtual}
+    greedy = {
+        one.name for setting, some in made.items() if measured.greedy(setting) for arm in some for one in _both(arm)
+    }
+    label = "gain over the best static chain, %"
+    picture = Picture("branches", draw(whiskers, tables, [OVER_CHAIN, REAL], label), "Gains on both clocks.")
     return Section(
         "branches",
         "Drafting while the target verifies",
-        finding(gains),
-        [_table(compared, setting, some, gains) for setting, some in made.items()],
+        _finding(*gains(tables, virtual)),
+        tables,
         [picture, *timelines(inputs.of("measured"), greedy)],
         NOTES,
     )
@@ -67,48 +68,39 @@ def methods(measured: Measured, setting: str) -> list[BranchArm]:
     return sorted(found, key=lambda arm: (BRANCH_PRESETS.index(arm.preset), arm.lengths))
 
 
-def finding(gains: Gains) -> str:
-    """What real concurrency brings, and what the virtual clock says."""
-    known = {key: gain for key, gain in gains.items() if gain["value"] is not None}
-    real, virtual = ({key: known[key] for key in known if getattr(key[1], clock)} for clock in ("wall", "virtual"))
-    sure = {key: gain for key, gain in real.items() if surely_above(gain)}
-    none = "On the wall clock nothing surely beats the best static chain"
-    said = none if real else "No method ran both models concurrently"
-    if sure:
-        said = f"Surely over the best static chain on the wall clock: {_best(sure)}"
-    return f"{said}; highest on the virtual clock: {_best(virtual)}." if virtual else f"{said}."
+def gains(tables: list[Table], virtual: set[str]) -> tuple[dict[str, Interval], dict[str, Interval]]:
+    """Over the best static chain: with both models really at once, and of methods on the virtual clock."""
+    return column(tables, REAL), column([table.only(virtual) for table in tables], OVER_CHAIN)
 
 
-def _best(gains: Gains) -> str:
-    (setting, arm), gain = max(gains.items(), key=lambda item: item[1]["value"] or 0.0)
-    return f"{arm_name(replace(arm, wall=False).name)}, {shown(gain, GAIN)} at {setting}"
+def _finding(real: dict[str, Interval], virtual: dict[str, Interval]) -> str:
+    sure = {name: gain for name, gain in real.items() if surely_above(gain)}
+    said = "No method ran both models concurrently"
+    if real:
+        said = f"Surely over the best static chain on the wall clock: {highest(sure)}"
+    return f"{said}; highest on the virtual clock: {highest(virtual)}."
 
 
-def _twin(arm: BranchArm) -> BranchArm:
-    """The same with both models really at once."""
-    return replace(arm, wall=True)
+def _both(arm: BranchArm) -> tuple[BranchArm, BranchArm]:
+    """With its twin, whose models are really at work at once."""
+    return arm, replace(arm, wall=True)
 
 
-def _table(compared: Comparison, setting: str, arms: list[BranchArm], gains: Gains) -> Table:
+def _table(compared: Comparison, setting: str, arms: list[BranchArm]) -> Table:
     """The best static chain first."""
-    by, pearl = at(setting), next((arm.name for arm in arms if arm.preset == PEARL), "")
+    by, twins = at(setting), {arm.name: twin.name for arm, twin in map(_both, arms)}
+    pearl = next((arm.name for arm in arms if arm.preset == PEARL), "")
 
-    def row(name: str, counted: str, over: Interval | None, over_pearl: Interval | None, real: Interval | None) -> Row:
-        speeds = {"method": arm_name(name), SPEEDUP: compared.speedup(name, PLAIN, by), OVER_CHAIN: over}
-        speeds |= {"gain over PEARL": over_pearl, f"concurrent: {OVER_CHAIN}": real}
-        return {**speeds, **compared.counts(counted, COUNTS, by)}
+    def over_pearl(arm: str, by: By) -> Cell:
+        return compared.gained(arm, pearl, by) if on_virtual_clock(arm) else None
 
-    rows = [row(CHAIN, CHAIN, None, None, None)]
-    for arm in arms:
-        name, twin = arm.name, _twin(arm)
-        over_pearl = compared.gain(name, pearl, by) if arm.virtual and name != pearl else None
-        counted = name if len(compared.rows(name, by)) else twin.name
-        rows.append(row(name, counted, gains[setting, arm], over_pearl, gains[setting, twin]))
-    return Table(rows, setting, frozenset({arm_name(CHAIN)}))
+    def concurrent(arm: str, by: By) -> Cell:
+        return compared.metric(OVER_CHAIN, twins[arm], by) if arm in twins else None
 
+    def count(name: str, arm: str, by: By) -> Cell:
+        return compared.metric(name, arm if len(compared.rows(arm, by)) else twins[arm], by)
 
-def _gains(gains: Gains) -> Figure:
-    panels: dict[str, dict[str, list[Interval | None]]] = {}
-    for (setting, arm), gain in gains.items():
-        panels.setdefault(setting, {}).setdefault(arm_name(replace(arm, wall=False).name), []).append(gain)
-    return whiskers(panels, "gain over the best static chain", line=0, percent=True, looks=CLOCKS)
+    columns = compared.metrics(SPEEDUP, OVER_CHAIN) | {"gain over PEARL": over_pearl, REAL: concurrent}
+    columns |= {name: partial(count, name) for name in COUNTS}
+    places = compared.places([CHAIN, *twins], by)
+    return grid("method", places, columns, setting, marked=frozenset({arm_name(CHAIN)}))

@@ -10,20 +10,24 @@ rates. Prompts of one document are not independent, so documents are left out. W
 prompt alike. Shape suffixes: N items, D documents, K sums.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from pipelines.measuring.names import CHAIN, PLAIN
+from pipelines.measuring.names import CHAIN, FORK, HF_LOOKUP, METHODS, PLAIN
 from pipelines.reporting.measured_folder import KEY, Measured
-from pipelines.reporting.section import EFFICIENCY
+from pipelines.reporting.names import arm_name
+from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Metric
 from pipelines.reporting.text import UNDEFINED, Interval, alone, changed, known
+from predictors.rounds import PHASES
 from predictors.training import intervals
 
-RATES = {  # by the name of a column of the report: Σ of one quantity of decodes over Σ of another
+PARTS = (*PHASES, "rest")  # of the time
+RATES = {  # by the name of a column of the report: Σ of quantities of decodes over Σ of another
     EFFICIENCY: ("emitted", "rounds"),
     "drafted per round": ("levels", "rounds"),
     "rollback rate": ("rolled_back", "levels"),
@@ -32,10 +36,18 @@ RATES = {  # by the name of a column of the report: Σ of one quantity of decode
     "time verifying": ("seconds_verify", "seconds"),
     "target idle": ("seconds_steady_wait", "seconds_steady"),
     "hits per branch point": ("hits", "branch_points"),
+    "tokens per pass": ("rounds+accepted", "rounds"),
     "passes with candidates": ("tried", "rounds"),
+    "tokens of those": ("tried+accepted", "tried"),
     "guesses per pass": ("guessed", "rounds"),
     "candidates per pass": ("drafted", "rounds"),
+    "guesses and candidates per pass": ("guessed+drafted", "rounds"),
+    "ms/token": ("seconds", "tokens"),
+    **{part: (f"seconds_{part}", "seconds") for part in PARTS},
 }
+WHOLE = {EFFICIENCY, "time verifying", *PARTS}  # shown with their intervals
+RIVALS = {SPEEDUP: PLAIN, "over HF prompt lookup": HF_LOOKUP, **{f"over {name}": name for name in METHODS[1:]}}
+GAINS = {OVER_CHAIN: CHAIN, "gain over best static fork": FORK}
 
 
 @dataclass(frozen=True)
@@ -97,13 +109,40 @@ class Comparison:
         return changed(speedup, lambda value: value * speed)
 
     def rate(self, arm: str, amount: str, cost: str, by: By = ALL) -> Interval:
-        """Σ of one column over Σ of another."""
+        """Σ of quantities, joined by ``+``, over Σ of another."""
         rows = self.rows(arm, by)
-        return rate(rows["document"], rows[amount], rows[cost])
+        return rate(rows["document"], rows[amount.split("+")].sum(axis=1, skipna=False), rows[cost])
 
-    def counts(self, arm: str, names: Iterable[str], by: By = ALL) -> dict[str, float | None]:
-        """`RATES` of an arm by name, without their intervals."""
-        return {name: self.rate(arm, *RATES[name], by)["value"] for name in names}
+    def metric(self, name: str, arm: str, by: By = ALL) -> Cell:
+        """A column of the report, by its name."""
+        if name in RATES:
+            made = self.rate(arm, *RATES[name], by)
+            return made if name in WHOLE else made["value"]
+        if name in GAINS:
+            return self.gained(arm, GAINS[name], by)
+        return None if arm == RIVALS[name] != PLAIN else self.speedup(arm, RIVALS[name], by)
+
+    def gained(self, arm: str, over: str, by: By = ALL) -> Cell:
+        """Its gain; nothing over itself."""
+        same = self.rows(arm, by)["arm"].equals(self.rows(over, by)["arm"])
+        return None if same else self.gain(arm, over, by)
+
+    def metrics(self, *names: str, of: Container[str] | None = None) -> dict[str, Metric]:
+        """Columns by name; nothing of arms outside ``of``."""
+
+        def value(name: str, arm: str, by: By = ALL) -> Cell:
+            return self.metric(name, arm, by) if of is None or arm in of else None
+
+        return {name: partial(value, name) for name in names}
+
+    def places(self, arms: Iterable[str], by: By = ALL) -> dict[str, tuple[str, By]]:
+        """Rows of a table: arms by their names, each on these decodes."""
+        return {arm_name(arm): (arm, by) for arm in arms}
+
+
+def across(metric: Metric, parts: Mapping[str, By]) -> dict[str, Metric]:
+    """A column for every part of the decodes."""
+    return {label: partial(metric, by=by) for label, by in parts.items()}
 
 
 def rate(documents: Iterable[str], amount: ArrayLike, cost: ArrayLike) -> Interval:

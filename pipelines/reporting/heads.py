@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 
 from pipelines.measuring.names import HRAD
 from pipelines.reporting.inputs import Inputs, Record
-from pipelines.reporting.plots import draw, heat_map
+from pipelines.reporting.plots import draw
 from pipelines.reporting.section import Picture, Row, Section, Table
-from pipelines.reporting.text import GAIN, Interval, known, listed, shown, surely_above
+from pipelines.reporting.text import highest, known, listed, surely_above
 
 TARGETS = {"classes": "H-RAD", "length": "explicit length"}
 BASELINES = {
@@ -47,18 +47,17 @@ def section(inputs: Inputs) -> Section | None:
         for setting, part in record["parts"].items()
         if name in part["policies"] or name in part["metrics"]
     ]
-    gains: dict[str, Interval] = {
+    gains = {
         f"{labels[name]} at {setting}": part["policies"]["head"]["gain"]
         for name, record in records.items()
         for setting, part in record["parts"].items()
     }
     sure = listed([name for name, gain in gains.items() if surely_above(gain)])
-    most = max(gains, key=lambda name: gains[name]["value"] or 0.0)
     caption = "Marked: the head that the rows below the heads are compared with"
     return Section(
         "heads",
         "What heads know before a draft",
-        f"Surely gaining over the best static length in replay: {sure}; highest estimate: {shown(gains[most], GAIN)}, {most}.",
+        f"Surely gaining over the best static length in replay: {sure}; highest estimate: {highest(gains)}.",
         [Table(rows, caption, frozenset({labels[first]}))],
         [Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()],
         [*_notes(head, inputs.measured.findings.get("bundles", {}).get(HRAD, {}).get("selection"))],
@@ -122,6 +121,10 @@ def _confusion(axes: Axes, setting: str, confusion: list[list[int]], classes: li
     """Counts and shares of each true class."""
     counts = np.array(confusion, float)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    texts = [[f"{n:g}\n{share:.0%}" for n, share in zip(*row, strict=True)] for row in zip(counts, shares, strict=True)]
-    heat_map(axes, shares, texts, classes, classes)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    for (row, column), share in np.ndenumerate(shares):
+        text, colour = f"{counts[row, column]:g}\n{share:.0%}", "white" if share > 0.6 else "black"
+        axes.text(column, row, text, ha="center", va="center", color=colour)
+    axes.set_yticks(range(len(classes)), classes)
+    axes.set_xticks(range(len(classes)), classes)
     axes.set(xlabel="predicted", ylabel="true", title=f"Accepted tokens, {setting}")

@@ -69,7 +69,6 @@ class Inputs:
     def fitted(self, family: str) -> dict[str, Record]:
         """What stage ``fit`` says of the predictors of a family, by name."""
         found = {path.stem: read_record(path) for path in sorted((self.data / "fit").glob("*.json"))}
-
         return {name: record for name, record in found.items() if record["family"] == family}
 
 

@@ -8,17 +8,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.latency_table import BLOCK, contexts_of, hidden_gammas
-from pipelines.reporting.plots import band, draw, styles
-from pipelines.reporting.prediction import APART, MOST_APART, agreement, predictions, summary
+from pipelines.reporting.latency_table import by_point, contexts_of, costs
+from pipelines.reporting.plots import curves, draw, whiskers
+from pipelines.reporting.prediction import APART, MOST_APART, by_arm, predictions, summary
 from pipelines.reporting.section import Check, Picture, Row, Section, Table
-from pipelines.reporting.text import NUMBER, SHARE, Interval, alone, shown
+from pipelines.reporting.text import NUMBER, SHARE, alone, shown
 from predictors.latency import LatencyProfile
-from predictors.latency.tables import Latency, LatencyTable
 
 DRAFT_STEP_BAR, ERROR_BAR, RANK_BAR = 1.8, 0.10, 0.9
 DRAFT, TWIN = "draft", "draft_hugging_face"
@@ -27,7 +25,6 @@ NOTES = (
     "`draftwright latency` prints every table.",
     "Drift, the error of plain decoding: how much faster (+) or slower (−) the machine ran while it was profiled.",
 )
-AGREEING = "On the line prediction and measurement agree; the band is ±10 %. Whiskers: the latencies' quartiles."
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -37,11 +34,12 @@ def section(inputs: Inputs) -> Section | None:
         return None
     rows = predictions(measured, profile)
     whole = summary(rows)
-    tables, notes = [_costs(profile)], list(NOTES)
+    tables, notes = [costs(profile)], list(NOTES)
     pictures = [Picture("latency", draw(latency_figure, profile), "Medians, with quartiles as bands.")]
     if whole["median error"] <= MOST_APART:
         tables.append(_errors(rows))
-        pictures.append(Picture("prediction", draw(agreement, rows, "tokens/s", "predicted"), AGREEING))
+        speeds = draw(whiskers, by_arm(rows), ["measured, tokens/s", "predicted, tokens/s"], "tokens/s", None)
+        pictures.append(Picture("prediction", speeds, "Whiskers: the latencies' quartiles."))
     else:
         notes.append(APART)
     differing = mismatches(profile.provenance, measured.origin).items()
@@ -76,24 +74,6 @@ def _finding(profile: LatencyProfile, whole: Mapping[str, float]) -> str:
     return f"A target pass takes {took}; {predicted if together else 'profile and clock do not agree'}."
 
 
-def _costs(profile: LatencyProfile) -> Table:
-    """A row for every context; γ is hidden where greedy branch-parallel decoding keeps neither model waiting."""
-    contexts, drafted = contexts_of(profile), DRAFT in profile.tables
-    hidden = hidden_gammas(profile, contexts)
-    rows: list[Row] = [
-        {
-            "context": context,
-            "target pass, ms": _interval(profile.latency("target", tokens=1, context=context)),
-            "draft step, ms": _interval(profile.latency(DRAFT, rows=1, context=context)) if drafted else None,
-            "draft steps per target pass": profile.cost_ratio(context) if drafted else None,
-            f"pass of {BLOCK + 1} tokens over one": profile.verify_ratio(BLOCK + 1, context),
-            **{f"hidden γ, {way}": gammas[number] for way, gammas in hidden.items()},
-        }
-        for number, context in enumerate(contexts)
-    ]
-    return Table(rows, "By tokens of context; hidden γ: longest branches that a target pass hides")
-
-
 def _errors(rows: pd.DataFrame) -> Table:
     parts = {**{str(setting): part for setting, part in rows.groupby("setting")}, "all": rows}
     made: list[Row] = [{"sampling": name, "arms": len(part), **summary(part)} for name, part in parts.items()]
@@ -124,33 +104,14 @@ def _checks(profile: LatencyProfile, whole: Mapping[str, float]) -> Iterator[Che
         yield Check("their rank correlation", alone(whole["rank correlation"]), RANK_BAR, NUMBER)
 
 
-def _interval(latency: Latency) -> Interval:
-    return {"value": latency.seconds, "low": latency.low, "high": latency.high}
-
-
 def latency_figure(profile: LatencyProfile) -> Figure:
     """Target pass by tokens, draft pass by rows (quartiles as bands), and what a wider target pass costs in passes of one."""
-    figure = Figure(figsize=(12.5, 3.8), layout="constrained")
-    passes, levels, ratios = figure.subplots(1, 3)
-    target, looks = profile.tables["target"], styles([str(context) for context in contexts_of(profile)])
-    _by_context(passes, target, "tokens")
-    passes.set(xlabel="tokens in the pass", ylabel="milliseconds", title="Target pass")
+    target, contexts = profile.tables["target"], contexts_of(profile)
+    tables = [by_point(target, "Target pass, ms")]
     if DRAFT in profile.tables:
-        _by_context(levels, profile.tables[DRAFT], "rows")
-    levels.set(xlabel="rows in the pass", ylabel="milliseconds", title="Draft pass")
-    for context, (colour, marker) in looks.items():
-        cost = [profile.verify_ratio(tokens, int(context)) for tokens in target.axes["tokens"]]
-        ratios.plot(target.axes["tokens"], cost, color=colour, marker=marker)
-    ratios.axhline(1, color="#333333", linewidth=1)
-    ratios.set(xlabel="tokens in the pass, n", ylabel="target(n) / target(1)", title="What verifying n tokens costs")
-    ratios.grid(axis="y", color="#e6e6e6")
-    figure.legend(*passes.get_legend_handles_labels(), loc="outside lower center", ncols=len(looks))
-    return figure
-
-
-def _by_context(axes: Axes, table: LatencyTable, axis: str) -> None:
-    contexts = list(table.axes["context"])
-    for context, look in zip(contexts, styles([str(context) for context in contexts]).values(), strict=True):
-        cells = [_interval(table.at(**{axis: point, "context": context})) for point in table.axes[axis]]
-        band(axes, table.axes[axis], cells, look, f"context {context}", scale=1e3)
-    axes.set_ylim(0, None)
+        tables.append(by_point(profile.tables[DRAFT], "Draft pass, ms"))
+    ratios: list[Row] = [
+        {"tokens": n} | {f"context {context}": profile.verify_ratio(n, context) for context in contexts}
+        for n in target.axes["tokens"]
+    ]
+    return curves([*tables, Table(ratios, "target(n) / target(1)")])

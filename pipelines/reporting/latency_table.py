@@ -1,4 +1,4 @@
-"""A latency profile as text: provenance, the ratios that decide how far to draft, then every table.
+"""A latency profile as tables: the ratios that decide how far to draft, then every table that was measured.
 
     c = target(1) / draft(1)         draft steps that fit in one target pass
     x = target(n) / target(1)        what verifying n tokens in one pass costs in passes of one
@@ -8,26 +8,31 @@
 Where a pair runs by the compact forward, its passes are set against bare Hugging Face's too: the model's own forward over a cache
 of its own, without this runtime (`runtime.latency.reference`). x ours: that time over the compact forward's.
 
-Milliseconds are medians, quartiles of the calls in brackets.
+Milliseconds are medians, quartiles of the calls in brackets. Speeds of static chains follow from a profile once the acceptance is
+guessed: every drafted token is accepted with the same probability α, independently (the closed form); prefills and the end of the
+budget are counted (`predictors.latency.throughput`). Source: specification of drafting, section 10.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipelines.measuring.provenance import commit_of, numerics
-from predictors.latency import balanced_gamma
-from predictors.latency.profile import REMEDY, LatencyProfile
+from pipelines.reporting.page import markdown
+from pipelines.reporting.section import Cell, Row, Section, Table
+from pipelines.reporting.text import MS, TIMES, Interval, shown
+from predictors.latency import LatencyProfile, balanced_gamma, generation_latency, iid_accepted_law
+from predictors.latency.profile import REMEDY
 from predictors.latency.tables import Latency, LatencyTable
 
-COLUMN = 26
 BLOCK, CANDIDATES = 4, 4  # tokens that the target verifies, and branches that the draft grows meanwhile
+GAMMAS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 OUTSIDE = {"branch_candidates", "branch_drawing", "chain_verification"}
 WAYS = {"one by one": {"draft", "target"}, "concurrent": {"beside_draft", "beside_target"}}
 TWINS = {
-    "{}_hugging_face": "{} pass by Hugging Face's forward, ms; x ours",
-    "beside_{}": "{} pass while the {} works in another process, ms; x alone with all threads",
+    "{}_hugging_face": "{} pass by Hugging Face's forward; x ours",
+    "beside_{}": "{} pass while the {} works in another process; x alone with all threads",
 }
-ROUND_TABLES = {  # two axes: columns by temperature
+TABLES = {
     "chain_drawing": "chain: drawing, by tokens drafted",
     "chain_verification": "chain: verdict and the rest of a round, by tokens drafted",
     "tree_drawing": "tree: drawing, by tokens drafted",
@@ -35,8 +40,6 @@ ROUND_TABLES = {  # two axes: columns by temperature
     "branch_candidates": "branches: drawing candidates, by candidates",
     "branch_drawing": "branches: drawing a level after them, by branches",
     "branch_verdict": "branches: verdict on the candidates, by candidates",
-}
-SINGLE_TABLES = {
     "target_prefill": "target prefill",
     "draft_prefill": "draft prefill",
     "reading": "a draft distribution's confidence (and entropy), read by the host",
@@ -47,33 +50,75 @@ Ratio = Callable[[Latency, int, int], float]  # of what took so long at a point 
 
 
 def latency_table(profile: LatencyProfile) -> str:
-    """Lines of text, at most about 115 columns for three contexts."""
-    tables = profile.tables
-    if "target" not in tables:
+    """Costs by context and every table, in milliseconds, as Markdown."""
+    if "target" not in profile.tables:
         raise ValueError(f"the profile of {profile.pair} has no table 'target'. {REMEDY}")
-    lines = [_provenance(profile), *(f"note: {note}" for note in profile.provenance.get("notes", []))]
-    lines += [f"noise: {noise}" for noise in profile.noise]
-    contexts = contexts_of(profile)
-    lines += ["", _row("", [f"context {context}" for context in contexts])]
+    origin: Mapping[str, Any] = profile.provenance
+    device = origin.get("device", {}).get("slug", "an unknown device")
+    facts = [
+        numerics(origin) if "models" in origin else "unknown number formats",
+        f"{origin.get('threads', 'unknown')} threads",
+        f"{profile.tables['target'].calls} calls a cell",
+        f"commit {commit_of(origin, digits=8)}",
+        f"{origin.get('date', 'unknown date')}",
+    ]
+    notes = [*(f"note: {note}" for note in origin.get("notes", [])), *(f"noise: {one}" for one in profile.noise)]
+    tables = [costs(profile), *measured_tables(profile)]
+    return markdown(Section("latency", f"{profile.pair} on {device}", ", ".join(facts), tables, notes=notes), level=1)
+
+
+def costs(profile: LatencyProfile) -> Table:
+    """A row for every context; γ is hidden where greedy branch-parallel decoding keeps neither model waiting."""
+    contexts, drafted = contexts_of(profile), "draft" in profile.tables
+    hidden = hidden_gammas(profile, contexts)
+    rows: list[Row] = [
+        {
+            "context": context,
+            "target pass, ms": interval(profile.latency("target", tokens=1, context=context)),
+            "draft step, ms": interval(profile.latency("draft", rows=1, context=context)) if drafted else None,
+            "draft steps per target pass": profile.cost_ratio(context) if drafted else None,
+            f"pass of {BLOCK + 1} tokens over one": profile.verify_ratio(BLOCK + 1, context),
+            **{f"hidden γ, {way}": gammas[number] for way, gammas in hidden.items()},
+        }
+        for number, context in enumerate(contexts)
+    ]
+    return Table(rows, "By tokens of context; hidden γ: longest branches that a target pass hides")
+
+
+def measured_tables(profile: LatencyProfile) -> Iterator[Table]:
+    """Passes with what they are multiples of, then a round outside its passes and the rest."""
+    tables = profile.tables
     if "draft" in tables:
-        lines += [_row("draft steps in a target pass, c", [f"{profile.cost_ratio(one):.2f}" for one in contexts])]
-    lines += [_row(f"hidden γ, {way}", map(str, gammas)) for way, gammas in hidden_gammas(profile, contexts).items()]
-    lines += _grid("draft pass by rows, ms", tables["draft"]) if "draft" in tables else []
-    lines += _grid("target pass by tokens, ms; x passes of one token", tables["target"], _over(profile, "target", 1))
+        yield by_point(tables["draft"], "draft pass by rows")
+    caption = "target pass by tokens; x passes of one token"
+    yield by_point(tables["target"], caption, _over(profile, "target", 1))
     for name, other in (("draft", "target"), ("target", "draft")):
         for twin, title in TWINS.items():
             if twin.format(name) in tables:
-                lines += _grid(title.format(name, other), tables[twin.format(name)], _over(profile, name))
-    shown = [name for name in ROUND_TABLES if name in tables]
-    if shown:
-        temperatures = sorted({value for name in shown for value in tables[name].axes["sampled"]})
-        lines += ["", _row("a round outside its passes", [f"temperature {value}" for value in temperatures])]
-    for name in shown:
-        lines += _grid(f"{ROUND_TABLES[name]}, ms", tables[name])
-    for name, title in SINGLE_TABLES.items():
+                yield by_point(tables[twin.format(name)], title.format(name, other), _over(profile, name))
+    for name, title in TABLES.items():
         if name in tables:
-            lines += _grid(f"{title}, by {next(iter(tables[name].axes))}, ms", tables[name])
-    return "\n".join(line.rstrip() for line in lines)
+            yield by_point(tables[name], title)
+
+
+def by_point(table: LatencyTable, caption: str, ratio: Ratio | None = None) -> Table:
+    """A row per point of the first axis, a column per point of the second, if there is one, each with its ``ratio``."""
+    (name, points), *second = table.axes.items()
+    columns: dict[str, dict[str, int]] = {
+        f"{'temperature' if other == 'sampled' else other} {value}": {other: value}
+        for other, values in second
+        for value in values
+    }
+    rows: list[Row] = []
+    for point in points:
+        row: dict[str, Cell] = {name: point}
+        for label, place in (columns or {"ms": {}}).items():
+            latency = table.at(**{name: point, **place})
+            row[label] = interval(latency)
+            if ratio is not None:
+                row[f"x, {label}"] = shown(ratio(latency, point, place["context"]), TIMES)
+        rows.append(row)
+    return Table(rows, caption, unit=MS)
 
 
 def contexts_of(profile: LatencyProfile) -> list[int]:
@@ -94,18 +139,33 @@ def hidden_gammas(profile: LatencyProfile, contexts: Sequence[int]) -> dict[str,
     }
 
 
-def _provenance(profile: LatencyProfile) -> str:
-    """Where the numbers come from, in one line."""
-    origin: Mapping[str, Any] = profile.provenance
-    parts = [
-        f"{profile.pair} on {origin.get('device', {}).get('slug', 'an unknown device')}",
-        numerics(origin) if "models" in origin else "unknown number formats",
-        f"{origin.get('threads', 'unknown')} threads",
-        f"{profile.tables['target'].calls} calls a cell",
-        f"commit {commit_of(origin, digits=8)}",
-        f"{origin.get('date', 'unknown date')}",
+def prediction_table(
+    profile: LatencyProfile, alpha: float, prompt_tokens: int, new_tokens: int, temperature: float
+) -> str:
+    """A row per static length, the fastest in bold; brackets are the range of the latencies' quartiles."""
+    made = {
+        f"chain γ={gamma}" if gamma else "plain": generation_latency(
+            profile, iid_accepted_law(alpha, gamma), gamma, prompt_tokens, new_tokens, temperature > 0
+        )
+        for gamma in GAMMAS
+    }
+    best = max(made, key=lambda name: made[name].tokens_per_second)
+    rows: list[Row] = [
+        {
+            "": name,
+            "tokens/s": {"value": one.tokens_per_second, "low": one.low, "high": one.high},
+            "over plain": one.tokens_per_second / made["plain"].tokens_per_second,
+        }
+        for name, one in made.items()
     ]
-    return ", ".join(parts)
+    request = f"{new_tokens} tokens after a prompt of {prompt_tokens}, T={temperature:g}"
+    title = f"Predicted tokens/s at acceptance {alpha:g}"
+    return markdown(Section("prediction", title, request, [Table(rows, marked=frozenset({best}))]), level=1)
+
+
+def interval(latency: Latency) -> Interval:
+    """Median and quartiles."""
+    return {"value": latency.seconds, "low": latency.low, "high": latency.high}
 
 
 def _over(profile: LatencyProfile, name: str, rows: int | None = None) -> Ratio:
@@ -116,32 +176,3 @@ def _over(profile: LatencyProfile, name: str, rows: int | None = None) -> Ratio:
         return made.seconds / profile.latency(name, **{axis: rows or count, "context": context}).seconds
 
     return ratio
-
-
-def _grid(title: str, table: LatencyTable, ratio: Ratio | None = None) -> list[str]:
-    """A line per point of the first axis, a column per point of the second, if there is one."""
-    (name, points), *second = table.axes.items()
-    columns = [{other: value} for other, values in second for value in values] or [{}]
-    lines = ["", title]
-    for point in points:
-        cells = []
-        for column in columns:
-            latency = table.at(**{name: point, **column})
-            more = f" {ratio(latency, point, column['context']):.2f}x" if ratio else ""
-            cells.append(f"{_spread(latency)}{more}")
-        lines.append(_row(f"{point:>8}", cells))
-    return lines
-
-
-def _spread(latency: Latency) -> str:
-    low, median, high = (_milliseconds(seconds) for seconds in (latency.low, latency.seconds, latency.high))
-    return f"{median} ({low}-{high})"
-
-
-def _milliseconds(seconds: float) -> str:
-    """Three significant digits; whole milliseconds from 100 on."""
-    return f"{1e3 * seconds:#.3g}" if seconds < 0.0995 else f"{1e3 * seconds:.0f}"
-
-
-def _row(label: str, cells: Iterable[str]) -> str:
-    return f"{label:<34}" + "".join(f"{cell:<{COLUMN}}" for cell in cells)

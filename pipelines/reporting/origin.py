@@ -1,6 +1,8 @@
-"""Sections ``pair`` and ``origin``: what was measured, on what, what predictors learned from, and where the numbers come from."""
+"""Sections ``pair``, ``checks`` and ``origin``: what was measured, on what, what predictors learned from, what the project holds
+itself to on this machine, and where the numbers come from."""
 
 import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,12 @@ from pipelines.measuring.names import CHAIN, PLAIN
 from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.reporting.comparison import at
 from pipelines.reporting.inputs import Inputs, read_record
-from pipelines.reporting.section import Row, Section, Table
+from pipelines.reporting.section import Check, Row, Section, Table
+from pipelines.reporting.text import TINY, alone, listed
 
 MANIFEST = "manifest.json"
+AGREEMENT = 1e-5
+LOGITS = "{}'s logits, compact against Hugging Face's in float32, of 1 + abs(logit)"
 BUILTIN = (
     "Target and draft were trained on the standard library's source and documentation: real acceptance, a real cost ratio, "
     "a small model's prose. Weights that leave the output unchanged inflate both, so that passes cost what a real pair's do. "
@@ -34,6 +39,18 @@ def pair_section(inputs: Inputs) -> Section:
         Table([*map(_traced, sorted((inputs.data / "traces").glob(f"*/{MANIFEST}")))], "What predictors learn from"),
     ]
     return Section("pair", "The pair", f"Measured: {models}.", tables, notes=(BUILTIN,) if builtin else ())
+
+
+def checked(sections: Iterable[Section], agreement: Mapping[str, Any], missing: list[str]) -> Section:
+    """The sections' checks, and how far our forward's logits in float32 are from Hugging Face's (``agreement``, by model)."""
+    checks = [check for section in sections for check in section.checks]
+    for model, found in agreement.items():
+        checks.append(Check(LOGITS.format(model), alone(found["compact"]), AGREEMENT, TINY, at_most=True))
+    rows = [check.row() for check in checks]
+    notes = ["Met: the measured value. Surely: its whole interval."]
+    notes += [f"Nothing was measured of: {listed(missing)}."] if missing else []
+    met = sum(bool(row["met"]) for row in rows)
+    return Section("checks", "Checks", f"{met} of {len(rows)} checks pass.", [Table(rows)], notes=notes)
 
 
 def origin_section(inputs: Inputs) -> Section:

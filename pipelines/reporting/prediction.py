@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from pipelines.measuring.names import PLAIN, chain_gamma
+from pipelines.reporting.comparison import Comparison, at
 from pipelines.reporting.measured_folder import Measured
-from pipelines.reporting.plots import styles
+from pipelines.reporting.section import Row, Table
 from predictors.latency import AcceptanceStatistics, LatencyProfile, generation_latency
 
 # Median relative error from which on a prediction is none. On one machine it is a few hundredths, and half of it lies beyond what
@@ -29,19 +29,18 @@ APART = (
     f"Latency profile and clock do not belong together: they are more than {MOST_APART:.0%} apart in the median. One of them was "
     "measured on another machine or while other jobs ran. Run dvc repro -sf latency@PAIR, then dvc repro."
 )
-BAND = 0.10  # relative, drawn around equality
 
 
 def predictions(measured: Measured, profile: LatencyProfile) -> pd.DataFrame:
     """A row for every static arm at every sampling setting; ``low`` and ``high`` follow from the latencies' quartiles."""
-    rows = []
+    compared, rows = Comparison(measured), []
     for setting in measured.settings:
         arms = [arm for arm in measured.arms(setting) if arm == PLAIN or chain_gamma(arm) is not None]
         for arm in arms:
-            runs = measured.test[(measured.test["arm"] == arm) & (measured.test["setting"] == setting)]
+            runs = compared.rows(arm, at(setting))
             longer = [other for other in arms if _gamma(other) > _gamma(arm)] or arms[-1:]
             accepted = acceptance(measured, setting, longer).accepted_law(_gamma(arm)) if _gamma(arm) else np.ones(1)
-            speed = float(runs["tokens"].sum() / runs["seconds"].sum())
+            speed = compared.rate(arm, "tokens", "seconds", at(setting))["value"]
             predicted = _predicted(profile, runs, accepted, _gamma(arm), not measured.greedy(setting))
             name = "plain" if arm == PLAIN else f"γ={_gamma(arm)}"
             rows.append({"setting": setting, "arm": arm, "name": name, "measured": speed, **predicted})
@@ -89,22 +88,17 @@ def _gamma(arm: str) -> int:
     return chain_gamma(arm) or 0
 
 
-def agreement(rows: pd.DataFrame, quantity: str, made: str) -> Figure:
-    """``measured`` of a ``quantity`` across, its ``value`` as ``made`` up: a dot with its ``name`` for each row, by ``setting``.
-    The band is around where both are equal."""
-    figure = Figure(figsize=(6.4, 4.6), layout="constrained")
-    axes = figure.subplots()
-    for setting, (colour, marker) in styles(sorted(rows["setting"].unique())).items():
-        own = rows[rows["setting"] == setting]
-        reach = np.nan_to_num([own["value"] - own["low"], own["high"] - own["value"]])
-        across, up = own["measured"].to_numpy(), own["value"].to_numpy()
-        axes.errorbar(across, up, yerr=reach, fmt=marker, color=colour, markersize=5, capsize=2, label=setting)
-        for name, *dot in zip(own["name"], across, up, strict=True):
-            axes.annotate(name, (dot[0], dot[1]), (6, -9), textcoords="offset points", fontsize=7.5, color=colour)
-    ends = np.array([0.92 * rows["measured"].min(), 1.08 * rows["measured"].max()])
-    axes.plot(ends, ends, color="#333333", linewidth=1)
-    axes.fill_between(ends, (1 - BAND) * ends, (1 + BAND) * ends, color="#333333", alpha=0.06, linewidth=0)
-    axes.set(xlabel=f"measured {quantity}", ylabel=f"{made} {quantity}")
-    axes.grid(color="#e6e6e6")
-    axes.legend(loc="upper left")
-    return figure
+def by_arm(rows: pd.DataFrame) -> list[Table]:
+    """A table for each sampling setting: every arm's tokens per second, measured and predicted."""
+    tables = []
+    for setting, own in rows.groupby("setting"):
+        cells: list[Row] = [
+            {
+                "arm": row["name"],
+                "measured, tokens/s": row["measured"],
+                "predicted, tokens/s": {end: row[end] for end in ("value", "low", "high")},
+            }
+            for row in own.to_dict("records")
+        ]
+        tables.append(Table(cells, str(setting)))
+    return tables

@@ -13,25 +13,34 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from pipelines.measuring.names import CHAIN, CONFIDENCE, LOOKUP, PLAIN, PROVENANCE, RULE, TAKEOVER, VALIDATION
+from pipelines.measuring.names import (
+    CHAIN,
+    CONFIDENCE,
+    LOOKUP,
+    PLAIN,
+    PROVENANCE,
+    RULE,
+    TAKEOVER,
+    VALIDATION,
+    on_virtual_clock,
+)
 from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
-from pipelines.reporting.comparison import Comparison, at, share_between
+from pipelines.reporting.comparison import By, Comparison, at, share_between
 from pipelines.reporting.inputs import Inputs, read_record
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, draw, whiskers
-from pipelines.reporting.replay_clock import against_clock
-from pipelines.reporting.section import Picture, Row, Section, Table
+from pipelines.reporting.plots import draw, ends, whiskers
+from pipelines.reporting.prediction import APART, MOST_APART
+from pipelines.reporting.section import OVER_CHAIN, SPEEDUP, Cell, Metric, Picture, Row, Section, Table, grid
 from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, listed, shown, surely_above
 from predictors.schema import EDIT
 
 BEST = "best rule"
 RIVALS = (CONFIDENCE, LOOKUP, TAKEOVER)  # families of simple rules, of each of which validation texts choose one
 CHOICES = {BEST: (CONFIDENCE, RULE)} | {family: (family,) for family in (CHAIN, *RIVALS)}
-COLOURS = {CHAIN: GREY, CONFIDENCE: GREEN, RULE: BLUE, BRANCHES: RED, BRANCHES_WALL: RED, ORACLE: PURPLE}
-COLOURS |= {LOOKUP: ORANGE, TAKEOVER: ORANGE}
+DRAWN = (CHAIN, RULE, BRANCHES, BRANCHES_WALL, ORACLE)  # families all of whose policies are drawn
+KNOWN = ("median error", "largest error", "replay's choice", "fastest", "regret")  # unless replay is far off the clock
 STEPS = {"static": CHAIN, "rule": BEST, "oracle": ORACLE}
 ROUNDING = 1e-6
 NOTES = (
@@ -41,6 +50,7 @@ NOTES = (
     "Static chain and rule were chosen on validation texts. Rows c: the same texts as if a target pass took so many "
     "draft steps. Slice edit, a passage and the start of its revised copy, is in no other row.",
 )
+REGRET = "Regret: what replay's choice loses on the clock to the fastest policy there."
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -55,14 +65,25 @@ def section(inputs: Inputs) -> Section | None:
     rows = [row for setting in settings for row in _ladder(setting, texts, edits, elsewhere)]
     said = listed([f"{shown(texts.gain(BEST, CHAIN, at(setting)), GAIN)} at {setting}" for setting in settings])
     room = listed([shown(texts.gain(ORACLE, CHAIN, at(setting))["value"], SHARE) for setting in settings])
-    picture = Picture("replay", draw(_gains, texts), "Gain over the best static chain, the fastest on top.")
-    tables, pictures, notes = against_clock(texts, inputs.measured)
+    by_clock = [*_against_clock(texts, inputs.measured)]
+    notes = [REGRET, *([APART] if any(table is None for _, table in by_clock) else [])] if by_clock else []
+    panels = [_policies(texts, setting) for setting in settings]
+    over_chain = draw(whiskers, panels, [OVER_CHAIN], "gain over best static, replayed, %")
+    pictures = [Picture("replay", over_chain, "Gain over the best static chain, the fastest on top.")]
+    if timed := [table for _, table in by_clock if table is not None]:
+        agreeing = draw(whiskers, timed, ["replayed", "measured"], SPEEDUP, 1.0)
+        pictures.append(
+            Picture("replay_clock", agreeing, "Every policy that was timed, on the prompts that both decoded.")
+        )
     return Section(
         "replay",
         "What choosing well is worth",
         f"Over the best static chain the best rule gains, replayed, {said}; the oracle gains {room}.",
-        [Table(rows, "Replayed, with the number of texts"), *tables],
-        [picture, *pictures],
+        [
+            Table(rows, "Replayed, with the number of texts"),
+            Table([row for row, _ in by_clock], "Replayed against measured speed-ups"),
+        ],
+        pictures,
         [*NOTES, *notes],
     )
 
@@ -104,7 +125,7 @@ def _ladder(setting: str, texts: Comparison, edits: Comparison, elsewhere: dict[
         whole = name not in (*slices, EDIT)
         by = at(setting, slice_=None if whole else name)
         static, best, perfect = (compared.rows(arm, by) for arm in STEPS.values())
-        _require_oracle_above(f"{setting}, {name}", static, perfect)
+        _require_oracle_above(f"{setting}, {name}", compared, by)
         choices = [arm_name(compared.measured.chosen(family, setting)) if whole else "" for family in (CHAIN, BEST)]
         gains = {step: compared.gain(STEPS[step], CHAIN, by) for step in ("rule", "oracle")}
         rates = [part[column] for part in (best, static, perfect) for column in ("tokens", "seconds")]
@@ -118,25 +139,60 @@ def _ladder(setting: str, texts: Comparison, edits: Comparison, elsewhere: dict[
         }
 
 
-def _require_oracle_above(where: str, base: pd.DataFrame, perfect: pd.DataFrame) -> None:
+def _require_oracle_above(where: str, compared: Comparison, by: By) -> None:
     """An error below the static chain: by construction (`predictors.replay.oracle`) no chain takes less time on any text, at
     whatever prices, so the rows were not replayed together."""
-    below, above = (float(rows["tokens"].sum() / rows["seconds"].sum()) for rows in (base, perfect))
+    below, above = (compared.rate(arm, "tokens", "seconds", by)["value"] or 0.0 for arm in (CHAIN, ORACLE))
     if above < below * (1 - ROUNDING):
         raise ValueError(
             f"{where}: replay gives the oracle {above:.4g} tokens/s, below the static chain's {below:.4g} "
-            f"({base['arm'].iloc[0]}), which cannot be. Measure the profile again and replay by it: dvc repro -sf latency@PAIR, "
-            "then dvc repro replay@PAIR."
+            f"({compared.rows(CHAIN, by)['arm'].iloc[0]}), which cannot be. Measure the profile again and replay by it: "
+            "dvc repro -sf latency@PAIR, then dvc repro replay@PAIR."
         )
 
 
-def _gains(texts: Comparison) -> Figure:
-    measured, panels = texts.measured, {}
-    for setting in measured.settings:
-        kept = {*(arm for arm, family in measured.families.items() if family in COLOURS.keys() - RIVALS)}
-        kept |= {arm for family, arm in measured.choices(setting).items() if family in RIVALS}
-        gains = {arm: texts.gain(arm, CHAIN, at(setting)) for arm in measured.arms(setting) if arm in kept}
-        order = sorted(gains, key=lambda arm: -(gains[arm]["value"] or 0.0))
-        panels[setting] = {arm_name(arm): (gains[arm],) for arm in order}
-    colours = {arm_name(arm): COLOURS[family] for arm, family in measured.families.items() if family in COLOURS}
-    return whiskers(panels, "gain over best static, replayed", line=0, percent=True, colours=colours)
+def _policies(texts: Comparison, setting: str) -> Table:
+    """What policies gain over the best static chain, the fastest on top; of simple rules those chosen on validation texts."""
+    measured, by, chosen = texts.measured, at(setting), texts.measured.choices(setting)
+    kept = [arm for arm in measured.arms(setting) if measured.families[arm] in DRAWN or arm in map(chosen.get, RIVALS)]
+    kept.sort(key=lambda arm: -(texts.gain(arm, CHAIN, by)["value"] or 0.0))
+    best = frozenset({arm_name(chosen.get(BEST, ""))})
+    return grid("policy", texts.places(kept, by), texts.metrics(OVER_CHAIN), setting, marked=best)
+
+
+def _against_clock(texts: Comparison, clock: Measured) -> Iterator[tuple[Row, Table | None]]:
+    """By sampling setting, whether replay would have chosen well, and both speed-ups of every policy that was timed.
+
+    error     replayed over measured speed-up over plain decoding, less one, on the prompts that both decoded
+    regret    measured speed of the policy that replay would have chosen over that of the fastest, less one
+    """
+    for setting in texts.measured.settings:
+        by, (timed, again) = at(setting), _on_clock(texts, clock, setting)
+        arms = {arm_name(arm): arm for arm in timed.measured.families if arm != PLAIN and not on_virtual_clock(arm)}
+        columns: dict[str, Metric] = {"replayed": again.speedup, "measured": timed.speedup}
+        made = grid("policy", {name: (arm, PLAIN, by) for name, arm in arms.items()}, columns, setting)
+        speeds = pd.DataFrame(
+            {one: {row["policy"]: ends(row[one])[0] for row in made.rows} for one in columns}
+        ).dropna()
+        if speeds.empty:
+            continue
+        prompts = timed.measured.test["prompt"].nunique()
+        facts: dict[str, Cell] = {"sampling": setting, "prompts": prompts, "policies": len(speeds)}
+        errors = (speeds["replayed"] / speeds["measured"] - 1).abs()
+        if errors.median() > MOST_APART:
+            yield facts | dict.fromkeys(KNOWN), None
+            continue
+        choice, fastest = (str(speeds[one].idxmax()) for one in columns)
+        regret = timed.gain(arms[choice], arms[fastest], by)
+        known = (float(errors.median()), float(errors.max()), choice, fastest, regret)
+        yield facts | dict(zip(KNOWN, known, strict=True)), made.only(set(speeds.index))
+
+
+def _on_clock(texts: Comparison, clock: Measured, setting: str) -> tuple[Comparison, Comparison]:
+    """Measured decodes of what was replayed, and the same with what replay says of them."""
+    both = ["setting", "prompt", "arm"]
+    replayed = texts.measured.test[[*both, "tokens", "seconds"]]
+    rows = clock.test[clock.test["setting"] == setting].merge(replayed[both], on=both)
+    made = rows.drop(columns=["tokens", "seconds"]).merge(replayed, on=both, validate="many_to_one")
+    timed, again = (Comparison(replace(texts.measured, decodes=table)) for table in (rows, made))
+    return timed, again

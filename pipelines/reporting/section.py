@@ -3,8 +3,9 @@
 A cell is a text, a number, a truth value, an `Interval` or nothing. The name of its column says how it is written (`UNITS`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import ge, le
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +17,14 @@ if TYPE_CHECKING:
 
 Cell = str | float | int | bool | Interval | None
 Row = Mapping[str, Cell]  # by column
+Metric = Callable[..., Cell]  # of what a row stands for
 SPEEDUP, OVER_CHAIN, EFFICIENCY = "speed-up over plain", "gain over best static chain", "block efficiency"
-COLUMNS = {  # by unit; columns of other names are texts and counts
+COLUMNS = {  # by unit; columns whose names begin with gain are gains, others are texts and counts
     TIMES: f"{SPEEDUP}; its {SPEEDUP}; speed-up; over plain; static over plain; rule over plain; oracle over plain; "
     "over HF prompt lookup; over lookahead; over self_draft; replay alone, validation; with the clock, validation; "
-    "pass of 5 tokens over one",
-    GAIN: f"{OVER_CHAIN}; concurrent: {OVER_CHAIN}; gain over PEARL; gain over fastest chain here; gain over best static fork; "
-    "over best static γ; over static chain; rule over static; oracle over static; gain; regret; drift; gain, exact labels; "
-    "oracle's, at least; at most; gain, on the clock; its rule; forced; at no cost; paper's; oracle; gain, exact; "
-    "gain on the clock; probability over the target alone",
+    "pass of 5 tokens over one; replayed; measured",
+    GAIN: f"concurrent: {OVER_CHAIN}; over best static γ; over static chain; rule over static; oracle over static; regret; "
+    "drift; oracle's, at least; at most; its rule; forced; at no cost; paper's; oracle; probability over the target alone",
     SHARE: "rollback rate; deciding; upkeep; time verifying; target idle; hits per branch point; passes with candidates; "
     "gap closed; share closed; same text; median error; largest error; median speedup error; largest speedup error; "
     + "; ".join((*PHASES, "rest")),
@@ -32,7 +32,7 @@ COLUMNS = {  # by unit; columns of other names are texts and counts
     "guesses per pass; candidates per pass; guesses and candidates per pass; deciding, % of time; macro AUC; accuracy; "
     "macro F1; ECE; AUROC; rank correlation; ratio; value; draft steps per target pass; tokenwise, exact; "
     "block = HSD, exact; log-probability a token; verdict / softmax",
-    WHOLE: "tokens/s; tokenwise, tokens/s; block, tokens/s",
+    WHOLE: "tokens/s; tokenwise, tokens/s; block, tokens/s; measured, tokens/s; predicted, tokens/s",
     MS: "target pass, ms; draft step, ms; drafted token, ms; ms/token",
 }
 UNITS = {name: unit for unit, names in COLUMNS.items() for name in names.split("; ")}
@@ -48,23 +48,58 @@ class Table:
     marked: frozenset[Cell] = frozenset()
     unit: str = TEXT
 
-    @property
+    @cached_property
     def columns(self) -> list[str]:
         """Of all rows; a row may lack some."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
-    def cells(self, row: Row) -> list[tuple[Cell, str]]:
-        """Those of a row, each with its unit."""
-        return [(row.get(name), UNITS.get(name, self.unit)) for name in self.columns]
+    def unit_of(self, column: str) -> str:
+        """How its values are written; the first column names the rows."""
+        if column == self.columns[0]:
+            return TEXT
+        return GAIN if column.startswith("gain") else UNITS.get(column, self.unit)
+
+    def texts(self, row: Row) -> list[str]:
+        """A row's cells as they are read."""
+        return [shown(row.get(name), self.unit_of(name)) for name in self.columns]
 
     def is_marked(self, row: Row) -> bool:
         """Whether a row stands out."""
         return bool(self.marked) and row.get(self.columns[0]) in self.marked
 
+    def only(self, names: Container[Cell]) -> "Table":
+        """The rows whose first cell is one of these."""
+        return replace(self, rows=[row for row in self.rows if row[self.columns[0]] in names])
+
     def record(self) -> dict[str, Any]:
         """For JSON: every row by column names."""
         rows = [{name: row.get(name) for name in self.columns} for row in self.rows]
         return {"caption": self.caption, "columns": self.columns, "rows": rows}
+
+
+def grid(
+    label: str, places: Mapping[Any, tuple[Any, ...]], columns: Mapping[str, Metric], caption: str = "", **options: Any
+) -> Table:
+    """A row for every place, by name below ``label``; its cells are the columns' functions of what the place consists of."""
+    rows = [
+        {label: name, **{column: _defined(value(*place)) for column, value in columns.items()}}
+        for name, place in places.items()
+    ]
+    return Table(rows, caption, **options)
+
+
+def _defined(cell: Cell) -> Cell:
+    return None if isinstance(cell, dict) and cell["value"] is None else cell
+
+
+def column(tables: Sequence[Table], name: str) -> dict[str, Interval]:
+    """Intervals of a column, by the first cell of their row and the first words of their table's caption."""
+    return {
+        " at ".join(filter(None, [str(row[table.columns[0]]), table.caption.partition(";")[0]])): cell
+        for table in tables
+        for row in table.rows
+        if isinstance(cell := row.get(name), dict)
+    }
 
 
 @dataclass(frozen=True)

@@ -7,27 +7,23 @@
 A label is right where that difference may be 0.
 """
 
-import re
-
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from pipelines.measuring.names import PROVENANCE
 from pipelines.measuring.selection.names import BUNDLE, FIRST_ROUNDS, PRICES, SELECTOR, STATIC_TREE
-from pipelines.reporting.comparison import Comparison, rate
+from pipelines.reporting.comparison import RATES, Comparison, rate
 from pipelines.reporting.inputs import Inputs, Record, read_record
 from pipelines.reporting.measured_folder import with_settings
-from pipelines.reporting.plots import BLUE, GREEN, GREY, draw, heat_map, whiskers
-from pipelines.reporting.section import Picture, Row, Section, Table
-from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, Interval, listed, shown, surely_above
+from pipelines.reporting.plots import draw, whiskers
+from pipelines.reporting.section import Metric, Picture, Section, Table, column, grid
+from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, changed, highest, listed, shown, surely_above
 from predictors.config import parse_config
 from predictors.latency.actions import Prices
 from predictors.rounds import PHASES
 
 WORTH_WINNING, QUARTER = 0.03, 0.25  # a gain of the oracle below which there is nothing to win, and a share of it
 EXACT, CLOCK, LEAST = "gain, exact labels", "gain, on the clock", "oracle's, at least"
-LOOKS = {"exact labels": (BLUE, "o"), "on the clock": (GREEN, "s"), "oracle, at least": (GREY, "D")}
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -38,18 +34,32 @@ def section(inputs: Inputs) -> Section | None:
     fitted = {str(record["rule"]): record for record in inputs.fitted("tree").values()}
     priced = read_record(folder / PRICES)
     records = {rule: fitted[rule] for rule in priced}
-    exact = {rule: _exact(record["parts"]["all"]) for rule, record in records.items()}
-    clock = {rule: inputs.comparison.gain(BUNDLE + rule, STATIC_TREE + rule) for rule in records}
-    rows = [_row(inputs.comparison, records, rule, rule, exact[rule]) for rule in records]
-    best = max(clock, key=lambda rule: -1.0 if (gain := clock[rule]["value"]) is None else gain)
+    places = {rule: (rule, rule) for rule in records} | _over_traversal(records)
+    made = grid("rule", places, _columns(inputs.comparison, records))
+    gains = Table(made.rows[: len(records)])
+    exact, clock = (column([gains], name) for name in (EXACT, CLOCK))
     sure = frozenset(rule for rule, gain in clock.items() if surely_above(gain))
+    figure = draw(whiskers, [gains], [EXACT, CLOCK, LEAST], "gain over the rule's best static tree, %")
+    return Section(
+        "selection",
+        "Which tree to draft, chosen at every root",
+        f"Choosing surely gains with {sum(map(surely_above, exact.values()))} of {len(records)} rules on exact labels, with "
+        f"{len(sure)} on the clock; most on the clock: {highest(clock)}.",
+        [Table(made.rows, marked=sure), _choices(records)],
+        [Picture("selection", figure, "Gain of choosing over the best static tree of the same rule.")],
+        _notes(inputs, records, priced),
+    )
+
+
+def _notes(inputs: Inputs, records: dict[str, Record], priced: Record) -> list[str]:
+    folder, first = inputs.of("selection"), next(iter(records.values()))
     right = labels_right(pd.read_parquet(folder / FIRST_ROUNDS))
     errors = price_errors(inputs.measured.rounds, records, priced) or [0.0]
-    drift, first = float(np.median(errors)), next(iter(records.values()))
+    drift = float(np.median(errors))
     left = float(np.median([abs((1 + error) / (1 + drift) - 1) for error in errors]))
     capped = read_record(folder / PROVENANCE)["capped"] or inputs.measured.findings["capped"]
     worth, closed, nothing = map(listed, to_win(records))
-    notes = (
+    return [
         "A delayed tree is a trunk of L1 tokens, then K paths of L2 (K.L1.L2). A selector reads both models' states and "
         f"names a tree before its first token is drawn. Exact labels are of {first['roots']} roots of {first['documents']} "
         "held-out documents. The oracle's gain lies between two bounds, scored on another draw and on the same draws; the "
@@ -59,52 +69,44 @@ def section(inputs: Inputs) -> Section | None:
         f"Labels agree with real rounds at {sum(right)} of {len(right)} rules and trees. Prices of steps are off by "
         f"{shown(drift, GAIN)} in the median, which moves no choice, and by {shown(left, SHARE)} beyond that.",
         *(["The time cap ended this measurement early."] if capped else []),
-    )
-    gains = {"": {rule: (exact[rule][EXACT], clock[rule], exact[rule][LEAST]) for rule in records}}
-    figure = draw(whiskers, gains, "gain over the rule's best static tree", 0, True, LOOKS)
-    return Section(
-        "selection",
-        "Which tree to draft, chosen at every root",
-        f"Choosing surely gains with {sum(surely_above(made[EXACT]) for made in exact.values())} of {len(rows)} rules on "
-        f"exact labels, with {len(sure)} on the clock, where {best} gains most: {shown(clock[best], GAIN)}.",
-        [Table([*rows, *_over_traversal(inputs.comparison, records)], marked=sure)],
-        [
-            Picture("selection", figure, "Gain of choosing over the best static tree of the same rule."),
-            Picture("choices", draw(_choices, records), "What is chosen at held-out roots, in percent by slice."),
-        ],
-        notes,
-    )
+    ]
 
 
-def _exact(part: Record) -> dict[str, Interval | None]:
-    """What exact labels say of a rule's selector, and of the oracle's gain, which lies between two bounds."""
-    oracle = {LEAST: part.get("oracle", {}).get("gain"), "at most": part["oracle_same_draws"]["gain"]["value"]}
-    return {EXACT: part[SELECTOR]["gain"], **oracle, "share closed": part.get("gap_closed")}
-
-
-def _row(
-    compared: Comparison, records: dict[str, Record], rule: str, other: str, exact: dict[str, Interval | None]
-) -> Row:
+def _columns(compared: Comparison, records: dict[str, Record]) -> dict[str, Metric]:
     """Of a rule's selector and a rule's static tree; exact labels compare those of one rule."""
-    deciding = compared.counts(BUNDLE + rule, ["deciding"])["deciding"]
-    actions = records[other]["static_actions"].items()
+    trees = {
+        rule: ", ".join(f"{setting}: {action}" for setting, action in record["static_actions"].items())
+        for rule, record in records.items()
+    }
+
+    def labelled(policy: str) -> Metric:
+        parts = {(rule, rule): record["parts"]["all"].get(policy, {}) for rule, record in records.items()}
+        return lambda *rules: parts.get(rules, {}).get("gain")
+
+    def deciding(rule: str, other: str) -> float | None:
+        return changed(compared.rate(BUNDLE + rule, *RATES["deciding"]), lambda share: 100 * share)["value"]
+
     return {
-        "rule": rule if rule == other else f"{rule} over {other}",
-        "best static tree": ", ".join(f"{setting}: {action}" for setting, action in actions),
-        "its speed-up over plain": compared.speedup(STATIC_TREE + other),
-        **exact,
-        CLOCK: compared.gain(BUNDLE + rule, STATIC_TREE + other),
-        "deciding, % of time": None if deciding is None else 100 * deciding,
+        "best static tree": lambda rule, other: trees[other],
+        "its speed-up over plain": lambda rule, other: compared.speedup(STATIC_TREE + other),
+        EXACT: labelled(SELECTOR),
+        LEAST: labelled("oracle"),
+        "at most": labelled("oracle_same_draws"),
+        "share closed": lambda *rules: (
+            records[rules[0]]["parts"]["all"].get("gap_closed") if len({*rules}) == 1 else None
+        ),
+        CLOCK: lambda rule, other: compared.gain(BUNDLE + rule, STATIC_TREE + other),
+        "deciding, % of time": deciding,
     }
 
 
-def _over_traversal(compared: Comparison, records: dict[str, Record]) -> list[Row]:
+def _over_traversal(records: dict[str, Record]) -> dict[str, tuple[str, str]]:
     """The selector that promised most on validation roots, over traversal's static tree."""
-    others = {rule: float(record["validation_tokens_per_second"]) for rule, record in records.items()}
-    others = {rule: speed for rule, speed in others.items() if rule not in ("traversal", "block")}
+    others = [rule for rule in records if rule not in ("traversal", "block")]
     if not others or "traversal" not in records:
-        return []
-    return [_row(compared, records, max(others, key=others.__getitem__), "traversal", {})]
+        return {}
+    best = max(others, key=lambda rule: float(records[rule]["validation_tokens_per_second"]))
+    return {f"{best} over traversal": (best, "traversal")}
 
 
 def to_win(records: dict[str, Record]) -> tuple[list[str], list[str], list[str]]:
@@ -145,15 +147,12 @@ def price_errors(rounds: pd.DataFrame, records: dict[str, Record], priced: Recor
     return errors
 
 
-def _choices(records: dict[str, Record]) -> Figure:
-    """Share of every tree, a row for each rule and slice."""
-    rows = {f"{rule}, {name}": made for rule, one in records.items() for name, made in one["uses"].items()}
-    used = {name for made in rows.values() for name in made}
-    names = sorted(used, key=lambda name: (name[0], [int(number) for number in re.findall(r"\d+", name)]))
-    shares = np.array([[made.get(name, 0.0) for name in names] for made in rows.values()])
-    texts = [[f"{100 * part:.0f}" if part >= 0.01 else "" for part in row] for row in shares]
-    figure = Figure(figsize=(11.5, 1.2 + 0.2 * len(rows)), layout="constrained")
-    axes = figure.subplots()
-    heat_map(axes, shares, texts, list(rows), names, size=7)
-    axes.tick_params("x", rotation=90)
-    return figure
+def _choices(records: dict[str, Record]) -> Table:
+    """A row for each rule and slice, the most frequent first."""
+
+    def used(shares: dict[str, float]) -> str:
+        ordered = sorted(shares.items(), key=lambda one: -one[1])
+        return ", ".join(f"{name} {shown(share, SHARE)}" for name, share in ordered)
+
+    places = {f"{rule}, {name}": (made,) for rule, one in records.items() for name, made in one["uses"].items()}
+    return grid("rule, slice", places, {"trees": used}, "Trees chosen at held-out roots")

@@ -4,57 +4,49 @@ block efficiency = emitted / target passes      rollback rate = rolled back / le
 """
 
 from collections.abc import Iterable, Iterator
-
-from matplotlib.figure import Figure
+from functools import partial
 
 from pipelines.applicability import NOT_APPLICABLE
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_FORWARD, HF_PLAIN, LEARNED, PLAIN, chain_gamma
 from pipelines.measuring.provenance import of_target_alone
-from pipelines.reporting.comparison import Comparison, at, rate
+from pipelines.reporting.comparison import PARTS, By, Comparison, across, at, rate
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import PHASE_COLOURS, band, draw, stacked, styles
-from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Check, Picture, Row, Section, Table
+from pipelines.reporting.plots import curves, draw
+from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Check, Picture, Section, Table, grid
 from pipelines.reporting.text import GAIN, SHARE, TIMES, shown
-from predictors.rounds import PHASES
 
-COUNTS = ("drafted per round", "rollback rate")
-SHARES = (*(phase for phase in PHASES if phase != "wait"), "rest")  # these arms' models work one after the other
 NOTE = (
     "Intervals are 95 %, over documents. {prompts} held-out prompts of {documents} documents. Arms were timed interleaved in "
     "one process: chains and plain decoding on all prompts, other arms on some. Two arms are compared on the prompts that both "
     "decoded; every prompt weighs alike, while the gate weighs slices by their share."
 )
-SWEEP = "Speed-up by static draft length; the ring marks the validation choice."
+SWEEP = "Speed-up over plain decoding by static draft length γ"
 
 
 def section(inputs: Inputs) -> Section:
     """Of the main arms; others have sections of their own."""
     measured, compared = inputs.measured.main, Comparison(inputs.measured.main)
     alone = of_target_alone(measured.origin)
-    exact = inputs.measured.exactness
-    form = inputs.measured.exact_format
+    exact, form = inputs.measured.exactness, inputs.measured.exact_format
     but = "exactly" if form == "float32" else "but for near-ties"
     exactly = f"; in {form} {sum(exact.values())} of {len(exact)} arms write Hugging Face's greedy text {but}"
     tables = [
         arm_table(compared, setting, measured.arms(setting), setting + (exactly if measured.greedy(setting) else ""))
         for setting in measured.settings
     ]
-    said = []
-    for setting in () if alone else measured.settings:
-        arm = measured.chosen(CHAIN, setting)
-        said.append(f"{arm_name(arm)} {shown(compared.speedup(arm, PLAIN, at(setting)), TIMES)} at {setting}")
-    best = f"The best static chain, chosen on validation prompts, over plain decoding: {', '.join(said)}."
+    best = {} if alone else {setting: measured.chosen(CHAIN, setting) for setting in measured.settings}
+    said = [
+        f"{arm_name(arm)} {shown(compared.speedup(arm, PLAIN, at(one)), TIMES)} at {one}" for one, arm in best.items()
+    ]
+    fastest = f"The best static chain, chosen on validation prompts, over plain decoding: {', '.join(said)}."
     count = {"prompts": measured.test["prompt"].nunique(), "documents": measured.test["document"].nunique()}
     return Section(
         "speed",
         "How fast",
-        f"Static chains are {NOT_APPLICABLE}." if alone else best,
-        [*tables, _slices(compared)],
-        [
-            *([] if alone else [Picture("sweep", draw(_sweep, compared), SWEEP)]),
-            Picture("shares", draw(_shares, compared), "Share of wall-clock time by phase."),
-        ],
+        f"Static chains are {NOT_APPLICABLE}." if alone else fastest,
+        [*tables, _slices(compared), *(_parts(compared, setting) for setting in measured.settings)],
+        [] if alone else [Picture("sweep", draw(curves, [_sweep(compared)]), SWEEP)],
         [NOTE.format(**count), *measured.findings["notes"]],
         checks=[*_checks(compared)],
     )
@@ -62,63 +54,45 @@ def section(inputs: Inputs) -> Section:
 
 def arm_table(compared: Comparison, setting: str, arms: Iterable[str], caption: str) -> Table:
     """Speeds and counts of arms at a sampling setting; those that validation prompts chose are marked."""
-    by, chosen = at(setting), compared.measured.choices(setting)
-    rows: list[Row] = []
-    for arm in arms:
-        decodes = compared.rows(arm, by)
-        speeds: Row = {
-            "arm": arm_name(arm),
-            "prompts": decodes.index.get_level_values("prompt").nunique(),
-            "tokens/s": compared.pace(arm, by)["value"],
-            SPEEDUP: compared.speedup(arm, PLAIN, by),
-            OVER_CHAIN: None if arm == chosen.get(CHAIN) else compared.gain(arm, CHAIN, by),
-        }
-        counted = not decodes["rounds"].isna().any() and decodes["drafted"].sum()
-        efficiency = compared.rate(arm, "emitted", "rounds", by) if counted else None
-        counts = compared.counts(arm, COUNTS, by) if counted else dict.fromkeys(COUNTS)
-        equal = decodes["equals_plain"].dropna()
-        same = f"{int(equal.sum())}/{len(equal)}" if len(equal) else None
-        rows.append({**speeds, EFFICIENCY: efficiency, **counts, "same text": same})
-    return Table(rows, caption, frozenset(map(arm_name, chosen.values())))
+
+    def same(arm: str, by: By) -> Cell:
+        equal = compared.rows(arm, by)["equals_plain"].dropna()
+        return f"{int(equal.sum())}/{len(equal)}" if len(equal) else None
+
+    columns = {
+        "prompts": lambda arm, by: compared.rows(arm, by).index.unique("prompt").size,
+        "tokens/s": lambda arm, by: compared.pace(arm, by)["value"],
+        **compared.metrics(SPEEDUP, OVER_CHAIN, EFFICIENCY, "drafted per round", "rollback rate"),
+        "same text": same,
+    }
+    chosen = frozenset(map(arm_name, compared.measured.choices(setting).values()))
+    return grid("arm", compared.places(arms, at(setting)), columns, caption, marked=chosen)
 
 
 def _slices(compared: Comparison) -> Table:
     measured = compared.measured
     choices = {family for setting in measured.settings for family in measured.choices(setting)} - {CHAIN}
     learned = [arm for arm, family in measured.families.items() if family == LEARNED]
-    rows = [
-        {"arm": arm_name(arm)} | {name: compared.gain(arm, CHAIN, at(slice_=name)) for name in measured.slices}
-        for arm in [*sorted(choices), *learned]
-    ]
-    return Table(rows, "Gain over the best static chain by slice, all sampling settings", unit=GAIN)
+    places = {arm_name(arm): (arm,) for arm in [*sorted(choices), *learned]}
+    columns = across(partial(compared.metric, OVER_CHAIN), {name: at(slice_=name) for name in measured.slices})
+    return grid("arm", places, columns, "Gain over the best static chain by slice, all sampling settings", unit=GAIN)
 
 
-def _sweep(compared: Comparison) -> Figure:
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-    axes, looks = figure.subplots(), styles(compared.measured.settings)
-    for setting in compared.measured.settings:
-        lengths = {gamma: arm for arm in compared.measured.arms(setting) if (gamma := chain_gamma(arm)) is not None}
-        made = {gamma: compared.speedup(arm, PLAIN, at(setting)) for gamma, arm in lengths.items()}
-        band(axes, list(made), list(made.values()), looks[setting], setting)
-        best = chain_gamma(compared.measured.chosen(CHAIN, setting)) or 0
-        axes.plot(best, made[best]["value"] or 0.0, "o", markersize=15, fillstyle="none", color=looks[setting][0])
-        axes.set_xticks(list(made))
-    axes.axhline(1, color="#333333", linewidth=1)
-    axes.set(xlabel="static draft length γ (tokens)", ylabel="speed-up (x)")
-    axes.legend()
-    return figure
+def _parts(compared: Comparison, setting: str) -> Table:
+    """Models of these arms work one after the other, so that neither waits. Of Hugging Face's arms no parts are known."""
+    arms = [PLAIN, *sorted(compared.measured.choices(setting).values())]
+    rounds = {arm: compared.rows(arm, at(setting))["rounds"] for arm in arms}
+    timed = [arm for arm, made in rounds.items() if len(made) and not made.isna().any()]
+    parts = compared.metrics("ms/token", *(part for part in PARTS if part != "wait"))
+    return grid("arm", compared.places(timed, at(setting)), parts, f"Where the time goes, {setting}")
 
 
-def _shares(compared: Comparison) -> Figure:
-    measured, panels = compared.measured, {}
-    for setting in measured.settings:
-        rows = {arm: compared.rows(arm, at(setting)) for arm in (PLAIN, *sorted(measured.choices(setting).values()))}
-        kept = {arm: made for arm, made in rows.items() if len(made) and not made["rounds"].isna().any()}
-        panels[setting] = {
-            arm_name(arm): {part: 100 * float(made[f"seconds_{part}"].sum() / made["seconds"].sum()) for part in SHARES}
-            for arm, made in kept.items()
-        }
-    return stacked(panels, {part: PHASE_COLOURS[part] for part in SHARES}, "share of wall-clock time (%)")
+def _sweep(compared: Comparison) -> Table:
+    """The static chains of every sampling setting by their length."""
+    settings, families = compared.measured.settings, compared.measured.families
+    chains = {gamma: (arm,) for arm in families if (gamma := chain_gamma(arm)) is not None}
+    columns = across(partial(compared.metric, SPEEDUP), {setting: at(setting) for setting in settings})
+    return grid("static draft length γ (tokens)", chains, columns, SWEEP, unit=TIMES)
 
 
 def _checks(compared: Comparison) -> Iterator[Check]:

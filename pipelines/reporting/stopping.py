@@ -7,19 +7,17 @@ replayed   gain over the best static length where nothing cut a draft short; the
 
 from collections.abc import Iterator
 
-from matplotlib.figure import Figure
-
 from pipelines.measuring.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, PLAIN, RULE, TREES
 from pipelines.reporting.comparison import Comparison, at
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import draw, whiskers
-from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, Picture, Row, Section, Table
-from pipelines.reporting.text import GAIN, Interval, listed, shown, surely_above
+from pipelines.reporting.plots import curves, draw, whiskers
+from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, Picture, Row, Section, Table, column, grid
+from pipelines.reporting.text import GAIN, NUMBER, Interval, highest, listed, shown, surely_above
 
 TUNED = (CHAIN, CONFIDENCE, FORK, CONFIG)  # families whose setting is chosen on validation prompts
 FAMILIES = (CHAIN, CONFIDENCE, RULE, FORK, CONFIG, DYNAMIC)
-COUNTS = ("drafted per round", EFFICIENCY, "deciding")
+HERE = "gain over fastest chain here"
 REPLAYED = {"forced": "asked", "at no cost": "asked for nothing", "paper's": "paper"}
 NOTES = (
     "A stop model predicts whether a drafted token will be accepted. Replay at this machine's prices chose its rule on "
@@ -27,53 +25,48 @@ NOTES = (
     "named after a model stops where that model rejects every path. A drawn token is verified: every rule is lossless.",
 )
 ALIVE = "Held-out drafts that are alive at a position, observed and as each model predicts."
-Gains = dict[str, tuple[Interval, Interval]]  # by arm, over the best static chain and over the fastest here
 
 
 def section(inputs: Inputs) -> Section | None:
     """``None`` where no rule and no tree was timed."""
-    measured, models = inputs.measured, inputs.fitted("stop")
-    if not {RULE, *TREES} & set(measured.families.values()):
+    compared, models = inputs.comparison, inputs.fitted("stop")
+    families = compared.measured.families
+    if not {RULE, *TREES} & set(families.values()):
         return None
-    gains = {setting: gains_of(inputs.comparison, setting) for setting in measured.settings}
-    tables = [_timed(inputs.comparison, setting, made) for setting, made in gains.items()]
-    pictures = [Picture("stops", draw(_gains, gains), "Gain over the best static chain.")]
+    tables = [_timed(compared, setting) for setting in compared.measured.settings]
+    figure = draw(whiskers, tables, [OVER_CHAIN], "gain over the best static chain, %")
+    pictures = [Picture("stops", figure, "Gain over the best static chain.")]
+    known, sure = paying(tables, {arm_name(arm) for arm, family in families.items() if family in (CONFIDENCE, RULE)})
+    finding = (
+        f"Rules that surely beat the best and the fastest static chain: {len(sure) or 'none'}; highest estimate: "
+        f"{highest(sure or known)}{_oracle(models)}."
+    )
     if models:
         tables.append(Table([*_known(models)], "Held-out tokens, and each model's rules in replay"))
-        pictures.append(Picture("alive", draw(alive, models), ALIVE))
-    rules = {arm for arm, family in measured.families.items() if family in (CONFIDENCE, RULE)}
-    said = _finding({(setting, arm): made[arm] for setting, made in gains.items() for arm in made if arm in rules})
-    return Section("stopping", "When to stop drafting", f"{said}{_oracle(models)}.", tables, pictures, NOTES)
+        pictures.append(Picture("alive", draw(curves, [_alive(models)]), ALIVE))
+    return Section("stopping", "When to stop drafting", finding, tables, pictures, NOTES)
 
 
-def fastest_chain(compared: Comparison, setting: str) -> str:
-    """The static chain that was fastest on these prompts."""
-    chains = [arm for arm in compared.measured.arms(setting) if compared.measured.families[arm] == CHAIN]
-    return max(chains, key=lambda arm: compared.speedup(arm, PLAIN, at(setting))["value"] or 0.0)
-
-
-def gains_of(compared: Comparison, setting: str) -> Gains:
+def _timed(compared: Comparison, setting: str) -> Table:
     """Family by family; of tuned families only what validation prompts chose, and nothing that was bypassed in every round."""
-    measured, by, fastest = compared.measured, at(setting), fastest_chain(compared, setting)
-    families, chosen = measured.families, measured.choices(setting)
-    gains: Gains = {}
-    for arm in sorted(measured.arms(setting), key=lambda arm: (families[arm] in TREES, families[arm], arm)):
+    measured, by = compared.measured, at(setting)
+    families, chosen, arms = measured.families, measured.choices(setting), measured.arms(setting)
+    chains = [arm for arm in arms if families[arm] == CHAIN]
+    fastest = max(chains, key=lambda arm: compared.speedup(arm, PLAIN, by)["value"] or 0.0)
+    kept = []
+    for arm in sorted(arms, key=lambda arm: (families[arm] in TREES, families[arm], arm)):
         tuned, rows = families[arm] in TUNED and arm != chosen.get(families[arm]), compared.rows(arm, by)
         if families[arm] in FAMILIES and not tuned and rows["bypassed"].sum() < rows["rounds"].sum():
-            gains[arm] = compared.gain(arm, CHAIN, by), compared.gain(arm, fastest, by)
-    return gains
-
-
-def _timed(compared: Comparison, setting: str, gains: Gains) -> Table:
-    families, by, fork = compared.measured.families, at(setting), compared.measured.choices(setting).get(FORK)
-    rows: list[Row] = []
-    for arm, (over_chain, over_fastest) in gains.items():
-        over = {OVER_CHAIN: over_chain, "gain over fastest chain here": over_fastest}
-        over_fork = compared.gain(arm, FORK, by) if families[arm] in TREES and arm != fork else None
-        counts = compared.counts(arm, COUNTS, by)
-        rows.append({"rule": arm_name(arm), **over, "gain over best static fork": over_fork, **counts})
-    caption = f"{setting}; the fastest chain here is {arm_name(fastest_chain(compared, setting))}"
-    return Table(rows, caption, frozenset(map(arm_name, [*gains][:1])))
+            kept.append(arm)
+    trees = {arm for arm in kept if families[arm] in TREES}
+    columns = {
+        **compared.metrics(OVER_CHAIN),
+        HERE: lambda arm, by: compared.gained(arm, fastest, by),
+        **compared.metrics("gain over best static fork", of=trees),
+        **compared.metrics("drafted per round", EFFICIENCY, "deciding"),
+    }
+    caption = f"{setting}; the fastest chain here is {arm_name(fastest)}"
+    return grid("rule", compared.places(kept, by), columns, caption, marked=frozenset(map(arm_name, kept[:1])))
 
 
 def _known(models: dict[str, Record]) -> Iterator[Row]:
@@ -86,15 +79,11 @@ def _known(models: dict[str, Record]) -> Iterator[Row]:
             yield {**known, "its rule": gains["model"], **others, "oracle": gains["perfect"]}
 
 
-def _finding(gains: dict[tuple[str, str], tuple[Interval, Interval]]) -> str:
-    """Which rule pays: its gain over both chains is surely above zero."""
-    known = {key: made for key, made in gains.items() if made[0]["value"] is not None}
-    sure = {key: made for key, made in known.items() if all(map(surely_above, made))}
-    said = f"Rules that surely beat the best and the fastest static chain: {len(sure) or 'none'}"
-    if not known:
-        return said
-    (setting, arm), (gain, _) = max((sure or known).items(), key=lambda item: item[1][0]["value"] or 0.0)
-    return f"{said}; highest estimate: {arm_name(arm)}, {shown(gain, GAIN)} at {setting}"
+def paying(tables: list[Table], rules: set[str]) -> tuple[dict[str, Interval], dict[str, Interval]]:
+    """Gains over the best static chain of rules: of all that are known, and of those surely above it and the fastest here."""
+    known, over_fastest = (column([table.only(rules) for table in tables], name) for name in (OVER_CHAIN, HERE))
+    sure = {rule: gain for rule, gain in known.items() if surely_above(gain) and surely_above(over_fastest.get(rule))}
+    return known, sure
 
 
 def _oracle(models: dict[str, Record]) -> str:
@@ -104,23 +93,13 @@ def _oracle(models: dict[str, Record]) -> str:
     return f"; in replay the oracle gains {listed(gains)}" if gains else ""
 
 
-def _gains(gains: dict[str, Gains]) -> Figure:
-    """The chain that is compared with, the first of them, is left out."""
-    panels = {
-        setting: {arm_name(arm): (gain,) for arm, (gain, _) in list(made.items())[1:]}
-        for setting, made in gains.items()
-    }
-    return whiskers(panels, "gain over the best static chain", line=0, percent=True)
-
-
-def alive(models: dict[str, Record]) -> Figure:
+def _alive(models: dict[str, Record]) -> Table:
     """Share of drafts that survive up to a position, predicted (product of chances) and observed."""
-    figure = Figure(figsize=(6.4, 3.4), layout="constrained")
-    axes = figure.subplots()
-    curves = {name: record["product_bias"]["predicted"] for name, record in models.items()}
-    curves["observed"] = next(iter(models.values()))["product_bias"]["observed"]
-    for name, shares in curves.items():
-        axes.plot(range(1, 1 + len(shares)), shares, marker="o", markersize=3, linewidth=1, label=name)
-    axes.set(xlabel="position in the draft", ylabel="share of drafts alive", ylim=(0, 1))
-    axes.legend()
-    return figure
+    shares = {name: record["product_bias"]["predicted"] for name, record in models.items()}
+    shares["observed"] = next(iter(models.values()))["product_bias"]["observed"]
+    rows = [
+        {"position in the draft": place}
+        | {name: made[place - 1] for name, made in shares.items() if place <= len(made)}
+        for place in range(1, 1 + max(map(len, shares.values())))
+    ]
+    return Table(rows, "Share of drafts alive", unit=NUMBER)

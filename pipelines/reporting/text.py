@@ -1,26 +1,29 @@
 """Values as people read them; the only place where intervals are written. A dash stands for what is undefined.
 
-TIMES    1.62x (1.55–1.70)         GAIN     −2 % (−5…+1)          SHARE    12 % (8–15)
-NUMBER   1.62 (1.55–1.70)          WHOLE    1620 (1550–1700)      MS       1.62 (1.55–1.70), of seconds
-TINY     1.6e-05                   TEXT     as it is; truth values as yes and no
+TIMES    1.62x (1.55–1.70)         GAIN     −2.0 % (−5.0…+1.0)     SHARE    12 % (8–15)
+NUMBER   1.62 (1.55–1.70)          FINE     0.625 (0.616–0.640)    WHOLE    1620 (1550–1700)
+MS       1.62 (1.55–1.70), of seconds, three digits                TINY     1.6e-05
+TEXT     as it is; truth values as yes and no
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Interval = dict[str, float | None]  # value, low, high; all None where undefined
 UNDEFINED: Interval = {"value": None, "low": None, "high": None}
 UNKNOWN = "–"
 TEXT, TIMES, GAIN, SHARE, NUMBER = "text", "times", "gain", "share", "number"
-WHOLE, MS, TINY = "whole", "milliseconds", "tiny"
-FORMS = {  # unit -> scale, value, between the ends
-    TIMES: (1, "{:.2f}x", "–"),
-    GAIN: (100, "{:+.1f} %", "…"),
-    SHARE: (100, "{:.0f} %", "–"),
-    NUMBER: (1, "{:.2f}", "–"),
-    WHOLE: (1, "{:.0f}", "–"),
-    MS: (1000, "{:.2f}", "–"),
-    TINY: (1, "{:.1e}", "–"),
+FINE, WHOLE, MS, TINY = "fine", "whole", "milliseconds", "tiny"
+SCALES = {GAIN: 100, SHARE: 100, MS: 1000}  # of other units 1
+FORMS: dict[str, tuple[Callable[[float], str], str, str]] = {  # a number, what follows it, what is between the ends
+    TIMES: ("{:.2f}".format, "x", "–"),
+    GAIN: ("{:+.1f}".format, " %", "…"),
+    SHARE: ("{:.0f}".format, " %", "–"),
+    NUMBER: ("{:.2f}".format, "", "–"),
+    FINE: ("{:.3f}".format, "", "–"),
+    WHOLE: ("{:.0f}".format, "", "–"),
+    MS: (lambda value: f"{value:#.3g}" if abs(value) < 99.5 else f"{value:.0f}", "", "–"),
+    TINY: ("{:.1e}".format, "", "–"),
 }
 
 
@@ -33,26 +36,23 @@ def shown(value: Any, unit: str = TEXT) -> str:
     ('1.62x (1.55–1.70)', '12 %', '–', 'yes')
     """
     if isinstance(value, dict):
-        return _interval(value, unit)
+        text = shown(value["value"], unit)
+        if not known(value):
+            return text
+        low, high = (_number(value[end] or 0.0, unit) for end in ("low", "high"))
+        between = "…" if low.startswith("−") else FORMS[unit][2]
+        return f"{text} ({low}{between}{high})"
     if value is None:
         return UNKNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
     if unit == TEXT or isinstance(value, str):
         return str(value)
-    scale, form, _ = FORMS[unit]
-    return form.format(scale * value).replace("-", "−")
+    return _number(value, unit) + FORMS[unit][1]
 
 
-def _interval(interval: Interval, unit: str) -> str:
-    text = shown(interval["value"], unit)
-    if not known(interval):
-        return text
-    scale, form, between = FORMS[unit]
-    bare = form.split("}")[0] + "}"
-    between = "…" if (interval["low"] or 0.0) < 0 else between
-    ends = (bare.format(scale * (interval[end] or 0.0)).replace("-", "−") for end in ("low", "high"))
-    return f"{text} ({between.join(ends)})"
+def _number(value: float, unit: str) -> str:
+    return FORMS[unit][0](SCALES.get(unit, 1) * value).replace("-", "−")
 
 
 def listed(names: Sequence[str]) -> str:
@@ -64,6 +64,19 @@ def listed(names: Sequence[str]) -> str:
     ('a, b and c', 'none')
     """
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "none"
+
+
+def highest(values: Mapping[str, Interval | None], unit: str = GAIN) -> str:
+    """Name and value of the highest estimate.
+
+    Examples
+    --------
+    >>> highest({"a": alone(0.1), "b": alone(0.2), "c": None}), highest({})
+    ('b, +20.0 %', 'none')
+    """
+    estimates = {name: made["value"] for name, made in values.items() if made and made["value"] is not None}
+    best = max(estimates, key=estimates.__getitem__, default=None)
+    return "none" if best is None else f"{best}, {shown(values[best], unit)}"
 
 
 def alone(value: float | None) -> Interval:

@@ -6,7 +6,6 @@ the same `Comparison` pairs rules by root there and by block on the clock.
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pandas as pd
 
 from pipelines.measuring.names import PLAIN, PROVENANCE
 from pipelines.measuring.verifiers.names import ACCEPTANCE, CHOICES, FAMILIES, ROOTS
-from pipelines.reporting.comparison import ALL, By, Comparison, rate
+from pipelines.reporting.comparison import ALL, By, Comparison
 from pipelines.reporting.measured_folder import Measured, setting_of, with_settings
 from pipelines.reporting.text import UNDEFINED, UNKNOWN, Interval, surely_above
 
@@ -45,6 +44,11 @@ class Rules:
     names: dict[str, str]
     acceptance: pd.DataFrame
     capped: bool
+
+    @property
+    def places(self) -> dict[str, tuple[str]]:
+        """Rows of a table: rules by name."""
+        return {name: (family,) for family, name in self.names.items()}
 
     def expected(self, arm: str, by: By = ALL) -> Interval:
         """Exact block efficiency of an arm, or of a rule at its best shapes."""
@@ -114,17 +118,6 @@ def read_rules(folder: Path, measured: Measured) -> Rules | None:
 def ruled(name: str, rule: str) -> str:
     """The arm of a shape, or the family of a kind of shapes, with its rule."""
     return name if rule == BLOCK else f"{name} {rule}"
-
-
-def acceptance_by_depth(rules: Rules) -> dict[tuple[str, int], dict[int, dict[str, Interval]]]:
-    """By solver and number of draws, then by depth: how often it stays on the tree (``rate``), and the ``distance`` ‖p − q‖₁."""
-    found: dict[tuple[str, int], dict[int, dict[str, Interval]]] = {}
-    groups: Iterable[tuple[Any, pd.DataFrame]] = rules.acceptance.groupby(["solver", "draws", "depth"])
-    for (solver, draws, depth), part in groups:
-        paths, documents = part["paths"], part["document"]
-        means = {name: rate(documents, part[name] * paths, paths) for name in ("rate", "distance")}
-        found.setdefault((solver, int(draws)), {})[int(depth)] = means
-    return found
 
 
 def _timed(measured: Measured, roots: pd.DataFrame) -> Measured:

@@ -68,9 +68,9 @@ def run(args: argparse.Namespace) -> None:
 
     from pipelines.measuring.measurement_log import MeasurementLog
     from pipelines.measuring.provenance import provenance
+    from pipelines.reporting.page import write_page
     from pipelines.studies.enough.page import page
     from pipelines.studies.enough.summary import summarised
-    from pipelines.studies.page import write_page
 
     config = load_parameters(LearningConfig, args.pair, "learning", args.params)
     device = read_device(args.device)

@@ -19,13 +19,13 @@ from pipelines.parameters import add_pair_arguments
 from pipelines.reporting.comparison import Comparison
 from pipelines.reporting.measured_folder import Measured, read_measured
 from pipelines.reporting.names import arm_name
+from pipelines.reporting.page import write_page
 from pipelines.reporting.section import Section
 from pipelines.reporting.speed import arm_table
 from pipelines.reporting.stopping import FAMILIES
 from pipelines.reporting.text import listed
 from pipelines.reporting.verifier_rules import Rules, read_rules
 from pipelines.reporting.verifiers import of_rules
-from pipelines.studies.page import write_page
 from pipelines.studies.self_drafting import self_drafting
 from pipelines.studies.verifier_tables import tables
 
@@ -48,15 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     device = read_device(args.device)["slug"]
     measured = read_measured(args.measured / device)
-    if args.of == VERIFIERS:
-        if args.roots is None:
-            raise ValueError("the page of verifiers needs --roots: the folder of the verifiers stage.")
-        rules = read_rules(args.roots / device, measured)
-        if rules is None:
-            raise ValueError(f"{args.roots / device} holds no finished comparison: run the verifiers stage first.")
-        section = verifiers(rules, args.pair)
-    else:
+    if args.of != VERIFIERS:
         section = GRIDS[args.of](measured, args.pair)
+    elif args.roots is None:
+        raise ValueError("the page of verifiers needs --roots: the folder of the verifiers stage.")
+    elif (rules := read_rules(args.roots / device, measured)) is None:
+        raise ValueError(f"{args.roots / device} holds no finished comparison: run the verifiers stage first.")
+    else:
+        section = verifiers(rules, args.pair)
     write_study(args.output / device, measured, section)
 
 

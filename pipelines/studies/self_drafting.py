@@ -6,8 +6,8 @@ from pipelines.measuring.names import CHAIN, HF_LOOKUP, HF_PLAIN, PLAIN
 from pipelines.reporting.comparison import Comparison, at
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.plots import BLUE, GREEN, PURPLE, draw
-from pipelines.reporting.section import SPEEDUP, Picture, Row, Section, Table
-from pipelines.reporting.self_drafting import CANDIDATES, DE, GUESSES, PASSES, UPKEEP, own_arms, passes
+from pipelines.reporting.section import SPEEDUP, Picture, Section, Table, grid
+from pipelines.reporting.self_drafting import CANDIDATES, DE, GUESSES, PASSES, UPKEEP, own_arms
 
 COLOURS = {"lookahead": GREEN, "self": PURPLE}  # by the first letters of an arm; other arms are trees
 
@@ -16,14 +16,11 @@ def self_drafting(measured: Measured, pair: str) -> Section:
     """Every arm at every sampling setting; of static chains the best."""
     compared, tables = Comparison(measured), []
     for setting in measured.settings:
-        rows: list[Row] = []
-        own = own_arms(measured, setting)
-        for arm in (PLAIN, measured.choices(setting).get(CHAIN, CHAIN), HF_LOOKUP, HF_PLAIN, *own):
-            speed = compared.speedup(arm, PLAIN, at(setting))
-            counts = passes(compared, arm, at(setting)) if arm in own else dict.fromkeys((*PASSES, UPKEEP))
-            if speed["value"] is not None:
-                rows.append({"arm": arm, **counts, SPEEDUP: speed})
-        tables.append(Table(rows, setting))
+        own, by = own_arms(measured, setting), at(setting)
+        arms = (PLAIN, measured.choices(setting).get(CHAIN, CHAIN), HF_LOOKUP, HF_PLAIN, *own)
+        timed = {arm: (arm, by) for arm in arms if compared.speedup(arm, PLAIN, by)["value"] is not None}
+        columns = compared.metrics(*PASSES, UPKEEP, of=own) | compared.metrics(SPEEDUP)
+        tables.append(grid("arm", timed, columns, setting))
     return Section(
         "self_drafting",
         f"Drafting without a draft model on {pair}",

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
 from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.reporting.page import write_page
 from pipelines.reporting.section import Row, Section, Table
 from pipelines.reporting.text import changed
-from pipelines.studies.page import write_page
 
 if TYPE_CHECKING:
     from pipelines.prompt_table import Prompt

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
+from pipelines.reporting.page import write_page
 from pipelines.reporting.section import Row, Section, Table
-from pipelines.studies.page import write_page
 
 if TYPE_CHECKING:
     import torch

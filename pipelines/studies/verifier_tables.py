@@ -4,165 +4,123 @@ by slice      004, Tables 2 and 3: rule by slice, settings pooled
 by setting    004, appendix F: rule by sampling setting, with and without delayed expansion
 chains        001, Table 1 and the ablations: tokenwise against block (= HSD) by γ and by temperature
 eleven        001, Table 2: eleven drafts
-phases        001, Table A.4: where a token's time goes
+phases        001, Table A.4: where a token's time goes; verifying includes turning logits into distributions and committing
+              the accepted path to the caches
 depth         004, Figure 1: acceptance by depth and the distance of the distributions
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 
-from pipelines.measuring.names import PLAIN, chain_gamma
-from pipelines.measuring.verifiers.names import AS_DRAFTED
-from pipelines.reporting.comparison import ALL, RATES, By, at
-from pipelines.reporting.section import EFFICIENCY, SPEEDUP, Cell, Row, Table
+from pipelines.measuring.names import chain_gamma
+from pipelines.reporting.comparison import ALL, PARTS, By, Comparison, across, at
+from pipelines.reporting.section import SPEEDUP, Cell, Metric, Row, Table, grid
 from pipelines.reporting.text import NUMBER, TIMES, WHOLE, Interval, listed
-from pipelines.reporting.verifier_rules import Rules, acceptance_by_depth, ruled
-from predictors.rounds import PHASES
+from pipelines.reporting.verifier_rules import First, Rules, ruled
+from pipelines.reporting.verifiers import EXACT, acceptance
 
-Value = Callable[[str, By], Interval]
+Place = tuple[str, By]  # a shape, on some decodes
 
 
 def tables(rules: Rules) -> Iterator[Table]:
     """All of them, in the order in which they are read."""
-    exact, timed, roots = rules.exact.measured, rules.timed.measured, rules.exact.measured.test
+    exact, timed = rules.exact.measured, rules.timed.measured
+    scopes = {name: at(slice_=name) for name in exact.slices} | {"all": ALL}
+    settings, clocked = ({one: at(one) for one in measured.settings} for measured in (exact, timed))
+    yield _leaders("exact block efficiency", rules.most_efficient, settings | scopes)
+    yield _leaders(SPEEDUP, rules.fastest, clocked | scopes)
+    for name, unit, parts, value in (
+        ("exact block efficiency", NUMBER, settings, rules.expected),
+        ("block efficiency of the same shapes, decoded", NUMBER, clocked, rules.kept),
+        ("tokens per second", WHOLE, clocked, rules.timed.pace),
+    ):
+        by_slice = f"Best {name} by slice (paper 004, Tables 2 and 3)"
+        yield grid("rule", rules.places, across(value, scopes), by_slice, unit=unit)
+        by_setting = f"Best {name} by setting (paper 004, appendix F)"
+        yield grid("rule", rules.places, across(value, parts), by_setting, unit=unit)
+    chosen = {setting: partial(_shapes, (rules.exact, rules.timed), setting) for setting in settings}
+    caption = "Shapes chosen on validation prompts: for block efficiency / for speed"
+    yield grid("rule", rules.places, chosen, caption)
+    yield from _of_shapes(rules, settings)
+
+
+def _of_shapes(rules: Rules, settings: Mapping[str, By]) -> Iterator[Table]:
+    """Of shapes with rules: chains, all of them, eleven drafts, times and depths."""
+    roots, timed = rules.exact.measured.test, rules.timed.measured
     reference = "T=1" if "T=1" in timed.settings else timed.settings[0]
     shapes = {family: list(dict.fromkeys(part["drafter"])) for family, part in roots.groupby("family")}
     chains = sorted(shapes.get("chain", ()), key=lambda name: chain_gamma(name) or 0)
-    scopes = {name: at(slice_=name) for name in exact.slices} | {"all": ALL}
-    yield _leaders(rules, scopes)
-    for name, unit, settings, value in (
-        ("exact block efficiency", NUMBER, exact.settings, rules.expected),
-        ("block efficiency of the same shapes, decoded", NUMBER, timed.settings, rules.kept),
-        ("tokens per second", WHOLE, timed.settings, rules.timed.pace),
-    ):
-        yield _grid(f"Best {name} by slice (paper 004, Tables 2 and 3)", rules, scopes, value, unit)
-        by_setting = {setting: at(setting) for setting in settings}
-        yield _grid(f"Best {name} by setting (paper 004, appendix F)", rules, by_setting, value, unit)
-    yield _chosen(rules)
-    yield _chains(f"Chains by draft length, {reference} (paper 001)", rules, [(name, reference) for name in chains])
-    middle = [(chains[len(chains) // 2], setting) for setting in exact.settings]
-    yield _chains("Chains by sampling setting (paper 001)", rules, middle)
-    every = {shape: (shape, ALL) for shape in dict.fromkeys(roots["drafter"])}
+    lengths, middle = {name: (name, at(reference)) for name in chains}, chains[len(chains) // 2]
+    yield grid("chain", lengths, _against_tokenwise(rules), f"Chains by draft length, {reference} (paper 001)")
+    by_setting = {name: (middle, by) for name, by in settings.items()}
+    yield grid("setting", by_setting, _against_tokenwise(rules), f"{middle} by sampling setting (paper 001)")
+    every: dict[str, Place] = {shape: (shape, ALL) for shape in dict.fromkeys(roots["drafter"])}
     whole = "Every shape with every rule, exact block efficiency, all settings"
-    yield _cross(whole, rules, every, rules.expected, NUMBER)
-    same = "Every rule against traversal (on chains: block) on the same trees, paired"
-    yield _cross(f"{same}, all settings", rules, every, _against(rules), TIMES)
+    yield grid("shape", every, _by_rule(rules, rules.expected), whole, unit=NUMBER)
+    same, against = "Every rule against traversal (on chains: block) on the same trees, paired", partial(_paired, rules)
+    yield grid("shape", every, _by_rule(rules, against), f"{same}, all settings", unit=TIMES)
     wide = str(roots[roots["family"] == "iid"].groupby("drafter")["nodes"].mean().idxmax())
-    widest = {name: (wide, at(name)) for name in exact.settings}
-    yield _cross(f"{same}, on {wide}", rules, widest, _against(rules), TIMES)
-    yield _eleven(rules, timed.settings)
-    yield _phases(rules, [*chains, *shapes.get("eleven", ())], reference)
-    yield _depths(rules)
-
-
-def _leaders(rules: Rules, scopes: Mapping[str, By]) -> Table:
-    """The best rule by setting and by slice, and which others the data do not tell apart from it."""
-    rows: list[Row] = []
-    for label, measured, leader in (
-        ("exact block efficiency", rules.exact.measured, rules.most_efficient),
-        (SPEEDUP, rules.timed.measured, rules.fastest),
-    ):
-        for name, by in ({setting: at(setting) for setting in measured.settings} | dict(scopes)).items():
-            first = leader(by)
-            row: dict[str, Cell] = {"measure": label, "where": name, "first": first.name, "value": first.value}
-            rows.append({**row, "not told apart from it": listed(first.tied)})
-    return Table(rows, "Who leads where")
-
-
-def _grid(caption: str, rules: Rules, columns: Mapping[str, By], value: Value, unit: str) -> Table:
-    cells = {family: {name: value(family, by) for name, by in columns.items()} for family in rules.names}
-    return Table([{"rule": name, **cells[family]} for family, name in rules.names.items()], caption, unit=unit)
-
-
-def _chosen(rules: Rules) -> Table:
-    """For block efficiency, and after a slash for speed."""
-    both, rows = (rules.exact.measured, rules.timed.measured), []
-    for family, name in rules.names.items():
-        row = {"rule": name}
-        for setting in rules.exact.measured.settings:
-            arms = (made.choices(setting)[family] for made in both if setting in made.settings)
-            row[setting] = " / ".join(arm.partition(" ")[0] for arm in arms)
-        rows.append(row)
-    return Table(rows, "Shapes chosen on validation prompts: for block efficiency / for speed")
-
-
-def _chains(caption: str, rules: Rules, places: Iterable[tuple[str, str]]) -> Table:
-    rows: list[Row] = []
-    for chain, setting in places:
-        by, tokenwise = at(setting), ruled(chain, "tokenwise")
-        rows.append(
-            {
-                "chain": chain,
-                "setting": setting,
-                "tokenwise, exact": rules.expected(tokenwise, by),
-                "block = HSD, exact": rules.expected(chain, by),
-                "gain, exact": rules.exact.gain(chain, tokenwise, by),
-                "tokenwise, tokens/s": rules.timed.pace(tokenwise, by),
-                "block, tokens/s": rules.timed.pace(chain, by),
-                "gain on the clock": rules.timed.gain(chain, tokenwise, by),
-            }
-        )
-    return Table(rows, caption)
-
-
-def _cross(caption: str, rules: Rules, places: Mapping[str, tuple[str, By]], value: Value, unit: str) -> Table:
-    """Rows are shapes at settings, columns rules."""
-    names = list(dict.fromkeys(rules.exact.measured.test["verifier"]))
-    rows: list[Row] = [
-        {"": label} | {name: value(ruled(shape, name), by) for name in names} for label, (shape, by) in places.items()
-    ]
-    return Table(rows, caption, unit=unit)
-
-
-def _against(rules: Rules) -> Value:
-    """An arm over the best rule that reads the same tree: no chance of verification in it, and what trees differ in cancels."""
-    known = set(rules.exact.measured.families)
-
-    def ratio(arm: str, by: By) -> Interval:
-        shape = arm.partition(" ")[0]
-        return rules.exact.speedup(arm, shape if shape in known else ruled(shape, "traversal"), by)
-
-    return ratio
-
-
-def _eleven(rules: Rules, settings: Iterable[str]) -> Table:
+    widest = {name: (wide, by) for name, by in settings.items()}
+    yield grid("setting", widest, _by_rule(rules, against), f"{same}, on {wide}", unit=TIMES)
     arms = [arm for arm, family in rules.exact.measured.families.items() if family.startswith("eleven")]
+    eleven = {f"{arm}, {setting}": (arm, at(setting)) for arm in arms for setting in timed.settings}
+    columns: dict[str, Metric] = {EXACT: rules.expected, "decoded": rules.kept, "tokens/s": rules.timed.pace}
+    columns |= rules.timed.metrics(SPEEDUP, "time verifying")
+    yield grid("arm", eleven, columns, "Eleven drafts of eight tokens (paper 001, Table 2)")
+    drawn = (*chains, *shapes.get("eleven", ()))
+    own = {arm: (arm, at(reference)) for shape in drawn for arm in timed.families if arm.partition(" ")[0] == shape}
+    phases = rules.timed.metrics("ms/token", *PARTS)
+    yield grid("arm", own, phases, f"Where a token's time goes, {reference} (paper 001, Table A.4)")
+    for made in acceptance(rules):
+        yield replace(made, caption=f"Acceptance by depth, {made.caption} (paper 004, Figure 1)")
+
+
+def _leaders(measure: str, leader: Callable[[By], First], places: Mapping[str, By]) -> Table:
+    """The best rule by setting and by slice, and which others the data do not tell apart from it."""
+    firsts = {name: leader(by) for name, by in places.items()}
     rows: list[Row] = [
-        {
-            "arm": arm,
-            "setting": setting,
-            f"{EFFICIENCY}, exact": rules.expected(arm, at(setting)),
-            "decoded": rules.kept(arm, at(setting)),
-            "tokens/s": rules.timed.pace(arm, at(setting)),
-            SPEEDUP: rules.timed.speedup(arm, PLAIN, at(setting)),
-            "time verifying": rules.timed.rate(arm, *RATES["time verifying"], at(setting)),
-        }
-        for arm in arms
-        for setting in settings
+        {"where": name, "first": first.name, "value": first.value, "not told apart from it": listed(first.tied)}
+        for name, first in firsts.items()
     ]
-    return Table(rows, "Eleven drafts of eight tokens (paper 001, Table 2)")
+    return Table(rows, f"Who leads where, by {measure}")
 
 
-def _phases(rules: Rules, shapes: list[str], setting: str) -> Table:
-    """Verifying includes turning logits into distributions and committing the accepted path to the caches."""
-    by, rate = at(setting), rules.timed.rate
-    arms = [arm for shape in shapes for arm in rules.timed.measured.families if arm.partition(" ")[0] == shape]
-    rows: list[Row] = [
-        {"arm": arm, "ms/token": rate(arm, "seconds", "tokens", by)["value"]}
-        | {one: rate(arm, f"seconds_{one}", "seconds", by) for one in (*PHASES, "rest")}
-        for arm in arms
-    ]
-    return Table(rows, f"Where a token's time goes, {setting} (paper 001, Table A.4)")
+def _shapes(both: tuple[Comparison, Comparison], setting: str, family: str) -> str:
+    """For block efficiency, and after a slash for speed."""
+    measured = [made.measured for made in both if setting in made.measured.settings]
+    return " / ".join(one.choices(setting)[family].partition(" ")[0] for one in measured)
 
 
-def _depths(rules: Rules) -> Table:
-    """Acceptance rates of the per-node solvers, and the distance of the distributions."""
-    found = acceptance_by_depth(rules)
-    rows: list[Row] = [
-        {"depth": f"{solver}, {'as drafted' if draws == AS_DRAFTED else f'{draws} draws'}"}
-        | {str(depth): means["rate"] for depth, means in sorted(made.items())}
-        for (solver, draws), made in found.items()
-    ]
-    apart: dict[str, Cell] = {
-        str(depth): means["distance"] for depth, means in sorted(found["nss", AS_DRAFTED].items())
+def _against_tokenwise(rules: Rules) -> dict[str, Metric]:
+    """Of a chain: both rules, and what one gains over the other."""
+
+    def tokenwise(value: Metric) -> Metric:
+        return lambda chain, by: value(ruled(chain, "tokenwise"), by)
+
+    def gained(compared: Comparison) -> Metric:
+        return lambda chain, by: compared.gain(chain, ruled(chain, "tokenwise"), by)
+
+    return {
+        "tokenwise, exact": tokenwise(rules.expected),
+        "block = HSD, exact": rules.expected,
+        "gain, exact": gained(rules.exact),
+        "tokenwise, tokens/s": tokenwise(rules.timed.pace),
+        "block, tokens/s": rules.timed.pace,
+        "gain on the clock": gained(rules.timed),
     }
-    return Table([*rows, {"depth": "‖p − q‖₁", **apart}], "Acceptance by depth (paper 004, Figure 1)", unit=NUMBER)
+
+
+def _by_rule(rules: Rules, value: Metric) -> dict[str, Metric]:
+    """A column for every rule: a value of its arm."""
+
+    def of_rule(rule: str, shape: str, by: By) -> Cell:
+        return value(ruled(shape, rule), by)
+
+    return {name: partial(of_rule, name) for name in dict.fromkeys(rules.exact.measured.test["verifier"])}
+
+
+def _paired(rules: Rules, arm: str, by: By) -> Interval:
+    """An arm over the best rule that reads the same tree: no chance of verification in it, and what trees differ in cancels."""
+    shape = arm.partition(" ")[0]
+    return rules.exact.speedup(arm, shape if shape in rules.exact.measured.families else ruled(shape, "traversal"), by)

@@ -14,7 +14,7 @@ from pipelines.cli import main
 from pipelines.outputs import write_json
 from pipelines.parameters import load_parameters
 from pipelines.studies.enough.learners import BRIER, MACRO_AUC, Learner, metrics, seeded, state_variants
-from pipelines.studies.enough.page import verdict
+from pipelines.studies.enough.page import page, verdict
 from pipelines.studies.enough.subsets import Lessons
 from pipelines.studies.enough.summary import cheapest, enough, loss, summarised
 from pipelines.studies.learning import STOP_MODELS, LearningConfig
@@ -346,8 +346,14 @@ def test_the_stage_on_synthetic_traces(study):
     assert [point["variant"] for point in summary["layers"][STOP_MODELS]["points"]] == ["law", "state"]
     whole = summary["curves"]["hrad"]["points"][-1]
     assert whole["losses"][f"{MACRO_AUC} T=0"] == {"value": 0.0, "low": 0.0, "high": 0.0} and not whole["surely_worse"]
-    text = Path("out/toy/enough.md").read_text()
-    assert "| delayed_tree-block |" in text and "## hrad by features" in text and "| scalars alone | 24 |" in text
+    tables = {table.caption: {row[table.columns[0]]: row for row in table.rows} for table in page("p", summary).tables}
+    assert set(tables["How many"]) == set(summary["curves"]) and set(tables["Which features"]) == set(summary["layers"])
+    assert tables["hrad by features"]["scalars alone"]["bytes"] == 24
+    assert tables["How many"]["delayed_tree-block"]["collected by default"] == "25.0%"
+    point = summary["curves"]["hrad"]["points"][0]["metrics"][f"{MACRO_AUC} T=0"]
+    cell = tables["hrad by share"]["50%"][f"{MACRO_AUC} T=0"]
+    assert cell == {"value": point["value"], "low": point["least"], "high": point["most"]}
+    assert Path("out/toy/enough.md").read_text().count("\n## ") == 2 + len(summary["curves"]) + len(summary["layers"])
     assert Path("out/toy/enough.png").stat().st_size > 5000
     assert not list(Path("out").rglob("*.jsonl")), "a finished study leaves no log"
 

@@ -33,32 +33,41 @@ def shown(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def line(out, start):
-    """The words of the only line that starts with ``start``."""
-    (found,) = [line for line in out.splitlines() if line.strip().startswith(start)]
-    return found.split()
-
-
 def section(out, title):
-    """The lines below ``title`` up to the next empty one, by their first word."""
-    lines = out.split(title)[1].split("\n\n")[0].splitlines()[1:]
-    return {words[0]: words[1:] for words in map(str.split, lines)}
+    """The cells of the table below the heading that begins with ``title``, by the first one."""
+    (found,) = [part for part in out.split("\n## ") if part.startswith(title)]
+    rows = [
+        [cell.strip() for cell in line.strip("| ").split("|")] for line in found.splitlines() if line.startswith("|")
+    ]
+    return {row[0]: row[1:] for row in rows}
+
+
+def columns(out, title):
+    """The same by the header's names, of every row."""
+    header, _, *rows = section(out, title).items()
+    return [dict(zip(header[1], cells, strict=True)) for _, cells in rows]
+
+
+def values(out, title, row):
+    """A row's cells without their quartiles."""
+    return [cell.partition(" (")[0] for cell in section(out, title)[row]]
 
 
 def test_ratios_are_those_computed_by_hand(data, capsys):
     out = shown(capsys, data)
-    assert line(out, "draft steps in a target pass")[-2:] == ["8.00", "5.00"]  # 8 / 1 and 10 / 2
+    costs = columns(out, "By tokens of context")
+    assert [row["draft steps per target pass"] for row in costs] == ["8.00", "5.00"]  # 8 / 1 and 10 / 2
     target = section(out, "target pass by tokens")
-    assert target["1"] == ["8.00", "(7.20-9.60)", "1.00x", "10.0", "(9.00-12.0)", "1.00x"]
-    assert target["5"] == ["12.0", "(10.8-14.4)", "1.50x", "25.0", "(22.5-30.0)", "2.50x"]
-    assert section(out, "draft pass by rows")["4"] == ["1.50", "(1.35-1.80)", "3.00", "(2.70-3.60)"]
+    assert target["1"] == ["8.00 (7.20–9.60)", "1.00x", "10.0 (9.00–12.0)", "1.00x"]
+    assert target["5"] == ["12.0 (10.8–14.4)", "1.50x", "25.0 (22.5–30.0)", "2.50x"]
+    assert section(out, "draft pass by rows")["4"] == ["1.50 (1.35–1.80)", "3.00 (2.70–3.60)"]
 
 
 def test_the_compact_forward_is_shown_against_hugging_faces(data, capsys):
     out = shown(capsys, data)
     gains = section(out, "draft pass by Hugging Face's forward")["1"]
-    assert gains == ["2.00", "(1.80-2.40)", "2.00x", "5.00", "(4.50-6.00)", "2.50x"]  # 2 / 1 and 5 / 2
-    assert section(out, "target pass by Hugging Face's forward")["1"][2::3] == ["1.50x", "1.10x"]
+    assert gains == ["2.00 (1.80–2.40)", "2.00x", "5.00 (4.50–6.00)", "2.50x"]  # 2 / 1 and 5 / 2
+    assert section(out, "target pass by Hugging Face's forward")["1"][1::2] == ["1.50x", "1.10x"]
 
 
 def test_the_gamma_that_hides_is_the_one_computed_by_hand(data, capsys):
@@ -67,42 +76,41 @@ def test_the_gamma_that_hides_is_the_one_computed_by_hand(data, capsys):
     one by one     target 12 + .4; branch point 1 + 4/96 + .5; levels 1.5 + (4 + 4 j)/64 + .5: four take 8.6, five 10.9 of 10.9
     concurrent     target 18 + .4; branch point 2 + 8/96 + .5; levels 3 + (4 + 4 j)/32 + .5: four take 15.3, five 19.4 of 15.8
     """
-    out = shown(capsys, data)
-    assert line(out, "hidden γ, one by one")[-2:] == ["4", "6"]
-    assert line(out, "hidden γ, concurrent")[-2:] == ["4", "3"]
+    costs = columns(shown(capsys, data), "By tokens of context")
+    assert [row["hidden γ, one by one"] for row in costs] == ["4", "6"]
+    assert [row["hidden γ, concurrent"] for row in costs] == ["4", "3"]
 
 
 @pytest.mark.parametrize(
     ("missing", "left"),
-    [("beside_draft", ["one by one"]), ("branch_drawing", []), ("draft_prefill", ["one", "concurrent"])],
+    [("beside_draft", ["one by one"]), ("branch_drawing", []), ("draft_prefill", ["one by one", "concurrent"])],
 )
 def test_a_gamma_that_cannot_be_computed_is_not_shown(data, capsys, missing, left):
     tables = {name: table for name, table in PROFILE["tables"].items() if name != missing}
-    out = shown(capsys, another(data, record={**PROFILE, "tables": tables}))
-    assert out.count("hidden γ") == len(left)
-    assert all(f"hidden γ, {way}" in out for way in left)
+    costs = columns(shown(capsys, another(data, record={**PROFILE, "tables": tables})), "By tokens of context")
+    assert [name for name in costs[0] if name.startswith("hidden γ")] == [f"hidden γ, {way}" for way in left]
 
 
 def test_passes_beside_the_other_model_are_shown_against_those_alone(data, capsys):
     out = shown(capsys, data)
     draft = section(out, "draft pass while the target works in another process")
-    assert draft["4"] == ["3.00", "(2.70-3.60)", "2.00x", "6.00", "(5.40-7.20)", "2.00x"]  # 3 / 1.5 and 6 / 3
+    assert draft["4"] == ["3.00 (2.70–3.60)", "2.00x", "6.00 (5.40–7.20)", "2.00x"]  # 3 / 1.5 and 6 / 3
     target = section(out, "target pass while the draft works in another process")
-    assert target["5"][2::3] == ["1.50x", "1.20x"]  # 18 / 12 and 30 / 25
+    assert target["5"][1::2] == ["1.50x", "1.20x"]  # 18 / 12 and 30 / 25
 
 
 def test_rounds_and_prefills_are_shown_and_missing_tables_are_not(data, capsys):
     out = shown(capsys, data)
-    assert line(out, "a round outside its passes")[-4:] == ["temperature", "0", "temperature", "1"]
-    assert section(out, "chain: drawing")["4"][::2] == ["0.300", "0.600"]
-    assert section(out, "chain: verdict")["0"][::2] == ["0.100", "0.100"]
-    assert section(out, "target prefill")["64"] == ["1500", "(1350-1800)"]
-    assert section(out, "branches: drawing candidates")["4"][::2] == ["0.500", "0.800"]
-    assert section(out, "branches: drawing a level")["4"][::2] == ["0.500", "1.00"]
-    assert section(out, "branches: verdict")["1"][::2] == ["0.100", "0.400"]
-    assert section(out, "a round's messages")["8"][0] == "0.750"
+    assert section(out, "chain: drawing")["drafted"] == ["temperature 0", "temperature 1"]
+    assert values(out, "chain: drawing", "4") == ["0.300", "0.600"]
+    assert values(out, "chain: verdict", "0") == ["0.100", "0.100"]
+    assert section(out, "target prefill")["64"] == ["1500 (1350–1800)"]
+    assert values(out, "branches: drawing candidates", "4") == ["0.500", "0.800"]
+    assert values(out, "branches: drawing a level", "4") == ["0.500", "1.00"]
+    assert values(out, "branches: verdict", "1") == ["0.100", "0.400"]
+    assert values(out, "a round's messages", "8") == ["0.750"]
     assert "tree" not in out
-    assert section(out, "decision of a small head")["64"] == ["0.400", "(0.360-0.480)"]
+    assert section(out, "one decision of a small head")["64"] == ["0.400 (0.360–0.480)"]
 
 
 def test_numbers_come_with_their_origin(data, capsys):
@@ -122,7 +130,7 @@ def test_numbers_come_with_their_origin(data, capsys):
 
 def test_all_profiles_are_shown_unless_a_pair_is_named(data, capsys):
     another(data)
-    assert {"toys on toy-1c", "others on toy-1c"} <= {text.split(",")[0] for text in shown(capsys, data).splitlines()}
+    assert {"# toys on toy-1c", "# others on toy-1c"} <= set(shown(capsys, data).splitlines())
     out = shown(capsys, data, "--pair", "others")
     assert "others on toy-1c" in out
     assert "toys on" not in out
@@ -131,21 +139,19 @@ def test_all_profiles_are_shown_unless_a_pair_is_named(data, capsys):
 
 def test_speeds_are_predicted_for_an_acceptance(data, capsys):
     options = ("--acceptance", "0.7", "--prompt-tokens", "20", "--new-tokens", "60", "--temperature", "1")
-    lines = section(
-        shown(capsys, data, *options), "predicted tokens/s at acceptance 0.7: 60 tokens after a prompt of 20, T=1"
-    )
+    out = shown(capsys, data, *options).split("# Predicted tokens/s at acceptance 0.7\n\n")[1]
+    assert out.startswith("60 tokens after a prompt of 20, T=1\n\n")
+    rows = [[cell.strip(" *") for cell in line.strip("| ").split("|")] for line in out.splitlines() if "|" in line]
+    lines = {row[0]: row[1:] for row in rows}
     profile = LatencyProfile.from_record(PROFILE, "profile")
     plain = generation_latency(profile, [1.0], 0, 20, 60, sampled=True).tokens_per_second
-    assert lines["plain"][0] == f"{plain:.0f}" and lines["plain"][2] == "1.00x"
-    chains = [line for line in shown(capsys, data, *options).splitlines() if line.startswith("chain γ=")]
+    assert lines["plain"][0].startswith(f"{plain:.0f} (") and lines["plain"][1] == "1.00x"
     four = generation_latency(profile, iid_accepted_law(0.7, 4), 4, 20, 60, sampled=True)
-    (line,) = [line.split() for line in chains if line.startswith("chain γ=4 ")]
-    assert line[2:5] == [
-        f"{four.tokens_per_second:.0f}",
-        f"({four.low:.0f}-{four.high:.0f})",
-        f"{four.tokens_per_second / plain:.2f}x",
-    ]
-    assert sum("fastest" in line for line in chains) <= 1
+    speed = f"{four.tokens_per_second:.0f} ({four.low:.0f}–{four.high:.0f})"
+    assert lines["chain γ=4"] == [speed, f"{four.tokens_per_second / plain:.2f}x"]
+    speeds = {name: int(cells[0].split()[0]) for name, cells in lines.items() if "(" in cells[0]}
+    (marked,) = [line for line in out.splitlines() if line.startswith("| **")]
+    assert speeds[marked.split("**")[1]] == max(speeds.values())
 
 
 def test_an_impossible_acceptance_is_refused(data, monkeypatch):

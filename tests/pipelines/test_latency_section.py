@@ -9,8 +9,7 @@ from pipelines.outputs import write_json
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.latency import mismatches, section
 from pipelines.reporting.measured_folder import read_measured
-from pipelines.reporting.plots import draw
-from pipelines.reporting.prediction import acceptance, agreement, predictions, summary
+from pipelines.reporting.prediction import acceptance, by_arm, predictions, summary
 from predictors.latency import AcceptanceStatistics, LatencyProfile, generation_latency
 from tests.pipelines.hand_made_measured import MAIN_SPEED, decodes, write_measured
 from tests.pipelines.hand_made_profile import PROFILE
@@ -127,11 +126,14 @@ def test_what_profile_and_decodes_do_not_share_is_named_with_both_values(measure
     assert mismatches(measured.origin, measured.origin) == {}
 
 
-def test_the_figure_has_every_arm_where_it_was_measured_and_predicted(measured, profile):
-    rows = predictions(measured, profile)
-    (axes,) = draw(agreement, rows, "tokens/s", "predicted").axes
-    assert sorted(text.get_text() for text in axes.texts) == sorted(["plain", "γ=1", "γ=3"] * 2)
-    assert {tuple(text.xy) for text in axes.texts} == set(zip(rows["measured"], rows["value"], strict=True))
+def test_the_picture_has_every_arm_as_it_was_measured_and_predicted(measured, profile):
+    rows, tables = predictions(measured, profile), by_arm(predictions(measured, profile))
+    cells = [row for table in tables for row in table.rows]
+    assert [table.caption for table in tables] == ["T=0", "T=1"]
+    assert [row["arm"] for row in cells] == ["plain", "γ=1", "γ=3"] * 2
+    assert [row["measured, tokens/s"] for row in cells] == rows["measured"].tolist()
+    for end in ("value", "low", "high"):
+        assert [row["predicted, tokens/s"][end] for row in cells] == rows[end].tolist()
 
 
 def test_without_a_profile_there_is_no_section(measured, tmp_path):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipelines.reporting.markdown import markdown, markdown_table
+from pipelines.reporting.page import markdown, markdown_table
 from pipelines.reporting.section import OVER_CHAIN, Check, Section, Table
-from pipelines.reporting.text import GAIN, MS, NUMBER, SHARE, TIMES, TINY, UNDEFINED, WHOLE, listed, shown
+from pipelines.reporting.text import FINE, GAIN, MS, NUMBER, SHARE, TIMES, TINY, UNDEFINED, WHOLE, listed, shown
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,8 @@ from pipelines.reporting.text import GAIN, MS, NUMBER, SHARE, TIMES, TINY, UNDEF
         ({"value": 0.12, "low": 0.08, "high": 0.15}, SHARE, "12 % (8–15)"),
         ({"value": 1620.4, "low": 1550.0, "high": 1700.0}, WHOLE, "1620 (1550–1700)"),
         ({"value": 0.0016, "low": None, "high": None}, MS, "1.60"),
+        ({"value": 0.01, "low": 0.00003, "high": 1.5}, MS, "10.0 (0.0300–1500)"),
+        ({"value": 0.6251, "low": 0.6, "high": 0.65}, FINE, "0.625 (0.600–0.650)"),
         (UNDEFINED, TIMES, "–"),
         (1.6e-5, TINY, "1.6e−05"),
         (7, NUMBER, "7.00"),
@@ -34,15 +36,13 @@ def test_tables_as_markdown():
         [{"arm": "a", OVER_CHAIN: 0.1, "share": 0.5}, {"arm": "b", "share": "yes"}], "caption", frozenset("b"), SHARE
     )
     assert markdown_table(table).split("\n") == [
-        "caption",
-        "",
         "| arm | gain over best static chain | share |",
         "| --- | --- | --- |",
         "| a | +10.0 % | 50 % |",
         "| **b** | **–** | **yes** |",
     ]
     section = Section("name", "Title", "Finding.", (table, Table([])), notes=("Note.",))
-    assert markdown(section, 3).split("\n\n")[:3] == ["### Title", "Finding.", "Note."]
+    assert markdown(section, 3).split("\n\n")[:4] == ["### Title", "Finding.", "Note.", "#### caption"]
     assert section.record()["tables"] == [
         {
             "caption": "caption",

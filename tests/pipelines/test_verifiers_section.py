@@ -7,8 +7,8 @@ import pytest
 from pipelines.reporting.comparison import ALL, at
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import read_measured
-from pipelines.reporting.verifier_rules import acceptance_by_depth, read_rules
-from pipelines.reporting.verifiers import of_rules, section
+from pipelines.reporting.verifier_rules import read_rules
+from pipelines.reporting.verifiers import acceptance, of_rules, section
 from pipelines.studies.report import verifiers, write_study
 from tests.pipelines.hand_made_comparison import SPEEDS, comparison_decodes, write_comparison
 from tests.pipelines.hand_made_timed import choice, decode, write_timed
@@ -38,7 +38,7 @@ def test_cells_by_hand(rules):
     assert [row["shapes"] for row in rows.values()] == ["chain-2", "chain-2", "iid-2x2"]
     assert rows["block"]["decoded"]["value"] == pytest.approx(2 * 59 / 50)
     assert rows["block"]["speed-up over plain"]["value"] == pytest.approx(2.4)
-    assert rows["block"]["time verifying"] == pytest.approx(0.2)
+    assert rows["block"]["time verifying"]["value"] == pytest.approx(0.2)
     reach = 12.706 * 0.5  # of two documents, 2.5 and 3.5: t of one degree of freedom
     assert rows["block"]["block efficiency, exact"]["high"] == pytest.approx(3 + reach, rel=1e-4)
 
@@ -46,7 +46,11 @@ def test_cells_by_hand(rules):
 def test_expectations_by_slice_and_acceptance_by_depth(rules):
     by = at("T=1", slice_="code")
     assert [rules.expected(family, by)["value"] for family in rules.names] == [2.0, 2.5, 3.0]
-    assert acceptance_by_depth(rules)["nss", 2][1]["rate"]["value"] == pytest.approx((0.5 + 2 * 0.8) / 3)
+    fixed, as_drafted, apart = acceptance(rules)
+    assert [table.columns for table in (fixed, as_drafted)] == [["depth of the node", "nss", "specinfer"]] * 2
+    assert [row["depth of the node"] for row in fixed.rows] == [0, 1]
+    assert fixed.rows[1]["nss"]["value"] == pytest.approx((0.5 + 2 * 0.8) / 3)
+    assert apart.rows[1]["‖p − q‖₁"]["value"] == pytest.approx(1.0)
 
 
 def test_rules_tie_unless_the_interval_of_their_ratio_excludes_one(rules):
@@ -97,7 +101,7 @@ def test_rules_are_compared_on_the_blocks_that_they_share(tmp_path):
 def test_a_rule_that_was_not_timed_has_no_speed(tmp_path):
     rules = read(tmp_path, [row for row in comparison_decodes() if row["arm"] != "iid-2x2 traversal"])
     made = cells(of_rules(rules))["traversal"]
-    assert made["speed-up over plain"]["value"] is made["decoded"]["value"] is made["time verifying"] is None
+    assert made["speed-up over plain"] is made["decoded"] is made["time verifying"] is None
     assert rules.fastest().worse == ["tokenwise"], "nor is it told apart by speed"
     write_study(tmp_path / "out", rules.timed.measured, verifiers(rules, "p"))
 
@@ -106,16 +110,18 @@ def test_the_study_writes_every_table(rules, tmp_path):
     write_study(tmp_path, rules.timed.measured, verifiers(rules, "p"))
     record = json.loads((tmp_path / "verifiers.json").read_text())
     tables = {table["caption"]: {row[table["columns"][0]]: row for row in table["rows"]} for table in record["tables"]}
-    assert len(tables) == 16, "all but that of eleven drafts, of which there are none here"
+    assert len(tables) == 19, "all but that of eleven drafts, of which there are none here"
     by_slice = tables["Best exact block efficiency by slice (paper 004, Tables 2 and 3)"]["traversal"]
     assert [by_slice[name]["value"] for name in ("code", "prose", "all")] == pytest.approx([3.0, 3.4, 3.2])
     paired = tables["Every rule against traversal (on chains: block) on the same trees, paired, all settings"]
     assert paired["chain-2"]["tokenwise"]["value"] == pytest.approx(2.5 / 3.0)
     widest = tables["Every rule against traversal (on chains: block) on the same trees, paired, on iid-2x2"]
-    assert widest["T=2"]["traversal"]["value"] == 1.0 and widest["T=2"]["tokenwise"]["value"] is None
+    assert widest["T=2"]["traversal"]["value"] == 1.0 and widest["T=2"]["tokenwise"] is None
     chains = tables["Chains by draft length, T=1 (paper 001)"]
     assert chains["chain-2"]["gain on the clock"]["value"] == pytest.approx(0.2)
-    assert tables["Who leads where"]["speed-up over plain"]["first"] == "block"
+    leaders = tables["Who leads where, by speed-up over plain"]
+    assert {leaders[where]["first"] for where in ("T=1", "code", "prose", "all")} == {"block"}
+    assert tables["Who leads where, by exact block efficiency"]["all"]["first"] == "traversal"
     assert {path.name for path in tmp_path.glob("*.png")} == {"verifiers.png", "acceptance.png"}
     assert (tmp_path / "verifiers.md").read_text().count("| --- |") >= 17
 

@@ -8,15 +8,16 @@ ones, no metric is surely worse: where that is the whole, more documents might s
 variant loses at most on these test documents.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from pipelines.reporting.text import Interval
 from pipelines.studies.enough.learners import BRIER, DOCUMENTS, ECE, FEATURES, Row
 from predictors.training.intervals import jackknife
 
-Interval = dict[str, float | None]
+SIZES = ("documents", "rows", "bytes")  # of what a fit learns from
 
 
 def summarised(rows: Sequence[Row]) -> dict[str, Any]:
@@ -24,12 +25,12 @@ def summarised(rows: Sequence[Row]) -> dict[str, Any]:
     set of features, and the place of the ``cheapest`` that is not surely worse than all."""
     curves, layers = {}, {}
     for name, some in _parts([row for row in rows if row["study"] == DOCUMENTS], "controller").items():
-        points = [_learned(point, made) for point, made in _points(some)]
+        points = [point | {"share": float(point["variant"])} for point in _points(some)]
         losses = [point["losses"] for point in points]
         by_metric = {metric: enough([{metric: lost[metric]} for lost in losses]) for metric in losses[0]}
         curves[name] = {"points": points, "enough": enough(losses), "enough_by_metric": by_metric}
     for name, some in _parts([row for row in rows if row["study"] == FEATURES], "controller").items():
-        points = [point | {"bytes": made[0]["bytes"]} for point, made in _points(some)]
+        points = [*_points(some)]
         layers[name] = {"points": points, "cheapest": cheapest(points)}
     return {"curves": curves, "layers": layers}
 
@@ -58,8 +59,8 @@ def cheapest(points: Sequence[Mapping[str, Any]]) -> int:
     return min(able, key=lambda place: (points[place]["bytes"], next(iter(points[place]["losses"].values()))["value"]))
 
 
-def _points(rows: Sequence[Row]) -> Iterable[tuple[dict[str, Any], list[Row]]]:
-    """Every variant of one controller in order, the last of which is the whole, with its rows."""
+def _points(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Every variant of one controller in order, the last of which is the whole, with its sizes."""
     variants = _parts(rows, "variant")
     values = {
         variant: {metric: [row["value"] for row in some] for metric, some in _parts(made, "metric").items()}
@@ -72,14 +73,9 @@ def _points(rows: Sequence[Row]) -> Iterable[tuple[dict[str, Any], list[Row]]]:
             metric: {"value": float(np.mean(made)), "least": min(made), "most": max(made)}
             for metric, made in metrics.items()
         }
+        sizes = {name: [row[name] for row in variants[variant]] for name in SIZES if name in rows[0]}
         point = {"variant": variant, "metrics": shown, "losses": losses, "surely_worse": surely_worse(losses)}
-        yield point, variants[variant]
-
-
-def _learned(point: dict[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
-    """A point with its share and size."""
-    size = {"documents": rows[0]["documents"], "rows": round(float(np.mean([row["rows"] for row in rows])))}
-    return point | {"share": float(point["variant"])} | size
+        yield point | {name: round(float(np.mean(made))) for name, made in sizes.items()}
 
 
 def _parts(rows: Iterable[Row], column: str) -> dict[str, list[Row]]:
