@@ -5,8 +5,6 @@ policies   tokens per second by replay at this machine's prices: the head's rule
            static length and the oracle; gains over the best static length, intervals by bootstrap over documents
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -60,23 +58,18 @@ def section(inputs: Inputs) -> Section | None:
         f"Surely gaining over the best static length in replay: {sure}; highest estimate: {highest(gains)}.",
         [Table(rows, caption, frozenset({labels[first]}))],
         [Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()],
-        [*_notes(head, inputs.measured.findings.get("bundles", {}).get(HRAD, {}).get("selection"))],
+        _notes(head),
     )
 
 
-def _notes(head: Record, selection: Record | None) -> Iterator[str]:
+def _notes(head: Record) -> list[str]:
     rows, documents = head["rows"], head["documents"]
-    yield (
+    return [
         f"A head says from the states before a draft how many of its next {head['gamma']} tokens will be accepted: H-RAD none, "
         f"some or all, the explicit length a number. It learned from {rows['train']} positions of {documents['train']} "
-        f"documents, and is measured on {rows['test']} of {documents['test']} held-out ones, including the cost of running it."
-    )
-    yield "Where no rule surely gains on validation documents, the best static length is drafted and the head is not run."
-    if head.get("iterations"):
-        count, changed = len(head["iterations"]), head["iterations"][-1]["changed"]
-        yield f"Its policy makes the rows that it meets: learned {count} times, the last changed {changed:.1%} of them."
-    if selection is not None:
-        yield str(selection["reason"])
+        f"documents, and is measured on {rows['test']} of {documents['test']} held-out ones, including the cost of running it.",
+        "Where no rule surely gains on validation documents, the best static length is drafted and the head is not run.",
+    ]
 
 
 def _row(label: str, setting: str, part: Record, name: str) -> Row:

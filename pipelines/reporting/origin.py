@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.measuring.names import CHAIN, PLAIN
+from pipelines.measuring.names import CHAIN, PLAIN, PROVENANCE
 from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.reporting.comparison import at
 from pipelines.reporting.inputs import Inputs, read_record
@@ -17,8 +17,8 @@ MANIFEST = "manifest.json"
 AGREEMENT = 1e-5
 LOGITS = "{}'s logits, compact against Hugging Face's in float32, of 1 + abs(logit)"
 BUILTIN = (
-    "Target and draft were trained on the standard library's source and documentation: real acceptance, a real cost ratio, "
-    "a small model's prose. Weights that leave the output unchanged inflate both, so that passes cost what a real pair's do. "
+    "Target and draft were trained on the standard library's source and documentation. Weights that leave the output "
+    "unchanged inflate both, so that passes cost what a real pair's do. "
     "Controllers are fitted, chosen and tested on documents that neither model has seen. Greedy text of so small a model often "
     "runs into loops, which are easy to draft. Figures for your own models need your own pair."
 )
@@ -59,6 +59,8 @@ def origin_section(inputs: Inputs) -> Section:
     device = origin["device"]
     gpus = [f"{gpu['name']} ({gpu['memory']}, driver {gpu['driver']})" for gpu in device["gpus"]]
     hashes = {name: str(value)[:12] for name, value in origin.items() if name.endswith("_sha256")}
+    hashes = {name: value for name, value in hashes.items() if not name.endswith("_bundle_sha256")}
+    parameters = {name: value for name, value in origin["parameters"].items() if name not in ("arms", "settings")}
     facts = {
         "date": origin["date"],
         "commit": commit_of(origin, digits=40),
@@ -68,8 +70,9 @@ def origin_section(inputs: Inputs) -> Section:
         "number formats": f"{numerics(origin)}, {origin['threads']} threads",
         "forwards": ", ".join(f"{name} {model['forward']}" for name, model in origin["models"].items()),
         "versions": ", ".join(f"{package} {version}" for package, version in origin["versions"].items()),
-        "parameters": ", ".join(f"{key}={value}" for key, value in origin["parameters"].items() if key != "arms"),
+        "parameters": ", ".join(f"{key}={value}" for key, value in parameters.items()),
         "hashes": ", ".join(f"{name.removesuffix('_sha256')} {value}" for name, value in hashes.items()),
+        "arms and bundles": f"in {PROVENANCE} of the measurement",
     }
     table = Table([{"what": name, "value": value} for name, value in facts.items()])
     return Section("origin", "Where these numbers come from", f"Commit {commit_of(origin)}, {origin['date']}.", [table])

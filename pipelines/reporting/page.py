@@ -53,7 +53,7 @@ def markdown_table(made: Table) -> str:
     """A table's lines; marked rows are bold."""
     form = {True: "**{}**", False: "{}"}
     rows = ([form[made.is_marked(row)].format(text) for text in made.texts(row)] for row in made.rows)
-    return lines(made.columns, rows)
+    return lines(made.filled, rows)
 
 
 def lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -53,6 +53,12 @@ class Table:
         """Of all rows; a row may lack some."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
+    @cached_property
+    def filled(self) -> list[str]:
+        """The columns that are written: the first, which names the rows, and those in which some row has a value."""
+        first, *others = self.columns
+        return [first, *(name for name in others if any(row.get(name) is not None for row in self.rows))]
+
     def unit_of(self, column: str) -> str:
         """How its values are written; the first column names the rows."""
         if column == self.columns[0]:
@@ -61,7 +67,7 @@ class Table:
 
     def texts(self, row: Row) -> list[str]:
         """A row's cells as they are read."""
-        return [shown(row.get(name), self.unit_of(name)) for name in self.columns]
+        return [shown(row.get(name), self.unit_of(name)) for name in self.filled]
 
     def is_marked(self, row: Row) -> bool:
         """Whether a row stands out."""

@@ -22,6 +22,7 @@ from predictors.config import parse_config
 from predictors.latency.actions import Prices
 from predictors.rounds import PHASES
 
+MOST_USED = 2  # trees that are named
 WORTH_WINNING, QUARTER = 0.03, 0.25  # a gain of the oracle below which there is nothing to win, and a share of it
 EXACT, CLOCK, LEAST = "gain, exact labels", "gain, on the clock", "oracle's, at least"
 
@@ -148,11 +149,12 @@ def price_errors(rounds: pd.DataFrame, records: dict[str, Record], priced: Recor
 
 
 def _choices(records: dict[str, Record]) -> Table:
-    """A row for each rule and slice, the most frequent first."""
+    """A row for each rule and slice, the most frequent trees first."""
 
     def used(shares: dict[str, float]) -> str:
         ordered = sorted(shares.items(), key=lambda one: -one[1])
-        return ", ".join(f"{name} {shown(share, SHARE)}" for name, share in ordered)
+        rest = {"others": sum(share for _, share in ordered[MOST_USED:])} if ordered[MOST_USED:] else {}
+        return ", ".join(f"{name} {shown(share, SHARE)}" for name, share in [*ordered[:MOST_USED], *rest.items()])
 
     places = {f"{rule}, {name}": (made,) for rule, one in records.items() for name, made in one["uses"].items()}
     return grid("rule, slice", places, {"trees": used}, "Trees chosen at held-out roots")

@@ -9,7 +9,7 @@ from functools import partial
 from pipelines.applicability import NOT_APPLICABLE
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_FORWARD, HF_PLAIN, LEARNED, PLAIN, chain_gamma
 from pipelines.measuring.provenance import of_target_alone
-from pipelines.reporting.comparison import PARTS, By, Comparison, across, at, rate
+from pipelines.reporting.comparison import PARTS, RATES, By, Comparison, across, at, rate
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.names import arm_name
 from pipelines.reporting.plots import curves, draw
@@ -83,7 +83,10 @@ def _parts(compared: Comparison, setting: str) -> Table:
     arms = [PLAIN, *sorted(compared.measured.choices(setting).values())]
     rounds = {arm: compared.rows(arm, at(setting))["rounds"] for arm in arms}
     timed = [arm for arm, made in rounds.items() if len(made) and not made.isna().any()]
-    parts = compared.metrics("ms/token", *(part for part in PARTS if part != "wait"))
+    shares = {part: RATES[part] for part in PARTS if part != "wait"}
+    parts = compared.metrics("ms/token") | {
+        part: lambda arm, by, of=of: compared.rate(arm, *of, by)["value"] for part, of in shares.items()
+    }
     return grid("arm", compared.places(timed, at(setting)), parts, f"Where the time goes, {setting}")
 
 

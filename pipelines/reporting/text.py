@@ -3,7 +3,7 @@
 TIMES    1.62x (1.55–1.70)         GAIN     −2.0 % (−5.0…+1.0)     SHARE    12 % (8–15)
 NUMBER   1.62 (1.55–1.70)          FINE     0.625 (0.616–0.640)    WHOLE    1620 (1550–1700)
 MS       1.62 (1.55–1.70), of seconds, three digits                TINY     1.6e-05
-TEXT     as it is; truth values as yes and no
+TEXT     as it is; truth values as yes and no                      COARSE   −2 % (−15…+11), a gain known to ten points or less
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +13,13 @@ Interval = dict[str, float | None]  # value, low, high; all None where undefined
 UNDEFINED: Interval = {"value": None, "low": None, "high": None}
 UNKNOWN = "–"
 TEXT, TIMES, GAIN, SHARE, NUMBER = "text", "times", "gain", "share", "number"
-FINE, WHOLE, MS, TINY = "fine", "whole", "milliseconds", "tiny"
-SCALES = {GAIN: 100, SHARE: 100, MS: 1000}  # of other units 1
+FINE, WHOLE, MS, TINY, COARSE = "fine", "whole", "milliseconds", "tiny", "coarse"
+SCALES = {GAIN: 100, COARSE: 100, SHARE: 100, MS: 1000}  # of other units 1
+WIDE = 0.1  # an interval of a gain without decimals
 FORMS: dict[str, tuple[Callable[[float], str], str, str]] = {  # a number, what follows it, what is between the ends
     TIMES: ("{:.2f}".format, "x", "–"),
     GAIN: ("{:+.1f}".format, " %", "…"),
+    COARSE: ("{:+.0f}".format, " %", "…"),
     SHARE: ("{:.0f}".format, " %", "–"),
     NUMBER: ("{:.2f}".format, "", "–"),
     FINE: ("{:.3f}".format, "", "–"),
@@ -36,6 +38,8 @@ def shown(value: Any, unit: str = TEXT) -> str:
     ('1.62x (1.55–1.70)', '12 %', '–', 'yes')
     """
     if isinstance(value, dict):
+        if unit == GAIN and known(value) and value["high"] - value["low"] > WIDE:
+            unit = COARSE
         text = shown(value["value"], unit)
         if not known(value):
             return text

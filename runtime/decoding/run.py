@@ -37,7 +37,7 @@ class Run(ABC):
         self.chance = stream(request.randomness, "verify")
         self.target = pair.target.open(request.max_length, request.layers)
         self.emitted = 0
-        self.done = False
+        self.prefilled = self.done = False
         self.newest = -1
         self.hidden_KD: Tensor | None = None
         self.probs_V: Tensor | None = None
@@ -56,7 +56,8 @@ class Run(ABC):
         MemoryError
             If a round finds no memory. A smaller draft instead would be lossy: how many tokens are drafted may depend on them.
         """
-        if not self.emitted:
+        if not self.prefilled:
+            self.prefilled = True
             return self.prefill()
         try:
             return self.round()
