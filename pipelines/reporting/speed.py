@@ -85,7 +85,7 @@ def _parts(compared: Comparison, setting: str) -> Table:
     timed = [arm for arm, made in rounds.items() if len(made) and not made.isna().any()]
     shares = {part: RATES[part] for part in PARTS if part != "wait"}
     parts = compared.metrics("ms/token") | {
-        part: lambda arm, by, of=of: compared.rate(arm, *of, by)["value"] for part, of in shares.items()
+        part: lambda arm, by, of=of: compared.rate(arm, of[0], of[1], by)["value"] for part, of in shares.items()
     }
     return grid("arm", compared.places(timed, at(setting)), parts, f"Where the time goes, {setting}")
 

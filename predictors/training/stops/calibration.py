@@ -47,7 +47,7 @@ def mixed(parts: Said) -> bool:
 
 
 def product_calibration(
-    logits_DG: np.ndarray, survives_DG: np.ndarray, weight_DG: np.ndarray, rises: bool = True
+    logits_DG: np.ndarray, survives_DG: np.ndarray, weight_DG: np.ndarray, *, rises: bool = True
 ) -> tuple[float, float, float]:
     """Scale, bias and rise for drafts whose tokens survive or not, each with a weight; unless it ``rises``, a rise of 0."""
     drafted_G = np.arange(logits_DG.shape[1])
@@ -71,4 +71,4 @@ def calibrated(
     logits: np.ndarray, drafted: ArrayLike, scale: ArrayLike, bias: ArrayLike, rise: ArrayLike
 ) -> np.ndarray:
     """Chances of logits, each behind so many ``drafted`` tokens and with its own calibration; all of one shape when broadcast."""
-    return np.asarray(expit(scale * logits + bias + np.multiply(rise, drafted)))
+    return np.asarray(expit(np.multiply(scale, logits) + np.asarray(bias) + np.multiply(rise, drafted)))
