@@ -15,11 +15,10 @@ from runtime.compact.state import CompactState
 from runtime.compact.weights import CompactWeights
 from runtime.hugging_face.taps import require_layers
 from runtime.recorder import Programs, recorder_for
+from runtime.scratch import SCRATCH_ROOM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-SCRATCH_ROOM = 128  # rows a fresh state holds beyond the request's own length; lookahead's default feeds 120
 
 ForwardPath = Literal["auto", "compact", "packed", "recorded", "hugging_face"]
 FORWARDS: dict[str, tuple[ForwardPath, ...]] = {  # that may be the fastest one, by type of device
@@ -69,10 +68,6 @@ class CausalLanguageModel:
         self.programs: Programs | None = None  # where passes are recorded: other work over this model's output
         self._compact()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Packed weights stay behind, as their layout is this process's: they are packed anew."""
-        return vars(self) | ({"_weights": None} if self._wanted == "packed" else {})
-
     @property
     def device(self) -> torch.device:
         return self.model.device
@@ -106,6 +101,13 @@ class CausalLanguageModel:
         if self.programs is None:
             return CompactState(Memory(weights, capacity), layers)
         return self._recorded(weights, capacity, layers)
+
+    def compact_parts(self) -> tuple[Any, ...] | None:
+        """Arguments of the `CompactModel` that stands in for this one in another process; ``None`` where none does."""
+        if self.forward not in ("compact", "packed"):
+            return None
+        weights = CompactWeights.of(self.model).alone()
+        return weights, self.forward == "packed", self.vocabulary_size, self.context_limit, self.eos_tokens
 
     @property
     def eos_tokens(self) -> frozenset[int]:

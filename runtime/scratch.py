@@ -10,6 +10,8 @@ from torch import Tensor
 
 from runtime.topology import TopologyMask
 
+SCRATCH_ROOM = 128  # rows a fresh state holds beyond the request's own length; lookahead's default feeds 120
+
 
 class Scratch:
     """Committed tokens, then scratch nodes by parent (-1: the committed end)."""

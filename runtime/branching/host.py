@@ -10,6 +10,7 @@ import torch
 from predictors.controllers import Controller
 from runtime.branching.config import BranchConfig
 from runtime.branching.service import DraftService
+from runtime.compact.model import Sent
 from runtime.overlap.executor import Executor
 from runtime.overlap.in_turn import InTurn
 from runtime.overlap.process import DraftProcess
@@ -40,7 +41,8 @@ class DraftHost:
                 raise ValueError(
                     f"overlap 'processes' is for CPUs, and the draft is on {self._device}. Use 'streams' or 'auto'."
                 )
-            self._process = DraftProcess(DraftService, self._service, config.draft_threads or draft, self._slot_bytes())
+            sent = (Sent(pair.draft), *self._service[1:])
+            self._process = DraftProcess(DraftService, sent, config.draft_threads or draft, self._slot_bytes())
         self._owner: object = None
 
     @property

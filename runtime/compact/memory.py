@@ -49,8 +49,8 @@ class Memory:
     def _reserve(self, capacity: int) -> None:
         weights = self.weights
         self.rows = torch.arange(capacity, device=weights.embedding.device)
-        cos, sin = weights.rotary(weights.embedding, self.rows.unsqueeze(0))
-        self.cos, self.sin = cos[0], signed(sin[0])
+        self.cos, sin = weights.rotary.table(self.rows, weights.embedding.dtype)
+        self.sin = signed(sin)
         shape = (1, weights.key_heads, capacity, weights.head_dim)
         make = weights.embedding.new_zeros if self._clean else weights.embedding.new_empty
         self.caches: list[LayerCache] = [(make(shape), make(shape)) for _ in weights.layers]

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runtime.compact.applicable import NotCompactError, require_compact, signature
@@ -20,6 +21,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MATRICES = ("qkv", "output", "gate_up", "down")  # of a layer
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Angles of positions: ``frequencies`` [D / 2] in radians, ``scaling`` of their cosines and sines."""
+
+    frequencies: Tensor
+    scaling: float
+
+    def table(self, positions_P: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [P, D], computed in float32 as Hugging Face's."""
+        angles = positions_P[:, None].float() * self.frequencies.float()
+        angles_PD = torch.cat([angles, angles], dim=-1)
+        return (angles_PD.cos() * self.scaling).to(dtype), (angles_PD.sin() * self.scaling).to(dtype)
 
 
 @dataclass(frozen=True)
@@ -55,8 +70,8 @@ class CompactWeights:
     epsilon: float
     scale: float
     activation: Callable[[Tensor], Tensor]
-    rotary: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-    _signature: tuple[Any, ...]
+    rotary: Rotary
+    _signature: tuple[Any, ...] | None
     _versions: list[int] | None = None  # of packed weights: what they were copied from
 
     @classmethod
@@ -83,12 +98,16 @@ class CompactWeights:
             head_dim=attention.head_dim,
             epsilon=model.config.rms_norm_eps,
             scale=attention.scaling,
-            activation=body.layers[0].mlp.act_fn,
-            rotary=body.rotary_emb,
+            activation=_activation(body.layers[0].mlp.act_fn),
+            rotary=Rotary(body.rotary_emb.inv_freq, body.rotary_emb.attention_scaling),
             _signature=signature(model),
         )
 
-    def packed(self, model: "PreTrainedModel") -> "CompactWeights":
+    def alone(self) -> "CompactWeights":
+        """The same weights without a memory of the model's own modules."""
+        return replace(self, _signature=None, _versions=None)
+
+    def packed(self, model: "PreTrainedModel | None") -> "CompactWeights":
         """The same weights of ``model`` with a second copy of every matrix, in the layout that few rows are multiplied fastest in
         (`runtime.compact.products`). What changes a parameter in place, other than through ``.data``, makes it out of date.
 
@@ -101,7 +120,7 @@ class CompactWeights:
             layers = tuple(
                 replace(layer, **{name: packed(getattr(layer, name)) for name in MATRICES}) for layer in self.layers
             )
-            return replace(self, layers=layers, head=packed(self.head), _versions=_versions(model))
+            return replace(self, layers=layers, head=packed(self.head), _versions=_versions(model) if model else None)
         except ValueError as error:
             raise NotCompactError(str(error)) from error
 
@@ -115,6 +134,11 @@ class CompactWeights:
         """Whether ``model`` still consists of the layers and parameters that were joined, and nothing hooks into its forward."""
         changed = self._versions is not None and self._versions != _versions(model)
         return not changed and self._signature == signature(model)
+
+
+def _activation(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Torch's own function where it is one: shared with a process without Hugging Face's library, and called without a module."""
+    return F.silu if type(module).__name__ in ("SiLUActivation", "SiLU") else module
 
 
 def _versions(model: "PreTrainedModel") -> list[int]:

@@ -25,6 +25,7 @@ from predictors.signals import Root
 from runtime.adapter import LanguageModel
 from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
 from runtime.branching.host import ROOM
+from runtime.compact.model import Sent
 from runtime.latency.cells import Cell
 from runtime.latency.passes import CommittedState, Passes
 from runtime.overlap.executor import Executor
@@ -178,7 +179,7 @@ def open_beside(
         return
     vocabulary_size = pair.target.vocabulary_size
     target_threads, draft_threads = default_threads(torch.get_num_threads())
-    side = (draft_model, contexts, max((1, *rows)), submitted, vocabulary_size, seed)
+    side = (Sent(draft_model), contexts, max((1, *rows)), submitted, vocabulary_size, seed)
     slot_bytes = ROOM + (max(submitted) + 1) * vocabulary_size * law_dtype(draft_model).itemsize
     draft = DraftProcess(DraftSide, side, draft_threads, slot_bytes)
     try:

@@ -13,8 +13,9 @@ from runtime.overlap import child
 from tests.branches import branch_decoder
 from tests.bundles import random_bundle
 from tests.greedy import greedy_text
-from tests.runtime.branch_services import EPSILON, OPTIONS, a_pair, in_a_process, kept_in_a_process, order, pid_of
+from tests.runtime.branch_services import OPTIONS, a_pair, in_a_process, kept_in_a_process, order, pid_of
 from tests.runtime.overlap_services import wait_for_end
+from tests.runtime.sabotage import EPSILON
 
 PROMPT, OTHER = [3, 1, 4], [7, 7, 2, 9]
 THREADS = {"target_threads": 2, "draft_threads": 3}

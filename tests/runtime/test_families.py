@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from runtime import ModelPair, build_decoder
-from runtime.causal_model import SCRATCH_ROOM, CausalLanguageModel
+from runtime.causal_model import CausalLanguageModel
+from runtime.scratch import SCRATCH_ROOM
 from tests.families import COMPACT, FAMILIES, WINDOW, WINDOWED, family_model
 
 LAYERS = (0, 1, 2)
