@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = pip install --quiet --progress-bar off --no-compile -c constraints.txt
-# Quiet libraries that neither phone home nor unpickle.
+# Every stage and test process imports torch and its like: compiled once, and not by each of them. Libraries stay quiet, and neither
+# phone home nor unpickle.
+unexport PYTHONDONTWRITEBYTECODE
 export DVC_NO_ANALYTICS = 1
 export MLFLOW_DISABLE_TELEMETRY = true
 export MLFLOW_ALLOW_PICKLE_DESERIALIZATION = false
