@@ -1,28 +1,32 @@
-"""The exact output law of the branch-parallel decoder, round by round: equal states are merged, so that longer outputs fit.
+"""The exact output law of a decoder, round by round: longer outputs fit than by whole decodes (`tests.toys.output_law`).
 
-A round is run once per combination of its random outcomes, from a copy of the state before it. Two states are equal if everything
-that a later round can read is: the text, what survives of the branches, what the controller remembers.
+A round is run once per combination of its random outcomes, from a copy of the state before it. Of the branch-parallel decoder,
+equal states are merged: those in which everything that a later round can read is equal, the text, what survives of the branches,
+what the controller remembers.
 """
 
-import copy
+import dataclasses
+import pickle
+from io import BytesIO
+from unittest import mock
+
+from torch import Tensor, nn
 
 from predictors.controllers import Controller, Session
 from runtime.decoding.branch_parallel import BranchRun
+from runtime.decoding.run import Run
 from runtime.request import Request
 from tests.toys import Forking, enumerate_outcomes
 
 
 class Relay:
-    """Chance that passes on to the `Forking` of the moment; copies of a state share it."""
+    """Chance that passes on to the `Forking` of the moment."""
 
     def __init__(self):
         self.current: Forking | None = None
 
     def categorical(self, weights):
         return self.current.categorical(weights)
-
-    def __deepcopy__(self, memo):
-        return self
 
 
 class Signal(Controller):
@@ -51,18 +55,106 @@ class SignalSession(Session):
         )
 
 
+class Copies:
+    """Copies of a state: its tensors anew, modules and what is ``kept`` by reference. Much faster than `copy.deepcopy`."""
+
+    def __init__(self, state, kept):
+        stream, places, self.held, self.own = BytesIO(), {}, [], set()
+
+        def place(value):
+            own = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+            if not own and not isinstance(value, nn.Module | nn.Parameter) and id(value) not in kept:
+                return None
+            if id(value) not in places:
+                places[id(value)] = len(self.held)
+                self.held.append(value)
+                if own:
+                    self.own.add(places[id(value)])
+            return places[id(value)]
+
+        pickler = pickle.Pickler(stream, pickle.HIGHEST_PROTOCOL)
+        pickler.persistent_id = place
+        pickler.dump(state)
+        self.state = stream.getvalue()
+
+    def copy(self):
+        cloned = {}
+
+        def held(place):
+            if place not in self.own:
+                return self.held[place]
+            if place not in cloned:
+                cloned[place] = self.held[place].clone()
+            return cloned[place]
+
+        unpickler = pickle.Unpickler(BytesIO(self.state))
+        unpickler.persistent_load = held
+        return unpickler.load()
+
+
+class Rounds:
+    """What follows a state of ``decoder``'s, whose chance is ``relay``, by one round."""
+
+    def __init__(self, decoder, relay):
+        self.relay = relay
+        models = [model for model in (decoder.pair.target, decoder.pair.draft) if model is not None]
+        parts = [vars(model).get(name) for model in models for name in ("model", "_weights")]
+        parts += [vars(decoder).get(name) for name in ("host", "config", "verifier", "drafter", "guesser")]
+        self.kept = {id(part): part for part in (relay, decoder.pair, decoder.controller, *models, *parts) if part}
+
+    def after(self, run):
+        """All states that ``run`` may be in after its next round, each with its step and probability; ``run`` stays."""
+        copies = Copies(run, self.kept)
+
+        def one(chance):
+            self.relay.current = chance
+            after = copies.copy()
+            return after, after.step()
+
+        for (after, step), probability in enumerate_outcomes(one):
+            yield after, step, probability
+
+
+def decoded_law(decoder, prompt, length, settings, records=None):
+    """Law of what ``decoder``, sequential or of a single model, emits after ``prompt``; its rounds go to ``records``."""
+    relay, law = Relay(), {}
+    options = {"max_new_tokens": length, "eos_token_id": (), **dataclasses.asdict(settings)}
+    decoder = decoder.route(settings)
+    rounds = Rounds(decoder, relay)
+
+    def opened(chance):
+        relay.current = chance
+        with mock.patch.object(Run, "steps", lambda run: iter([run])):
+            (run,) = decoder.stream(prompt, randomness=relay, **options)
+        return run
+
+    def follow(run, text, mass):
+        for after, step, probability in rounds.after(run):
+            longer, share = (*text, *step.tokens), mass * probability
+            if records is not None:
+                records.append(step.record)
+            if after.done:
+                law[longer] = law.get(longer, 0.0) + share
+            else:
+                follow(after, longer, share)
+
+    for run, probability in enumerate_outcomes(opened):
+        follow(run, (), probability)
+    return law
+
+
 def merged_law(decoder, prompt, length, settings, eos_tokens=frozenset()):
-    """Law of the ``length`` tokens that ``decoder`` (overlap none, table models) emits after ``prompt``."""
+    """Law of the ``length`` tokens that a branch-parallel ``decoder`` (overlap none) emits after ``prompt``."""
     relay = Relay()
     request = Request(
         list(prompt), length, settings, relay, frozenset(eos_tokens), (), False, decoder.controller.draft_layers
     )
-    states = {"start": (BranchRun(decoder, request), 1.0)}
+    states, rounds = {"start": (BranchRun(decoder, request), 1.0)}, Rounds(decoder, relay)
     law: dict[tuple[int, ...], float] = {}
     while states:
         later: dict = {}
         for run, mass in states.values():
-            for after, probability in enumerate_outcomes(lambda chance, run=run: one_round(run, relay, chance)):
+            for after, _, probability in rounds.after(run):
                 share = mass * probability
                 if after.done:
                     tokens = tuple(after.text[len(prompt) :])
@@ -72,17 +164,6 @@ def merged_law(decoder, prompt, length, settings, eos_tokens=frozenset()):
                     later[key] = (after, later[key][1] + share if key in later else share)
         states = later
     return law
-
-
-def one_round(run, relay, chance):
-    """The state after one more round of a copy of ``run``."""
-    relay.current = chance
-    after = copy.deepcopy(run, {id(run.pair): run.pair})
-    if after.emitted:
-        after.round()
-    else:
-        after.prefill()
-    return after
 
 
 def state_key(run):

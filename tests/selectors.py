@@ -6,16 +6,17 @@ import numpy as np
 import torch
 
 from runtime import ModelPair
+from tests.merged import decoded_law
 from tests.runtime.test_exactness import PROMPT
-from tests.toys import output_law, tiny_llama
+from tests.toys import tiny_llama
 
 
 def small_pair():
     return ModelPair(tiny_llama(seed=0), tiny_llama(seed=1, layers=1, hidden=16))
 
 
-def tiniest_pair():
-    return ModelPair(tiny_llama(4, seed=0), tiny_llama(4, seed=1, layers=1, hidden=16))
+def tiniest_pair(vocabulary_size=3):
+    return ModelPair(tiny_llama(vocabulary_size, seed=0), tiny_llama(vocabulary_size, seed=1, layers=1, hidden=16))
 
 
 def chosen_trees(decoder):
@@ -33,12 +34,7 @@ def chosen_trees(decoder):
 
 
 def law_of(decoder, length, settings):
-    options = dataclasses.asdict(settings)
-    return output_law(
-        lambda chance: (
-            decoder.generate(PROMPT, max_new_tokens=length, randomness=chance, eos_token_id=(), **options).tokens
-        )
-    )
+    return decoded_law(decoder, PROMPT, length, settings)
 
 
 def balance(decoder, settings):

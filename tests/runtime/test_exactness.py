@@ -1,7 +1,5 @@
 """The output law of the real decoder equals the target's, by enumeration of every random choice."""
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -11,7 +9,8 @@ from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.chain import block
 from runtime.verification.outcome import OutcomeLaw
 from tests.ancestral import LlamaLogits, target_law
-from tests.toys import TableModel, output_law, tiny_llama, total_variation
+from tests.merged import decoded_law
+from tests.toys import TableModel, tiny_llama, total_variation
 
 CONTROLLERS = [
     {"kind": "fixed"},
@@ -27,13 +26,7 @@ PROMPT = [0, 1]
 
 
 def decoder_law(pair, config, length, settings):
-    decoder = build_decoder(pair, config)
-    options = dataclasses.asdict(settings)
-    return output_law(
-        lambda chance: (
-            decoder.generate(PROMPT, max_new_tokens=length, randomness=chance, eos_token_id=(), **options).tokens
-        )
-    )
+    return decoded_law(build_decoder(pair, config), PROMPT, length, settings)
 
 
 @pytest.mark.parametrize("verifier", ["tokenwise", "block", "hsd"])

@@ -15,10 +15,11 @@ from runtime.drafting.chain import ChainConfig
 from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import random_bundle
+from tests.merged import decoded_law
 from tests.predictors.affine_profile import PROFILE
 from tests.runtime.test_exactness import PROMPT
 from tests.runtime.test_greedy import plain
-from tests.toys import TableModel, output_law, tiny_llama, total_variation
+from tests.toys import TableModel, tiny_llama, total_variation
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +117,7 @@ def test_output_law_is_the_targets(tmp_path, feature_set, temperature):
     settings = SamplingSettings(temperature)
     decoder = undecided_decoder(tmp_path, pair, feature_set, temperature)
     decisions = recorded_decisions(decoder)
-    law = output_law(
-        lambda chance: decoder.generate(PROMPT, max_new_tokens=4, temperature=temperature, randomness=chance).tokens
-    )
+    law = decoded_law(decoder, PROMPT, 4, settings)
     assert len(set(decisions)) >= 2, "a head that always decides alike is a static setting"
     assert total_variation(law, target_law(LlamaLogits(pair.target.model), PROMPT, 4, settings)) < 1e-5
 
@@ -136,12 +135,9 @@ def test_output_law_with_the_signal_driven_through_its_values(pair, tmp_path, fe
     controller.layers = ()
     toys = ModelPair(TableModel(3, seed=1), TableModel(3, seed=2))
     decoder = SequentialDecoder(toys, ChainConfig(gamma=2), VERIFIERS["block"], controller)
-    law = output_law(
-        lambda chance: (
-            decoder.generate(PROMPT, max_new_tokens=5, temperature=1.0, randomness=chance, eos_token_id=()).tokens
-        )
-    )
-    assert total_variation(law, target_law(toys.target, PROMPT, 5, SamplingSettings(1.0))) < 1e-9
+    settings = SamplingSettings(1.0)
+    law = decoded_law(decoder, PROMPT, 5, settings)
+    assert total_variation(law, target_law(toys.target, PROMPT, 5, settings)) < 1e-9
 
 
 def drafted(decoder, **options):

@@ -19,8 +19,8 @@ from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import random_bundle
 from tests.greedy import greedy_text
-from tests.merged import merged_law
-from tests.toys import TableModel, output_law, tiny_llama, total_variation
+from tests.merged import decoded_law, merged_law
+from tests.toys import TableModel, tiny_llama, total_variation
 
 FEATURES = ("paper", "extended")
 PROMPT = [0, 1]
@@ -78,11 +78,10 @@ def test_output_law_is_the_targets(tmp_path, features, temperature):
     pair = ModelPair(tiny_llama(4, seed=0), tiny_llama(4, seed=1))
     decoder = undecided_decoder(tmp_path, pair, features, temperature)
     lengths = recorded_lengths(decoder)
-    law = output_law(
-        lambda chance: decoder.generate(PROMPT, max_new_tokens=4, temperature=temperature, randomness=chance).tokens
-    )
+    settings = SamplingSettings(temperature)
+    law = decoded_law(decoder, PROMPT, 4, settings)
     assert len(set(lengths)) >= 2, "a head that always decides alike is a static setting"
-    expected = target_law(LlamaLogits(pair.target.model), PROMPT, 4, SamplingSettings(temperature))
+    expected = target_law(LlamaLogits(pair.target.model), PROMPT, 4, settings)
     assert total_variation(law, expected) < 1e-5
 
 
@@ -108,12 +107,9 @@ def toy_decoder(controller, predict, gamma=2):
 
 def law_error(decoder, length=5):
     """Total variation of the decoder's output law from the target's own."""
-    law = output_law(
-        lambda chance: (
-            decoder.generate(PROMPT, max_new_tokens=length, temperature=1.0, randomness=chance, eos_token_id=()).tokens
-        )
-    )
-    return total_variation(law, target_law(decoder.pair.target, PROMPT, length, SamplingSettings(1.0)))
+    settings = SamplingSettings(1.0)
+    law = decoded_law(decoder, PROMPT, length, settings)
+    return total_variation(law, target_law(decoder.pair.target, PROMPT, length, settings))
 
 
 def all_a_head_may_see(root, law):

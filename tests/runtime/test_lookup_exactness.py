@@ -15,8 +15,9 @@ from runtime.drafting.lookup import LookupDraft
 from runtime.tree import DraftLaw, chain_tree
 from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
+from tests.merged import decoded_law
 from tests.runtime.lookups import CHOICES, PROMPT, lookup_decoder, mixed_decoder, toy_pair
-from tests.toys import TableModel, enumerate_outcomes, output_law, tiny_llama, total_variation
+from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
 
 RULES = [name for name, rule in VERIFIERS.items() if DraftLaw.IID in rule.lossless_for]
 SAMPLED = SamplingSettings(1.0)
@@ -25,8 +26,7 @@ SETTINGS = [SAMPLED, SamplingSettings(0.7, top_k=2), SamplingSettings(1.0, top_p
 
 def missed(decoder, settings=SAMPLED, length=4, target=None):
     """Total variation between the decoder's output and the target's own."""
-    options = {"max_new_tokens": length, "eos_token_id": (), **dataclasses.asdict(settings)}
-    law = output_law(lambda chance: decoder.generate(PROMPT, randomness=chance, **options).tokens)
+    law = decoded_law(decoder, PROMPT, length, settings)
     return total_variation(law, expected(target or decoder.pair.target, settings, length))
 
 

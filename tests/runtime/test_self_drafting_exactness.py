@@ -1,7 +1,5 @@
 """One model that drafts for itself: the output law of the real decoder equals the model's own, by enumeration of every draw."""
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -12,7 +10,8 @@ from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.outcome import OutcomeLaw
 from tests.ancestral import LlamaLogits, target_law
 from tests.greedy import greedy_text
-from tests.toys import TableModel, enumerate_outcomes, output_law, tiny_llama, total_variation
+from tests.merged import decoded_law
+from tests.toys import TableModel, tiny_llama, total_variation
 
 PROMPT = [1]
 METHODS = [
@@ -39,9 +38,7 @@ LENGTH = 6
 
 
 def decoder_law(pair, config, length, settings):
-    decoder = build_decoder(pair, config)
-    options = {"max_new_tokens": length, "eos_token_id": (), **dataclasses.asdict(settings)}
-    return output_law(lambda chance: decoder.generate(PROMPT, randomness=chance, **options).tokens)
+    return decoded_law(build_decoder(pair, config), PROMPT, length, settings)
 
 
 def distance(pair, config, length, settings, reference=None):
@@ -52,12 +49,9 @@ def distance(pair, config, length, settings, reference=None):
 @pytest.mark.parametrize("config", METHODS, ids=str)
 def test_output_law_is_the_models(config):
     """And candidates are tried, kept and refused on the way, or the law would tell nothing."""
-    decoder, rounds, law = build_decoder(ModelPair(TableModel(3, seed=1)), config), [], {}
-    options = {"max_new_tokens": LENGTH, "temperature": 1.0, "eos_token_id": ()}
-    for out, share in enumerate_outcomes(lambda chance: decoder.generate(PROMPT, randomness=chance, **options)):
-        law[tuple(out.tokens)] = law.get(tuple(out.tokens), 0.0) + share
-        rounds += out.rounds[1:]
-    assert total_variation(law, target_law(decoder.pair.target, PROMPT, LENGTH, SamplingSettings(1.0))) < 1e-9
+    decoder, rounds, settings = build_decoder(ModelPair(TableModel(3, seed=1)), config), [], SamplingSettings(1.0)
+    law = decoded_law(decoder, PROMPT, LENGTH, settings, rounds)
+    assert total_variation(law, target_law(decoder.pair.target, PROMPT, LENGTH, settings)) < 1e-9
     assert any(record.accepted > 1 for record in rounds)
     assert any(record.rolled_back for record in rounds)
     if config.get("guesses") != 1:

@@ -30,7 +30,7 @@ def pair():
 
 def balanced(folder, pair, **rule):
     """A bundle that stops somewhere in between at many roots."""
-    for seed, rate in product(range(12), (1.6, 1.2, 0.6)):
+    for seed, rate in product(range(40), (1.6, 1.2, 0.6)):
         made = survival_bundle(folder / f"b{seed}-{rate}", pair, seed=seed, rate=rate, **rule)
         decoder = load_decoder(made, pair)
         if len(set(lengths(decoder))) > 1 and len(set(drafted_first(decoder))) > 1:
@@ -41,7 +41,7 @@ def balanced(folder, pair, **rule):
 def lengths(decoder):
     """Drafted tokens of rounds that the budget does not cut."""
     found = []
-    for seed, prompt in enumerate(((1, 2), (3,), (0, 3, 1))):
+    for seed, prompt in enumerate(((1, 2), (0,), (0, 2, 1))):
         options = {"max_new_tokens": 30, "temperature": 1.0, "randomness": Randomness(seed), "eos_token_id": ()}
         found += [record.levels for record in decoder.generate(list(prompt), **options).rounds[1:-3]]
     return found
@@ -91,7 +91,7 @@ def test_tokens_before_the_first_decision_are_caught_up(pair, tmp_path):
     )
     for seed in range(12):
         options = {"max_new_tokens": 12, "temperature": 1.0, "eos_token_id": ()}
-        one, other = (each.generate([1, seed % 4], randomness=Randomness(seed), **options) for each in (early, late))
+        one, other = (each.generate([1, seed % 3], randomness=Randomness(seed), **options) for each in (early, late))
         first, second = one.rounds[1], other.rounds[1]
         if first.levels > 1:
             assert first.levels == second.levels and first.forecasts == second.forecasts
