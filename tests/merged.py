@@ -13,7 +13,7 @@ from unittest import mock
 from torch import Tensor, nn
 
 from predictors.controllers import Controller, Session
-from runtime.decoding.branch_parallel import BranchRun
+from runtime.decoding.branch_parallel import BranchParallelDecoder, BranchRun
 from runtime.decoding.run import Run
 from runtime.request import Request
 from tests.toys import Forking, enumerate_outcomes
@@ -115,31 +115,41 @@ class Rounds:
             yield after, step, probability
 
 
-def decoded_law(decoder, prompt, length, settings, records=None):
-    """Law of what ``decoder``, sequential or of a single model, emits after ``prompt``; its rounds go to ``records``."""
-    relay, law = Relay(), {}
-    options = {"max_new_tokens": length, "eos_token_id": (), **dataclasses.asdict(settings)}
+def decodes(decoder, prompt, length, settings):
+    """Every decode of ``prompt``: its new tokens, the records of its rounds, its probability."""
+    relay = Relay()
     decoder = decoder.route(settings)
     rounds = Rounds(decoder, relay)
 
     def opened(chance):
         relay.current = chance
-        with mock.patch.object(Run, "steps", lambda run: iter([run])):
+        options = {"max_new_tokens": length, "eos_token_id": (), **dataclasses.asdict(settings)}
+        with (
+            mock.patch.object(Run, "steps", lambda run: iter([run])),
+            mock.patch.object(
+                BranchParallelDecoder, "_steps", lambda decoder, request: iter([BranchRun(decoder, request)])
+            ),
+        ):
             (run,) = decoder.stream(prompt, randomness=relay, **options)
         return run
 
-    def follow(run, text, mass):
+    def follow(run, tokens, records, mass):
         for after, step, probability in rounds.after(run):
-            longer, share = (*text, *step.tokens), mass * probability
-            if records is not None:
-                records.append(step.record)
+            found = (*tokens, *step.tokens), (*records, step.record), mass * probability
             if after.done:
-                law[longer] = law.get(longer, 0.0) + share
+                yield found
             else:
-                follow(after, longer, share)
+                yield from follow(after, *found)
 
     for run, probability in enumerate_outcomes(opened):
-        follow(run, (), probability)
+        yield from follow(run, (), (), probability)
+
+
+def decoded_law(decoder, prompt, length, settings):
+    """Law of the tokens that ``decoder`` emits after ``prompt``."""
+    law: dict[tuple[int, ...], float] = {}
+    for tokens, _, probability in decodes(decoder, prompt, length, settings):
+        law[tokens] = law.get(tokens, 0.0) + probability
     return law
 
 

@@ -1,7 +1,5 @@
 """What a verifier accepted, given the text that came out: the closed forms against enumeration of the real decoder."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,8 @@ from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder
 from runtime.laws import processed_law
 from runtime.verification import VERIFIERS
-from tests.toys import TableModel, enumerate_outcomes
+from tests.merged import decodes
+from tests.toys import TableModel
 
 PROMPT = [0, 1]
 GAMMA = 3
@@ -24,20 +23,19 @@ def joint_law(pair, verifier, settings):
 
     def one_draft(settings):
         session = start(settings)
-        session.plan = lambda root: GAMMA if root.previous is None else 0
+        session.plan = first_only
         return session
 
     decoder.controller.start = one_draft
-    options = dict(max_new_tokens=GAMMA + 2, eos_token_id=(), **dataclasses.asdict(settings))
     law = {}
-
-    def run(chance):
-        out = decoder.generate(PROMPT, randomness=chance, **options)
-        return (*out.tokens, out.rounds[1].accepted)
-
-    for outcome, probability in enumerate_outcomes(run):
+    for tokens, records, probability in decodes(decoder, PROMPT, GAMMA + 2, settings):
+        outcome = (*tokens, records[1].accepted)
         law[outcome] = law.get(outcome, 0.0) + probability
     return law
+
+
+def first_only(root):
+    return GAMMA if root.previous is None else 0
 
 
 def text_ratios(pair, text, settings):

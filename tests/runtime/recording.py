@@ -83,7 +83,10 @@ class Traced:
             values, layout = tree_flatten(function())
             return values
 
-        with ONE_AT_A_TIME, mock.patch.object(proxy_tensor, "extract_val", lambda *_, **__: None):  # example values, slow
+        with (
+            ONE_AT_A_TIME,
+            mock.patch.object(proxy_tensor, "extract_val", lambda *_, **__: None),
+        ):  # example values, slow
             trace = proxy_tensor.make_fx(flat)()
         made = [node for node in trace.graph.nodes if "lift_fresh" in str(node.target)]
         assert not made, f"a program made tensors of host numbers, which a graph cannot copy to the device: {made}"

@@ -10,7 +10,7 @@ from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.outcome import OutcomeLaw
 from tests.ancestral import LlamaLogits, target_law
 from tests.greedy import greedy_text
-from tests.merged import decoded_law
+from tests.merged import decoded_law, decodes
 from tests.toys import TableModel, tiny_llama, total_variation
 
 PROMPT = [1]
@@ -49,8 +49,11 @@ def distance(pair, config, length, settings, reference=None):
 @pytest.mark.parametrize("config", METHODS, ids=str)
 def test_output_law_is_the_models(config):
     """And candidates are tried, kept and refused on the way, or the law would tell nothing."""
-    decoder, rounds, settings = build_decoder(ModelPair(TableModel(3, seed=1)), config), [], SamplingSettings(1.0)
-    law = decoded_law(decoder, PROMPT, LENGTH, settings, rounds)
+    decoder, settings = build_decoder(ModelPair(TableModel(3, seed=1)), config), SamplingSettings(1.0)
+    rounds, law = [], {}
+    for tokens, records, share in decodes(decoder, PROMPT, LENGTH, settings):
+        law[tokens] = law.get(tokens, 0.0) + share
+        rounds += records[1:]
     assert total_variation(law, target_law(decoder.pair.target, PROMPT, LENGTH, settings)) < 1e-9
     assert any(record.accepted > 1 for record in rounds)
     assert any(record.rolled_back for record in rounds)

@@ -21,6 +21,7 @@ from predictors.stopping.features import StopSpec
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.branching.config import BranchConfig
 from runtime.laws import processed_law
+from tests.merged import decodes
 from tests.toys import TableModel, enumerate_outcomes, total_variation
 from trace_collection.candidate_hits import candidate_hits
 from trace_collection.text_tracer import Extent, TextTracer
@@ -40,9 +41,10 @@ CONTROLLERS = [
 ]
 
 
-def law_of(run):
+def summed(outcomes):
+    """The law of ``outcomes``, which may repeat, each with its probability."""
     law = {}
-    for outcome, probability in enumerate_outcomes(run):
+    for outcome, probability in outcomes:
         law[outcome] = law.get(outcome, 0.0) + probability
     return law
 
@@ -82,11 +84,11 @@ def traced(settings, kind=TextTracer, candidates=1):
 
 def law_of_replays(texts, replay):
     """The law of ``replay(tokens, text, chance)`` over all ``texts``, without tracing them anew for every outcome."""
-    law = {}
-    for (tokens, text), probability in texts:
-        for outcome, conditional in enumerate_outcomes(partial(replay, tokens, text)):
-            law[outcome] = law.get(outcome, 0.0) + probability * conditional
-    return law
+    return summed(
+        (outcome, probability * conditional)
+        for (tokens, text), probability in texts
+        for outcome, conditional in enumerate_outcomes(partial(replay, tokens, text))
+    )
 
 
 def recorded(pair, text, settings, chance, kind=TextTracer, candidates=1):
@@ -100,11 +102,11 @@ def decoded_rounds(pair, controller, settings, verifier="tokenwise"):
     config = {"method": "speculative", "drafter": drafter, "verifier": verifier, "controller": controller}
     decoder = build_decoder(pair, config)
 
-    def run(chance):
-        out = decoder.generate(PROMPT, max_new_tokens=BUDGET, randomness=chance, **dataclasses.asdict(settings))
-        return (*out.tokens, *((one.drafted, one.accepted, one.emitted) for one in out.rounds[1:]))
+    def outcomes():
+        for tokens, records, probability in decodes(decoder, PROMPT, BUDGET, settings):
+            yield (*tokens, *((one.drafted, one.accepted, one.emitted) for one in records[1:])), probability
 
-    return law_of(run)
+    return summed(outcomes())
 
 
 def replayed_rounds(controller, settings, verifier="tokenwise", kind=TextTracer):
@@ -167,7 +169,7 @@ def test_hits_of_candidates_drawn_without_replacement(count, settings):
         out = decoder.generate(PROMPT, max_new_tokens=3, randomness=chance, **dataclasses.asdict(settings))
         return (*out.tokens[:2], out.rounds[1].accepted)
 
-    decoded = law_of(run)
+    decoded = summed(enumerate_outcomes(run))
     for first, second in {outcome[:2] for outcome in decoded}:
         context = [*PROMPT, first]
         target_1V, draft_1V = (
@@ -191,15 +193,15 @@ BRANCHING = [
 def decoded_branch_rounds(pair, config, settings):
     decoder = build_decoder(pair, {"method": "branch_parallel", "overlap": "none", "verifier": "tokenwise", **config})
 
-    def run(chance):
-        out = decoder.generate(PROMPT, max_new_tokens=BUDGET, randomness=chance, **dataclasses.asdict(settings))
-        counts = [
-            (one.submitted, one.idle_levels, one.levels, one.candidates, one.law_known, one.accepted, one.emitted)
-            for one in out.rounds[1:]
-        ]
-        return (*out.tokens, *counts)
+    def outcomes():
+        for tokens, records, probability in decodes(decoder, PROMPT, BUDGET, settings):
+            counts = [
+                (one.submitted, one.idle_levels, one.levels, one.candidates, one.law_known, one.accepted, one.emitted)
+                for one in records[1:]
+            ]
+            yield (*tokens, *counts), probability
 
-    return law_of(run)
+    return summed(outcomes())
 
 
 def replayed_branch_rounds(config, settings, wrong=lambda probability: probability):
