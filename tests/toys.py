@@ -69,18 +69,18 @@ class Forking:
         self.open_choices: list[list[int]] = []
 
     def categorical(self, weights: Tensor) -> Tensor:
-        rows = weights.double().reshape(-1, weights.shape[-1])
+        rows = weights.double().reshape(-1, weights.shape[-1]).tolist()
         return torch.tensor([self._draw(row) for row in rows]).reshape(weights.shape[:-1])
 
-    def _draw(self, weights: Tensor) -> int:
-        possible = weights.nonzero().flatten().tolist()
+    def _draw(self, weights: list[float]) -> int:
+        possible = [token for token, weight in enumerate(weights) if weight]
         assert possible, "categorical was given a row without mass"
         if self.taken == len(self.script):
             self.script.append(possible[0])
             self.open_choices.append(possible[1:])
         choice = self.script[self.taken]
         self.taken += 1
-        self.probability *= float(weights[choice] / weights.sum())
+        self.probability *= weights[choice] / sum(weights)
         return choice
 
 

@@ -79,7 +79,11 @@ def traced(settings, kind=TextTracer, candidates=1):
         tokens = drawn(PAIR, settings, chance)
         return tokens, recorded(PAIR, tokens, settings, chance, kind, candidates)
 
-    return list(enumerate_outcomes(run))
+    merged = {}  # of traces that are equal to the last byte, one
+    for (tokens, text), probability in enumerate_outcomes(run):
+        columns = ((name, column.tobytes()) for name, column in sorted(text.columns.items()))
+        merged.setdefault((*tokens, *columns), [(tokens, text), 0.0])[1] += probability
+    return list(merged.values())
 
 
 def law_of_replays(texts, replay):
