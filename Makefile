@@ -14,8 +14,8 @@ ANY = $(or $(PAIR),.*)
 stages = $(DVC) stage list --name-only | grep '^$(1)'
 TWICE = $(DVC) repro --single-item "$$@" || { sleep 7; $(DVC) repro --single-item "$$@"; } || exit 1
 two_at_a_time = OMP_WAIT_POLICY=PASSIVE xargs -P 2 -n $(1) sh -c '$(TWICE)' stage || true
-# As many workers as cores; a file's tests stay together, as they share what is slow to make.
-WORKERS := -n auto --dist loadfile
+# As many workers as cores, in the order that tests/conftest.py gives.
+WORKERS := -n auto --dist loadfile --no-loadscope-reorder
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
 .DEFAULT_GOAL := help

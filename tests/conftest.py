@@ -16,8 +16,29 @@ torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs with interruptions ignored
 
 
+SERVED = "test_promote.py", "test_champions.py", "test_release.py"  # by one MLflow server, so in one process
+LONGEST = *SERVED, "test_many_workers.py", "test_scale.py", "test_gpu_benchmark.py", "test_texts.py", "test_stopping.py"
+LONGEST += "test_families.py", "test_measure.py", "test_branch_exactness.py", "test_drafting.py", "test_verifiers_exact.py"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Tests go to processes by file, as they share what is slow to make; those of `SERVED` as if they were one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "SERVED" if file.endswith(SERVED) else file
+
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items):
-    """Leave out what needs a CUDA device where there is none."""
+    """The longest files first, so that no process ends long before the others; without what needs a CUDA device where there is
+    none."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):

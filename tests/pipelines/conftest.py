@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,10 +68,10 @@ def server(tmp_path_factory, pytestconfig) -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def tracking_uri(request, tmp_path) -> Iterator[str]:
+def tracking_uri(request, template_db, tmp_path) -> Iterator[str]:
     """A registry without any model: embedded in a file, and an MLflow server over PostgreSQL."""
     if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/mlflow.db"
+        yield f"sqlite:///{shutil.copy(template_db, tmp_path / 'mlflow.db')}"
         return
     uri = request.getfixturevalue("server")
     yield uri
