@@ -10,6 +10,7 @@ import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from pipelines.builtin.docstrings import docstrings, paragraphs, without
@@ -32,7 +33,8 @@ class Document:
     messages: tuple[dict[str, str], ...] = ()
 
 
-def builtin_documents() -> list[Document]:
+@cache
+def builtin_documents() -> tuple[Document, ...]:
     """The running interpreter's documents, sorted by id, each text once."""
     sources = list(_source_documents(Path(sysconfig.get_paths()["stdlib"])))
     written = {source.id: "\n\n".join(docstrings(source.text)) for source in sources if source.slice == "code"}
@@ -41,7 +43,7 @@ def builtin_documents() -> list[Document]:
     documents = [source for source in sources if source.id not in manuals]
     documents += [*_topics(seen), *_manuals({id: written[id] for id in sorted(manuals)}, seen)]
     unique = {content_hash(document): document for document in sorted(documents, key=lambda d: d.id, reverse=True)}
-    return sorted(unique.values(), key=lambda document: document.id)
+    return tuple(sorted(unique.values(), key=lambda document: document.id))
 
 
 def content_hash(document: Document) -> str:

@@ -92,7 +92,7 @@ def pytest_runtest_makereport(item):
 
 @pytest.fixture(scope="session")
 def documents() -> list[Document]:
-    return corpus.builtin_documents()
+    return list(corpus.builtin_documents())
 
 
 @pytest.fixture(scope="session")

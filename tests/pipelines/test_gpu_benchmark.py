@@ -221,7 +221,7 @@ def arguments(folder, output):
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
+def measured(small_corpus, tmp_path_factory):
     """A whole run on small shapes over an untrained pair."""
     folder = tmp_path_factory.mktemp("gpu")
     (folder / "params.yaml").write_text(json.dumps({"pairs": {"pystdlib": {"models": {"builtin": BUILTIN}}}}))
