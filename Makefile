@@ -55,8 +55,7 @@ check: setup  ## Format, lint, types, import contracts
 	$(BIN)/lint-imports
 
 test:  ## All checks: make check, the tests; the runtime's own run without the training libraries
-	$(MAKE) -j 2 check .venv-runtime/.ready
-	$(MAKE) test-runtime
+	$(MAKE) -j 2 check test-runtime
 	$(TEST_ENV) $(BIN)/python -m pytest $(WORKERS) --ignore=tests/runtime
 
 test-families: setup  ## The whole pipeline on a tiny pair of every family of models; make test runs Gemma 3 alone

@@ -36,7 +36,7 @@ def test_several_target_roots_are_lossy_and_marked(temperature):
 def test_more_roots_are_further_from_the_target():
     """Exact total variation of two emitted tokens over pairs of toy models."""
     settings, distances = SamplingSettings(1.0), {1: [], 2: [], 3: []}
-    for seed in range(3):
+    for seed in range(2):
         pair = ModelPair(TableModel(3, seed=20 + seed), TableModel(3, seed=40 + seed))
         expected = target_law(pair.target, PROMPT, 2, settings)
         for roots, found in distances.items():
