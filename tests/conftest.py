@@ -18,7 +18,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start backgro
 
 SERVED = "test_promote.py", "test_champions.py", "test_release.py"  # by one MLflow server, so in one process
 LONGEST = *SERVED, "test_many_workers.py", "test_scale.py", "test_gpu_benchmark.py", "test_texts.py", "test_stopping.py"
-LONGEST += "test_families.py", "test_measure.py", "test_branch_exactness.py", "test_drafting.py", "test_verifiers_exact.py"
+LONGEST += (
+    "test_families.py",
+    "test_measure.py",
+    "test_branch_exactness.py",
+    "test_drafting.py",
+    "test_verifiers_exact.py",
+)
 
 
 @pytest.hookimpl(optionalhook=True)
