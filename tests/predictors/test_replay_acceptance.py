@@ -8,7 +8,7 @@ from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder
 from runtime.laws import processed_law
 from runtime.verification import VERIFIERS
-from tests.merged import decodes
+from tests.by_rounds import decodes
 from tests.toys import TableModel
 
 PROMPT = [0, 1]

@@ -21,7 +21,7 @@ from runtime.drafting.chain import Chain, ChainDraft
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
-from tests.merged import Signal, merged_law
+from tests.by_rounds import Signal, merged_law
 from tests.toys import TableModel, tiny_llama, total_variation
 
 PROMPT = [0, 1]

@@ -18,7 +18,7 @@ from runtime.drafting.levels import LevelDraft
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
 from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import STOP_NETWORKS, stop_bundle
-from tests.merged import merged_law
+from tests.by_rounds import merged_law
 from tests.predictors.affine_profile import PROFILE
 from tests.runtime.test_exactness import PROMPT
 from tests.selectors import law_of, tiniest_pair

@@ -9,8 +9,8 @@ from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.chain import block
 from runtime.verification.outcome import OutcomeLaw
 from tests.ancestral import LlamaLogits, target_law
-from tests.merged import decoded_law
-from tests.toys import TableModel, tiny_llama, total_variation
+from tests.by_rounds import decoded_law, decodes
+from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
 
 CONTROLLERS = [
     {"kind": "fixed"},
@@ -171,3 +171,32 @@ def test_real_draws_follow_the_target_unless_streams_are_shared(one_stream):
     statistic, freedom = chi_squared(pair, 3000, one_stream)
     deviations = (statistic - freedom) / (2 * freedom) ** 0.5
     assert deviations > 10 if one_stream else deviations < 5
+
+
+SPECULATIVE = {"method": "speculative", "controller": CONTROLLERS[-1]}
+BRANCHES = {"preset": "specbranch-no-hrad", "gamma": 1, "k_max": 1, "k_rule": "const", "overlap": "none"}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {**SPECULATIVE, "drafter": {"kind": "chain", "gamma": 2}, "verifier": "block"},
+        {**SPECULATIVE, "drafter": {"kind": "multi_candidate", "config": [2, 1]}, "verifier": "traversal"},
+        {"method": "lookahead", "ngram": 3, "window": 2, "guesses": 1},
+        BRANCHES,
+    ],
+    ids=str,
+)
+def test_decodes_by_rounds_are_whole_decodes(config):
+    """What laws are enumerated by, against `generate` itself: tokens, and how many were accepted in each round."""
+    decoder = build_decoder(ModelPair(TableModel(3, seed=1), TableModel(3, seed=2)), config)
+    laws = {}, {}
+    for tokens, records, share in decodes(decoder, PROMPT, 3, SamplingSettings(1.0)):
+        key = (tokens, tuple(record.accepted for record in records))
+        laws[0][key] = laws[0].get(key, 0.0) + share
+    options = {"max_new_tokens": 3, "temperature": 1.0, "eos_token_id": ()}
+    for out, share in enumerate_outcomes(lambda chance: decoder.generate(PROMPT, randomness=chance, **options)):
+        key = (tuple(out.tokens), tuple(record.accepted for record in out.rounds))
+        laws[1][key] = laws[1].get(key, 0.0) + share
+    assert len(laws[0]) > 20 and laws[0].keys() == laws[1].keys()
+    assert total_variation(*laws) < 1e-12

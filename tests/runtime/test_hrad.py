@@ -15,7 +15,7 @@ from runtime.drafting.chain import ChainConfig
 from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import random_bundle
-from tests.merged import decoded_law
+from tests.by_rounds import decoded_law
 from tests.predictors.affine_profile import PROFILE
 from tests.runtime.test_exactness import PROMPT
 from tests.runtime.test_greedy import plain

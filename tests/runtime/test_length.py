@@ -18,8 +18,8 @@ from runtime.tree import EMPTY_TREE, chain_tree
 from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
 from tests.bundles import random_bundle
+from tests.by_rounds import decoded_law, merged_law
 from tests.greedy import greedy_text
-from tests.merged import decoded_law, merged_law
 from tests.toys import TableModel, tiny_llama, total_variation
 
 FEATURES = ("paper", "extended")

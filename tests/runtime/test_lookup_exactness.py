@@ -15,7 +15,7 @@ from runtime.drafting.lookup import LookupDraft
 from runtime.tree import DraftLaw, chain_tree
 from runtime.verification import VERIFIERS
 from tests.ancestral import LlamaLogits, target_law
-from tests.merged import decoded_law
+from tests.by_rounds import decoded_law
 from tests.runtime.lookups import CHOICES, PROMPT, lookup_decoder, mixed_decoder, toy_pair
 from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variation
 

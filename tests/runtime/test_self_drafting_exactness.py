@@ -9,8 +9,8 @@ from runtime.decoding.single_model import SingleModelRun
 from runtime.verification import VERIFIERS, Verifier
 from runtime.verification.outcome import OutcomeLaw
 from tests.ancestral import LlamaLogits, target_law
+from tests.by_rounds import decoded_law, decodes
 from tests.greedy import greedy_text
-from tests.merged import decoded_law, decodes
 from tests.toys import TableModel, tiny_llama, total_variation
 
 PROMPT = [1]

@@ -21,7 +21,7 @@ from predictors.stopping.features import StopSpec
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.branching.config import BranchConfig
 from runtime.laws import processed_law
-from tests.merged import decodes
+from tests.by_rounds import decodes
 from tests.toys import TableModel, enumerate_outcomes, total_variation
 from trace_collection.candidate_hits import candidate_hits
 from trace_collection.text_tracer import Extent, TextTracer

@@ -56,7 +56,8 @@ class SignalSession(Session):
 
 
 class Copies:
-    """Copies of a state: its tensors anew, modules and what is ``kept`` by reference. Much faster than `copy.deepcopy`."""
+    """Copies of a state: its tensors anew; modules, and what ``kept`` holds by id, by reference. Much faster than
+    `copy.deepcopy`."""
 
     def __init__(self, state, kept):
         stream, places, self.held, self.own = BytesIO(), {}, [], set()
