@@ -1,8 +1,8 @@
 """The exact output law of a decoder, round by round: longer outputs fit than by whole decodes (`tests.toys.output_law`).
 
-A round is run once per combination of its random outcomes, from a copy of the state before it. Of the branch-parallel decoder,
-equal states are merged: those in which everything that a later round can read is equal, the text, what survives of the branches,
-what the controller remembers.
+A round is run once per combination of its random outcomes, from a copy of the state before it. States that are equal in all
+that they hold are merged; of the branch-parallel decoder those in which everything that a later round can read is equal: the
+text, what survives of the branches, what the controller remembers.
 """
 
 import dataclasses
@@ -17,6 +17,8 @@ from runtime.decoding.branch_parallel import BranchParallelDecoder, BranchRun
 from runtime.decoding.run import Run
 from runtime.request import Request
 from tests.toys import Forking, enumerate_outcomes
+
+HELD = Tensor, nn.Module
 
 
 class Relay:
@@ -63,13 +65,12 @@ class Copies:
         stream, places, self.held, self.own = BytesIO(), {}, [], set()
 
         def place(value):
-            own = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
-            if not own and not isinstance(value, nn.Module | nn.Parameter) and id(value) not in kept:
+            if not isinstance(value, HELD) and id(value) not in kept:
                 return None
             if id(value) not in places:
                 places[id(value)] = len(self.held)
                 self.held.append(value)
-                if own:
+                if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
                     self.own.add(places[id(value)])
             return places[id(value)]
 
@@ -77,6 +78,14 @@ class Copies:
         pickler.persistent_id = place
         pickler.dump(state)
         self.state = stream.getvalue()
+
+    @property
+    def key(self):
+        """Equal only for states in which everything is equal, to the last bit of their tensors."""
+        return self.state, tuple(
+            (value.dtype, value.shape, value.numpy().tobytes()) if place in self.own else id(value)
+            for place, value in enumerate(self.held)
+        )
 
     def copy(self):
         cloned = {}
@@ -103,26 +112,28 @@ class Rounds:
         parts += [vars(decoder).get(name) for name in ("host", "config", "verifier", "drafter", "guesser")]
         self.kept = {id(part): part for part in (relay, decoder.pair, decoder.controller, *models, *parts) if part}
 
-    def after(self, run):
-        """All states that ``run`` may be in after its next round, each with its step and probability; ``run`` stays."""
-        copies = Copies(run, self.kept)
+    def held(self, run):
+        """``run`` as it is, to be copied."""
+        return Copies(run, self.kept)
+
+    def after(self, held):
+        """All states that a held run may be in after its next round, each with its step and probability."""
 
         def one(chance):
             self.relay.current = chance
-            after = copies.copy()
+            after = held.copy()
             return after, after.step()
 
         for (after, step), probability in enumerate_outcomes(one):
             yield after, step, probability
 
 
-def decodes(decoder, prompt, length, settings):
-    """Every decode of ``prompt``: its new tokens, the records of its rounds, its probability."""
+def opened(decoder, prompt, length, settings):
+    """The rounds of ``decoder``, and every run that a request may begin with, before its prefill, with its probability."""
     relay = Relay()
     decoder = decoder.route(settings)
-    rounds = Rounds(decoder, relay)
 
-    def opened(chance):
+    def run(chance):
         relay.current = chance
         options = {"max_new_tokens": length, "eos_token_id": (), **dataclasses.asdict(settings)}
         with (
@@ -134,23 +145,48 @@ def decodes(decoder, prompt, length, settings):
             (run,) = decoder.stream(prompt, randomness=relay, **options)
         return run
 
+    return Rounds(decoder, relay), enumerate_outcomes(run)
+
+
+def decodes(decoder, prompt, length, settings):
+    """Every decode of ``prompt``: its new tokens, the records of its rounds, its probability."""
+    rounds, runs = opened(decoder, prompt, length, settings)
+
     def follow(run, tokens, records, mass):
-        for after, step, probability in rounds.after(run):
+        for after, step, probability in rounds.after(rounds.held(run)):
             found = (*tokens, *step.tokens), (*records, step.record), mass * probability
             if after.done:
                 yield found
             else:
                 yield from follow(after, *found)
 
-    for run, probability in enumerate_outcomes(opened):
+    for run, probability in runs:
         yield from follow(run, (), (), probability)
 
 
-def decoded_law(decoder, prompt, length, settings):
-    """Law of the tokens that ``decoder`` emits after ``prompt``."""
+def decoded_law(decoder, prompt, length, settings, records=None):
+    """Law of the tokens that ``decoder`` emits after ``prompt``; ``records`` takes those of the rounds behind the prefill.
+
+    Runs that said the same and are equal in all that they hold, but for times, go on as one.
+    """
+    rounds, runs = opened(decoder, prompt, length, settings)
     law: dict[tuple[int, ...], float] = {}
-    for tokens, _, probability in decodes(decoder, prompt, length, settings):
-        law[tokens] = law.get(tokens, 0.0) + probability
+    states = {place: (rounds.held(run), (), mass) for place, (run, mass) in enumerate(runs)}
+    while states:
+        later: dict = {}
+        for held, tokens, mass in states.values():
+            for after, step, probability in rounds.after(held):
+                text, share = (*tokens, *step.tokens), mass * probability
+                if records is not None and tokens:
+                    records.append(step.record)
+                if after.done:
+                    law[text] = law.get(text, 0.0) + share
+                else:
+                    timeless(step.record, after)
+                    made = rounds.held(after)
+                    key = (text, made.key)
+                    later[key] = (made, text, later[key][2] + share if key in later else share)
+        states = later
     return law
 
 
@@ -165,16 +201,23 @@ def merged_law(decoder, prompt, length, settings, eos_tokens=frozenset()):
     while states:
         later: dict = {}
         for run, mass in states.values():
-            for after, _, probability in rounds.after(run):
+            for after, step, probability in rounds.after(rounds.held(run)):
                 share = mass * probability
                 if after.done:
                     tokens = tuple(after.text[len(prompt) :])
                     law[tokens] = law.get(tokens, 0.0) + share
                 else:
+                    timeless(step.record, after)
                     key = state_key(after)
                     later[key] = (after, later[key][1] + share if key in later else share)
         states = later
     return law
+
+
+def timeless(record, run):
+    """Forget how long a round took."""
+    record.seconds, record.timeline, record.overlapped = {}, [], 0.0
+    run.clock._last = 0.0
 
 
 def state_key(run):

@@ -69,7 +69,9 @@ class Forking:
         self.open_choices: list[list[int]] = []
 
     def categorical(self, weights: Tensor) -> Tensor:
-        rows = weights.double().reshape(-1, weights.shape[-1]).tolist()
+        if weights.dim() == 1:
+            return torch.tensor(self._draw(weights.tolist()))
+        rows = weights.reshape(-1, weights.shape[-1]).tolist()
         return torch.tensor([self._draw(row) for row in rows]).reshape(weights.shape[:-1])
 
     def _draw(self, weights: list[float]) -> int:

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 
 import torch
 
@@ -45,7 +46,8 @@ class Trie:
 
 def laws(model: TableModel, paths: Iterable[tuple[int, ...]]) -> torch.Tensor:
     """The model's laws after the root and each path [N + 1, V]."""
-    return torch.stack([model.logits([*ROOT, *path]).softmax(-1) for path in paths])
+    before, newest = zip(*([*ROOT, *path][-2:] for path in paths), strict=True)
+    return model.table[list(before), list(newest)].softmax(-1)
 
 
 def probability(model: TableModel, path: tuple[int, ...], before: tuple[int, ...] = ()) -> float:
@@ -194,17 +196,14 @@ def rule_law(
     trees: Iterable[Tree], target: TableModel, rule: Callable[[TokenTree, torch.Tensor], OutcomeLaw], horizon: int
 ) -> torch.Tensor:
     """Exact law of the first ``horizon`` tokens [V] * horizon: the rule's outcome, then the target's own continuation."""
-    size = target.vocabulary_size
-    output = torch.zeros([size] * horizon, dtype=torch.float64)
+    output = torch.zeros([target.vocabulary_size] * horizon, dtype=torch.float64)
+    after = cache(partial(continuations, target, horizon=horizon))
     for tree, weight in trees:
         paths = node_paths(tree)
         outcome = rule(tree, laws(target, paths))
-        for row, path in enumerate(paths):
-            if outcome.stop[row] == 0:
-                continue
-            following = weight * outcome.stop[row] * outcome.residual(row)
-            for token in following.nonzero().flatten().tolist():
-                output[(*path, token)] += following[token] * continuation(target, (*path, token), horizon)
+        for row, (path, share) in enumerate(zip(paths, outcome.stop.tolist(), strict=True)):
+            if share:
+                output[path] += weight * share * each(outcome.residual(row), after(path))
     return output
 
 
@@ -212,9 +211,18 @@ def continuation(target: TableModel, before: tuple[int, ...], horizon: int) -> t
     """The target's law of the tokens after ``before`` up to ``horizon`` tokens in all [V] * (horizon - len(before))."""
     if len(before) == horizon:
         return torch.ones((), dtype=torch.float64)
-    following = target.logits([*ROOT, *before]).softmax(-1)
-    rest = [continuation(target, (*before, token), horizon) for token in range(len(following))]
-    return torch.stack([share * law for share, law in zip(following, rest, strict=True)])
+    return each(target.logits([*ROOT, *before]).softmax(-1), continuations(target, before, horizon))
+
+
+def continuations(target: TableModel, before: tuple[int, ...], horizon: int) -> torch.Tensor:
+    """`continuation` behind every token after ``before``."""
+    tokens = range(target.vocabulary_size)
+    return torch.stack([continuation(target, (*before, token), horizon) for token in tokens])
+
+
+def each(shares_V: torch.Tensor, laws: torch.Tensor) -> torch.Tensor:
+    """Laws [V, ...], each times its share."""
+    return shares_V.reshape(-1, *[1] * (laws.dim() - 1)) * laws
 
 
 def largest_error(trees: Iterable[Tree], target: TableModel, rule, horizon: int) -> float:

@@ -8,7 +8,7 @@ from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder
 from runtime.laws import processed_law
 from runtime.verification import VERIFIERS
-from tests.by_rounds import decodes
+from tests.by_rounds import opened
 from tests.toys import TableModel
 
 PROMPT = [0, 1]
@@ -16,26 +16,30 @@ GAMMA = 3
 
 
 def joint_law(pair, verifier, settings):
-    """P(text, tokens accepted in the first round), by enumeration; rounds after it draft nothing, as only it is asked about."""
+    """P(text, tokens accepted in the first round), by enumeration of that round; the rest of the text is the target's."""
     config = {"method": "speculative", "drafter": {"kind": "chain", "gamma": GAMMA}, "verifier": verifier}
-    decoder = build_decoder(pair, config)
-    start = decoder.controller.start
-
-    def one_draft(settings):
-        session = start(settings)
-        session.plan = first_only
-        return session
-
-    decoder.controller.start = one_draft
+    rounds, runs = opened(build_decoder(pair, config), PROMPT, GAMMA + 2, settings)
     law = {}
-    for tokens, records, probability in decodes(decoder, PROMPT, GAMMA + 2, settings):
-        outcome = (*tokens, records[1].accepted)
-        law[outcome] = law.get(outcome, 0.0) + probability
-    return law
+    for run, mass in runs:
+        for first, prefill, token_mass in rounds.after(rounds.held(run)):
+            for _, step, probability in rounds.after(rounds.held(first)):
+                outcome = (*prefill.tokens, *step.tokens), step.record.accepted
+                law[outcome] = law.get(outcome, 0.0) + mass * token_mass * probability
+    whole = {}
+    for (text, count), probability in law.items():
+        for tokens, share in continued(pair.target, text, settings):
+            whole[*tokens, count] = whole.get((*tokens, count), 0.0) + probability * share
+    return whole
 
 
-def first_only(root):
-    return GAMMA if root.previous is None else 0
+def continued(target, text, settings):
+    """``text`` with every continuation to GAMMA + 2 tokens, and its probability."""
+    if len(text) == GAMMA + 2:
+        yield text, 1.0
+        return
+    for token, probability in enumerate(processed_law(target.logits([*PROMPT, *text]), settings).tolist()):
+        if probability:
+            yield from ((tokens, probability * share) for tokens, share in continued(target, (*text, token), settings))
 
 
 def text_ratios(pair, text, settings):

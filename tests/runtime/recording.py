@@ -56,11 +56,10 @@ class HiddenReads(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         name = operation.name().removeprefix("aten::")
-        there = [value for value in tree_leaves((args, kwargs)) if isinstance(value, OnDevice)]
-        if there and (
-            name in self.WAITS or (name == "index.Tensor" and any(value.dtype == torch.bool for value in there))
-        ):
-            OnDevice.reads += 1
+        if name in self.WAITS or name == "index.Tensor":
+            there = [value for value in tree_leaves((args, kwargs)) if isinstance(value, OnDevice)]
+            if there and (name in self.WAITS or any(value.dtype == torch.bool for value in there)):
+                OnDevice.reads += 1
         return operation(*args, **(kwargs or {}))
 
 

@@ -14,7 +14,7 @@ from tests.toys import TableModel, enumerate_outcomes, tiny_llama, total_variati
 from tests.trees import delayed_trees, deterministic_tree, distinct_trees, node_paths
 
 IID_RULES = ["traversal", "nss", "naive_tree", "spectr", "khisti", "specinfer", "hsd_multi_draft"]
-DISTINCT_RULES = ["traversal", "nss", "match", "naive_tree", "rrs_without_replacement"]
+DISTINCT_RULES = ["traversal", "match", "naive_tree", "rrs_without_replacement"]  # match is nss
 TWO_PATHS = {"kind": "delayed_tree", "k": 2, "l1": 0, "l2": 1}
 DELAYED = {"kind": "delayed_tree", "k": 2, "l1": 1, "l2": 1}
 PAIRS = {"kind": "multi_candidate", "config": [2, 1]}

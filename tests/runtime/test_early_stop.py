@@ -3,6 +3,9 @@
 import dataclasses
 import json
 import warnings
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -70,10 +73,20 @@ def test_output_law_beside_branches(tiny_pair, tmp_path, inputs):
     assert total_variation(law, target_law(LlamaLogits(tiny_pair.target.model), PROMPT, 4, settings)) < 1e-5
 
 
-def balanced_bundle(tmp_path, pair, kind="early_stop", threshold=None, **options):
+def balanced_bundle(tmp_path, pair, kind="early_stop", inputs=None, **rule):
     """A bundle whose rule stops at about half of the tokens it scores: at their median score."""
+    middle = median_score(pair, kind, inputs)
+    if rule.get("product"):
+        middle **= 1.5
+    return stop_bundle(tmp_path / "b", pair, kind, inputs, threshold=middle + 1e-6, **rule)
+
+
+@cache
+def median_score(pair, kind, inputs):
+    """Of the tokens of a few texts, by a rule that never stops."""
     scores = []
-    probe = load_decoder(stop_bundle(tmp_path / "probe", pair, kind, **options | {"threshold": 1e-9}), pair)
+    with TemporaryDirectory() as folder:
+        probe = load_decoder(stop_bundle(Path(folder) / "probe", pair, kind, inputs, threshold=1e-9), pair)
     predict = probe.controller.predict
 
     def recorded(laws):
@@ -83,10 +96,7 @@ def balanced_bundle(tmp_path, pair, kind="early_stop", threshold=None, **options
 
     probe.controller.predict = recorded
     lengths(probe)
-    middle = float(torch.tensor(scores).median())
-    if options.get("product"):
-        middle **= 1.5
-    return stop_bundle(tmp_path / "b", pair, kind, **options | {"threshold": middle + 1e-6})
+    return float(torch.tensor(scores).median())
 
 
 @pytest.mark.parametrize(("kind", "inputs"), VARIANTS)

@@ -104,7 +104,7 @@ def test_the_draft_reads_a_rounds_branches_at_once(branch_verifier, k_rule, read
     missed = set()
     for noise in (0.003, 0.1):
         decoder = build_decoder(pair(target_and_draft(noise), "recorded", Marked), config)
-        options = {"max_new_tokens": 40, "temperature": temperature, "randomness": Randomness(7), "eos_token_id": []}
+        options = {"max_new_tokens": 24, "temperature": temperature, "randomness": Randomness(7), "eos_token_id": []}
         with HiddenReads():
             missed |= {record.ends_segment for record in decoder.generate(PROMPT, **options).rounds[1:-1]}
     assert missed == {False, True}

@@ -2,6 +2,7 @@
 
 import itertools
 from bisect import bisect_left
+from functools import cache
 from statistics import fmean
 
 import pytest
@@ -32,11 +33,14 @@ IID_DRAFTS = [lambda draft: delayed_trees(draft, 2, 0, 2), lambda draft: delayed
 DISTINCT_DRAFTS = [lambda draft: distinct_trees(draft, [2, 2]), lambda draft: distinct_trees(draft, [3, 1])]
 
 
+@cache
+def of_draft(trees):
+    """Its trees of every toy pair, with the target's laws."""
+    return [(tree, laws(target, node_paths(tree))) for target, draft in PAIRS for tree, _ in trees(draft)]
+
+
 def cases(drafts):
-    """Every tree of every toy pair, with the target's laws."""
-    for (target, draft), trees in itertools.product(PAIRS, drafts):
-        for tree, _ in trees(draft):
-            yield tree, laws(target, node_paths(tree))
+    return [case for trees in drafts for case in of_draft(trees)]
 
 
 def assert_same(law, expected):
@@ -203,7 +207,8 @@ def test_orderings_on_rollouts():
     """Observed, not proved: so of means over pairs."""
     *ordered, _ = names = ["nss", "naive_tree", "specinfer", "hsd_multi_draft", "traversal", "spectr"]
     pairs = [(TableModel(3, seed), TableModel(3, 100 + seed)) for seed in range(10)]
-    lengths = {n: [expected_length(delayed_trees(q, 2, 0, 2), p, VERIFIERS[n]) for p, q in pairs] for n in names}
+    drafts = [(list(delayed_trees(q, 2, 0, 2)), p) for p, q in pairs]
+    lengths = {n: [expected_length(trees, p, VERIFIERS[n]) for trees, p in drafts] for n in names}
     mean = {name: fmean(values) for name, values in lengths.items()}
     for lower, upper in itertools.pairwise(ordered):
         assert mean[lower] < mean[upper] - 1e-3, (lower, upper)
@@ -219,7 +224,7 @@ def optimum(target, draft, num_draws):
 @pytest.mark.parametrize("name", ["nss", "naive_tree", "spectr", "specinfer", "khisti"])
 @pytest.mark.parametrize("num_draws", [1, 2, 3])
 def test_acceptance_rate(name, num_draws):
-    pairs = [(TableModel(4, seed, zeros=seed > 1), TableModel(4, 60 + seed, zeros=seed > 2)) for seed in range(5)]
+    pairs = [(TableModel(4, seed, zeros=seed > 1), TableModel(4, 60 + seed, zeros=seed > 2)) for seed in range(10)]
     target, draft = (torch.cat([laws(pair[side], [()]) for pair in pairs]) for side in (0, 1))
     rates = acceptance_rate(name, target, draft, num_draws).tolist()
     for rate, (target_model, draft_model), p, q in zip(rates, pairs, target, draft, strict=True):

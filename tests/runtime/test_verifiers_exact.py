@@ -2,7 +2,7 @@
 
 import itertools
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ import torch
 from predictors.sampling import SamplingSettings
 from runtime.laws import processed_law
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
-from runtime.verification import LOSSY_VERIFIERS, VERIFIERS, draw_verdict
+from runtime.verification import ALIASES, LOSSY_VERIFIERS, VERIFIERS, draw_verdict
 from runtime.verification.outcome import excess_mass
 from tests.toys import TableModel, enumerate_outcomes
 from tests.trees import (
@@ -31,6 +31,7 @@ from tests.trees import (
 
 TOLERANCE = 1e-12
 END = 0
+RULES = {name: verifier for name, verifier in VERIFIERS.items() if name not in ALIASES}
 IID, WITHOUT_REPLACEMENT, DETERMINISTIC = DraftLaw.IID, DraftLaw.WITHOUT_REPLACEMENT, DraftLaw.DETERMINISTIC
 
 
@@ -58,24 +59,32 @@ DRAFTS = {  # draft law, length, trees of a draft model
     "unmerged": (IID, 2, lambda draft: unmerged_trees(draft, 2, 2)),
     "striped": (IID, 2, lambda draft: striped_trees(draft, 2)),
     "distinct": (WITHOUT_REPLACEMENT, 2, lambda draft: distinct_trees(draft, [2, 2])),
+    "two distinct, then one": (WITHOUT_REPLACEMENT, 2, lambda draft: distinct_trees(draft, [2, 1])),
     "three distinct": (WITHOUT_REPLACEMENT, 1, lambda draft: distinct_trees(draft, [3])),
     "all distinct": (WITHOUT_REPLACEMENT, 2, lambda draft: distinct_trees(draft, [3, 1])),
     "likely": (DETERMINISTIC, 2, lambda draft: likely(draft, [2, 2], with_laws=False)),
     "likely, with laws": (DETERMINISTIC, 2, lambda draft: likely(draft, [2, 2], with_laws=True)),
 }
-LARGER = {4: ["rollouts", "striped", "distinct"], 5: ["three draws", "three distinct"]}
+LARGER = {4: ["rollouts", "striped", "distinct", "two distinct, then one"], 5: ["three draws", "three distinct"]}
 LARGER_PAIRS = {size: (TableModel(size, seed=6), TableModel(size, seed=7, sharpness=0.7)) for size in LARGER}
+WITH_GREEDY = [(model, greedy(model)) for model in PAIRS[1]]
+
+
+@cache
+def trees_of(draft, model):
+    """The trees of a draft model, once for all verifiers."""
+    return list(DRAFTS[draft][2](model))
 
 
 def compatible(drafts=DRAFTS):
-    for (name, verifier), draft in itertools.product(VERIFIERS.items(), drafts):
+    for (name, verifier), draft in itertools.product(RULES.items(), drafts):
         if DRAFTS[draft][0] in verifier.lossless_for and (draft.endswith("chain") or not verifier.chains_only):
             yield name, draft
 
 
 def assert_lossless(name, draft, target_model, draft_model):
-    _, length, trees = DRAFTS[draft]
-    assert largest_error(trees(draft_model), target_model, VERIFIERS[name], length + 1) < TOLERANCE
+    _, length, _ = DRAFTS[draft]
+    assert largest_error(trees_of(draft, draft_model), target_model, VERIFIERS[name], length + 1) < TOLERANCE
 
 
 @pytest.mark.parametrize("name, draft", compatible())
@@ -90,24 +99,30 @@ def test_larger_vocabularies(size, name, draft):
     assert_lossless(name, draft, *LARGER_PAIRS[size])
 
 
+@pytest.mark.parametrize("alias, name", ALIASES.items())
+def test_an_alias_is_the_same_rule(alias, name):
+    """So what is shown of one name holds for the other."""
+    assert VERIFIERS[alias].rule is VERIFIERS[name].rule
+    assert replace(VERIFIERS[alias], name=name) == VERIFIERS[name]
+
+
 def test_toy_pairs_are_hard():
     """Impossible tokens on either side, duplicated draws, and laws that depend on the history."""
     target, draft = (laws(model, [(), (0,), (1,), (2,)]) for model in PAIRS[0])
     assert bool(((target == 0) & (draft > 0)).any()) and bool(((target > 0) & (draft == 0)).any())
     assert float((target[1] - target[2]).abs().max()) > 0.1 and float((draft[1] - draft[2]).abs().max()) > 0.1
-    assert any(len(tree.draws) > tree.num_nodes for tree, _ in DRAFTS["rollouts"][2](PAIRS[0][1]))
+    assert any(len(tree.draws) > tree.num_nodes for tree, _ in trees_of("rollouts", PAIRS[0][1]))
 
 
 @pytest.mark.parametrize("name, draft", compatible(["chain", "distinct chain", "rollouts", "distinct"]))
 def test_greedy_target_and_greedy_draft(name, draft):
-    target_model, draft_model = PAIRS[1]
-    for pair in itertools.product((target_model, greedy(target_model)), (draft_model, greedy(draft_model))):
+    for pair in itertools.product(*WITH_GREEDY):
         assert_lossless(name, draft, *pair)
 
 
 @pytest.mark.parametrize("name, draft", compatible(["chain", "rollouts", "distinct", "likely"]))
 def test_expected_length_is_that_of_verdicts(name, draft):
-    trees = list(DRAFTS[draft][2](PAIRS[0][1]))
+    trees = trees_of(draft, PAIRS[0][1])
     total = 0.0
     for tree, weight in trees:
         law = VERIFIERS[name](tree, laws(PAIRS[0][0], node_paths(tree)))
@@ -119,8 +134,8 @@ def test_expected_length_is_that_of_verdicts(name, draft):
 
 @pytest.mark.parametrize("name, draft", compatible([draft for draft in DRAFTS if draft != "likely"]))
 def test_rows_without_draws_hold_anything(name, draft):
-    law, _, trees = DRAFTS[draft]
-    for tree, _ in itertools.islice(trees(PAIRS[0][1]), 0, None, 10):
+    law = DRAFTS[draft][0]
+    for tree, _ in trees_of(draft, PAIRS[0][1])[::10]:
         drawn_from = torch.tensor([len(draws) > 0 for draws in tree.child_lists]).unsqueeze(1)
         filled = torch.where(drawn_from & (law is not DETERMINISTIC), tree.draft_probs, torch.nan)
         target = laws(PAIRS[0][0], node_paths(tree))

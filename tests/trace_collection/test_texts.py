@@ -147,7 +147,7 @@ def test_replayed_rounds_have_the_decoders_law(controller, settings):
 
 def test_replay_that_ignores_the_text_is_wrong():
     """Confidence behind a rejected token is not what it is behind any draft token, and counts follow the verifier's own rule."""
-    settings, controller = SamplingSettings(1.0), {"kind": "confidence", "epsilon": 0.6}
+    settings, controller = SamplingSettings(0.7, top_k=2), {"kind": "confidence", "epsilon": 0.6}
     decoded = decoded_rounds(PAIR, controller, settings)
     for wrong in ({"kind": Uncoupled}, {"verifier": "nss"}):
         assert total_variation(decoded, replayed_rounds(controller, settings, **wrong)) > 1e-3
