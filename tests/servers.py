@@ -79,15 +79,20 @@ def _as_somebody_else(programs: Path, home: Path) -> tuple[Path, dict[str, Any]]
 
 @contextmanager
 def mlflow_server(database: str, folder: Path) -> Iterator[str]:
-    """An MLflow server of two workers over ``database``, with artifacts and ``log`` in ``folder``; gives its URI."""
+    """An MLflow server of two workers over ``database``, with artifacts and ``log`` in ``folder``; gives its URI.
+
+    By Gunicorn, whose workers are copies of one process that has imported everything; those of Uvicorn import it anew, and their
+    answers on a connection that is kept wait for the network, 40 milliseconds each (Nagle's algorithm).
+    """
     log = folder / "log"
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", database, "--host", "127.0.0.1"]
     command += ["--artifacts-destination", str(folder / "artifacts"), "--port", "0", "--workers", "2"]
+    command += ["--gunicorn-opts", "--preload --no-control-socket"]
     environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
     environment |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
     def uri() -> str | None:
-        found = re.search(r"running on (http://127\.0\.0\.1:\d+)", log.read_text())
+        found = re.search(r"Listening at: (http://127\.0\.0\.1:\d+)", log.read_text())
         return found and found[1]
 
     def ready() -> bool:
@@ -96,7 +101,7 @@ def mlflow_server(database: str, folder: Path) -> Iterator[str]:
             return found is not None and urllib.request.urlopen(f"{found}/health", timeout=5).status == 200
         return False
 
-    with running(command, log, ready, cwd=folder, env=environment):
+    with running(command, log, ready, stop=signal.SIGKILL, cwd=folder, env=environment):  # nothing is kept
         found = uri()
         assert found is not None
         yield found

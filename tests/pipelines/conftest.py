@@ -2,8 +2,11 @@
 
 import json
 import math
+import multiprocessing
 import shutil
 from collections.abc import Iterator
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,6 +29,7 @@ from tests.pipelines.toy_bench import toy_bench
 from tests.pipelines.toy_trial import measured
 from tests.servers import mlflow_server, postgresql, postgresql_programs
 
+ROOT = Path(__file__).parents[2]
 SERVER_LOG = pytest.StashKey[Path]()
 TINY = {"shape": {"hidden": 16, "layers": 1, "heads": 2, "feed_forward": 24}, "training": {"steps": 3, "context": 32}}
 BUILTIN = {
@@ -78,6 +82,18 @@ def tracking_uri(request, template_db, tmp_path) -> Iterator[str]:
     client = new_client(uri)
     for model in client.search_registered_models():
         client.delete_registered_model(model.name)
+
+
+@pytest.fixture(scope="session")
+def processes() -> BaseContext:
+    """Starts processes that promote, as copies of one that has imported what they need and done nothing else: importing takes
+    longer than promoting. They begin in its folder and environment."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["mlflow", "pipelines.promotion.attempt", "pipelines.promote"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        forkserver.ensure_running()
+    return context
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,6 @@
 """Champions in every kind of registry: history, alias and lock, also where two processes promote at once or one dies half-way."""
 
 import json
-import multiprocessing
 import os
 import re
 from types import SimpleNamespace
@@ -151,11 +150,10 @@ def promote_in_process(uri, version, barrier, results):
         results.put((version, str(error)))
 
 
-def test_of_two_promotions_at_once_one_fails_loudly(champions, tracking_uri):
-    context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(2), context.Queue()
+def test_of_two_promotions_at_once_one_fails_loudly(champions, tracking_uri, processes):
+    barrier, results = processes.Barrier(2), processes.Queue()
     workers = [
-        context.Process(target=promote_in_process, args=(tracking_uri, version, barrier, results)) for version in "12"
+        processes.Process(target=promote_in_process, args=(tracking_uri, version, barrier, results)) for version in "12"
     ]
     for worker in workers:
         worker.start()

@@ -1,5 +1,6 @@
 """The GPU benchmark end to end on small shapes, and its arithmetic."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from pipelines import cli
 from pipelines.builtin.builtin_pair import BuiltinParameters
 from pipelines.builtin.inflation import InflatedShape
 from pipelines.gpu import __main__ as command
-from pipelines.gpu import ceilings, energy, picture
+from pipelines.gpu import ceilings, costs, energy, parts, picture
 from pipelines.gpu.agreement import partings
 from pipelines.gpu.arms import COMPILED, OTHERS, THEIRS, static_rows
 from pipelines.gpu.bench import Bench
@@ -222,12 +223,18 @@ def arguments(folder, output):
 
 @pytest.fixture(scope="module")
 def measured(small_corpus, tmp_path_factory):
-    """A whole run on small shapes over an untrained pair."""
+    """A whole run on the smallest shapes over an untrained pair, whose cells are timed once each."""
     folder = tmp_path_factory.mktemp("gpu")
     (folder / "params.yaml").write_text(json.dumps({"pairs": {"pystdlib": {"models": {"builtin": BUILTIN}}}}))
-    assert command.main(arguments(folder, folder / "out")) == 0
-    (path,) = (folder / "out").glob("*.json")
-    return path
+    with pytest.MonkeyPatch.context() as patch:
+        tiny = SHAPES["tiny"]
+        patch.setitem(SHAPES, "tiny", Sized(dataclasses.replace(tiny.shape, layers=2), tiny.vocabulary))
+        patch.setattr(costs, "GRID", dataclasses.replace(costs.GRID, visits=1, calls=1))
+        patch.setattr(costs, "CONTEXTS", costs.CONTEXTS[:3])
+        patch.setattr(parts, "PASSES", 3)
+        assert command.main(arguments(folder, folder / "out")) == 0
+        (path,) = (folder / "out").glob("*.json")
+        yield path
 
 
 BUILTIN = {

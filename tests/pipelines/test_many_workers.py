@@ -1,8 +1,6 @@
 """The stage ``measure`` by two workers on Ray, one of whom is killed amid a prompt, beside the same in this process."""
 
 import json
-import os
-import signal
 from functools import partial
 from types import SimpleNamespace
 
@@ -15,6 +13,7 @@ from pipelines.measuring.names import DECODES_FILE, FINDINGS, ROUNDS_FILE, WORKE
 from pipelines.measuring.tables import read_decodes, read_rounds
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.speed import section
+from tests.pipelines.scale_tasks import KilledTimer
 from tests.pipelines.test_measure import ARMS, PARAMETERS
 from tests.pipelines.toy_bench import toy_bench
 
@@ -22,23 +21,6 @@ ray = pytest.importorskip("ray")
 LEFT_OUT = ("hrad", "specbranch-2", "confidence-{epsilon}")
 FEW = [arm for arm in ARMS if arm["name"] not in LEFT_OUT]
 KEY = ["arm", "split", "prompt", "temperature", "repeat"]
-
-
-class Killed:
-    """A worker that is killed when it has timed a part of its first test prompt, once."""
-
-    def __init__(self, file, *arguments):
-        self.made, self.file = REAL(*arguments), file
-
-    def prompt(self, split, prompt, names):
-        if split == "test" and not self.file.exists():
-            self.made.prompt(split, prompt, names[:2])
-            self.file.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self.made.prompt(split, prompt, names)
-
-
-REAL = whole_prompts.worker
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +42,7 @@ def spread(args):
     output, file = args.output.parent / "measured", args.output.parent / "killed"
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
-        patch.setattr(whole_prompts, "worker", partial(Killed, file))
+        patch.setattr(whole_prompts, "worker", partial(KilledTimer, file))
         try:
             measure.run(SimpleNamespace(**{**vars(args), "output": output, "workers": 2}))
         finally:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -317,10 +318,10 @@ def of_a_newer_kind(card):
     [(5, None, "does not belong here: target.weights"), (0, of_a_newer_kind, "unknown controller kind 'prophet'")],
 )
 def test_a_bundle_that_does_not_serve_the_pair_is_refused_by_contract(
-    tmp_path, monkeypatch, capsys, seed, change, problem
+    tmp_path, template_db, monkeypatch, capsys, seed, change, problem
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{shutil.copy(template_db, tmp_path / 'mlflow.db')}")
     toy_bench(tmp_path / "data" / "p", "promotion", {})
     Path("params.yaml").write_text(yaml.safe_dump({"pairs": {"p": {"promotion": {}, "trial": {}}}}))
     Path("data/p/device.json").rename("data/device.json")

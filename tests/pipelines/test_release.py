@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -26,7 +25,6 @@ from tests.toys import tiny_llama
 NAME = "p-auto"
 CHAIN = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}}
 WORSE = gains(0.0)["gains"]
-ROOT = Path(__file__).parents[2]
 SECONDS = 120
 
 
@@ -75,25 +73,31 @@ def status(capsys):
     return json.loads(command(capsys, "status", "--json"))[NAME]
 
 
-def promotion(evidence, output):
+def promotion(processes, uri, evidence, output):
     """A process that promotes by what the pipe ``evidence`` will say, from a workspace of its own."""
     os.mkfifo(evidence)
-    command = [sys.executable, "-m", "pipelines", "promote", "--pair", "p", "--predictor", "auto"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = processes.Process(target=promote_here, args=(Path.cwd(), uri, evidence, output))
+    process.start()
+    return process
+
+
+def promote_here(folder, uri, evidence, output):
+    """The command, with all that it prints in ``output``."""
+    os.chdir(folder)
+    os.environ["MLFLOW_TRACKING_URI"] = uri
     with output.open("wb") as file:
-        return subprocess.Popen(
-            [*command, "--evidence", evidence, "--output", f"{evidence}-verdict"],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+    main(
+        ["promote", *("--pair", "p", "--predictor", "auto"), "--evidence", evidence, "--output", f"{evidence}-verdict"]
+    )
 
 
 def opened(pipe, process, output):
     """The pipe for writing, as soon as the process waits for what it will say."""
     deadline = time.monotonic() + SECONDS
     while True:
-        assert process.poll() is None and time.monotonic() < deadline, output.read_text()
+        assert process.is_alive() and time.monotonic() < deadline, output.read_text()
         with suppress(OSError):  # nobody reads yet
             return os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "w")
         time.sleep(0.05)
@@ -139,7 +143,7 @@ def test_a_release_from_registration_to_rollback(champions, pair, capsys):
     assert bundle_hash("served") == first and text("served", pair) == text("data/p/bundles/auto", pair)
 
 
-def test_of_two_processes_that_promote_at_once_one_fails_loudly(champions, pair, capsys):
+def test_of_two_processes_that_promote_at_once_one_fails_loudly(champions, pair, capsys, tracking_uri, processes):
     contents = {}
     for number in (1, 2, 3):
         contents[str(number)] = export(pair, number)
@@ -148,20 +152,22 @@ def test_of_two_processes_that_promote_at_once_one_fails_loudly(champions, pair,
     command(capsys, "promote", "--evidence", evidence(contents["1"]))
 
     outputs = {version: Path(f"{version}.txt") for version in "23"}
-    processes, pipes = {}, {}
+    started, pipes = {}, {}
     try:
         for version, output in outputs.items():
             champions.client.set_registered_model_alias(NAME, CHALLENGER, version)
-            processes[version] = promotion(f"pipe-{version}", output)
-            pipes[version] = opened(f"pipe-{version}", processes[version], output)  # it knows champion and challenger
+            started[version] = promotion(processes, tracking_uri, f"pipe-{version}", output)
+            pipes[version] = opened(f"pipe-{version}", started[version], output)  # it knows champion and challenger
         for version, pipe in pipes.items():
             with pipe:
                 pipe.write(Path(evidence(contents[version], contents["1"])).read_text())
-        codes = {version: process.wait(SECONDS) for version, process in processes.items()}
+        for process in started.values():
+            process.join(SECONDS)
+        codes = {version: process.exitcode for version, process in started.items()}
     finally:
-        for process in processes.values():
+        for process in started.values():
             process.kill()
-            process.wait()
+            process.join()
     assert sorted(codes.values()) == [0, 1], [output.read_text() for output in outputs.values()]
     winner, loser = sorted(codes, key=codes.__getitem__)
     assert contents[winner][:12] in outputs[loser].read_text(), "the refusal names the champion it met"

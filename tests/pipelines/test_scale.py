@@ -1,22 +1,17 @@
 """The same work in this process and on Ray: equal bytes with any number of workers, with one killed, and after a break."""
 
-import os
 import re
-import signal
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
 from pipelines import scale, traces
-from pipelines.code import Code
 from pipelines.scale import devices, workers
-from pipelines.traces import CONFIGS, loaded
-from tests.pipelines.scale_tasks import deadly, refused, slow, wrong
+from tests.pipelines.scale_tasks import KilledCollector, deadly, refused, slow, wrong
 from tests.pipelines.toy_bench import toy_bench
 from tests.trace_collection.collecting import contents, interrupted
-from trace_collection.collection import collect
-from trace_collection.texts import TextTraceConfig
 
 ray = pytest.importorskip("ray")
 TEXTS = {"gamma_max": 3, "candidates": 2, "prompts": [0, 4, 3], "max_new_tokens": 10, "layers": 2, "top": 4}
@@ -49,41 +44,24 @@ def collected(args):
 
 
 def test_a_trace_has_the_same_bytes_with_two_workers(cluster, args, collected, tmp_path, capsys):
-    args.out, args.workers = tmp_path, 2
-    traces.run(args)
+    traces.run(SimpleNamespace(**{**vars(args), "out": tmp_path, "workers": 2}))
     assert len(collected) == SHARDS + 1 and contents(tmp_path) == collected
     assert re.search(r"(\d+) shards, (\d+)", capsys.readouterr().out).groups() == (str(SHARDS), "0")
 
 
-class Killed:
-    """A collector whose process is killed amid the fourth shard, once."""
-
-    def __init__(self, make, file):
-        self.made, self.file = make(), file
-
-    def __getattr__(self, name):
-        return getattr(self.made, name)
-
-    def rows(self, jobs):
-        for rows in self.made.rows(jobs):
-            yield rows
-            if jobs == self.jobs[6:8] and not self.file.exists():
-                self.file.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_three_workers_of_whom_one_is_killed_amid_a_shard_finish_a_folder_in_the_same_bytes(
-    cluster, args, collected, tmp_path
+    cluster, args, collected, tmp_path, monkeypatch, capsys
 ):
-    config = TextTraceConfig(**TEXTS)
-    make = partial(loaded, "texts", args.pair_folder, config, args.prompts)
-    out, file, digest, seen = tmp_path / "out", tmp_path / "killed", Code().digest(CONFIGS["texts"].__module__), []
-    with pytest.raises(KeyboardInterrupt), workers(make, 1, 1, args.pair_folder) as over:
-        collect(over, out, interrupted(5), 0.1, digest)
-    with workers(partial(Killed, make, file), 3, 1, args.pair_folder) as over:
-        done = collect(over, out, lambda work, total: (seen.append(total) or one for one in work), 0.1, digest)
-    assert file.exists() and done["kept"] == 2
-    assert contents(out) == collected
+    out, file, seen = tmp_path / "out", tmp_path / "killed", []
+    alone, three = (SimpleNamespace(**{**vars(args), "out": out, "workers": workers}) for workers in (1, 3))
+    monkeypatch.setattr(traces, "progress", interrupted(5))
+    with pytest.raises(KeyboardInterrupt):
+        traces.run(alone)
+    monkeypatch.setattr(traces, "progress", lambda work, total: (seen.append(total) or one for one in work))
+    monkeypatch.setattr(traces, "loaded", partial(KilledCollector, file))
+    traces.run(three)
+    assert file.exists() and contents(out) == collected
+    assert re.search(r"(\d+) shards, (\d+)", capsys.readouterr().out).groups() == (str(SHARDS), "2")
     assert seen == [10] * 10  # progress over the prompts of all workers
 
 

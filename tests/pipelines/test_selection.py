@@ -63,12 +63,12 @@ PARAMETERS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, template_db):
     """A folder in which roots, both selectors and their measurement were made."""
     place = tmp_path_factory.mktemp("selection")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{shutil.copy(template_db, place / 'mlflow.db')}")
         args = toy_bench(place, "unused", {})
         prompts = [
             p for split, count in (("train", 8), ("validation", 4), ("test", 4)) for p in toy_prompts(count, split)

@@ -1,6 +1,7 @@
 """From a model to measured self-drafting, on tiny models: guess traces, prices, bundles, timed decodes, pages."""
 
 import json
+import shutil
 import warnings
 from argparse import Namespace
 
@@ -95,9 +96,10 @@ def test_bundles_decode_as_their_cards_say_with_and_without_a_draft(folder, pair
             )
 
 
-def test_settings_alone_are_registered_but_not_repriced(folder, pair, monkeypatch, tmp_path):
+def test_settings_alone_are_registered_but_not_repriced(folder, pair, template_db, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    shutil.copy(template_db, tmp_path / "mlflow.db")
     (tmp_path / "data" / "p").mkdir(parents=True)
     (tmp_path / "data" / "p" / "bundles").symlink_to(folder / "bundles")
     register.run(Namespace(data=tmp_path / "data"))

@@ -1,6 +1,7 @@
 """From a pair to measured stop rules, on tiny models: texts, labels, stop models, bundles, timed decodes, pages."""
 
 import json
+import shutil
 import warnings
 from types import SimpleNamespace
 
@@ -84,12 +85,12 @@ PARAMETERS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, template_db):
     """A folder in which texts, labels, all stop models and their measurement were made."""
     place = tmp_path_factory.mktemp("stopping")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{shutil.copy(template_db, place / 'mlflow.db')}")
         args = toy_bench(place, "unused", {})
         counts = (("train", 8), ("validation", 4), ("test", 4))
         write_prompts(place / "prompts" / FILE, [p for split, count in counts for p in toy_prompts(count, split)])
@@ -159,9 +160,9 @@ def test_records_are_functions_of_their_inputs(folder):
     assert record["family"] == "stop" and record["lineage"]["traces_sha256"]
 
 
-def test_two_workers_fit_the_same_bundles_and_records(folder, tmp_path, monkeypatch):
+def test_two_workers_fit_the_same_bundles_and_records(folder, template_db, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{shutil.copy(template_db, tmp_path / 'mlflow.db')}")
     names, places = (
         ["early_stop-2", "logistic", "specdecpp"],
         {"fit": tmp_path / "fit", "bundles": tmp_path / "bundles"},
