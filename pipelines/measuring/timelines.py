@@ -10,7 +10,7 @@ from typing import Any
 from predictors.rounds import RoundRecord, Span
 from runtime import Decoder, Randomness
 
-MAX_TOKENS, RUNS = 48, 5
+MAX_TOKENS, RUNS = 48, 3
 COUNTS = ("levels", "idle_levels", "submitted", "accepted", "emitted", "rolled_back", "trimmed")
 IN_TURN = (("controller", "draft"), ("draft", "draft"), ("target", "target"), ("verify", "target"))  # phase, lane
 IN_TURN_PREFILL = (("target", "target"), ("verify", "target"), ("draft", "draft"))

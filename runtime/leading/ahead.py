@@ -10,7 +10,8 @@ from runtime.leading.text import GivenText
 
 
 class Ahead:
-    """A state of the target that follows the text: rows may be queried in ascending order."""
+    """A state of the target that follows the text: rows may be queried in ascending order. What one plan of a text has asked for,
+    the others read: mostly they leave it in the same places for the same tokens."""
 
     def __init__(self, text: GivenText) -> None:
         self._text = text
@@ -19,9 +20,15 @@ class Ahead:
         self._committed = 0
         self._beside: list[int] = []
 
-    @torch.inference_mode()
     def probs(self, row: int, beside: Sequence[int]) -> Tensor:
         """p(. | prompt, y_<row, beside) [V]; ``beside`` holds at least one token."""
+        known, place = self._text.beside, (row, tuple(beside))
+        if place not in known:
+            known[place] = self._probs(row, beside)
+        return known[place]
+
+    @torch.inference_mode()
+    def _probs(self, row: int, beside: Sequence[int]) -> Tensor:
         self._commit(len(self._text.prompt) + row)
         if self._beside != list(beside[: len(self._beside)]) or len(self._beside) == len(beside):
             self._drop()

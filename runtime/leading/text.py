@@ -6,7 +6,7 @@ the position after them), V vocabulary.
 
 import dataclasses
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ from runtime.pair import ModelPair
 @dataclass(frozen=True, eq=False)
 class GivenText:
     """``tokens`` that ``target`` continued ``prompt`` with under ``settings``, within ``max_new_tokens``: they fill the budget,
-    or end with the first of ``eos_tokens``. ``probs_RV`` are the target's probabilities before each token, and after the last."""
+    or end with the first of ``eos_tokens``. ``probs_RV`` are the target's probabilities before each token, and after the last;
+    ``beside``: those [V] that plans have asked for, by the row where they left the text and the tokens since."""
 
     target: LanguageModel
     prompt: tuple[int, ...]
@@ -30,6 +31,7 @@ class GivenText:
     max_new_tokens: int
     eos_tokens: frozenset[int]
     probs_RV: Tensor
+    beside: dict[tuple[int, tuple[int, ...]], Tensor] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(

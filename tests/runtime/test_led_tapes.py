@@ -7,9 +7,11 @@ from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.decoding.routed import RoutedDecoder
 from runtime.drafting.sampler import PlainSampler, RecordedSampler, sampler_for
+from runtime.laws import processed_law
 from runtime.leading import GivenText, OffTapeError, plan, why_not_led
 from runtime.leading.luck import KEEP, seeded_uniforms
 from runtime.recorder import Programs
+from tests.ancestral import LlamaLogits
 from tests.runtime.leading import PROMPT, SETTINGS, chain_decoder, toy_pair
 from tests.runtime.recording import Traced
 from tests.toys import Forking, tiny_llama
@@ -97,6 +99,21 @@ def test_a_tokenwise_verifiers_luck_is_the_positions_own(pair):
         kept.append(keeps)
     assert left[0] and kept[0]
     assert not left[0] & kept[1] and not left[1] & kept[0]
+
+
+def test_plans_of_a_text_share_the_targets_probabilities_beside_it(pair):
+    """In any order, and they are those of the whole context."""
+    text, arms = recorded_text(pair), [ARMS[name] for name in ("entropy", "fixed", "ema")]
+    alone = [plan(build_decoder(pair, arm), recorded_text(pair), seed=3).rounds for arm in arms]
+    assert [plan(build_decoder(pair, arm), text, seed=3).rounds for arm in arms] == alone
+    assert len({row for row, _ in text.beside}) > 2 and max(len(tokens) for _, tokens in text.beside) > 1
+    reference = LlamaLogits(pair.target.model)
+    for (row, beside), probs_V in text.beside.items():
+        expected_V = processed_law(reference.logits([*PROMPT, *text.tokens[:row], *beside]), SETTINGS)
+        torch.testing.assert_close(probs_V, expected_V, rtol=0, atol=1e-5)
+    known = dict(text.beside)
+    plan(build_decoder(pair, arms[0]), text, seed=3)
+    assert text.beside == known, "nothing is asked for twice"
 
 
 def test_given_uniforms_take_the_place_of_seeded_ones(pair):
