@@ -11,7 +11,7 @@ the median.
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -115,13 +115,7 @@ class LatencyTable:
         ValueError
             For a missing or unknown coordinate; names the axes.
         """
-        if set(coordinates) != set(self.axes):
-            raise ValueError(f"this table takes the coordinates {', '.join(self.axes)}, got {sorted(coordinates)}.")
-        values = self._values
-        for name in sorted(self.axes):
-            values = _read(values, self.axes[name], coordinates[name])
-        seconds, low, high = values.tolist()
-        return Latency(seconds, min(low, seconds), max(high, seconds))
+        return _at(self, tuple(coordinates.items()))
 
     @cached_property
     def _values(self) -> np.ndarray:
@@ -161,6 +155,17 @@ class LatencyTable:
             return LatencyTable(parsed.axes, median, low, high, parsed.calls)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
+
+
+@lru_cache(maxsize=2**16)  # replay reads a few thousand places millions of times
+def _at(table: LatencyTable, coordinates: tuple[tuple[str, float], ...]) -> Latency:
+    axes, places, values = table.axes, dict(coordinates), table._values
+    if places.keys() != axes.keys():
+        raise ValueError(f"this table takes the coordinates {', '.join(axes)}, got {sorted(places)}.")
+    for name in sorted(axes):
+        values = _read(values, axes[name], places[name])
+    seconds, low, high = values.tolist()
+    return Latency(seconds, min(low, seconds), max(high, seconds))
 
 
 def _require_grid(name: str, grid: Sequence[int]) -> None:
