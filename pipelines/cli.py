@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from pipelines import PACKAGES
+
 COMMANDS = {
     "generate": "decode a prompt with any decoder or exported bundle",
     "code": "stage: list for every other stage the code that it runs",
@@ -49,8 +51,6 @@ COMMANDS = {
     "studies.target_roots": "study: several roots drawn from the target (lossy)",
     "studies.verdict_cost": "study: what a verdict costs at a large vocabulary",
 }
-
-PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")  # what lacks one of these is broken
 
 
 def add_command(subparsers: "argparse._SubParsersAction", name: str) -> argparse.ArgumentParser:
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not module_of("applicability").left_out(args):
             module_of(args.command).run(args)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in PACKAGES:
+        if error.name is None or error.name.partition(".")[0] in PACKAGES:  # what lacks one of these is broken
             raise
         sys.exit(
             f"draftwright {chosen}: needs {error.name}, which is not installed. All that the pipeline needs: "

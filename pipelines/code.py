@@ -20,11 +20,11 @@ from typing import Any
 
 import yaml
 
+from pipelines import PACKAGES
 from pipelines.imports import Imports
 from pipelines.outputs import file_sha256, replacing
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")
 # Decides nothing of what a stage makes: the command line, this list, files of parameters, device and profile, outputs, tracking.
 PLUMBING = frozenset(
     {

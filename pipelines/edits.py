@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from pipelines.prompt_table import SPLITS
 from predictors.config import Checked, Count, Whole
@@ -67,14 +68,9 @@ class Edit:
     revision: str
 
     @property
-    def before(self) -> str:
-        """The prompt up to the revised copy."""
-        return f"{self.passage}\n{self.request}\n\n"
-
-    @property
     def text(self) -> str:
         """The prompt with the whole revised copy."""
-        return self.before + self.revision
+        return f"{self.passage}\n{self.request}\n\n{self.revision}"
 
 
 def revised(passage: str, request: str) -> str:
@@ -178,16 +174,12 @@ def _entries_sorted(lines: Sequence[str]) -> Iterable[str]:
 
 def _runs(lines: Sequence[str]) -> list[list[str]]:
     """The lines in their order: those that are entries at one indentation together, any other by itself."""
-    runs: list[list[str]] = []
-    last = None
-    for line in lines:
-        indentation = len(line) - len(line.lstrip()) if ENTRY.fullmatch(line.rstrip("\n")) else None
-        if indentation is not None and indentation == last:
-            runs[-1].append(line)
-        else:
-            runs.append([line])
-        last = indentation
-    return runs
+
+    def kind(number: int) -> int:
+        line = lines[number]
+        return len(line) - len(line.lstrip()) if ENTRY.fullmatch(line.rstrip("\n")) else -1 - number
+
+    return [[lines[number] for number in run] for _, run in groupby(range(len(lines)), kind)]
 
 
 def _sentences(passage: str) -> list[str]:

@@ -6,8 +6,8 @@ An import counts wherever it stands, inside functions, too. Only what stands und
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.util import resolve_name
 from itertools import pairwise
-from typing import TypeGuard
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,11 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
     while pending:
         node = pending.pop()
         yield node
-        pending.extend(node.orelse if _is_type_checking(node) else ast.iter_child_nodes(node))
-
-
-def _is_type_checking(node: ast.AST) -> TypeGuard[ast.If]:
-    match node:
-        case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
-            return True
-    return False
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+                pending.extend(node.orelse)
+            case _:
+                pending.extend(ast.iter_child_nodes(node))
 
 
 def _imported(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:
@@ -57,13 +54,8 @@ def _imported(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{_origin(node, package)}.{alias.name}" for alias in node.names)
-
-
-def _origin(node: ast.ImportFrom, package: str) -> str:
-    """The ``a`` of ``from a import b``, dots at its head resolved."""
-    above = package.split(".")[: 1 - node.level or None] if node.level else []
-    return ".".join([*above, *filter(None, [node.module])])
+            origin = resolve_name("." * node.level + (node.module or ""), package)
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
 
 
 def _started(nodes: Iterable[ast.AST]) -> set[str]:

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import replacing, write_json
     from predictors.training.labelling.table import write_labels
 
-    read, config, label = _kind(args.kind)
+    read, config, label = _kinds()[args.kind]
     parameters = load_parameters(config, args.pair, f"labels.{args.kind}", args.params)
     labels = label(read(args.traces), parameters)
     with replacing(args.output) as partial:
@@ -41,19 +41,14 @@ def run(args: argparse.Namespace) -> None:
     print(f"{args.kind}: {labels.table.num_rows} rows; {labels.report}")
 
 
-def _kind(kind: str) -> "tuple[Callable[[Path], Any], type[Any], Callable[[Any, Any], Labels]]":
-    """How traces of a kind are read, its configuration, and what labels them."""
+def _kinds() -> "dict[str, tuple[Callable[[Path], Any], type[Any], Callable[[Any, Any], Labels]]]":
+    """By kind how its traces are read, its configuration, and what labels them."""
+    from predictors.training.labelling import chains, tokens, trees
+    from predictors.training.root_table import RootTable
     from predictors.training.text_table import TextTable
 
-    if kind == "chains":
-        from predictors.training.labelling import chains
-
-        return TextTable.read, chains.ChainLabelConfig, chains.label
-    if kind == "tokens":
-        from predictors.training.labelling import tokens
-
-        return TextTable.read, tokens.TokenLabelConfig, tokens.label
-    from predictors.training.labelling import trees
-    from predictors.training.root_table import RootTable
-
-    return RootTable.read, trees.TreeLabelConfig, trees.label
+    return {
+        "chains": (TextTable.read, chains.ChainLabelConfig, chains.label),
+        "tokens": (TextTable.read, tokens.TokenLabelConfig, tokens.label),
+        "trees": (RootTable.read, trees.TreeLabelConfig, trees.label),
+    }

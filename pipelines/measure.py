@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.applicability import NOT_APPLICABLE
 from pipelines.measuring.bench import Bench, add_measuring_arguments, open_bench
 from pipelines.measuring.names import (
+    CHAIN,
     FINDINGS,
     FORESEEN,
     LOOP_FILE,
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> None:
     findings: dict[str, Any] = {"choices": measurement.choices, "capped": measurement.capped}
     findings |= bench.log.once("checks", lambda: [_checks(bench, config, args.bundles)])[0]
     findings["notes"] = sorted({str(one.message) for one in caught if one.category is UserWarning}) + _bypassed(rows)
-    findings["notes"] += [f"no bundle {name}: its arms are left out" for name in measurement.missing]
+    findings["notes"] += [f"no bundle {name}: its arms are left out" for name in measurement.builder.missing]
     if measurement.builder.draftless:
         findings["notes"] += [f"{NOT_APPLICABLE}: arms {', '.join(measurement.builder.draftless)}"]
     findings["bundles"] = {name: _facts(read_bundle(folder).card) for name, folder in found.items() if folder}
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
     write_timed(bench.folder, args.pair, decodes, rounds)
     write_table(bench.folder / LOOP_FILE, loop, LOOP)
     replayed = foreseen(bench, args.latency, measurement.decoders, texts, test, decodes, rounds)
-    write_foreseen(bench.folder / FORESEEN, {TEST: replayed})
+    write_foreseen(bench.folder / FORESEEN, replayed)
     write_json(bench.folder / FINDINGS, findings)
     write_json(bench.folder / TIMELINES, timelines)
     write_json(bench.folder / PROVENANCE, bench.origin(args.pair))
@@ -112,7 +113,6 @@ def _bundles(config: "MeasureConfig", bundles: Path) -> dict[str, Path | None]:
 
 def _loop(bench: Bench, config: "MeasureConfig", measurement: "Measurement") -> "Rows":
     """Plain decoding and the static chain, if one was chosen, at every temperature, beside their bare passes."""
-    from pipelines.measuring.names import CHAIN
     from pipelines.measuring.probes import loop_rows
 
     names = {one.temperature: [PLAIN] for one in config.settings if (one.top_k, one.top_p) == (0, 1)}
@@ -181,7 +181,6 @@ def _facts(card: Mapping[str, Any]) -> dict[str, Any]:
 
 def _print_summary(folder: Path, rows: "Rows", findings: dict[str, Any]) -> None:
     from pipelines.measuring.harness import tokens_per_second
-    from pipelines.measuring.names import CHAIN
     from predictors.sampling import SamplingSettings
 
     test = [row for row in rows if row["split"] == TEST]

@@ -30,6 +30,11 @@ def write_json(path: Path, record: Any) -> None:
         partial.write_text(json.dumps(record, indent=2, sort_keys=True, allow_nan=False) + "\n")
 
 
+def digest(value: Any) -> str:
+    """SHA-256 of a value as JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes."""
     with path.open("rb") as file:

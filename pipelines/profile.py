@@ -38,7 +38,7 @@ DECISION = "serving"  # block of the log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_bench_arguments(parser, prompts=False, latency=False)
+    add_bench_arguments(parser, profiled=False)
     parser.add_argument("output", type=Path, help="folder to write; one file per device in it")
 
 

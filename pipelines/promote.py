@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
+from pipelines.outputs import write_json
 from pipelines.parameters import add_pair_arguments
 from pipelines.places import add_place_arguments, fill_in
+from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
+from pipelines.promotion.verdict import PASSED, lines, reasons
 from pipelines.terminal import LINES, add_json_argument, brief, recording
 
 if TYPE_CHECKING:
@@ -60,14 +63,11 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
-    from pipelines.outputs import write_json
     from pipelines.promotion.champions import Champions
     from pipelines.promotion.evidence_file import other_code, require_match
-    from pipelines.promotion.gate import judge, judged
+    from pipelines.promotion.gate import judged
     from pipelines.promotion.kept_looks import require_new, require_same_bounds
-    from pipelines.promotion.names import VERDICT
     from pipelines.promotion.plan import load_plan
-    from pipelines.promotion.verdict import lines
     from pipelines.registry import Registry
 
     fill_in(args, PLACES)
@@ -94,7 +94,7 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     if evidence is None:
         evidence = _look(args, registry, champions.name, challenger, champion, earlier, len(bounds.looks))
     require_match(evidence, (args.pair, args.predictor), challenger, over, slug)
-    record = judged(evidence, judge(evidence, bounds), bounds)
+    record = judged(evidence, bounds)
     require_new(record, earlier)
     write_json(args.output / VERDICT, record)
     kept = {name: value for name, value in record.items() if name != "evidence"}
@@ -117,8 +117,6 @@ def _act(
     changed: str,
 ) -> None:
     """Promote, or say why not; ``changed``: what has been so far."""
-    from pipelines.promotion.verdict import reasons
-
     stopped = record["evidence"]["problem"] is not None or (not record["passed"] and not args.force)
     why = reasons(record)
     outcome = record["verdict"]
@@ -141,8 +139,6 @@ def _known(
     from pipelines.promotion.evidence_file import evidence_on, read_evidence
     from pipelines.promotion.gate import fingerprint
     from pipelines.promotion.kept_looks import looks_among
-    from pipelines.promotion.names import VERDICT
-    from pipelines.promotion.verdict import PASSED
 
     if args.evidence is not None:
         return read_evidence(args.evidence)
@@ -167,7 +163,6 @@ def _look(
     from pipelines.promotion.attempt import attempt
     from pipelines.promotion.evidence_file import evidence_on
     from pipelines.promotion.kept_looks import next_look
-    from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
 
     number = next_look(earlier, name, challenger.version, planned)
     place = args.trials / args.predictor / read_device(args.device)["slug"] / VERDICT

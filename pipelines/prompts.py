@@ -13,12 +13,12 @@ import math
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pipelines.builtin.corpus import BuiltinCorpus, Document
+from pipelines.builtin.corpus import Document, builtin_shares, manifest_hash
 from pipelines.documents import Source, load_documents
 from pipelines.edits import EditParameters, begun, edits_of
 from pipelines.pair_folder import read_facts, read_pair
@@ -161,8 +161,9 @@ def _require_slices(known: set[str], mix: Mix) -> None:
 
 
 def _drawn(queues: Queues, wanted: int, split: str, remedy: str, generator: random.Random) -> list[Prompt]:
-    """Up to ``wanted`` prompts; says what is missing."""
-    drawn = list(_alternate(queues, wanted, generator))
+    """Up to ``wanted`` prompts, of slices in turn and in each of its documents in turn; says what is missing."""
+    slices = [_in_turn(generator.sample(documents, len(documents))) for _, documents in sorted(queues.items())]
+    drawn = list(itertools.islice(_in_turn(slices), wanted))
     if wanted and not drawn:
         raise ValueError(
             f"no document of split {split!r} yields a prompt: add documents, lower {remedy}, or name the split in a "
@@ -186,14 +187,14 @@ def _splits(source: Source, parameters: PromptParameters, facts: dict[str, Any])
 
 
 def _pair_documents(facts: dict[str, Any]) -> Mapping[str, Sequence[Document]]:
-    corpus = BuiltinCorpus.load(Shares(**facts["corpus"]["shares"]))
-    if corpus.manifest != facts["corpus"]["manifest"]:
+    documents = builtin_shares(Shares(**facts["corpus"]["shares"]))
+    if manifest_hash(documents) != facts["corpus"]["manifest"]:
         raise ValueError(
             "the built-in corpus is not the one this pair was trained on (pair: Python "
             f"{facts['corpus']['python']}, here: Python {sys.version.split()[0]}), so held-out documents would not be "
             "held out. Run the pair stage again with this Python, or go back to the pair's."
         )
-    return corpus.documents
+    return documents
 
 
 def _name(document: Document, source: Source) -> str:
@@ -288,23 +289,11 @@ class _Drawer:
             yield tokens[first : first + length]
 
 
-def _alternate(slices: Queues, count: int, generator: random.Random) -> Iterator[Prompt]:
-    """One prompt of each slice in turn; within a slice one of each document in turn, documents in random order."""
-    queues = {name: deque(generator.sample(documents, len(documents))) for name, documents in sorted(slices.items())}
-    drawn = 0
-    while drawn < count and any(queues.values()):
-        for queue in queues.values():
-            prompt = _next_prompt(queue)
-            if prompt is not None and drawn < count:
-                drawn += 1
-                yield prompt
-
-
-def _next_prompt(queue: deque[Iterator[Prompt]]) -> Prompt | None:
-    while queue:
-        document = queue.popleft()
-        prompt = next(document, None)
-        if prompt is not None:
-            queue.append(document)
-            return prompt
-    return None
+def _in_turn(some: Iterable[Iterator[Prompt]]) -> Iterator[Prompt]:
+    """The next prompt of each in turn, as long as any has one."""
+    waiting = deque(some)
+    while waiting:
+        first = waiting.popleft()
+        for prompt in itertools.islice(first, 1):
+            yield prompt
+            waiting.append(first)

@@ -6,7 +6,7 @@ ones, and temperatures, thresholds and how far features may lie on the validatio
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,8 @@ from predictors.training.text_table import TextTable
 SEED = 0
 
 
-def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Path | None) -> dict[str, Any]:
+def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Path) -> dict[str, Any]:
     """The card's entry of a bundle, by the text traces in ``texts``."""
-    if texts is None:
-        return _missing("the bundle was exported without text traces. Export it again with --texts")
     bundle = Bundle(dict(card), dict(tensors))
     try:
         require_chains(card["decoder"])  # before the runtime is loaded and texts are read, which takes seconds
@@ -39,7 +37,7 @@ def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Path |
         some = [text for text in recorded_texts(texts) if text.settings in known]
         return _entry(_references(expanded(card["decoder"]), controller, some))
     except BeyondRecordError as error:
-        return _missing(str(error))
+        return _entry({}, str(error))
 
 
 def routed_reference(routes: Iterable[Mapping[str, Any]], bundles: Path, texts: Path) -> dict[str, Any]:
@@ -52,7 +50,7 @@ def routed_reference(routes: Iterable[Mapping[str, Any]], bundles: Path, texts: 
         found, reason = _of_route(route, settings, bundles, texts)
         references |= found
         missing += [] if reason is None else [f"{settings.name}: {reason}"]
-    return _entry(references) | {"missing": "; ".join(missing) or None}
+    return _entry(references, "; ".join(missing) or None)
 
 
 def _of_route(
@@ -111,13 +109,12 @@ def replayed_counts(decoder: Mapping[str, Any], controller: Controller, reading:
         If the decoder or the controller goes beyond what was recorded.
     """
     from pipelines.chain_policy import configured_policy
-    from runtime.branching.config import BranchConfig
+    from runtime.build import BranchDecoderConfig
 
     require_chains(decoder)
     text, verifier = reading.text, decoder.get("verifier", "block")
     if decoder["method"] == "branch_parallel":
-        known = {field.name for field in fields(BranchConfig)}
-        config = BranchConfig(**{name: value for name, value in decoder.items() if name in known})
+        config = parse_config(BranchDecoderConfig, decoder, "decoder")
         counts = RequestCounts(text.budget, config.gamma)
         for ahead in replayed_branches(text, controller, config, reading.chances(verifier)):
             counts.add(ahead.emitted, ahead.made.submitted, ahead.accepted + ahead.hit, ahead.forecasts)
@@ -149,9 +146,5 @@ def require_chains(decoder: Mapping[str, Any]) -> None:
         )
 
 
-def _entry(references: Mapping[str, Reference]) -> dict[str, Any]:
-    return {"settings": {name: asdict(one) for name, one in references.items()}, "missing": None}
-
-
-def _missing(reason: str) -> dict[str, Any]:
-    return {"settings": {}, "missing": reason}
+def _entry(references: Mapping[str, Reference], missing: str | None = None) -> dict[str, Any]:
+    return {"settings": {name: asdict(one) for name, one in references.items()}, "missing": missing}

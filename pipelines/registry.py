@@ -42,8 +42,8 @@ class Registration:
 class Registry:
     """Registers bundles at a tracking server that was found reachable."""
 
-    def __init__(self, uri: str | None = None) -> None:
-        self.uri = uri or tracking_uri()
+    def __init__(self) -> None:
+        self.uri = tracking_uri()
         require_reachable(self.uri)
         self.client = new_client(self.uri)
 
@@ -67,10 +67,7 @@ class Registry:
 
     def version_at(self, name: str, alias: str) -> str:
         """The version that ``alias`` of a registered model points to; `ValueError` naming the known ones."""
-        model = found_model(self.client, name)
-        if model is None:
-            raise ValueError(f"nothing is registered as {name}. Run draftwright register (or make repro) first.")
-        aliases = model.aliases
+        aliases = registered_model(self.client, name).aliases
         if alias not in aliases:
             raise ValueError(f"{name} has no alias {alias!r}. Known: {', '.join(sorted(aliases)) or 'none'}.")
         return str(aliases[alias])
@@ -139,6 +136,14 @@ def found_model(client: Any, name: str) -> Any:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
         return None
+
+
+def registered_model(client: Any, name: str) -> Any:
+    """As `found_model`; `ValueError` without one."""
+    model = found_model(client, name)
+    if model is None:
+        raise ValueError(f"nothing is registered as {name}. Run draftwright register (or make repro) first.")
+    return model
 
 
 def copy_bundle(bundle: Path, folder: Path) -> str:

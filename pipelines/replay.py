@@ -9,9 +9,7 @@ folder named after the device: ``replay.parquet``, a row per text and policy, ``
 """
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from pipelines.device_file import read_device
 from pipelines.device_profile import read_device_profile
@@ -32,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     import torch
-    from tqdm import tqdm
 
     from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
     from pipelines.measuring.replay.names import POLICIES, REPLAYED, replayed_at
@@ -53,16 +50,12 @@ def run(args: argparse.Namespace) -> None:
     bundles = {one.name: one for one in folders if is_fitted(args.pair, one.name, args.params)}
     texts = [(split, text) for split in (VALIDATION, TEST) for text in table.rows(split).texts()]
 
-    def progress(work: Iterable[Any], total: int) -> Iterable[Any]:
-        return tqdm(work, total=total, desc="replay", unit="text")
-
     study = ReplayStudy(config, profile, bundles)
-    rows = study.run(texts, len(texts), progress)
     folder = args.output / device
-    write_table(folder / REPLAYED, rows, REPLAY_ROWS)
+    write_table(folder / REPLAYED, study.run(texts), REPLAY_ROWS)
     for ratio in config.cost_ratios:
         elsewhere = ReplayStudy(config, profile.at_cost_ratio(ratio, table.median_context), bundles, chains_only=True)
-        write_table(folder / replayed_at(ratio), elsewhere.run(texts, len(texts), progress), REPLAY_ROWS)
+        write_table(folder / replayed_at(ratio), elsewhere.run(texts), REPLAY_ROWS)
     write_json(folder / POLICIES, {arm.name: arm.served for arm in study.arms if arm.served is not None})
     write_json(
         folder / PROVENANCE,

@@ -7,6 +7,7 @@ import argparse
 import json
 from pathlib import Path
 
+from pipelines.promotion.verdict import PASSED
 from pipelines.report import PAGE, RECORD
 
 
@@ -15,8 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.promotion.verdict import PASSED
-
     pages = [page for page in sorted(args.data.glob(f"*/reports/*/{PAGE}")) if (page.parent / RECORD).is_file()]
     if not pages:
         raise ValueError(f"no report below {args.data}. Run dvc repro (or make repro) first.")

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipelines import PACKAGES
 from pipelines.pair_folder import read_facts
 
-PACKAGES = ("pipelines", "trace_collection", "predictors", "runtime")
 RETRIES = 3  # of a task whose worker ended
 Over = Callable[[Callable[[Any, Any], Any], Iterable[Any]], Iterator[tuple[Any, Any]]]
 

@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> None:
     rows = study.run()
     write_table(bench.folder / FIRST_ROUNDS, rows, FIRST_ROUNDS_ROWS)
     write_json(bench.folder / PRICES, {folder.name.removeprefix(BUNDLE): _prices(folder) for folder in folders})
-    write_json(bench.folder / PROVENANCE, bench.origin(args.pair) | {"capped": study.capped})
+    write_json(bench.folder / PROVENANCE, bench.origin(args.pair) | {"capped": study.blocks.capped})
     bench.log.remove()
-    print(f"{bench.folder}: {len(rows)} roots" + (", ended early by max_minutes" if study.capped else ""))
+    print(f"{bench.folder}: {len(rows)} roots" + (", ended early by max_minutes" if study.blocks.capped else ""))
 
 
 def _prices(folder: Path) -> dict[str, Any]:

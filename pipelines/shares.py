@@ -19,13 +19,13 @@ USES = {"train": "fit", "validation": "choose between", "test": "score"}
 @dataclass(frozen=True)
 class Shares:
     """What part of every slice's documents goes where; the parts sum to 1, and only ``reserve`` and ``pair`` may be 0. The
-    defaults are for a user's own pair."""
+    defaults are for a user's own pair. The fields' order decides which documents go where."""
 
+    pair: float = 0.0
     train: float = 0.45
     validation: float = 0.2
     test: float = 0.25
     reserve: float = 0.1
-    pair: float = 0.0
 
     def __post_init__(self) -> None:
         values = asdict(self)
@@ -37,8 +37,7 @@ class Shares:
 
     def deal(self, documents: "Sequence[Document]") -> "dict[str, list[Document]]":
         """The documents of each share, by its name."""
-        names = ("pair", "train", "validation", "test", "reserve")
-        return share_documents(documents, {name: getattr(self, name) for name in names})
+        return share_documents(documents, asdict(self))
 
 
 def share_documents(documents: "Sequence[Document]", shares: Mapping[str, float]) -> "dict[str, list[Document]]":

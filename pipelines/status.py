@@ -7,6 +7,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pipelines.promotion.verdict import outcome_of
 from pipelines.terminal import add_json_argument, brief, recording
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ def _record(champions: "Champions") -> dict[str, Any]:
 
 
 def _line(name: str, record: dict[str, Any]) -> str:
-    from pipelines.promotion.verdict import outcome_of
-
     who = ", ".join(f"{role} {_shown(record[role])}" for role in ("champion", "challenger"))
     verdict = record["verdict"]
     judged = "" if verdict is None else f", {outcome_of(verdict)}"

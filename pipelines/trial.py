@@ -14,7 +14,6 @@ from pathlib import Path
 
 from pipelines.device_file import read_device
 from pipelines.measuring.bench import add_bench_arguments
-from pipelines.places import place_of
 from pipelines.terminal import brief
 
 
@@ -24,16 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measured", type=Path, help="folder of stage measure: a bundle that it timed is not timed again"
     )
-    parser.add_argument(
-        "--texts", type=place_of, help="folder of text traces: recorded prompts are timed first, and replayed"
-    )
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
 
 
 def run(args: argparse.Namespace) -> None:
     from pipelines.outputs import write_json
     from pipelines.promotion.attempt import attempt
-    from pipelines.promotion.gate import judge, judged
+    from pipelines.promotion.gate import judged
     from pipelines.promotion.names import CHALLENGER, VERDICT
     from pipelines.promotion.plan import load_plan
     from pipelines.promotion.verdict import lines
@@ -41,6 +37,6 @@ def run(args: argparse.Namespace) -> None:
     path = args.output / read_device(args.device)["slug"] / VERDICT
     _, bounds = load_plan(args.pair, args.params)
     evidence = attempt(args, args.bundle.name, {CHALLENGER: args.bundle})
-    record = judged(evidence, judge(evidence, bounds), bounds)
+    record = judged(evidence, bounds)
     write_json(path, record)
     print(path, brief(lines(record)), sep="\n")

@@ -13,7 +13,6 @@ Writes a folder named after the device: ``choices.json`` (what was considered, p
 """
 
 import argparse
-import hashlib
 import json
 import shutil
 import sys
@@ -24,6 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.applicability import absent
+from pipelines.device_file import read_device
+from pipelines.measuring.names import DECODES_FILE, PROVENANCE, TEST, VALIDATION
+from pipelines.outputs import digest, file_sha256, replacing, write_json
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
 from pipelines.places import add_place_arguments, fill_in
 from pipelines.terminal import LINES, add_json_argument, brief, recording
@@ -62,15 +64,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
-    from pipelines.device_file import read_device
     from pipelines.measuring.bench import open_bench
     from pipelines.measuring.led import TextLeader
-    from pipelines.measuring.names import DECODES_FILE, TEST, VALIDATION
     from pipelines.measuring.recorded import RecordedTexts
     from pipelines.measuring.tuning.candidates import candidates, unforeseen
     from pipelines.measuring.tuning.measured import Measured
     from pipelines.measuring.tuning.study import TuneConfig, TuneStudy
-    from pipelines.outputs import file_sha256
     from predictors.bundle import bundle_hash
 
     config = load_parameters(TuneConfig, args.pair, "tune", args.params)
@@ -82,7 +81,7 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     bundles = {name: bundle_hash(args.bundles / name) for name in _bundles_of(found)}
     _require_replayed(bundles, replay)
     hashes: dict[str, str | None] = {f"{name}_sha256": value for name, value in bundles.items()}
-    hashes["candidates_sha256"] = _digest(found)
+    hashes["candidates_sha256"] = digest({made.name: [asdict(one) for one in some] for made, some in found.items()})
     texts = RecordedTexts(args.texts, config.max_new_tokens)
     hashes["texts_sha256"] = texts.sha256
     hashes["measured_sha256"] = file_sha256(decodes) if decodes.is_file() else None
@@ -107,10 +106,8 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
 
 def _write(bench: "Bench", pair: str, study: "TuneStudy", chosen: list["Tuned"]) -> None:
     from pipelines.measuring.harness import apart
-    from pipelines.measuring.names import PROVENANCE
     from pipelines.measuring.tables import write_timed
     from pipelines.measuring.tuning.names import CHOICES
-    from pipelines.outputs import write_json
 
     write_timed(bench.folder, pair, *apart(study.rows))
     write_json(bench.folder / CHOICES, [one.record for one in chosen])
@@ -122,16 +119,8 @@ def _bundles_of(found: "Found") -> list[str]:
     return sorted({one.served["bundle"] for some in found.values() for one in some if "bundle" in one.served})
 
 
-def _digest(found: "Found") -> str:
-    """Of all candidates and what is predicted of them: what is timed follows from it."""
-    record = {settings.name: [asdict(one) for one in some] for settings, some in found.items()}
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
 def _require_replayed(hashes: dict[str, str], replay: Path) -> None:
     """`ValueError` if bundles have changed since they were replayed; says on stderr if they were at a noisy device's prices."""
-    from pipelines.measuring.names import PROVENANCE
-
     origin = {} if absent(replay.parent) else json.loads((replay / PROVENANCE).read_text())
     replayed = origin.get("bundles_sha256", {})
     changed = [name for name, sha256 in hashes.items() if replayed.get(name, sha256) != sha256]
@@ -145,7 +134,6 @@ def _require_replayed(hashes: dict[str, str], replay: Path) -> None:
 
 def _export(folder: Path, bundles: Path, texts: Path, bench: "Bench", chosen: list["Tuned"]) -> None:
     """Write the bundle, with the bundles of its controllers in folders below it; whole or not at all."""
-    from pipelines.outputs import replacing
     from pipelines.reference import routed_reference
     from predictors.bundle import AUTO, bundle_hash, write_bundle
     from predictors.contract import CaptureContract, ServingRange

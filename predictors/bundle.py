@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from predictors.config import Config, parse_config
 from predictors.contract import CaptureContract, ContractError
 
 TENSORS, CARD = "controller.safetensors", "card.json"
@@ -42,6 +43,15 @@ class Bundle:
     def otherwise(self) -> "Bundle":
         """The bundle inside this one."""
         return Bundle(self.card[OTHERWISE], self.tensors, f"{self.source}: {OTHERWISE}")
+
+    def part(self, kind: type[Config], key: str) -> Config:
+        """The card's entry ``key`` as an object of ``kind``; `ValueError` as of `parse_config`."""
+        return parse_config(kind, self.card[key], f"{self.source}: card.json: {key}")
+
+    def parts(self, kind: type[Config], key: str) -> tuple[Config, ...]:
+        """The same of an entry that is a list."""
+        where = f"{self.source}: card.json: {key}"
+        return tuple(parse_config(kind, made, f"{where}[{place}]") for place, made in enumerate(self.card[key]))
 
     def require(self, kind: str, *keys: str) -> None:
         """`ValueError` unless it holds a controller of ``kind`` whose card has ``keys``."""

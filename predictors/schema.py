@@ -1,6 +1,7 @@
 """Names shared by the stages that write and read traces: the contract between them is a file format."""
 
 MANIFEST = "manifest.json"
+SPLITS = TRAIN, VALIDATION, TEST = ("train", "validation", "test")
 EDIT = "edit"  # a slice that is reported by itself, and no part of the headline mix
 
 # column -> Arrow type: whose continuation, under which sampling setting

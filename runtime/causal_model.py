@@ -157,9 +157,8 @@ class CausalLanguageModel:
 
     @torch.inference_mode()
     def embedding(self, token: int) -> Tensor:
-        if (
-            self._weights is not None
-        ):  # current since the request was opened; the layer's own call takes ten times as long
+        # joint weights are current since the request was opened; the layer's own call takes ten times as long
+        if self._weights is not None:
             return self._weights.embedding.detach()[token]
         embedding: Tensor = self.model.get_input_embeddings()(torch.tensor([token], device=self.device))
         return embedding[0]

@@ -184,10 +184,8 @@ def serve(model: "PreTrainedModel", forward: str, priority: int = 0) -> CausalLa
 
 
 def _adapt(model: Any, forward: ForwardPath, priority: int = 0) -> LanguageModel:
-    hugging_face = any(
-        kind.__name__ == "PreTrainedModel" for kind in type(model).__mro__
-    )  # without its import of seconds
-    return CausalLanguageModel(model, forward, priority) if hugging_face else model
+    kinds = [kind.__name__ for kind in type(model).__mro__]  # without the class's import of seconds
+    return CausalLanguageModel(model, forward, priority) if "PreTrainedModel" in kinds else model
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:

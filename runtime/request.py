@@ -13,14 +13,16 @@ from runtime.randomness import Chance, Randomness, Streamed
 
 @dataclass(frozen=True)
 class Request:
-    """One checked request. ``layers`` are tapped on the target, ``draft_layers`` on the draft; ``views`` keeps what both models
-    said in front of the newest token, ``observe`` each round's evidence."""
+    """One checked request. ``vocabulary_size`` is the target's: all laws are on it. ``layers`` are tapped on the target,
+    ``draft_layers`` on the draft; ``views`` keeps what both models said in front of the newest token, ``observe`` each round's
+    evidence."""
 
     prompt: list[int]
     max_new_tokens: int
     settings: SamplingSettings
     randomness: Chance
     eos_tokens: frozenset[int]
+    vocabulary_size: int
     layers: tuple[int, ...]
     observe: bool
     draft_layers: tuple[int, ...] = ()

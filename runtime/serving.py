@@ -31,10 +31,8 @@ from runtime.pair import load_model, serve
 TARGET_ROWS, DRAFT_ROWS = (1, 5, 9), (1,) * 8  # a plain step and verification passes; the steps of a chain
 CONTEXT = 96  # committed tokens before a pass
 VISITS, TURNS = 3, 8  # of every format, and of every candidate in a visit
-VISIT_SECONDS, LEAST_TURNS = (
-    10.0,
-    2,
-)  # timed passes of a visit end it, but not before so many turns: large models take long
+VISIT_SECONDS = 10.0  # of timed passes end a visit, as large models take long
+LEAST_TURNS = 2  # of every candidate before that
 WARMUP = 2  # untimed turns of a visit: kernels are chosen, and on a CUDA device passes are recorded
 LEAST_SAVING = 0.1  # of the incumbent's time
 MOST_PARAMETERS = 4e9  # of a model that is tried in float32 though its traces are not

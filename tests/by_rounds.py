@@ -193,9 +193,8 @@ def decoded_law(decoder, prompt, length, settings, records=None):
 def merged_law(decoder, prompt, length, settings, eos_tokens=frozenset()):
     """Law of the ``length`` tokens that a branch-parallel ``decoder`` (overlap none) emits after ``prompt``."""
     relay = Relay()
-    request = Request(
-        list(prompt), length, settings, relay, frozenset(eos_tokens), (), False, decoder.controller.draft_layers
-    )
+    size, draft_layers = decoder.pair.target.vocabulary_size, decoder.controller.draft_layers
+    request = Request(list(prompt), length, settings, relay, frozenset(eos_tokens), size, (), False, draft_layers)
     states, rounds = {"start": (BranchRun(decoder, request), 1.0)}, Rounds(decoder, relay)
     law: dict[tuple[int, ...], float] = {}
     while states:

@@ -21,12 +21,20 @@ class Scripted:
         return torch.tensor(drawn).clamp(max=weights.shape[-1] - 1).reshape(shape)
 
 
-def request(prompt=(7,), eos=(EOS,)):
-    return SimpleNamespace(prompt=list(prompt), eos_tokens=frozenset(eos))
+def request(chance, prompt=(7,), eos=(EOS,)):
+    return SimpleNamespace(prompt=list(prompt), eos_tokens=frozenset(eos), randomness=chance)
 
 
 def said(newest, following, committed=(5,), candidates=None, predicted=(0,)):
     return Said(newest, candidates or {}, list(predicted), list(following), list(committed))
+
+
+def chain(tokens):
+    """A trie of one path."""
+    trie = {}
+    for token in reversed(tokens):
+        trie = {token: trie}
+    return trie
 
 
 def paths(rows):

@@ -68,9 +68,9 @@ class Collector(ABC):
         self.jobs: list[Job] = [(settings, prompt) for settings in config.settings for prompt in prompts]
 
     @property
-    @abstractmethod
     def sizes(self) -> dict[str, int]:
-        """Lengths of the list columns, by their word in ``columns``."""
+        """Lengths of the list columns, by their word in ``columns``; by default there are none."""
+        return {}
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -40,35 +40,33 @@ class Drawn:
 
 
 class Efficiencies:
-    """Evaluates the samples of a grove; ``target_probs_NV`` are the target's laws at the root and behind every node."""
+    """Evaluates the trees of ``actions`` in the samples of a grove; ``target_probs_NV`` are the target's laws at the root and
+    behind every node."""
 
-    def __init__(self, grove: Grove, target_probs_NV: Tensor) -> None:
-        self._grove = grove
-        self._target_probs_NV = target_probs_NV
+    def __init__(self, grove: Grove, target_probs_NV: Tensor, actions: Sequence[Action]) -> None:
+        self._grove, self._target_probs_NV, self._actions = grove, target_probs_NV, actions
+        self._drawn = [[self.drawn(sample, action) for action in actions] for sample in grove.samples]
+        self._contexts = list(dict.fromkeys(one for trees in self._drawn for tree in trees for one in tree.contexts))
         self._branching: dict[str, dict[Context, dict[int, float]]] = {}
-        self._contexts: dict[Context, None] = {}
         self._prefixes: dict[int, list[float]] = {}
 
-    def array(self, rules: Sequence[str], actions: Sequence[Action]) -> np.ndarray:
+    def array(self, rules: Sequence[str]) -> np.ndarray:
         """E[emitted] [samples, K, A] in float64; NaN for branching trees under a rule for chains."""
-        drawn = [[self.drawn(sample, action) for action in actions] for sample in self._grove.samples]
-        self._contexts = {context: None for trees in drawn for tree in trees for context in tree.contexts}
         return np.array(
             [
                 [
-                    [self._expected(rule, sample, action, tree) for action, tree in zip(actions, trees, strict=True)]
+                    [self._expected(rule, sample, *made) for made in zip(self._actions, trees, strict=True)]
                     for rule in rules
                 ]
-                for sample, trees in zip(self._grove.samples, drawn, strict=True)
+                for sample, trees in zip(self._grove.samples, self._drawn, strict=True)
             ]
         )
 
-    def traffic(self, actions: Sequence[Action]) -> tuple[np.ndarray, np.ndarray]:
+    def traffic(self) -> tuple[np.ndarray, np.ndarray]:
         """Distinct nodes [A] and fed branch nodes [A] of the actions' trees, means over the samples."""
-        samples = self._grove.samples
-        trees = [[self.drawn(sample, action) for action in actions] for sample in samples]
-        counts = np.array([[(tree.nodes, tree.fed) for tree in some] for some in trees], dtype=float).mean(axis=0)
-        return counts[:, 0], counts[:, 1]
+        counts = np.array([[(tree.nodes, tree.fed) for tree in trees] for trees in self._drawn], dtype=float)
+        nodes_A, fed_A = counts.mean(axis=0).T
+        return nodes_A, fed_A
 
     def drawn(self, sample: Sample, action: Action) -> Drawn:
         """The tree of ``action``: the trunk's beginning, and behind it the first rollouts, cut."""
@@ -126,7 +124,7 @@ class Efficiencies:
 
     def _branching_of(self, rule: str) -> dict[Context, dict[int, float]]:
         """B(node; draws -> child) of every context, from one call of the rule's solver."""
-        contexts, grove = list(self._contexts), self._grove
+        contexts, grove = self._contexts, self._grove
         target_CV = self._target_probs_NV[[node + 1 for node, _ in contexts]]
         draft_CV = torch.stack([grove.laws[node] for node, _ in contexts])
         lists, tokens = [list(children) for _, children in contexts], torch.tensor(grove.tokens)

@@ -49,10 +49,6 @@ class GuessCollector(Collector):
         self.rows_per_job = len(self.decoders) * config.max_new_tokens
 
     @property
-    def sizes(self) -> dict[str, int]:
-        return {}
-
-    @property
     def facts(self) -> dict[str, Any]:
         return {"ways": list(self.config.ways)}
 

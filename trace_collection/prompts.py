@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from predictors.sampling import SamplingSettings
-
-SPLITS = ("train", "validation", "test")
+from predictors.schema import SPLITS
 
 
 class Prompt(Protocol):

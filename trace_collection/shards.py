@@ -21,15 +21,6 @@ from predictors.schema import MANIFEST
 Rows = dict[str, Any]  # the columns of some rows: arrays [rows, ...], or one value for all of them
 STRING_BYTES = 32  # about; names repeat, and repeats take next to nothing
 
-_SCALARS = {
-    "string": pa.string(),
-    "int32": pa.int32(),
-    "float32": pa.float32(),
-    "float64": pa.float64(),
-    "bool": pa.bool_(),
-}
-_ELEMENTS = {**_SCALARS, "float16": pa.float16()}
-
 
 def trace_schema(
     columns: Mapping[str, str], sizes: Mapping[str, int], version: int, fingerprint: str, contract: dict[str, Any]
@@ -37,11 +28,9 @@ def trace_schema(
     """Arrow schema of a shard: ``columns`` by kind, a list's length by its word in ``sizes`` (``state<float16>``)."""
     fields = []
     for name, kind in columns.items():
-        word, _, element = kind.partition("<")
-        if element:
-            fields.append(pa.field(name, pa.list_(_ELEMENTS[element.rstrip(">")], sizes[word])))
-        else:
-            fields.append(pa.field(name, _SCALARS[kind]))
+        word, _, element = kind.rstrip(">").partition("<")
+        one = pa.type_for_alias(element or word)
+        fields.append(pa.field(name, pa.list_(one, sizes[word]) if element else one))
     metadata = {
         "schema_version": str(version),
         "fingerprint": fingerprint,

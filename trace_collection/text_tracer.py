@@ -188,10 +188,8 @@ class TextTracer:
         extent, spec = self.extent, self.extent.spec
         size = extent.gamma_max
         columns: Rows = {"tokens": np.full((rows, size), -1)}
-        columns |= {name: np.full((rows, size), np.nan) for name in ("probabilities", "unit_probabilities")}
-        columns |= {
-            name: np.full((rows, size), np.nan) for name in ("confidence", "entropy", "law_confidence", "law_entropy")
-        }
+        names = ("probabilities", "unit_probabilities", "confidence", "entropy", "law_confidence", "law_entropy")
+        columns |= {name: np.full((rows, size), np.nan) for name in names}
         columns |= {"tops": np.zeros((rows, size, spec.top), np.float32)}
         columns |= {"states": np.zeros((rows, extent.state_slots, spec.state_size), np.float16)}
         for slot, level in enumerate(levels):

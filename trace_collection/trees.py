@@ -21,7 +21,7 @@ from torch import Tensor
 from predictors.actions import Action, ActionSet
 from predictors.config import Count, Whole, at_least, of_length
 from predictors.sampling import SamplingSettings
-from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION
+from predictors.schema import ROOT_COLUMNS, ROOT_TRACES_VERSION, SPLITS
 from predictors.selection.features import SCALARS, SelectionSpec, scalars_of, state_of
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
 from runtime import ModelPair
@@ -33,7 +33,7 @@ from runtime.verification.acceptance import NODE_SOLVERS
 from trace_collection.collection import CollectionConfig, Collector, hidden_size, last_layers
 from trace_collection.efficiency import BY_LAW, Efficiencies
 from trace_collection.grove import Extent, Grove, draw_grove
-from trace_collection.prompts import SPLITS, Job, Prompt, first_of_splits, placed
+from trace_collection.prompts import Job, Prompt, first_of_splits, placed
 from trace_collection.shards import Rows, columns_of
 
 
@@ -152,9 +152,9 @@ class TreeCollector(Collector):
         return {"state": state.cpu().numpy(), "scalars": scalars_of(seen).cpu().numpy()}
 
     def _labels(self, grove: Grove, target_probs_NV: Tensor) -> dict[str, Any]:
-        made = Efficiencies(grove, target_probs_NV)
-        nodes_A, fed_A = made.traffic(self.actions)
-        efficiency_DKA = made.array(self.config.rules, self.actions)
+        made = Efficiencies(grove, target_probs_NV, self.actions)
+        nodes_A, fed_A = made.traffic()
+        efficiency_DKA = made.array(self.config.rules)
         missing = np.full((max(self.config.draws) - len(efficiency_DKA), *efficiency_DKA.shape[1:]), np.nan)
         return {"efficiency": np.concatenate([efficiency_DKA, missing]).reshape(-1), "nodes": nodes_A, "fed": fed_A}
 

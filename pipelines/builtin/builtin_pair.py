@@ -9,6 +9,7 @@ import hashlib
 import inspect
 import json
 import platform
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from pipelines.builtin import language_model, llama_forward, muon
-from pipelines.builtin.corpus import BuiltinCorpus, Document
+from pipelines.builtin.corpus import Document, builtin_shares, manifest_hash
 from pipelines.builtin.draft_shape import InflatedDraft
 from pipelines.builtin.inflation import InflatedShape, inflate
 from pipelines.builtin.language_model import Recipe, Shape, held_out_loss, new_model, train
@@ -80,10 +81,11 @@ def train_builtin_pair(
         What the run is a function of and what came out; wall-clock seconds by model (None where it was kept).
     """
     torch.set_num_threads(parameters.threads)
-    corpus = BuiltinCorpus.load(parameters.shares)
-    for share, counts in corpus.counts().items():
-        print(f"corpus, share {share}: {sum(counts.values())} documents, {counts}")
-    learned, test = corpus.documents["pair"], corpus.documents["test"]
+    documents = builtin_shares(parameters.shares)
+    slices = {share: Counter(sorted(document.slice for document in some)) for share, some in documents.items()}
+    for share, counts in slices.items():
+        print(f"corpus, share {share}: {counts.total()} documents, {dict(counts)}")
+    manifest, learned, test = manifest_hash(documents), documents["pair"], documents["test"]
     tokenizer = train_tokenizer((document.text for document in learned), parameters.vocabulary)
     tokenizer.save_pretrained(folder / "tokenizer")
     streams = {"train": token_stream(shuffled(learned, parameters.seed), tokenizer)}
@@ -97,7 +99,7 @@ def train_builtin_pair(
         "device": device.type,
         "torch": torch.__version__.split("+")[0],
         "recipe": _recipe_hash(),
-        "corpus": corpus.manifest,
+        "corpus": manifest,
         "vocabulary": parameters.vocabulary,
     }
     trainer = _Trainer(folder, tokenizer, streams, dtype, device, parameters.seed)
@@ -111,9 +113,9 @@ def train_builtin_pair(
     save_inflated(draft, draft_shape, folder / "draft", tokenizer, parameters.seed, dtype)
     facts = {
         "corpus": {
-            "manifest": corpus.manifest,
+            "manifest": manifest,
             "shares": dataclasses.asdict(parameters.shares),
-            "documents": corpus.counts(),
+            "documents": slices,
             "tokens": {name: len(stream) for name, stream in streams.items()},
             "python": platform.python_version(),
             "trained_on": [document.id for document in learned],
@@ -143,16 +145,7 @@ def save_inflated(
     Matrices are stored in ``dtype``, in which they are exact; norms in float32, because their factor sqrt(ds / db) is not exact
     in bfloat16. Loaded in float32, the model equals the small one.
     """
-    big = inflate(
-        small.float().cpu(),
-        hidden=shape.hidden,
-        layers=shape.layers,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        ff=shape.feed_forward,
-        seed=seed,
-    )
+    big = inflate(small.float().cpu(), shape, seed=seed)
     for parameter in big.parameters():
         if parameter.ndim == 2:
             parameter.data = parameter.data.to(dtype)

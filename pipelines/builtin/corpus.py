@@ -7,7 +7,6 @@ depends on the Python version; `manifest_hash` pins it.
 
 import hashlib
 import sysconfig
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -107,24 +106,6 @@ def _manuals(texts: Mapping[str, str], seen: set[str]) -> Iterable[Document]:
             yield Document(id, rest, "prose")
 
 
-@dataclass(frozen=True)
-class BuiltinCorpus:
-    """The built-in documents in their shares; only those of ``pair`` train the models."""
-
-    shares: Shares
-    documents: Mapping[str, Sequence[Document]]
-
-    @classmethod
-    def load(cls, shares: Shares) -> "BuiltinCorpus":
-        """The running interpreter's documents."""
-        return cls(shares, shares.deal(builtin_documents()))
-
-    @property
-    def manifest(self) -> str:
-        """Hash of every document's id, content and share."""
-        return manifest_hash(self.documents)
-
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Number of documents by share and slice."""
-        counted = {share: Counter(document.slice for document in some) for share, some in self.documents.items()}
-        return {share: dict(sorted(counts.items())) for share, counts in counted.items()}
+def builtin_shares(shares: Shares) -> dict[str, list[Document]]:
+    """The running interpreter's documents by share; only those of ``pair`` train the models."""
+    return shares.deal(builtin_documents())

@@ -63,6 +63,4 @@ class InflatedDraft(Checked):
 
 def cost(shape: InflatedShape, vocabulary: int) -> float:
     """Of a pass over one token, in weights read; the head is the embedding's own matrix."""
-    attention = 2 * (shape.heads + shape.kv_heads) * shape.head_dim * shape.hidden
-    layer = attention + 3 * shape.hidden * shape.feed_forward + LAYER
-    return shape.layers * layer + vocabulary * shape.hidden
+    return shape.layers * (shape.layer_weights + LAYER) + vocabulary * shape.hidden

@@ -16,7 +16,7 @@ The larger model's logits equal the small one's. Small sizes carry the suffix s,
 Weights that cannot matter are random rather than zero: a machine may run faster on zeros.
 """
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 from torch import Tensor
@@ -38,18 +38,14 @@ class InflatedShape:
     head_dim: int
     feed_forward: int
 
+    @property
+    def layer_weights(self) -> int:
+        """Weights of one block's matrices."""
+        attention = 2 * (self.heads + self.kv_heads) * self.head_dim * self.hidden
+        return attention + 3 * self.hidden * self.feed_forward
 
-def inflate(
-    small: LlamaForCausalLM,
-    hidden: int,
-    layers: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    ff: int,
-    vocab: int | None = None,
-    seed: int = 0,
-) -> LlamaForCausalLM:
+
+def inflate(small: LlamaForCausalLM, shape: InflatedShape, vocab: int | None = None, seed: int = 0) -> LlamaForCausalLM:
     """A plain `LlamaForCausalLM` of the given shape with the small model's function.
 
     Parameters
@@ -75,7 +71,7 @@ def inflate(
         raise ValueError(
             "cannot inflate: a larger vocab overflows in float16; use bfloat16 or float32, or keep the vocab."
         )
-    config = _inflated_config(small.config, hidden, layers, heads, kv_heads, head_dim, ff, vocab)
+    config = _inflated_config(small.config, shape, vocab)
     with torch.device("meta"):
         big = LlamaForCausalLM(config)
     big = big.to(small.dtype).to_empty(device=small.device)
@@ -86,9 +82,8 @@ def inflate(
     return big.eval()
 
 
-def _inflated_config(
-    config: LlamaConfig, hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, ff: int, vocab: int | None
-) -> LlamaConfig:
+def _inflated_config(config: LlamaConfig, shape: InflatedShape, vocab: int | None) -> LlamaConfig:
+    hidden, layers, heads, kv_heads, head_dim, feed_forward = astuple(shape)
     vocab = config.vocab_size if vocab is None else vocab
     group_small = config.num_attention_heads // config.num_key_value_heads
     problems = [
@@ -99,7 +94,7 @@ def _inflated_config(
         (heads % kv_heads != 0, f"heads {heads} is no multiple of kv_heads {kv_heads}"),
         (heads // kv_heads < group_small, f"heads / kv_heads {heads // kv_heads} is below {group_small}"),
         (head_dim % config.head_dim != 0, f"head_dim {head_dim} is no multiple of {config.head_dim}"),
-        (ff < config.intermediate_size, f"ff {ff} is below {config.intermediate_size}"),
+        (feed_forward < config.intermediate_size, f"feed_forward {feed_forward} is below {config.intermediate_size}"),
         (vocab < config.vocab_size, f"vocab {vocab} is below {config.vocab_size}"),
         (vocab > config.vocab_size and hidden <= config.hidden_size, "a larger vocab needs a larger hidden"),
         (config.attention_bias or config.mlp_bias, "models with biases are not supported"),
@@ -117,7 +112,7 @@ def _inflated_config(
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
-        "intermediate_size": ff,
+        "intermediate_size": feed_forward,
         "vocab_size": vocab,
         "rms_norm_eps": config.rms_norm_eps * config.hidden_size / hidden,
     }

@@ -34,11 +34,7 @@ def gain(
     only_setting: str | None = None,
 ) -> Estimate:
     """Of ``arm`` over ``rival``; parameters as of `ledger`."""
-    return estimated(ledger(blocks, (arm, rival), mix, replayed, only_slice, only_setting))
-
-
-def estimated(pair: Ledger) -> Estimate:
-    """The estimate that a ledger holds."""
+    pair = ledger(blocks, (arm, rival), mix, replayed, only_slice, only_setting)
     whole_2V, without_D2V = _totals(pair)
     if pair.prices is None:
         value, without_D = _log_ratio(whole_2V[None], None)[0], _log_ratio(without_D2V, None)

@@ -85,18 +85,18 @@ class Ledger:
 def ledger(
     blocks: TimedBlocks,
     arms: tuple[str, str],
-    mix: Mapping[str, float] | None = None,
-    replayed: Replayed | None = None,
-    only_slice: str | None = None,
-    only_setting: str | None = None,
+    mix: Mapping[str, float] | None,
+    replayed: Replayed | None,
+    only_slice: str | None,
+    only_setting: str | None,
 ) -> Ledger:
     """Of ``arms``, an arm and its rival, on the blocks in which both were timed.
 
     Parameters
     ----------
     mix
-        Documents by slice of what the gain is meant for: a slice weighs as many, and others are left out. By default
-        those that the tables have.
+        Documents by slice of what the gain is meant for: a slice weighs as many, and others are left out. ``None``: those that
+        the tables have.
     replayed
         Left aside unless it covers both arms.
     only_slice, only_setting
@@ -151,7 +151,7 @@ def _kept(
     only_setting: str | None,
 ) -> np.ndarray:
     """By block [B]: whether it counts; errors as of `ledger`."""
-    kept_B = blocks.both(*arms)
+    kept_B = blocks.shared(*arms)
     if mix is not None:
         kept_B &= np.isin(blocks.slice_B, list(mix))
     if only_slice is not None:

@@ -138,10 +138,10 @@ class PriceFit:
         n_B = np.maximum(n_BK.sum(axis=1), 1e-300)
         swept_BK = n_BK * (ratio_BK - ((n_BK * ratio_BK).sum(axis=1) / n_B)[:, None])
         products_BKK = n_BK[:, :, None] * n_BK[:, None, :] / n_B[:, None, None]
-        names, self._place_B = np.unique(cells.document_B, return_inverse=True)
+        names, place_B = np.unique(cells.document_B, return_inverse=True)
         self._place = {str(name): place for place, name in enumerate(names)}
         terms = (n_BK, swept_BK, products_BKK, (n_BK * ratio_BK).sum(axis=1))
-        self._by_document = [_summed(term, self._place_B, len(names)) for term in terms]
+        self._by_document = [_summed(term, place_B, len(names)) for term in terms]
         self._total = [term.sum(axis=0) for term in self._by_document]
         self.factors_K = _solved(*self._total)
 
@@ -155,10 +155,6 @@ class PriceFit:
     def without_each(self, documents: Sequence[str]) -> np.ndarray:
         """Factors [D, K] without each of ``documents``."""
         return np.array([self.without(document) for document in documents])
-
-    def to_record(self) -> dict[str, float]:
-        """Factors by component, as JSON."""
-        return dict(zip(COMPONENTS, self.factors_K.tolist(), strict=True))
 
 
 def _vector(seconds: Mapping[str, float]) -> np.ndarray:

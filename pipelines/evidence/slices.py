@@ -1,12 +1,8 @@
 """Gains by slice, partially pooled: a slice of few documents borrows from the others as far as slices are alike.
 
-    y_h ~ N(θ_h, e_h²),   θ_h ~ N(μ, τ²),   μ flat,   τ half-normal of a stated scale
+Effects of `pipelines.evidence.pooling` are the gains' logarithms. Bounds are quantiles of the mixture over τ.
 
-Given τ, θ_h is normal around a mean that shrinks y_h towards the weighted mean of all; τ is integrated out on a grid, as three
-slices say little of it. Bounds are quantiles of the mixture. Sources: Gelman, Bayesian Data Analysis, 3rd ed., section 5.4;
-Gelman, Prior distributions for variance parameters, Bayesian Analysis 1, 2006 (half-normal scale).
-
-Shape suffixes: H slices, G grid of τ.
+Shape suffix: T values of τ.
 """
 
 import math
@@ -21,9 +17,10 @@ from scipy.stats import norm
 from pipelines.evidence.estimate import LEVEL, Estimate
 from pipelines.evidence.gain import gain
 from pipelines.evidence.ledger import Replayed
+from pipelines.evidence.pooling import PooledEffects
 from pipelines.evidence.timed_blocks import TimedBlocks
 
-GRID = 200
+GRID_T = np.linspace(0.0, 4.0, 200)  # τ over its scale
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ def slice_gains(
 
 def _timed(blocks: TimedBlocks, arm: str, rival: str, name: str) -> int:
     """Documents of a slice on which both were timed, at the setting with the fewest."""
-    both_B = blocks.both(arm, rival)
+    both_B = blocks.shared(arm, rival)
     settings = set(blocks.setting_B[both_B].tolist())
     kept = [both_B & (blocks.slice_B == name) & (blocks.setting_B == setting) for setting in settings]
     return min((len(set(blocks.document_B[kept_B].tolist())) for kept_B in kept), default=0)
@@ -58,38 +55,19 @@ def _timed(blocks: TimedBlocks, arm: str, rival: str, name: str) -> int:
 
 def pooled(estimates: Mapping[str, Estimate], spread: float) -> dict[str, SliceGain]:
     """Pooled gains; one slice by itself borrows nothing."""
-    if not estimates:
-        return {}
-    values_H = np.array([one.value for one in estimates.values()])
-    errors_H = np.array([max(one.quantile(LEVEL) / norm.ppf(1 - LEVEL), 1e-9) for one in estimates.values()])
-    weight_G, mean_GH, deviation_GH = _posterior(values_H, errors_H, spread)
+    values = np.array([one.value for one in estimates.values()])
+    squares = np.array([max(one.quantile(LEVEL) / norm.ppf(1 - LEVEL), 1e-9) ** 2 for one in estimates.values()])
+    effects = PooledEffects(values, squares, spread, GRID_T)
     found = {}
-    for place, (name, one) in enumerate(estimates.items()):
-        mixture = weight_G, mean_GH[:, place], deviation_GH[:, place]
-        low, high = (_quantile(level, *mixture) for level in (LEVEL, 1 - LEVEL))
-        value = float((weight_G * mean_GH[:, place]).sum())
+    for (name, one), square in zip(estimates.items(), squares.tolist(), strict=True):
+        mean_T, variance_T = effects.effect(one.value, square)
+        low, high = (_quantile(level, effects.weight_T, mean_T, np.sqrt(variance_T)) for level in (LEVEL, 1 - LEVEL))
+        value = float(effects.weight_T @ mean_T)
         found[name] = SliceGain(math.expm1(value), math.expm1(low), math.expm1(high), one.documents, True)
     return found
 
 
-def _posterior(values_H: np.ndarray, errors_H: np.ndarray, spread: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weights of the grid of τ, and given each τ the means and deviations of every θ."""
-    if len(values_H) == 1:
-        return np.ones(1), values_H[None], errors_H[None]
-    tau_G1 = np.linspace(0.0, 4 * spread, GRID)[:, None]
-    precision_GH = 1 / (errors_H**2 + tau_G1**2)
-    total_G = precision_GH.sum(axis=1)
-    mu_G = (precision_GH * values_H).sum(axis=1) / total_G
-    log_G = 0.5 * np.log(precision_GH).sum(axis=1) - 0.5 * np.log(total_G) - 0.5 * (tau_G1[:, 0] / spread) ** 2
-    log_G -= 0.5 * (precision_GH * (values_H - mu_G[:, None]) ** 2).sum(axis=1)
-    weight_G = np.exp(log_G - log_G.max())
-    own_GH = tau_G1**2 * precision_GH  # how much of a slice's own estimate is kept
-    mean_GH = own_GH * values_H + (1 - own_GH) * mu_G[:, None]
-    variance_GH = own_GH * errors_H**2 + (1 - own_GH) ** 2 / total_G[:, None]
-    return weight_G / weight_G.sum(), mean_GH, np.sqrt(variance_GH)
-
-
-def _quantile(level: float, weight_G: np.ndarray, mean_G: np.ndarray, deviation_G: np.ndarray) -> float:
-    edge = 10 * deviation_G.max()
-    low, high = float(mean_G.min() - edge), float(mean_G.max() + edge)
-    return float(brentq(lambda x: float((weight_G * ndtr((x - mean_G) / deviation_G)).sum()) - level, low, high))
+def _quantile(level: float, weight_T: np.ndarray, mean_T: np.ndarray, deviation_T: np.ndarray) -> float:
+    edge = 10 * deviation_T.max()
+    low, high = float(mean_T.min() - edge), float(mean_T.max() + edge)
+    return float(brentq(lambda x: float((weight_T * ndtr((x - mean_T) / deviation_T)).sum()) - level, low, high))

@@ -69,12 +69,12 @@ class TimedBlocks:
         families = {row["arm"]: str(row.get("family", row["arm"])) for row in rows}
         return TimedBlocks(row_of, families, blocks, prompts, documents, slices, settings, tokens, seconds)
 
-    def both(self, arm: str, rival: str) -> np.ndarray:
-        """By block [B]: whether both were timed in it; `ValueError` for an unknown arm."""
-        for name in (arm, rival):
+    def shared(self, *arms: str) -> np.ndarray:
+        """By block [B]: whether all ``arms`` were timed in it; `ValueError` for an unknown one."""
+        for name in arms:
             if name not in self.arms:
                 raise ValueError(f"arm {name!r} was not timed. Timed: {', '.join(self.arms)}.")
-        return ~np.isnan(self.tokens_AB[[self.arms[arm], self.arms[rival]]]).any(axis=0)
+        return ~np.isnan(self.tokens_AB[[self.arms[name] for name in arms]]).any(axis=0)
 
     def of_family(self, family: str) -> list[str]:
         """Names of a family's arms."""

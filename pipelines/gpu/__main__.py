@@ -8,7 +8,6 @@ do so. Draw the report with `python -m pipelines gpu.report`.
 """
 
 import argparse
-import hashlib
 import json
 import sys
 import traceback
@@ -32,7 +31,7 @@ from pipelines.gpu.parts import hugging_face, methods, plain
 from pipelines.gpu.picture import picture
 from pipelines.gpu.shapes import DRAFT_WIDTH, LEAST, SHAPES, Sized, draft_shape
 from pipelines.measuring.provenance import provenance, source_hash
-from pipelines.outputs import write_json
+from pipelines.outputs import digest, write_json
 from pipelines.parameters import PARAMETERS, load_parameters
 from runtime.dtypes import native_dtype
 
@@ -65,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = {name: getattr(args, name) for name in ("prompts", "prompt_tokens", "new_tokens")}
     results: Result = {"settings": given | {"shapes": shapes}, "training": training_facts(args.pair)}
     fixed = results | {name: origin[name] for name in ("device", "versions", "dtype")} | {"code": source_hash(CODE)}
-    fingerprint = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+    fingerprint = digest(fixed)
     results |= {"provenance": origin, "fingerprint": fingerprint, "ceilings": vars(ceilings)}
     results |= {"parts": _earlier(path, fingerprint), "failed": {}, "left_out": []}
     results["seconds"] = {"setup": perf_counter() - started}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.arm_rows import ArmRow, chain
 from pipelines.measuring.names import (
     CHAIN,
     CONFIG,
@@ -23,19 +23,15 @@ PRESETS = (PEARL, WITHOUT_HRAD)
 STATIC = (PLAIN_FAMILY, CHAIN, *PRESETS)  # families that the latency model covers
 
 
-def _chain(gamma: int | str, **more: Any) -> dict[str, Any]:
-    return {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": "block", **more}
-
-
 def _tree(kind: str, verifier: str) -> dict[str, Any]:
     return {"method": "speculative", "drafter": {"kind": kind}, "verifier": verifier}
 
 
 ALONE = ArmRow(PLAIN, PLAIN_FAMILY, {"method": "autoregressive"})
-CHAINS = ArmRow("chain-{gamma}", CHAIN, _chain("{gamma}"), each={"gamma": GAMMAS})
+CHAINS = ArmRow("chain-{gamma}", CHAIN, chain("{gamma}"), each={"gamma": GAMMAS})
 OTHERS = (
-    ArmRow("confidence-0.4", RULE, _chain(8, controller={"kind": "confidence", "epsilon": 0.4})),
-    ArmRow("ema", RULE, _chain(8, controller={"kind": "ema"})),
+    ArmRow("confidence-0.4", RULE, chain(8, controller={"kind": "confidence", "epsilon": 0.4})),
+    ArmRow("ema", RULE, chain(8, controller={"kind": "ema"})),
     ArmRow("delayed-3.1.3", DYNAMIC, _tree("delayed_tree", "traversal")),
     ArmRow("multi-candidate", CONFIG, _tree("multi_candidate", "nss")),
     ArmRow("lookahead", GIVEN, {"method": "lookahead"}),

@@ -7,7 +7,6 @@ from typing import Any
 
 from pipelines.measuring.harness import apart
 from pipelines.measuring.measurement_log import Rows, logged_rows
-from pipelines.measuring.names import DECODES_FILE, ROUNDS_FILE
 
 
 def read_rows(folder: Path, results: Mapping[str, Any]) -> Rows:
@@ -39,9 +38,7 @@ def write_tables(folder: Path, rows: Rows) -> None:
     """For each pair the tables that stage ``measure`` writes, where pyarrow is installed."""
     if find_spec("pyarrow") is None:
         return
-    from pipelines.measuring.tables import write_decodes, write_rounds
+    from pipelines.measuring.tables import write_timed
 
     for pair in dict.fromkeys(row["pair"] for row in rows):
-        decodes, rounds = apart([row for row in rows if row["pair"] == pair])
-        write_decodes(folder / pair / DECODES_FILE, decodes)
-        write_rounds(folder / pair / ROUNDS_FILE, rounds)
+        write_timed(folder / pair, pair, *apart([row for row in rows if row["pair"] == pair]))

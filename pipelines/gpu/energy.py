@@ -1,7 +1,7 @@
 """Joules of a stretch of work: the board's own counter of energy, read through NVIDIA's management library."""
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from time import perf_counter
 
@@ -10,7 +10,7 @@ import torch
 from pipelines.gpu.arms import PRESETS
 from pipelines.gpu.bench import Bench
 from pipelines.measuring.arm_builder import TimedArm
-from pipelines.measuring.arms import Run
+from pipelines.measuring.arms import Decode
 from pipelines.measuring.exactness import GREEDY
 from pipelines.measuring.harness import tokens_per_second
 from pipelines.measuring.measurement_log import Rows
@@ -40,7 +40,7 @@ def joules_per_token(bench: Bench, arms: Mapping[str, TimedArm], rows: Rows) -> 
     return found
 
 
-def _repeated(decode: Callable[[], Run], seconds: float) -> int:
+def _repeated(decode: Decode, seconds: float) -> int:
     """Decode again and again for so many ``seconds``, once at least; how many tokens that gave."""
     start, tokens = perf_counter(), len(decode().tokens)
     while perf_counter() - start < seconds:

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-import pandas as pd
-
 from pipelines.gpu.arms import STATIC
 from pipelines.gpu.ceilings import Ceilings
 from pipelines.gpu.prediction import predicted_seconds
@@ -61,8 +59,7 @@ def pair_figures(part: Result, rows: Rows, ceilings: Ceilings) -> Result:
         own = speed["rows"]
         if own[0]["family"] in STATIC:
             tokens = sum(row["tokens"] for row in own)
-            told = (predicted_seconds(pd.Series(row), pd.DataFrame(row[BY_ROUND]), profile) for row in own)
-            speed["predicted"] = tokens / sum(told)
+            speed["predicted"] = tokens / sum(predicted_seconds(row, profile) for row in own)
             speed["ceiling"] = tokens / sum(ceilings.rounds_seconds(target, draft, row) for row in own)
         if speed["temperature"] == 0:
             speed["joules"] = part["energy"].get(speed["arm"])

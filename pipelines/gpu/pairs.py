@@ -18,7 +18,7 @@ from pipelines.builtin.builtin_pair import (
     token_stream,
     train_builtin_pair,
 )
-from pipelines.builtin.corpus import BuiltinCorpus
+from pipelines.builtin.corpus import builtin_shares
 from pipelines.builtin.inflation import inflate
 from pipelines.builtin.language_model import Shape
 from pipelines.gpu.shapes import Sized
@@ -48,9 +48,7 @@ class Trained:
 
 def inflated(small: LlamaForCausalLM, to: Sized, device: torch.device, dtype: torch.dtype) -> LlamaForCausalLM:
     """``small`` inflated on ``device``, then rounded to ``dtype``; norms, whose factor is not exact in every shape, too."""
-    shape = dataclasses.asdict(to.shape)
-    shape["ff"] = shape.pop("feed_forward")
-    big = inflate(small.to(device), vocab=to.vocabulary, **shape)
+    big = inflate(small.to(device), to.shape, to.vocabulary)
     small.cpu()
     for parameter in big.parameters():
         parameter.data = parameter.data.to(dtype)  # one after the other: never both in full
@@ -82,7 +80,7 @@ def training_facts(folder: Path) -> dict[str, object]:
 
 def _prompts(builtin: BuiltinParameters, tokenizer: Any, count: int, prompt_tokens: int) -> list[Prompt]:
     by_slice: dict[str, list[tuple[str, list[int]]]] = {}
-    for document in BuiltinCorpus.load(builtin.shares).documents[TEST]:
+    for document in builtin_shares(builtin.shares)[TEST]:
         tokens = token_stream([document], tokenizer).tolist()
         if len(tokens) > 2 * prompt_tokens:
             by_slice.setdefault(document.slice, []).append((document.id, tokens[:prompt_tokens]))

@@ -78,16 +78,17 @@ def cost_growth(growth: Result, ceilings: Ceilings) -> Figure:
     by_tokens.plot(tokens, least, "_", color=GREY, label="least")
     by_tokens.set(title=f"A target pass after {contexts[0]} tokens", xlabel="tokens of the pass", ylim=(0, None))
     outside = {name: LatencyProfile.from_record(record, name) for name, record in growth["outside"].items()}
+    works = (
+        (by_length, "drafted", "chain_drawing", "o-"),
+        (by_length, "drafted", "chain_verification", "s--"),
+        (by_rows, "rows", "branch_drawing", "o-"),
+        (by_rows, "rows", "branch_candidates", "s--"),
+    )
     for (vocabulary, profile), colour in zip(outside.items(), LANES, strict=False):
-        label = f"{int(vocabulary):,} tokens"
-        for kind, style in (("chain_drawing", "o-"), ("chain_verification", "s--")):
+        for axes, by, kind, style in works:
             table = profile.table(kind)
-            named = f"{kind.split('_')[1]}, {label}"
-            by_length.plot(table.axes["drafted"], 1e6 * table.median[:, -1], style, color=colour, label=named)
-        for kind, style in (("branch_drawing", "o-"), ("branch_candidates", "s--")):
-            table = profile.table(kind)
-            named = f"{kind.split('_')[1]}, {label}"
-            by_rows.plot(table.axes["rows"], 1e6 * table.median[:, -1], style, color=colour, label=named)
+            label = f"{kind.split('_')[1]}, {int(vocabulary):,} tokens"
+            axes.plot(table.axes[by], 1e6 * table.median[:, -1], style, color=colour, label=label)
     by_length.set(title="Outside the passes of a chain's round, T = 1", xlabel="drafted tokens", ylabel="microseconds")
     by_rows.set(title="Outside the passes of a level of branches, T = 1", xlabel="branches")
     for axes in figure.axes:

@@ -1,7 +1,7 @@
 """The shapes that are measured: Llamas of 1, 7 and 13 billion parameters, and drafts of a chosen share of a target's cost."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pipelines.builtin.inflation import InflatedShape
@@ -19,7 +19,7 @@ class Sized:
     @property
     def parameters(self) -> int:
         """Weights that a pass reads: every matrix once, the shared one as the head."""
-        return self.vocabulary * self.shape.hidden + self.shape.layers * layer_parameters(self.shape)
+        return self.vocabulary * self.shape.hidden + self.shape.layers * self.shape.layer_weights
 
     def to_record(self) -> dict[str, Any]:
         return asdict(self)
@@ -38,12 +38,6 @@ SHAPES = {
 LEAST = InflatedShape(1024, 8, 16, 16, 64, 1408)  # that holds the trained pair under any vocabulary
 
 
-def layer_parameters(shape: InflatedShape) -> int:
-    """Weights of one block's matrices."""
-    attention = 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads)
-    return attention + 3 * shape.hidden * shape.feed_forward
-
-
 def draft_shape(target: Sized, ratio: float, width: InflatedShape, least_layers: int) -> Sized:
     """A draft of ``width`` with as many layers, at least ``least_layers``, as make its weights a ``ratio``-th of the target's.
 
@@ -53,6 +47,5 @@ def draft_shape(target: Sized, ratio: float, width: InflatedShape, least_layers:
     12
     """
     head = target.vocabulary * width.hidden
-    layers = round((target.parameters / ratio - head) / layer_parameters(width))
-    values = vars(width) | {"layers": max(layers, least_layers)}
-    return Sized(InflatedShape(**values), target.vocabulary)
+    layers = round((target.parameters / ratio - head) / width.layer_weights)
+    return Sized(replace(width, layers=max(layers, least_layers)), target.vocabulary)

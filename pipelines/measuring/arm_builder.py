@@ -1,7 +1,7 @@
 """From rows of the table of arms to arms that decode: the pair's weights, one budget, one counter of tokens."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,11 @@ class TimedArm:
         return self.temperatures is None or temperature in self.temperatures
 
 
-def arm_of(name: str, family: str, decoder: Decoder, max_new_tokens: int) -> TimedArm:
+def arm_of(
+    name: str, family: str, decoder: Decoder, max_new_tokens: int, temperatures: tuple[float, ...] | None = None
+) -> TimedArm:
     """A decoder of ours as an arm."""
-    return TimedArm(name, family, decoder_arm(decoder, max_new_tokens), decoder)
+    return TimedArm(name, family, decoder_arm(decoder, max_new_tokens), decoder, temperatures)
 
 
 def fixed_tree(pair: ModelPair, action: Action, rule: str) -> Decoder:
@@ -72,9 +74,8 @@ class ArmBuilder:
         for row in rows:
             decoder = self._decoder(row, {"overlap": overlap}) if row.concurrent else None
             if decoder is not None:
-                name = row.name + WALL
-                wall = arm_of(name, row.family + WALL, decoder, self.max_new_tokens)
-                arms[name] = replace(wall, temperatures=row.temperatures)
+                name, family = row.name + WALL, row.family + WALL
+                arms[name] = arm_of(name, family, decoder, self.max_new_tokens, row.temperatures)
         return arms
 
     def _arm(self, row: ArmRow) -> TimedArm | None:
@@ -87,7 +88,7 @@ class ArmBuilder:
             return None
         if decoder is None:
             return None
-        return TimedArm(row.name, row.family, decoder_arm(decoder, self.max_new_tokens), decoder, row.temperatures)
+        return arm_of(row.name, row.family, decoder, self.max_new_tokens, row.temperatures)
 
     def _decoder(self, row: ArmRow, own: dict[str, Any]) -> Decoder | None:
         """The row's decoder; ``None`` where it does not apply: no such bundle, a model that is asked, no other forward."""
@@ -117,10 +118,8 @@ class ArmBuilder:
             if not isinstance(draft, CausalLanguageModel):
                 raise NoDraftError(f"arm {row.name!r} needs a draft model.")
             return hugging_face_arm(target.model, draft.model, self.max_new_tokens)
-        options = row.options or {}
-        lookup = options.get("prompt_lookup_num_tokens", 10) if row.hugging_face == "prompt_lookup" else None
-        cache = options.get("cache_implementation")
-        return hugging_face_arm(target.model, None, self.max_new_tokens, lookup, cache)
+        options: dict[str, Any] = {"prompt_lookup_num_tokens": 10} if row.hugging_face == "prompt_lookup" else {}
+        return hugging_face_arm(target.model, None, self.max_new_tokens, **options | (row.options or {}))
 
     def _static_tree(self, name: str, settings: SamplingSettings) -> Decoder | None:
         """The best static tree at ``settings`` that the selector of a bundle knows, verified by its rule."""

@@ -93,6 +93,11 @@ class ArmRow:
         return self.temperatures is None or temperature in self.temperatures
 
 
+def chain(gamma: int | str, verifier: str = "block", **more: Any) -> dict[str, Any]:
+    """A decoder's configuration that drafts chains of ``gamma`` tokens, a number or a placeholder."""
+    return {"method": "speculative", "drafter": {"kind": "chain", "gamma": gamma}, "verifier": verifier, **more}
+
+
 def expanded(rows: Iterable[ArmRow], bundles: str) -> list[ArmRow]:
     """Every arm as a row of its own; ``bundles``: folder of the exported ones.
 

@@ -25,6 +25,7 @@ class Run:
 
 
 Arm = Callable[[list[int], SamplingSettings, int], Run]  # (prompt, settings, seed)
+Decode = Callable[[], Run]  # of all that is given
 
 
 def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:
@@ -39,22 +40,15 @@ def decoder_arm(decoder: Decoder, max_new_tokens: int) -> Arm:
     return decode
 
 
-def hugging_face_arm(
-    target: PreTrainedModel,
-    draft: PreTrainedModel | None,
-    max_new_tokens: int,
-    lookup_tokens: int | None = None,
-    cache: str | None = None,
-) -> Arm:
-    """Hugging Face ``generate``; with a ``draft``, assisted generation as it comes, without state from one prompt to the next;
-    with ``lookup_tokens``, prompt lookup of so many; ``cache``: its kind by Hugging Face's name (it compiles over ``static``)."""
+def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max_new_tokens: int, **own: Any) -> Arm:
+    """Hugging Face ``generate``, with its ``own`` options by their names there (``prompt_lookup_num_tokens``; over a
+    ``cache_implementation`` of ``static`` it compiles); with a ``draft``, assisted generation as it comes, without state from one
+    prompt to the next."""
 
     def decode(prompt: list[int], settings: SamplingSettings, seed: int) -> Run:
         ids = torch.tensor([prompt], device=target.device)
-        config = _generation_config(target, settings, max_new_tokens, cache)
+        config = _generation_config(target, settings, max_new_tokens=max_new_tokens, **own)
         options: dict[str, Any] = {} if draft is None else {"assistant_model": draft}
-        if lookup_tokens is not None:
-            options["prompt_lookup_num_tokens"] = lookup_tokens
         before = None if draft is None else copy.deepcopy(draft.generation_config)
         torch.manual_seed(seed)
         try:
@@ -73,18 +67,15 @@ def cut_after(tokens: list[int], eos_tokens: Collection[int]) -> list[int]:
     return tokens[: ends[0] + 1] if ends else tokens
 
 
-def _generation_config(
-    target: PreTrainedModel, settings: SamplingSettings, max_new_tokens: int, cache: str | None
-) -> GenerationConfig:
+def _generation_config(target: PreTrainedModel, settings: SamplingSettings, **own: Any) -> GenerationConfig:
     """The same sampling, with filters that are off off by name: Hugging Face fills an unset ``top_k`` with 50."""
     eos = getattr(target.generation_config, "eos_token_id", None)
     eos_tokens = [eos] if isinstance(eos, int) else eos
     sampling = {"do_sample": True, **asdict(settings)}
     return GenerationConfig(
-        max_new_tokens=max_new_tokens,
         eos_token_id=eos_tokens,
         pad_token_id=eos_tokens[0] if eos_tokens else 0,
         repetition_penalty=1.0,
-        cache_implementation=cache,
         **(sampling if not settings.greedy else {"do_sample": False}),
+        **own,
     )

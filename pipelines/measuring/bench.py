@@ -1,8 +1,6 @@
 """What a measuring stage works with: the machine, the pair, held-out prompts if any, and a log that outlives an interruption."""
 
 import argparse
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.device_file import read_device
+from pipelines.outputs import digest
 from pipelines.parameters import add_pair_arguments
 from pipelines.places import place_of
 
@@ -61,17 +60,18 @@ class Bench:
         return provenance(self.device) | self.inputs | place
 
 
-def add_bench_arguments(parser: argparse.ArgumentParser, prompts: bool = True, latency: bool = True) -> None:
-    """The inputs that ``open_bench`` reads; ``prompts=False`` for a stage that needs none, ``latency=False`` for one that decides
-    itself how the pair is served."""
+def add_bench_arguments(parser: argparse.ArgumentParser, profiled: bool = True) -> None:
+    """The inputs that ``open_bench`` reads; ``profiled=False`` for the stage that decides how the pair is served, without
+    prompts."""
     add_pair_arguments(parser)
     parser.add_argument("device", type=Path, help="JSON file of the device stage")
     parser.add_argument("pair_folder", type=Path, help="folder of the pair stage")
-    if prompts:
+    if profiled:
         parser.add_argument("prompts", type=Path, help="folder or file of prompts")
-    if latency:
         help_text = "folder of the latency stage: its profile of this device says how the pair is served"
         parser.add_argument("--latency", type=Path, required=True, help=help_text)
+        texts_help = "folder of text traces: their prompts are timed first, and replayed"
+        parser.add_argument("--texts", type=place_of, help=texts_help)
 
 
 def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,9 +80,6 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("output", type=Path, help="folder to write; one folder per device in it")
     bundles_help = "folder of exported bundles (default: %(default)s); arms of those not there are left out"
     parser.add_argument("--bundles", type=Path, default=Path("bundles"), help=bundles_help)
-    parser.add_argument(
-        "--texts", type=place_of, help="folder of text traces: their prompts are timed first, and replayed"
-    )
     parser.add_argument("--trees", type=place_of, help="folder of tree traces")
 
 
@@ -141,8 +138,3 @@ def open_bench(
         serving = decide(location, log, device["slug"])
     pair = ModelPair.load(**location.models, record=serving)
     return Bench(folder, pair, location, prompts, log, inputs, device, serving)
-
-
-def digest(value: Any) -> str:
-    """SHA-256 of a value as JSON."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pipelines.measuring.measurement_log import Rows
 from predictors.rounds import PHASES, RoundRecord
 
@@ -97,11 +99,9 @@ def rounds_of(run: "Run", prompt_tokens: int) -> Rows:
     ]
 
 
-def accepted_histogram(rounds: Sequence[RoundRecord]) -> list[int]:
-    """Number of rounds by accepted tokens, from 0 to the most seen."""
-    counts = [0] * (1 + max((record.accepted for record in rounds), default=0))
-    for record_ in rounds:
-        counts[record_.accepted] += 1
+def accepted_histogram(rounds: Sequence[RoundRecord], longest: int = 0) -> list[int]:
+    """Number of rounds by accepted tokens, from 0 to the most seen, or to ``longest`` if that is more."""
+    counts: list[int] = np.bincount([record.accepted for record in rounds], minlength=longest + 1).tolist()
     return counts
 
 
@@ -109,8 +109,7 @@ def uncut_histogram(rounds: Sequence[RoundRecord]) -> list[int]:
     """Number of rounds by accepted tokens, from 0 to the longest draft, of the rounds that drafted as much as any: of a static
     length, those that neither the budget nor an end-of-sequence token cut short."""
     longest = max((record.levels for record in rounds), default=0)
-    counts = accepted_histogram([record for record in rounds if record.levels == longest])
-    return counts + [0] * (longest + 1 - len(counts))
+    return accepted_histogram([record for record in rounds if record.levels == longest], longest)
 
 
 def _branching(records: Sequence[RoundRecord]) -> dict[str, Any]:

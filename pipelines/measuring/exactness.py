@@ -8,6 +8,7 @@ and finds each token, also after the parting, as likely as the likeliest but for
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 
 import torch
 from transformers import AutoConfig
@@ -30,10 +31,8 @@ def near_tie(dtype: torch.dtype) -> float:
 
 def first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | None:
     """The first position where two token sequences differ, ``None`` if they are equal."""
-    for position, (token, other) in enumerate(zip(tokens, others, strict=False)):
-        if token != other:
-            return position
-    return None if len(tokens) == len(others) else min(len(tokens), len(others))
+    pairs = enumerate(zip_longest(tokens, others))
+    return next((position for position, (token, other) in pairs if token != other), None)
 
 
 def greedy_differences(

@@ -1,6 +1,6 @@
 """What replay foresees of measured arms: every recorded text of a split, and every timed decode with its own text and luck.
 
-    texts    recorded texts at the timed settings, the mean over ``repeats`` draws of chance (at temperature 0 there is none)
+    texts    recorded texts at the timed settings, the mean over `REPEATS` draws of chance (at temperature 0 there is none)
     timed    a decode's own text; above temperature 0 the luck that the decode was led with (`runtime.leading.luck`)
 
 Both are seconds by component (`RoundParts`), not prices yet. Arms that draft trees, for themselves or beside the target are not
@@ -37,6 +37,7 @@ from runtime.decoding.routed import RoutedDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.leading.luck import KEEP, seeded_uniforms
 
+REPEATS = 4
 Row = Mapping[str, Any]
 Draws = tuple[RecordedText, Sequence[Reading]]  # a text and draws of its chance
 Trace = Callable[[Row], RecordedText | None]  # of a decode's row: the text that came out, recorded now
@@ -82,8 +83,6 @@ class Foresight:
     profile: LatencyProfile
     recorded: Sequence[RecordedText]
     trace: Trace | None = None
-    repeats: int = 4
-    seed: int = 0
 
     def of(self, arms: Mapping[str, Decoder], decodes: Sequence[Row], rounds: Iterable[Row]) -> Replayed | None:
         """What replay says of timed ``decodes`` of ``arms`` by name, and of recorded texts of the same split.
@@ -149,8 +148,7 @@ class Foresight:
         """All texts, those of timed decodes among them, with their draws of chance; edits are no part of the mix."""
         for text in {id(one): one for one in (*self.recorded, *self._known.values()) if one is not None}.values():
             if text.slice != EDIT:
-                draws = range(1 if text.settings.greedy else self.repeats)
-                yield text, [Reading.of(text, self.seed + draw) for draw in draws]
+                yield text, [Reading.of(text, draw) for draw in range(1 if text.settings.greedy else REPEATS)]
 
     def _text(self, row: Row) -> RecordedText | None:
         """The text of a decode; where none is to be had, another one of its prompt."""

@@ -13,12 +13,12 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from time import perf_counter, thread_time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pipelines.measuring.arm_builder import TimedArm
-from pipelines.measuring.arms import Run
+from pipelines.measuring.arms import Decode, Run
 from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.decode_rows import measured, rounds_of
 from pipelines.measuring.measurement_log import Rows
@@ -28,6 +28,9 @@ from predictors.sampling import SamplingSettings
 from runtime.leading import OffTapeError
 from runtime.recorder import CudaGraphs
 
+if TYPE_CHECKING:  # it reads recorded texts, and whoever measures a GPU has no pyarrow
+    from pipelines.measuring.led import TextLeader
+
 RETRIES = 3  # of a decode that recorded programs, or was disturbed
 # The share of a decode's time that other processes took. Two cores of an Intel Xeon (f501ae7): quiet up to .03, with one other
 # process .12 to .49.
@@ -36,35 +39,20 @@ WAIT = "wait"  # the phase in which a draft in another process is waited for
 BY_ROUND = "by_round"
 OF_DECODE = ("arm", "split", "prompt", "temperature", "top_k", "top_p", "repeat", "block")  # and of its rounds
 Planned = Iterable[tuple[Prompt, Sequence[TimedArm]]]
-Decode = Callable[[], Run]
 Task = tuple[str, Prompt, list[str]]  # a prompt to time: split, prompt, names of its arms
 Spread = Callable[[Iterable[Task]], Iterator[tuple[Task, tuple[Rows, list[str]]]]]
 
 
-class Leading(Protocol):
-    """Gives every arm of a block one text, as far as it can be led along it."""
-
-    def block(self, prompt: Prompt, settings: SamplingSettings, seed: int) -> "LedBlock | None": ...
-
-
-class LedBlock(Protocol):
-    """One prompt, one setting, one repeat."""
-
-    def decode(self, arm: TimedArm) -> Decode | None:
-        """A decode led along the block's text, prepared and not yet run; ``None`` for an arm that cannot be led."""
-        ...
-
-
 @dataclass
 class Harness:
-    """Times arms at ``settings``, each decode ``repeats`` times; ``blocks`` keeps what is finished and moves its bar. With
-    ``spread``, workers time the prompts (`pipelines.measuring.whole_prompts`)."""
+    """Times arms at ``settings``, each decode ``repeats`` times; ``blocks`` keeps what is finished and moves its bar. ``leading``
+    gives the arms of a block one text. With ``spread``, workers time the prompts (`pipelines.measuring.whole_prompts`)."""
 
     blocks: Blocks
     settings: Sequence[SamplingSettings]
     seed: int = 0
     repeats: int = 1
-    leading: Leading | None = None
+    leading: "TextLeader | None" = None
     spread: Spread | None = None
 
     def warm_up(self, arms: Mapping[str, TimedArm], prompt: Prompt) -> None:

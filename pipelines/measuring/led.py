@@ -4,8 +4,7 @@ import warnings
 from dataclasses import asdict, dataclass
 
 from pipelines.measuring.arm_builder import TimedArm
-from pipelines.measuring.arms import Run
-from pipelines.measuring.harness import Decode
+from pipelines.measuring.arms import Decode, Run
 from pipelines.measuring.recorded import RecordedTexts
 from pipelines.prompt_table import Prompt
 from predictors.controllers.fixed import Fixed

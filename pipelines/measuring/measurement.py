@@ -19,7 +19,8 @@ from tqdm import tqdm
 from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
 from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.blocks import Blocks
-from pipelines.measuring.harness import Harness, Leading, Planned, Spread, tokens_per_second
+from pipelines.measuring.harness import Harness, Planned, Spread, tokens_per_second
+from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import PLAIN, TEST, VALIDATION, WALL
 from pipelines.measuring.plan import rotation
@@ -83,7 +84,12 @@ class Measurement:
     """A measurement under way; ``capped`` says that time ran out. ``choices`` are those of validation prompts."""
 
     def __init__(
-        self, pair: ModelPair, config: MeasureConfig, bundles: Path, log: MeasurementLog, leading: Leading | None = None
+        self,
+        pair: ModelPair,
+        config: MeasureConfig,
+        bundles: Path,
+        log: MeasurementLog,
+        leading: TextLeader | None = None,
     ) -> None:
         self.config, self.log, self.leading = config, log, leading
         self.builder = ArmBuilder(pair, bundles, config.max_new_tokens)
@@ -94,11 +100,6 @@ class Measurement:
         self.choices: list[dict[str, Any]] = []
         self.walls: dict[str, TimedArm] = {}
         self.capped = False
-
-    @property
-    def missing(self) -> list[str]:
-        """Bundles that the table names and nobody exported."""
-        return self.builder.missing
 
     def harness(self, bar: tqdm, spread: Spread | None = None) -> Harness:
         """What times the arms, over the log; ``bar`` shows its progress."""

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pipelines.measuring.arm_builder import TimedArm
@@ -56,7 +57,7 @@ def loop_rows(
         for temperature, some in arms.items():
             for arm in some:
                 key = f"loop/{prompt.id}/{SamplingSettings(temperature).name}/{arm.name}"
-                rows += once(key, lambda k=key, p=prompt, t=temperature, a=arm: measure(k, p, t, a))  # type: ignore[misc]
+                rows += once(key, partial(measure, key, prompt, temperature, arm))
     return rows
 
 

@@ -5,7 +5,7 @@ Rows with one ``block`` were timed interleaved in one go (one prompt, one settin
 counts and seconds mean says `pipelines.measuring.decode_rows`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.prices import PriceCells, PriceFit
 from pipelines.measuring.decode_rows import COUNTED, HISTOGRAMS, OF_ROUND, SECONDS, STEADY, SUMMED
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE, WORKER
+from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE, TEST, WORKER
 from pipelines.outputs import replacing
 
 # What tables of roots and of replayed texts share.
@@ -81,10 +81,9 @@ FORESEEN_ROWS = pa.schema(  # `pipelines.evidence.ledger.Replayed`
 TEXTS, TIMED, PRICES = "texts", "timed", "prices"  # kinds of its rows
 
 
-def write_foreseen(path: Path, splits: Mapping[str, Replayed | None]) -> None:
-    """Write what replay says of the decodes of each split."""
-    rows = [row | {"split": split} for split, one in splits.items() if one is not None for row in _foreseen(one)]
-    write_table(path, rows, FORESEEN_ROWS)
+def write_foreseen(path: Path, one: Replayed | None) -> None:
+    """Write what replay says of the decodes of test prompts, if anything."""
+    write_table(path, [row | {"split": TEST} for row in (_foreseen(one) if one else ())], FORESEEN_ROWS)
 
 
 def _foreseen(one: Replayed) -> Iterator[dict[str, Any]]:
@@ -97,11 +96,11 @@ def _foreseen(one: Replayed) -> Iterator[dict[str, Any]]:
         yield {"kind": PRICES, "document": str(document), "parts": parts, "measured": measured, "rounds": rounds}
 
 
-def read_foreseen(path: Path, split: str) -> Replayed | None:
-    """What replay says of the decodes of a split; ``None`` if nothing does."""
+def read_foreseen(path: Path) -> Replayed | None:
+    """What replay says of the decodes of test prompts; ``None`` if nothing does."""
     if not path.is_file():
         return None
-    rows = [row for row in read_table(path, FORESEEN_ROWS).to_pylist() if row["split"] == split]
+    rows = read_table(path, FORESEEN_ROWS).to_pylist()
     texts, timed, cells = ([row for row in rows if row["kind"] == kind] for kind in (TEXTS, TIMED, PRICES))
     vectors = (np.array([row[name] for row in cells]) for name in ("measured", "parts", "rounds"))
     if not timed:

@@ -17,9 +17,7 @@ IN_TURN_PREFILL = (("target", "target"), ("verify", "target"), ("draft", "draft"
 Timelines = dict[str, list[dict[str, Any]]]
 
 
-def record_timelines(
-    decoders: Mapping[str, Decoder], prompt: list[int], max_new_tokens: int = MAX_TOKENS, seed: int = 0
-) -> Timelines:
+def record_timelines(decoders: Mapping[str, Decoder], prompt: list[int], max_new_tokens: int = MAX_TOKENS) -> Timelines:
     """Rounds of one greedy generation by arm, as JSON: the fastest of `RUNS` in turn with the other arms', the first to warm up.
 
     A round holds its ``spans``, its counts by the names of `RoundRecord`, ``hit`` (a branch survived) and ``prefill``.
@@ -28,7 +26,7 @@ def record_timelines(
     runs: dict[str, list[list[RoundRecord]]] = {name: [] for name in decoders}
     for _ in range(RUNS):
         for name, decoder in decoders.items():
-            runs[name].append(decoder.generate(prompt, randomness=Randomness(seed), **options).rounds)
+            runs[name].append(decoder.generate(prompt, randomness=Randomness(0), **options).rounds)
     return {name: list(rounds_of(min(some, key=_seconds))) for name, some in runs.items()}
 
 

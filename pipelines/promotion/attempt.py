@@ -17,7 +17,7 @@ from pipelines.applicability import draftless
 from pipelines.device_file import read_device
 from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.arm_builder import ArmBuilder
-from pipelines.measuring.bench import Bench, digest, open_bench
+from pipelines.measuring.bench import Bench, open_bench
 from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.exactness import float32_pair
 from pipelines.measuring.foreseen import foreseen
@@ -30,7 +30,7 @@ from pipelines.measuring.recorded import RecordedTexts
 from pipelines.measuring.tables import read_decodes, read_rounds, write_timed
 from pipelines.measuring.tuning.candidates import Candidate
 from pipelines.measuring.tuning.measured import Measured
-from pipelines.outputs import write_json
+from pipelines.outputs import digest, write_json
 from pipelines.pair_folder import read_facts, read_pair
 from pipelines.promotion.candidate import exact, problem_of, served_at, settings_of
 from pipelines.promotion.evidence import Evidence
@@ -185,7 +185,7 @@ def _earlier(bench: Bench) -> tuple[Rows, Rows]:
     same = {name: value for name, value in bench.inputs.items() if name != GROWS}
     same |= {"versions": versions(), "device": bench.device}
     others = _hashed(origin) != _hashed(bench.inputs)  # another champion, or none
-    if origin.get("capped") or others or any(_plain(origin.get(name)) != _plain(value) for name, value in same.items()):
+    if origin.get("capped") or others or digest({name: origin.get(name) for name in same}) != digest(same):
         return Rows(), Rows()
     return read_decodes(bench.folder / DECODES_FILE), read_rounds(bench.folder / ROUNDS_FILE)
 
@@ -193,11 +193,6 @@ def _earlier(bench: Bench) -> tuple[Rows, Rows]:
 def _hashed(origin: Mapping[str, Any]) -> set[str]:
     """Of what there is a hash."""
     return {name for name in origin if name.endswith("_sha256")}
-
-
-def _plain(value: Any) -> Any:
-    """As JSON gives it back."""
-    return json.loads(json.dumps(value))
 
 
 def _require_unlearned(replayed: Replayed, decodes: Rows, trained: set[str]) -> None:

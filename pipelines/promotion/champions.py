@@ -27,7 +27,7 @@ from typing import Any
 
 from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.promotion.verdict import outcome_of
-from pipelines.registry import BUNDLE_TAG, PAIR_TAG, found_model
+from pipelines.registry import BUNDLE_TAG, PAIR_TAG, found_model, registered_model
 
 EVENT = "champion."
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
@@ -70,10 +70,7 @@ class Champions:
 
     def history(self) -> list[Event]:
         """All events, oldest first; `ValueError` if nothing of this name is registered."""
-        model = found_model(self.client, self.name)
-        if model is None:
-            raise ValueError(f"nothing is registered as {self.name}. Run draftwright register (or make repro) first.")
-        tags = model.tags
+        tags = registered_model(self.client, self.name).tags
         return [Event(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(EVENT)]
 
     def champion(self) -> Version | None:
@@ -190,12 +187,11 @@ class Champions:
         lock = found_model(self.client, f"{self.name}{LOCK}")
         return lock is not None and lock.tags.get("key") == self._key
 
-    def mend(self) -> bool:
-        """Point the alias to what the history says; whether it pointed elsewhere."""
-        if self.follows():
-            return False
-        with self.lock():  # somebody may be between history and alias right now
-            return self._follow()
+    def mend(self) -> None:
+        """Point the alias to what the history says."""
+        if not self.follows():
+            with self.lock():  # somebody may be between history and alias right now
+                self._follow()
 
     def _record(self, action: str, version: Version, forced: str | None, verdict: str | None = None) -> Event:
         """Append an event, and let the alias follow."""
@@ -213,16 +209,13 @@ class Champions:
         top = self.champion()
         return self._alias(CHAMPION) == (None if top is None else top.version)
 
-    def _follow(self) -> bool:
-        """Under the lock: let the alias follow the history; whether it did not."""
-        if self.follows():
-            return False
+    def _follow(self) -> None:
+        """Under the lock: let the alias follow the history."""
         top = self.champion()
         if top is None:
             self.client.delete_registered_model_alias(self.name, CHAMPION)
         else:
             self.client.set_registered_model_alias(self.name, CHAMPION, top.version)
-        return True
 
     def _alias(self, alias: str) -> str | None:
         version = self.client.get_registered_model(self.name).aliases.get(alias)

@@ -144,7 +144,7 @@ def compared(
     closest = min(judged, key=lambda name: gains[name].value, default=next(iter(static), PLAIN))
     reference = closest if champion is None else CHAMPION
     rival = names[reference]
-    both_B = blocks.both(arm, rival)
+    both_B = blocks.shared(arm, rival)
     of_setting = {
         name: _gain(blocks, arm, rival, mix, replayed, only_setting=name)
         for name in sorted(set(blocks.setting_B[both_B].tolist()))

@@ -15,8 +15,6 @@ would have shown it. A guardrail refuses only if the 95 % bound from above lies 
 Otherwise the verdict is inconclusive. Source of intersection-union: Berger, Technometrics 24, 1982.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -24,6 +22,7 @@ from typing import Any
 from pipelines.evidence.estimate import Estimate
 from pipelines.evidence.power import detectable, documents_needed
 from pipelines.evidence.slices import SliceGain
+from pipelines.outputs import digest
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.verdict import EXHAUSTED, INCONCLUSIVE, PASSED, REFUSED, Check, Verdict
@@ -37,7 +36,8 @@ def judge(evidence: Evidence, bounds: Bounds) -> Verdict:
     if evidence.problem is None:
         checks += [_exactness(evidence), _calibration(evidence, bounds), _untrained(evidence, bounds)]
         checks += [*_gains(evidence, bounds), *_guardrails(evidence, bounds)]
-    level, closest = bounds.level(evidence.look), _closest(evidence)
+    level = bounds.level(evidence.look)
+    closest = min(evidence.gains.values(), key=lambda one: one.value, default=None)
     asked = bounds.level(min(evidence.look, len(bounds.looks))) or bounds.alpha
     return Verdict(
         tuple(checks),
@@ -51,19 +51,15 @@ def judge(evidence: Evidence, bounds: Bounds) -> Verdict:
     )
 
 
-def judged(evidence: Evidence, verdict: Verdict, bounds: Bounds) -> dict[str, Any]:
-    """A verdict with what it rests on, as JSON."""
-    made = asdict(evidence)
-    return verdict.to_record() | {"bounds": asdict(bounds), "evidence": made, "evidence_sha256": fingerprint(evidence)}
+def judged(evidence: Evidence, bounds: Bounds) -> dict[str, Any]:
+    """The verdict with what it rests on, as JSON."""
+    found = {"bounds": asdict(bounds), "evidence": asdict(evidence), "evidence_sha256": fingerprint(evidence)}
+    return judge(evidence, bounds).to_record() | found
 
 
 def fingerprint(evidence: Evidence) -> str:
     """By which one measurement is known again."""
-    return hashlib.sha256(json.dumps(asdict(evidence), sort_keys=True).encode()).hexdigest()
-
-
-def _closest(evidence: Evidence) -> Estimate | None:
-    return min(evidence.gains.values(), key=lambda one: one.value, default=None)
+    return digest(asdict(evidence))
 
 
 def _contract(evidence: Evidence) -> Check:

@@ -12,7 +12,7 @@ from typing import Any
 from pipelines.evidence.allocation import allocated, mix_of
 from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.timed_blocks import Row
-from pipelines.measuring.arm_rows import ArmRow, expanded
+from pipelines.measuring.arm_rows import ArmRow, chain, expanded
 from pipelines.measuring.names import CHAIN, PLAIN, PLAIN_FAMILY, TEST
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.calibration import calibration_of
@@ -21,8 +21,6 @@ from pipelines.promotion.names import CHALLENGER, CHAMPION, RESERVE
 from pipelines.promotion.plan import TrialConfig
 from pipelines.prompt_table import Prompt, read_prompts
 from predictors.bundle import bundle_hash, read_bundle
-
-VERIFIER = "block"
 
 
 @dataclass(frozen=True)
@@ -69,9 +67,8 @@ class Look:
 
 def arms_of(config: TrialConfig, bundles: Mapping[str, Path]) -> list[ArmRow]:
     """Plain decoding, static chains, and ``bundles`` by arm: folders of the challenger and, if any, the champion."""
-    chain = {"method": "speculative", "drafter": {"kind": "chain", "gamma": "{gamma}"}, "verifier": VERIFIER}
     rivals = [ArmRow(PLAIN, PLAIN_FAMILY, {"method": PLAIN})]
-    rivals += [ArmRow(f"{CHAIN}-{{gamma}}", CHAIN, chain, each={"gamma": config.gammas})]
+    rivals += [ArmRow(f"{CHAIN}-{{gamma}}", CHAIN, chain("{gamma}"), each={"gamma": config.gammas})]
     return expanded(rivals, "") + [ArmRow(name, name, bundle=str(folder.resolve())) for name, folder in bundles.items()]
 
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 from functools import partial
 
 from pipelines.measuring.names import BRANCH_PRESETS, CHAIN, PEARL, BranchArm, branch_arm, on_virtual_clock
-from pipelines.reporting.comparison import By, Comparison, at
+from pipelines.reporting.comparison import By, Comparison
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import draw, whiskers
-from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Picture, Section, Table, column, grid
+from pipelines.reporting.plots import picture, whiskers
+from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Section, Table, column, grid
 from pipelines.reporting.text import Interval, highest, surely_above
 from pipelines.reporting.timelines import timelines
 
@@ -37,17 +37,15 @@ def section(inputs: Inputs) -> Section | None:
         return None
     tables = [_table(compared, setting, some) for setting, some in made.items()]
     virtual = {arm_name(arm.name) for some in made.values() for arm in some if arm.virtual}
-    greedy = {
-        one.name for setting, some in made.items() if measured.greedy(setting) for arm in some for one in _both(arm)
-    }
+    greedy = {arm.name for setting, some in made.items() if measured.greedy(setting) for arm in some}
     label = "gain over the best static chain, %"
-    picture = Picture("branches", draw(whiskers, tables, [OVER_CHAIN, REAL], label), "Gains on both clocks.")
+    gained = picture("branches", "Gains on both clocks.", whiskers, tables, [OVER_CHAIN, REAL], label)
     return Section(
         "branches",
         "Drafting while the target verifies",
         _finding(*gains(tables, virtual)),
         tables,
-        [picture, *timelines(inputs.of("measured"), greedy)],
+        [gained, *timelines(inputs.of("measured"), greedy)],
         NOTES,
     )
 
@@ -81,14 +79,9 @@ def _finding(real: dict[str, Interval], virtual: dict[str, Interval]) -> str:
     return f"{said}; highest on the virtual clock: {highest(virtual)}."
 
 
-def _both(arm: BranchArm) -> tuple[BranchArm, BranchArm]:
-    """With its twin, whose models are really at work at once."""
-    return arm, replace(arm, wall=True)
-
-
 def _table(compared: Comparison, setting: str, arms: list[BranchArm]) -> Table:
-    """The best static chain first."""
-    by, twins = at(setting), {arm.name: twin.name for arm, twin in map(_both, arms)}
+    """The best static chain first. Twins: the same arms whose models are really at work at once."""
+    by, twins = By(setting), {arm.name: replace(arm, wall=True).name for arm in arms}
     pearl = next((arm.name for arm in arms if arm.preset == PEARL), "")
 
     def over_pearl(arm: str, by: By) -> Cell:
@@ -103,4 +96,4 @@ def _table(compared: Comparison, setting: str, arms: list[BranchArm]) -> Table:
     columns = compared.metrics(SPEEDUP, OVER_CHAIN) | {"gain over PEARL": over_pearl, REAL: concurrent}
     columns |= {name: partial(count, name) for name in COUNTS}
     places = compared.places([CHAIN, *twins], by)
-    return grid("method", places, columns, setting, marked=frozenset({arm_name(CHAIN)}))
+    return grid("method", places, columns, setting, marked={arm_name(CHAIN)})

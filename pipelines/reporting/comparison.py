@@ -52,18 +52,13 @@ GAINS = {OVER_CHAIN: CHAIN, "gain over best static fork": FORK}
 
 @dataclass(frozen=True)
 class By:
-    """Which decodes: of sampling ``settings`` (``None``: all), of a slice (``None``: all)."""
+    """Which decodes: at a sampling ``setting`` (``None``: all), of a ``slice`` (``None``: all)."""
 
-    settings: tuple[str, ...] | None = None
+    setting: str | None = None
     slice: str | None = None
 
 
 ALL = By()
-
-
-def at(*settings: str, slice_: str | None = None) -> By:
-    """Decodes of these sampling settings."""
-    return By(settings or None, slice_)
 
 
 class Comparison:
@@ -79,7 +74,7 @@ class Comparison:
     def rows(self, arm: str, by: By = ALL) -> pd.DataFrame:
         """Decodes of an arm, or of what was chosen of a family, by block in one order for all arms."""
         measured, parts = self.measured, []
-        for setting in by.settings or measured.settings:
+        for setting in measured.settings if by.setting is None else [by.setting]:
             rows = self._by_arm.get(arm if arm in self._by_arm else measured.choices(setting).get(arm, arm))
             if rows is not None and setting in rows.index.get_level_values(0):
                 parts.append(rows.loc[[setting]])
@@ -103,10 +98,8 @@ class Comparison:
     def pace(self, arm: str, by: By = ALL) -> Interval:
         """Tokens per second, put to the pace of plain decoding on all prompts: an arm that was timed on some is not favoured by
         which ones these were."""
-        plain = self.rows(PLAIN, by)
-        speedup = self.speedup(arm, PLAIN, by)
-        speed = float(plain["tokens"].sum() / plain["seconds"].sum()) if len(plain) else 0.0
-        return changed(speedup, lambda value: value * speed)
+        speed = self.rate(PLAIN, "tokens", "seconds", by)["value"] or 0.0
+        return changed(self.speedup(arm, PLAIN, by), lambda value: value * speed)
 
     def rate(self, arm: str, amount: str, cost: str, by: By = ALL) -> Interval:
         """Σ of quantities, joined by ``+``, over Σ of another."""
@@ -147,30 +140,28 @@ def across(metric: Metric, parts: Mapping[str, By]) -> dict[str, Metric]:
 
 def rate(documents: Iterable[str], amount: ArrayLike, cost: ArrayLike) -> Interval:
     """Σ amount / Σ cost."""
-    return jackknife(documents, (amount, cost), lambda sums: sums[..., 0] / sums[..., 1])
+    return _of_rates(documents, (amount, cost), lambda made: made)
 
 
 def rate_difference(documents: Iterable[str], *columns: ArrayLike) -> Interval:
     """Σ amount / Σ cost of an arm less the same of another, for shares, which may be 0."""
-    return jackknife(documents, columns, lambda sums: sums[..., 0] / sums[..., 1] - sums[..., 2] / sums[..., 3])
+    return _of_rates(documents, columns, lambda one, other: one - other)
 
 
 def rate_ratio(documents: Iterable[str], *columns: ArrayLike) -> Interval:
     """(Σ amount / Σ cost) of an arm over the same of another; by logarithms."""
-    made = jackknife(
-        documents, columns, lambda sums: np.log(sums[..., 0] / sums[..., 1]) - np.log(sums[..., 2] / sums[..., 3])
-    )
+    made = _of_rates(documents, columns, lambda one, other: np.log(one) - np.log(other))
     return changed(made, lambda value: float(np.exp(value)))
 
 
 def share_between(documents: Iterable[str], *columns: ArrayLike) -> Interval:
     """(made - low) / (high - low), of rates whose amounts and costs are given in that order."""
+    return _of_rates(documents, columns, lambda made, low, high: (made - low) / (high - low))
 
-    def share(sums: np.ndarray) -> np.ndarray:
-        made, low, high = (sums[..., place] / sums[..., place + 1] for place in (0, 2, 4))
-        return np.asarray((made - low) / (high - low))
 
-    return jackknife(documents, columns, share)
+def _of_rates(documents: Iterable[str], columns: Sequence[ArrayLike], value: Callable[..., np.ndarray]) -> Interval:
+    """``value`` of the rates whose amounts and costs ``columns`` give in turn."""
+    return jackknife(documents, columns, lambda sums_DK: value(*(sums_DK[:, ::2] / sums_DK[:, 1::2]).T))
 
 
 def jackknife(

@@ -4,11 +4,11 @@ from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
 from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.pair_folder import read_pair
 from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
-from pipelines.reporting.comparison import at
+from pipelines.reporting.comparison import By
 from pipelines.reporting.inputs import Inputs, Record, read_record
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import draw, whiskers
-from pipelines.reporting.section import SPEEDUP, Picture, Section, Table
+from pipelines.reporting.plots import picture, whiskers
+from pipelines.reporting.section import SPEEDUP, Section, Table
 from pipelines.reporting.text import GAIN, TIMES, Interval, alone, changed, shown
 from predictors.latency.soundness import noise_warning
 
@@ -40,12 +40,11 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Section:
     machine = device["gpus"][0]["name"] if device["gpus"] else device["cpu"]
     warning = None if profile is None else noise_warning(profile)
     speeds = [_speeds(inputs, setting, oracle.get(setting)) for setting in inputs.measured.settings]
-    figure = draw(whiskers, speeds, [SPEEDUP], "times plain decoding", 1.0, across=1)
     return Section(
         read_record(inputs.data / "pair" / "pair.json")["pair"],
         f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {commit_of(origin)}, {origin['date']}",
         decision(inputs),
-        pictures=[Picture("front", figure, CAPTION)],
+        pictures=[picture("front", CAPTION, whiskers, speeds, [SPEEDUP], "times plain decoding", 1.0, across=1)],
         notes=[*filter(None, (warning, CUT_SHORT if inputs.measured.findings.get("capped") else None))],
         printed=_code(inputs) if (inputs.data / "bundles" / AUTO).is_dir() else "",
     )
@@ -78,7 +77,7 @@ def _speeds(inputs: Inputs, setting: str, oracle: float | None) -> Table:
     static = choice.get("static") or inputs.measured.choices(setting).get(CHAIN, PLAIN)
     ours, score = choice.get("winner", ""), (choice.get("score") or {}).get(PLAIN)
     made: dict[str, Interval] = {
-        arm_name(arm): inputs.comparison.speedup(arm, PLAIN, at(setting))
+        arm_name(arm): inputs.comparison.speedup(arm, PLAIN, By(setting))
         for arm in (PLAIN, HF_PLAIN, HF_ASSISTED, static)
     }
     speed = made[arm_name(static)]["value"]
@@ -88,5 +87,5 @@ def _speeds(inputs: Inputs, setting: str, oracle: float | None) -> Table:
         made["oracle"] = alone(oracle * speed)
     known = {arm: one for arm, one in made.items() if one["value"] is not None}
     names = {arm: f"{OURS * (arm == arm_name(ours))}{arm}, {shown(one['value'], TIMES)}" for arm, one in known.items()}
-    marked = frozenset({names.get(arm_name(ours))})
+    marked = {names.get(arm_name(ours))}
     return Table([{"": name, SPEEDUP: known[arm]} for arm, name in names.items()], setting, marked)

@@ -56,7 +56,7 @@ def section(inputs: Inputs) -> Section | None:
         "heads",
         "What heads know before a draft",
         f"Surely gaining over the best static length in replay: {sure}; highest estimate: {highest(gains)}.",
-        [Table(rows, caption, frozenset({labels[first]}))],
+        [Table(rows, caption, {labels[first]})],
         [Picture(name, figures[name], caption) for name, caption in CAPTIONS.items()],
         _notes(head),
     )

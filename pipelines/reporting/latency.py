@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.latency_table import by_point, contexts_of, costs
-from pipelines.reporting.plots import curves, draw, whiskers
+from pipelines.reporting.plots import curves, picture, whiskers
 from pipelines.reporting.prediction import APART, MOST_APART, by_arm, predictions, summary
-from pipelines.reporting.section import Check, Picture, Row, Section, Table
+from pipelines.reporting.section import Check, Row, Section, Table
 from pipelines.reporting.text import NUMBER, SHARE, alone, shown
 from predictors.latency import LatencyProfile
 
@@ -35,11 +35,11 @@ def section(inputs: Inputs) -> Section | None:
     rows = predictions(measured, profile)
     whole = summary(rows)
     tables, notes = [costs(profile)], list(NOTES)
-    pictures = [Picture("latency", draw(latency_figure, profile), "Medians, with quartiles as bands.")]
+    pictures = [picture("latency", "Medians, with quartiles as bands.", latency_figure, profile)]
     if whole["median error"] <= MOST_APART:
         tables.append(_errors(rows))
-        speeds = draw(whiskers, by_arm(rows), ["measured, tokens/s", "predicted, tokens/s"], "tokens/s", None)
-        pictures.append(Picture("prediction", speeds, "Whiskers: the latencies' quartiles."))
+        both, caption = ["measured, tokens/s", "predicted, tokens/s"], "Whiskers: the latencies' quartiles."
+        pictures.append(picture("prediction", caption, whiskers, by_arm(rows), both, "tokens/s", None))
     else:
         notes.append(APART)
     differing = mismatches(profile.provenance, measured.origin).items()

@@ -13,12 +13,13 @@ guessed: every drafted token is accepted with the same probability α, independe
 budget are counted (`predictors.latency.throughput`). Source: specification of drafting, section 10.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.reporting.page import markdown
-from pipelines.reporting.section import Cell, Row, Section, Table
+from pipelines.reporting.section import Cell, Metric, Row, Section, Table, grid
 from pipelines.reporting.text import MS, TIMES, Interval, shown
 from predictors.latency import LatencyProfile, balanced_gamma, generation_latency, iid_accepted_law
 from predictors.latency.profile import REMEDY
@@ -68,21 +69,23 @@ def latency_table(profile: LatencyProfile) -> str:
 
 
 def costs(profile: LatencyProfile) -> Table:
-    """A row for every context; γ is hidden where greedy branch-parallel decoding keeps neither model waiting."""
-    contexts, drafted = contexts_of(profile), "draft" in profile.tables
-    hidden = hidden_gammas(profile, contexts)
-    rows: list[Row] = [
-        {
-            "context": context,
-            "target pass, ms": interval(profile.latency("target", tokens=1, context=context)),
-            "draft step, ms": interval(profile.latency("draft", rows=1, context=context)) if drafted else None,
-            "draft steps per target pass": profile.cost_ratio(context) if drafted else None,
-            f"pass of {BLOCK + 1} tokens over one": profile.verify_ratio(BLOCK + 1, context),
-            **{f"hidden γ, {way}": gammas[number] for way, gammas in hidden.items()},
-        }
-        for number, context in enumerate(contexts)
-    ]
-    return Table(rows, "By tokens of context; hidden γ: longest branches that a target pass hides")
+    """A row for every context; γ is hidden where greedy branch-parallel decoding keeps neither model waiting. Ways of running
+    both models whose tables the profile lacks are left out."""
+    drafted = "draft" in profile.tables
+    columns: dict[str, Metric] = {
+        "target pass, ms": lambda context: interval(profile.latency("target", tokens=1, context=context)),
+        "draft step, ms": lambda context: (
+            interval(profile.latency("draft", rows=1, context=context)) if drafted else None
+        ),
+        "draft steps per target pass": lambda context: profile.cost_ratio(context) if drafted else None,
+        f"pass of {BLOCK + 1} tokens over one": partial(profile.verify_ratio, BLOCK + 1),
+    }
+    for way, passes in WAYS.items():
+        if profile.tables.keys() >= passes | OUTSIDE:
+            hidden = partial(balanced_gamma, profile, BLOCK, CANDIDATES, sampled=False, concurrent=way == "concurrent")
+            columns[f"hidden γ, {way}"] = hidden
+    caption = "By tokens of context; hidden γ: longest branches that a target pass hides"
+    return grid("context", {context: (context,) for context in contexts_of(profile)}, columns, caption)
 
 
 def measured_tables(profile: LatencyProfile) -> Iterator[Table]:
@@ -126,19 +129,6 @@ def contexts_of(profile: LatencyProfile) -> list[int]:
     return list(profile.tables["target"].axes["context"])
 
 
-def hidden_gammas(profile: LatencyProfile, contexts: Sequence[int]) -> dict[str, list[int]]:
-    """By way of running both models, the γ whose branches the target's greedy pass still hides, at each of ``contexts``.
-
-    Ways whose tables the profile lacks are left out.
-    """
-    known = profile.tables.keys()
-    return {
-        way: [balanced_gamma(profile, BLOCK, CANDIDATES, at, False, way == "concurrent") for at in contexts]
-        for way, passes in WAYS.items()
-        if known >= passes | OUTSIDE
-    }
-
-
 def prediction_table(
     profile: LatencyProfile, alpha: float, prompt_tokens: int, new_tokens: int, temperature: float
 ) -> str:
@@ -160,7 +150,7 @@ def prediction_table(
     ]
     request = f"{new_tokens} tokens after a prompt of {prompt_tokens}, T={temperature:g}"
     title = f"Predicted tokens/s at acceptance {alpha:g}"
-    return markdown(Section("prediction", title, request, [Table(rows, marked=frozenset({best}))]), level=1)
+    return markdown(Section("prediction", title, request, [Table(rows, marked={best})]), level=1)
 
 
 def interval(latency: Latency) -> Interval:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipelines.measuring.names import CHAIN, PLAIN, PROVENANCE
 from pipelines.measuring.provenance import commit_of, numerics
-from pipelines.reporting.comparison import at
+from pipelines.reporting.comparison import By
 from pipelines.reporting.inputs import Inputs, read_record
 from pipelines.reporting.section import Check, Row, Section, Table
 from pipelines.reporting.text import TINY, alone, listed
@@ -79,7 +79,7 @@ def origin_section(inputs: Inputs) -> Section:
 
 
 def _cost(inputs: Inputs, setting: str) -> Row:
-    plain, static = (inputs.comparison.rows(arm, at(setting)) for arm in (PLAIN, CHAIN))
+    plain, static = (inputs.comparison.rows(arm, By(setting)) for arm in (PLAIN, CHAIN))
     target = float(plain["seconds_target"].sum() / (plain["rounds"].sum() + len(plain)))
     draft = float(static["seconds_draft"].sum() / max(static["drafted"].sum(), 1))
     drafted = {"drafted token, ms": draft, "ratio": target / draft} if draft else {}

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pipelines.reporting.section import Cell, Table
+from pipelines.reporting.section import Cell, Picture, Table
 from pipelines.reporting.text import SCALES
 from predictors.rounds import PHASES
 
@@ -42,6 +42,11 @@ def draw(function: Callable[..., Drawn], *arguments: Any, **options: Any) -> Dra
     """Call a plotting function under the house style."""
     with matplotlib.rc_context(STYLE):
         return function(*arguments, **options)
+
+
+def picture(name: str, caption: str, function: Callable[..., Figure], *arguments: Any, **options: Any) -> Picture:
+    """What a plotting function draws, by its name and with its caption."""
+    return Picture(name, draw(function, *arguments, **options), caption)
 
 
 def styles(names: Sequence[str]) -> dict[str, Look]:

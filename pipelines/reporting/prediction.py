@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 
 from pipelines.measuring.names import PLAIN, chain_gamma
-from pipelines.reporting.comparison import Comparison, at
+from pipelines.reporting.comparison import By, Comparison
 from pipelines.reporting.measured_folder import Measured
-from pipelines.reporting.section import Row, Table
+from pipelines.reporting.section import Metric, Table, grid
 from predictors.latency import AcceptanceStatistics, LatencyProfile, generation_latency
 
 # Median relative error from which on a prediction is none. On one machine it is a few hundredths, and half of it lies beyond what
@@ -37,10 +37,10 @@ def predictions(measured: Measured, profile: LatencyProfile) -> pd.DataFrame:
     for setting in measured.settings:
         arms = [arm for arm in measured.arms(setting) if arm == PLAIN or chain_gamma(arm) is not None]
         for arm in arms:
-            runs = compared.rows(arm, at(setting))
+            runs = compared.rows(arm, By(setting))
             longer = [other for other in arms if _gamma(other) > _gamma(arm)] or arms[-1:]
             accepted = acceptance(measured, setting, longer).accepted_law(_gamma(arm)) if _gamma(arm) else np.ones(1)
-            speed = compared.rate(arm, "tokens", "seconds", at(setting))["value"]
+            speed = compared.rate(arm, "tokens", "seconds", By(setting))["value"]
             predicted = _predicted(profile, runs, accepted, _gamma(arm), not measured.greedy(setting))
             name = "plain" if arm == PLAIN else f"γ={_gamma(arm)}"
             rows.append({"setting": setting, "arm": arm, "name": name, "measured": speed, **predicted})
@@ -90,15 +90,11 @@ def _gamma(arm: str) -> int:
 
 def by_arm(rows: pd.DataFrame) -> list[Table]:
     """A table for each sampling setting: every arm's tokens per second, measured and predicted."""
-    tables = []
-    for setting, own in rows.groupby("setting"):
-        cells: list[Row] = [
-            {
-                "arm": row["name"],
-                "measured, tokens/s": row["measured"],
-                "predicted, tokens/s": {end: row[end] for end in ("value", "low", "high")},
-            }
-            for row in own.to_dict("records")
-        ]
-        tables.append(Table(cells, str(setting)))
-    return tables
+    columns: dict[str, Metric] = {
+        "measured, tokens/s": lambda row: row["measured"],
+        "predicted, tokens/s": lambda row: {end: row[end] for end in ("value", "low", "high")},
+    }
+    return [
+        grid("arm", {row["name"]: (row,) for row in own.to_dict("records")}, columns, str(setting))
+        for setting, own in rows.groupby("setting")
+    ]

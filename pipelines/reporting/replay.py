@@ -26,13 +26,13 @@ from pipelines.measuring.names import (
     on_virtual_clock,
 )
 from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
-from pipelines.reporting.comparison import By, Comparison, at, share_between
+from pipelines.reporting.comparison import By, Comparison, share_between
 from pipelines.reporting.inputs import Inputs, read_record
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import draw, ends, whiskers
+from pipelines.reporting.plots import ends, picture, whiskers
 from pipelines.reporting.prediction import APART, MOST_APART
-from pipelines.reporting.section import OVER_CHAIN, SPEEDUP, Cell, Metric, Picture, Row, Section, Table, grid
+from pipelines.reporting.section import OVER_CHAIN, SPEEDUP, Cell, Metric, Row, Section, Table, grid
 from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, listed, shown, surely_above
 from predictors.schema import EDIT
 
@@ -51,6 +51,7 @@ NOTES = (
     "draft steps. Slice edit, a passage and the start of its revised copy, is in no other row.",
 )
 REGRET = "Regret: what replay's choice loses on the clock to the fastest policy there."
+CLOCKED = "Every policy that was timed, on the prompts that both decoded."
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -63,18 +64,15 @@ def section(inputs: Inputs) -> Section | None:
     elsewhere = {f"c={ratio:g}": _read(folder / replayed_at(ratio))[0] for ratio in ratios}
     settings = texts.measured.settings
     rows = [row for setting in settings for row in _ladder(setting, texts, edits, elsewhere)]
-    said = listed([f"{shown(texts.gain(BEST, CHAIN, at(setting)), GAIN)} at {setting}" for setting in settings])
-    room = listed([shown(texts.gain(ORACLE, CHAIN, at(setting))["value"], SHARE) for setting in settings])
+    said = listed([f"{shown(texts.gain(BEST, CHAIN, By(setting)), GAIN)} at {setting}" for setting in settings])
+    room = listed([shown(texts.gain(ORACLE, CHAIN, By(setting))["value"], SHARE) for setting in settings])
     by_clock = [*_against_clock(texts, inputs.measured)]
     notes = [REGRET, *([APART] if any(table is None for _, table in by_clock) else [])] if by_clock else []
     panels = [_policies(texts, setting) for setting in settings]
-    over_chain = draw(whiskers, panels, [OVER_CHAIN], "gain over best static, replayed, %")
-    pictures = [Picture("replay", over_chain, "Gain over the best static chain, the fastest on top.")]
+    caption, label = "Gain over the best static chain, the fastest on top.", "gain over best static, replayed, %"
+    pictures = [picture("replay", caption, whiskers, panels, [OVER_CHAIN], label)]
     if timed := [table for _, table in by_clock if table is not None]:
-        agreeing = draw(whiskers, timed, ["replayed", "measured"], SPEEDUP, 1.0)
-        pictures.append(
-            Picture("replay_clock", agreeing, "Every policy that was timed, on the prompts that both decoded.")
-        )
+        pictures.append(picture("replay_clock", CLOCKED, whiskers, timed, ["replayed", "measured"], SPEEDUP, 1.0))
     return Section(
         "replay",
         "What choosing well is worth",
@@ -94,7 +92,7 @@ def oracle(inputs: Inputs) -> dict[str, float]:
     if not path.is_file():
         return {}
     texts, _ = _read(path)
-    made = {setting: texts.speedup(ORACLE, CHAIN, at(setting))["value"] for setting in texts.measured.settings}
+    made = {setting: texts.speedup(ORACLE, CHAIN, By(setting))["value"] for setting in texts.measured.settings}
     return {setting: value for setting, value in made.items() if value is not None}
 
 
@@ -118,12 +116,12 @@ def _fastest(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _ladder(setting: str, texts: Comparison, edits: Comparison, elsewhere: dict[str, Comparison]) -> Iterator[Row]:
     """Over all texts, in each slice, of edits, and over all texts at other cost ratios."""
-    slices = sorted(texts.rows(PLAIN, at(setting))["slice"].unique())
+    slices = sorted(texts.rows(PLAIN, By(setting))["slice"].unique())
     parts = {"all": texts, **dict.fromkeys(slices, texts)}
     parts |= {EDIT: edits} if setting in edits.measured.settings else {}
     for name, compared in (parts | elsewhere).items():
         whole = name not in (*slices, EDIT)
-        by = at(setting, slice_=None if whole else name)
+        by = By(setting, slice=None if whole else name)
         static, best, perfect = (compared.rows(arm, by) for arm in STEPS.values())
         _require_oracle_above(f"{setting}, {name}", compared, by)
         choices = [arm_name(compared.measured.chosen(family, setting)) if whole else "" for family in (CHAIN, BEST)]
@@ -153,11 +151,11 @@ def _require_oracle_above(where: str, compared: Comparison, by: By) -> None:
 
 def _policies(texts: Comparison, setting: str) -> Table:
     """What policies gain over the best static chain, the fastest on top; of simple rules those chosen on validation texts."""
-    measured, by, chosen = texts.measured, at(setting), texts.measured.choices(setting)
+    measured, by, chosen = texts.measured, By(setting), texts.measured.choices(setting)
     kept = [arm for arm in measured.arms(setting) if measured.families[arm] in DRAWN or arm in map(chosen.get, RIVALS)]
     kept.sort(key=lambda arm: -(texts.gain(arm, CHAIN, by)["value"] or 0.0))
-    best = frozenset({arm_name(chosen.get(BEST, ""))})
-    return grid("policy", texts.places(kept, by), texts.metrics(OVER_CHAIN), setting, marked=best)
+    best = arm_name(chosen.get(BEST, ""))
+    return grid("policy", texts.places(kept, by), texts.metrics(OVER_CHAIN), setting, marked={best})
 
 
 def _against_clock(texts: Comparison, clock: Measured) -> Iterator[tuple[Row, Table | None]]:
@@ -167,7 +165,7 @@ def _against_clock(texts: Comparison, clock: Measured) -> Iterator[tuple[Row, Ta
     regret    measured speed of the policy that replay would have chosen over that of the fastest, less one
     """
     for setting in texts.measured.settings:
-        by, (timed, again) = at(setting), _on_clock(texts, clock, setting)
+        by, (timed, again) = By(setting), _on_clock(texts, clock, setting)
         arms = {arm_name(arm): arm for arm in timed.measured.families if arm != PLAIN and not on_virtual_clock(arm)}
         columns: dict[str, Metric] = {"replayed": again.speedup, "measured": timed.speedup}
         made = grid("policy", {name: (arm, PLAIN, by) for name, arm in arms.items()}, columns, setting)

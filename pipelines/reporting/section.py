@@ -3,7 +3,7 @@
 A cell is a text, a number, a truth value, an `Interval` or nothing. The name of its column says how it is written (`UNITS`).
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import ge, le
@@ -45,7 +45,7 @@ class Table:
 
     rows: Sequence[Row]
     caption: str = ""
-    marked: frozenset[Cell] = frozenset()
+    marked: Set[Cell] = frozenset()
     unit: str = TEXT
 
     @cached_property
@@ -71,7 +71,7 @@ class Table:
 
     def is_marked(self, row: Row) -> bool:
         """Whether a row stands out."""
-        return bool(self.marked) and row.get(self.columns[0]) in self.marked
+        return row[self.columns[0]] in self.marked
 
     def only(self, names: Container[Cell]) -> "Table":
         """The rows whose first cell is one of these."""

@@ -15,8 +15,8 @@ from pipelines.measuring.selection.names import BUNDLE, FIRST_ROUNDS, PRICES, SE
 from pipelines.reporting.comparison import RATES, Comparison, rate
 from pipelines.reporting.inputs import Inputs, Record, read_record
 from pipelines.reporting.measured_folder import with_settings
-from pipelines.reporting.plots import draw, whiskers
-from pipelines.reporting.section import Metric, Picture, Section, Table, column, grid
+from pipelines.reporting.plots import picture, whiskers
+from pipelines.reporting.section import Metric, Section, Table, column, grid
 from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, changed, highest, listed, shown, surely_above
 from predictors.config import parse_config
 from predictors.latency.actions import Prices
@@ -39,15 +39,16 @@ def section(inputs: Inputs) -> Section | None:
     made = grid("rule", places, _columns(inputs.comparison, records))
     gains = Table(made.rows[: len(records)])
     exact, clock = (column([gains], name) for name in (EXACT, CLOCK))
-    sure = frozenset(rule for rule, gain in clock.items() if surely_above(gain))
-    figure = draw(whiskers, [gains], [EXACT, CLOCK, LEAST], "gain over the rule's best static tree, %")
+    sure = {rule for rule, gain in clock.items() if surely_above(gain)}
+    caption = "Gain of choosing over the best static tree of the same rule."
+    label = "gain over the rule's best static tree, %"
     return Section(
         "selection",
         "Which tree to draft, chosen at every root",
         f"Choosing surely gains with {sum(map(surely_above, exact.values()))} of {len(records)} rules on exact labels, with "
         f"{len(sure)} on the clock; most on the clock: {highest(clock)}.",
         [Table(made.rows, marked=sure), _choices(records)],
-        [Picture("selection", figure, "Gain of choosing over the best static tree of the same rule.")],
+        [picture("selection", caption, whiskers, [gains], [EXACT, CLOCK, LEAST], label)],
         _notes(inputs, records, priced),
     )
 
@@ -79,10 +80,10 @@ def _columns(compared: Comparison, records: dict[str, Record]) -> dict[str, Metr
         rule: ", ".join(f"{setting}: {action}" for setting, action in record["static_actions"].items())
         for rule, record in records.items()
     }
+    labels = {(rule, rule): record["parts"]["all"] for rule, record in records.items()}
 
     def labelled(policy: str) -> Metric:
-        parts = {(rule, rule): record["parts"]["all"].get(policy, {}) for rule, record in records.items()}
-        return lambda *rules: parts.get(rules, {}).get("gain")
+        return lambda *rules: labels.get(rules, {}).get(policy, {}).get("gain")
 
     def deciding(rule: str, other: str) -> float | None:
         return changed(compared.rate(BUNDLE + rule, *RATES["deciding"]), lambda share: 100 * share)["value"]
@@ -93,9 +94,7 @@ def _columns(compared: Comparison, records: dict[str, Record]) -> dict[str, Metr
         EXACT: labelled(SELECTOR),
         LEAST: labelled("oracle"),
         "at most": labelled("oracle_same_draws"),
-        "share closed": lambda *rules: (
-            records[rules[0]]["parts"]["all"].get("gap_closed") if len({*rules}) == 1 else None
-        ),
+        "share closed": lambda *rules: labels.get(rules, {}).get("gap_closed"),
         CLOCK: lambda rule, other: compared.gain(BUNDLE + rule, STATIC_TREE + other),
         "deciding, % of time": deciding,
     }

@@ -7,12 +7,12 @@ upkeep                                           seconds spent on candidates, gu
 from collections.abc import Iterator
 
 from pipelines.measuring.names import CALIBRATED, CHAIN, GIVEN, HF_LOOKUP, HF_PLAIN, PLAIN
-from pipelines.reporting.comparison import RATES, RIVALS, Comparison, at
+from pipelines.reporting.comparison import RATES, RIVALS, By, Comparison
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import draw, whiskers
-from pipelines.reporting.section import SPEEDUP, Check, Metric, Picture, Section, Table, column, grid
+from pipelines.reporting.plots import picture, whiskers
+from pipelines.reporting.section import SPEEDUP, Check, Metric, Section, Table, column, grid
 from pipelines.reporting.text import SHARE, TIMES, Interval, highest, listed, shown
 
 OWN = (CALIBRATED, GIVEN)
@@ -38,7 +38,7 @@ def section(inputs: Inputs) -> Section | None:
     exported = {key: [arm for arm in arms if measured.families[arm] == CALIBRATED] for key, arms in own.items()}
     tables = [_timed(compared, setting, arms) for setting, arms in own.items()]
     checks = [
-        Check(f"upkeep of {arm}, {key}", compared.rate(arm, *RATES[UPKEEP], at(key)), MOST_UPKEEP, SHARE, at_most=True)
+        Check(f"upkeep of {arm}, {key}", compared.rate(arm, *RATES[UPKEEP], By(key)), MOST_UPKEEP, SHARE, at_most=True)
         for key, arms in exported.items()
         for arm in arms
     ]
@@ -47,7 +47,7 @@ def section(inputs: Inputs) -> Section | None:
         "Without a draft model",
         _finding(tables, {arm_name(arm) for arms in exported.values() for arm in arms}),
         [*tables, _slices(compared, exported)],
-        [Picture("self_drafting", draw(whiskers, tables, [SPEEDUP], SPEEDUP, 1.0), "Speed-up over plain decoding.")],
+        [picture("self_drafting", "Speed-up over plain decoding.", whiskers, tables, [SPEEDUP], SPEEDUP, 1.0)],
         [NOTE, *_notes(lookup_gains(compared), inputs.fitted("guess"))],
         checks=checks,
     )
@@ -61,7 +61,7 @@ def own_arms(measured: Measured, setting: str) -> list[str]:
 
 
 def _timed(compared: Comparison, setting: str, own: list[str]) -> Table:
-    by = at(setting)
+    by = By(setting)
     arms = [arm for arm in (CHAIN, *own, HF_LOOKUP, HF_PLAIN) if compared.speedup(arm, PLAIN, by)["value"] is not None]
     columns = compared.metrics(*RIVALS) | compared.metrics(DE, HR, "guesses and candidates per pass", UPKEEP, of=own)
     return grid("arm", compared.places(arms, by), columns, setting)
@@ -75,7 +75,7 @@ def _slices(compared: Comparison, exported: dict[str, list[str]]) -> Table:
     }
 
     def of_slice(name: str) -> Metric:
-        return lambda arm, setting: compared.metric(SPEEDUP, arm, at(setting, slice_=name))
+        return lambda arm, setting: compared.metric(SPEEDUP, arm, By(setting, slice=name))
 
     columns = {name: of_slice(name) for name in compared.measured.slices}
     return grid("arm", places, columns, "Speed-up over plain decoding by slice", unit=TIMES)
@@ -93,7 +93,7 @@ def _finding(tables: list[Table], exported: set[str]) -> str:
 
 def lookup_gains(compared: Comparison) -> dict[str, Interval]:
     """How many times as fast Hugging Face's prompt lookup is as its own generate, by sampling setting."""
-    made = {setting: compared.speedup(HF_LOOKUP, HF_PLAIN, at(setting)) for setting in compared.measured.settings}
+    made = {setting: compared.speedup(HF_LOOKUP, HF_PLAIN, By(setting)) for setting in compared.measured.settings}
     return {setting: ratio for setting, ratio in made.items() if ratio["value"] is not None}
 
 

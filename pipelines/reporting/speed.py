@@ -9,11 +9,11 @@ from functools import partial
 from pipelines.applicability import NOT_APPLICABLE
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_FORWARD, HF_PLAIN, LEARNED, PLAIN, chain_gamma
 from pipelines.measuring.provenance import of_target_alone
-from pipelines.reporting.comparison import PARTS, RATES, By, Comparison, across, at, rate
+from pipelines.reporting.comparison import PARTS, RATES, By, Comparison, across, rate
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import curves, draw
-from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Check, Picture, Section, Table, grid
+from pipelines.reporting.plots import curves, picture
+from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Check, Section, Table, grid
 from pipelines.reporting.text import GAIN, SHARE, TIMES, shown
 
 NOTE = (
@@ -37,7 +37,7 @@ def section(inputs: Inputs) -> Section:
     ]
     best = {} if alone else {setting: measured.chosen(CHAIN, setting) for setting in measured.settings}
     said = [
-        f"{arm_name(arm)} {shown(compared.speedup(arm, PLAIN, at(one)), TIMES)} at {one}" for one, arm in best.items()
+        f"{arm_name(arm)} {shown(compared.speedup(arm, PLAIN, By(one)), TIMES)} at {one}" for one, arm in best.items()
     ]
     fastest = f"The best static chain, chosen on validation prompts, over plain decoding: {', '.join(said)}."
     count = {"prompts": measured.test["prompt"].nunique(), "documents": measured.test["document"].nunique()}
@@ -46,7 +46,7 @@ def section(inputs: Inputs) -> Section:
         "How fast",
         f"Static chains are {NOT_APPLICABLE}." if alone else fastest,
         [*tables, _slices(compared), *(_parts(compared, setting) for setting in measured.settings)],
-        [] if alone else [Picture("sweep", draw(curves, [_sweep(compared)]), SWEEP)],
+        [] if alone else [picture("sweep", SWEEP, curves, [_sweep(compared)])],
         [NOTE.format(**count), *measured.findings["notes"]],
         checks=[*_checks(compared)],
     )
@@ -65,8 +65,8 @@ def arm_table(compared: Comparison, setting: str, arms: Iterable[str], caption: 
         **compared.metrics(SPEEDUP, OVER_CHAIN, EFFICIENCY, "drafted per round", "rollback rate"),
         "same text": same,
     }
-    chosen = frozenset(map(arm_name, compared.measured.choices(setting).values()))
-    return grid("arm", compared.places(arms, at(setting)), columns, caption, marked=chosen)
+    chosen = set(map(arm_name, compared.measured.choices(setting).values()))
+    return grid("arm", compared.places(arms, By(setting)), columns, caption, marked=chosen)
 
 
 def _slices(compared: Comparison) -> Table:
@@ -74,27 +74,27 @@ def _slices(compared: Comparison) -> Table:
     choices = {family for setting in measured.settings for family in measured.choices(setting)} - {CHAIN}
     learned = [arm for arm, family in measured.families.items() if family == LEARNED]
     places = {arm_name(arm): (arm,) for arm in [*sorted(choices), *learned]}
-    columns = across(partial(compared.metric, OVER_CHAIN), {name: at(slice_=name) for name in measured.slices})
+    columns = across(partial(compared.metric, OVER_CHAIN), {name: By(slice=name) for name in measured.slices})
     return grid("arm", places, columns, "Gain over the best static chain by slice, all sampling settings", unit=GAIN)
 
 
 def _parts(compared: Comparison, setting: str) -> Table:
     """Models of these arms work one after the other, so that neither waits. Of Hugging Face's arms no parts are known."""
     arms = [PLAIN, *sorted(compared.measured.choices(setting).values())]
-    rounds = {arm: compared.rows(arm, at(setting))["rounds"] for arm in arms}
+    rounds = {arm: compared.rows(arm, By(setting))["rounds"] for arm in arms}
     timed = [arm for arm, made in rounds.items() if len(made) and not made.isna().any()]
     shares = {part: RATES[part] for part in PARTS if part != "wait"}
     parts = compared.metrics("ms/token") | {
         part: lambda arm, by, of=of: compared.rate(arm, of[0], of[1], by)["value"] for part, of in shares.items()
     }
-    return grid("arm", compared.places(timed, at(setting)), parts, f"Where the time goes, {setting}")
+    return grid("arm", compared.places(timed, By(setting)), parts, f"Where the time goes, {setting}")
 
 
 def _sweep(compared: Comparison) -> Table:
     """The static chains of every sampling setting by their length."""
     settings, families = compared.measured.settings, compared.measured.families
     chains = {gamma: (arm,) for arm in families if (gamma := chain_gamma(arm)) is not None}
-    columns = across(partial(compared.metric, SPEEDUP), {setting: at(setting) for setting in settings})
+    columns = across(partial(compared.metric, SPEEDUP), {setting: By(setting) for setting in settings})
     return grid("static draft length γ (tokens)", chains, columns, SWEEP, unit=TIMES)
 
 
@@ -111,6 +111,6 @@ def _checks(compared: Comparison) -> Iterator[Check]:
     for setting in measured.settings:
         assisted = 1.0 if measured.greedy(setting) else 1.1
         for arm, other, bar in ((PLAIN, HF_PLAIN, 1.15), (CHAIN, HF_ASSISTED, assisted), (PLAIN, HF_FORWARD, 1.0)):
-            ratio = compared.speedup(arm, other, at(setting))
+            ratio = compared.speedup(arm, other, By(setting))
             if ratio["value"] is not None:
                 yield Check(f"{arm_name(arm)} over {arm_name(other)}, {setting}", ratio, bar)

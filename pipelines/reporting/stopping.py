@@ -8,11 +8,11 @@ replayed   gain over the best static length where nothing cut a draft short; the
 from collections.abc import Iterator
 
 from pipelines.measuring.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, PLAIN, RULE, TREES
-from pipelines.reporting.comparison import Comparison, at
+from pipelines.reporting.comparison import By, Comparison
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import curves, draw, whiskers
-from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, Picture, Row, Section, Table, column, grid
+from pipelines.reporting.plots import curves, picture, whiskers
+from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, Row, Section, Table, column, grid
 from pipelines.reporting.text import GAIN, NUMBER, Interval, highest, listed, shown, surely_above
 
 TUNED = (CHAIN, CONFIDENCE, FORK, CONFIG)  # families whose setting is chosen on validation prompts
@@ -34,8 +34,8 @@ def section(inputs: Inputs) -> Section | None:
     if not {RULE, *TREES} & set(families.values()):
         return None
     tables = [_timed(compared, setting) for setting in compared.measured.settings]
-    figure = draw(whiskers, tables, [OVER_CHAIN], "gain over the best static chain, %")
-    pictures = [Picture("stops", figure, "Gain over the best static chain.")]
+    label = "gain over the best static chain, %"
+    pictures = [picture("stops", "Gain over the best static chain.", whiskers, tables, [OVER_CHAIN], label)]
     known, sure = paying(tables, {arm_name(arm) for arm, family in families.items() if family in (CONFIDENCE, RULE)})
     finding = (
         f"Rules that surely beat the best and the fastest static chain: {len(sure) or 'none'}; highest estimate: "
@@ -43,13 +43,13 @@ def section(inputs: Inputs) -> Section | None:
     )
     if models:
         tables.append(Table([*_known(models)], "Held-out tokens, and each model's rules in replay"))
-        pictures.append(Picture("alive", draw(curves, [_alive(models)]), ALIVE))
+        pictures.append(picture("alive", ALIVE, curves, [_alive(models)]))
     return Section("stopping", "When to stop drafting", finding, tables, pictures, NOTES)
 
 
 def _timed(compared: Comparison, setting: str) -> Table:
     """Family by family; of tuned families only what validation prompts chose, and nothing that was bypassed in every round."""
-    measured, by = compared.measured, at(setting)
+    measured, by = compared.measured, By(setting)
     families, chosen, arms = measured.families, measured.choices(setting), measured.arms(setting)
     chains = [arm for arm in arms if families[arm] == CHAIN]
     fastest = max(chains, key=lambda arm: compared.speedup(arm, PLAIN, by)["value"] or 0.0)
@@ -66,7 +66,7 @@ def _timed(compared: Comparison, setting: str) -> Table:
         **compared.metrics("drafted per round", EFFICIENCY, "deciding"),
     }
     caption = f"{setting}; the fastest chain here is {arm_name(fastest)}"
-    return grid("rule", compared.places(kept, by), columns, caption, marked=frozenset(map(arm_name, kept[:1])))
+    return grid("rule", compared.places(kept, by), columns, caption, marked=set(map(arm_name, kept[:1])))
 
 
 def _known(models: dict[str, Record]) -> Iterator[Row]:

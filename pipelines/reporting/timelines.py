@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from pipelines.measuring.names import EXPLICIT, PAPER, PRIOR, TIMELINES, branch_arm, on_virtual_clock
+from pipelines.measuring.names import EXPLICIT, PAPER, PRIOR, TIMELINES, WALL, branch_arm, on_virtual_clock
 from pipelines.reporting.inputs import read_record
 from pipelines.reporting.names import arm_name
-from pipelines.reporting.plots import PHASE_COLOURS, draw
+from pipelines.reporting.plots import PHASE_COLOURS, picture
 from pipelines.reporting.section import Picture
 
 NUM_ROUNDS = 12  # the arm that is through them first ends the common time axis
@@ -33,17 +33,18 @@ Stretch = tuple[float, float]  # start and end in seconds
 
 
 def timelines(folder: Path, arms: Iterable[str]) -> Iterator[Picture]:
-    """Of the branch-parallel ``arms`` and of others; nothing where none was recorded in a measurement's ``folder``."""
+    """Of the branch-parallel ``arms``, on either clock, and of others; nothing where none was recorded in a measurement's
+    ``folder``."""
     kept = {arm for arm in arms if getattr(branch_arm(arm), "preset", None) not in VARIANTS}
     recorded = read_record(folder / TIMELINES) if (folder / TIMELINES).is_file() else {}
     shown = {
         arm: decoded
         for arm, rounds in recorded.items()
-        if (branch_arm(arm) is None or arm in kept)
+        if (branch_arm(arm) is None or arm.removesuffix(WALL) in kept)
         and (decoded := [one for one in rounds if not one["prefill"] and one["spans"]])
     }
     if shown:
-        yield Picture("timelines", draw(drawn, shown), CAPTION)
+        yield picture("timelines", CAPTION, drawn, shown)
 
 
 def drawn(arms: dict[str, Rounds]) -> Figure:

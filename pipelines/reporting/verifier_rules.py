@@ -5,7 +5,6 @@ Of a tree at a root, one target pass emits 1 + E[tau | tree] tokens. So a root i
 the same `Comparison` pairs rules by root there and by block on the clock.
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pandas as pd
 from pipelines.measuring.names import PLAIN, PROVENANCE
 from pipelines.measuring.verifiers.names import ACCEPTANCE, CHOICES, FAMILIES, ROOTS
 from pipelines.reporting.comparison import ALL, By, Comparison
+from pipelines.reporting.inputs import read_record
 from pipelines.reporting.measured_folder import Measured, setting_of, with_settings
 from pipelines.reporting.text import UNDEFINED, UNKNOWN, Interval, surely_above
 
@@ -86,7 +86,7 @@ def read_rules(folder: Path, measured: Measured) -> Rules | None:
     if not (folder / PROVENANCE).is_file():
         return None
     roots, acceptance = (pd.read_parquet(folder / name) for name in (ROOTS, ACCEPTANCE))
-    record = json.loads((folder / CHOICES).read_text())
+    record = read_record(folder / CHOICES)
     best = [
         {"setting": made["setting"], "family": ruled(made["family"], rule), "arm": ruled(made["drafter"], rule)}
         for made, rule in ((made, made["verifier"]) for made in record["choices"])

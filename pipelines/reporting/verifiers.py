@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 
 from pipelines.measuring.verifiers.names import AS_DRAFTED
-from pipelines.reporting.comparison import across, at, rate
+from pipelines.reporting.comparison import By, across, rate
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import KEY
-from pipelines.reporting.plots import curves, draw, whiskers
-from pipelines.reporting.section import EFFICIENCY, SPEEDUP, Cell, Metric, Picture, Section, Table, grid
+from pipelines.reporting.plots import curves, picture, whiskers
+from pipelines.reporting.section import EFFICIENCY, SPEEDUP, Cell, Metric, Section, Table, grid
 from pipelines.reporting.text import NUMBER, TIMES, shown
 from pipelines.reporting.verifier_rules import First, Rules, read_rules
 
@@ -37,24 +37,21 @@ def of_rules(rules: Rules) -> Section:
         "Every rule is lossless. Chains have one path; iid-3x4 has 3 paths of 4 tokens; delayed-3.1.3 parts "
         "after one token; distinct shapes draw without replacement. hsd is block, and match is nss, under another name.",
     )
-    settings = {setting: at(setting) for setting in rules.exact.measured.settings}
+    settings = {setting: By(setting) for setting in rules.exact.measured.settings}
     values: dict[str, Metric] = {
         "Block efficiency, exact": rules.expected,
         "Speed-up over plain decoding": rules.timed.speedup,
     }
     panels = [grid("rule", rules.places, across(value, settings), caption) for caption, value in values.items()]
+    label = "times plain decoding"
     return Section(
         "verifiers",
         "Which verification rule",
         f"By exact block efficiency {_leads(efficient, NUMBER)}; by speed {_leads(fast, TIMES)}.",
         [rule_table(rules, efficient, fast)],
         [
-            Picture(
-                "verifiers",
-                draw(whiskers, panels, [*settings], "times plain decoding", 1.0),
-                "Every rule at its best shape.",
-            ),
-            Picture("acceptance", draw(curves, acceptance(rules)), "How often rules stay on the tree, by depth."),
+            picture("verifiers", "Every rule at its best shape.", whiskers, panels, [*settings], label, 1.0),
+            picture("acceptance", "How often rules stay on the tree, by depth.", curves, acceptance(rules)),
         ],
         (*notes, *(["The time cap ended this comparison early."] if rules.capped else [])),
     )
@@ -74,7 +71,7 @@ def rule_table(rules: Rules, efficient: First, fast: First) -> Table:
         **rules.timed.metrics(SPEEDUP, "time verifying"),
         "surely below the leader in": below,
     }
-    return grid("rule", rules.places, columns, "All sampling settings", marked=frozenset({efficient.name, fast.name}))
+    return grid("rule", rules.places, columns, "All sampling settings", marked={efficient.name, fast.name})
 
 
 def acceptance(rules: Rules) -> list[Table]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LOG = "fits.jsonl"
 STOP_MODELS = "stop model"
+Part = Annotated[float, above(0), at_most(1)]
 COLLECTED = {"head": "texts", "stop": "texts", "tree": "trees"}  # by whose prompts a share is counted
 
 
@@ -39,12 +40,7 @@ class LearningConfig(Checked):
     predictors: Annotated[tuple[str, ...], not_empty]
     features: tuple[str, ...] = ()
     alternatives: tuple[str, ...] = ()
-    shares: Annotated[tuple[Annotated[float, above(0), at_most(1)], ...], not_empty, ascending] = (
-        0.125,
-        0.25,
-        0.5,
-        1.0,
-    )
+    shares: Annotated[tuple[Part, ...], not_empty, ascending] = (0.125, 0.25, 0.5, 1.0)
     seeds: Count = 3
 
     def __post_init__(self) -> None:

@@ -3,10 +3,10 @@
 from matplotlib.figure import Figure
 
 from pipelines.measuring.names import CHAIN, HF_LOOKUP, HF_PLAIN, PLAIN
-from pipelines.reporting.comparison import Comparison, at
+from pipelines.reporting.comparison import By, Comparison
 from pipelines.reporting.measured_folder import Measured
-from pipelines.reporting.plots import BLUE, GREEN, PURPLE, draw
-from pipelines.reporting.section import SPEEDUP, Picture, Section, Table, grid
+from pipelines.reporting.plots import BLUE, GREEN, PURPLE, picture
+from pipelines.reporting.section import SPEEDUP, Section, Table, grid
 from pipelines.reporting.self_drafting import CANDIDATES, DE, GUESSES, PASSES, UPKEEP, own_arms
 
 COLOURS = {"lookahead": GREEN, "self": PURPLE}  # by the first letters of an arm; other arms are trees
@@ -16,7 +16,7 @@ def self_drafting(measured: Measured, pair: str) -> Section:
     """Every arm at every sampling setting; of static chains the best."""
     compared, tables = Comparison(measured), []
     for setting in measured.settings:
-        own, by = own_arms(measured, setting), at(setting)
+        own, by = own_arms(measured, setting), By(setting)
         arms = (PLAIN, measured.choices(setting).get(CHAIN, CHAIN), HF_LOOKUP, HF_PLAIN, *own)
         timed = {arm: (arm, by) for arm in arms if compared.speedup(arm, PLAIN, by)["value"] is not None}
         columns = compared.metrics(*PASSES, UPKEEP, of=own) | compared.metrics(SPEEDUP)
@@ -26,7 +26,7 @@ def self_drafting(measured: Measured, pair: str) -> Section:
         f"Drafting without a draft model on {pair}",
         "Tokens committed a pass (DE), the share of passes with candidates (HR), and tokens committed in those (AL).",
         tables,
-        [Picture("self_drafting", draw(fed_and_speed, tables), "Speed-up over tokens fed to a pass")],
+        [picture("self_drafting", "Speed-up over tokens fed to a pass", fed_and_speed, tables)],
     )
 
 

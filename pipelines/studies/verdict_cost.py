@@ -32,10 +32,8 @@ SHAPES = {
 }
 
 FINDING = "Time for the distribution of the outcome, a stop row and its residual, over that for one softmax of the target rows."
-READS_DRAWS = (
-    "rrs_without_replacement",
-    "traversal",
-)  # rules whose work on distinct draws differs from that on i.i.d. ones
+# Rules whose work on distinct draws differs from that on i.i.d. ones.
+READS_DRAWS = ("rrs_without_replacement", "traversal")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from pipelines.measuring.names import chain_gamma
-from pipelines.reporting.comparison import ALL, PARTS, By, Comparison, across, at
+from pipelines.reporting.comparison import ALL, PARTS, By, Comparison, across
 from pipelines.reporting.section import SPEEDUP, Cell, Metric, Row, Table, grid
 from pipelines.reporting.text import NUMBER, TIMES, WHOLE, Interval, listed
 from pipelines.reporting.verifier_rules import First, Rules, ruled
@@ -26,8 +26,8 @@ Place = tuple[str, By]  # a shape, on some decodes
 def tables(rules: Rules) -> Iterator[Table]:
     """All of them, in the order in which they are read."""
     exact, timed = rules.exact.measured, rules.timed.measured
-    scopes = {name: at(slice_=name) for name in exact.slices} | {"all": ALL}
-    settings, clocked = ({one: at(one) for one in measured.settings} for measured in (exact, timed))
+    scopes = {name: By(slice=name) for name in exact.slices} | {"all": ALL}
+    settings, clocked = ({one: By(one) for one in measured.settings} for measured in (exact, timed))
     yield _leaders("exact block efficiency", rules.most_efficient, settings | scopes)
     yield _leaders(SPEEDUP, rules.fastest, clocked | scopes)
     for name, unit, parts, value in (
@@ -51,7 +51,7 @@ def _of_shapes(rules: Rules, settings: Mapping[str, By]) -> Iterator[Table]:
     reference = "T=1" if "T=1" in timed.settings else timed.settings[0]
     shapes = {family: list(dict.fromkeys(part["drafter"])) for family, part in roots.groupby("family")}
     chains = sorted(shapes.get("chain", ()), key=lambda name: chain_gamma(name) or 0)
-    lengths, middle = {name: (name, at(reference)) for name in chains}, chains[len(chains) // 2]
+    lengths, middle = {name: (name, By(reference)) for name in chains}, chains[len(chains) // 2]
     yield grid("chain", lengths, _against_tokenwise(rules), f"Chains by draft length, {reference} (paper 001)")
     by_setting = {name: (middle, by) for name, by in settings.items()}
     yield grid("setting", by_setting, _against_tokenwise(rules), f"{middle} by sampling setting (paper 001)")
@@ -64,12 +64,12 @@ def _of_shapes(rules: Rules, settings: Mapping[str, By]) -> Iterator[Table]:
     widest = {name: (wide, by) for name, by in settings.items()}
     yield grid("setting", widest, _by_rule(rules, against), f"{same}, on {wide}", unit=TIMES)
     arms = [arm for arm, family in rules.exact.measured.families.items() if family.startswith("eleven")]
-    eleven = {f"{arm}, {setting}": (arm, at(setting)) for arm in arms for setting in timed.settings}
+    eleven = {f"{arm}, {setting}": (arm, By(setting)) for arm in arms for setting in timed.settings}
     columns: dict[str, Metric] = {EXACT: rules.expected, "decoded": rules.kept, "tokens/s": rules.timed.pace}
     columns |= rules.timed.metrics(SPEEDUP, "time verifying")
     yield grid("arm", eleven, columns, "Eleven drafts of eight tokens (paper 001, Table 2)")
     drawn = (*chains, *shapes.get("eleven", ()))
-    own = {arm: (arm, at(reference)) for shape in drawn for arm in timed.families if arm.partition(" ")[0] == shape}
+    own = {arm: (arm, By(reference)) for shape in drawn for arm in timed.families if arm.partition(" ")[0] == shape}
     phases = rules.timed.metrics("ms/token", *PARTS)
     yield grid("arm", own, phases, f"Where a token's time goes, {reference} (paper 001, Table A.4)")
     for made in acceptance(rules):

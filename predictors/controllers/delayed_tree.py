@@ -19,10 +19,9 @@ from torch import Tensor
 
 from predictors.actions import Action
 from predictors.bundle import Bundle
-from predictors.config import parse_config
 from predictors.controllers.base import Session
 from predictors.controllers.guard import Guard
-from predictors.controllers.learned import LearnedController
+from predictors.controllers.learned import LARGEST_FACTOR, LearnedController
 from predictors.latency.actions import Prices, Traffic, prices
 from predictors.latency.profile import LatencyProfile
 from predictors.sampling import SamplingSettings
@@ -30,8 +29,6 @@ from predictors.selection.features import SelectionSpec, assembled, scalars_of, 
 from predictors.selection.network import ServedSelector, build_selector
 from predictors.selection.rule import SelectionRule, Static
 from predictors.signals import Root, TreeRoot
-
-LARGEST_FACTOR = 1.25  # prices of actions, compared with each other, that a bundle serves without a warning
 
 
 class DelayedTreeSession(Session):
@@ -65,15 +62,12 @@ class DelayedTree(LearnedController):
     kind = "delayed_tree"
 
     def __init__(self, bundle: Bundle) -> None:
-        card, where = bundle.card, f"{bundle.source}: card.json"
         bundle.require(self.kind, "selection_spec", "rule", "prices", "traffic")
-        self.spec = parse_config(SelectionSpec, card["selection_spec"], f"{where}: selection_spec")
-        self.rule = parse_config(SelectionRule, card["rule"], f"{where}: rule")
-        self.prices = parse_config(Prices, card["prices"], f"{where}: prices")
-        self.traffic = tuple(
-            parse_config(Traffic, made, f"{where}: traffic[{place}]") for place, made in enumerate(card["traffic"])
-        )
-        self.verifier = str(card["decoder"]["verifier"])
+        self.spec = bundle.part(SelectionSpec, "selection_spec")
+        self.rule = bundle.part(SelectionRule, "rule")
+        self.prices = bundle.part(Prices, "prices")
+        self.traffic = bundle.parts(Traffic, "traffic")
+        self.verifier = str(bundle.card["decoder"]["verifier"])
         self.contract = bundle.contract
         self.actions = self.spec.actions
         if self.spec.layers:

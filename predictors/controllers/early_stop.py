@@ -14,19 +14,17 @@ Shape suffixes: E nodes of a level, F features.
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from predictors.bundle import Bundle, read_bundle
-from predictors.config import parse_config
+from predictors.bundle import Bundle
 from predictors.controllers.base import Session
-from predictors.controllers.guard import Guard
-from predictors.controllers.learned import BundleConfig, LearnedController
+from predictors.controllers.learned import LARGEST_FACTOR, RuledConfig, RuledController
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import draft_cost
@@ -37,19 +35,15 @@ from predictors.stopping.features import BEHIND, INPUTS, LAW, StopSpec, features
 from predictors.stopping.network import NetworkShape, build_stop_network, served_logits
 from predictors.stopping.rule import StopPrices, StopRule, StopSetting
 
-LARGEST_FACTOR = 1.25  # cost of a drafted token, between two machines, that a bundle serves without a warning
-
 
 @dataclass(frozen=True)
-class StopConfig(BundleConfig):
+class StopConfig(RuledConfig):
     """``threshold``, if given, replaces the exported rules: the token's own chance, or the ``product`` along the draft, must not
-    fall below it; ``keeps`` the token about to be drawn, as MCSD does (`predictors.stopping.rule`). ``asked``: follow the best
-    rule that asks, whether it pays or not."""
+    fall below it; ``keeps`` the token about to be drawn, as MCSD does (`predictors.stopping.rule`)."""
 
     threshold: float | None = None
     product: bool = False
     keeps: bool = True
-    asked: bool = False
 
 
 class StopSession(Session):
@@ -57,7 +51,7 @@ class StopSession(Session):
 
     def __init__(self, controller: "EarlyStop", settings: SamplingSettings) -> None:
         self.controller = controller
-        self.setting = controller.setting(settings)
+        self.setting: StopSetting = controller.setting(settings)
         self.asks = self.setting.rule.asks
         self.uncalibrated = not controller.guard.covers(settings)
         self.score = 1.0
@@ -107,49 +101,32 @@ class StopSession(Session):
         self.score = self.score * best if self.setting.rule.product else best
 
 
-class EarlyStop(LearnedController):
+class EarlyStop(RuledController):
     """The controller of an exported bundle of kind ``early_stop``."""
 
     kind = "early_stop"
+    config_class, setting_class, prices_class = StopConfig, StopSetting, StopPrices
     follows_one_draft = True
+    settings: tuple[StopSetting, ...]
+    prices: StopPrices
 
     def __init__(self, bundle: Bundle) -> None:
-        card, where = bundle.card, f"{bundle.source}: card.json"
-        bundle.require(self.kind, "stop_spec", "inputs", "network", "settings", "max_distance", "prices")
-        self.spec = parse_config(StopSpec, card["stop_spec"], f"{where}: stop_spec")
-        self.inputs = str(card["inputs"])
+        super().__init__(bundle, "stop_spec", "inputs", "network")
+        self.spec = bundle.part(StopSpec, "stop_spec")
+        self.inputs = str(bundle.card["inputs"])
         if self.inputs not in INPUTS:
-            raise ValueError(f"{where}: unknown inputs {self.inputs!r}; known: {', '.join(INPUTS)}.")
-        self.settings = tuple(
-            parse_config(StopSetting, made, f"{where}: settings[{place}]")
-            for place, made in enumerate(card["settings"])
-        )
-        self.max_distance = float(card["max_distance"])
-        self.prices = parse_config(StopPrices, card["prices"], f"{where}: prices")
-        self.contract = bundle.contract
-        shape = parse_config(NetworkShape, card["network"], f"{where}: network")
+            raise ValueError(f"{bundle.source}: card.json: unknown inputs {self.inputs!r}; known: {', '.join(INPUTS)}.")
+        shape = bundle.part(NetworkShape, "network")
         self.network = build_stop_network(self.num_features, shape, bundle.tensors, bundle.source)
         self._tap()
-        self.guard = Guard(self.kind, self.contract, "the best static length of the nearest captured settings")
 
-    @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> Self:
-        config = parse_config(StopConfig, values, f"controller {cls.kind}")
-        controller = cls(read_bundle(config.bundle))
-        if config.threshold is not None:
-            rule = StopRule(config.threshold, config.product, config.keeps)
-            return controller.with_settings(replace(made, rule=rule) for made in controller.settings)
-        return controller.asked_anyway() if config.asked else controller
-
-    def with_settings(self, settings: Iterable[StopSetting]) -> Self:
-        """The same model under other rules."""
-        changed = copy.copy(self)
-        changed.settings = tuple(settings)
-        changed._tap()
-        return changed
+    def under(self, config: StopConfig) -> Self:
+        if config.threshold is None:
+            return super().under(config)
+        rule = StopRule(config.threshold, config.product, config.keeps)
+        return self.with_settings(replace(made, rule=rule) for made in self.settings)
 
     def asked_anyway(self) -> Self:
-        """The same model under the best rules that ask, whether they pay or not."""
         return self.with_settings(replace(made, rule=made.tried) for made in self.settings)
 
     @property
@@ -163,24 +140,14 @@ class EarlyStop(LearnedController):
     def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
         made = self.prices
         here = draft_cost(undisturbed(profile), made.gamma, made.context, sampled=True)
-        factor = max(here / made.draft_cost, made.draft_cost / here)
-        if reprice:
-            raise ValueError(
-                f"the rules of {self.kind} follow from traces and latencies together, and a bundle has no traces: reprice is not "
-                "possible. Export the bundle here (dvc repro)."
-            )
-        if factor > LARGEST_FACTOR:
+        if not reprice and max(here / made.draft_cost, made.draft_cost / here) > LARGEST_FACTOR:
             warnings.warn(
                 f"{self.kind} was exported for a machine on which a drafted token costs {made.draft_cost:.2f} target passes, and "
                 f"here it is {here:.2f} (more than {LARGEST_FACTOR} times apart): its rules may not pay. Export the bundle here "
                 "(dvc repro).",
                 stacklevel=2,
             )
-        return self
-
-    def setting(self, settings: SamplingSettings) -> StopSetting:
-        """What is done at ``settings``, or at the captured ones nearest to them."""
-        return min(self.settings, key=lambda made: made.settings.distance(settings))
+        return super().at_latency(profile, reprice)
 
     @property
     def num_features(self) -> int:

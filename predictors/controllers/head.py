@@ -9,21 +9,18 @@ the head meets states far from its training rows or returns NaN, at the setting'
 Shape suffixes: L classes of the head, S state size.
 """
 
-import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from predictors.bundle import REMEDY, Bundle, read_bundle
+from predictors.bundle import REMEDY, Bundle
 from predictors.calibration import Calibration
-from predictors.config import parse_config
 from predictors.controllers.base import Session
-from predictors.controllers.guard import Guard
-from predictors.controllers.learned import BundleConfig, LearnedController
+from predictors.controllers.learned import RuledController
 from predictors.decision_rule import ClassSetting, LengthSetting
 from predictors.features import FeatureSpec, served_features
 from predictors.latency.profile import LatencyProfile
@@ -100,38 +97,25 @@ class HeadSession(Session):
 
 
 @dataclass(frozen=True)
-class HeadConfig(BundleConfig):
-    """``asked``: follow the best rules that were tried, whether they pay or not."""
-
-    asked: bool = False
-
-
-@dataclass(frozen=True)
 class HeadPrices:
     """What rules were chosen by: the latency profile ``profile_hash``."""
 
     profile_hash: str
 
 
-class HeadController(LearnedController):
+class HeadController(RuledController):
     """The controller of an exported bundle (`predictors.bundle`). Subclasses say what the head's classes mean."""
 
-    setting_class: ClassVar[type[ClassSetting] | type[LengthSetting]]
+    prices_class = HeadPrices
+    instead = "the best static gamma of the nearest captured settings"
+    prices: HeadPrices
 
     def __init__(self, bundle: Bundle) -> None:
-        card = bundle.card
-        bundle.require(self.kind, "feature_spec", "settings", "max_distance", "prices")
+        super().__init__(bundle, "feature_spec")
         where = f"{bundle.source}: card.json"
-        self.spec = parse_config(FeatureSpec, card["feature_spec"], f"{where}: feature_spec")
-        self.settings: tuple[Any, ...] = tuple(
-            parse_config(self.setting_class, made, f"{where}: settings[{place}]")
-            for place, made in enumerate(card["settings"])
-        )
-        self.max_distance = float(card["max_distance"])
         if not self.max_distance > 0:
             raise ValueError(f"{where}: max_distance must be > 0, got {self.max_distance}.")
-        self.prices = parse_config(HeadPrices, card["prices"], f"{where}: prices")
-        self.contract = bundle.contract
+        self.spec = bundle.part(FeatureSpec, "feature_spec")
         self.gamma = self.spec.gamma
         bundle.require_layers(self.spec.layers, "feature_spec")
         self.network = build_network(self.spec, bundle.tensors, bundle.source)
@@ -146,23 +130,8 @@ class HeadController(LearnedController):
                     f"{REMEDY}"
                 )
         self._tap()
-        self.guard = Guard(self.kind, self.contract, "the best static gamma of the nearest captured settings")
-
-    @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> Self:
-        config = parse_config(HeadConfig, values, f"controller {cls.kind}")
-        controller = cls(read_bundle(config.bundle))
-        return controller.asked_anyway() if config.asked else controller
-
-    def with_settings(self, settings: Iterable[ClassSetting | LengthSetting]) -> Self:
-        """The same head under other rules."""
-        changed = copy.copy(self)
-        changed.settings = tuple(settings)
-        changed._tap()
-        return changed
 
     def asked_anyway(self) -> Self:
-        """The same head under the best rules tried, whether they pay or not."""
         return self.with_settings(
             replace(made, rule=made.tried, retention=made.tried_retention) for made in self.settings
         )
@@ -170,23 +139,14 @@ class HeadController(LearnedController):
     def _tap(self) -> None:
         self.layers = self.spec.layers if any(self.asks(made) for made in self.settings) else ()
 
-    def setting(self, settings: SamplingSettings) -> Any:
-        """What is done at ``settings``, or at the captured ones nearest to them."""
-        return min(self.settings, key=lambda made: made.settings.distance(settings))
-
     def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
-        if reprice:
-            raise ValueError(
-                f"the rules of {self.kind} follow from traces and latencies together, and a bundle has no traces: reprice is not "
-                "possible. Export the bundle here (dvc repro)."
-            )
-        if self.prices.profile_hash != profile.profile_hash:
+        if not reprice and self.prices.profile_hash != profile.profile_hash:
             warnings.warn(
                 f"the rules of {self.kind} were chosen by another latency profile: on this machine they may not pay. Export the "
                 "bundle here (dvc repro).",
                 stacklevel=2,
             )
-        return self
+        return super().at_latency(profile, reprice)
 
     @staticmethod
     def asks(setting: ClassSetting | LengthSetting) -> bool:

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from predictors.bundle import Bundle, read_bundle
+from predictors.bundle import OTHERWISE, Bundle, read_bundle
 from predictors.config import parse_config
 from predictors.controllers.base import Sourced
 from predictors.controllers.guard import Guard
 from predictors.controllers.learned import BundleConfig
-from predictors.controllers.sourcing import SourcedSession, Sourcing, other_of, setting_of, settings_of
+from predictors.controllers.sourcing import SourcedSession, Sourcing, other_of
 from predictors.controllers.survival import Survival, SurvivalSession
 from predictors.controllers.takeover import TakeoverSession
 from predictors.latency.actions import undisturbed
@@ -71,7 +71,8 @@ class Source(Sourcing):
     otherwise: Survival
 
     def __init__(self, bundle: Bundle) -> None:
-        self.settings = settings_of(bundle, self.kind, SourceSetting)
+        bundle.require(self.kind, "settings", OTHERWISE)
+        self.settings = bundle.parts(SourceSetting, "settings")
         super().__init__(other_of(bundle))
         self.guard = Guard(self.kind, bundle.contract, "the chain of survival")
 
@@ -94,7 +95,7 @@ class Source(Sourcing):
         return changed
 
     def start(self, settings: SamplingSettings) -> SourcedSession:
-        made = setting_of(self.settings, settings)
+        made: SourceSetting | None = self.setting(settings)
         if made is None or not made.pays:
             return TakeoverSession(None, self.otherwise.start(settings))
         return SourceSession(self, made, self.otherwise.start(settings))

@@ -7,13 +7,12 @@ under `predictors.bundle.OTHERWISE`, and the tensors are its.
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self
 
 from torch import Tensor
 
 from predictors.actions import Action
-from predictors.bundle import OTHERWISE, Bundle
-from predictors.config import parse_config
+from predictors.bundle import Bundle
 from predictors.controllers.base import Controller, Recorder, Session, Sourced
 from predictors.latency.profile import LatencyProfile
 from predictors.lookup import Found
@@ -21,15 +20,7 @@ from predictors.rounds import Forecast, RoundRecord
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw, Root, TreeRoot
 
-Setting = TypeVar("Setting", bound="HasSettings")
 PASSED_ON = ("layers", "draft_layers", "actions", "reads_views", "follows_one_draft", "gamma", "verifier", "contract")
-
-
-class HasSettings(Protocol):
-    """What is done at certain sampling settings."""
-
-    @property
-    def settings(self) -> SamplingSettings: ...
 
 
 class SourcedSession(Session):
@@ -116,6 +107,10 @@ class Sourcing(Controller):
     def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
         return self.with_otherwise(self.otherwise.at_latency(profile, reprice))
 
+    def setting(self, settings: SamplingSettings) -> Any:
+        """What was exported for these sampling ``settings``; ``None`` for others."""
+        return next((made for made in self.settings if made.settings == settings), None)
+
     @property
     def asks(self) -> bool:
         """Whether an exported bundle does anything but draft static chains."""
@@ -134,17 +129,3 @@ def other_of(bundle: Bundle) -> Controller:
 
     inner = bundle.otherwise
     return CONTROLLERS[inner.card["kind"]].from_bundle(inner)
-
-
-def setting_of(known: Sequence[Setting], settings: SamplingSettings) -> Setting | None:
-    """What was exported for these sampling ``settings``; ``None`` for others."""
-    return next((made for made in known if made.settings == settings), None)
-
-
-def settings_of(bundle: Bundle, kind: str, setting: type[Setting]) -> tuple[Setting, ...]:
-    """What a bundle of this kind does, by sampling settings."""
-    bundle.require(kind, "settings", OTHERWISE)
-    where = f"{bundle.source}: card.json: settings"
-    return tuple(
-        parse_config(setting, values, f"{where}[{place}]") for place, values in enumerate(bundle.card["settings"])
-    )

@@ -6,10 +6,8 @@ token that is not submitted. Tokens before the first decision are caught up with
 features lie far from the training rows or an answer is no number, the round drafts the best static length.
 """
 
-import copy
 import math
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -17,11 +15,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from predictors.bundle import Bundle, read_bundle
-from predictors.config import parse_config
+from predictors.bundle import Bundle
 from predictors.controllers.base import Rerun, Session
-from predictors.controllers.guard import Guard
-from predictors.controllers.learned import BundleConfig, LearnedController
+from predictors.controllers.learned import LARGEST_FACTOR, RuledConfig, RuledController
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import chain_costs
@@ -35,14 +31,12 @@ from predictors.survival.network import ANSWERS, build_survival_network
 from predictors.survival.rule import SurvivalPrices, SurvivalSetting
 
 UNCHANGED = StopCalibration()
-LARGEST_FACTOR = 1.25  # between cost ratios of two machines, that a bundle serves without a warning
 
 
 @dataclass(frozen=True)
-class SurvivalConfig(BundleConfig):
-    """``asked``: follow the rule whether it pays or not. ``rate``, if given, replaces ρ at all settings."""
+class SurvivalConfig(RuledConfig):
+    """``rate``, if given, replaces ρ at all settings."""
 
-    asked: bool = False
     rate: float | None = None
 
 
@@ -51,7 +45,7 @@ class SurvivalSession(Session):
 
     def __init__(self, controller: "Survival", settings: SamplingSettings) -> None:
         self.controller = controller
-        self.setting = controller.setting(settings)
+        self.setting: SurvivalSetting = controller.setting(settings)
         self.greedy = float(settings.greedy)
         self.uncalibrated = not controller.guard.covers(settings)
         self.luck, self.rejected = FIRST_LUCK, 0.0
@@ -113,58 +107,37 @@ class SurvivalSession(Session):
         self.luck = luck_after(self.luck, accepted, self.rejected)
 
 
-class Survival(LearnedController):
+class Survival(RuledController):
     """The controller of an exported bundle of kind ``survival``."""
 
     kind = "survival"
+    config_class, setting_class, prices_class = SurvivalConfig, SurvivalSetting, SurvivalPrices
     follows_one_draft = True
+    settings: tuple[SurvivalSetting, ...]
+    prices: SurvivalPrices
 
     def __init__(self, bundle: Bundle) -> None:
-        card, where = bundle.card, f"{bundle.source}: card.json"
-        bundle.require(self.kind, "settings", "max_distance", "prices", "scalars")
-        if tuple(card["scalars"]) != SCALARS:
+        super().__init__(bundle, "scalars")
+        if tuple(bundle.card["scalars"]) != SCALARS:
             raise ValueError(
-                f"{where}: scalars are not this version's, which reads {', '.join(SCALARS)}. Fit it again."
+                f"{bundle.source}: card.json: scalars are not this version's, which reads {', '.join(SCALARS)}. Fit it again."
             )
-        self.settings = tuple(
-            parse_config(SurvivalSetting, made, f"{where}: settings[{place}]")
-            for place, made in enumerate(card["settings"])
-        )
-        self.max_distance = float(card["max_distance"])
-        self.prices = parse_config(SurvivalPrices, card["prices"], f"{where}: prices")
-        self.contract = bundle.contract
         self.network = build_survival_network(bundle.tensors, bundle.source)
-        self.guard = Guard(self.kind, self.contract, "the best static length of the nearest captured settings")
 
-    @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> Self:
-        config = parse_config(SurvivalConfig, values, f"controller {cls.kind}")
-        controller = cls(read_bundle(config.bundle))
-        if config.rate is not None:
-            rate = config.rate
-            return controller.with_settings(
-                replace(made, rule=replace(made.rule, rate=rate), pays=True) for made in controller.settings
-            )
-        return controller.asked_anyway() if config.asked else controller
-
-    def with_settings(self, settings: Any) -> Self:
-        """The same model under other rules."""
-        changed = copy.copy(self)
-        changed.settings = tuple(settings)
-        return changed
+    def under(self, config: SurvivalConfig) -> Self:
+        if config.rate is None:
+            return super().under(config)
+        return self.with_settings(
+            replace(made, rule=replace(made.rule, rate=config.rate), pays=True) for made in self.settings
+        )
 
     def asked_anyway(self) -> Self:
-        """The same model under the best rules that were tried, whether they pay or not."""
         return self.with_settings(replace(made, pays=True) for made in self.settings)
 
     @property
     def asks(self) -> bool:
         """Whether the model is asked at any captured setting."""
         return any(made.pays for made in self.settings)
-
-    def setting(self, settings: SamplingSettings) -> SurvivalSetting:
-        """What is done at ``settings``, or at the captured ones nearest to them."""
-        return min(self.settings, key=lambda made: made.settings.distance(settings))
 
     def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
         made = self.prices

@@ -20,7 +20,7 @@ import numpy as np
 from predictors.bundle import OTHERWISE, Bundle
 from predictors.config import Checked, Count, NotNegative, Positive, Whole, parse_config
 from predictors.controllers.base import Controller, Session, Sourced
-from predictors.controllers.sourcing import SourcedSession, Sourcing, other_of, setting_of, settings_of
+from predictors.controllers.sourcing import SourcedSession, Sourcing, other_of
 from predictors.lookup import Found
 from predictors.sampling import SamplingSettings
 from predictors.signals import Root
@@ -101,9 +101,10 @@ class Takeover(Sourcing):
         """Its card holds all of the other controller's under `OTHERWISE`, its tensors are that one's."""
         if OTHERWISE not in bundle.card:
             return super().from_bundle(bundle)
-        return cls(None, other_of(bundle), settings_of(bundle, cls.kind, TakeoverSetting))
+        bundle.require(cls.kind, "settings")
+        return cls(None, other_of(bundle), bundle.parts(TakeoverSetting, "settings"))
 
     def start(self, settings: SamplingSettings) -> SourcedSession:
-        made = setting_of(self.settings, settings)
+        made: TakeoverSetting | None = self.setting(settings)
         rule = made.rule if made is not None and made.pays else self.config
         return TakeoverSession(rule, self.otherwise.start(settings))

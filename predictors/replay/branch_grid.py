@@ -122,14 +122,13 @@ class BranchStarts:
 
 
 def branch_decoded(
-    starts: BranchStarts, idle: Drafts, retained: Drafts, question: float = 0.0, memory: Memory | None = None
+    starts: BranchStarts, idle: Drafts, retained: Drafts, question: float = 0.0, memory: Memory = NO_MEMORY
 ) -> Totals:
     """Exact totals of every text by a policy that drafts as ``idle`` says, and keeps of a branch what ``retained`` says.
 
     Visits [X, S, 2 M] are of idle stages, then of retained ones.
     """
-    memory, chains = memory or NO_MEMORY, starts.retained
-    states, both = memory.states, [one.by_state(memory) for one in (idle, retained)]
+    chains, states, both = starts.retained, memory.states, [one.by_state(memory) for one in (idle, retained)]
     staged = Drafts(
         *(np.concatenate(values, axis=2) for values in zip(*(vars(one).values() for one in both), strict=True))
     )
@@ -141,12 +140,9 @@ def branch_decoded(
     rounds = _rounds(starts, path, staged, states)
     hit_V = starts.hit_XSP[path.reading_V, path.start_V, path.submitted_V]
     levels_V, asked_V = np.array([made.levels for made in rounds]), staged.asked_XSM[path.cells]
-    counts = (np.ones_like(path.start_V), path.submitted_V, levels_V, path.accepted_V + hit_V, asked_V)
-    rounds_X, submitted_X, levels_X, accepted_X, asked_X = (chains.summed(path, one).astype(int) for one in counts)
     seconds_X = starts.prefill_X + chains.summed(path, [starts.round_seconds(made) for made in rounds])
-    seconds_X += question * asked_X + chains.read_seconds(path, staged)
-    visits_XSM = path.visits(staged.submitted_XSM.shape)
-    return Totals(chains.left_XS[:, 0] + 1, seconds_X, rounds_X, submitted_X, levels_X, accepted_X, asked_X, visits_XSM)
+    seconds_X += question * chains.summed(path, asked_V) + chains.read_seconds(path, staged)
+    return chains.totals(path, staged, levels_V, path.accepted_V + hit_V, seconds_X)
 
 
 def _rounds(starts: BranchStarts, path: Path, staged: Drafts, states: int) -> list[BranchRound]:

@@ -18,8 +18,8 @@ from typing import Protocol
 
 from predictors.controllers.base import Controller, Session
 from predictors.latency.branching import BranchRound
-from predictors.replay.chains import Accepted, Readings
-from predictors.replay.text import BeyondRecordError, RecordedLaw, RecordedText, RecordedToken
+from predictors.replay.chains import Accepted, Readings, draw_chain, law_at
+from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.rounds import Forecast, RoundRecord
 from predictors.signals import Root
 
@@ -149,30 +149,11 @@ def _block(
         most = min(cap, config.draft_stage_gamma or config.gamma, left)
     else:
         most = min(available, left, cap)
-    readings = Readings()
-    size, stopped, ended = _walk(text, session, root, start, would, most, readings)
+    made = draw_chain(text, session, root, start, would, most)
+    size = made.submitted
     if available is None:
-        return _Block(size, size, stopped, ended, readings)
-    return _Block(size, 0, size < available, ended, readings)  # the target waits for what is retained, too
-
-
-def _walk(
-    text: RecordedText, session: Session, root: Root, start: int, would: int, most: int, readings: Readings
-) -> tuple[int, bool, bool]:
-    """Tokens of a chain from row ``start``, at most ``most``; whether it stopped in front of one, or at an end of sequence."""
-    for place in range(most):
-        law, asked = _law(text, root, start, would, place), session.asked
-        before = bool(session.stop_before(law))
-        drawn = RecordedToken(law, on_path=place < would)
-        behind = not before and bool(session.stop_after(drawn))
-        if session.asked == asked:
-            readings.read(law)
-        if before:
-            return place, True, False
-        ended = int(drawn.token) in text.eos_tokens
-        if behind or ended:
-            return place + 1, False, ended
-    return max(most, 0), False, False
+        return _Block(size, size, made.passes > size, made.ended, made)
+    return _Block(size, 0, size < available, made.ended, made)  # the target waits for what is retained, too
 
 
 def _branching(
@@ -182,17 +163,9 @@ def _branching(
     length = min(config.gamma, text.budget - start - block.size - 2)
     if length < 1 or block.ended:
         return 0, 0
-    law = _law(text, root, start, would, block.size)
+    law = law_at(text, root, start, would, block.size)
     wanted = session.branch_count(law)
     return (config.num_branches(float(law.confidence)) if wanted is None else wanted), length
-
-
-def _law(text: RecordedText, root: Root, start: int, would: int, place: int) -> RecordedLaw:
-    """The draft's law behind ``place`` tokens of the chain from ``start``; of a longer way beside the text than was recorded, the
-    last one."""
-    row = start + min(place, would)
-    slot = min(place - min(place, would), text.slots - 1)
-    return RecordedLaw(text, root, place, row, slot)
 
 
 def _hits(text: RecordedText, row: int, count: int, config: BranchSettings, chances: Chances) -> bool:

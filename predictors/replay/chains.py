@@ -74,12 +74,13 @@ class Readings:
 @dataclass
 class Drafted(Readings):
     """What was drafted in a round: ``submitted`` tokens in ``passes``, the first ``looked_up`` without one, and the laws read.
-    ``would``: of any number so drafted, so many would be accepted."""
+    ``would``: of any number so drafted, so many would be accepted; ``ended``: the last one is an end of sequence."""
 
     would: int = 0
     submitted: int = 0
     passes: int = 0
     looked_up: int = 0
+    ended: bool = False
 
 
 def replayed(
@@ -163,17 +164,30 @@ def _drawn_after(text: RecordedText, start: int, looked_up: int, would: int, mos
 def _drafted(text: RecordedText, session: Session, root: Root, start: int, would: int) -> Drafted:
     """What a round drafts by plan and stops that would accept ``would`` tokens."""
     depth, planned = root.cap, session.plan(root)
-    cap = min(depth, text.cap(start), depth if planned is None else planned)
+    most = min(depth, text.cap(start), depth if planned is None else planned)
+    return draw_chain(text, session, root, start, would, most)
+
+
+def draw_chain(text: RecordedText, session: Session, root: Root, start: int, would: int, most: int) -> Drafted:
+    """A chain of at most ``most`` tokens from row ``start``, up to where the session stops or the text ends."""
     drafted, stops = Drafted(would=would), False
-    while drafted.submitted < cap and not stops:
+    while drafted.submitted < most and not stops:
         place, asked = drafted.passes, session.asked
-        law = RecordedLaw(text, root, place, start + min(place, would), place - min(place, would))
+        law = law_at(text, root, start, would, place)
         drafted.passes += 1
         stops = bool(session.stop_before(law))
         if not stops:
             drafted.submitted += 1
-            drawn = RecordedToken(law, on_path=place < would)
-            stops = bool(session.stop_after(drawn)) or int(drawn.token) in text.eos_tokens
+            token = RecordedToken(law, on_path=place < would)
+            drafted.ended = int(token.token) in text.eos_tokens
+            stops = bool(session.stop_after(token)) or drafted.ended
         if session.asked == asked:
             drafted.read(law)
     return drafted
+
+
+def law_at(text: RecordedText, root: Root, start: int, would: int, place: int) -> RecordedLaw:
+    """The draft's law behind ``place`` tokens of the chain from ``start``; of a longer way beside the text than was recorded, the
+    last one."""
+    along = min(place, would)
+    return RecordedLaw(text, root, place, start + along, min(place - along, text.slots - 1))

@@ -118,6 +118,17 @@ class Starts:
         """Sums [X] of values of every round."""
         return np.bincount(path.reading_V, values_V, len(self.readings))
 
+    def totals(
+        self, path: "Path", drafts: "Drafts", passes_V: np.ndarray, accepted_V: np.ndarray, seconds_X: np.ndarray
+    ) -> "Totals":
+        """What the rounds of ``path`` add up to."""
+        counts = (np.ones_like(path.start_V), path.submitted_V, passes_V, accepted_V, drafts.asked_XSM[path.cells])
+        rounds_X, submitted_X, passes_X, accepted_X, asked_X = (self.summed(path, one).astype(int) for one in counts)
+        visits_XSM = np.zeros(drafts.submitted_XSM.shape, dtype=bool)
+        visits_XSM[path.cells] = True
+        tokens_X = self.left_XS[:, 0] + 1
+        return Totals(tokens_X, seconds_X, rounds_X, submitted_X, passes_X, accepted_X, asked_X, visits_XSM)
+
     def read_seconds(self, path: "Path", drafts: "Drafts") -> np.ndarray:
         """What the host's readings of distributions take [X]."""
         read_2V = np.stack([counts[path.cells] for counts in (drafts.confidences_XSM, drafts.entropies_XSM)])
@@ -213,6 +224,11 @@ class Totals:
     visits_XSM: np.ndarray
 
     @property
+    def sums_2X(self) -> np.ndarray:
+        """Tokens and seconds."""
+        return np.stack([self.tokens_X, self.seconds_X])
+
+    @property
     def rate(self) -> float:
         """Tokens per second of all texts together."""
         return float(self.tokens_X.sum() / self.seconds_X.sum())
@@ -263,21 +279,10 @@ class Path:
         behind_V[order_V] = np.where(drawn_V, waiting_V + looked_up_V[order_V], 0)
         return behind_V
 
-    def visits(self, shape_XSM: tuple[int, ...]) -> np.ndarray:
-        """Which starts and states it meets."""
-        made_XSM = np.zeros(shape_XSM, dtype=bool)
-        made_XSM[self.cells] = True
-        return made_XSM
 
-
-def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memory | None = None) -> Totals:
+def decoded(starts: Starts, drafts: Drafts, question: float = 0.0, memory: Memory = NO_MEMORY) -> Totals:
     """Exact totals of every text under a policy whose ``question`` takes so many seconds."""
-    memory = memory or NO_MEMORY
     drafts = drafts.by_state(memory)
     path = Path.of(starts, drafts, memory.first, lambda _, __, *outcome: memory.after(*outcome))
-    passes_V, asked_V = drafts.passes_XSM[path.cells], drafts.asked_XSM[path.cells]
-    counts = (np.ones_like(path.start_V), path.submitted_V, passes_V, path.accepted_V, asked_V)
-    rounds_X, submitted_X, passes_X, accepted_X, asked_X = (starts.summed(path, one).astype(int) for one in counts)
-    seconds_X, tokens_X = starts.seconds(path, drafts, question), starts.left_XS[:, 0] + 1
-    visits_XSM = path.visits(drafts.submitted_XSM.shape)
-    return Totals(tokens_X, seconds_X, rounds_X, submitted_X, passes_X, accepted_X, asked_X, visits_XSM)
+    seconds_X = starts.seconds(path, drafts, question)
+    return starts.totals(path, drafts, drafts.passes_XSM[path.cells], path.accepted_V, seconds_X)

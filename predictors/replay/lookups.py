@@ -1,7 +1,6 @@
 """What a lookup finds at every start of recorded texts, and what drafting it comes to (`predictors.replay.grid`).
 
 `Lookups.sourced` is `predictors.controllers.base.Sourced` at every start: its counts are those of `predictors.replay.chains`.
-Rules that choose between it and a chain are `np.where` of two `Drafts` (`chosen`).
 
 Shape suffixes: X readings, S starts, G positions of a chain, M states of memory, L tokens of a lookup.
 """
@@ -12,7 +11,6 @@ from functools import cached_property
 
 import numpy as np
 
-from predictors.controllers.takeover import TakeoverConfig
 from predictors.replay.grid import Drafts, Starts
 from predictors.replay.policies import drafts_of
 
@@ -62,12 +60,6 @@ class Lookups:
         drawn_XS1, looked_up_XS1 = np.where(ended_XS, 0, drawn_XS)[..., None], looked_up_XS[..., None]
         return drafts_of(looked_up_XS1 + drawn_XS1, drawn_XS1, looked_up_XSM=looked_up_XS1)
 
-    def takeover(self, config: TakeoverConfig, otherwise: Drafts) -> Drafts:
-        """What `predictors.controllers.takeover` drafts where a chain would be ``otherwise``."""
-        tokens_XS = config.tokens(self.match_XS, self.found_XS)
-        takes_XS = config.takes_over(self.match_XS, tokens_XS, self.seen_XS, self.agreed_XS)
-        return chosen(takes_XS[..., None], self.sourced(tokens_XS, np.full_like(tokens_XS, config.tail)), otherwise)
-
     @cached_property
     def _room_XS(self) -> np.ndarray:
         """Tokens that the budget and the depth leave to draft."""
@@ -103,9 +95,3 @@ class Lookups:
     def _column(self, name: str) -> np.ndarray:
         values: Sequence[np.ndarray] = [one.text.columns[name] for one in self.starts.readings]
         return self.starts.by_start(values)
-
-
-def chosen(takes_XSM: np.ndarray, first: Drafts, second: Drafts) -> Drafts:
-    """``first`` where it takes over, else ``second``."""
-    pairs = zip(vars(first).values(), vars(second).values(), strict=True)
-    return Drafts(*(np.where(takes_XSM, one, other) for one, other in pairs))

@@ -1,7 +1,7 @@
 """What policies draft at every start of recorded texts (`predictors.replay.grid`): the sessions of `predictors.controllers`.
 
     static        n tokens
-    confidence    draft while max_x q(x) >= ε, or their product                 (`controllers.confidence`)
+    confidence    draft while max_x q(x) >= ε                                   (`controllers.confidence`)
     stopping      a model of the draft's states, by a `StopRule`                (`controllers.early_stop`)
     heads         a model of the target's state, by a class or a length         (`controllers.hrad`, `controllers.length`)
 
@@ -28,35 +28,22 @@ def static(starts: Starts, length: int) -> Drafts:
     return drafts_of(np.minimum(starts.cap_XS, length)[..., None])
 
 
-def confidence(
-    starts: Starts,
-    largest_XSG: np.ndarray,
-    epsilon: float,
-    min_tokens: int = 1,
-    cap: int | None = None,
-    product: bool = False,
-) -> Drafts:
-    """Draft while ``largest_XSG``, or the ``product`` so far, >= ``epsilon``, but at least ``min_tokens`` and at most ``cap``."""
-    low_XSG = (np.cumprod(largest_XSG, axis=-1) if product else largest_XSG) < epsilon
-    low_XSG[..., :min_tokens] = False
-    cap_XS = starts.cap_XS if cap is None else np.minimum(starts.cap_XS, cap)
-    submitted_XS = np.minimum(_first(low_XSG), cap_XS)
-    passes_XS = np.minimum(submitted_XS + 1, cap_XS)
-    read_XS = passes_XS if product else np.maximum(passes_XS - min_tokens, 0)
+def confidence(starts: Starts, largest_XSG: np.ndarray, epsilon: float) -> Drafts:
+    """Draft while ``largest_XSG`` >= ``epsilon``, but at least one token."""
+    low_XSG = largest_XSG < epsilon
+    low_XSG[..., 0] = False
+    submitted_XS = np.minimum(_first(low_XSG), starts.cap_XS)
+    passes_XS = np.minimum(submitted_XS + 1, starts.cap_XS)
+    read_XS = np.maximum(passes_XS - 1, 0)
     return drafts_of(submitted_XS[..., None], passes_XS[..., None], confidences_XSM=read_XS[..., None])
 
 
 def stopping(
-    starts: Starts,
-    chances_XSG: np.ndarray,
-    rule: StopRule,
-    inputs: str,
-    static_length: int,
-    far_XSG: np.ndarray | None = None,
+    starts: Starts, chances_XSG: np.ndarray, rule: StopRule, inputs: str, static_length: int, far_XSG: np.ndarray
 ) -> Drafts:
     """Draft until the score of ``rule`` is low; ``static_length`` tokens where it asks for none.
 
-    ``chances_XSG`` (and ``far_XSG``) are what the model says of the draft's state or distribution at a position: of the token
+    ``chances_XSG`` and ``far_XSG`` are what the model says of the draft's state or distribution at a position: of the token
     about to be drawn there, or, with inputs ``behind``, of the token before it.
     """
     if not rule.asks:
@@ -68,13 +55,11 @@ def stopping(
     low_XSG[..., : rule.min_tokens] = False
     stop_XS, cap_XS, asked_L = _first(low_XSG), starts.cap_XS, np.append(0, asked_G.cumsum())
     submitted_XS, passes_XS = (np.minimum(stop_XS + more, cap_XS) for more in (int(rule.keeps), 1))
-    asked_XS = asked_L[passes_XS]
-    if far_XSG is not None:
-        far_XS = _first(far_XSG & asked_G)
-        aside_XS, end_XS = far_XS <= stop_XS, np.maximum(far_XS, static_length)
-        submitted_XS = np.where(aside_XS, np.minimum(end_XS, cap_XS), submitted_XS)
-        passes_XS = np.where(aside_XS, np.minimum(end_XS + 1, cap_XS), passes_XS)
-        asked_XS = np.where(aside_XS, asked_L[np.minimum(far_XS + 1, cap_XS)], asked_XS)
+    far_XS = _first(far_XSG & asked_G)
+    aside_XS, end_XS = far_XS <= stop_XS, np.maximum(far_XS, static_length)
+    asked_XS = np.where(aside_XS, asked_L[np.minimum(far_XS + 1, cap_XS)], asked_L[passes_XS])
+    submitted_XS = np.where(aside_XS, np.minimum(end_XS, cap_XS), submitted_XS)
+    passes_XS = np.where(aside_XS, np.minimum(end_XS + 1, cap_XS), passes_XS)
     return drafts_of(submitted_XS[..., None], passes_XS[..., None], asked_XS[..., None])
 
 
@@ -85,8 +70,8 @@ def heads(
     gamma: int,
     at_root: bool,
     largest_XSG: np.ndarray,
-    static_length: int = 0,
-    far_XSM: np.ndarray | None = None,
+    static_length: int,
+    far_XSM: np.ndarray,
 ) -> Drafts:
     """What ``rule`` makes of a head's calibrated probabilities of what becomes of ``gamma`` tokens.
 
@@ -105,11 +90,9 @@ def heads(
     rows_BL = torch.from_numpy(probabilities_XSML.reshape(-1, probabilities_XSML.shape[-1]))
     which_B = rule.lengths(rows_BL) if isinstance(rule, LengthRule) else rule.classes(rows_BL)
     which_XSM = which_B.numpy().reshape(probabilities_XSML.shape[:3])
-    if far_XSM is not None:
-        further = max(static_length, 1) if is_length else static_length + 1
-        options.append(static(starts, static_length) if at_root else _paid(cut, static_length, further))
-        which_XSM = np.where(far_XSM, len(options) - 1, which_XSM)
-    picked = _picked(options, which_XSM)
+    further = max(static_length, 1) if is_length else static_length + 1
+    options.append(static(starts, static_length) if at_root else _paid(cut, static_length, further))
+    picked = _picked(options, np.where(far_XSM, len(options) - 1, which_XSM))
     asked_XS1 = np.where(at_root, 1, np.minimum(cut.cap_XS, 1))[..., None]
     return replace(picked, asked_XSM=np.broadcast_to(asked_XS1, which_XSM.shape))
 

@@ -36,20 +36,12 @@ class StopSpec:
         return self.top + 1 if inputs == LAW else self.state_size
 
 
-def draft_state(law: NextLaw) -> Tensor:
-    """The draft's state [S] in float16 at the row whose logits are ``law``."""
+def features_of(law: NextLaw, spec: StopSpec, inputs: str) -> Tensor:
+    """Raw features [F] in float32 of a model of these ``inputs`` at a pass whose logits are ``law``."""
+    if inputs == LAW:
+        return torch.cat([law.likeliest(spec.top), law.entropy.float().reshape(1)])
     if law.hidden_KD is None:
         raise ValueError(
             "this controller reads the draft's hidden states, and the decoder taps none. Use build_decoder."
         )
-    return law.hidden_KD.reshape(-1).to(torch.float16)
-
-
-def features_of(law: NextLaw, spec: StopSpec, inputs: str) -> Tensor:
-    """Raw features [F] in float32 of a model of these ``inputs`` at a pass whose logits are ``law``."""
-    return law_features(law, spec.top) if inputs == LAW else draft_state(law).float()
-
-
-def law_features(law: NextLaw, top: int) -> Tensor:
-    """Features [T + 1] of the draft's temperature-1 law."""
-    return torch.cat([law.likeliest(top), law.entropy.float().reshape(1)])
+    return law.hidden_KD.reshape(-1).to(torch.float16).float()

@@ -93,8 +93,7 @@ class SurvivalSetting(Checked):
         span = math.log(high.cost_ratio / low.cost_ratio)
         share = 0.0 if span == 0 else math.log(cost_ratio / low.cost_ratio) / span
         rate = low.rule.rate + share * (high.rule.rate - low.rule.rate)
-        made = nearest.rule
-        return SurvivalRule(rate, made.least, made.follows, made.horizon), nearest.static_length
+        return replace(nearest.rule, rate=rate), nearest.static_length
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,9 @@ class DocumentBootstrap:
 
     def ratio(self, numerator_N: np.ndarray, denominator_N: np.ndarray) -> np.ndarray:
         """Σ numerator / Σ denominator in every replicate."""
-        numerator, denominator = self.sums(np.stack([numerator_N, denominator_N], axis=1)).T
+        sums = [np.bincount(self.document_N, values, self.counts.shape[1]) for values in (numerator_N, denominator_N)]
+        numerator, denominator = (self.counts @ np.stack(sums, axis=1)).T
         return numerator / denominator
-
-    def sums(self, columns_NC: np.ndarray) -> np.ndarray:
-        """Every column's sum in every replicate [R, C]."""
-        size = self.counts.shape[1]
-        by_document = [np.bincount(self.document_N, values, minlength=size) for values in columns_NC.T]
-        return self.counts @ np.stack(by_document, axis=1)
 
     def each(self, statistic: Callable[[np.ndarray], float | None]) -> np.ndarray:
         """``statistic(row weights)`` in every replicate where it is defined."""

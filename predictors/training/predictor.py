@@ -6,6 +6,7 @@ and scored once on test documents.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -43,6 +44,12 @@ def tracked_name(setting: str) -> str:
     'T_1_top_p_0.9'
     """
     return re.sub("[^A-Za-z0-9.]+", "_", setting)
+
+
+def told(gain: Mapping[str, float | None]) -> str:
+    """A gain and its interval, in words."""
+    value, low, high = ("unknown" if gain[name] is None else f"{gain[name]:+.1%}" for name in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Root traces in memory (columns: `predictors.schema`), and the shape of their labels.
 
-Shape suffixes: N roots, D draws, K rules, A actions, S state size, C captured scalars.
+Shape suffixes: N roots, D draws, K rules, A actions.
 """
 
 from dataclasses import dataclass
@@ -42,14 +42,6 @@ class RootTable(TraceTable[RootManifest]):
     @property
     def actions(self) -> tuple[Action, ...]:
         return self.manifest.selection_spec.actions
-
-    @cached_property
-    def states_NS(self) -> np.ndarray:
-        return self.column("state")
-
-    @cached_property
-    def scalars_NC(self) -> np.ndarray:
-        return self.column("scalars")
 
     @cached_property
     def efficiency_NDKA(self) -> np.ndarray:

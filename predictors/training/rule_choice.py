@@ -23,8 +23,8 @@ from predictors.replay.grid import Starts, Totals, decoded
 from predictors.replay.policies import static
 from predictors.training.intervals import log_gain
 
-# from a mask [X] of readings: what was chosen on them, with its tokens and seconds [X] on all
-Pick = Callable[[np.ndarray], tuple[Any, np.ndarray, np.ndarray]]
+# from a mask [X] of readings: what was chosen on them, with its tokens and seconds [2, X] on all
+Pick = Callable[[np.ndarray], tuple[Any, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -37,27 +37,22 @@ class RuleChoice:
     pays: bool
 
 
-def choose(
-    tokens_RX: np.ndarray,
-    seconds_RX: np.ndarray,
-    static_tokens_X: np.ndarray,
-    static_seconds_X: np.ndarray,
-    document_X: np.ndarray,
-    folds: int,
-    seed: int,
-) -> RuleChoice:
+def table_of(totals: Sequence[Totals]) -> np.ndarray:
+    """Tokens and seconds [2, R, X] of rules on the same texts."""
+    return np.stack([[one.tokens_X for one in totals], [one.seconds_X for one in totals]])
+
+
+def choose(table_2RX: np.ndarray, static_2X: np.ndarray, document_X: np.ndarray, folds: int, seed: int) -> RuleChoice:
     """`choose_by` the ratio of sums of a table of rules."""
 
-    def pick(mask_X: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
-        best = fastest(tokens_RX, seconds_RX, mask_X)
-        return best, tokens_RX[best], seconds_RX[best]
+    def pick(mask_X: np.ndarray) -> tuple[int, np.ndarray]:
+        best = fastest(table_2RX, mask_X)
+        return best, table_2RX[:, best]
 
-    return choose_by(pick, static_tokens_X, static_seconds_X, document_X, folds, seed)
+    return choose_by(pick, static_2X, document_X, folds, seed)
 
 
-def choose_by(
-    pick: Pick, static_tokens_X: np.ndarray, static_seconds_X: np.ndarray, document_X: np.ndarray, folds: int, seed: int
-) -> RuleChoice:
+def choose_by(pick: Pick, static_2X: np.ndarray, document_X: np.ndarray, folds: int, seed: int) -> RuleChoice:
     """The rule that is served, and what choosing it is worth out of fold. All that is chosen, ``pick`` chooses on the readings
     that its mask allows.
 
@@ -69,9 +64,9 @@ def choose_by(
     fold_X = fold_of(document_X, folds, seed)
     ours_2X = np.zeros((2, len(fold_X)))
     for fold in range(folds):
-        _, *made = pick(fold_X != fold)
-        ours_2X[:, fold_X == fold] = np.stack(made)[:, fold_X == fold]
-    gain = log_gain(ours_2X, np.stack([static_tokens_X, static_seconds_X]), document_X)
+        _, made_2X = pick(fold_X != fold)
+        ours_2X[:, fold_X == fold] = made_2X[:, fold_X == fold]
+    gain = log_gain(ours_2X, static_2X, document_X)
     pays = gain["low"] is not None and gain["low"] > 0
     return RuleChoice(pick(np.ones(len(fold_X), dtype=bool))[0], gain, pays)
 
@@ -96,19 +91,19 @@ def static_length(several: Sequence[Starts]) -> int:
     return int(np.argmax(rates))
 
 
-def fastest(tokens_RX: np.ndarray, seconds_RX: np.ndarray, mask_X: np.ndarray) -> int:
+def fastest(table_2RX: np.ndarray, mask_X: np.ndarray) -> int:
     """The rule of most tokens per second over the readings in the mask; of equals the first."""
-    return int((tokens_RX[:, mask_X].sum(axis=1) / seconds_RX[:, mask_X].sum(axis=1)).argmax())
+    tokens_R, seconds_R = (sums_RX[:, mask_X].sum(axis=1) for sums_RX in table_2RX)
+    return int((tokens_R / seconds_R).argmax())
 
 
 def worth(made: Totals, static: Totals, document_X: np.ndarray) -> dict[str, Any]:
     """A policy's speed on texts, its tokens a pass and submitted a round, and its gain over the ``static`` one."""
-    ours, theirs = (np.stack([one.tokens_X, one.seconds_X]) for one in (made, static))
     return {
         "tokens_per_second": made.rate,
         "block_efficiency": float((made.tokens_X - 1).sum() / made.rounds_X.sum()),
         "submitted": float(made.submitted_X.sum() / made.rounds_X.sum()),
-        "gain": log_gain(ours, theirs, document_X),
+        "gain": log_gain(made.sums_2X, static.sums_2X, document_X),
     }
 
 

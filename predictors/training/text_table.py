@@ -61,6 +61,11 @@ class TextTable(TraceTable[TextManifest]):
         """The first row of every text, and the number of rows."""
         return np.append(np.flatnonzero(self.column("place") == 1), len(self))
 
+    @property
+    def text_slices(self) -> list[slice]:
+        """The rows of every text."""
+        return [slice(*ends) for ends in pairwise(self.starts_T.tolist())]
+
     def slots(self, name: str) -> np.ndarray:
         """``tops`` or ``states`` by slot [N, G, ...], a view. Of states there may be fewer slots than of all else."""
         spec = self.manifest.stop_spec
@@ -74,9 +79,8 @@ class TextTable(TraceTable[TextManifest]):
         columns = {name: self.slots(name) if name in (TOPS, STATES) else self.column(name) for name in kept}
         states_NS = columns.pop(ROOT, None)
         names = {name: self.column(name) for name in ("prompt_id", "document", "slice")}
-        for first, end in pairwise(self.starts_T.tolist()):
-            rows = slice(first, end)
-            roots = None
+        for rows in self.text_slices:
+            first, roots = rows.start, None
             if states_NS is not None:
                 roots = RootStates(states_NS[rows], manifest.feature_layers, manifest.hidden_size)
             yield RecordedText(

@@ -36,10 +36,10 @@ Network = TypeVar("Network", bound=nn.Module)
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]  # of a network and a batch, whose first column are features
 
 
-class Training(L.LightningModule):
+class Training(L.LightningModule, Generic[Network]):
     """A ``loss`` of an injected network, which knows nothing of Lightning."""
 
-    def __init__(self, network: nn.Module, config: TrainConfig, loss: Loss) -> None:
+    def __init__(self, network: Network, config: TrainConfig, loss: Loss) -> None:
         super().__init__()
         self.head, self.config, self.loss = network, config, loss
 
@@ -78,12 +78,9 @@ class Rows(Dataset):
         return tuple(column[rows] for column in self.columns)
 
 
-def fitted(
-    module: L.LightningModule, rows: Rows, held_out: Rows, config: TrainConfig, logger: Logger | None = None
-) -> BestEpoch:
-    """Train ``module`` on ``rows`` until ``val_loss`` on ``held_out`` falls no more;
-    its ``head`` has the best epoch's weights then."""
-    best = BestEpoch()
+def fitted(module: Training[Network], rows: Rows, held_out: Rows, logger: Logger | None = None) -> Trained[Network]:
+    """Train ``module`` on ``rows`` until ``val_loss`` on ``held_out`` falls no more."""
+    config, best = module.config, BestEpoch()
     trainer = L.Trainer(
         accelerator="cpu",
         devices=1,
@@ -101,7 +98,7 @@ def fitted(
     trainer.fit(module, _batches(rows, drawn, config.batch_size), _batches(held_out, SequentialSampler(held_out), 4096))
     assert best.best is not None
     module.head.load_state_dict(best.best)
-    return best
+    return Trained(module.head.eval(), best.history, best.best_epoch)
 
 
 def _batches(rows: Rows, sampler: Sampler, size: int) -> DataLoader:

@@ -25,7 +25,6 @@ from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
 from runtime.clock import PhaseClock, Stretch
 from runtime.drafting.chain import Chain, ChainDraft
 from runtime.drafting.views import Row
-from runtime.randomness import Chance
 from runtime.request import Request
 
 NO_TOKENS, NO_LAWS = torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
@@ -46,22 +45,14 @@ class Branch:
 class BranchDraft(ChainDraft):
     """One request's draft model state, pending block and branches."""
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        vocabulary_size: int,
-        config: BranchConfig,
-        controller: Controller,
-        request: Request,
-        randomness: Chance,
-    ) -> None:
-        super().__init__(model, vocabulary_size, request, config.draft_temperature, randomness)
+    def __init__(self, model: LanguageModel, config: BranchConfig, controller: Controller, request: Request) -> None:
+        super().__init__(model, request, config.draft_temperature)
         self._config = config
         self._session = controller.start(request.settings)
         self._kind = "match" if request.settings.greedy else config.branch_verifier
         self._observe = request.observe
         self._clock = PhaseClock()
-        self._root: Root | None = None
+        self._root: Root  # the round's, from `advance` on
         self._pending = Chain()
         self._branches: list[Branch] = []
         self._num_nodes = 0
@@ -90,7 +81,7 @@ class BranchDraft(ChainDraft):
         self._clock.lap("controller")
         drafted = trimmed = 0
         if verdict.branch is not None:
-            trimmed = self._retain(verdict.branch, root)
+            trimmed = self._retain(verdict.branch)
         else:
             self._drop_branches(verdict)
             self._pending = Chain()
@@ -143,7 +134,6 @@ class BranchDraft(ChainDraft):
         """The law behind the pending block: where drafting stopped before a token, it is known."""
         if self._pending.next_law is not None:
             return self._pending.next_law
-        assert self._root is not None
         return self._law(self._root, len(self._pending.tokens), self._next_row(self._pending))
 
     def _grow(self, length: int, parent: int) -> int:
@@ -164,7 +154,7 @@ class BranchDraft(ChainDraft):
                 branch.rows.append(row)
                 branch.probs.append(probs_V)
             if self._config.retention == "prior":
-                going = [branch for branch in growing if not self._stops_before(branch, depth)]
+                going = [branch for branch in growing if not self._session.stop_before(self._branch_law(branch, depth))]
                 if not going:
                     break
                 if len(going) < len(growing):
@@ -202,21 +192,15 @@ class BranchDraft(ChainDraft):
         self._branches = self._branches[:number]
         return candidates.read([branch.tokens[0] for branch in self._branches])
 
-    def _stops_before(self, branch: Branch, depth: int) -> bool:
-        assert self._root is not None
-        return bool(self._session.stop_before(self._branch_law(branch, depth, self._root)))
-
     def _stops_after(self, branch: Branch, depth: int) -> bool:
-        assert self._root is not None
-        drawn = DrawnToken(self._branch_law(branch, depth, self._root), branch.drawn[-1])
-        return bool(self._session.stop_after(drawn))
+        return bool(self._session.stop_after(DrawnToken(self._branch_law(branch, depth), branch.drawn[-1])))
 
-    def _branch_law(self, branch: Branch, depth: int, root: Root) -> NextLaw:
-        """The law behind the branch's token at ``depth`` (0: the branch token), as a controller sees it from ``root``."""
+    def _branch_law(self, branch: Branch, depth: int) -> NextLaw:
+        """The law behind the branch's token at ``depth`` (0: the branch token), as a controller sees it from the round's root."""
         logits_V, hidden_KD = branch.rows[depth]
-        return NextLaw(root, self._settings, depth, logits_V, branch.probs[depth], hidden_KD)
+        return NextLaw(self._root, self._settings, depth, logits_V, branch.probs[depth], hidden_KD)
 
-    def _retain(self, place: int, root: Root) -> int:
+    def _retain(self, place: int) -> int:
         """Commit the pending block and the branch token that was hit; what the controller retains of the branch is pending now.
         Returns how many levels it trimmed."""
         branch = self._branches[place]
@@ -226,7 +210,7 @@ class BranchDraft(ChainDraft):
             most = min(most, self._cap)
         pending = Chain()
         while len(pending.tokens) < most:
-            law = self._branch_law(branch, len(pending.tokens), root)
+            law = self._branch_law(branch, len(pending.tokens))
             if self._config.retention == "posterior" and bool(self._session.stop_before(law)):
                 break
             token = branch.drawn[1 + len(pending.tokens)]
@@ -236,7 +220,7 @@ class BranchDraft(ChainDraft):
                 break
         kept = len(pending.tokens)
         if kept < len(branch.probs):
-            pending.next_law = self._branch_law(branch, kept, root)
+            pending.next_law = self._branch_law(branch, kept)
         self._clock.lap("controller")
         self._commit_branch(branch, kept)
         self._pending = pending

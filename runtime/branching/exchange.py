@@ -65,9 +65,5 @@ class Branches:
     passes: int = 0
     asked: int = 0
 
-    @property
-    def num_candidates(self) -> int:
-        return 0 if self.candidates is None else len(self.candidates.tokens)
-
 
 NO_BRANCHES = Branches()

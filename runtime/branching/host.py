@@ -2,12 +2,12 @@
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from predictors.controllers import Controller
+from runtime.adapter import LanguageModel
 from runtime.branching.config import BranchConfig
 from runtime.branching.service import DraftService
 from runtime.compact.model import Sent
@@ -15,7 +15,7 @@ from runtime.overlap.executor import Executor
 from runtime.overlap.in_turn import InTurn
 from runtime.overlap.process import DraftProcess
 from runtime.overlap.thread import Beside, draft_stream
-from runtime.overlap.threads import default_threads
+from runtime.overlap.threads import default_threads, torch_threads
 from runtime.pair import ModelPair
 
 ROOM = 1 << 18  # bytes of a message besides laws and prompt: states behind a root, counts
@@ -28,21 +28,22 @@ class DraftHost:
 
     def __init__(self, pair: ModelPair, config: BranchConfig, controller: Controller) -> None:
         assert pair.draft is not None
-        self._service = (pair.draft, pair.target.vocabulary_size, config, controller)
-        self._device = pair.draft.device
+        self._service = (pair.draft, config, controller)
+        device = pair.draft.device
         self.layers = controller.layers  # of the target, that the controller reads
-        self.overlap = _resolve(config.overlap, {self._device.type, pair.target.device.type})
+        self.overlap = _resolve(config.overlap, {device.type, pair.target.device.type})
         target, draft = default_threads(torch.get_num_threads())
         self._target_threads = config.target_threads or target
-        self._stream = draft_stream(self._device)  # one for all requests: what a stream has freed no other gets
+        self._stream = draft_stream(device)  # one for all requests: what a stream has freed no other gets
         self._process: DraftProcess | None = None
         if self.overlap == "processes":
-            if self._device.type != "cpu":
+            if device.type != "cpu":
                 raise ValueError(
-                    f"overlap 'processes' is for CPUs, and the draft is on {self._device}. Use 'streams' or 'auto'."
+                    f"overlap 'processes' is for CPUs, and the draft is on {device}. Use 'streams' or 'auto'."
                 )
-            sent = (Sent(pair.draft), *self._service[1:])
-            self._process = DraftProcess(DraftService, sent, config.draft_threads or draft, self._slot_bytes())
+            sent = (Sent(pair.draft), config, controller)
+            slot_bytes = _slot_bytes(pair.draft, pair.target.vocabulary_size, config)
+            self._process = DraftProcess(DraftService, sent, config.draft_threads or draft, slot_bytes)
         self._owner: object = None
 
     @property
@@ -57,7 +58,7 @@ class DraftHost:
             self._process.forget()
             return self._process
         service = DraftService(*self._service)
-        return InTurn(service) if self.virtual else Beside(service, self._device, self._stream)
+        return InTurn(service) if self.virtual else Beside(service, self._stream)
 
     def start(self) -> None:
         """Start the draft process before a request does."""
@@ -92,25 +93,16 @@ class DraftHost:
         if self._process is not None:
             self._process.close()
 
-    def _slot_bytes(self) -> int:
-        """Room for the largest message: the laws behind a pending block, in the laws' own number format, or a prompt."""
-        model, vocabulary_size, config, _ = self._service
-        dtype = torch.promote_types(model.dtype, torch.float32)
-        laws = dtype.itemsize * (config.gamma + 2) * vocabulary_size
-        return ROOM + laws + 8 * min(model.context_limit, LONGEST_PROMPT)
-
-    @contextmanager
-    def target_threads(self) -> Iterator[None]:
+    def target_threads(self) -> AbstractContextManager[None]:
         """Leave the draft process its cores while the target's side works."""
-        if self._process is None:
-            yield
-            return
-        before = torch.get_num_threads()
-        torch.set_num_threads(self._target_threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+        return nullcontext() if self._process is None else torch_threads(self._target_threads)
+
+
+def _slot_bytes(model: LanguageModel, vocabulary_size: int, config: BranchConfig) -> int:
+    """Room for the largest message: the laws behind a pending block, in the laws' own number format, or a prompt."""
+    dtype = torch.promote_types(model.dtype, torch.float32)
+    laws = dtype.itemsize * (config.gamma + 2) * vocabulary_size
+    return ROOM + laws + 8 * min(model.context_limit, LONGEST_PROMPT)
 
 
 def _resolve(overlap: str, device_types: set[str]) -> str:

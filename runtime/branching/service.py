@@ -16,11 +16,8 @@ class DraftService:
     ``request.randomness`` is the draft's own source; ``request.prompt`` is all that is committed but the newest token.
     """
 
-    def __init__(
-        self, model: LanguageModel, vocabulary_size: int, config: BranchConfig, controller: Controller
-    ) -> None:
+    def __init__(self, model: LanguageModel, config: BranchConfig, controller: Controller) -> None:
         self._model = model
-        self._vocabulary_size = vocabulary_size
         self._config = config
         self._controller = controller
         self._draft: BranchDraft | None = None
@@ -30,9 +27,7 @@ class DraftService:
 
     def open(self, request: Request) -> list[Stretch]:
         """Begin a request: cache its prompt. An earlier one ends."""
-        self._draft = BranchDraft(
-            self._model, self._vocabulary_size, self._config, self._controller, request, request.randomness
-        )
+        self._draft = BranchDraft(self._model, self._config, self._controller, request)
         return self._draft.begin(request.prompt)
 
     def advance(self, verdict: Verdict, root: Root, remaining: int) -> Pending:

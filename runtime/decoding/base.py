@@ -150,14 +150,14 @@ class Decoder(ABC):
         controller, limit = decoder.controller, decoder.context_limit
         models = (self.pair.target, self.pair.draft)
         bounds = [getattr(one, "context_bound", "") for one in models if one and one.context_limit == limit]
+        size = self.pair.target.vocabulary_size
         request = Request(
-            prompt=checked_prompt(
-                prompt_ids, max_new_tokens, self.pair.target.vocabulary_size, limit, max(bounds, default="")
-            ),
+            prompt=checked_prompt(prompt_ids, max_new_tokens, size, limit, max(bounds, default="")),
             max_new_tokens=max_new_tokens,
             settings=settings,
             randomness=checked_chance(randomness),
             eos_tokens=self._eos_tokens(eos_token_id),
+            vocabulary_size=size,
             layers=decoder._taps("layers", controller.layers, tuple(layers)),
             observe=observe,
             draft_layers=decoder._taps("draft_layers", controller.draft_layers, tuple(draft_layers)),

@@ -158,7 +158,7 @@ class BranchRun(Run):
             levels=pending.levels + branches.levels,
             idle_levels=pending.levels,
             submitted=submitted,
-            candidates=branches.num_candidates,
+            candidates=0 if branches.candidates is None else len(branches.candidates.tokens),
             law_known=branches.law_known,
             accepted=accepted + hit,
             rolled_back=0 if hit else submitted - accepted + branches.levels,

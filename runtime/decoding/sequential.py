@@ -80,8 +80,7 @@ class SequentialRun(Run):
         if drafter is not None:
             model = pair.draft if drafter.needs_draft else pair.target
             assert model is not None
-            draft_chance = stream(request.randomness, "draft")
-            self.draft = drafter.open(model, pair.target.vocabulary_size, request, draft_chance)
+            self.draft = drafter.open(model, replace(request, randomness=stream(request.randomness, "draft")))
         self.lookup = self.draft if isinstance(self.draft, LookupDraft) else None
 
     def _begin(self, law_V: Tensor, logits_V: Tensor) -> list[int]:

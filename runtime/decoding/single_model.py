@@ -8,6 +8,7 @@ Candidates are a function of earlier passes. Shape suffixes: M rows of a pass, V
 """
 
 from collections.abc import Generator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ class SingleModelRun(Run):
 
     def __init__(self, decoder: SingleModelDecoder, request: Request) -> None:
         super().__init__(decoder.pair, request, 0)
-        self.guesses = decoder.guesser.open(request, stream(request.randomness, "draft"))
+        self.guesses = decoder.guesser.open(replace(request, randomness=stream(request.randomness, "draft")))
 
     def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
         """Nothing but the target has been prefilled."""

@@ -19,7 +19,6 @@ from runtime.drafting.draft import Draft, ModelDraft
 from runtime.drafting.drafted import Drafted, DraftedTree
 from runtime.drafting.lookup import LookupConfig, LookupDraft
 from runtime.drafting.views import Row
-from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
 
@@ -33,6 +32,8 @@ class ChainConfig(Checked):
     draft_temperature: NotNegative | None = None
     lookup: LookupConfig | None = None
 
+    laws = frozenset({DraftLaw.IID})
+    branches = False
     needs_draft = True
 
     def __post_init__(self) -> None:
@@ -47,19 +48,9 @@ class ChainConfig(Checked):
     def depth(self) -> int:
         return self.gamma
 
-    @property
-    def laws(self) -> frozenset[DraftLaw]:
-        return frozenset({DraftLaw.IID})
-
-    @property
-    def branches(self) -> bool:
-        return False
-
-    def open(self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance) -> Draft:
-        chain = ChainDraft(model, vocabulary_size, request, self.draft_temperature, randomness)
-        if self.lookup is None:
-            return chain
-        return MixedDraft(self.lookup, chain, model.device, vocabulary_size, request, randomness)
+    def open(self, model: LanguageModel, request: Request) -> Draft:
+        chain = ChainDraft(model, request, self.draft_temperature)
+        return chain if self.lookup is None else MixedDraft(self.lookup, chain, model.device, request)
 
 
 @dataclass
@@ -133,16 +124,8 @@ class MixedDraft(LookupDraft):
     """A model's chain, the tokens of a lookup, or these and a chain after them. In a round without a drawn token the model does
     nothing; the next one that draws begins with a pass over all that it has not read."""
 
-    def __init__(
-        self,
-        config: LookupConfig,
-        chain: ChainDraft,
-        device: torch.device,
-        vocabulary_size: int,
-        request: Request,
-        randomness: Chance,
-    ) -> None:
-        super().__init__(config, device, vocabulary_size, request, randomness)
+    def __init__(self, config: LookupConfig, chain: ChainDraft, device: torch.device, request: Request) -> None:
+        super().__init__(config, device, request)
         self._model = chain
 
     @property

@@ -17,7 +17,6 @@ from predictors.signals import NextLaw
 from runtime.adapter import LanguageModel
 from runtime.device import on_device
 from runtime.drafting.levels import LevelDraft, stacked
-from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.tree import DraftLaw
 
@@ -33,6 +32,7 @@ class DelayedTreeConfig(Checked):
     draft_temperature: NotNegative | None = None
     choices: tuple[Action, ...] = ()
 
+    laws = frozenset({DraftLaw.IID})
     needs_draft = True
 
     def __post_init__(self) -> None:
@@ -48,17 +48,11 @@ class DelayedTreeConfig(Checked):
         return max(action.depth for action in (self.action, *self.choices))
 
     @property
-    def laws(self) -> frozenset[DraftLaw]:
-        return frozenset({DraftLaw.IID})
-
-    @property
     def branches(self) -> bool:
         return not all(action.is_chain for action in (self.action, *self.choices))
 
-    def open(
-        self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance
-    ) -> "DelayedTreeDraft":
-        return DelayedTreeDraft(self, model, vocabulary_size, request, randomness)
+    def open(self, model: LanguageModel, request: Request) -> "DelayedTreeDraft":
+        return DelayedTreeDraft(self, model, request)
 
 
 class DelayedTreeDraft(LevelDraft):
@@ -66,15 +60,8 @@ class DelayedTreeDraft(LevelDraft):
 
     law = DraftLaw.IID
 
-    def __init__(
-        self,
-        config: DelayedTreeConfig,
-        model: LanguageModel,
-        vocabulary_size: int,
-        request: Request,
-        randomness: Chance,
-    ) -> None:
-        super().__init__(model, vocabulary_size, request, config.draft_temperature, randomness)
+    def __init__(self, config: DelayedTreeConfig, model: LanguageModel, request: Request) -> None:
+        super().__init__(model, request, config.draft_temperature)
         self._action = config.action
         self._chooses = bool(config.choices)
 
@@ -95,9 +82,8 @@ class DelayedTreeDraft(LevelDraft):
         return [[next(tokens) for _ in range(count)] for count in counts]
 
     def _draw_unread(self, depth: int, laws: Sequence[NextLaw]) -> Tensor:
-        width = (
-            self._action.k if self._branches(depth) and not self._settings.greedy else 1
-        )  # greedy rollouts are all one
+        branches = self._branches(depth) and not self._settings.greedy  # greedy rollouts are all one
+        width = self._action.k if branches else 1
         tokens = self._sampler.token(stacked(laws).repeat_interleave(width, dim=0))
         return torch.nn.functional.pad(tokens.view(-1, width), (0, 1), value=width)
 

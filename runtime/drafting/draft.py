@@ -6,13 +6,13 @@ The draft's cache holds committed tokens; within a round its scratch holds the d
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from predictors.controllers import Session
-from predictors.sampling import SamplingSettings
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
 from runtime.adapter import Forward, LanguageModel
 from runtime.clock import PhaseClock
@@ -21,7 +21,6 @@ from runtime.drafting.sampler import sampler_for
 from runtime.drafting.views import Row, Views, rows_of
 from runtime.laws import processed_law
 from runtime.prefill import cache_prompt
-from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.tree import DraftLaw
 
@@ -45,9 +44,9 @@ class Drafter(Protocol):
     @property
     def needs_draft(self) -> bool: ...
 
-    def open(self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance) -> "Draft":
-        """One request's draft over the draft ``model``, with laws on a vocabulary of ``vocabulary_size``; one that needs none is
-        made for the device of the target, which ``model`` is then."""
+    def open(self, model: LanguageModel, request: Request) -> "Draft":
+        """One request's draft over the draft ``model``, with laws on the request's vocabulary and a source of chance that is the
+        draft's own; one that needs no model is made for the device of the target, which ``model`` is then."""
         ...
 
 
@@ -75,20 +74,14 @@ class ModelDraft(ABC):
 
     passes = 0
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        vocabulary_size: int,
-        request: Request,
-        draft_temperature: float | None,
-        randomness: Chance,
-    ) -> None:
-        self._vocabulary_size = vocabulary_size
-        self._settings = draft_settings(draft_temperature, request.settings)
+    def __init__(self, model: LanguageModel, request: Request, draft_temperature: float | None) -> None:
+        settings = request.settings
+        self._settings = settings if draft_temperature is None else replace(settings, temperature=draft_temperature)
+        self._vocabulary_size = request.vocabulary_size
         self._eos_tokens = request.eos_tokens
-        self._randomness = randomness
+        self._randomness = request.randomness
         self._state = model.open(request.max_length, request.draft_layers)
-        self._sampler = sampler_for(self._settings, randomness, model.programs)
+        self._sampler = sampler_for(self._settings, self._randomness, model.programs)
         self._views = Views() if request.views else None
         self._scratch: dict[int, int] = {}  # fed nodes of the tree, by their place in the model's scratch
         self._uncached: list[int] = []
@@ -157,11 +150,6 @@ class ModelDraft(ABC):
     def _law(self, root: Root, depth: int, row: Row) -> NextLaw:
         logits_V, hidden_KD = row
         return NextLaw(root, self._settings, depth, logits_V, self._sampler.law(logits_V), hidden_KD)
-
-
-def draft_settings(temperature: float | None, target: SamplingSettings) -> SamplingSettings:
-    """The settings drafts are drawn with: the target's, at another ``temperature`` if given."""
-    return target if temperature is None else SamplingSettings(temperature, target.top_k, target.top_p)
 
 
 def fit_vocabulary(logits: Tensor, size: int) -> Tensor:

@@ -41,7 +41,7 @@ class LevelDraft(ModelDraft):
             self._unread = self._grow_unread(cap, root, session, clock)
             return self._unread
         growth = Growth()
-        self._grow(growth, [ROOT], range(cap), root, session, clock)
+        self._grow(growth, [ROOT], cap, root, session, clock)
         drafted = DraftedTree(growth.tree(self.law), [growth.laws[parent] for parent in growth.parents])
         clock.lap("draft")
         return drafted
@@ -55,11 +55,10 @@ class LevelDraft(ModelDraft):
         super().commit(path, accepted, newest)
 
     def _grow(
-        self, growth: Growth, level: Sequence[int], depths: range, root: Root, session: Session, clock: PhaseClock
+        self, growth: Growth, level: Sequence[int], limit: int, root: Root, session: Session, clock: PhaseClock
     ) -> None:
-        """Extend the nodes of ``level`` by one level per depth."""
-        limit = depths.stop
-        for depth in depths:
+        """Extend the nodes of ``level`` by ``limit`` levels at most."""
+        for depth in range(limit):
             if depth >= limit:
                 break
             laws = self._laws(root, depth, level, growth)

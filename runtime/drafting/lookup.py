@@ -24,7 +24,7 @@ from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
 from runtime.device import on_device
 from runtime.drafting.drafted import Drafted, DraftedTree
-from runtime.randomness import Chance, note
+from runtime.randomness import note
 from runtime.request import Request
 from runtime.tree import EMPTY_TREE, DraftLaw, chain_tree
 
@@ -37,6 +37,8 @@ class LookupConfig(Checked):
     longest: Annotated[int, at_least(1), at_most(1024)] = LONGEST
     least: Count = 1
 
+    laws = frozenset({DraftLaw.IID})
+    branches = False
     needs_draft = False
 
     def __post_init__(self) -> None:
@@ -50,33 +52,21 @@ class LookupConfig(Checked):
     def depth(self) -> int:
         return self.length
 
-    @property
-    def laws(self) -> frozenset[DraftLaw]:
-        return frozenset({DraftLaw.IID})
-
-    @property
-    def branches(self) -> bool:
-        return False
-
-    def open(self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance) -> "LookupDraft":
-        return LookupDraft(self, model.device, vocabulary_size, request, randomness)
+    def open(self, model: LanguageModel, request: Request) -> "LookupDraft":
+        return LookupDraft(self, model.device, request)
 
 
 class LookupDraft:
     """One request's text so far, and drafts that a lookup begins. Without a model it drafts nothing else."""
 
-    def __init__(
-        self, config: LookupConfig, device: torch.device, vocabulary_size: int, request: Request, randomness: Chance
-    ) -> None:
+    def __init__(self, config: LookupConfig, device: torch.device, request: Request) -> None:
         self._config = config
         self._device = device
-        self._vocabulary_size = vocabulary_size
+        self._vocabulary_size = request.vocabulary_size
         self._eos_tokens = request.eos_tokens
-        self._randomness = randomness
+        self._randomness = request.randomness
         self._text = Lookup(config.longest)
-        self._unread: list[
-            int
-        ] = []  # committed since the last look-up: where nobody looks anything up, nothing is counted
+        self._unread: list[int] = []  # committed since the last look-up, and not counted before somebody looks up
 
     @property
     def passes(self) -> int:

@@ -22,7 +22,6 @@ from runtime.clock import PhaseClock
 from runtime.drafting.distinct import most_likely, read_rows
 from runtime.drafting.growth import ROOT, Growth
 from runtime.drafting.levels import LevelDraft, stacked
-from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.tree import DraftLaw, TokenTree
 
@@ -75,10 +74,8 @@ class MultiCandidateConfig(Checked):
     def branches(self) -> bool:
         return max(self.widths) > 1
 
-    def open(
-        self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance
-    ) -> "MultiCandidateDraft":
-        return MultiCandidateDraft(self, model, vocabulary_size, request, randomness)
+    def open(self, model: LanguageModel, request: Request) -> "MultiCandidateDraft":
+        return MultiCandidateDraft(self, model, request)
 
 
 @dataclass(frozen=True)
@@ -106,24 +103,15 @@ class ForkConfig(Checked):
     def branches(self) -> bool:
         return self.levels.branches
 
-    def open(
-        self, model: LanguageModel, vocabulary_size: int, request: Request, randomness: Chance
-    ) -> "MultiCandidateDraft":
-        return self.levels.open(model, vocabulary_size, request, randomness)
+    def open(self, model: LanguageModel, request: Request) -> "MultiCandidateDraft":
+        return self.levels.open(model, request)
 
 
 class MultiCandidateDraft(LevelDraft):
     """Draws distinct children."""
 
-    def __init__(
-        self,
-        config: MultiCandidateConfig,
-        model: LanguageModel,
-        vocabulary_size: int,
-        request: Request,
-        randomness: Chance,
-    ) -> None:
-        super().__init__(model, vocabulary_size, request, config.draft_temperature, randomness)
+    def __init__(self, config: MultiCandidateConfig, model: LanguageModel, request: Request) -> None:
+        super().__init__(model, request, config.draft_temperature)
         likeliest = self._settings.greedy or config.candidates == "top_k"
         self.law = DraftLaw.DETERMINISTIC if likeliest else DraftLaw.WITHOUT_REPLACEMENT
         self._widths = config.widths
@@ -136,7 +124,7 @@ class MultiCandidateDraft(LevelDraft):
         level = [growth.draw(ROOT, token) for token in roots]
         going = [node for node in level if growth.tokens[node] not in self._eos_tokens]
         if going:
-            self._grow(growth, going, range(cap), root, session, clock)
+            self._grow(growth, going, cap, root, session, clock)
         tree = growth.tree(self.law if growth.laws else DraftLaw.DETERMINISTIC)
         clock.lap("draft")
         return tree

@@ -3,7 +3,7 @@
 Shape suffixes: ... any rows, E laws, V vocabulary.
 """
 
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,41 +15,26 @@ from runtime.randomness import Chance, Uniform, inverted
 from runtime.recorder import Programs, Recorder
 
 
-class Sampler(Protocol):
-    """Asked for a law, then, if at all, for a token of it."""
-
-    reads: bool  # whether tokens may be looked at on the host while a round is drafted, as that waits for no device
-
-    def law(self, logits: Tensor) -> Tensor:
-        """Processed laws [..., V] of logits [..., V]."""
-        ...
-
-    def token(self, probs: Tensor) -> Tensor:
-        """A token [...] of each row of laws ``probs`` [..., V]."""
-        ...
-
-    def distinct(self, probs_EV: Tensor, width: int, likeliest: int = 0) -> Tensor:
-        """Rows [E, width + 1] of distinct tokens of laws [E, V] (`runtime.drafting.distinct`): the ``likeliest`` most likely
-        ones, then draws without replacement."""
-        ...
-
-
 class PlainSampler:
-    """Calls one operation after the other."""
+    """Calls one operation after the other. It is asked for a law, then, if at all, for a token of it."""
 
-    reads = True
+    reads = True  # whether tokens may be looked at on the host while a round is drafted, as that waits for no device
 
     def __init__(self, settings: SamplingSettings, chance: Chance) -> None:
         self._settings = settings
         self._chance = chance
 
     def law(self, logits: Tensor) -> Tensor:
+        """Processed laws [..., V] of logits [..., V]."""
         return processed_law(logits, self._settings)
 
     def token(self, probs: Tensor) -> Tensor:
+        """A token [...] of each row of laws ``probs`` [..., V]."""
         return probs.argmax(dim=-1) if self._settings.greedy else self._chance.categorical(probs)
 
     def distinct(self, probs_EV: Tensor, width: int, likeliest: int = 0) -> Tensor:
+        """Rows [E, width + 1] of distinct tokens of laws [E, V] (`runtime.drafting.distinct`): the ``likeliest`` most likely
+        ones, then draws without replacement."""
         return distinct(probs_EV, width, likeliest, self._chance)
 
 
@@ -111,6 +96,9 @@ class SamplingProgram:
 
     def _token(self) -> Tensor:
         return self._probs.argmax(dim=-1) if self._settings.greedy else inverted(self._probs, self._uniform)
+
+
+Sampler: TypeAlias = PlainSampler | RecordedSampler
 
 
 def sampler_for(settings: SamplingSettings, chance: Chance, programs: Programs | None) -> Sampler:

@@ -44,7 +44,8 @@ class Copies:
 
 
 class UnreadTree:
-    """`Drafted`, level by level: copies, the laws that each was drawn from, what was drawn. The tree ends at ``eos_tokens``."""
+    """As a `runtime.drafting.drafted.DraftedTree`, but the target's pass goes over copies of the nodes. It grows level by level:
+    copies, the laws that each was drawn from, what was drawn. The tree ends at ``eos_tokens``."""
 
     looked_up = 0
 

@@ -5,6 +5,7 @@ straight prefix of the scratch moves nothing. Shapes: [1, heads, length, head_di
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,13 +68,7 @@ class ScratchCache(Cache):
     """One `ScratchLayer` per model layer, made when the layer first writes."""
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(layers=[])
-        self.capacity = capacity
-
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        while len(self.layers) <= layer_idx:
-            self.layers.append(ScratchLayer(self.capacity))
-        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        super().__init__(layer_class_to_replicate=partial(ScratchLayer, capacity))
 
     def keep(self, committed: int, scratch_rows: Sequence[int]) -> None:
         for layer in self.layers:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from runtime.adapter import Forward
 from runtime.hugging_face.cache import ScratchCache
-from runtime.hugging_face.taps import HiddenStateTaps
+from runtime.hugging_face.taps import tapped
 from runtime.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class HuggingFaceState:
         self._last_token = model.config.get_text_config().vocab_size - 1
         self._cache = ScratchCache(capacity)
         self._scratch = Scratch()
-        self._taps = HiddenStateTaps(model, layers) if layers else None
+        self._layers = layers
 
     @torch.inference_mode()
     def forward(
@@ -41,11 +41,9 @@ class HuggingFaceState:
             "use_cache": True,
             "logits_to_keep": last or 0,
         }
-        if self._taps is None:
-            return Forward(self._model(**call).logits[0])
-        with self._taps:
+        with tapped(self._model, self._layers) as states:
             logits = self._model(**call).logits[0]
-        return Forward(logits, self._taps.stacked())
+        return Forward(logits, torch.stack(states, dim=1) if states else None)
 
     @torch.inference_mode()
     def keep(self, path: Sequence[int], pending: int = 0) -> None:

@@ -1,45 +1,32 @@
 """Hidden states by forward hooks, numbered as Hugging Face's ``hidden_states``.
 
 0 is the embedding, i the output of block i, and the last one (i = number of blocks) is after the final norm. Hooks live only
-during a pass. Shape suffixes: N nodes, K layers, D hidden size.
+during a pass. Shape suffixes: N nodes, D hidden size.
 """
 
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class HiddenStateTaps:
-    """Captures chosen layers of the passes run inside ``with taps:``."""
+@contextmanager
+def tapped(model: "PreTrainedModel", layers: tuple[int, ...]) -> Iterator[list[Tensor]]:
+    """The states [N, D] of ``layers``, one after the other, of a pass that is run within the block."""
+    states: list[Tensor] = []
 
-    def __init__(self, model: "PreTrainedModel", layers: tuple[int, ...]) -> None:
-        self._modules = [_tapped_module(model, layer) for layer in layers]
-        self._states: list[Tensor] = []
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
-
-    def __enter__(self) -> "HiddenStateTaps":
-        self._states = []
-        self._handles = [module.register_forward_hook(self._capture) for module in self._modules]
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def stacked(self) -> Tensor:
-        """States [N, K, D] of the last pass."""
-        return torch.stack(self._states, dim=1)
-
-    def _capture(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def capture(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         state: Tensor = output[0] if isinstance(output, tuple) else output
-        self._states.append(state[0])
+        states.append(state[0])
+
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(_tapped_module(model, layer).register_forward_hook(capture))
+        yield states
 
 
 def require_layers(model: "PreTrainedModel", layers: tuple[int, ...]) -> None:

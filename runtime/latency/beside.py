@@ -30,7 +30,7 @@ from runtime.latency.cells import Cell
 from runtime.latency.passes import CommittedState, Passes
 from runtime.overlap.executor import Executor
 from runtime.overlap.process import DraftProcess
-from runtime.overlap.threads import default_threads
+from runtime.overlap.threads import default_threads, torch_threads
 from runtime.pair import ModelPair
 
 FIRST_WINDOW = 0.008  # seconds until the first deadline
@@ -209,14 +209,3 @@ def kept(window: float, needed: float) -> float:
 def law_dtype(draft: LanguageModel) -> torch.dtype:
     """The number format of the draft's laws."""
     return torch.promote_types(draft.dtype, torch.float32)
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """``count`` threads within the block."""
-    usual = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(usual)

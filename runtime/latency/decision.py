@@ -141,11 +141,9 @@ class Outlook:
     """The survival model about ``positions`` drafted tokens."""
 
     def __init__(self, positions: int, laws: Laws, device: torch.device) -> None:
-        self.positions = positions
-        self._look, self._network = (
-            Rerun(token_numbers, recorder_for(device)),
-            HostNetwork(SurvivalNetwork(HIDDEN).eval()),
-        )
+        self._positions = positions
+        self._look = Rerun(token_numbers, recorder_for(device))
+        self._network = HostNetwork(SurvivalNetwork(HIDDEN).eval())
         root, token = Root(32, 1, SAMPLED, None), torch.zeros((), dtype=torch.int64, device=device)
         self._drawn = DrawnToken(laws.behind(root), token)
 
@@ -153,7 +151,7 @@ class Outlook:
     def take(self) -> float:
         """What is said of the last token."""
         course, chance = HostCourse(self._network, 1, 0.0, 0.5, 0.0), 1.0
-        for _ in range(self.positions):
+        for _ in range(self._positions):
             said = course.add(*self._drawn.numbers(self._look), True)
             chance *= UNCHANGED.probability(said.now) * UNCHANGED.probability(said.following)
         return chance
@@ -172,28 +170,18 @@ def question_cells(
     laws, hidden = Laws(pair.target.vocabulary_size, device, generator), _hidden_size(pair.draft)
     kinds = (LAW, BEFORE) if hidden > TOP + 1 else (LAW,)
     questions = [Question(inputs, hidden, laws, device, generator) for inputs in kinds]
-    readings = [partial(laws.read, bool(too)) for too in (0, 1)]
-    outlooks = [Outlook(positions, laws, device) for positions in (1, 4)]
+    asked: list[tuple[str, dict[str, int], Callable[[], object]]] = [
+        *(("reading", {"entropy": too}, partial(laws.read, bool(too))) for too in (0, 1)),
+        *(("stopping", {"features": one.features}, one.take) for one in questions),
+        *(("survival", {"positions": count}, Outlook(count, laws, device).take) for count in (1, 4)),
+    ]
 
-    def after(reading: Callable[[], object]) -> None:
+    def after(work: Callable[[], object]) -> None:
         before()
-        reading()
+        work()
         step()
 
-    return [
-        *(
-            Cell(("reading",), {"entropy": too}, timed(reading, device), partial(after, reading))
-            for too, reading in enumerate(readings)
-        ),
-        *(
-            Cell(("stopping",), {"features": one.features}, timed(one.take, device), partial(after, one.take))
-            for one in questions
-        ),
-        *(
-            Cell(("survival",), {"positions": one.positions}, timed(one.take, device), partial(after, one.take))
-            for one in outlooks
-        ),
-    ]
+    return [Cell((table,), at, timed(work, device), partial(after, work)) for table, at, work in asked]
 
 
 def choice_cells(

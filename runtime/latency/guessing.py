@@ -29,12 +29,12 @@ class Upkeep:
     def __init__(self, guessed: int, vocabulary_size: int, device: torch.device, generator: torch.Generator) -> None:
         self._guessed = guessed
         self._logits_RV = torch.rand(guessed, vocabulary_size, generator=generator).to(device)
-        self._request = Request([0], 1, CONFIG.growth, Randomness(0), frozenset(), (), False)
+        self._request = Request([0], 1, CONFIG.growth, Randomness(0), frozenset(), vocabulary_size, (), False)
         self.prepare()
 
     def prepare(self) -> None:
         """The tree as it stands before a pass, and a pool that saw the same pass before."""
-        self._tree = ProgressiveTree(CONFIG, self._request, self._request.randomness)
+        self._tree = ProgressiveTree(CONFIG, self._request)
         self._plant()
         self.take()
         self._plant()

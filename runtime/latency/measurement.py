@@ -34,9 +34,8 @@ SUBSETS = {
     "beside_tokens": "target_tokens",
 }
 
-NODE_RULES = tuple(
-    rule for rule, (_, laws) in NODE_SOLVERS.items() if DraftLaw.IID in laws
-)  # node by node, for i.i.d. draws
+# Node by node, for i.i.d. draws.
+NODE_RULES = tuple(rule for rule, (_, laws) in NODE_SOLVERS.items() if DraftLaw.IID in laws)
 Grid = Annotated[tuple[Count, ...], not_empty, ascending]
 
 

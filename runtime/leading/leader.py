@@ -94,7 +94,7 @@ class Leader:
         draft, target = float(draft_V[token]), float(target_V[token])
         keep = chain.keep_probability(draft, target)
         weights = torch.tensor([keep, 1 - keep], dtype=torch.float64)
-        if keep < 1 and self._luck.draw(weights, chain.row, KEEP):
+        if keep < 1 and self._luck(weights, chain.row, KEEP):
             return self._leave(chain, draft_V, target_V)
         chain.keep(token, draft, target)
         return token
@@ -110,7 +110,7 @@ class Leader:
         target_V = draft_V if target_V is None else target_V
         surplus_V = chain.surplus(draft_V, target_V)
         weights_V = surplus_V if surplus_V.sum() > 0 else draft_V.double()  # rounding may leave none
-        token = self._luck.draw(weights_V, chain.row, 1 + len(chain.beside))
+        token = self._luck(weights_V, chain.row, 1 + len(chain.beside))
         chain.leave(token, float(draft_V[token]), float(target_V[token]))
         return token
 
@@ -150,7 +150,7 @@ class Leader:
         """The text's token at ``row``; after its end, where drafting may go on, a token that the target continues it with."""
         while row >= len(self._tokens):
             end = len(self._tokens)
-            self._tokens.append(self._luck.draw(self._probs(end), end, EXTEND))
+            self._tokens.append(self._luck(self._probs(end), end, EXTEND))
         return self._tokens[row]
 
     def _probs(self, row: int) -> Tensor:

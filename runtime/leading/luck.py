@@ -11,7 +11,6 @@ an arm enters.
 
 import hashlib
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,25 +19,17 @@ from runtime.randomness import inverted
 
 KEEP, EXTEND = 0, -1
 Uniforms = Callable[[int, int], float]  # a number in [0, 1) by row and slot
+Luck = Callable[[Tensor, int, int], int]  # a draw from unnormalised weights [V] with positive mass, by row and slot
 
 
-class Luck(Protocol):
-    """A source of draws by position."""
+def luck_of(uniforms: Uniforms) -> Luck:
+    """Draws that invert the cumulative distribution at ``uniforms``."""
 
-    def draw(self, weights_V: Tensor, row: int, slot: int) -> int:
-        """A draw from unnormalised ``weights_V`` [V] with positive mass."""
-        ...
-
-
-class PositionLuck:
-    """`Luck` that inverts the cumulative distribution at ``uniforms``."""
-
-    def __init__(self, uniforms: Uniforms) -> None:
-        self._uniforms = uniforms
-
-    def draw(self, weights_V: Tensor, row: int, slot: int) -> int:
-        uniform = torch.tensor([self._uniforms(row, slot)], dtype=torch.float64, device=weights_V.device)
+    def draw(weights_V: Tensor, row: int, slot: int) -> int:
+        uniform = torch.tensor([uniforms(row, slot)], dtype=torch.float64, device=weights_V.device)
         return int(inverted(weights_V, uniform))
+
+    return draw
 
 
 def seeded_uniforms(seed: int) -> Uniforms:

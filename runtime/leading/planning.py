@@ -1,11 +1,10 @@
 """Plan a decode along a text: run the real decoder once, with every choice drawn given the text, and keep them as a tape."""
 
 from runtime.decoding.base import Decoder, Generation
-from runtime.decoding.routed import RoutedDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.leading.eligible import why_not_led
 from runtime.leading.leader import Leader
-from runtime.leading.luck import Luck, PositionLuck, Uniforms, seeded_uniforms
+from runtime.leading.luck import Luck, Uniforms, luck_of, seeded_uniforms
 from runtime.leading.tape import Tape
 from runtime.leading.text import GivenText
 from runtime.verification.chain import block
@@ -38,14 +37,14 @@ def plan(decoder: Decoder, text: GivenText, seed: int, uniforms: Uniforms | None
         )
     if text.settings.greedy:
         return Tape(text.tokens, seed, rounds=None)
-    tape, generation = led(decoder, text, seed, PositionLuck(uniforms or seeded_uniforms(seed)), tails)
+    tape, generation = led(decoder, text, seed, luck_of(uniforms or seeded_uniforms(seed)), tails)
     assert tape.followed(generation), "every token of a led decode is the text's"
     return tape
 
 
 def led(decoder: Decoder, text: GivenText, seed: int, luck: Luck, tails: bool) -> tuple[Tape, Generation]:
     """The tape that ``luck`` gives, and the decode that it was taken from."""
-    chosen = decoder.route(text.settings) if isinstance(decoder, RoutedDecoder) else decoder
+    chosen = decoder.route(text.settings)
     assert isinstance(chosen, SequentialDecoder), "why_not_led let it pass"
     leader = Leader(text, chosen.verifier.rule is block, luck, tails)
     generation = chosen.generate(list(text.prompt), randomness=leader, **text.options)

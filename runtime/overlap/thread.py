@@ -25,16 +25,14 @@ class Beside:
     ----------
     service
         The object whose methods run.
-    device
-        Where it computes. On a CUDA device arguments and values hold their tensors in tuples, lists, mappings and dataclasses:
-        only those are kept from being reused by one stream while the other still reads them.
     stream
-        The stream to work on, from `draft_stream`; one of its own by default.
+        The `draft_stream` of the device where it computes. With one, arguments and values hold their tensors in tuples, lists,
+        mappings and dataclasses: only those are kept from being reused by one stream while the other still reads them.
     """
 
-    def __init__(self, service: Any, device: torch.device | str, stream: "DraftStream | None" = None) -> None:
+    def __init__(self, service: Any, stream: "DraftStream | None") -> None:
         self._service = service
-        self._stream = stream or draft_stream(torch.device(device))
+        self._stream = stream
         self._pool: ThreadPoolExecutor | None = None
         self._calls: deque[Future[Any]] = deque()
 
@@ -97,9 +95,7 @@ class DraftStream:
                 self._stream.wait_event(written)
             try:
                 outcome: Any = _timed(call, arguments)
-            except (
-                Exception
-            ) as error:  # the service's own: the caller's stream must wait for the call's work all the same
+            except Exception as error:  # the service's own: the caller's stream must wait for the call all the same
                 outcome = error
             return outcome, self._stream.record_event()
 

@@ -15,9 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from runtime.randomness import Chance
 from runtime.request import Request
-from runtime.self_drafting.trie import Trie
+from runtime.self_drafting.trie import NGramPool, Trie, TriePool
 
 
 @dataclass(frozen=True)
@@ -49,21 +48,22 @@ class Said:
 
 
 class Guesses(ABC):
-    """One request's guesses. ``reads_predictions``: whether it reads what a pass ``predicted``."""
+    """One request's guesses, and a pool of what followed. ``reads_predictions``: whether it reads what a pass ``predicted``."""
 
     reads_predictions = False
+    _pool: NGramPool | TriePool
 
     @abstractmethod
     def rows(self) -> Rows:
         """What to feed in the coming pass."""
 
     @abstractmethod
-    def candidates(self, newest: int) -> Trie:
-        """What followed ``newest`` before; not to be changed."""
-
-    @abstractmethod
     def learn(self, said: Said) -> None:
         """Grow and remember."""
+
+    def candidates(self, newest: int) -> Trie:
+        """What followed ``newest`` before; not to be changed."""
+        return self._pool.get(newest)
 
     def follow(self, logits_RV: Tensor) -> list[int]:
         """The token guessed behind each row: by default the most likely one."""
@@ -74,17 +74,17 @@ class Guesses(ABC):
 class Guesser(Protocol):
     """A way of self-drafting: its configuration."""
 
-    def open(self, request: Request, chance: Chance) -> Guesses:
-        """One request's guesses, begun from its prompt."""
+    def open(self, request: Request) -> Guesses:
+        """One request's guesses, begun from its prompt, with a source of chance that is their own."""
         ...
 
 
 class PromptTokens:
     """Tokens drawn at random from a request's prompt, to begin guesses with; no end of sequence, if it has others."""
 
-    def __init__(self, request: Request, chance: Chance) -> None:
+    def __init__(self, request: Request) -> None:
         self._prompt = [token for token in request.prompt if token not in request.eos_tokens] or request.prompt
-        self._chance = chance
+        self._chance = request.randomness
 
     def draw(self, count: int) -> list[int]:
         """``count`` tokens, each a uniform draw."""

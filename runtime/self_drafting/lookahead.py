@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from predictors.config import Checked, Count, at_least
-from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said
-from runtime.self_drafting.trie import NGramPool, Trie
+from runtime.self_drafting.trie import NGramPool
 
 
 @dataclass(frozen=True)
@@ -28,19 +27,19 @@ class LookaheadConfig(Checked):
     window: Count = 15
     guesses: Count = 15
 
-    def open(self, request: Request, chance: Chance) -> "LookaheadWindow":
-        return LookaheadWindow(self, request, chance)
+    def open(self, request: Request) -> "LookaheadWindow":
+        return LookaheadWindow(self, request)
 
 
 class LookaheadWindow(Guesses):
     """One request's window and pool. Level 0 is held without its first column, which is the newest token."""
 
-    def __init__(self, config: LookaheadConfig, request: Request, chance: Chance) -> None:
+    def __init__(self, config: LookaheadConfig, request: Request) -> None:
         self._config = config
-        self._random = PromptTokens(request, chance)
+        self._random = PromptTokens(request)
         self._eos_tokens = request.eos_tokens
         self._levels = [self._random.draw(config.window + config.ngram - 3)]
-        self._pool = NGramPool(config.guesses)
+        self._pool: NGramPool = NGramPool(config.guesses)
 
     def rows(self) -> Rows:
         above = self._levels[0]
@@ -52,9 +51,6 @@ class LookaheadWindow(Guesses):
             tokens += level
         columns = max(len(above) + 1, len(self._levels[-1]))
         return Rows(tokens, parents, columns + len(self._levels) - 2)
-
-    def candidates(self, newest: int) -> Trie:
-        return self._pool.get(newest)
 
     def learn(self, said: Said) -> None:
         newer = list(said.following[len(said.following) - len(self._levels[-1]) :])

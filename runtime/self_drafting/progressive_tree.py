@@ -21,7 +21,6 @@ from torch import Tensor
 from predictors.config import Checked, Count, at_least, one_of
 from predictors.sampling import SamplingSettings
 from runtime.laws import processed_law
-from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said
 from runtime.self_drafting.trie import Trie, TriePool, merge
@@ -61,8 +60,8 @@ class ProgressiveTreeConfig(Checked):
             return SamplingSettings(0.0)
         return SamplingSettings(1.0, self.draft_top_k, self.draft_top_p)
 
-    def open(self, request: Request, chance: Chance) -> "ProgressiveTree":
-        return ProgressiveTree(self, request, chance)
+    def open(self, request: Request) -> "ProgressiveTree":
+        return ProgressiveTree(self, request)
 
 
 @dataclass(eq=False)
@@ -89,14 +88,14 @@ class ProgressiveTree(Guesses):
 
     reads_predictions = True
 
-    def __init__(self, config: ProgressiveTreeConfig, request: Request, chance: Chance) -> None:
+    def __init__(self, config: ProgressiveTreeConfig, request: Request) -> None:
         self._config = config
         self._growth = config.growth
-        self._chance = chance
+        self._chance = request.randomness
         self._eos_tokens = request.eos_tokens
-        self._pool = TriePool(config.pool_nodes)
+        self._pool: TriePool = TriePool(config.pool_nodes)
         self._fed: list[Node] = []
-        random = PromptTokens(request, chance)
+        random = PromptTokens(request)
         self.first: list[Node] = []
         for _ in range(min(FIRST_BRANCHES, config.max_children)):
             top, *below = random.draw(random.length(min(LONGEST_BEGINNING, config.max_depth - 1)))
@@ -112,9 +111,6 @@ class ProgressiveTree(Guesses):
             self._fed += [node for node, _ in level]
             parents += [parent for _, parent in level]
         return Rows([node.token for node in self._fed], parents, len(levels))
-
-    def candidates(self, newest: int) -> Trie:
-        return self._pool.get(newest)
 
     def follow(self, logits_RV: Tensor) -> list[int]:
         if self._growth.greedy:

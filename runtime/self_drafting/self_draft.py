@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from predictors.config import Checked, Count, above, at_least
-from runtime.randomness import Chance
 from runtime.request import Request
 from runtime.self_drafting.guesses import Guesses, PromptTokens, Rows, Said
-from runtime.self_drafting.trie import NGramPool, Trie
+from runtime.self_drafting.trie import NGramPool
 
 LONGEST_PREFIX = 2
 
@@ -31,19 +30,19 @@ class SelfDraftConfig(Checked):
         if self.length < self.ngram:
             raise ValueError(f"length must be >= {self.ngram}, got {self.length}.")
 
-    def open(self, request: Request, chance: Chance) -> "SelfDraftBranches":
-        return SelfDraftBranches(self, request, chance)
+    def open(self, request: Request) -> "SelfDraftBranches":
+        return SelfDraftBranches(self, request)
 
 
 class SelfDraftBranches(Guesses):
     """One request's branches and pool."""
 
-    def __init__(self, config: SelfDraftConfig, request: Request, chance: Chance) -> None:
+    def __init__(self, config: SelfDraftConfig, request: Request) -> None:
         self._config = config
-        self._random = PromptTokens(request, chance)
+        self._random = PromptTokens(request)
         self._eos_tokens = request.eos_tokens
         self._branches = [self._prefix() for _ in range(config.branches)]
-        self._pool = NGramPool(config.guesses)
+        self._pool: NGramPool = NGramPool(config.guesses)
 
     def rows(self) -> Rows:
         tokens: list[int] = []
@@ -52,9 +51,6 @@ class SelfDraftBranches(Guesses):
             parents += [-1, *range(len(tokens), len(tokens) + len(branch) - 1)]
             tokens += branch
         return Rows(tokens, parents, max(len(branch) for branch in self._branches))
-
-    def candidates(self, newest: int) -> Trie:
-        return self._pool.get(newest)
 
     def learn(self, said: Said) -> None:
         ends = [0]

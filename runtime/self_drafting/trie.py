@@ -85,7 +85,9 @@ class NGramPool:
         """N-grams that begin with ``token``, without it; those that share a beginning share its nodes."""
         trie: Trie = {}
         for tail in self._tails.get(token, ()):
-            merge(trie, chain(tail))
+            below = trie
+            for following in tail:
+                below = below.setdefault(following, {})
         return trie
 
     def add(self, ngrams: Iterable[Sequence[int]]) -> None:
@@ -96,11 +98,3 @@ class NGramPool:
             tails.move_to_end(tuple(tail))
             if len(tails) > self._capacity:
                 tails.popitem(last=False)
-
-
-def chain(tokens: Sequence[int]) -> Trie:
-    """A trie of one path."""
-    trie: Trie = {}
-    for token in reversed(tokens):
-        trie = {token: trie}
-    return trie

@@ -42,9 +42,7 @@ def tokenwise(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
     log_reach_G1 = torch.cat([zero, log_accept_G.cumsum(0)])
     fail_G1 = torch.cat([-torch.expm1(log_accept_G), zero + 1])
     one_G1 = torch.ones_like(fail_G1)
-    return OutcomeLaw(
-        normalised(log_reach_G1.exp() * fail_G1), tree.depths, _ChainResidual(target_probs, draft_GV, one_G1)
-    )
+    return _outcome(tree, log_reach_G1.exp() * fail_G1, target_probs, draft_GV, one_G1)
 
 
 def block(tree: TokenTree, target_probs: Tensor) -> OutcomeLaw:
@@ -72,7 +70,7 @@ def _block(tree: TokenTree, target_probs: Tensor, uncapped_last_test: bool) -> O
     if uncapped_last_test:
         test_G1[-1] = log_ratio_G.sum().clamp(max=0).exp()
     stop_G1 = first_success(test_G1.flip(0)).flip(0)
-    return OutcomeLaw(normalised(stop_G1), tree.depths, _ChainResidual(target_probs, draft_GV, prefix_G1))
+    return _outcome(tree, stop_G1, target_probs, draft_GV, prefix_G1)
 
 
 def block_tests(target_GV: Tensor, draft_GV: Tensor, log_ratio_G: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -92,20 +90,17 @@ def log_prefix_weights(log_ratio_G: Tensor) -> Tensor:
     return log_joint_G1 - log_joint_G1.cummax(0).values
 
 
-class _ChainResidual:
-    """y ~ norm [P_t p - q]_+ at row t; y ~ p at the last row."""
+def _outcome(tree: TokenTree, stop_G1: Tensor, target_G1V: Tensor, draft_GV: Tensor, scale_G1: Tensor) -> OutcomeLaw:
+    """Stops as ``stop_G1`` says; y ~ norm [P_t p - q]_+ at row t, P_t being ``scale_G1``; y ~ p at the last row."""
 
-    def __init__(self, target_G1V: Tensor, draft_GV: Tensor, scale_G1: Tensor) -> None:
-        self.target_G1V = target_G1V
-        self.draft_GV = draft_GV
-        self.scale_G1 = scale_G1
-
-    def __call__(self, row: int | Tensor) -> Tensor:
-        place = torch.as_tensor(row, device=self.scale_G1.device)
-        target_V, last = at_row(self.target_G1V, place), len(self.draft_GV)
-        draft_V = at_row(self.draft_GV, place.clamp(max=last - 1))
-        weights_V = (at_row(self.scale_G1, place).to(target_V.dtype) * target_V - draft_V).clamp(min=0)
+    def residual(row: int | Tensor) -> Tensor:
+        place = torch.as_tensor(row, device=scale_G1.device)
+        target_V, last = at_row(target_G1V, place), len(draft_GV)
+        draft_V = at_row(draft_GV, place.clamp(max=last - 1))
+        weights_V = (at_row(scale_G1, place).to(target_V.dtype) * target_V - draft_V).clamp(min=0)
         return torch.where(place == last, target_V, normalised_or(weights_V, target_V))
+
+    return OutcomeLaw(normalised(stop_G1), tree.depths, residual)
 
 
 def _chain_laws(tree: TokenTree, target_probs: Tensor) -> tuple[Tensor, Tensor]:

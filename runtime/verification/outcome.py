@@ -18,15 +18,12 @@ LARGEST_RATIO = 1e30  # finite in float32, where a smaller scale has lost its we
 
 @dataclass(frozen=True)
 class OutcomeLaw:
-    """``stop`` [N + 1] float64, sums to 1: P(the accepted path ends at this row's node); ``depths`` [N + 1] of the rows."""
+    """``stop`` [N + 1] float64, sums to 1: P(the accepted path ends at this row's node); ``depths`` [N + 1] of the rows;
+    ``residual(row)``: law [V] of the token emitted after stopping at ``row`` (an int or a 0-d tensor), evaluated on demand."""
 
     stop: Tensor
     depths: Sequence[int]
-    residual_law: Callable[[int | Tensor], Tensor]
-
-    def residual(self, row: int | Tensor) -> Tensor:
-        """Law [V] of the token emitted after stopping at ``row`` (an int or a 0-d tensor). Evaluated on demand."""
-        return self.residual_law(row)
+    residual: Callable[[int | Tensor], Tensor]
 
     def expected_accepted_length(self) -> float:
         """E[accepted tokens] of this tree."""

@@ -9,6 +9,8 @@ On deterministic candidates q is one-hot at each draw and all of them are nss, w
 R rows, K draws, V vocabulary.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -22,9 +24,7 @@ from runtime.verification.top_down import Solution
 
 def nss(draws: Draws) -> Solution:
     """Draw from the target; a child is found by luck."""
-    at_draws_RK = draws.target_at_RK
-    one_R = at_draws_RK.new_ones(len(at_draws_RK))
-    return Solution(torch.zeros_like(at_draws_RK), one_R, at_draws_RK, lambda row: at_row(draws.target_RV, row))
+    return replace(empty_solution(draws), at_draws_RK=draws.target_at_RK)
 
 
 def naive(draws: Draws) -> Solution:
@@ -43,12 +43,7 @@ def naive(draws: Draws) -> Solution:
         solution.direct_RK[at, 0] = accept_R
         solution.miss_R[at] = 1 - accept_R
         solution.at_draws_RK[at] = ((target_RK - draft_RK).clamp(min=0) / mass_R.unsqueeze(1)).nan_to_num(0.0)
-    return Solution(
-        solution.direct_RK,
-        solution.miss_R,
-        solution.at_draws_RK,
-        lambda row: (at_row(draws.target_RV, row) - draws.draft_law(row)).clamp(min=0),
-    )
+    return replace(solution, residual=lambda row: (at_row(draws.target_RV, row) - draws.draft_law(row)).clamp(min=0))
 
 
 def recursive_rejection(draws: Draws) -> Solution:
@@ -70,7 +65,7 @@ def recursive_rejection(draws: Draws) -> Solution:
     def residual(row: int | Tensor) -> Tensor:
         return residual_weights(draws, row, torch.ones_like(draft_scale_R), draft_scale_R)
 
-    return Solution(solution.direct_RK, solution.miss_R, solution.at_draws_RK, residual)
+    return replace(solution, residual=residual)
 
 
 def empty_solution(draws: Draws) -> Solution:

@@ -115,9 +115,8 @@ def run_tournament(target_V: Tensor, draft_V: Tensor, num_draws: int, top: int =
     for _ in range(num_draws - 1):
         rounds.append(_plan_round(target_V, law_V, draft_V, top))
         law_V = rounds[-1].winner_law(law_V, draft_V)
-    if (
-        rounds
-    ):  # a float32 q sums to 1 + ε and the winner's law, of degree k in q, to (1 + ε)^k; the draws' own law to 1
+    # a float32 q sums to 1 + ε and the winner's law, of degree k in q, to (1 + ε)^k; the draws' own law to 1
+    if rounds:
         law_V = law_V / law_V.sum(dtype=torch.float64)
     return Tournament(law_V, num_draws, tuple(rounds))
 

@@ -6,7 +6,7 @@ from pipelines.measuring.names import PLAIN
 from pipelines.measuring.tuning.names import CHOICES
 from pipelines.outputs import write_json
 from pipelines.promotion.bounds import Bounds
-from pipelines.promotion.gate import judge, judged
+from pipelines.promotion.gate import judged
 from pipelines.promotion.names import VERDICT
 from tests.pipelines.test_gate import GOOD, change, gains
 
@@ -17,7 +17,7 @@ def write_release(tuning, trials, device) -> None:
     """The stages' outputs. Bundle ``auto`` passes, ``hrad`` is refused, ``length`` is open."""
     write_json(tuning / device / CHOICES, [choice()])
     for name, evidence in (("auto", GOOD), ("hrad", change(**gains(0.0))), ("length", change(**gains(0.03, 0.02)))):
-        record = judged(evidence, judge(evidence, Bounds()), Bounds())
+        record = judged(evidence, Bounds())
         write_json(trials / name / device / VERDICT, record)
 
 

@@ -13,8 +13,8 @@ import grimp
 import pytest
 import yaml
 
-from pipelines import imports
-from pipelines.code import PACKAGES, PLUMBING, ROOT, Code, stage_modules, write_listings
+from pipelines import PACKAGES, imports
+from pipelines.code import PLUMBING, ROOT, Code, stage_modules, write_listings
 
 PIPELINES = (ROOT / "dvc.yaml", ROOT / "pipelines/studies/dvc.yaml")
 MODULES = sorted({module for file in PIPELINES for module in stage_modules(file).values()})

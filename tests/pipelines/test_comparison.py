@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.reporting.comparison import Comparison, at, jackknife, rate, rate_difference, rate_ratio, share_between
+from pipelines.reporting.comparison import By, Comparison, jackknife, rate, rate_difference, rate_ratio, share_between
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.text import UNDEFINED
 from tests.pipelines.hand_made_measured import write_measured
@@ -54,9 +54,9 @@ def test_intervals_cover():
 def test_arms_are_compared_where_both_were_timed(tmp_path):
     write_measured(tmp_path)
     compared = Comparison(read_measured(tmp_path))
-    assert compared.speedup("hrad", "autoregressive", at("T=0"))["value"] == pytest.approx(1.76, rel=0.05)
+    assert compared.speedup("hrad", "autoregressive", By("T=0"))["value"] == pytest.approx(1.76, rel=0.05)
     assert compared.gain("chain", "chain-3")["value"] == pytest.approx(0.0), "a family stands for its choice"
-    assert compared.gain("chain-1", "chain-3", at("T=1", slice_="code"))["value"] == pytest.approx(
+    assert compared.gain("chain-1", "chain-3", By("T=1", slice="code"))["value"] == pytest.approx(
         130 / 160 - 1, abs=0.04
     )
     assert compared.speedup("hrad", "unknown") == UNDEFINED

@@ -95,7 +95,7 @@ def test_passages_do_not_overlap_and_follow_the_seed():
 def test_a_prompt_ends_in_the_first_half_of_the_copy_and_leaves_room():
     for seed in range(30):
         for edit in edits(PROSE, "prose", seed):
-            copy, before = len(words(edit.revision)), len(words(edit.before))
+            copy, before = len(words(edit.revision)), len(words(edit.text.removesuffix(edit.revision)))
             tokens = begun(edit, 15, words, random.Random(seed))
             if copy < 21:
                 assert tokens is None

@@ -104,7 +104,7 @@ def pair(place):
 
 def test_a_timed_decode_is_replayed_round_for_round(place, decodes):
     """The last component counts rounds; two arms of one text differ in theirs."""
-    found = read_foreseen(place / "output" / "toy-1c" / FORESEEN, "test")
+    found = read_foreseen(place / "output" / "toy-1c" / FORESEEN)
     foreseen = {(row["arm"], row["block"]): row for row in found.timed}
     covered = [row for row in decodes if row["arm"] != "tree"]
     assert (
@@ -134,7 +134,7 @@ def test_other_luck_has_other_rounds(place, decodes, pair):
 
 def test_all_recorded_texts_are_replayed(place):
     """Test texts at both settings, and those that were traced for their decodes; an arm of trees is left out."""
-    found = read_foreseen(place / "output" / "toy-1c" / FORESEEN, "test")
+    found = read_foreseen(place / "output" / "toy-1c" / FORESEEN)
     assert {row["arm"] for row in found.texts} == DECODERS.keys() - {"tree"}
     plain = [row for row in found.texts if row["arm"] == "autoregressive"]
     assert len({(row["prompt"], row["temperature"]) for row in plain}) == 6
@@ -143,7 +143,7 @@ def test_all_recorded_texts_are_replayed(place):
 
 
 def test_a_gain_says_what_it_rests_on(place, decodes):
-    found, blocks = read_foreseen(place / "output" / "toy-1c" / FORESEEN, "test"), TimedBlocks.of(decodes)
+    found, blocks = read_foreseen(place / "output" / "toy-1c" / FORESEEN), TimedBlocks.of(decodes)
     assert gain(blocks, "chain-4", "autoregressive", replayed=found).basis == CORRECTED
     assert gain(blocks, "tree", "autoregressive", replayed=found).basis == CLOCK
 

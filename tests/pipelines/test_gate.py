@@ -182,7 +182,7 @@ def test_a_model_free_bundle_needs_no_calibration_and_says_so():
 
 def test_the_verdict_is_json_and_four_lines():
     evidence = change(**gains(0.03, 0.02))
-    record = json.loads(json.dumps(judged(evidence, judge(evidence, Bounds()), Bounds())))
+    record = json.loads(json.dumps(judged(evidence, Bounds())))
     assert record["version"] == 2 and record["verdict"] == INCONCLUSIVE and not record["passed"]
     assert [check["passed"] for check in record["checks"]].count(False) == 1
     first, gain, checks, power = lines(record)

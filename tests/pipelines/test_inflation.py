@@ -3,11 +3,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from pipelines.builtin.inflation import inflate
+from pipelines.builtin.inflation import InflatedShape, inflate
 
 VOCABULARY = 61
-SAME = {"hidden": 32, "layers": 2, "heads": 4, "head_dim": 8, "ff": 48}
-EVERYTHING = {"hidden": 96, "layers": 4, "heads": 32, "kv_heads": 8, "head_dim": 24, "ff": 70, "vocab": 80}
+SAME = {"hidden": 32, "layers": 2, "heads": 4, "head_dim": 8, "feed_forward": 48}
+EVERYTHING = {"hidden": 96, "layers": 4, "heads": 32, "kv_heads": 8, "head_dim": 24, "feed_forward": 70, "vocab": 80}
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +43,10 @@ def small_model(kv_heads: int, tied: bool) -> LlamaForCausalLM:
     return model
 
 
+def enlarged(small: LlamaForCausalLM, vocab: int | None = None, seed: int = 0, **shape: int) -> LlamaForCausalLM:
+    return inflate(small, InflatedShape(**shape), vocab, seed)
+
+
 def logits(model: LlamaForCausalLM) -> torch.Tensor:
     tokens = torch.randint(VOCABULARY, (2, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -55,7 +59,7 @@ def logits(model: LlamaForCausalLM) -> torch.Tensor:
     "change",
     [
         {"layers": 5},
-        {"ff": 100},
+        {"feed_forward": 100},
         {"hidden": 128},
         {"hidden": 96},
         {"heads": 32, "kv_heads": 8},
@@ -67,7 +71,7 @@ def logits(model: LlamaForCausalLM) -> torch.Tensor:
 )
 def test_the_function_is_preserved(change, kv_heads, tied):
     small = small_model(kv_heads, tied)
-    big = inflate(small, **SAME | {"kv_heads": kv_heads} | change)
+    big = enlarged(small, **SAME | {"kv_heads": kv_heads} | change)
     expected, found = logits(small), logits(big)
     assert (found[..., :VOCABULARY] - expected).abs().max() < 1e-9
     assert found.softmax(-1)[..., VOCABULARY:].sum() < 1e-30
@@ -75,7 +79,7 @@ def test_the_function_is_preserved(change, kv_heads, tied):
 
 def test_an_unscaled_eps_is_caught():
     small = small_model(2, tied=True)
-    big = inflate(small, **EVERYTHING)
+    big = enlarged(small, **EVERYTHING)
     for module in big.modules():
         if isinstance(module, LlamaRMSNorm):
             module.variance_epsilon = small.config.rms_norm_eps
@@ -84,7 +88,7 @@ def test_an_unscaled_eps_is_caught():
 
 def test_greedy_text_is_the_same_after_saving(tmp_path):
     small = small_model(2, tied=True).float()
-    inflate(small, **EVERYTHING).save_pretrained(tmp_path)
+    enlarged(small, **EVERYTHING).save_pretrained(tmp_path)
     big = LlamaForCausalLM.from_pretrained(tmp_path)
     prompt = torch.tensor([[5, 9, 2]])
     settings = {"max_new_tokens": 48, "do_sample": False, "attention_mask": torch.ones_like(prompt), "pad_token_id": 0}
@@ -93,7 +97,7 @@ def test_greedy_text_is_the_same_after_saving(tmp_path):
 
 def test_the_last_hidden_states_are_the_small_models():
     small = small_model(4, tied=True)
-    big = inflate(small, **SAME | {"kv_heads": 4, "hidden": 64, "layers": 5})
+    big = enlarged(small, **SAME | {"kv_heads": 4, "hidden": 64, "layers": 5})
     tokens = torch.arange(20)[None]
     with torch.no_grad():
         states = small(tokens, output_hidden_states=True).hidden_states
@@ -105,7 +109,7 @@ def test_the_last_hidden_states_are_the_small_models():
 
 def test_weights_that_cannot_matter_are_random_and_seeded():
     small = small_model(4, tied=True)
-    one, two, other = (inflate(small, **SAME | {"kv_heads": 4, "layers": 3}, seed=seed) for seed in (0, 0, 1))
+    one, two, other = (enlarged(small, **SAME | {"kv_heads": 4, "layers": 3}, seed=seed) for seed in (0, 0, 1))
     weights = [model.model.layers[0].mlp.gate_proj.weight for model in (one, two, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
@@ -123,9 +127,9 @@ def test_weights_that_cannot_matter_are_random_and_seeded():
 )
 def test_shapes_that_cannot_hold_the_model_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        inflate(small_model(4, tied=True), **SAME | {"kv_heads": 4} | change)
+        enlarged(small_model(4, tied=True), **SAME | {"kv_heads": 4} | change)
 
 
 def test_a_larger_vocabulary_is_refused_in_float16():
     with pytest.raises(ValueError, match="float16"):
-        inflate(small_model(4, tied=True).half(), **SAME | {"kv_heads": 4, "hidden": 64, "vocab": 80})
+        enlarged(small_model(4, tied=True).half(), **SAME | {"kv_heads": 4, "hidden": 64, "vocab": 80})

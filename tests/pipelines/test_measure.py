@@ -226,4 +226,4 @@ def test_only_what_the_table_names_is_built(stage):
     pair = ModelPair.load(location.target, location.draft)
     config = MeasureConfig(**{**PARAMETERS, "arms": _rows(ARMS[:4])})
     measurement = Measurement(pair, config, stage.bundles, None)
-    assert measurement.missing == [] and list(measurement.arms) == [arm["name"] for arm in ARMS[:4]]
+    assert measurement.builder.missing == [] and list(measurement.arms) == [arm["name"] for arm in ARMS[:4]]

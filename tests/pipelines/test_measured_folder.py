@@ -7,14 +7,14 @@ import pytest
 
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, ROUNDS_FILE
 from pipelines.outputs import write_json
-from pipelines.reporting.comparison import ALL, Comparison, at
+from pipelines.reporting.comparison import ALL, By, Comparison
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.text import UNDEFINED
 from tests.pipelines.hand_made_branches import write_branches
 from tests.pipelines.hand_made_measured import MAIN_SPEED, SPEED, decodes, write_measured
 
-AT = at("T=0")
+AT = By("T=0")
 
 
 def paired(folder, rows, **options):
@@ -35,7 +35,7 @@ def test_arms_are_compared_on_the_blocks_that_both_decoded(tmp_path):
     rows = incomplete(decodes(MAIN_SPEED, noise=0.0))
     made = paired(tmp_path, rows)
     for arm, base in (("hrad", "chain-3"), ("hrad", "autoregressive"), ("chain-3", "autoregressive")):
-        for by in (AT, at("T=1"), ALL):
+        for by in (AT, By("T=1"), ALL):
             assert made.speedup(arm, base, by)["value"] == pytest.approx(MAIN_SPEED[arm] / MAIN_SPEED[base]), (
                 arm,
                 base,
@@ -79,8 +79,8 @@ def test_a_family_stands_for_what_was_chosen_of_it_at_each_temperature(tmp_path)
     measured = read_measured(tmp_path)
     made = Comparison(measured)
     assert (measured.chosen("chain", "T=0"), measured.chosen("chain", "T=1")) == ("chain-3", "chain-1")
-    assert made.speedup("hrad", "chain", at("T=0"))["value"] == pytest.approx(1.1)
-    assert made.speedup("hrad", "chain", at("T=1"))["value"] == pytest.approx(176 / 130)
+    assert made.speedup("hrad", "chain", By("T=0"))["value"] == pytest.approx(1.1)
+    assert made.speedup("hrad", "chain", By("T=1"))["value"] == pytest.approx(176 / 130)
     assert made.speedup("chain", "chain")["value"] == 1.0
     with pytest.raises(ValueError, match="no arm of family 'fork' was chosen at T=0"):
         measured.chosen("fork", "T=0")
@@ -135,7 +135,7 @@ def test_two_settings_at_one_temperature_are_two(tmp_path):
     ]
     made = paired(tmp_path, rows + filtered)
     assert made.measured.settings == ["T=1", "T=1, top-p 0.9"]
-    speedups = [made.speedup("hrad", "autoregressive", at(setting))["value"] for setting in made.measured.settings]
+    speedups = [made.speedup("hrad", "autoregressive", By(setting))["value"] for setting in made.measured.settings]
     assert speedups == pytest.approx([1.76, 3.52])
     assert made.speedup("hrad", "autoregressive")["value"] not in speedups, "the wrong twin"
 

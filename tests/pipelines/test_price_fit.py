@@ -31,6 +31,10 @@ def made(seed=0, blocks=8):
     return cells(factors, np.where(slow, 1.25, 0.8), shape), factors
 
 
+def by_component(known):
+    return dict(zip(COMPONENTS, PriceFit(known).factors_K.tolist(), strict=True))
+
+
 def test_factors_are_those_of_a_machine_at_its_usual_speed():
     known, factors = made()
     found = PriceFit(known).factors_K
@@ -58,7 +62,7 @@ def test_what_was_never_measured_keeps_the_profile():
     assert found[DRAFT] == 1 and found[REST] == 0 and found[COMPONENTS.index("verify")] == pytest.approx(1.3)
     nothing = PriceFit(PriceCells(np.array([], dtype=str), *(np.zeros((0, K)) for _ in range(3))))
     assert nothing.factors_K.tolist() == [1.0] * (K - 1) + [0.0]
-    assert PriceFit(cells(np.full(K, 1.3), np.ones(4), shape)).to_record()["verify"] == pytest.approx(1.3)
+    assert by_component(cells(np.full(K, 1.3), np.ones(4), shape))["verify"] == pytest.approx(1.3)
 
 
 @pytest.mark.parametrize("sampled", [False, True])
@@ -106,7 +110,7 @@ def test_cells_come_from_rounds():
         seconds = sum(row[name] for row in own for name in row if name.startswith("seconds_")) + 0.004
         decodes.append({"arm": arm, "block": block, "document": block[0], "prompt_tokens": 16, "seconds": seconds})
     known = PriceCells.of(decodes, rounds, PROFILED, {"stop": 1e-4})
-    fit = PriceFit(known).to_record()
+    fit = by_component(known)
     for name in ("prefill", "draft", "target-4", "verify", "question"):
         assert fit[name] == pytest.approx(1.1), name
     assert fit["rest"] == pytest.approx(0.002) and fit["target-1"] == 1
@@ -145,8 +149,8 @@ def test_a_tree_beside_a_chain_says_nothing():
     decodes = [decode_of(chain), decode_of(tree, between=0.1)]
     alone = PriceCells.of(decodes[:1], chain, PROFILED)
     same(PriceCells.of(decodes, chain + tree, PROFILED), alone)
-    assert PriceFit(alone).to_record()["rest"] == pytest.approx(0.002)
-    wrong = PriceFit(PriceCells.of(decodes, chain + tree[:1], PROFILED)).to_record()["rest"]
+    assert by_component(alone)["rest"] == pytest.approx(0.002)
+    wrong = by_component(PriceCells.of(decodes, chain + tree[:1], PROFILED))["rest"]
     assert wrong > 25 * 0.002
     beside = [*tree[:1], tree[1] | {"nodes": 3}, tree[2] | {"nodes": 3, "overlapped": 0.001}]
     same(PriceCells.of(decodes, chain + beside, PROFILED), alone)
@@ -156,9 +160,9 @@ def test_seconds_that_the_profile_has_no_price_for_are_left_out():
     """Queries of a model without a price, beside one with: the sum of both would be twice as dear."""
     priced, free = (rounds_of(arm, "p/0", 1.1, question=1e-4) for arm in ("stop", "free"))
     known = PriceCells.of([decode_of(priced), decode_of(free)], priced + free, PROFILED, {"stop": 1e-4})
-    assert PriceFit(known).to_record()["question"] == pytest.approx(1.1)
+    assert by_component(known)["question"] == pytest.approx(1.1)
     assert known.measured_BK[0, COMPONENTS.index("question")] == pytest.approx(2 * 1.1e-4)
-    assert PriceFit(known).to_record()["rest"] == pytest.approx(0.002), "and they are no rest, either"
+    assert by_component(known)["rest"] == pytest.approx(0.002), "and they are no rest, either"
 
 
 @pytest.mark.parametrize("sampled", [False, True])

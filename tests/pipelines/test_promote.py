@@ -16,7 +16,7 @@ from pipelines.outputs import write_json
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.champions import PROMOTED, ROLLED_BACK, VERDICT_TAG, Champions
 from pipelines.promotion.evidence_file import other_code
-from pipelines.promotion.gate import fingerprint, judge, judged
+from pipelines.promotion.gate import fingerprint, judged
 from pipelines.promotion.kept_looks import next_look
 from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
 from pipelines.registry import BUNDLE_TAG, PAIR_TAG
@@ -219,7 +219,7 @@ def test_a_lost_race_takes_its_look(released, monkeypatch, capsys):
 def test_the_stage_s_evidence_is_the_first_look(released, monkeypatch, capsys):
     """Of this very bundle, and without a champion; else the look is measured."""
     tried = on("a", **OPEN)
-    write_json(Path("data/p/trials/hrad/toy-1c") / VERDICT, judged(tried, judge(tried, Bounds()), Bounds()))
+    write_json(Path("data/p/trials/hrad/toy-1c") / VERDICT, judged(tried, Bounds()))
     taken = measuring(monkeypatch, on("b"), on("a", champion="b" * 64, **over_champion({"gains": GOOD.gains})))
     champions = Champions(released, NAME)
     released.set_registered_model_alias(NAME, CHALLENGER, "2")

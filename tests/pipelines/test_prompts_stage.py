@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from pipelines import prompts as stage
-from pipelines.builtin.corpus import BuiltinCorpus
+from pipelines.builtin.corpus import builtin_shares
 from pipelines.documents import Source
 from pipelines.edits import EditParameters, revised
 from pipelines.pair_folder import read_facts
@@ -77,7 +77,7 @@ def test_no_document_is_in_two_splits_and_none_trained_the_pair(builtin_prompts,
         splits.setdefault(prompt.document, set()).add(prompt.split)
     assert all(len(names) == 1 for names in splits.values())
     facts = read_facts(builtin_folder)
-    shares = BuiltinCorpus.load(Shares(**facts["corpus"]["shares"])).documents
+    shares = builtin_shares(Shares(**facts["corpus"]["shares"]))
     for split in stage.SPLITS:
         drawn = {document for document, names in splits.items() if names == {split}}
         assert drawn and drawn <= {f"stdlib/{document.id}" for document in shares[split]}
@@ -216,7 +216,7 @@ def test_edits_are_added_and_leave_the_mix_as_it_is(edited, builtin_prompts, bui
     assert [prompt for prompt in edited if prompt.slice != EDIT] == builtin_prompts
     counts = {split: sum(p.split == split for p in edited if p.slice == EDIT) for split in stage.SPLITS}
     assert counts == {"train": 4, "validation": 2, "test": 4, "reserve": 2}
-    shares = BuiltinCorpus.load(Shares(**read_facts(builtin_folder)["corpus"]["shares"])).documents
+    shares = builtin_shares(Shares(**read_facts(builtin_folder)["corpus"]["shares"]))
     for prompt in edited:
         if prompt.slice == EDIT:
             document = next(d for d in shares[prompt.split] if f"stdlib/{d.id}" == prompt.document)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipelines.measuring.names import HF_LOOKUP, HF_PLAIN, METHODS
-from pipelines.reporting.comparison import at
+from pipelines.reporting.comparison import By
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.section import column
@@ -57,7 +57,7 @@ def test_arms_against_plain_decoding_and_each_other(made):
 def test_passes_by_hand(inputs, made):
     """30 passes, of which 15 had candidates, 60 of them; 30 were accepted. 90 guesses."""
     columns = inputs.comparison.metrics(*PASSES, UPKEEP)
-    counts = {name: value("lookahead", at("T=0")) for name, value in columns.items()}
+    counts = {name: value("lookahead", By("T=0")) for name, value in columns.items()}
     assert counts == pytest.approx(dict(zip((*PASSES, UPKEEP), (2, 0.5, 3, 3, 2, 0.2), strict=True)))
     assert counts[DE] == pytest.approx(counts[HR] * counts[AL] + 1 - counts[HR])
     row = rows_of(made, table=1)["lookahead"]

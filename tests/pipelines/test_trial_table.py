@@ -6,11 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.bench import digest
 from pipelines.measuring.names import DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE
 from pipelines.measuring.provenance import versions
 from pipelines.measuring.tables import write_decodes, write_rounds
-from pipelines.outputs import write_json
+from pipelines.outputs import digest, write_json
 from pipelines.pair_folder import read_facts
 from pipelines.promotion import attempt as one_look
 from pipelines.promotion import trial

@@ -84,7 +84,9 @@ def tuning(monkeypatch, tmp_path):
         options = {"temperatures": (0.0,), "candidates": 2, "validation_prompts": 4, "test_prompts": 4, "led": False}
         made = TuneConfig(**{**options, **config})
         some = {settings: found((choices or {}).get(settings, PREDICTED)) for settings in made.settings}
-        args = (made, some, already or Measured([]), tmp_path, PROMPTS, MeasurementLog(tmp_path / log, "f"))
+        counts = {"validation": made.validation_prompts, "test": made.test_prompts}
+        prompts = {split: PROMPTS[split][:count] for split, count in counts.items()}
+        args = (made, some, already or Measured([]), tmp_path, prompts, MeasurementLog(tmp_path / log, "f"))
         new = TuneStudy(None, *args)
         new.builder = Builder()
         return new
@@ -192,7 +194,7 @@ def test_a_choice_that_an_interrupted_run_made_stands(tuning):
     """Time may have run out before it: with the prompts that are left another candidate would win, and its decodes be missing."""
     new, _ = tuning
     first = new(max_minutes=0.0)
-    first._time("validation", {GREEDY: first._untimed(GREEDY)}, 4, 1.0)
+    first._time("validation", {GREEDY: first._untimed(GREEDY)}, 1.0)
     assert first._chosen(GREEDY).winner.name == "rule"
     again = new()
     assert again.blocks.log.resumed == 2

@@ -41,7 +41,8 @@ def pair():
 
 
 def study(pair, path, config=CONFIG) -> VerifierStudy:
-    splits = {split: toy_prompts(2, split, VOCABULARY) for split in ("validation", "test")}
+    counts = {"validation": config.validation_prompts, "test": config.test_prompts}
+    splits = {split: toy_prompts(count, split, VOCABULARY) for split, count in counts.items()}
     return VerifierStudy(pair, config, splits, MeasurementLog(path / "log.jsonl", "f"))
 
 
@@ -202,7 +203,7 @@ def test_the_progress_bar_of_a_resumed_comparison_ends_full(pair, tmp_path):
 def test_the_time_cap_ends_every_part_after_a_whole_prompt(pair, tmp_path):
     capped = study(pair, tmp_path, replace(CONFIG, max_minutes=0.0))
     tables, _ = capped.run()
-    assert capped.capped
+    assert capped.blocks.capped
     assert {row["prompt"] for row in tables[ROOTS]} == {"validation-0", "test-0"}
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipelines.reporting.comparison import ALL, at
+from pipelines.reporting.comparison import ALL, By
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.verifier_rules import read_rules
@@ -44,7 +44,7 @@ def test_cells_by_hand(rules):
 
 
 def test_expectations_by_slice_and_acceptance_by_depth(rules):
-    by = at("T=1", slice_="code")
+    by = By("T=1", slice="code")
     assert [rules.expected(family, by)["value"] for family in rules.names] == [2.0, 2.5, 3.0]
     fixed, as_drafted, apart = acceptance(rules)
     assert [table.columns for table in (fixed, as_drafted)] == [["depth of the node", "nss", "specinfer"]] * 2

@@ -18,13 +18,15 @@ def noise(seed, rules, own=0.1):
     generator = np.random.default_rng(seed)
     tokens_RX = np.full((rules, len(DOCUMENTS)), 40)
     spread_RX = own * generator.normal(size=(rules, 30)) + 0.1 * generator.normal(size=30)
-    return tokens_RX, np.exp(spread_RX.repeat(2, axis=1)), tokens_RX[0], np.ones(len(DOCUMENTS))
+    table_2RX = np.stack([tokens_RX, np.exp(spread_RX.repeat(2, axis=1))])
+    return table_2RX, np.stack([tokens_RX[0], np.ones(len(DOCUMENTS))])
 
 
 def test_a_rule_that_is_faster_everywhere_is_served_and_pays():
-    tokens_RX, seconds_RX, tokens_X, seconds_X = noise(0, 20)
+    table_2RX, static_2X = noise(0, 20)
+    tokens_RX, seconds_RX = table_2RX
     seconds_RX[7] = 0.9 * np.exp(np.random.default_rng(1).normal(0, 0.01, len(DOCUMENTS)))
-    made = choose(tokens_RX, seconds_RX, tokens_X, seconds_X, DOCUMENTS, folds=5, seed=0)
+    made = choose(table_2RX, static_2X, DOCUMENTS, folds=5, seed=0)
     assert made.rule == 7 and made.pays
     assert made.gain["low"] < made.gain["value"] < made.gain["high"]
     assert made.gain["value"] == pytest.approx(tokens_RX[7].sum() / seconds_RX[7].sum() / 40 - 1)
@@ -34,10 +36,10 @@ def test_the_luckiest_of_many_rules_does_not_pay():
     """The wrong twin judges the rule where it was chosen, and pays far too often; out of fold one in forty should."""
     pays = {True: 0, False: 0}
     for seed in range(100):
-        tables = noise(seed, 50)
-        pays[True] += choose(*tables, DOCUMENTS, folds=5, seed=0).pays
-        best = int((tables[0].sum(axis=1) / tables[1].sum(axis=1)).argmax())
-        inside = log_gain(np.stack([one[best] for one in tables[:2]]), np.stack(tables[2:]), DOCUMENTS)
+        table_2RX, static_2X = noise(seed, 50)
+        pays[True] += choose(table_2RX, static_2X, DOCUMENTS, folds=5, seed=0).pays
+        best = int(np.divide(*table_2RX.sum(axis=2)).argmax())
+        inside = log_gain(table_2RX[:, best], static_2X, DOCUMENTS)
         pays[False] += inside["low"] > 0
     assert pays[True] <= 7 and pays[False] >= 20, pays
 
@@ -47,7 +49,8 @@ def branches(seconds):
 
     def totals(draft, retention):
         places = [int(one.epsilon * 100) if isinstance(one, DecisionRule) else -1 for one in (draft, retention)]
-        return SimpleNamespace(tokens_X=np.full(60, 40), seconds_X=seconds[places[0], places[1]].repeat(2), rate=1.0)
+        sums_2X = np.stack([np.full(60, 40), seconds[places[0], places[1]].repeat(2)])
+        return SimpleNamespace(tokens_X=sums_2X[0], seconds_X=sums_2X[1], sums_2X=sums_2X, rate=1.0)
 
     return SimpleNamespace(decodes=SimpleNamespace(retained=True, document_X=DOCUMENTS), totals=totals)
 
@@ -64,8 +67,8 @@ def test_of_branches_both_rules_are_judged_on_documents_that_chose_neither():
         seconds = np.broadcast_to(drafting, (31, 31, 30))
         pays += choose_rules(branches(seconds), (3, 8), RULES, Candidates()).choice.pays
         best = seconds[drafting[:-1].sum(axis=(1, 2)).argmin(), :1].repeat(2, axis=1)
-        tokens_RX = np.full((1, 60), 40)
-        inside += choose(tokens_RX, best, tokens_RX[0], np.ones(60), DOCUMENTS, folds=5, seed=0).pays
+        table_2RX, static_2X = np.stack([np.full((1, 60), 40), best]), np.stack([np.full(60, 40), np.ones(60)])
+        inside += choose(table_2RX, static_2X, DOCUMENTS, folds=5, seed=0).pays
     assert pays <= 8 and inside >= 16, (pays, inside)
 
 
@@ -86,8 +89,8 @@ def test_of_branches_either_rule_may_be_static(pair):
 def test_a_rule_is_chosen_by_all_of_its_tokens_and_seconds():
     """One text with few tokens is fast with the first rule; the ratio of sums is what is served."""
     tokens_RX = np.array([[1, 100, 100], [1, 100, 100]])
-    seconds_RX = np.array([[0.001, 2.0, 2.0], [1.0, 1.5, 1.5]])
-    made = choose(tokens_RX, seconds_RX, tokens_RX[0], seconds_RX[0], np.array(["a", "b", "c"]), folds=3, seed=0)
+    table_2RX = np.stack([tokens_RX, [[0.001, 2.0, 2.0], [1.0, 1.5, 1.5]]])
+    made = choose(table_2RX, table_2RX[:, 0], np.array(["a", "b", "c"]), folds=3, seed=0)
     assert made.rule == 1
 
 

@@ -101,12 +101,12 @@ def led_along_texts(decoder, settings=SETTINGS, length=LENGTH, tails=True, promp
 
 
 class ForkingLuck:
-    """Luck that forks at every draw; a position that is drawn twice is an error."""
+    """`Luck` that forks at every draw; a position that is drawn twice is an error."""
 
     def __init__(self, chance):
         self.chance, self.drawn = chance, set()
 
-    def draw(self, weights_V, row, slot):
+    def __call__(self, weights_V, row, slot):
         assert (row, slot) not in self.drawn, "rounds do not overlap"
         self.drawn.add((row, slot))
         return int(self.chance.categorical(weights_V))

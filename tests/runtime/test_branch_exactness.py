@@ -161,12 +161,12 @@ def test_retention_by_later_tokens_is_noticed(monkeypatch):
     """A branch cut before its least likely token: the decision on one token reads it and those behind it."""
     honest = BranchDraft._retain
 
-    def cut_before_the_weakest(self, place, root):
+    def cut_before_the_weakest(self, place):
         branch = self._branches[place]
         drawn = [float(law[token]) for law, token in zip(branch.probs, branch.tokens[1:], strict=False)]
         weakest = drawn.index(min(drawn)) if drawn and min(drawn) < 0.5 else len(drawn)
         remaining, self._remaining = self._remaining, min(self._remaining, 1 + weakest)
-        trimmed = honest(self, place, root)
+        trimmed = honest(self, place)
         self._remaining = remaining
         return trimmed
 

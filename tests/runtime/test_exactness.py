@@ -95,7 +95,7 @@ def _accept_half_as_often(tree, target_probs):
         return law
     stop = law.stop.clone()
     stop[0], stop[1:] = stop[0] + 0.5 * stop[1:].sum(), 0.5 * stop[1:]
-    return OutcomeLaw(stop, law.depths, law.residual_law)
+    return OutcomeLaw(stop, law.depths, law.residual)
 
 
 def _residual_is_target(tree, target_probs):
@@ -112,7 +112,7 @@ def _uncapped_full_draft(tree, target_probs):
     joint = (target_probs[rows, tree.tokens] / tree.draft_probs[rows, tree.tokens]).prod().clamp(max=1)
     rest = law.stop[:-1] / law.stop[:-1].sum() if law.stop[:-1].sum() > 0 else law.stop[:-1]
     stop = torch.cat([(1 - joint) * rest, joint.reshape(1)])
-    return OutcomeLaw(stop / stop.sum(), law.depths, law.residual_law)
+    return OutcomeLaw(stop / stop.sum(), law.depths, law.residual)
 
 
 @pytest.mark.parametrize("rule", [_accept_half_as_often, _residual_is_target, _uncapped_full_draft])

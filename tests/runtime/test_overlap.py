@@ -7,7 +7,7 @@ import torch
 
 from runtime.overlap.in_turn import InTurn
 from runtime.overlap.slab import SLOTS
-from runtime.overlap.thread import Beside
+from runtime.overlap.thread import Beside, draft_stream
 from runtime.overlap.threads import default_threads
 from tests.runtime.overlap_services import (
     FakeCudaTensor,
@@ -42,7 +42,7 @@ def executor(request):
         yield draft
         draft.forget()
         return
-    executor = InTurn(Toy()) if request.param == "in turn" else Beside(Toy(), "cpu")
+    executor = InTurn(Toy()) if request.param == "in turn" else Beside(Toy(), None)
     yield executor
     executor.close()
 
@@ -155,7 +155,7 @@ def test_streams_wait_for_each_others_events(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: streams.stream(f"draft {priority}"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: streams.stream("caller"))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
-    executor = Beside(Toy(), "cuda")
+    executor = Beside(Toy(), draft_stream(torch.device("cuda")))
     assert len(value(executor, "echo", [{"ids": FakeCudaTensor.of(streams.log)}, torch.ones(1)])) == 1
     call = ["on draft -1", "draft -1 waits for caller's event", "draft -1 records", "off draft -1"]
     asked = ["caller records", *call, "caller waits for draft -1's event"]
@@ -172,7 +172,7 @@ def test_streams_wait_for_what_another_device_hands_over(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: streams.stream(f"draft on {device}"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: streams.stream(f"caller on {device}"))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
-    executor = Beside(Toy(), "cuda:1")
+    executor = Beside(Toy(), draft_stream(torch.device("cuda:1")))
     executor.submit("count")
     executor.result()
     assert "caller on cuda:0 records" not in streams.log
@@ -187,7 +187,7 @@ def test_streams_wait_for_what_another_device_hands_over(monkeypatch):
 
 @pytest.mark.gpu
 def test_streams_order_the_work_of_a_real_device():
-    executor = Beside(Toy(), "cuda")
+    executor = Beside(Toy(), draft_stream(torch.device("cuda")))
     for number in range(1, 9):
         source = torch.zeros(1 << 20, device="cuda")
         torch.cuda._sleep(10**8)  # cycles: what reads before its turn reads zeros

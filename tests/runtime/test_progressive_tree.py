@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from runtime.self_drafting.progressive_tree import Node, ProgressiveTreeConfig, verified
-from runtime.self_drafting.trie import chain
-from tests.guesses import EOS, Scripted, paths, request, said
+from tests.guesses import EOS, Scripted, chain, paths, request, said
 
 
 def grown(config, *trees):
@@ -15,7 +14,7 @@ def grown(config, *trees):
         for token, below in trie.items():
             hang(node.add(token), below)
 
-    tree = ProgressiveTreeConfig(**config).open(request(), Scripted())
+    tree = ProgressiveTreeConfig(**config).open(request(Scripted()))
     tree.first = [Node(token) for token, _ in trees]
     for node, (_, trie) in zip(tree.first, trees, strict=True):
         hang(node, trie)
@@ -51,7 +50,7 @@ def follow(tree, mapping, **options):
 
 def test_a_first_tree_is_two_short_chains_of_the_prompt():
     chance = Scripted(1, 0, 2, 0, 1)  # length 2: tokens 0 and 2 of the prompt; length 1: token 1
-    tree = ProgressiveTreeConfig(geometry="paper").open(request(prompt=(10, 11, 12)), chance)
+    tree = ProgressiveTreeConfig(geometry="paper").open(request(chance, prompt=(10, 11, 12)))
     assert state(tree) == [(10, {12: {}}), (11, {})]
 
 
@@ -105,7 +104,7 @@ def test_the_oldest_child_takes_over_unless_its_token_is_there():
 
 @pytest.mark.parametrize("depth", [2, 3, 4])
 def test_no_branch_grows_beyond_its_depth(depth):
-    tree = ProgressiveTreeConfig(max_depth=depth).open(request(prompt=(1, 2, 3)), Scripted(*[1] * 9))
+    tree = ProgressiveTreeConfig(max_depth=depth).open(request(Scripted(*[1] * 9), prompt=(1, 2, 3)))
     generator = torch.Generator().manual_seed(0)
     for _ in range(100):
         rows = tree.rows()

@@ -7,9 +7,9 @@ from runtime.self_drafting.guesses import PromptTokens
 from runtime.self_drafting.lookahead import LookaheadConfig
 from runtime.self_drafting.progressive_tree import ProgressiveTreeConfig, verified
 from runtime.self_drafting.self_draft import SelfDraftConfig
-from runtime.self_drafting.trie import NGramPool, TriePool, chain, levels, merge, num_nodes
+from runtime.self_drafting.trie import NGramPool, TriePool, levels, merge, num_nodes
 from runtime.tree import DraftLaw
-from tests.guesses import EOS, Scripted, paths, request, said
+from tests.guesses import EOS, Scripted, chain, paths, request, said
 
 # ---- tries and pools
 
@@ -58,9 +58,8 @@ def test_nothing_follows_an_end_of_sequence():
     assert tree.token_list == [EOS, 2, EOS] and tree.parent_list == [-1, -1, 1]
     seen = verified({EOS: {1: {}}, 2: {EOS: {}}}, [2, 7, EOS, 8], ends={EOS})
     assert seen == {EOS: {}, 2: {EOS: {}}}
-    prompt = request(prompt=(EOS, 7, EOS))
-    assert PromptTokens(prompt, Scripted(0, 0)).draw(2) == [7, 7]
-    assert PromptTokens(request(prompt=(EOS,)), Scripted(0)).draw(1) == [EOS]
+    assert PromptTokens(request(Scripted(0, 0), prompt=(EOS, 7, EOS))).draw(2) == [7, 7]
+    assert PromptTokens(request(Scripted(0), prompt=(EOS,))).draw(1) == [EOS]
 
 
 def test_no_pool_ever_exceeds_its_capacity():
@@ -85,7 +84,7 @@ def test_ngrams_not_seen_for_longest_go_first():
 
 def test_lookahead_fills_its_window_then_moves_it():
     """N = 4, W = 3: after two passes the levels hold W - 1, W and W tokens, (N - 1) W - 1 in all."""
-    window = LookaheadConfig(ngram=4, window=3, guesses=5).open(request(prompt=(1,)), Scripted())
+    window = LookaheadConfig(ngram=4, window=3, guesses=5).open(request(Scripted(), prompt=(1,)))
     assert paths(window.rows()) == [[1], [1, 1], [1, 1, 1], [1, 1, 1, 1]]
     window.learn(said(50, [11, 12, 13, 14]))
     assert paths(window.rows()) == [[1], [1, 1], [1, 1, 1], [11], [1, 12], [1, 1, 13], [1, 1, 1, 14]]
@@ -110,7 +109,7 @@ def test_lookahead_fills_its_window_then_moves_it():
 
 @pytest.mark.parametrize("ngram, window, overhead", [(5, 15, 59), (5, 10, 39), (5, 7, 27), (3, 1, 1)])
 def test_overhead_of_lookahead(ngram, window, overhead):
-    guesses = LookaheadConfig(ngram=ngram, window=window).open(request(), Scripted())
+    guesses = LookaheadConfig(ngram=ngram, window=window).open(request(Scripted()))
     for _ in range(8):
         rows = guesses.rows()
         guesses.learn(said(1, [2] * len(rows.tokens)))
@@ -118,7 +117,7 @@ def test_overhead_of_lookahead(ngram, window, overhead):
 
 
 def test_an_end_of_sequence_in_the_window_is_replaced():
-    window = LookaheadConfig(ngram=3, window=2).open(request(prompt=(7,)), Scripted())
+    window = LookaheadConfig(ngram=3, window=2).open(request(Scripted(), prompt=(7,)))
     window.learn(said(50, [EOS, 3]))
     assert paths(window.rows()) == [[7], [7], [7, 3]]
 
@@ -128,7 +127,7 @@ def test_an_end_of_sequence_in_the_window_is_replaced():
 
 def test_branches_grow_to_their_length_and_leave_ngrams():
     config = SelfDraftConfig(branches=2, length=4, ngram=3, guesses=5)
-    branches = config.open(request(prompt=(7, 8)), Scripted(1, 0, 1, 0, 1))  # prefixes [7, 8] and [8]
+    branches = config.open(request(Scripted(1, 0, 1, 0, 1), prompt=(7, 8)))  # prefixes [7, 8] and [8]
     assert paths(branches.rows()) == [[7], [7, 8], [8]]
     branches.learn(said(50, [0, 20, 30]))
     assert paths(branches.rows()) == [[7], [7, 8], [7, 8, 20], [8], [8, 30]]
@@ -139,13 +138,13 @@ def test_branches_grow_to_their_length_and_leave_ngrams():
 
 
 def test_a_branch_that_ends_begins_anew():
-    branches = SelfDraftConfig(branches=1, length=4, ngram=3).open(request(prompt=(7,)), Scripted())
+    branches = SelfDraftConfig(branches=1, length=4, ngram=3).open(request(Scripted(), prompt=(7,)))
     branches.learn(said(50, [EOS]))
     assert branches.rows().tokens == [7]
 
 
 def test_overhead_of_self_draft():
-    branches = SelfDraftConfig().open(request(prompt=(1, 2, 3)), Scripted())
+    branches = SelfDraftConfig().open(request(Scripted(), prompt=(1, 2, 3)))
     for _ in range(8):
         branches.learn(said(1, [4] * len(branches.rows().tokens)))
     assert len(branches.rows().tokens) == 30
@@ -181,7 +180,7 @@ def test_bad_settings(config, options, message):
 )
 def test_retrieval_reads_one_bounded_entry_however_long_the_text(config, most):
     generator = torch.Generator().manual_seed(0)
-    guesses = config.open(request(prompt=(1, 2, 3)), Scripted())
+    guesses = config.open(request(Scripted(), prompt=(1, 2, 3)))
     seen = []
     for step in range(1500):
         count = len(guesses.rows().tokens)

@@ -123,11 +123,11 @@ def _original(tree, target_probs, law, row):
 
 def _most_likely(tree, target_probs, law, row):
     """The public code: nothing accepted, so take the most likely of what is left."""
-    return _one_hot(law.residual_law(row)) if tree.child_lists[row] else law.residual_law(row)
+    return _one_hot(law.residual(row)) if tree.child_lists[row] else law.residual(row)
 
 
 def _most_likely_at_leaves(tree, target_probs, law, row):
-    return law.residual_law(row) if tree.child_lists[row] else _one_hot(target_probs[row])
+    return law.residual(row) if tree.child_lists[row] else _one_hot(target_probs[row])
 
 
 @pytest.mark.parametrize("config", [METHODS[0], METHODS[2], METHODS[4], METHODS[6]], ids=str)

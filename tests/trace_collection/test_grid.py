@@ -103,7 +103,7 @@ def drafts_of(starts, controller, retains=False):
     if controller.kind == "fixed":
         return static(starts, starts.depth if controller.config.gamma is None else controller.config.gamma), NO_MEMORY
     if controller.kind == "confidence":
-        return confidence(starts, starts.column("confidence"), **vars(controller.config)), NO_MEMORY
+        return confidence(starts, starts.column("confidence"), controller.config.epsilon), NO_MEMORY
     return (head_drafts if controller.kind in ("hrad", "length") else stop_drafts)(starts, controller, retains)
 
 
@@ -188,10 +188,7 @@ def head_controllers(pair, place):
 
 def plain_controllers():
     yield from (build_controller({"kind": "fixed", "gamma": gamma}) for gamma in (0, 1, 3, 9))
-    for epsilon in (0.0, 0.3, 0.7):
-        yield build_controller({"kind": "confidence", "epsilon": epsilon, "min_tokens": int(10 * epsilon) % 3})
-    for cap, least in ((None, 1), (3, 0), (4, 2)):
-        yield build_controller({"kind": "confidence", "epsilon": 0.2, "product": True, "cap": cap, "min_tokens": least})
+    yield from (build_controller({"kind": "confidence", "epsilon": epsilon}) for epsilon in (0.0, 0.2, 0.3, 0.7))
 
 
 def vars_of(starts):

@@ -43,7 +43,7 @@ def expected_labels(pair, actions, rules):
     """E over all groves of the label of every rule and action."""
     total = 0.0
     for (grove, probs), probability in enumerate_outcomes(lambda chance: grove_at_root(pair, actions, chance)):
-        total = total + probability * torch.from_numpy(Efficiencies(grove, probs).array(rules, actions)[0])
+        total = total + probability * torch.from_numpy(Efficiencies(grove, probs, actions).array(rules)[0])
     return total
 
 
@@ -124,7 +124,7 @@ def test_samples_are_independent_and_share_nodes():
     total, shared = [0.0, 0.0], 0
     small = (Action(1, 1, 0), Action(2, 0, 1))
     for (grove, probs), probability in enumerate_outcomes(lambda chance: grove_at_root(pair, small, chance, samples=2)):
-        labels = Efficiencies(grove, probs).array(["traversal"], small)
+        labels = Efficiencies(grove, probs, small).array(["traversal"])
         for place in range(2):
             total[place] = total[place] + probability * torch.from_numpy(labels[place, 0])
         assert len(set(zip(grove.parents, grove.tokens, strict=True))) == len(grove.tokens), "a node is held once"
@@ -138,7 +138,7 @@ def test_nodes_are_counted_as_they_are_fed_and_verified():
     pair, deep = tables(), (Action(1, 2, 0), Action(3, 1, 2))
     seen = set()
     for (grove, probs), _ in enumerate_outcomes(lambda chance: grove_at_root(pair, (Action(2, 0, 2),), chance)):
-        nodes, fed = Efficiencies(grove, probs).traffic((Action(2, 0, 2), Action(2, 0, 1)))
+        nodes, fed = Efficiencies(grove, probs, (Action(2, 0, 2), Action(2, 0, 1))).traffic()
         below = {path.nodes[0] for path in grove.samples[0].rollouts[0]}
         assert nodes[0] == len(grove.tokens) - len(
             set(grove.samples[0].trunk.nodes) - {n for p in grove.samples[0].rollouts[0] for n in p.nodes}
@@ -155,7 +155,7 @@ def test_the_label_of_a_cut_chain_does_not_know_what_is_drawn_behind():
     pair, chains = tables(), (Action(1, 1, 0), Action(1, 3, 0))
     seen: dict = {}
     for (grove, probs), _ in enumerate_outcomes(lambda chance: grove_at_root(pair, chains, chance)):
-        labels = Efficiencies(grove, probs).array(["specinfer", "block", "traversal"], chains)[0, :, 0]
+        labels = Efficiencies(grove, probs, chains).array(["specinfer", "block", "traversal"])[0, :, 0]
         seen.setdefault(grove.tokens[0], []).append(labels)
     assert len(seen) == 3 and all(len(some) == 9 for some in seen.values())
     for some in seen.values():

@@ -8,16 +8,17 @@ import torch
 
 from pipelines.evidence.prices import RoundParts
 from predictors.controllers import build_controller
-from predictors.replay import chains, decode
+from predictors.replay import chains, decode, policies
 from predictors.replay.chains import Sources, replayed
 from predictors.replay.decode import ChainPolicy, Clock, Reading, reached_after
-from predictors.replay.grid import Starts, decoded
-from predictors.replay.lookups import Lookups, chosen
+from predictors.replay.grid import Drafts, Starts, decoded
+from predictors.replay.lookups import Lookups
 from predictors.replay.policies import confidence, static
 from predictors.replay.prices import Prices
 from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.stopping.features import StopSpec
+from predictors.training.sources.options import Options
 from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.lookup import LookupConfig
@@ -231,6 +232,23 @@ def drafts_of(starts, other):
     return confidence(starts, starts.column("confidence"), other["epsilon"])
 
 
+def chosen(takes_XS, first, second):
+    """``first`` where it takes over, else ``second``."""
+    pairs = zip(vars(first).values(), vars(second).values(), strict=True)
+    return Drafts(*(np.where(takes_XS[..., None], one, other) for one, other in pairs))
+
+
+def taken_over(starts, config, otherwise):
+    """What `Options.takeover` drafts at every start, where a chain would be ``otherwise``."""
+    cells = np.indices(starts.left_XS.shape).reshape(2, -1)
+    taken = Options(Lookups(starts), (config.tail,)).takeover(config)(*cells)
+    takes_XS, submitted_XS, looked_up_XS, asked_XS = (column.reshape(starts.left_XS.shape) for column in taken)
+    assert not asked_XS.any()
+    drawn_XS = submitted_XS - looked_up_XS
+    lookup = policies.drafts_of(submitted_XS[..., None], drawn_XS[..., None], looked_up_XSM=looked_up_XS[..., None])
+    return chosen(takes_XS, lookup, otherwise)
+
+
 def differences(starts, controller, totals):
     """Texts whose totals are not those of the controller's own session."""
     clock, names = Clock(AS_RUN), ("tokens", "rounds", "submitted", "passes", "accepted", "asked")
@@ -252,10 +270,10 @@ def test_arrays_count_as_the_loop_does(texts, greedy, verifier):
         for other in OTHERS:
             controller = build_controller({"kind": "takeover", **rule, "otherwise": other})
             otherwise = drafts_of(starts, other)
-            totals = decoded(starts, lookups.takeover(controller.config, otherwise))
+            totals = decoded(starts, taken_over(starts, controller.config, otherwise))
             assert not differences(starts, controller, totals), (rule, other)
             everywhere = lookups.sourced(np.full_like(starts.left_XS, 4), np.zeros_like(starts.left_XS))
-            taken = chosen(lookups.match_XS[..., None] > 0, everywhere, otherwise)
+            taken = chosen(lookups.match_XS > 0, everywhere, otherwise)
             wrong += differences(starts, controller, decoded(starts, taken)) > 0
     assert wrong > 6, "another rule would be seen"
 
@@ -293,7 +311,7 @@ def test_drafts_end_with_an_end_of_sequence(texts, monkeypatch):
     found = []
     for greedy in (True, False):
         starts = starts_of(ending, greedy, "block")
-        totals = decoded(starts, Lookups(starts).takeover(controller.config, static(starts, 1)))
+        totals = decoded(starts, taken_over(starts, controller.config, static(starts, 1)))
         assert not differences(starts, controller, totals)
         found.append((starts, totals))
         assert differences(starts_of(texts, greedy, "block"), controller, totals), "where fewer drafts end"

@@ -177,7 +177,6 @@ def test_what_cannot_be_replayed_has_no_reference(pair, folder, tmp_path):
     assert made["settings"] == {} and made["missing"].startswith("delayed_tree ")
     chain = read_bundle(random_bundle(tmp_path / "long", pair, gamma=6))
     assert re.match(r"chains of (\d+) .*gamma_max=", reference(chain.card, chain.tensors, folder)["missing"])[1] == "6"
-    assert "--texts" in reference(chain.card, chain.tensors, None)["missing"]
     with pytest.raises(ValueError, match="did not finish"):
         reference(chain.card, chain.tensors, tmp_path)
 

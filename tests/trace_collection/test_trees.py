@@ -99,7 +99,7 @@ def test_features_are_those_a_controller_sees_there(pair, prompts, tmp_path, mon
 
 def test_scalars_have_their_names(collected):
     table = RootTable.read(collected)
-    columns = dict(zip(SCALARS, table.scalars_NC.T, strict=True))
+    columns = dict(zip(SCALARS, table.column("scalars").T, strict=True))
     np.testing.assert_array_equal(columns["position"], table.column("position"))
     np.testing.assert_allclose(columns["temperature"], table.column("temperature"))
     assert (columns["target_entropy"] > 0).all() and (columns["divergence"] > 0).all()

@@ -7,17 +7,19 @@ What a bundle decides is replayed at the sampling settings that it is calibrated
 ``repeats`` of chance; at temperature 0 there is none.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from tqdm import tqdm
 
 from pipelines.chain_policy import configured_policy
 from pipelines.measuring.arm_builder import bundles_of
-from pipelines.measuring.arm_rows import ArmRow
+from pipelines.measuring.arm_rows import ArmRow, chain
 from pipelines.measuring.arm_rows import expanded as rows_of
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import (
@@ -37,18 +39,15 @@ from pipelines.measuring.names import (
 )
 from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE
 from predictors.bundle import read_bundle
-from predictors.config import Checked, Count, Positive, not_empty, one_of
+from predictors.config import Checked, Count, Positive, not_empty, one_of, parse_config
 from predictors.controllers import CONTROLLERS, Controller, EarlyStop, Survival, build_controller
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
-from predictors.replay.decode import ChainPolicy, Clock, Decode, Reading
+from predictors.replay.decode import Clock, Decode, Reading
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
-from runtime.branching.config import BranchConfig
-from runtime.build import PAIR_METHODS, default_controller
+from runtime.build import PAIR_METHODS, BranchDecoderConfig, default_controller
 from runtime.presets import expanded
-
-Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
 @dataclass(frozen=True)
@@ -101,13 +100,12 @@ class ReplayStudy:
         """Names of the bundles that are replayed."""
         return [arm.served["bundle"] for arm in self.arms if arm.served is not None and "bundle" in arm.served]
 
-    def run(self, texts: Iterable[tuple[str, RecordedText]], total: int, progress: Progress) -> Rows:
+    def run(self, texts: Sequence[tuple[str, RecordedText]]) -> Rows:
         """Rows of every arm on every text, each with its split."""
         rows = Rows()
-        for split, text in progress(texts, total):
-            setting = text.settings.name
-            where = {"split": split, "setting": setting, "prompt": text.prompt_id, "document": text.document}
-            where |= {"slice": text.slice, "prompt_tokens": text.prompt_tokens}
+        for split, text in tqdm(texts, desc="replay", unit="text"):
+            where: dict[str, Any] = {"split": split, "setting": text.settings.name, "prompt": text.prompt_id}
+            where |= {"document": text.document, "slice": text.slice, "prompt_tokens": text.prompt_tokens}
             rows += [where | made for made in self._decodes(text)]
         return rows
 
@@ -123,11 +121,13 @@ class ReplayStudy:
 
     def _arms(self, bundles: Mapping[str, Path]) -> Iterator[ReplayArm]:
         config, longest = self.config, max(self.config.gammas)
-        rows = [ArmRow(chain_arm(gamma), CHAIN, self._chain(gamma, kind="fixed")) for gamma in config.gammas]
-        for epsilon in config.epsilons:
-            decoder = self._chain(longest, kind="confidence", epsilon=epsilon)
-            rows.append(ArmRow(confidence_arm(epsilon), CONFIDENCE, decoder))
-        rows += [ArmRow(kind, RULE, self._chain(longest, kind=kind)) for kind in UNLEARNED]
+        rules: list[tuple[str, str, int, dict[str, Any]]]  # names, families, lengths, controllers
+        rules = [(chain_arm(gamma), CHAIN, gamma, {"kind": "fixed"}) for gamma in config.gammas]
+        rules += [
+            (confidence_arm(e), CONFIDENCE, longest, {"kind": "confidence", "epsilon": e}) for e in config.epsilons
+        ]
+        rules += [(kind, RULE, longest, {"kind": kind}) for kind in UNLEARNED]
+        rows = [ArmRow(name, of, chain(gamma, config.verifier, controller=stop)) for name, of, gamma, stop in rules]
         for preset, lengths in product((PEARL, WITHOUT_HRAD), config.branch_gammas):
             arm = BranchArm(preset, lengths[-1], lengths[0] if len(lengths) > 1 else None)
             stage = {} if arm.draft_stage is None else {"draft_stage_gamma": arm.draft_stage}
@@ -137,10 +137,6 @@ class ReplayStudy:
         rivals = [row for row in rows_of(config.rivals, folder) if set(bundles_of(row)) <= set(bundles)]
         for row in [*rows, *rivals, *(ArmRow(name, RULE, bundle=name) for name in bundles)]:
             yield from self._built(row, bundles)
-
-    def _chain(self, gamma: int, **controller: Any) -> dict[str, Any]:
-        chain = {"kind": "chain", "gamma": gamma}
-        return {"method": "speculative", "drafter": chain, "verifier": self.config.verifier, "controller": controller}
 
     def _built(self, row: ArmRow, bundles: Mapping[str, Path]) -> Iterator[ReplayArm]:
         """Arms of a row; none of a bundle that decides about neither chains nor branches, or retains them a priori."""
@@ -157,39 +153,20 @@ class ReplayStudy:
         settings, served = _captured(controller), _served(row)
         if method == "branch_parallel":
             name = BranchArm(name, int(decoder["gamma"])).name if bundle and name in BRANCH_PRESETS else name
-            yield from self._branching(name, decoder, controller, verifier, settings, served)
+            config = parse_config(BranchDecoderConfig, decoder, name)
+            play = partial(self.clock.branches, controller=controller, config=config, verifier=verifier)
+            yield ReplayArm(name, BRANCHES, partial(play, concurrent=False), settings)
+            if "exchange" in self.clock.profile.tables:  # it knows how both models go side by side
+                yield ReplayArm(name + WALL, BRANCHES_WALL, partial(play, concurrent=True), settings, served)
             return
         policy = configured_policy(decoder, controller, verifier)
         if policy is None:
             return
         name = BranchArm(name, policy.depth).name if bundle and name in BRANCH_PRESETS else name
-        yield ReplayArm(name, row.family, self._policy(policy), settings, served)
+        yield ReplayArm(name, row.family, partial(self.clock.policy, policy=policy), settings, served)
         if isinstance(controller, EarlyStop | Survival) and not controller.asks:
             asked = replace(policy, controller=controller.asked_anyway())
-            yield ReplayArm(f"{name}, {ASKED}", row.family, self._policy(asked), settings)
-
-    def _branching(
-        self,
-        name: str,
-        decoder: dict[str, Any],
-        controller: Controller,
-        verifier: str,
-        settings: tuple[SamplingSettings, ...] | None,
-        served: dict[str, Any] | None,
-    ) -> Iterator[ReplayArm]:
-        """On the virtual clock, and side by side where the latency profile knows how that goes."""
-        known = {field.name for field in fields(BranchConfig)}
-        config = BranchConfig(**{key: value for key, value in decoder.items() if key in known})
-
-        def play(concurrent: bool) -> Play:
-            return lambda reading: self.clock.branches(reading, controller, config, verifier, concurrent)
-
-        yield ReplayArm(name, BRANCHES, play(concurrent=False), settings)
-        if "exchange" in self.clock.profile.tables:
-            yield ReplayArm(name + WALL, BRANCHES_WALL, play(concurrent=True), settings, served)
-
-    def _policy(self, policy: ChainPolicy) -> Play:
-        return lambda reading: self.clock.policy(reading, policy)
+            yield ReplayArm(f"{name}, {ASKED}", row.family, partial(self.clock.policy, policy=asked), settings)
 
 
 def _captured(controller: Controller) -> tuple[SamplingSettings, ...] | None:

@@ -39,16 +39,15 @@ class SelectionConfig(Checked):
 
 
 class SelectionStudy:
-    """A check under way; ``capped`` says that time ran out."""
+    """A check under way; ``blocks.capped`` says that time ran out."""
 
     def __init__(
         self, pair: ModelPair, config: SelectionConfig, roots: RootTable, prompts: list[Prompt], log: MeasurementLog
     ) -> None:
         self.pair = pair
         self.config = config
-        self.prompts = prompts[: config.checked_prompts]
+        self.prompts = prompts
         self.log = log
-        self.capped = False
         self.settings = roots.settings
         self.labels = Labels(roots.rows(TEST))
 
@@ -56,13 +55,12 @@ class SelectionStudy:
         """Mean emitted tokens of first rounds, with their labels, by root, rule and action."""
         rows = Rows()
         with tqdm(total=len(self.settings) * len(self.prompts), desc="selection", unit="step") as bar:
-            blocks = Blocks(self.log, bar, self.config.max_minutes)
-            for prompt in blocks.within(1.0, self.prompts):
+            self.blocks = Blocks(self.log, bar, self.config.max_minutes)
+            for prompt in self.blocks.within(1.0, self.prompts):
                 for settings in self.settings:
                     key = f"rounds/{prompt.id}/{settings.name}"
-                    rows += blocks.once(key, 0, partial(self._first_rounds, prompt, settings))
+                    rows += self.blocks.once(key, 0, partial(self._first_rounds, prompt, settings))
                     bar.update()
-        self.capped = blocks.capped
         return rows
 
     def _first_rounds(self, prompt: Prompt, settings: SamplingSettings) -> Rows:

@@ -13,7 +13,7 @@ from typing import Any
 from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import DECODES_FILE, FORESEEN, PROVENANCE, TEST
+from pipelines.measuring.names import DECODES_FILE, FORESEEN, PROVENANCE
 from pipelines.measuring.tables import read_decodes, read_foreseen
 from pipelines.measuring.tuning.candidates import Candidate
 from predictors.config import parse_config
@@ -59,7 +59,7 @@ class Measured:
         kept = [
             row for row in arms if row.bundle is None or origin[f"{row.bundle}_bundle_sha256"] == hashes.get(row.bundle)
         ]
-        replayed = read_foreseen(folder / FORESEEN, TEST)
+        replayed = read_foreseen(folder / FORESEEN)
         return Measured(read_decodes(folder / DECODES_FILE), tuple(kept), replayed=replayed)
 
     def of(self, settings: SamplingSettings, some: Iterable[Candidate], split: str) -> Rows:

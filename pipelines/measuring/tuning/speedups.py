@@ -8,13 +8,8 @@
 b is by how much replay is wrong in all candidates alike, as prices of another hour are; τ by how much in each; σ²/D_a is what D_a
 documents leave of the clock's noise. σ² is pooled over candidates, as a handful of documents say little about one alone. It holds
 plain decoding's own noise, too, which all candidates share and b takes up: so replay counts for a little more than it must.
-τ has a half-normal prior of a given scale and b a flat one; θ_a is its mean over what the candidates that were timed say of both:
-
-    P(τ) ∝ exp(-τ² / 2 scale²) V_b^½ Π_a w_a^½ exp(-w_a (m_a - p_a - b)² / 2),    w_a = 1 / (τ² + σ² / D_a)
-    b = V_b Σ_a w_a (m_a - p_a),    V_b = 1 / Σ_a w_a
-
-Sources: Fay and Herriot, Estimates of income for small places, 1979 (model); Gelman et al., Bayesian Data Analysis, 2013,
-section 5.4 (P(τ)).
+τ and b are those of `pipelines.evidence.pooling`, whose effects are b + e_a: θ_a is its mean over what the candidates that were
+timed say of both. Source: Fay and Herriot, Estimates of income for small places, 1979.
 
 Shape suffixes: A candidates, T values of τ.
 """
@@ -27,6 +22,7 @@ import numpy as np
 
 from pipelines.evidence.estimate import Estimate
 from pipelines.evidence.gain import gain
+from pipelines.evidence.pooling import PooledEffects
 from pipelines.evidence.timed_blocks import TimedBlocks
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
@@ -56,47 +52,31 @@ class ReplayError:
         documents_A, freedom_A, value_A, error_A = (
             np.array([getattr(one, name) for one in estimates]) for name in ("documents", "freedom", "value", "error")
         )
-        self.spread_T = scale * GRID_T
         self.noise = (
             max(TINY, float((freedom_A * documents_A * error_A**2).sum() / freedom_A.sum())) if estimates else 0.0
         )
-        log_T, self.bias_T, self.bias_variance_T = -(GRID_T**2) / 2, np.zeros_like(GRID_T), np.zeros_like(GRID_T)
-        if estimates:
-            w_TA = 1 / (self.spread_T[:, None] ** 2 + self.noise / documents_A)
-            wrong_A = value_A - predicted_A
-            self.bias_variance_T = 1 / w_TA.sum(axis=1)
-            self.bias_T = self.bias_variance_T * (w_TA * wrong_A).sum(axis=1)
-            far_TA = w_TA * (wrong_A - self.bias_T[:, None]) ** 2
-            log_T = log_T + (np.log(self.bias_variance_T) + (np.log(w_TA) - far_TA).sum(axis=1)) / 2
-        weight_T = np.exp(log_T - log_T.max())
-        self.weight_T = weight_T / weight_T.sum()
+        self.errors = PooledEffects(value_A - predicted_A, self.noise / documents_A, scale, GRID_T)
 
     def combined(self, predicted: float, clock: Estimate | None) -> Speedup:
         """A candidate's speed-up by replay and, if it was timed, by the clock."""
-        expected_T, variance_T = predicted + self.bias_T, self.spread_T**2
-        if clock is None:
-            return self._averaged(predicted, None, expected_T, variance_T + self.bias_variance_T)
-        noise = self.noise / clock.documents
-        trust_T = variance_T / (variance_T + noise)
-        value_T = trust_T * clock.value + (1 - trust_T) * expected_T
-        return self._averaged(predicted, clock, value_T, trust_T * noise + (1 - trust_T) ** 2 * self.bias_variance_T)
+        errors, measured, documents = self.errors, None, 0
+        wrong_T, variance_T = errors.mean_T, errors.tau_T**2 + errors.mean_variance_T
+        if clock is not None:
+            measured, documents = clock.value, clock.documents
+            wrong_T, variance_T = errors.effect(measured - predicted, self.noise / documents)
+        wrong = float(wrong_T @ errors.weight_T)
+        error = math.sqrt(float((variance_T + (wrong_T - wrong) ** 2) @ errors.weight_T))
+        return Speedup(predicted, measured, documents, predicted + wrong, error)
 
     @property
     def spread(self) -> float:
         """The mean of τ: candidates that are closer than this are not told apart."""
-        return float(self.spread_T @ self.weight_T)
+        return float(self.errors.tau_T @ self.errors.weight_T)
 
     def to_record(self) -> dict[str, float]:
         """The means of b and τ, and σ, as JSON."""
-        return {"bias": float(self.bias_T @ self.weight_T), "spread": self.spread, "noise": math.sqrt(self.noise)}
-
-    def _averaged(
-        self, predicted: float, clock: Estimate | None, value_T: np.ndarray, variance_T: np.ndarray
-    ) -> Speedup:
-        value = float(value_T @ self.weight_T)
-        error = math.sqrt(float((variance_T + (value_T - value) ** 2) @ self.weight_T))
-        measured, documents = (None, 0) if clock is None else (clock.value, clock.documents)
-        return Speedup(predicted, measured, documents, value, error)
+        bias = float(self.errors.mean_T @ self.errors.weight_T)
+        return {"bias": bias, "spread": self.spread, "noise": math.sqrt(self.noise)}
 
 
 def clocked(rows: Rows) -> dict[str, Estimate]:
@@ -112,8 +92,7 @@ def shared_documents(blocks: TimedBlocks, *arms: str) -> int:
     """Number of documents of the blocks in which all of ``arms`` were timed."""
     if any(arm not in blocks.arms for arm in arms):
         return 0
-    shared_B = np.all([blocks.both(arm, arm) for arm in arms], axis=0)
-    return len(set(blocks.document_B[shared_B].tolist()))
+    return len(set(blocks.document_B[blocks.shared(*arms)].tolist()))
 
 
 def speedups(found: Iterable[Candidate], rows: Rows, scale: float) -> tuple[dict[str, Speedup], ReplayError]:

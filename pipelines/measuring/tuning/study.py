@@ -20,7 +20,8 @@ from pipelines.evidence.timed_blocks import TimedBlocks
 from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.blocks import Blocks
-from pipelines.measuring.harness import Harness, Leading
+from pipelines.measuring.harness import Harness
+from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
 from pipelines.measuring.names import PLAIN, TEST, VALIDATION
 from pipelines.measuring.tuning.candidates import Candidate, shortlist
@@ -92,7 +93,7 @@ class TuneStudy:
         bundles: Path,
         prompts: Mapping[str, Sequence[Prompt]],
         log: MeasurementLog,
-        leading: Leading | None = None,
+        leading: TextLeader | None = None,
     ) -> None:
         self.config, self.measured, self.prompts, self.leading = config, measured, prompts, leading
         self.builder = ArmBuilder(pair, bundles, config.max_new_tokens)
@@ -107,10 +108,10 @@ class TuneStudy:
         """Choose at every sampling setting, and score what was chosen."""
         with self.blocks.bar:
             untimed = {settings: self._untimed(settings) for settings in self.found}
-            self._time(VALIDATION, untimed, self.config.validation_prompts, VALIDATION_SHARE)
+            self._time(VALIDATION, untimed, VALIDATION_SHARE)
             chosen = [self._chosen(settings) for settings in self.found]
             unscored = {one.settings: one.shown for one in chosen if self._score(one) is None}
-            self._time(TEST, unscored, self.config.test_prompts, 1.0)
+            self._time(TEST, unscored, 1.0)
         for one in chosen:
             one.record["score"] = self._score(one)
         return chosen
@@ -162,14 +163,14 @@ class TuneStudy:
         here = [row for row in self.rows if row["arm"] in names and wanted.items() <= row.items()]
         return self.measured.of(settings, some, split) + here
 
-    def _time(self, split: str, wanted: Wanted, count: int, share: float) -> None:
-        """Time the ``wanted`` candidates, interleaved, on ``count`` prompts of a split."""
+    def _time(self, split: str, wanted: Wanted, share: float) -> None:
+        """Time the ``wanted`` candidates, interleaved, on the prompts of a split."""
         settings = [one for one, some in wanted.items() if some]
         if not settings:
             return
-        arms, prompts = self._arms(wanted), self.prompts[split][:count]
+        arms = self._arms(wanted)
         harness = Harness(self.blocks, settings, self.config.seed, self.config.repeats, self.leading)
-        self.rows += harness.race(arms, prompts, share)
+        self.rows += harness.race(arms, self.prompts[split], share)
         for arm in arms.values():
             if arm.decoder is not None:
                 arm.decoder.close()

@@ -69,14 +69,13 @@ class VerifierConfig(Checked):
 
 
 class VerifierStudy:
-    """A comparison under way; ``capped`` says that time ran out."""
+    """A comparison under way; ``blocks.capped`` says that time ran out."""
 
     def __init__(
         self, pair: ModelPair, config: VerifierConfig, prompts: dict[str, list[Prompt]], log: MeasurementLog
     ) -> None:
         self.config = config
         self.prompts = prompts
-        self.capped = False
         self.log = log
         self.shapes = shapes_of(config.drafters)
         self.drafting = {shape.name: decoder_of(pair, shape) for shape in self.shapes}
@@ -87,24 +86,21 @@ class VerifierStudy:
 
     def run(self) -> tuple[dict[str, Rows], list[dict[str, Any]]]:
         """Both tables by file name, and the choices."""
-        config = self.config
-        steps = (config.validation_prompts + 2 * config.test_prompts) * len(config.settings)
+        steps = (len(self.prompts[VALIDATION]) + 2 * len(self.prompts[TEST])) * len(self.config.settings)
         with tqdm(total=steps, desc="verifiers", unit="step", mininterval=0.5) as bar:
-            self.blocks = Blocks(self.log, bar, config.max_minutes)
+            self.blocks = Blocks(self.log, bar, self.config.max_minutes)
             roots = [
                 {**row, "split": split}
                 for split in (VALIDATION, TEST)
                 for row in self._at_roots(ROOTS, split, self._expected)
             ]
             acceptance = self._at_roots(ACCEPTANCE, TEST, self._acceptance)
-        self.capped = self.blocks.capped
         return {ROOTS: roots, ACCEPTANCE: acceptance}, choose(roots)
 
     def _at_roots(self, part: str, split: str, measure: Callable[[Root], Rows]) -> Rows:
         """Rows of all roots of a split's prompts, within the part's share of the time."""
-        count = {VALIDATION: self.config.validation_prompts, TEST: self.config.test_prompts}[split]
         rows = []
-        for prompt in self.blocks.within(SHARES[part, split], self.prompts[split][:count]):
+        for prompt in self.blocks.within(SHARES[part, split], self.prompts[split]):
             for settings in self.config.settings:
                 self.blocks.bar.set_postfix_str(f"{part}, {split}, {settings.name}")
                 key = f"{part}/{split}/{prompt.id}/{settings.name}"

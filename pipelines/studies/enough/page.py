@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelines.measuring.provenance import commit_of
-from pipelines.reporting.plots import draw, whiskers
-from pipelines.reporting.section import Metric, Picture, Section, Table, grid
+from pipelines.reporting.plots import picture, whiskers
+from pipelines.reporting.section import Metric, Section, Table, grid
 from pipelines.reporting.text import FINE, GAIN, shown
 
 FINDING = (
@@ -32,7 +32,7 @@ def page(pair: str, summary: Record) -> Section:
     counts = {name: (curve, summary["present"][name]) for name, curve in curves.items()}
     tables = [_points(f"{name} by share", curve["points"], curve["enough"]) for name, curve in curves.items()]
     tables += [_points(f"{name} by features", one["points"], one["cheapest"]) for name, one in layers.items()]
-    figure = draw(whiskers, [*map(_panel, tables)], ["metric"], "bands are seeds", None)
+    caption, panels = "The first metric by share of the documents and by features", [*map(_panel, tables)]
     return Section(
         "enough",
         f"How many documents are enough on {pair}",
@@ -42,7 +42,7 @@ def page(pair: str, summary: Record) -> Section:
             grid("controller", {name: (one,) for name, one in layers.items()}, WHICH, "Which features"),
             *tables,
         ],
-        [Picture("enough", figure, "The first metric by share of the documents and by features")],
+        [picture("enough", caption, whiskers, panels, ["metric"], "bands are seeds", None)],
         [*NOTES, made],
     )
 
@@ -94,7 +94,7 @@ def _points(caption: str, points: Sequence[Record], enough: int) -> Table:
     columns |= {name: lambda point, name=name: _over_seeds(point["metrics"][name]) for name in points[0]["metrics"]}
     columns["surely worse"] = lambda point: ", ".join(point["surely_worse"]) or None
     label = "share" if "share" in points[0] else "variant"
-    return grid(label, named, columns, caption, marked=frozenset({list(named)[enough]}), unit=FINE)
+    return grid(label, named, columns, caption, marked={list(named)[enough]}, unit=FINE)
 
 
 def _over_seeds(made: Mapping[str, float]) -> dict[str, float | None]:

@@ -8,13 +8,14 @@ ones, no metric is surely worse: where that is the whole, more documents might s
 variant loses at most on these test documents.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from pipelines.reporting.text import Interval
-from pipelines.studies.enough.learners import BRIER, DOCUMENTS, ECE, FEATURES, Row
+from pipelines.studies.enough.learners import BRIER, DOCUMENTS, ECE, Row
 from predictors.training.intervals import jackknife
 
 SIZES = ("documents", "rows", "bytes")  # of what a fit learns from
@@ -24,14 +25,15 @@ def summarised(rows: Sequence[Row]) -> dict[str, Any]:
     """``curves`` by controller: points by share, the place of the least that is ``enough``, also by metric; ``layers``: points by
     set of features, and the place of the ``cheapest`` that is not surely worse than all."""
     curves, layers = {}, {}
-    for name, some in _parts([row for row in rows if row["study"] == DOCUMENTS], "controller").items():
-        points = [point | {"share": float(point["variant"])} for point in _points(some)]
-        losses = [point["losses"] for point in points]
-        by_metric = {metric: enough([{metric: lost[metric]} for lost in losses]) for metric in losses[0]}
-        curves[name] = {"points": points, "enough": enough(losses), "enough_by_metric": by_metric}
-    for name, some in _parts([row for row in rows if row["study"] == FEATURES], "controller").items():
+    for (study, name), some in pd.DataFrame(rows).groupby(["study", "controller"], sort=False):
         points = [*_points(some)]
-        layers[name] = {"points": points, "cheapest": cheapest(points)}
+        if study == DOCUMENTS:
+            losses = [point["losses"] for point in points]
+            by_metric = {metric: enough([{metric: lost[metric]} for lost in losses]) for metric in losses[0]}
+            points = [point | {"share": float(point["variant"])} for point in points]
+            curves[name] = {"points": points, "enough": enough(losses), "enough_by_metric": by_metric}
+        else:
+            layers[name] = {"points": points, "cheapest": cheapest(points)}
     return {"curves": curves, "layers": layers}
 
 
@@ -59,12 +61,12 @@ def cheapest(points: Sequence[Mapping[str, Any]]) -> int:
     return min(able, key=lambda place: (points[place]["bytes"], next(iter(points[place]["losses"].values()))["value"]))
 
 
-def _points(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+def _points(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Every variant of one controller in order, the last of which is the whole, with its sizes."""
-    variants = _parts(rows, "variant")
+    variants = dict(iter(rows.groupby("variant", sort=False)))
     values = {
-        variant: {metric: [row["value"] for row in some] for metric, some in _parts(made, "metric").items()}
-        for variant, made in variants.items()
+        str(variant): {str(metric): made["value"].tolist() for metric, made in part.groupby("metric", sort=False)}
+        for variant, part in variants.items()
     }
     whole = values[list(values)[-1]]
     for variant, metrics in values.items():
@@ -73,14 +75,6 @@ def _points(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
             metric: {"value": float(np.mean(made)), "least": min(made), "most": max(made)}
             for metric, made in metrics.items()
         }
-        sizes = {name: [row[name] for row in variants[variant]] for name in SIZES if name in rows[0]}
+        sizes = variants[variant].reindex(columns=SIZES).dropna(axis=1).mean()
         point = {"variant": variant, "metrics": shown, "losses": losses, "surely_worse": surely_worse(losses)}
-        yield point | {name: round(float(np.mean(made))) for name, made in sizes.items()}
-
-
-def _parts(rows: Iterable[Row], column: str) -> dict[str, list[Row]]:
-    """Rows by the column's values, in order of appearance."""
-    parts: dict[str, list[Row]] = {}
-    for row in rows:
-        parts.setdefault(row[column], []).append(row)
-    return parts
+        yield point | {str(name): round(size) for name, size in sizes.items()}

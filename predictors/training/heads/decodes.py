@@ -19,6 +19,7 @@ ROUNDINGS = {"floor": math.floor, "ceil": math.ceil}
 K_RULES = (*ROUNDINGS, "const")  # const: as many as may be
 LEFT_OUT = ("root", "tops", "states", "lookup", "mass")  # columns that no replay of heads reads
 HELD_OUT = ("validation", "test")
+OWN = ("method", "concurrent")  # of `Decoding`, and no options of the decoder
 
 
 @dataclass(frozen=True)
@@ -58,20 +59,8 @@ class Decoding(Checked):
         if self.method == CHAIN:
             chain = {"kind": "chain", "gamma": self.gamma}
             return {"method": "speculative", "drafter": chain, "verifier": self.verifier}
-        names = (
-            "gamma",
-            "verifier",
-            "draft_stage_gamma",
-            "draft_stage",
-            "k_max",
-            "k_rule",
-            "branch_verifier",
-            "retention",
-        )
-        return {
-            "preset": "specbranch",
-            **{name: getattr(self, name) for name in names if getattr(self, name) is not None},
-        }
+        options = {name: value for name, value in vars(self).items() if name not in OWN and value is not None}
+        return {"preset": "specbranch", **options}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from predictors.latency import draft_cost
 from predictors.latency.actions import undisturbed
 from predictors.replay.acceptance import acceptance_of
 from predictors.replay.prices import Prices
-from predictors.schema import EDIT
+from predictors.schema import EDIT, SPLITS
 from predictors.training.heads.baselines import fit_baselines
 from predictors.training.heads.card import CONTROLLERS, card_settings, measured_quality, part, sentence, tracked
 from predictors.training.heads.decodes import Decoding, decodes_of
@@ -31,7 +31,7 @@ from predictors.training.heads.rules import Chosen, choose_rules, fixed_rules, s
 from predictors.training.heads.served import Choice, Said, Served
 from predictors.training.heads.target import Target
 from predictors.training.heads.training import TrainedHead, train
-from predictors.training.labelling.chains import KIND, SPLITS
+from predictors.training.labelling.chains import KIND
 from predictors.training.labelling.table import read_labels
 from predictors.training.metrics import macro_auc
 from predictors.training.predictor import Fitted, Materials
@@ -75,13 +75,12 @@ class HeadFit:
         features = self.roots.spec.state_size + len(self.roots.spec.scalars)
         self.query = undisturbed(self.profile).latency("predictor", features=features).seconds
 
-    def fitted(self, name: str, logger: "Logger | None") -> Fitted:
+    def fitted(self, logger: "Logger | None") -> Fitted:
         """Iterate rows, network and rules; then measure on test texts."""
         places, record = range(len(self.settings)), []
         served = {key: Served(one, self.roots, self.query) for key, one in self.decodes.items()}
         statics = {place: static_pair([served[split, place] for split in SPLITS[:2]]) for place in places}
         rows, pasts = self.rows(served, statics, {})
-        trained = rows
         for _ in range(self.config.iterations):
             made, served = self.made(rows, statics, logger)
             trained = rows
@@ -91,7 +90,7 @@ class HeadFit:
                 break
             rows = following
         met_on_test = {"test": rows["test"]}  # by what is served
-        return self.exported(name, made, {**trained, **met_on_test}, served, record)
+        return self.exported(made, {**trained, **met_on_test}, served, record)
 
     def rows(
         self, served: Mapping[tuple[str, int], Served], policies: Policies, pasts: Mapping[tuple[str, int], np.ndarray]
@@ -165,7 +164,6 @@ class HeadFit:
 
     def exported(
         self,
-        name: str,
         made: Made,
         rows: Mapping[str, Rows],
         served: Mapping[tuple[str, int], Served],

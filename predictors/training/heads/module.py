@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from predictors.training.heads.training import HeadTrainConfig
 
 
-class HeadTraining(Training):
+class HeadTraining(Training[nn.Module]):
     """Cross-entropy with label smoothing on training rows; plain cross-entropy on validation rows.
 
     Validation rows have natural class shares, and a head that was balanced believes in other ones. So validation adds

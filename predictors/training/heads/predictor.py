@@ -49,4 +49,4 @@ class HeadPredictor(Checked):
 
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
         """Fit the head; curves of its last training go to ``logger``."""
-        return HeadFit(self, materials).fitted(name, logger)
+        return HeadFit(self, materials).fitted(logger)

@@ -19,7 +19,7 @@ from predictors.config import Checked, Count, Probability, not_empty
 from predictors.decision_rule import ARGMAX, EXPECTATION, DecisionRule, LengthRule
 from predictors.training.heads.served import Choice, Rule, Served
 from predictors.training.heads.target import Target
-from predictors.training.rule_choice import RuleChoice, choose_by, fastest
+from predictors.training.rule_choice import RuleChoice, choose_by, fastest, table_of
 
 NEVER = 1.01  # a probability no class reaches
 COST_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)  # of a drafted token, in the rule that weighs lengths
@@ -87,10 +87,8 @@ def static_pair(several: Sequence[Served]) -> tuple[int, int]:
 def choose_rules(held: Served, static: tuple[int, int], rules: Sequence[Rule], candidates: Candidates) -> Chosen:
     """With ``static`` lengths, on validation texts."""
     tables = Tables(held, static, rules)
-    always = held.totals(*static)
-    choice = choose_by(
-        tables.pick, always.tokens_X, always.seconds_X, held.decodes.document_X, candidates.folds, candidates.seed
-    )
+    static_2X, document_X = held.totals(*static).sums_2X, held.decodes.document_X
+    choice = choose_by(tables.pick, static_2X, document_X, candidates.folds, candidates.seed)
     rule, retention = choice.rule if choice.pays else (None, None)
     branches = held.decodes.retained is not None
     soft = [held.totals(float(epsilon), static[1] if branches else float(epsilon)) for epsilon in candidates.epsilons]
@@ -108,28 +106,26 @@ class Tables:
         self.drafting_2RX = self._table([(rule, static[1] if self.branches else rule) for rule in rules])
         self.retaining: dict[int | None, np.ndarray] = {}
 
-    def pick(self, mask_X: np.ndarray) -> tuple[tuple[Rule | None, Rule | None], np.ndarray, np.ndarray]:
+    def pick(self, mask_X: np.ndarray) -> tuple[tuple[Rule | None, Rule | None], np.ndarray]:
         """The best rules for drafting and for retention (``None``: static), and what they come to."""
-        best = _fastest(self.drafting_2RX, mask_X)
+        best = fastest(self.drafting_2RX, mask_X)
         rule = self.rules[best]
         if not self.branches:
-            tokens_X, seconds_X = self.drafting_2RX[:, best]
-            return (rule, rule), tokens_X, seconds_X
+            return (rule, rule), self.drafting_2RX[:, best]
         pairs: list[tuple[Rule | None, Rule | None]] = [(rule, None)]
         pairs += [(drafting, kept) for drafting in (rule, None) for kept in self.rules]
         made = [self.drafting_2RX[:, best : best + 1], self.retention(best), self.retention(None)]
         table_2RX = np.concatenate(made, axis=1)
-        number = _fastest(table_2RX, mask_X)
-        tokens_X, seconds_X = table_2RX[:, number]
-        return pairs[number], tokens_X, seconds_X
+        number = fastest(table_2RX, mask_X)
+        return pairs[number], table_2RX[:, number]
 
     def tried(self) -> tuple[Rule, Rule]:
         """The best rules over all texts of those that ask the head."""
         asks = [number for number, rule in enumerate(self.rules) if rule.reads_head]
         every_X = np.ones(self.drafting_2RX.shape[2], dtype=bool)
-        best = kept = asks[_fastest(self.drafting_2RX[:, asks], every_X)]
+        best = kept = asks[fastest(self.drafting_2RX[:, asks], every_X)]
         if self.branches:
-            kept = asks[_fastest(self.retention(best)[:, asks], every_X)]
+            kept = asks[fastest(self.retention(best)[:, asks], every_X)]
         return self.rules[best], self.rules[kept]
 
     def retention(self, drafting: int | None) -> np.ndarray:
@@ -140,14 +136,9 @@ class Tables:
         return self.retaining[drafting]
 
     def _table(self, policies: Sequence[tuple[Choice, Choice]]) -> np.ndarray:
-        totals = [self.held.totals(*policy) for policy in policies]
-        return np.stack([[one.tokens_X for one in totals], [one.seconds_X for one in totals]])
+        return table_of([self.held.totals(*policy) for policy in policies])
 
 
 def fixed_rules(static: tuple[int, int], rule: Rule, candidates: Candidates) -> Chosen:
     """A rule that is given, not chosen."""
     return Chosen(*static, rule, rule, (rule, rule), getattr(rule, "epsilon", candidates.epsilons[0]), None)
-
-
-def _fastest(table_2RX: np.ndarray, mask_X: np.ndarray) -> int:
-    return fastest(table_2RX[0], table_2RX[1], mask_X)

@@ -6,7 +6,6 @@ either a static length, a confidence ε (a float), or a rule on the head's calib
 Shape suffixes: R rows of the table, X readings, S starts, M states of memory, L classes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +16,7 @@ from predictors.calibration import Calibration
 from predictors.decision_rule import DecisionRule, LengthRule
 from predictors.network import HRADNetwork, squared_distance
 from predictors.replay.branch_grid import BranchStarts, branch_decoded
-from predictors.replay.grid import Drafts, Memory, Starts, Totals, decoded
+from predictors.replay.grid import NO_MEMORY, Drafts, Memory, Totals, decoded
 from predictors.replay.policies import confidence, heads, previous_round, static
 from predictors.training.heads.decodes import Decodes
 from predictors.training.heads.roots import Roots, Rows
@@ -71,26 +70,22 @@ class Served:
 
     def totals(self, draft: Choice, retention: Choice) -> Totals:
         """Every text decoded by a policy."""
-        stages = self._stages(draft, retention)
-        memory = self._memory if stages[0].submitted_XSM.shape[2] > 1 else None
+        memory, stages = self._stages(draft, retention)
         if isinstance(self.decodes.starts, BranchStarts):
             return branch_decoded(self.decodes.starts, stages[0], stages[1], self.query, memory)
         return decoded(self.decodes.starts, stages[0], self.query, memory)
 
     def submitted(self, draft: Choice, retention: Choice) -> np.ndarray:
         """Tokens submitted at every start, in the states that `totals` visits."""
-        return np.concatenate([one.submitted_XSM for one in self._stages(draft, retention)], axis=2)
+        return np.concatenate([one.submitted_XSM for one in self._stages(draft, retention)[1]], axis=2)
 
-    def _stages(self, draft: Choice, retention: Choice) -> list[Drafts]:
-        """Of chains one, of branches also what is retained, with as many states of memory."""
+    def _stages(self, draft: Choice, retention: Choice) -> tuple[Memory, list[Drafts]]:
+        """The memory of a policy; in every state of it, of chains one stage, of branches also what is retained."""
         stages = [self.drafts(draft, False)]
         stages += [] if self.decodes.retained is None else [self.drafts(retention, True)]
-        states = max(one.submitted_XSM.shape[2] for one in stages)
-
-        def wide(values_XSM: np.ndarray) -> np.ndarray:
-            return np.broadcast_to(values_XSM, (*values_XSM.shape[:2], states))
-
-        return [Drafts(*(wide(getattr(one, name)) for name in one.__dataclass_fields__)) for one in stages]
+        remembers = any(one.submitted_XSM.shape[2] > 1 for one in stages)
+        memory = previous_round(self.roots.spec.gamma) if remembers else NO_MEMORY
+        return memory, [one.by_state(memory) for one in stages]
 
     def drafts(self, choice: Choice, retains: bool) -> Drafts:
         """What is drafted, or retained, at every start."""
@@ -99,24 +94,15 @@ class Served:
         if isinstance(choice, int):
             return static(starts, choice)
         if isinstance(choice, float):
-            return confidence(starts, self._confidence_XSG(starts), choice)
+            return confidence(starts, self._largest_XSG, choice)
         spec, aside = self.roots.spec, self.retained_gamma if retains else self.static_gamma
-        at_root, largest = spec.decides_before_drafting, self._confidence_XSG(starts)
-        return heads(starts, self._probabilities_XSML, choice, spec.gamma, at_root, largest, aside, self._far_XSM)
-
-    def _confidence_XSG(self, starts: Starts) -> np.ndarray:
-        return self._confidences[starts is self.decodes.retained]
+        at_root, largest_XSG = spec.decides_before_drafting, self._largest_XSG
+        return heads(starts, self._probabilities_XSML, choice, spec.gamma, at_root, largest_XSG, aside, self._far_XSM)
 
     @cached_property
-    def _confidences(self) -> Sequence[np.ndarray]:
-        retained = self.decodes.retained
-        found = self.decodes.idle.column("confidence")
-        return found, found if retained is None else retained.column("confidence")
-
-    @property
-    def _memory(self) -> Memory | None:
-        spec = self.roots.spec
-        return previous_round(spec.gamma) if spec.scalars else None
+    def _largest_XSG(self) -> np.ndarray:
+        """The draft's confidence along every chain; what is retained of a branch is one, too."""
+        return self.decodes.idle.column("confidence")
 
     @cached_property
     def _probabilities_XSML(self) -> np.ndarray:

@@ -71,5 +71,5 @@ def train(
         shift = prior_shift(shares, balanced.shares)
         module = HeadTraining(network.head, shift, balanced.class_weights, config)
         drawn = Batches(balanced.features, balanced.labels if balanced.expected is None else balanced.expected)
-        best = fitted(module, drawn, Batches(seen, held_out), config, logger)
+        best = fitted(module, drawn, Batches(seen, held_out), logger)
     return TrainedHead(network.eval(), best.history, best.best_epoch, shares, balanced.shares, balanced.method)

@@ -10,7 +10,6 @@ rejected there: which roots stay depends on the text alone, so no class is favou
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
@@ -20,11 +19,11 @@ from predictors.config import Checked, at_least
 from predictors.network import CLASSES
 from predictors.replay.acceptance import accepted, reached
 from predictors.replay.decode import luck
+from predictors.schema import SPLITS, TRAIN
 from predictors.training.labelling.table import Labels
 from predictors.training.text_table import TextTable
 
 KIND = "chains"
-SPLITS = ("train", "validation", "test")
 TOO_LATE = "fewer than gamma tokens of text left"
 
 
@@ -68,7 +67,7 @@ def _known(table: TextTable, config: ChainLabelConfig) -> tuple[np.ndarray, np.n
     """The roots with γ tokens of text before them: rows [N], P(N >= n) [N, γ] and drawn counts [N]."""
     ratios, probabilities, prompt = (table.column(name) for name in ("ratio", "probability", "prompt_id"))
     rows, chances, counts = [], [], []
-    for text in text_slices(table):
+    for text in table.text_slices:
         uniforms = luck(str(prompt[text.start]), text.stop - text.start + 1, config.seed)[0]
         for row in range(text.start, text.stop - config.gamma + 1):
             ahead = slice(row, row + config.gamma)
@@ -77,12 +76,6 @@ def _known(table: TextTable, config: ChainLabelConfig) -> tuple[np.ndarray, np.n
             chances.append(reached_G)
             counts.append(accepted(reached_G, uniforms[row - text.start + 1 :][: config.gamma]))
     return np.array(rows, dtype=int), np.array(chances).reshape(-1, config.gamma), np.array(counts, dtype=int)
-
-
-def text_slices(table: TextTable) -> list[slice]:
-    """The rows of every text, in the table's order."""
-    firsts = [*np.flatnonzero(table.column("place") == 1).tolist(), len(table)]
-    return [slice(*ends) for ends in pairwise(firsts)]
 
 
 def _report(table: TextTable, rows_N: np.ndarray, class_N: np.ndarray) -> dict[str, Any]:
@@ -112,7 +105,7 @@ def _classes(split_N: np.ndarray, class_N: np.ndarray) -> dict[str, dict[str, in
 def _require_classes(report: dict[str, Any], gamma: int) -> None:
     for split, counts in report["classes"].items():
         empty = [name for name, count in counts.items() if not count]
-        if empty and (split == "train" or len(empty) == len(CLASSES)):
+        if empty and (split == TRAIN or len(empty) == len(CLASSES)):
             raise ValueError(
                 f"no row of class {', '.join(map(repr, empty))} in split {split!r} at gamma {gamma} (rows: {counts}). Raise "
                 "traces.texts.prompts, or change labels.chains.gamma."

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from predictors.schema import SPLITS
 from predictors.training.labelling.table import Labels
 from predictors.training.root_table import RootTable
 
 KIND = "trees"
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)

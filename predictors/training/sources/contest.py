@@ -11,7 +11,7 @@ from predictors.replay.grid import Totals
 from predictors.replay.lookups import Lookups
 from predictors.source_rule import SourceRule
 from predictors.survival.rule import SurvivalSetting
-from predictors.training.rule_choice import RuleChoice, choose
+from predictors.training.rule_choice import RuleChoice, choose, table_of
 from predictors.training.sources.options import Options
 from predictors.training.survival.grid import Source, no_source
 from predictors.training.survival.predictor import SurvivalModel, SurvivalPredictor
@@ -67,9 +67,8 @@ class Contest:
 
     def best(self, rules: Sequence["Paced"], folds: int, seed: int) -> RuleChoice:
         """The rule of most tokens per second, and what choosing it is worth over the static chain."""
-        totals, always = [self.served(rule) for rule in rules], self.static()
-        tokens_RX, seconds_RX = (np.stack([getattr(one, name) for one in totals]) for name in ("tokens_X", "seconds_X"))
-        choice = choose(tokens_RX, seconds_RX, always.tokens_X, always.seconds_X, self.document_X, folds, seed)
+        table_2RX = table_of([self.served(rule) for rule in rules])
+        choice = choose(table_2RX, self.static().sums_2X, self.document_X, folds, seed)
         return replace(choice, rule=rules[choice.rule])
 
 

@@ -16,14 +16,14 @@ import numpy as np
 from predictors.bundle import OTHERWISE
 from predictors.config import Checked, Count, Positive, Whole, not_empty, one_of
 from predictors.controllers.takeover import TakeoverConfig
-from predictors.replay.grid import Totals
+from predictors.schema import TEST, TRAIN, VALIDATION
 from predictors.survival.rule import SurvivalSetting
 from predictors.training.intervals import log_gain
-from predictors.training.predictor import Fitted, Materials, tracked_name
+from predictors.training.predictor import Fitted, Materials, told, tracked_name
 from predictors.training.rule_choice import RuleChoice, worth
 from predictors.training.sources.contest import Contest, Paced
 from predictors.training.sources.learning import distances, learned
-from predictors.training.survival.predictor import TEST, TRAIN, VALIDATION, SurvivalModel, SurvivalPredictor
+from predictors.training.survival.predictor import SurvivalModel, SurvivalPredictor
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -100,7 +100,7 @@ class SourcePredictor(Checked):
             tried = test.served(choice.rule)
             totals |= {kind: tried if choice.pays else totals[SURVIVAL], f"{kind} tried": tried}
         over = {
-            f"{one} over {other}": log_gain(_sums(totals[one]), _sums(totals[other]), document_X)
+            f"{one} over {other}": log_gain(totals[one].sums_2X, totals[other].sums_2X, document_X)
             for one, other in ((TAKEOVER, SURVIVAL), (SOURCE, SURVIVAL), (SOURCE, TAKEOVER))
         }
         return {
@@ -131,10 +131,6 @@ class Rules:
         return {"settings": asdict(self.inner.settings), "rule": rule, "pays": choice.pays}
 
 
-def _sums(totals: Totals) -> np.ndarray:
-    return np.stack([totals.tokens_X, totals.seconds_X])
-
-
 def sentence(parts: dict[str, Any]) -> str:
     """What the rule that is served is worth on held-out documents."""
     said = []
@@ -143,16 +139,11 @@ def sentence(parts: dict[str, Any]) -> str:
         over = {"static chain": part["policies"][kind]["gain"], SURVIVAL: part["over"][f"{kind} over {SURVIVAL}"]}
         if kind == SOURCE:
             over[TAKEOVER] = part["over"][f"{SOURCE} over {TAKEOVER}"]
-        gains = ", ".join(f"{_percent(gain)} over {other}" for other, gain in over.items())
+        gains = ", ".join(f"{told(gain)} over {other}" for other, gain in over.items())
         tried = part["policies"][f"{kind} tried"]["gain"]["value"]
         how = "" if part["pays"][kind] else f" (not served, as it did not surely pay on validation; tried {tried:+.1%})"
         said.append(f"{name}: {gains}{how}")
     return "; ".join(said)
-
-
-def _percent(gain: dict[str, Any]) -> str:
-    low, high = ("unknown" if gain[side] is None else f"{gain[side]:+.1%}" for side in ("low", "high"))
-    return f"{gain['value']:+.1%} ({low} to {high})"
 
 
 def _metrics(parts: dict[str, Any]) -> dict[str, float | None]:

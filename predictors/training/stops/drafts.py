@@ -30,8 +30,9 @@ class Drafts:
 
     @staticmethod
     def of(features: SlotFeatures, depth: int) -> "Drafts":
-        """Of ``depth`` tokens, as a model of these inputs is asked about them."""
-        table, position_G, last = features.table, np.arange(depth), len(features.table) - 1
+        """Of ``depth`` tokens, or as many as were recorded, as a model of these inputs is asked about them."""
+        table, last = features.table, len(features.table) - 1
+        position_G = np.arange(min(depth, table.manifest.gamma_max - features.sees))
         start_S, left_S = np.arange(len(table)), table.manifest.max_new_tokens - 1 - table.column("place")
         row_SG = start_S[:, None] + position_G
         whole_SG = (row_SG <= features.end_N[:, None]) & (position_G < left_S[:, None])

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from predictors.network import squared_distance
+from predictors.schema import SPLITS, TRAIN, VALIDATION
 from predictors.training.labelling.table import Labels
 from predictors.training.stops.calibration import calibrated, fit_calibration, mixed
 from predictors.training.stops.drafts import Drafts
@@ -16,7 +17,7 @@ from predictors.training.text_table import TextTable
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
-SPLITS = TRAIN, VALIDATION, TEST = ("train", "validation", "test")
+
 CALIBRATED = ("scale", "bias", "rise")
 
 
@@ -50,9 +51,7 @@ class StopModel:
         said = {split: self.features[split].everywhere(self._said) for split in SPLITS}
         self.distance = {split: distance_NG for split, (_, distance_NG) in said.items()}
         self.logits = {split: logits_NG for split, (logits_NG, _) in said.items()}
-        every = {
-            split: self._drafts(split, table.manifest.gamma_max, calibrated_tokens) for split in (TRAIN, VALIDATION)
-        }
+        every = {split: Drafts.of(self.features[split], calibrated_tokens) for split in (TRAIN, VALIDATION)}
         self.calibrations = []
         for number in range(len(self.settings)):
             own = {split: made.take(self._setting_N(split)[made.start_D] == number) for split, made in every.items()}
@@ -60,10 +59,6 @@ class StopModel:
             # where all tokens of a setting have one fate, it is calibrated with the others
             whole = [(self.logits[split], made) for split, made in every.items()]
             self.calibrations.append(fit_calibration(parts if mixed(parts) else whole))
-
-    def _drafts(self, split: str, recorded: int, tokens: int) -> Drafts:
-        made = self.features[split]
-        return Drafts.of(made, min(tokens, recorded - made.sees))
 
     def chances(self, split: str, row: np.ndarray, slot: np.ndarray, drafted: np.ndarray | int) -> np.ndarray:
         """Calibrated chances at rows and slots of a split's texts, each behind so many ``drafted`` tokens; shapes broadcast."""

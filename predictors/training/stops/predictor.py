@@ -14,13 +14,13 @@ from predictors.config import Count, Positive, Probability
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import draft_cost
-from predictors.schema import EDIT
+from predictors.schema import EDIT, TEST, TRAIN, VALIDATION
 from predictors.stopping.rule import StopSetting
 from predictors.training.labelling.table import read_labels
 from predictors.training.labelling.tokens import KIND
-from predictors.training.predictor import Fitted, Materials, tracked_name
+from predictors.training.predictor import Fitted, Materials, told, tracked_name
 from predictors.training.stops.drafts import Drafts
-from predictors.training.stops.model import TEST, TRAIN, VALIDATION, StopModel
+from predictors.training.stops.model import StopModel
 from predictors.training.stops.quality import quality
 from predictors.training.stops.rules import MCSD, PAPERS, Chosen, Played, choose, evaluate, starts_of
 from predictors.training.stops.training import StopTrainConfig
@@ -66,9 +66,8 @@ class StopPredictor(StopTrainConfig):
             "history": model.trained.history,
             "best_epoch": model.trained.best_epoch,
         }
-        tensors = {key: tensor.contiguous() for key, tensor in model.trained.network.state_dict().items()}
         card = self._card(table, profile, measured) | {"settings": made, "max_distance": limit}
-        return Fitted(card, tensors, measured, _metrics(measured), sentence(measured))
+        return Fitted(card, model.trained.network.state_dict(), measured, _metrics(measured), sentence(measured))
 
     def _played(self, model: StopModel, split: str, number: int, profile: LatencyProfile, limit: float) -> Played:
         features, settings = model.features[split], model.settings[number]
@@ -81,8 +80,7 @@ class StopPredictor(StopTrainConfig):
     def _known(self, model: StopModel) -> dict[str, Any]:
         """What the model knows of test texts."""
         features = model.features[TEST]
-        depth = min(self.gamma, features.table.manifest.gamma_max - features.sees)
-        known = quality(model.tokens[TEST], Drafts.of(features, depth), partial(model.chances, TEST))
+        known = quality(model.tokens[TEST], Drafts.of(features, self.gamma), partial(model.chances, TEST))
         return known | {"documents": len(set(features.table.column("document")))}
 
     def _card(self, table: TextTable, profile: LatencyProfile, measured: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +111,7 @@ def sentence(measured: dict[str, Any]) -> str:
     known = measured["tokens"]["all"]
     area = "unknown" if known["auroc"] is None else f"{known['auroc']:.3f}"
     parts = "; ".join(
-        f"{name}: {_percent(part['policies']['model']['gain'])} replayed tokens/s over {part['static_length']} tokens always, "
+        f"{name}: {told(part['policies']['model']['gain'])} replayed tokens/s over {part['static_length']} tokens always, "
         f"confidence {part['policies']['confidence']['gain']['value']:+.1%}, perfect "
         f"{part['policies']['perfect']['gain']['value']:+.1%}"
         for name, part in measured["parts"].items()
@@ -124,12 +122,6 @@ def sentence(measured: dict[str, Any]) -> str:
 def _setting(chosen: Chosen, model: StopModel, number: int) -> dict[str, Any]:
     calibration = model.calibrations[number]
     return asdict(StopSetting(chosen.settings, chosen.rule, chosen.static_length, chosen.tried, calibration))
-
-
-def _percent(gain: dict[str, float | None]) -> str:
-    if gain["low"] is None:
-        return f"{gain['value']:+.1%}"
-    return f"{gain['value']:+.1%} ({gain['low']:+.1%} to {gain['high']:+.1%})"
 
 
 def _metrics(measured: dict[str, Any]) -> dict[str, float | None]:

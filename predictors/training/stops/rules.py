@@ -9,8 +9,8 @@ Shape suffixes: R rules, X readings, S starts, G slots or positions of a chain.
 """
 
 from dataclasses import astuple, dataclass
-from itertools import pairwise, product
-from typing import Any, Protocol
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,10 +22,13 @@ from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
 from predictors.stopping.features import BEHIND
 from predictors.stopping.rule import RisingCalibration, StopRule
-from predictors.training.rule_choice import RuleChoice, oracle, static_length, worth
+from predictors.training.rule_choice import RuleChoice, oracle, static_length, table_of, worth
 from predictors.training.rule_choice import choose as choose_among
 from predictors.training.stops.calibration import calibrated
 from predictors.training.text_table import ROOT, STATES, TextTable
+
+if TYPE_CHECKING:
+    from predictors.training.stops.predictor import StopPredictor
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 LEAST = (0, 1, 2, 3, 4)
@@ -35,28 +38,12 @@ PAPERS = {"specdecpp": StopRule(0.7, product=True, keeps=True)}  # 1 - h
 MCSD = StopRule(0.4, keeps=True)  # β
 
 
-class Served(Protocol):
-    """What rules are chosen for."""
-
-    @property
-    def inputs(self) -> str: ...
-    @property
-    def gamma(self) -> int: ...
-    @property
-    def verifier(self) -> str: ...
-    @property
-    def folds(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-
-
 def starts_of(
-    table: TextTable, settings: SamplingSettings, served: Served, profile: LatencyProfile
+    table: TextTable, settings: SamplingSettings, served: "StopPredictor", profile: LatencyProfile
 ) -> tuple[Starts, list[slice]]:
     """Every start of a table's texts at one sampling setting, and each text's rows of the table."""
-    rows = [slice(*pair) for pair in pairwise(table.starts_T.tolist())]
-    texts = table.texts(leave_out=(ROOT, STATES))
-    chosen = [(text, of) for text, of in zip(texts, rows, strict=True) if text.settings == settings]
+    texts = zip(table.texts(leave_out=(ROOT, STATES)), table.text_slices, strict=True)
+    chosen = [(text, of) for text, of in texts if text.settings == settings]
     readings = [Reading.of(text, served.seed) for text, _ in chosen]
     starts = Starts.of(readings, served.gamma, served.verifier, Prices(profile, not settings.greedy))
     return starts, [of for _, of in chosen]
@@ -114,15 +101,12 @@ class Chosen:
     epsilon: float
 
 
-def choose(train: Starts, validation: Played, settings: SamplingSettings, served: Served) -> Chosen:
+def choose(train: Starts, validation: Played, settings: SamplingSettings, served: "StopPredictor") -> Chosen:
     """The static length on training and validation texts, the rules on validation texts."""
     length = static_length([train, validation.starts])
-    totals, always = [validation.stopped(rule, length) for rule in RULES], validation.static(length)
-    tokens_RX, seconds_RX = (np.stack([getattr(one, name) for one in totals]) for name in ("tokens_X", "seconds_X"))
-    document_X = validation.starts.document_X
-    choice = choose_among(
-        tokens_RX, seconds_RX, always.tokens_X, always.seconds_X, document_X, served.folds, served.seed
-    )
+    table_2RX = table_of([validation.stopped(rule, length) for rule in RULES])
+    static_2X, document_X = validation.static(length).sums_2X, validation.starts.document_X
+    choice = choose_among(table_2RX, static_2X, document_X, served.folds, served.seed)
     tried = RULES[choice.rule]
     epsilon = max(EPSILONS, key=lambda epsilon: validation.confidence(epsilon).rate)
     return Chosen(settings, tried if choice.pays else StopRule(0.0), length, tried, choice, epsilon)

@@ -52,10 +52,8 @@ def fit_stop_model(
     with seeded(config):
         network = StopNetwork(rows.columns[0].shape[1], config.network)
         standardise(network.mean, network.scale, rows.columns[0])
-        best = fitted(
-            Training(network, config, partial(log_loss, config.mismatch_weight)), rows, held_out, config, logger
-        )
-    return Trained(network.eval(), best.history, best.best_epoch)
+        loss = partial(log_loss, config.mismatch_weight)
+        return fitted(Training(network, config, loss), rows, held_out, logger)
 
 
 def _rows(features: SlotFeatures, tokens: TokenRows) -> Rows:

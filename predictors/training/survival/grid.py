@@ -121,9 +121,9 @@ class SurvivalGrid:
         cells = walk.reading_V, walk.start_V
         return self.starts.would_XS[cells], self.starts.cap_XS[cells]
 
-    def static(self, length: int, source: Source = no_source) -> Walk:
+    def static(self, length: int) -> Walk:
         """Rounds of always ``length`` tokens."""
-        return Walk.of(self.starts, self.chains(length), source)
+        return Walk.of(self.starts, self.chains(length))
 
     def chains(self, length: int) -> Draft:
         """Those of so many tokens."""

@@ -19,11 +19,11 @@ from predictors.replay.decode import Reading
 from predictors.replay.grid import Starts
 from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
-from predictors.schema import EDIT
+from predictors.schema import EDIT, SPLITS, TEST, TRAIN, VALIDATION
 from predictors.survival.features import SCALARS
 from predictors.survival.network import SurvivalArrays, SurvivalNetwork
 from predictors.survival.rule import Priced, SurvivalRule, SurvivalSetting
-from predictors.training.predictor import Fitted, Materials, tracked_name
+from predictors.training.predictor import Fitted, Materials, told, tracked_name
 from predictors.training.rule_choice import RuleChoice, static_length
 from predictors.training.survival.grid import SurvivalGrid
 from predictors.training.survival.quality import quality, scored
@@ -35,7 +35,6 @@ from predictors.training.trainer import Trained
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
-SPLITS = TRAIN, VALIDATION, TEST = ("train", "validation", "test")
 Grids = dict[str, list[SurvivalGrid]]  # by split, one per sampling setting
 
 
@@ -123,9 +122,8 @@ class SurvivalPredictor(Checked):
             "best_epoch": model.trained.best_epoch,
             "documents": len(set(table.rows(TEST).column("document"))),
         }
-        tensors = {key: tensor.contiguous() for key, tensor in model.trained.network.state_dict().items()}
         card = self._card(table, profile, measured) | {"settings": settings, "max_distance": model.limit}
-        return Fitted(card, tensors, measured, _metrics(measured), sentence(measured))
+        return Fitted(card, model.trained.network.state_dict(), measured, _metrics(measured), sentence(measured))
 
     def played(self, grid: SurvivalGrid, model: SurvivalModel, made: SurvivalSetting) -> Played:
         """What is served at one setting, on some texts."""
@@ -180,7 +178,7 @@ class SurvivalPredictor(Checked):
         played = self.played(validation, model, made)
         rate = played.static(length).rate * Prices(profile, sampled).chain(0, round(context))
         rules = rules_of(rate, self.shares, self.least, draft.rule.follows)
-        rule, choice = best_rule(played, rules, length, self.folds, self.seed)
+        rule, choice = best_rule(played, rules, self.folds, self.seed)
         return replace(made, rule=rule, pays=choice.pays), choice
 
     def _card(self, table: TextTable, profile: LatencyProfile, measured: dict[str, Any]) -> dict[str, Any]:
@@ -208,13 +206,11 @@ def sentence(measured: dict[str, Any]) -> str:
     """What the model knows and its rule is worth on held-out documents."""
     said = []
     for name, part in measured["parts"].items():
-        gain = part["policies"]["model"]["gain"]
         asked, tried = part["asks"], part["policies"]["asked"]["gain"]["value"]
         how = "" if asked else f" (left off, as it did not surely pay on validation; forced {tried:+.1%})"
-        low, high = (f"{gain[side]:+.1%}" if gain[side] is not None else "unknown" for side in ("low", "high"))
         area = measured["known"][name]["tokens"]["auroc"]
         said.append(
-            f"{name}: {gain['value']:+.1%} ({low} to {high}) replayed tokens/s over {part['static_length']} tokens "
+            f"{name}: {told(part['policies']['model']['gain'])} replayed tokens/s over {part['static_length']} tokens "
             f"always{how}, AUROC {'unknown' if area is None else format(area, '.3f')}, "
             f"perfect {part['policies']['perfect']['gain']['value']:+.1%}"
         )

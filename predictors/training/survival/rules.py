@@ -17,10 +17,9 @@ from predictors.replay.grid import Totals
 from predictors.stopping.rule import StopCalibration
 from predictors.survival.network import NEXT, NOW, SurvivalArrays
 from predictors.survival.rule import SurvivalRule, SurvivalSetting
-from predictors.training.rule_choice import RuleChoice
-from predictors.training.rule_choice import choose as choose_among
+from predictors.training.rule_choice import RuleChoice, choose, table_of
 from predictors.training.stops.calibration import product_calibration
-from predictors.training.survival.grid import Draft, Source, SurvivalGrid, Walk, no_source
+from predictors.training.survival.grid import Draft, Source, SurvivalGrid, Walk
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,14 @@ class Played:
     max_distance: float
     static_length: int
 
-    def stopped(self, rule: SurvivalRule, question: float | None = None, source: Source = no_source) -> Totals:
-        """What ``rule`` makes of the model where no ``source`` takes over; ``question``: seconds of one, if not as measured."""
-        walk = Walk.of(self.grid.starts, lambda *rounds: self.drafted(rule, *rounds), source)
+    def stopped(self, rule: SurvivalRule, question: float | None = None) -> Totals:
+        """What ``rule`` makes of the model; ``question``: seconds of one, if not as measured."""
+        walk = Walk.of(self.grid.starts, lambda *rounds: self.drafted(rule, *rounds))
         return self.grid.totals(walk, self.question if question is None else question)
 
-    def under(self, made: SurvivalSetting, source: Source = no_source) -> Totals:
+    def under(self, made: SurvivalSetting, source: Source) -> Totals:
         """What is done at a setting, where no ``source`` takes over."""
-        return self.stopped(made.rule, source=source) if made.pays else self.static(made.static_length, source)
+        return self.grid.totals(Walk.of(self.grid.starts, self.draft(made), source), self.question)
 
     def draft(self, made: SurvivalSetting) -> Draft:
         """The chains of that."""
@@ -50,9 +49,9 @@ class Played:
             return lambda *rounds: self.drafted(made.rule, *rounds)
         return self.grid.chains(made.static_length)
 
-    def static(self, length: int, source: Source = no_source) -> Totals:
-        """Always ``length`` tokens where no ``source`` takes over."""
-        return self.grid.totals(self.grid.static(length, source), self.question)
+    def static(self, length: int) -> Totals:
+        """Always ``length`` tokens."""
+        return self.grid.totals(self.grid.static(length), self.question)
 
     def drafted(self, rule: SurvivalRule, *rounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Submitted tokens and queries of rounds [V], as `predictors.controllers.survival` decides."""
@@ -98,13 +97,12 @@ def said(grid: SurvivalGrid, served: SurvivalArrays, length: int) -> tuple[np.nd
 
 
 def best_rule(
-    validation: Played, rules: Sequence[SurvivalRule], static_length: int, folds: int, seed: int
+    validation: Played, rules: Sequence[SurvivalRule], folds: int, seed: int
 ) -> tuple[SurvivalRule, RuleChoice]:
     """The rule of most tokens per second, and what choosing it is worth over the static chain."""
-    totals, always = [validation.stopped(rule) for rule in rules], validation.static(static_length)
-    tokens_RX, seconds_RX = (np.stack([getattr(one, name) for one in totals]) for name in ("tokens_X", "seconds_X"))
-    document_X = validation.grid.starts.document_X
-    choice = choose_among(tokens_RX, seconds_RX, always.tokens_X, always.seconds_X, document_X, folds, seed)
+    table_2RX = table_of([validation.stopped(rule) for rule in rules])
+    static_2X, document_X = validation.static(validation.static_length).sums_2X, validation.grid.starts.document_X
+    choice = choose(table_2RX, static_2X, document_X, folds, seed)
     return rules[choice.rule], choice
 
 

@@ -77,8 +77,7 @@ def fit_survival(
     with seeded(config):
         network = SurvivalNetwork(config.hidden)
         standardise(network.mean, network.scale, rows.columns[0])
-        best = fitted(Training(network, config, log_loss), rows, held_out, config, logger)
-    return Trained(network.eval(), best.history, best.best_epoch)
+        return fitted(Training(network, config, log_loss), rows, held_out, logger)
 
 
 def follows(train: SurvivalGrid) -> float:

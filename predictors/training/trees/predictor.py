@@ -12,7 +12,7 @@ from predictors.selection.network import SelectorNetwork, ServedSelector
 from predictors.selection.rule import SelectionRule
 from predictors.training.labelling.table import read_labels
 from predictors.training.labelling.trees import KIND, LabelledRoots
-from predictors.training.predictor import Fitted, Materials
+from predictors.training.predictor import Fitted, Materials, told
 from predictors.training.root_table import RootTable
 from predictors.training.trainer import Trained
 from predictors.training.trees.evaluation import (
@@ -134,12 +134,12 @@ def quality(best: Made, made: list[Made]) -> dict[str, Any]:
 def sentence(measured: Mapping[str, Any]) -> str:
     """What choosing per root is worth on held-out documents."""
     part = measured["parts"]["all"]
-    gain, most = part["selector"]["gain"], part["oracle_same_draws"]["gain"]["value"]
+    most = part["oracle_same_draws"]["gain"]["value"]
     least = f"{part['oracle']['gain']['value']:+.1%}" if "oracle" in part else "an unknown gain"
     actions = ", ".join(f"{where}: {action}" for where, action in measured["static_actions"].items())
     return (
-        f"{measured['rule']}: {gain['value']:+.1%} ({gain['low']:+.1%} to {gain['high']:+.1%}) expected tokens/s over the best "
-        f"static tree ({actions}); a perfect choice would bring between {least} and {most:+.1%}"
+        f"{measured['rule']}: {told(part['selector']['gain'])} expected tokens/s over the best static tree ({actions}); "
+        f"a perfect choice would bring between {least} and {most:+.1%}"
     )
 
 

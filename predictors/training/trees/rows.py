@@ -104,8 +104,8 @@ class Labelling:
         seconds_NA = self.prices.rows(table.column("position"))
         own_NA = self.node_seconds * (table.nodes_NA[:, list(self.columns)] - [one.nodes for one in self.traffic])
         own_NA += self.fed_seconds * (table.fed_NA[:, list(self.columns)] - [one.fed for one in self.traffic])
-        states = torch.from_numpy(np.array(table.states_NS)) if self.spec.layers else None
-        scalars = torch.from_numpy(np.array(table.scalars_NC))
+        states = torch.from_numpy(np.array(table.column("state"))) if self.spec.layers else None
+        scalars = torch.from_numpy(np.array(table.column("scalars")))
         known = [(item.temperature, item.top_k, item.top_p) for item in self.settings]
         of_setting = [known.index((item.temperature, item.top_k, item.top_p)) for item in table.settings]
         statics = [self.statics()[place] for place in of_setting]

@@ -44,7 +44,7 @@ class SelectorConfig(TrainConfig):
     stop_patience: Count = 15
 
 
-class SelectorTraining(Training):
+class SelectorTraining(Training[SelectorNetwork]):
     """Training of an injected network, which knows nothing of Lightning.
 
     ``val_loss`` is minus the logarithm of the choices' tokens per second over the static ones', both ratios of sums, by surplus
@@ -97,10 +97,9 @@ def fit_selector(
         begin_at_mean(network, train)
         mean_A = torch.from_numpy(train.efficiency_NA.mean(axis=0)).float()
         module = SelectorTraining(network, goal, mean_A, config)
-        best = fitted(module, _in_memory(train), _in_memory(validation), config)
-        network.eval()
+        trained = fitted(module, _in_memory(train), _in_memory(validation))
         measure_space(network, train.features)
-    return Trained(network, best.history, best.best_epoch)
+    return trained
 
 
 def begin_at_mean(network: SelectorNetwork, train: SelectorRows) -> None:
