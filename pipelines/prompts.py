@@ -145,8 +145,10 @@ def draw_prompts(
                 if document.slice in source.edits:
                     edited.setdefault(document.slice, []).append(drawer.edits(document, source, split))
         generator = random.Random(f"{parameters.seed} {split}")
-        prompts += _drawn(mixed, getattr(parameters, split), split, "min_tokens and room", generator)
-        prompts += _drawn(edited, getattr(parameters.edit, split), f"{split} of edits", "edit.min_tokens", generator)
+        prompts += _drawn(mixed, getattr(parameters, split), split, "min_tokens and room", generator, drawer)
+        prompts += _drawn(
+            edited, getattr(parameters.edit, split), f"{split} of edits", "edit.min_tokens", generator, drawer
+        )
     if drawer.num_too_long:
         print(f"{drawer.num_too_long} prompts longer than {parameters.longest} tokens were left out")
     return prompts
@@ -160,14 +162,18 @@ def _require_slices(known: set[str], mix: Mix) -> None:
         raise ValueError(f"mix.slices names {', '.join(missing)}, but documents are of {', '.join(sorted(known))}.")
 
 
-def _drawn(queues: Queues, wanted: int, split: str, remedy: str, generator: random.Random) -> list[Prompt]:
+def _drawn(
+    queues: Queues, wanted: int, split: str, remedy: str, generator: random.Random, drawer: "_Drawer"
+) -> list[Prompt]:
     """Up to ``wanted`` prompts, of slices in turn and in each of its documents in turn; says what is missing."""
     slices = [_in_turn(generator.sample(documents, len(documents))) for _, documents in sorted(queues.items())]
     drawn = list(itertools.islice(_in_turn(slices), wanted))
     if wanted and not drawn:
+        too_long = f"{drawer.num_too_long} are longer than {drawer.parameters.longest} tokens (longest). Cut windows of them (a "
+        too_long += "source's cut: window), raise it, "
         raise ValueError(
-            f"no document of split {split!r} yields a prompt: add documents, lower {remedy}, or name the split in a "
-            "source's 'shares' if all sources have some."
+            f"no document of split {split!r} yields a prompt: {too_long if drawer.num_too_long else ''}add documents, lower "
+            f"{remedy}, or name the split in a source's 'shares' if all sources have some."
         )
     if len(drawn) < wanted:
         print(f"{split}: the documents yield {len(drawn)} of {wanted} prompts")

@@ -170,7 +170,9 @@ def test_two_sources_alternate(jsonl, tokenizer):
 
 
 def test_too_long_documents_are_left_out_and_counted(jsonl, tokenizer, capsys):
-    with pytest.raises(ValueError, match="no document of split 'train' yields a prompt"):
+    with pytest.raises(
+        ValueError, match=r"no document of split 'train' yields a prompt: [1-9]\d* are longer than 2 tokens"
+    ):
         draw_prompts(parameters(Source(kind="file", name="s", path=jsonl), longest=2), REAL, tokenizer)
 
 
