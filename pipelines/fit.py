@@ -81,7 +81,7 @@ def exported(
         fitted, lineage = fit_tracked(pair, name, family, predictor, materials, uri)
         card = {"selection": {"predictor": name, "reason": fitted.sentence}, **fitted.card, "lineage": lineage}
         card |= on_card(materials.profile.serving)
-        card[KEY] = reference(card, fitted.tensors, materials.texts)
+        card[KEY] = reference(card, fitted.tensors, lambda: materials.text_table)
     origin = {"family": family, "predictor": name, "lineage": lineage, "profile_hash": materials.profile.profile_hash}
     return card, fitted.tensors, fitted.quality | origin
 

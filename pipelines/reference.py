@@ -5,7 +5,7 @@ The real controller decides and the text says what was accepted (`predictors.rep
 ones, and temperatures, thresholds and how far features may lie on the validation ones.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from predictors.training.text_table import TextTable
 SEED = 0
 
 
-def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Path) -> dict[str, Any]:
-    """The card's entry of a bundle, by the text traces in ``texts``."""
+def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Callable[[], TextTable]) -> dict[str, Any]:
+    """The card's entry of a bundle, by recorded ``texts``, which are read where it can be replayed on them."""
     bundle = Bundle(dict(card), dict(tensors))
     try:
         require_chains(card["decoder"])  # before the runtime is loaded and texts are read, which takes seconds
@@ -34,7 +34,7 @@ def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Path) 
 
         controller = CONTROLLERS[card["kind"]].from_bundle(bundle)
         known = [SamplingSettings(t, int(k), p) for t, k, p in bundle.contract.serving_range.settings]
-        some = [text for text in recorded_texts(texts) if text.settings in known]
+        some = [text for text in recorded_texts(texts()) if text.settings in known]
         return _entry(_references(expanded(card["decoder"]), controller, some))
     except BeyondRecordError as error:
         return _entry({}, str(error))
@@ -67,7 +67,7 @@ def _of_route(
     from runtime.presets import expanded
 
     decoder = expanded(route["decoder"])
-    some = [text for text in recorded_texts(texts) if text.settings == settings]
+    some = [text for text in recorded_texts(TextTable.read(texts)) if text.settings == settings]
     try:
         require_chains(decoder)
         controller = build_controller(decoder.get("controller") or default_controller(decoder["method"]))
@@ -76,15 +76,15 @@ def _of_route(
         return {}, str(error)
 
 
-def recorded_texts(texts: Path) -> list[RecordedText]:
+def recorded_texts(table: TextTable) -> list[RecordedText]:
     """Those of test documents, without edits: requests are compared with the headline mix.
 
     Raises
     ------
     ValueError
-        Where the traces in ``texts`` cannot be read or have none.
+        Where there are none.
     """
-    return [text for text in TextTable.read(texts).rows("test").texts() if text.slice != EDIT]
+    return [text for text in table.rows("test").texts() if text.slice != EDIT]
 
 
 def _references(

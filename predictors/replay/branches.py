@@ -91,7 +91,7 @@ def replayed_branches(
         If ``config`` or the controller's layers go beyond what was recorded.
     """
     require_replayable(text, config)
-    text.require_layers(controller.kind, controller.layers, controller.draft_layers)
+    text = text.tapped(controller.kind, controller.layers, controller.draft_layers)
     session, start, previous = controller.start(text.settings), 1, None
     grown = 0  # tokens behind the branch token that survived
     while start < text.length:

@@ -99,7 +99,7 @@ def replayed(
             f"chains of {depth} tokens cannot be replayed on texts recorded with gamma_max={text.slots}. Raise "
             "traces.texts.gamma_max and collect again."
         )
-    text.require_layers(controller.kind, controller.layers, controller.draft_layers)
+    text = text.tapped(controller.kind, controller.layers, controller.draft_layers)
     session, start, previous, waiting = controller.start(text.settings), 1, None, 0
     while start < text.length:
         root = text.root(start, depth, previous, None if sources is None else sources.lookup)
@@ -155,7 +155,7 @@ def _drawn_after(text: RecordedText, start: int, looked_up: int, would: int, mos
     for place in range(looked_up, looked_up + most):
         along = min(place, would)
         on_path, row = place < would, start + along
-        token = text.of_token("token", row) if on_path else text.at_slot("tokens", row, place - along)
+        token = text.of_token("token", row) if on_path else text.number("tokens", row, place - along)
         if int(token) in text.eos_tokens:
             return place - looked_up + 1
     return most
@@ -179,7 +179,7 @@ def draw_chain(text: RecordedText, session: Session, root: Root, start: int, wou
         if not stops:
             drafted.submitted += 1
             token = RecordedToken(law, on_path=place < would)
-            drafted.ended = int(token.token) in text.eos_tokens
+            drafted.ended = token.id in text.eos_tokens
             stops = bool(session.stop_after(token)) or drafted.ended
         if session.asked == asked:
             drafted.read(law)

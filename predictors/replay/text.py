@@ -98,8 +98,14 @@ class RecordedText:
         """Most tokens of a round that can be replayed."""
         return int(self.columns["tokens"].shape[1])
 
-    def require_layers(self, kind: str, layers: tuple[int, ...], draft_layers: tuple[int, ...]) -> None:
-        """`ValueError` unless the hidden states that a controller of ``kind`` reads were recorded."""
+    def tapped(self, kind: str, layers: tuple[int, ...], draft_layers: tuple[int, ...]) -> "RecordedText":
+        """What a controller of ``kind`` sees, whose decoder taps these layers: without the target's states where it taps none.
+
+        Raises
+        ------
+        BeyondRecordError
+            Unless they were recorded.
+        """
         recorded = () if self.roots is None else self.roots.layers
         for model, wanted, known, key in (
             ("target", layers, recorded, "layers"),
@@ -110,6 +116,7 @@ class RecordedText:
                     f"a {kind} controller reads hidden states {list(wanted)} of the {model}, and {list(known)} were recorded. "
                     f"Set traces.texts.{key} to {len(wanted)} and collect again."
                 )
+        return self if layers else replace(self, roots=None)
 
     def cap(self, start: int) -> int:
         """Most tokens that the budget leaves to draft in a round that starts at row ``start``."""
@@ -147,6 +154,10 @@ class RecordedText:
         """What column ``name`` holds of a slot."""
         return np.array(self.columns[name][row - 1, slot])
 
+    def number(self, name: str, row: int, slot: int) -> float:
+        """The one number that it is."""
+        return float(self.columns[name][row - 1, slot])
+
 
 class RecordedLaw(NextLaw):
     """The draft's law at a slot: the numbers that were recorded of it, and no law."""
@@ -156,7 +167,7 @@ class RecordedLaw(NextLaw):
         self.root, self.settings, self.drafted = root, text.settings, drafted
 
     def _number(self, name: str) -> Tensor:
-        return torch.tensor(float(self.text.at_slot(name, self.row, self.slot)))
+        return torch.tensor(self.text.number(name, self.row, self.slot))
 
     @property
     def confidence_read(self) -> bool:
@@ -216,15 +227,15 @@ class RecordedToken(DrawnToken):
     def __init__(self, law: RecordedLaw, on_path: bool) -> None:
         self.law, self.drafted = law, law.drafted + 1
         self._recorded, self._on_path = law, on_path
-        self.token = torch.tensor(int(self._number("token", "tokens")))
+        self.id = int(self._number("token", "tokens"))
 
     def _number(self, of_token: str, at_slot: str) -> float:
         law = self._recorded
-        return (
-            law.text.of_token(of_token, law.row)
-            if self._on_path
-            else float(law.text.at_slot(at_slot, law.row, law.slot))
-        )
+        return law.text.of_token(of_token, law.row) if self._on_path else law.text.number(at_slot, law.row, law.slot)
+
+    @cached_property
+    def token(self) -> Tensor:  # type: ignore[override]
+        return torch.tensor(self.id)
 
     @cached_property
     def probability(self) -> Tensor:
@@ -236,4 +247,4 @@ class RecordedToken(DrawnToken):
 
     def numbers(self, run: Callable[[Tensor], Tensor]) -> TokenNumbers:
         law = self._recorded
-        return numbers_of(float(law.text.at_slot("confidence", law.row, law.slot)), float(self.unit_probability))
+        return numbers_of(law.text.number("confidence", law.row, law.slot), float(self.unit_probability))

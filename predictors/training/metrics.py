@@ -40,23 +40,43 @@ def evaluate(probabilities_NC: np.ndarray, labels_N: np.ndarray, classes: Sequen
 
 
 def auc(scores_N: np.ndarray, positive_N: np.ndarray, weights_N: np.ndarray | None = None) -> float | None:
-    """Area under the ROC curve, ties counted half; ``weights_N`` counts rows (bootstrap). ``None`` with one class only."""
-    weights_N = np.ones(len(scores_N)) if weights_N is None else weights_N
-    _, group_N = np.unique(scores_N, return_inverse=True)
-    positives = np.bincount(group_N, weights_N * positive_N)
-    negatives = np.bincount(group_N, weights_N * ~positive_N)
-    total = positives.sum() * negatives.sum()
-    if not total:
-        return None
-    below = np.cumsum(negatives) - negatives
-    return float((positives * (below + negatives / 2)).sum() / total)
+    """Area under the ROC curve, ties counted half; ``weights_N`` counts rows. ``None`` with one class only."""
+    return Ranked(scores_N, positive_N).auc(np.ones(len(scores_N)) if weights_N is None else weights_N)
 
 
-def macro_auc(probabilities_NC: np.ndarray, labels_N: np.ndarray, weights_N: np.ndarray | None = None) -> float | None:
+def macro_auc(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> float | None:
     """Mean one-versus-rest AUC over the classes that have rows."""
-    areas = [auc(probabilities_NC[:, c], labels_N == c, weights_N) for c in range(probabilities_NC.shape[1])]
-    known = [area for area in areas if area is not None]
-    return float(np.mean(known)) if known else None
+    return MacroAuc(probabilities_NC, labels_N)(np.ones(len(labels_N)))
+
+
+class Ranked:
+    """Scores of rows, sorted once for all weights of a bootstrap."""
+
+    def __init__(self, scores_N: np.ndarray, positive_N: np.ndarray) -> None:
+        self.group_N = np.unique(scores_N, return_inverse=True)[1]
+        self.positive_N = positive_N
+
+    def auc(self, weights_N: np.ndarray) -> float | None:
+        """As `auc`."""
+        positives = np.bincount(self.group_N, weights_N * self.positive_N)
+        negatives = np.bincount(self.group_N, weights_N * ~self.positive_N)
+        total = positives.sum() * negatives.sum()
+        if not total:
+            return None
+        below = np.cumsum(negatives) - negatives
+        return float((positives * (below + negatives / 2)).sum() / total)
+
+
+class MacroAuc:
+    """`macro_auc` of the same rows at any weights."""
+
+    def __init__(self, probabilities_NC: np.ndarray, labels_N: np.ndarray) -> None:
+        self.classes = [Ranked(probabilities_NC[:, c], labels_N == c) for c in range(probabilities_NC.shape[1])]
+
+    def __call__(self, weights_N: np.ndarray) -> float | None:
+        areas = [ranked.auc(weights_N) for ranked in self.classes]
+        known = [area for area in areas if area is not None]
+        return float(np.mean(known)) if known else None
 
 
 def confusion_matrix(labels_N: np.ndarray, predicted_N: np.ndarray, size: int = len(CLASSES)) -> np.ndarray:

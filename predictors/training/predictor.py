@@ -8,6 +8,7 @@ and scored once on test documents.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from predictors.latency.profile import LatencyProfile
+    from predictors.training.text_table import TextTable
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,13 @@ class Materials:
     guesses: Path
     labels: Path
     profile: "LatencyProfile"
+
+    @cached_property
+    def text_table(self) -> "TextTable":
+        """All texts: read once for the fit and for what its card says of them."""
+        from predictors.training.text_table import TextTable
+
+        return TextTable.read(self.texts)
 
     @staticmethod
     def of(traces: Path, labels: Path, profile: "LatencyProfile") -> "Materials":

@@ -75,7 +75,8 @@ class Rows(Dataset):
         return len(self.columns[0])
 
     def __getitem__(self, rows: list[int]) -> tuple[Tensor, ...]:
-        return tuple(column[rows] for column in self.columns)
+        index = torch.tensor(rows)
+        return tuple(column[index] for column in self.columns)
 
 
 def fitted(module: Training[Network], rows: Rows, held_out: Rows, logger: Logger | None = None) -> Trained[Network]:

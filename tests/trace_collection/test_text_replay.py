@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 import pytest
@@ -125,6 +126,10 @@ def monitored(folder, pair):
     yield survival_bundle(folder / "survival", pair)
 
 
+def reference_of(bundle, folder):
+    return reference(bundle.card, bundle.tensors, partial(TextTable.read, folder))
+
+
 def test_requests_are_counted_alike_by_runtime_and_replay(pair, prompts, folder, tmp_path):
     """At temperature 0 a record of the real decoder is what the replay counts, so the reference is of what is served."""
     texts = [text for text in TextTable.read(folder).texts() if text.settings.greedy]
@@ -139,7 +144,7 @@ def test_requests_are_counted_alike_by_runtime_and_replay(pair, prompts, folder,
             assert record["sketch"] == pytest.approx(counts.pop("sketch"), rel=1e-3, abs=1e-3), bundle.name
             assert {name: record[name] for name in counts} == pytest.approx(counts, rel=1e-4), bundle.name
             tested, outcomes = tested + counts["tested"], outcomes + counts["outcomes"]
-        made = reference(loaded.card, loaded.tensors, folder)["settings"]["T=0"]
+        made = reference_of(loaded, folder)["settings"]["T=0"]
         lines = records.read_text().splitlines()
         of_test = [
             fractions_of(json.loads(line)) for line, text in zip(lines, texts, strict=True) if text.prompt_id != "p1"
@@ -173,12 +178,12 @@ def test_lookups_are_counted_alike_by_runtime_and_replay(pair, prompts, folder, 
 
 def test_what_cannot_be_replayed_has_no_reference(pair, folder, tmp_path):
     tree = read_bundle(selector_bundle(tmp_path / "tree", pair))
-    made = reference(tree.card, tree.tensors, folder)
+    made = reference_of(tree, folder)
     assert made["settings"] == {} and made["missing"].startswith("delayed_tree ")
     chain = read_bundle(random_bundle(tmp_path / "long", pair, gamma=6))
-    assert re.match(r"chains of (\d+) .*gamma_max=", reference(chain.card, chain.tensors, folder)["missing"])[1] == "6"
+    assert re.match(r"chains of (\d+) .*gamma_max=", reference_of(chain, folder)["missing"])[1] == "6"
     with pytest.raises(ValueError, match="did not finish"):
-        reference(chain.card, chain.tensors, tmp_path)
+        reference_of(chain, tmp_path)
 
 
 def test_edits_are_counted_by_themselves_and_are_in_no_reference(pair, prompts, folder, tmp_path):
@@ -190,7 +195,7 @@ def test_edits_are_counted_by_themselves_and_are_in_no_reference(pair, prompts, 
     assert [text.prompt_id for text in texts if text.slice != EDIT] == [text.prompt_id for text in mix]
     assert {text.prompt_id for text in texts if text.slice == EDIT} == {f"{prompts[i].id}#edit" for i in (2, 3)}
     bundle = read_bundle(random_bundle(tmp_path / "hrad", pair, gamma=3))
-    made, alone = (reference(bundle.card, bundle.tensors, place) for place in (tmp_path / "traces", folder))
+    made, alone = (reference_of(bundle, place) for place in (tmp_path / "traces", folder))
     assert made == alone
     pooled = {level["requests"] for setting in made["settings"].values() for level in setting["levels"].values()}
     assert max(pooled) <= 3, "with edits there would be five"
@@ -198,7 +203,7 @@ def test_edits_are_counted_by_themselves_and_are_in_no_reference(pair, prompts, 
 
 def test_routes_have_the_reference_of_what_they_name(pair, folder, tmp_path):
     bundle = read_bundle(random_bundle(tmp_path / "hrad", pair, gamma=3))
-    made = reference(bundle.card, bundle.tensors, folder)
+    made = reference_of(bundle, folder)
     exported = tmp_path / "exported" / "hrad"
     random_bundle(exported, pair, gamma=3, change=lambda card: card.update(reference=made))
     chain = {"method": "speculative", "drafter": {"kind": "chain", "gamma": 2}}

@@ -8,13 +8,13 @@ What a bundle decides is replayed at the sampling settings that it is calibrated
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
-import numpy as np
 from tqdm import tqdm
 
 from pipelines.chain_policy import configured_policy
@@ -185,5 +185,5 @@ def _served(row: ArmRow) -> dict[str, Any] | None:
 
 
 def _row(name: str, family: str, decodes: list[Decode]) -> dict[str, Any]:
-    means = {key: float(np.mean([asdict(one)[key] for one in decodes])) for key in asdict(decodes[0])}
+    means = {key: fmean(getattr(one, key) for one in decodes) for key in vars(decodes[0])}
     return {"drafter": name, "family": family, **means}

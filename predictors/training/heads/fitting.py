@@ -36,7 +36,6 @@ from predictors.training.labelling.table import read_labels
 from predictors.training.metrics import macro_auc
 from predictors.training.predictor import Fitted, Materials
 from predictors.training.temperature import fit_calibration
-from predictors.training.text_table import TextTable
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -64,7 +63,7 @@ class HeadFit:
 
     def __init__(self, config: "HeadPredictor", materials: Materials) -> None:
         self.config, self.profile = config, materials.profile
-        table = TextTable.read(materials.texts).without(EDIT)
+        table = materials.text_table.without(EDIT)
         labels = read_labels(materials.labels / f"{KIND}.parquet", KIND, table.manifest.content_hash)
         self.manifest, self.settings, self.context = table.manifest, table.settings, table.median_context
         require_served(config.decoding, labels.facts)

@@ -18,7 +18,7 @@ from predictors.training.heads.roots import Rows
 from predictors.training.heads.rules import Chosen
 from predictors.training.heads.served import Choice, Said, Served
 from predictors.training.heads.target import Target
-from predictors.training.metrics import evaluate, macro_auc, mean_absolute_error
+from predictors.training.metrics import MacroAuc, evaluate, mean_absolute_error
 from predictors.training.rule_choice import oracle, worth
 
 
@@ -43,7 +43,7 @@ def _metrics(
     record = evaluate(probabilities_PL, label_P, target.classes)
     if target.ordered:
         record["mean_absolute_error"] = mean_absolute_error(probabilities_PL, label_P)
-    replicates = bootstrap.each(lambda weights: macro_auc(probabilities_PL, label_P, weights))
+    replicates = bootstrap.each(MacroAuc(probabilities_PL, label_P))
     return record | {"macro_auc_interval": interval(record["macro_auc"], replicates)}
 
 

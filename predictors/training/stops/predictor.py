@@ -46,7 +46,7 @@ class StopPredictor(StopTrainConfig):
     distance_margin: Positive = 2.0
 
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
-        table, profile = TextTable.read(materials.texts).without(EDIT), materials.profile
+        table, profile = materials.text_table.without(EDIT), materials.profile
         labels = read_labels(materials.labels / f"{KIND}.parquet", KIND, table.manifest.content_hash)
         model = StopModel(table, labels, self, self.calibrated_tokens, logger)
         limit = self.distance_margin * float(np.nanquantile(model.distance[VALIDATION], self.distance_quantile))

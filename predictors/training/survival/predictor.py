@@ -94,7 +94,7 @@ class SurvivalPredictor(Checked):
 
     def model(self, materials: Materials, logger: "Logger | None" = None) -> SurvivalModel:
         """Trained, and given rules."""
-        table, profile = TextTable.read(materials.texts).without(EDIT), materials.profile
+        table, profile = materials.text_table.without(EDIT), materials.profile
         grids: Grids = {split: self._grids(table.rows(split), table.settings, profile) for split in SPLITS}
         trained = fit_survival(grids[TRAIN], grids[VALIDATION], self.training, logger)
         served = SurvivalArrays(trained.network)
