@@ -1,18 +1,23 @@
 """Blocks whose arms are led along one text of the target's own (`runtime.leading`), where that is proved exact."""
 
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.arms import Decode, Run
 from pipelines.measuring.recorded import RecordedTexts
 from pipelines.prompt_table import Prompt
-from predictors.controllers.fixed import Fixed
-from predictors.controllers.takeover import Takeover
+from predictors.controllers.fixed import Fixed, FixedSession
+from predictors.controllers.survival import SurvivalSession
+from predictors.controllers.takeover import Takeover, TakeoverSession
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
 from runtime.decoding.routed import RoutedDecoder
-from runtime.leading import GivenText, OffTapeError, plan, why_not_led
+from runtime.decoding.sequential import SequentialDecoder
+from runtime.drafting.chain import ChainConfig
+from runtime.leading import GivenText, OffTapeError, Tape, plan, why_not_led
+
+StaticChain = tuple[int, float | None, str]  # its length, its draft temperature and its verifier
 
 
 class TextLeader:
@@ -40,11 +45,13 @@ class TextLeader:
 
 @dataclass(frozen=True)
 class LedText:
-    """A block's text, along which its arms are led; ``recorded``: the pair's passes are recorded programs, and so are draws."""
+    """A block's text, along which its arms are led; ``recorded``: the pair's passes are recorded programs, and so are draws.
+    ``tapes`` of static chains serve every arm that drafts one, bundles among them."""
 
     text: GivenText
     seed: int
     recorded: bool = False
+    tapes: dict[StaticChain, Tape] = field(default_factory=dict)
 
     def decode(self, arm: TimedArm) -> Decode | None:
         """A decode of the text, planned and not yet run; ``None`` for an arm that cannot be led."""
@@ -52,7 +59,7 @@ class LedText:
         if decoder is None or why_not_led(decoder, self.text.settings) is not None:
             return None
         try:
-            tape = plan(decoder, self.text, self.seed, tails=not looks_at_nothing(decoder, self.text.settings))
+            tape = self._tape(decoder)
         except ValueError as error:
             warnings.warn(f"{arm.name} decodes a text of its own: {error}", stacklevel=2)
             return None
@@ -65,6 +72,32 @@ class LedText:
             return Run(out.tokens, out.rounds)
 
         return run
+
+    def _tape(self, decoder: Decoder) -> Tape:
+        chain = static_chain(decoder, self.text.settings)
+        if chain is None:
+            return plan(decoder, self.text, self.seed, tails=not looks_at_nothing(decoder, self.text.settings))
+        if chain not in self.tapes:
+            self.tapes[chain] = plan(decoder, self.text, self.seed, tails=False)
+        return self.tapes[chain]
+
+
+def static_chain(decoder: Decoder, settings: SamplingSettings) -> StaticChain | None:
+    """The one chain that ``decoder`` drafts in every round at ``settings``; ``None``: what it drafts depends on the round."""
+    chosen = decoder.route(settings)
+    if not isinstance(chosen, SequentialDecoder) or not isinstance(chosen.drafter, ChainConfig):
+        return None
+    session = chosen.controller.start(settings)
+    while isinstance(session, TakeoverSession) and session.config is None:
+        session = session.inner
+    if isinstance(session, FixedSession):
+        length = session.gamma
+    elif isinstance(session, SurvivalSession) and not session.setting.pays:
+        length = session.setting.static_length
+    else:
+        return None
+    most = chosen.drafter.gamma
+    return most if length is None else min(length, most), chosen.drafter.draft_temperature, chosen.verifier.name
 
 
 def looks_at_nothing(decoder: Decoder, settings: SamplingSettings) -> bool:

@@ -5,11 +5,12 @@ import warnings
 import pytest
 
 from pipelines.measuring.arm_builder import arm_of
-from pipelines.measuring.led import TextLeader, looks_at_nothing
+from pipelines.measuring.led import TextLeader, looks_at_nothing, static_chain
 from predictors.sampling import SamplingSettings
-from runtime import ModelPair, build_decoder
+from runtime import ModelPair, build_decoder, load_decoder
 from runtime.decoding.routed import RoutedDecoder
-from runtime.leading import GivenText
+from runtime.leading import GivenText, plan
+from tests.bundles import sourced_bundle, survival_bundle
 from tests.pipelines.toy_bench import toy_prompts
 from tests.toys import tiny_llama
 
@@ -47,6 +48,31 @@ def test_routed_and_direct_decoders_are_led_to_the_same_rounds(pair, fixed, conf
     assert runs[0].tokens == runs[1].tokens == list(block.text.tokens)
     counts = [[(record.drafted, record.accepted) for record in run.rounds] for run in runs]
     assert counts[0] == counts[1] and len(counts[0]) > 3
+
+
+def test_what_serves_a_static_chain_is_led_by_the_tape_of_that_chain(pair, fixed, confident, tmp_path):
+    """Bundles whose rules do not pay, with a lookup and without one, plan that tape themselves; whatever decides has its own."""
+    idle = load_decoder(survival_bundle(tmp_path / "idle", pair, pays=False), pair)
+    found = {
+        kind: load_decoder(sourced_bundle(tmp_path / kind, pair, kind, pays=False, chains_pay=False), pair)
+        for kind in ("source", "takeover")
+    }
+    one = build_decoder(pair, {**CHAIN, "drafter": {"kind": "chain", "gamma": 1}})
+    capped = build_decoder(pair, {**CHAIN, "controller": {"kind": "fixed", "gamma": 1}})
+    same = {"idle": idle, "one": one, "capped": capped, **found}
+    assert {static_chain(decoder, SAMPLED) for decoder in same.values()} == {(1, None, "block")}
+    assert static_chain(fixed, SAMPLED) == (3, None, "block")
+    asked = load_decoder(survival_bundle(tmp_path / "asked", pair), pair)
+    looking = load_decoder(sourced_bundle(tmp_path / "looking", pair, "takeover", chains_pay=False), pair)
+    assert [static_chain(decoder, SAMPLED) for decoder in (asked, looking, confident)] == [None] * 3
+    block = TextLeader(pair, 24).block(PROMPT, SAMPLED, seed=5)
+    own = [plan(decoder, block.text, block.seed, tails=False) for decoder in same.values()]
+    assert len(own[0].rounds) > 5 and all(tape == own[0] for tape in own)
+    for name, decoder in {**same, "fixed": fixed, "asked": asked}.items():
+        run = block.decode(arm_of(name, name, decoder, 24))()
+        assert run.tokens == list(block.text.tokens), name
+    assert list(block.tapes) == [(1, None, "block"), (3, None, "block")]
+    assert block.tapes[1, None, "block"] == own[0] != block.tapes[3, None, "block"]
 
 
 def test_what_cannot_be_led_decodes_freely_and_says_why(pair, fixed, monkeypatch):
