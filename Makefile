@@ -39,7 +39,7 @@ repro: setup  ## The whole pipeline on every pair of params.yaml, or on PAIR=NAM
 	$(DVC) repro $$($(call stages,\(latency\|prompts\)@$(ANY)$$))
 	$(call stages,traces@$(ANY)-[a-z]*$$) | $(call two_at_a_time,1)
 	$(DVC) repro $$($(call stages,\(traces\|labels\)@$(ANY)-[a-z]*[0-9]*$$))
-	$(call stages,fit@$(ANY)-) | $(call two_at_a_time,4)
+	$(call stages,fit@$(ANY)-) | $(call two_at_a_time,3)
 	{ $(call stages,replay@$(ANY)$$); $(call stages,measure@$(ANY)-of[12]$$); } | $(call two_at_a_time,1)
 	$(DVC) repro $(PAIR:%=report@%)
 	$(BIN)/draftwright register

@@ -76,14 +76,18 @@ class LedText:
     def _tape(self, decoder: Decoder) -> Tape:
         chain = static_chain(decoder, self.text.settings)
         if chain is None:
-            return plan(decoder, self.text, self.seed, tails=not looks_at_nothing(decoder, self.text.settings))
+            return self._plan(decoder, looks_at_nothing(decoder, self.text.settings))
         if chain not in self.tapes:
-            self.tapes[chain] = plan(decoder, self.text, self.seed, tails=False)
+            self.tapes[chain] = self._plan(decoder, free=True)
         return self.tapes[chain]
+
+    def _plan(self, decoder: Decoder, free: bool) -> Tape:
+        """Its tape, with ``free`` tails where chance is no recorded program."""
+        return plan(decoder, self.text, self.seed, tails=self.recorded or not free)
 
 
 def static_chain(decoder: Decoder, settings: SamplingSettings) -> StaticChain | None:
-    """The one chain that ``decoder`` drafts in every round at ``settings``; ``None``: what it drafts depends on the round."""
+    """The one chain that ``decoder`` drafts in every round at ``settings``; ``None``: none is known."""
     chosen = decoder.route(settings)
     if not isinstance(chosen, SequentialDecoder) or not isinstance(chosen.drafter, ChainConfig):
         return None

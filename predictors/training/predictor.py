@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from predictors.schema import EDIT
+
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from torch import Tensor
@@ -33,10 +35,10 @@ class Materials:
 
     @cached_property
     def text_table(self) -> "TextTable":
-        """All texts: read once for the fit and for what its card says of them."""
+        """All texts but edits, which are reported by themselves: read once for the fit and for what its card says of them."""
         from predictors.training.text_table import TextTable
 
-        return TextTable.read(self.texts)
+        return TextTable.read(self.texts).without(EDIT)
 
     @staticmethod
     def of(traces: Path, labels: Path, profile: "LatencyProfile") -> "Materials":

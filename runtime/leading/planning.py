@@ -24,7 +24,8 @@ def plan(decoder: Decoder, text: GivenText, seed: int, uniforms: Uniforms | None
         Numbers in [0, 1) by row and slot, in place of the seeded ones.
     tails
         Draw those later tokens given the text, too. ``False`` saves the passes and is exact where no decision depends on them:
-        for controllers that look at no draft, as long as no end-of-sequence token is drafted there.
+        for controllers that look at no draft, as long as no end-of-sequence token is drafted there; not for recorded chance, as
+        a verdict may then have no number.
 
     Raises
     ------

@@ -1,15 +1,18 @@
 """Blocks whose arms are led along one text: which drafts need the target's passes, and what is not led."""
 
 import warnings
+from contextlib import suppress
 
 import pytest
+import torch
 
 from pipelines.measuring.arm_builder import arm_of
 from pipelines.measuring.led import TextLeader, looks_at_nothing, static_chain
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder, load_decoder
 from runtime.decoding.routed import RoutedDecoder
-from runtime.leading import GivenText, plan
+from runtime.leading import GivenText, OffTapeError, plan
+from runtime.recorder import Programs, Unrecorded
 from tests.bundles import sourced_bundle, survival_bundle
 from tests.pipelines.toy_bench import toy_prompts
 from tests.toys import tiny_llama
@@ -73,6 +76,29 @@ def test_what_serves_a_static_chain_is_led_by_the_tape_of_that_chain(pair, fixed
         assert run.tokens == list(block.text.tokens), name
     assert list(block.tapes) == [(1, None, "block"), (3, None, "block")]
     assert block.tapes[1, None, "block"] == own[0] != block.tapes[3, None, "block"]
+
+
+def test_static_chains_follow_their_tape_by_recorded_chance():
+    """Which needs a number for every verdict: tails that were drawn freely may be accepted where the text says otherwise."""
+    near = tiny_llama(32, seed=0, layers=2)
+    with torch.no_grad():
+        near.lm_head.weight.add_(
+            0.02 * torch.randn(near.lm_head.weight.shape, generator=torch.Generator().manual_seed(0))
+        )
+    close = ModelPair(target=tiny_llama(32, seed=0, layers=2), draft=near)
+    for model in (close.target, close.draft):
+        model.programs = Programs(Unrecorded())
+    decoder = build_decoder(close, {**CHAIN, "drafter": {"kind": "chain", "gamma": 6}})
+    leader, free = TextLeader(close, 24), 0
+    for seed in range(12):
+        block = leader.block(PROMPT, SAMPLED, seed)
+        assert block.recorded
+        assert block.decode(arm_of("chain-6", "chain", decoder, 24))().tokens == list(block.text.tokens)
+        tape = plan(decoder, block.text, seed, tails=False)
+        with suppress(OffTapeError):
+            run = decoder.generate(PROMPT.tokens, randomness=tape.chance(recorded=True), **block.text.options)
+            free += tape.followed(run)
+    assert free < 12, "the twin"
 
 
 def test_what_cannot_be_led_decodes_freely_and_says_why(pair, fixed, monkeypatch):

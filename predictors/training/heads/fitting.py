@@ -20,7 +20,7 @@ from predictors.latency import draft_cost
 from predictors.latency.actions import undisturbed
 from predictors.replay.acceptance import acceptance_of
 from predictors.replay.prices import Prices
-from predictors.schema import EDIT, SPLITS
+from predictors.schema import SPLITS
 from predictors.training.heads.baselines import fit_baselines
 from predictors.training.heads.card import CONTROLLERS, card_settings, measured_quality, part, sentence, tracked
 from predictors.training.heads.decodes import Decoding, decodes_of
@@ -63,7 +63,7 @@ class HeadFit:
 
     def __init__(self, config: "HeadPredictor", materials: Materials) -> None:
         self.config, self.profile = config, materials.profile
-        table = materials.text_table.without(EDIT)
+        table = materials.text_table
         labels = read_labels(materials.labels / f"{KIND}.parquet", KIND, table.manifest.content_hash)
         self.manifest, self.settings, self.context = table.manifest, table.settings, table.median_context
         require_served(config.decoding, labels.facts)

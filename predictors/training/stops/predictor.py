@@ -14,7 +14,7 @@ from predictors.config import Count, Positive, Probability
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import draft_cost
-from predictors.schema import EDIT, TEST, TRAIN, VALIDATION
+from predictors.schema import TEST, TRAIN, VALIDATION
 from predictors.stopping.rule import StopSetting
 from predictors.training.labelling.table import read_labels
 from predictors.training.labelling.tokens import KIND
@@ -46,7 +46,7 @@ class StopPredictor(StopTrainConfig):
     distance_margin: Positive = 2.0
 
     def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
-        table, profile = materials.text_table.without(EDIT), materials.profile
+        table, profile = materials.text_table, materials.profile
         labels = read_labels(materials.labels / f"{KIND}.parquet", KIND, table.manifest.content_hash)
         model = StopModel(table, labels, self, self.calibrated_tokens, logger)
         limit = self.distance_margin * float(np.nanquantile(model.distance[VALIDATION], self.distance_quantile))

@@ -19,7 +19,7 @@ from predictors.replay.decode import Reading
 from predictors.replay.grid import Starts
 from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
-from predictors.schema import EDIT, SPLITS, TEST, TRAIN, VALIDATION
+from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
 from predictors.survival.features import SCALARS
 from predictors.survival.network import SurvivalArrays, SurvivalNetwork
 from predictors.survival.rule import Priced, SurvivalRule, SurvivalSetting
@@ -94,7 +94,7 @@ class SurvivalPredictor(Checked):
 
     def model(self, materials: Materials, logger: "Logger | None" = None) -> SurvivalModel:
         """Trained, and given rules."""
-        table, profile = materials.text_table.without(EDIT), materials.profile
+        table, profile = materials.text_table, materials.profile
         grids: Grids = {split: self._grids(table.rows(split), table.settings, profile) for split in SPLITS}
         trained = fit_survival(grids[TRAIN], grids[VALIDATION], self.training, logger)
         served = SurvivalArrays(trained.network)
