@@ -41,7 +41,7 @@ def evaluate(probabilities_NC: np.ndarray, labels_N: np.ndarray, classes: Sequen
 
 def auc(scores_N: np.ndarray, positive_N: np.ndarray, weights_N: np.ndarray | None = None) -> float | None:
     """Area under the ROC curve, ties counted half; ``weights_N`` counts rows. ``None`` with one class only."""
-    return Ranked(scores_N, positive_N).auc(np.ones(len(scores_N)) if weights_N is None else weights_N)
+    return _area(_ranks(scores_N), positive_N, np.ones(len(scores_N)) if weights_N is None else weights_N)
 
 
 def macro_auc(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> float | None:
@@ -49,34 +49,31 @@ def macro_auc(probabilities_NC: np.ndarray, labels_N: np.ndarray) -> float | Non
     return MacroAuc(probabilities_NC, labels_N)(np.ones(len(labels_N)))
 
 
-class Ranked:
-    """Scores of rows, sorted once for all weights of a bootstrap."""
-
-    def __init__(self, scores_N: np.ndarray, positive_N: np.ndarray) -> None:
-        self.group_N = np.unique(scores_N, return_inverse=True)[1]
-        self.positive_N = positive_N
-
-    def auc(self, weights_N: np.ndarray) -> float | None:
-        """As `auc`."""
-        positives = np.bincount(self.group_N, weights_N * self.positive_N)
-        negatives = np.bincount(self.group_N, weights_N * ~self.positive_N)
-        total = positives.sum() * negatives.sum()
-        if not total:
-            return None
-        below = np.cumsum(negatives) - negatives
-        return float((positives * (below + negatives / 2)).sum() / total)
-
-
 class MacroAuc:
-    """`macro_auc` of the same rows at any weights."""
+    """`macro_auc` of the same rows at any weights: their scores are sorted once."""
 
     def __init__(self, probabilities_NC: np.ndarray, labels_N: np.ndarray) -> None:
-        self.classes = [Ranked(probabilities_NC[:, c], labels_N == c) for c in range(probabilities_NC.shape[1])]
+        self._classes = [(_ranks(scores_N), labels_N == c) for c, scores_N in enumerate(probabilities_NC.T)]
 
     def __call__(self, weights_N: np.ndarray) -> float | None:
-        areas = [ranked.auc(weights_N) for ranked in self.classes]
+        areas = [_area(*ranked, weights_N) for ranked in self._classes]
         known = [area for area in areas if area is not None]
         return float(np.mean(known)) if known else None
+
+
+def _ranks(scores_N: np.ndarray) -> np.ndarray:
+    """The place of every score among the different ones, ascending."""
+    return np.unique(scores_N, return_inverse=True)[1]
+
+
+def _area(rank_N: np.ndarray, positive_N: np.ndarray, weights_N: np.ndarray) -> float | None:
+    positives = np.bincount(rank_N, weights_N * positive_N)
+    negatives = np.bincount(rank_N, weights_N * ~positive_N)
+    total = positives.sum() * negatives.sum()
+    if not total:
+        return None
+    below = np.cumsum(negatives) - negatives
+    return float((positives * (below + negatives / 2)).sum() / total)
 
 
 def confusion_matrix(labels_N: np.ndarray, predicted_N: np.ndarray, size: int = len(CLASSES)) -> np.ndarray:

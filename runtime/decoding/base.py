@@ -134,10 +134,8 @@ class Decoder(ABC):
             Ends the generation; ``None`` takes the target's own.
         observe
             Attach each round's evidence.
-        layers
-            Hidden states of the target to tap (Hugging Face numbers); a controller that taps layers itself fixes them.
-        draft_layers
-            The same of the draft.
+        layers, draft_layers
+            Hidden states of target and draft to tap (Hugging Face numbers); a controller that taps layers itself fixes them.
 
         Raises
         ------
