@@ -145,7 +145,7 @@ def _checks(bench: Bench, config: "MeasureConfig", bundles: Path) -> dict[str, A
     if not config.exactness_prompts:
         return {"exactness": [], "forward_agreement": {}}
     prompts = [prompt.tokens for prompt in bench.prompts[TEST][: config.exactness_prompts]]
-    precise = float32_pair(bench.location, prompts, config.max_new_tokens)
+    precise = float32_pair(bench.location, prompts, config.max_new_tokens, bench.serving)
     pair = precise or bench.pair
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a head trained on bfloat16 states serves float32 ones here

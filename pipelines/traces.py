@@ -13,11 +13,13 @@ whenever you like: finished shards are kept.
 
 import argparse
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from tqdm import tqdm
 
@@ -30,12 +32,16 @@ from pipelines.scale import add_workers_argument, workers
 from predictors.config import Checked, Positive
 from predictors.schema import EDIT
 from runtime import ModelPair
+from runtime.causal_model import CausalLanguageModel
+from runtime.memory import weight_bytes
+from runtime.pair import serve
 from trace_collection.collection import Collector, collect
 from trace_collection.guesses import GuessCollector, GuessTraceConfig
 from trace_collection.texts import TextCollector, TextTraceConfig
 from trace_collection.trees import TreeCollector, TreeTraceConfig
 
 SECTION = "traces"
+MOST_PACKED = 1 / 8  # of a machine's memory: models whose matrices are held twice, in every worker
 CONFIGS = {"texts": TextTraceConfig, "trees": TreeTraceConfig, "guesses": GuessTraceConfig}
 
 
@@ -69,8 +75,18 @@ def loaded(of: str, folder: Path, config: Any, prompts: Path) -> Collector:
     """A `collector` with the models of a pair's folder, and the prompts of another."""
     torch.set_num_threads(config.threads)
     place = read_pair(folder)
-    pair = ModelPair.load(**place.models, dtype=place.dtype)
+    pair = packed(ModelPair.load(**place.models, dtype=place.dtype))
     return collector(of, pair, config, _prompts(prompts), _prompts(prompts, (EDIT,)))
+
+
+def packed(pair: ModelPair) -> ModelPair:
+    """The same pair over packed weights, a sixth faster, where a CPU multiplies them and its memory makes little of a second
+    copy: by what the machine has, not by what is free, as shards of an interrupted collection are to have the same bytes."""
+    models = {name: one for name, one in vars(pair).items() if isinstance(one, CausalLanguageModel)}
+    if sum(map(weight_bytes, models.values())) <= MOST_PACKED * psutil.virtual_memory().total:
+        with suppress(ValueError):  # another device, number format or model
+            vars(pair).update({name: serve(one.model, "packed") for name, one in models.items()})
+    return pair
 
 
 def collector(of: str, pair: ModelPair, config: Any, prompts: Sequence[Prompt], edits: Sequence[Prompt]) -> Collector:

@@ -62,10 +62,11 @@ class Collector(ABC):
     reach: int
     rows_per_job: int
     layers: tuple[int, ...] = ()
+    keeps_said: ClassVar[bool] = False  # whether its rows are of what the target said when it drew the texts
 
     def __init__(self, pair: ModelPair, config: Any, prompts: Sequence[Prompt]) -> None:
         self.pair, self.config = pair, config
-        self.jobs: list[Job] = [(settings, prompt) for settings in config.settings for prompt in prompts]
+        self.jobs: list[Job] = [(settings, prompt) for prompt in prompts for settings in config.settings]
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -86,17 +87,11 @@ class Collector(ABC):
         settings, prompt = job
         return Randomness(seed_of(self.config.seed, self.name, prompt.id, settings))
 
-    def texts(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, list[int], Randomness]]:
-        """The target's continuation of every job, and the chance it was drawn by."""
-        for settings in dict.fromkeys(settings for settings, _ in jobs):
-            some = [job for job in jobs if job[0] == settings]
-            drawn = [Trajectory(prompt.tokens, self.chance((settings, prompt))) for _, prompt in some]
-            yield from zip(
-                some,
-                continuations(self.pair.target, drawn, settings, self.new_tokens),
-                (one.chance for one in drawn),
-                strict=True,
-            )
+    def texts(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Trajectory]]:
+        """The target's continuation of every job, with what the target said where that is kept."""
+        layers = self.layers if self.keeps_said else ()
+        drawn = [Trajectory(job[1].tokens, job[0], self.chance(job), [] if self.keeps_said else None) for job in jobs]
+        yield from zip(jobs, continuations(self.pair.target, drawn, self.new_tokens, layers), strict=True)
 
 
 @dataclasses.dataclass(frozen=True)

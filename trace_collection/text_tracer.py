@@ -56,11 +56,20 @@ class TextTracer:
         self.pair, self.draft, self.extent = pair, pair.draft, extent
 
     @torch.inference_mode()
-    def trace(self, prompt: list[int], text: list[int], settings: SamplingSettings, chance: Chance) -> Rows:
-        """Columns of `TEXT_COLUMNS`, but for the prompt's own, at positions 1, 2, … of ``text``."""
+    def trace(
+        self,
+        prompt: list[int],
+        text: list[int],
+        settings: SamplingSettings,
+        chance: Chance,
+        said: Sequence[Forward] | None = None,
+    ) -> Rows:
+        """Columns of `TEXT_COLUMNS`, but for the prompt's own, at positions 1, 2, … of ``text``; ``said``: what the target said
+        in front of each of its tokens, where it drew them itself."""
         if len(text) < 2:
             return {}
-        target_NV, root_NS = self._target(prompt, text, settings)
+        said = self._read(prompt, text) if said is None else said
+        target_NV, root_NS = self._law(said[1:], text[1:], settings), self._roots(said[:-1], text[:-1])
         draft = self.draft.open(len(prompt) + len(text) * self.extent.gamma_max, self.extent.spec.draft_layers)
         along = self._along(draft, prompt, text, settings)
         slots = self._slots(
@@ -91,26 +100,29 @@ class TextTracer:
         counts = {name: np.array([getattr(one, field) for one in known]) for name, field in numbers.items()}
         return {**counts, "lookup": lookup_NG}
 
-    def _target(self, prompt: list[int], text: list[int], settings: SamplingSettings) -> tuple[Tensor, np.ndarray]:
-        """The target's distributions of the text's tokens but the first [N, V], and its state in front of a round at each."""
+    def _read(self, prompt: list[int], text: list[int]) -> list[Forward]:
+        """What the target says in front of every token of a text that another pass has drawn."""
         state = self.pair.target.open(len(prompt) + len(text), self.extent.layers)
         ahead, inside = _walk(state, prompt, text[:-1])
         assert inside is not None
-        law_NV = processed_law(inside.logits, settings)
-        if (
-            settings.greedy
-        ):  # the text has decided, where passes over one token and over many round a near-tie differently
-            tokens_N1 = torch.tensor(text[1:], device=law_NV.device).unsqueeze(1)
-            law_NV = torch.zeros_like(law_NV).scatter_(1, tokens_N1, 1.0)
-        return law_NV, self._roots(ahead, inside, text[:-1])
+        last = Forward(ahead.logits[-1:], None if ahead.hidden_NKD is None else ahead.hidden_NKD[-1:])
+        return [row for one in (last, inside) for row in _rows(one)]
 
-    def _roots(self, ahead: Forward, inside: Forward, newest: Sequence[int]) -> np.ndarray:
+    def _law(self, said: Sequence[Forward], tokens: Sequence[int], settings: SamplingSettings) -> Tensor:
+        """The target's distributions of ``tokens`` [N, V]."""
+        law_NV = processed_law(torch.cat([one.logits for one in said]), settings)
+        if settings.greedy:  # a token has decided, where passes over one row and over many round a near-tie differently
+            tokens_N1 = torch.tensor(tokens, device=law_NV.device).unsqueeze(1)
+            law_NV = torch.zeros_like(law_NV).scatter_(1, tokens_N1, 1.0)
+        return law_NV
+
+    def _roots(self, said: Sequence[Forward], newest: Sequence[int]) -> np.ndarray:
         """The state at the rows whose logits produced the ``newest`` tokens, and those tokens' embeddings; empty without taps."""
-        if ahead.hidden_NKD is None or inside.hidden_NKD is None:
+        hidden = [one.hidden_NKD for one in said if one.hidden_NKD is not None]
+        if not hidden:
             return np.zeros((len(newest), 0), np.float16)
-        hidden_NKD = torch.cat([ahead.hidden_NKD[-1:], inside.hidden_NKD[:-1]])
         embeddings = (self.pair.target.embedding(token) for token in newest)
-        states = [state_vector(hidden_KD, one_E) for hidden_KD, one_E in zip(hidden_NKD, embeddings, strict=True)]
+        states = [state_vector(hidden_KD, one_E) for (hidden_KD,), one_E in zip(hidden, embeddings, strict=True)]
         return _finite(torch.stack(states), "target", "layers")
 
     def _along(self, state: ModelState, prompt: list[int], text: list[int], settings: SamplingSettings) -> Level:
@@ -207,6 +219,13 @@ def _walk(state: ModelState, committed: Sequence[int], chain: Sequence[int]) -> 
     ahead = state.forward(committed, last=1)
     state.keep(range(len(committed)))
     return ahead, state.forward(chain) if chain else None
+
+
+def _rows(out: Forward) -> Iterator[Forward]:
+    """The rows of a pass, one by one."""
+    hidden = out.hidden_NKD
+    for row in range(len(out.logits)):
+        yield Forward(out.logits[row : row + 1], None if hidden is None else hidden[row : row + 1])
 
 
 def _numbers(level: Level) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from predictors.sampling import SamplingSettings
 from predictors.schema import TEXT_COLUMNS, TEXT_TRACES_VERSION
 from predictors.stopping.features import StopSpec
 from runtime import ModelPair
+from runtime.randomness import stream
 from trace_collection.collection import CollectionConfig, Collector, hidden_size, last_layers
 from trace_collection.prompts import Job, Prompt, first_of_splits, placed
 from trace_collection.shards import Rows
@@ -58,6 +59,7 @@ class TextCollector(Collector):
     name = "texts"
     columns = TEXT_COLUMNS
     version = TEXT_TRACES_VERSION
+    keeps_said = True
 
     def __init__(
         self, pair: ModelPair, config: TextTraceConfig, prompts: Sequence[Prompt], edits: Sequence[Prompt] = ()
@@ -79,8 +81,9 @@ class TextCollector(Collector):
         self.tracer = TextTracer(pair, self.extent)
 
     def rows(self, jobs: Sequence[Job]) -> Iterator[Rows]:
-        for job, text, randomness in self.texts(jobs):
-            yield placed(job, self.tracer.trace(list(job[1].tokens), text, job[0], randomness.stream("beside")))
+        for job, text in self.texts(jobs):
+            chance = stream(text.chance, "beside")
+            yield placed(job, self.tracer.trace(list(text.prompt), text.tokens, text.settings, chance, text.said))
 
     @property
     def sizes(self) -> dict[str, int]:

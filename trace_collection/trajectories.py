@@ -1,8 +1,9 @@
-"""Texts of the target, several at once: each prompt is a chain of scratch nodes of one state, and a pass adds a token to all.
+"""Texts of the target, several at once: each is a chain of scratch nodes of one state, and a pass adds a token to all.
 
     y_t ~ p(. | prompt, y_<t)
 
-A pass over sixteen rows takes little longer than one over a single row where reading the weights is what takes time.
+A pass over sixteen rows takes little longer than one over a single row where reading the weights is what takes time, and texts of
+one prompt at several sampling settings share its nodes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from predictors.sampling import SamplingSettings
-from runtime.adapter import LanguageModel, ModelState
+from runtime.adapter import Forward, LanguageModel
 from runtime.laws import processed_law
 from runtime.randomness import Chance
 
@@ -20,47 +21,54 @@ MOST_ROWS = 4096  # of one state: what a node sees of the others is a mask of so
 
 @dataclass
 class Trajectory:
-    """A continuation of ``prompt`` so far, by its own ``chance``; ``node`` is its newest one in the state's scratch."""
+    """A continuation of ``prompt`` so far, by its own ``chance``; ``node`` is its newest one in the state's scratch. ``said``, if
+    it is a list, gets what the model said in front of every token: one row of logits and of tapped states."""
 
     prompt: Sequence[int]
+    settings: SamplingSettings
     chance: Chance
+    said: list[Forward] | None = None
     tokens: list[int] = field(default_factory=list)
     node: int = -1
 
 
 def continuations(
-    model: LanguageModel, trajectories: Sequence[Trajectory], settings: SamplingSettings, budget: int
-) -> Iterator[list[int]]:
-    """``budget`` new tokens of every trajectory, or up to an end of sequence, in their order."""
+    model: LanguageModel, trajectories: Sequence[Trajectory], budget: int, layers: tuple[int, ...] = ()
+) -> Iterator[Trajectory]:
+    """The trajectories in their order, with ``budget`` new tokens each, or up to an end of sequence; ``layers`` are tapped."""
     while trajectories:
         rows = torch.tensor([len(one.prompt) + budget for one in trajectories]).cumsum(0)
         count = max(1, int((rows <= MOST_ROWS).sum()))
-        grow(model, trajectories[:count], settings, budget)
-        yield from (one.tokens for one in trajectories[:count])
+        grow(model, trajectories[:count], budget, layers)
+        yield from trajectories[:count]
         trajectories = trajectories[count:]
 
 
 @torch.inference_mode()
-def grow(model: LanguageModel, trajectories: Sequence[Trajectory], settings: SamplingSettings, budget: int) -> None:
+def grow(model: LanguageModel, trajectories: Sequence[Trajectory], budget: int, layers: tuple[int, ...] = ()) -> None:
     """Draw all ``trajectories`` together."""
-    state = model.open(sum(len(one.prompt) + budget for one in trajectories))
+    prompts = list(dict.fromkeys(tuple(one.prompt) for one in trajectories))
+    state = model.open(sum(map(len, prompts)) + budget * len(trajectories), layers)
     nodes = 0
-    for one in trajectories:
-        nodes = _read_prompt(state, one, nodes, settings)
+    for prompt in prompts:
+        out = state.forward(list(prompt), [-1, *range(nodes, nodes + len(prompt) - 1)], last=1)
+        nodes += len(prompt)
+        for one in trajectories:
+            if tuple(one.prompt) == prompt:
+                _draw(one, out, -1, nodes - 1)
     while active := [
         one for one in trajectories if len(one.tokens) < budget and one.tokens[-1] not in model.eos_tokens
     ]:
-        logits_NV = state.forward([one.tokens[-1] for one in active], [one.node for one in active]).logits
-        for number, (one, law_V) in enumerate(zip(active, processed_law(logits_NV, settings), strict=True)):
-            one.node = nodes + number
-            one.tokens.append(int(one.chance.categorical(law_V)))
+        out = state.forward([one.tokens[-1] for one in active], [one.node for one in active])
+        for row, one in enumerate(active):
+            _draw(one, out, row, nodes + row)
         nodes += len(active)
 
 
-def _read_prompt(state: ModelState, one: Trajectory, first: int, settings: SamplingSettings) -> int:
-    """Feed a prompt behind ``first`` nodes and draw its first token; returns the number of nodes."""
-    end = first + len(one.prompt)
-    logits_V = state.forward(list(one.prompt), [-1, *range(first, end - 1)], last=1).logits[-1]
-    one.node = end - 1
-    one.tokens.append(int(one.chance.categorical(processed_law(logits_V, settings))))
-    return end
+def _draw(one: Trajectory, out: Forward, row: int, node: int) -> None:
+    """The next token of a trajectory, by what ``row`` of a pass said, behind ``node``."""
+    if one.said is not None:
+        hidden = None if out.hidden_NKD is None else out.hidden_NKD[row].unsqueeze(0).clone()  # not the whole prompt's
+        one.said.append(Forward(out.logits[row].unsqueeze(0), hidden))
+    one.node = node
+    one.tokens.append(int(one.chance.categorical(processed_law(out.logits[row], one.settings))))

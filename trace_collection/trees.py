@@ -27,7 +27,7 @@ from predictors.signals import BothModels, NextLaw, Root, TreeRoot
 from runtime import ModelPair
 from runtime.drafting.draft import fit_vocabulary
 from runtime.laws import processed_law
-from runtime.randomness import Chance
+from runtime.randomness import Chance, stream
 from runtime.tree import DraftLaw
 from runtime.verification.acceptance import NODE_SOLVERS
 from trace_collection.collection import CollectionConfig, Collector, hidden_size, last_layers
@@ -101,8 +101,8 @@ class TreeCollector(Collector):
         )
 
     def rows(self, jobs: Sequence[Job]) -> Iterator[Rows]:
-        for job, text, randomness in self.texts(jobs):
-            yield placed(job, columns_of(list(self._roots(job, text, randomness.stream("roots")))))
+        for job, text in self.texts(jobs):
+            yield placed(job, columns_of(list(self._roots(job, text.tokens, stream(text.chance, "roots")))))
 
     def _roots(self, job: Job, text: list[int], chance: Chance) -> Iterator[dict[str, Any]]:
         """The columns of every root, as far as the text goes on."""

@@ -9,6 +9,7 @@ and finds each token, also after the parting, as likely as the likeliest but for
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
 
 import torch
 from transformers import AutoConfig
@@ -16,10 +17,12 @@ from transformers import AutoConfig
 from pipelines.device_memory import available_memory
 from pipelines.measuring.arms import cut_after, decoder_arm, hugging_face_arm
 from pipelines.pair_folder import PairLocation
+from predictors.latency.serving import Serving
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair
 from runtime.causal_model import CausalLanguageModel
 from runtime.memory import planned_memory, unloaded_pair
+from runtime.serving_record import read_serving
 
 GREEDY = SamplingSettings(0.0)
 
@@ -73,17 +76,27 @@ def first_unlikely(
     return next((place for place, one in enumerate([*tied, ended and len(text) == len(tokens)]) if not one), None)
 
 
-def float32_pair(location: PairLocation, prompts: Iterable[Sequence[int]], max_new_tokens: int) -> ModelPair | None:
-    """The pair in float32; ``None`` where that does not fit what its device has free, or the target is spread or quantised."""
+def float32_pair(
+    location: PairLocation,
+    prompts: Iterable[Sequence[int]],
+    max_new_tokens: int,
+    record: str | Path | Serving | None = None,
+) -> ModelPair | None:
+    """The pair in float32, by the forwards of ``record``; ``None`` where that does not fit what its device has free, or the
+    target is spread or quantised."""
     if location.placement.keys() & {"device_map", "quantization"}:
         return None
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     configs = (AutoConfig.from_pretrained(path) for path in (location.target, location.draft) if path is not None)
     pair = unloaded_pair(torch.float32, *configs)
     planned = planned_memory(pair, max(map(len, prompts), default=0), max_new_tokens, device.type)
-    needed, free = sum(one.total for one in planned.values()), available_memory(device)
+    serving = read_serving(record) if isinstance(record, str | Path) else record
+    twice = [name for name in planned if getattr(getattr(serving, name, None), "forward", None) == "packed"]
+    needed = sum(one.total for one in planned.values()) + sum(planned[name].weights for name in twice)
+    free = available_memory(device)
     if needed <= free:
-        return ModelPair.load(location.target, location.draft, dtype="float32", tokenizer=location.tokenizer)
+        models = location.target, location.draft
+        return ModelPair.load(*models, dtype="float32", tokenizer=location.tokenizer, record=record)
     print(
         f"float32 needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} are free: near-ties are audited in the served format"
     )

@@ -16,6 +16,7 @@ from pipelines.pair_folder import read_pair
 from pipelines.promotion import attempt as one_look
 from pipelines.promotion.names import CHALLENGER
 from pipelines.reporting.measured_folder import Measured
+from predictors.latency.serving import ModelServing, Serving
 from runtime import ModelPair
 from tests.bundles import random_bundle
 from tests.pipelines.toy_bench import toy_bench, toy_prompts, write_serving
@@ -113,6 +114,22 @@ def test_float32_is_loaded_where_it_fits_and_not_by_a_byte_less(tmp_path, monkey
     assert weights < low < weights + 10**6 and len(set(asked)) == 1
 
 
+def test_float32_runs_by_the_forwards_of_the_record_and_packed_weights_are_held_twice(tmp_path, monkeypatch):
+    args = toy_bench(tmp_path, "unused", {})
+    served = Serving(ModelServing("bfloat16", "packed"), ModelServing("bfloat16", "compact"))
+
+    def loaded(free, record):
+        monkeypatch.setattr(exactness, "available_memory", lambda device: free)
+        return float32_pair(read_pair(args.pair_folder), [PROMPT], NEW, record)
+
+    pair = loaded(10**9, served)
+    assert [one.forward for one in (pair.target, pair.draft)] == ["packed", "compact"]
+    assert pair.target.dtype is pair.draft.dtype is torch.float32
+    least = next(free for free in range(0, 10**6, 1000) if loaded(free, None) is not None)
+    weights = 4 * pair.target.model.num_parameters()
+    assert loaded(least + weights - 2000, served) is None and loaded(least + weights + 1000, served) is not None
+
+
 @pytest.mark.parametrize(("free", "form"), [(10**9, "float32"), (0, "bfloat16")])
 def test_a_trial_holds_one_pair_at_a_time(tmp_path, monkeypatch, free, form):
     """What was checked is gone before the served pair is loaded; where float32 does not fit, the served format is checked."""
@@ -143,7 +160,11 @@ def test_findings_and_the_report_name_the_format_that_was_checked(tmp_path, monk
     served = ModelPair.load(**location.models, dtype="bfloat16")
     monkeypatch.setattr(exactness, "available_memory", lambda device: free)
     config = MeasureConfig(arms=(ArmRow("plain", "plain", decoder={"method": "autoregressive"}),), max_new_tokens=6)
-    found = _checks(SimpleNamespace(location=location, pair=served, prompts={"test": toy_prompts(2)}), config, tmp_path)
+    found = _checks(
+        SimpleNamespace(location=location, pair=served, serving=None, prompts={"test": toy_prompts(2)}),
+        config,
+        tmp_path,
+    )
     assert found["exactness"] == [{"arm": "plain", f"exact_{form}": True, "differs": [None, None]}]
     assert found["forward_agreement"].keys() == ({"target", "draft"} if form == "float32" else set())
     report = SimpleNamespace(findings=found, exact_format=Measured.exact_format.fget(SimpleNamespace(findings=found)))

@@ -246,7 +246,7 @@ def test_texts_and_trees_of_one_prompt_differ(pair, prompts):
     drawn = []
     for name in ("texts", "trees"):
         jobs = [(SamplingSettings(1.0), prompt) for prompt in prompts[:2]]
-        drawn.append([text[:5] for _, text, _ in made(name, pair, prompts).texts(jobs)])
+        drawn.append([text.tokens[:5] for _, text in made(name, pair, prompts).texts(jobs)])
     assert drawn[0] != drawn[1]
 
 

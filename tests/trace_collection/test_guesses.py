@@ -37,8 +37,8 @@ def test_rows_are_the_decoders_passes(collected, pair):
     assert table.settings == [SamplingSettings(0.0), SamplingSettings(1.0)] and table.manifest.ways == WAYS
     alone = ModelPair(pair.target)
     expected = []
-    for settings in CONFIG.settings:
-        for prompt in toy_prompts(3, "validation", vocabulary=8):
+    for prompt in toy_prompts(3, "validation", vocabulary=8):
+        for settings in CONFIG.settings:
             for way, config in enumerate(WAYS):
                 out = build_decoder(alone, config).generate(
                     prompt.tokens,

@@ -81,9 +81,9 @@ def decoded_rounds(pair, drafter, verifier, controller, settings):
 
 
 def recorded(pair, settings, chance):
-    tokens = next(continuations(pair.target, [Trajectory(PROMPT, chance)], settings, BUDGET))
+    text = next(continuations(pair.target, [Trajectory(PROMPT, settings, chance, said=[])], BUDGET))
     extent = Extent(GAMMA, BUDGET, 1, layers=(), spec=StopSpec((), 0, 2), state_slots=1)
-    columns = TextTracer(pair, extent).trace(PROMPT, tokens, settings, Certain())
+    columns = TextTracer(pair, extent).trace(PROMPT, text.tokens, settings, Certain(), text.said)
     return RecordedText("p", "d", "s", settings, len(PROMPT), BUDGET, columns)
 
 

@@ -68,7 +68,7 @@ class Counting(TextTracer):
 
 def drawn(pair, settings, chance, budget=BUDGET):
     """A text of the target, as collections draw it."""
-    return next(continuations(pair.target, [Trajectory(PROMPT, chance)], settings, budget))
+    return next(continuations(pair.target, [Trajectory(PROMPT, settings, chance)], budget)).tokens
 
 
 @cache

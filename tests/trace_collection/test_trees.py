@@ -16,6 +16,7 @@ from runtime import ModelPair, Randomness, load_decoder
 from tests.bundles import selector_bundle
 from tests.toys import tiny_llama
 from tests.trace_collection.collecting import gather, random_prompts, read
+from trace_collection.trajectories import Trajectory
 from trace_collection.trees import TreeCollector, TreeTraceConfig
 
 ACTIONS = ActionSet(chains=(1, 3), k=(2,), l1=(0, 1), l2=(1, 2))
@@ -89,7 +90,8 @@ def test_features_are_those_a_controller_sees_there(pair, prompts, tmp_path, mon
     for seed in range(10):
         randomness = Randomness(seed)
         text = decoder.generate(prompt.tokens, max_new_tokens=6, temperature=1.0, randomness=randomness).tokens
-        monkeypatch.setattr(collector, "texts", lambda jobs, text=text: iter([(jobs[0], text, Randomness(0))]))
+        drawn = Trajectory(prompt.tokens, settings, Randomness(0), tokens=text)
+        monkeypatch.setattr(collector, "texts", lambda jobs, drawn=drawn: iter([(jobs[0], drawn)]))
         columns = next(collector.rows([(settings, prompt)]))
         root = next(view for view in seen if view.root.position == len(prompt.tokens) + 1)
         np.testing.assert_array_equal(columns["state"][0], state_of(root).numpy())
