@@ -87,8 +87,23 @@ class Tracking:
         require_reachable(self.uri)
         self.client = new_client(self.uri)
         self.experiment = f"draftwright-{pair}"
-        known = self.client.get_experiment_by_name(self.experiment)
-        self.experiment_id = known.experiment_id if known else self.client.create_experiment(self.experiment)
+        self.experiment_id = self._known() or self._made()
+
+    def _known(self) -> str | None:
+        found = self.client.get_experiment_by_name(self.experiment)
+        return None if found is None else str(found.experiment_id)
+
+    def _made(self) -> str:
+        """The id of a new experiment, or of the one that another process made meanwhile."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return str(self.client.create_experiment(self.experiment))
+        except MlflowException:
+            known = self._known()
+            if known is None:
+                raise
+            return known
 
     @contextmanager
     def new_run(self, name: str, parameters: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Recorded texts of a pair (traces ``texts``) to time arms along, and the same of texts that only a timed decode has."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from pipelines.measuring.names import TEST, VALIDATION
 from pipelines.prompt_table import Prompt
 from predictors.replay.text import RecordedText, RootStates
 from predictors.sampling import SamplingSettings
-from predictors.schema import TEXT_COLUMNS
 from predictors.training.text_table import ROOT, STATES, TextTable
 from runtime import ModelPair, Randomness
 from runtime.identity import require_pair
@@ -36,11 +35,11 @@ class RecordedTexts:
                 self.table.manifest.capture_contract("traces texts").identity, pair, "the table of recorded texts"
             )
 
-    def of(self, split: str, leave_out: Container[str] = ()) -> list[RecordedText]:
-        """The texts of a split that fit the budget, without the columns ``leave_out``."""
+    def of(self, split: str) -> list[RecordedText]:
+        """The texts of a split that fit the budget."""
         if self.table is None or split not in self.table.column("split"):
             return []
-        cut = (text.within(self.max_new_tokens) for text in self.table.rows(split).texts(leave_out))
+        cut = (text.within(self.max_new_tokens) for text in self.table.rows(split).texts())
         return [text for text in cut if text is not None]
 
     def tokens(self, prompt: str, settings: SamplingSettings) -> list[int] | None:
@@ -54,8 +53,7 @@ class RecordedTexts:
 
     @cached_property
     def _tokens(self) -> dict[tuple[str, SamplingSettings], list[int]]:
-        more = TEXT_COLUMNS.keys() - {"newest", "token", "position"}
-        texts = (text for split in (VALIDATION, TEST) for text in self.of(split, more))
+        texts = (text for split in (VALIDATION, TEST) for text in self.of(split))
         return {(text.prompt_id, text.settings): text.tokens for text in texts}
 
 
@@ -64,24 +62,29 @@ class Recorder:
 
     def __init__(self, pair: ModelPair, texts: RecordedTexts, prompts: Iterable[Prompt]) -> None:
         assert texts.table is not None
-        manifest = texts.table.manifest
-        layers, spec = tuple(manifest.feature_layers), manifest.stop_spec
-        state_slots = texts.table.slots(STATES).shape[1]
-        extent = Extent(manifest.gamma_max, texts.max_new_tokens, manifest.candidates, layers, spec, state_slots)
-        self._tracer, self._hidden_size = TextTracer(pair, extent), manifest.hidden_size
-        self._eos_tokens = frozenset(manifest.eos_tokens)
+        self._pair, self._texts, self._manifest = pair, texts, texts.table.manifest
         self._prompts = {prompt.id: prompt for prompt in prompts}
+
+    @cached_property
+    def _tracer(self) -> TextTracer:
+        """Made when a text is to be recorded, as it takes the recorded states to be known."""
+        manifest, table = self._manifest, self._texts.table
+        assert table is not None
+        layers, slots = tuple(manifest.feature_layers), table.slots(STATES).shape[1]
+        budget, spec = self._texts.max_new_tokens, manifest.stop_spec
+        return TextTracer(self._pair, Extent(manifest.gamma_max, budget, manifest.candidates, layers, spec, slots))
 
     def __call__(self, row: Mapping[str, Any]) -> RecordedText | None:
         """The text of a decode's ``row``; ``None`` for one of a single token, which has no rounds, and of an unknown prompt."""
-        prompt, extent = self._prompts.get(row["prompt"]), self._tracer.extent
+        prompt = self._prompts.get(row["prompt"])
         if prompt is None:
             return None
+        extent = self._tracer.extent
         settings = SamplingSettings(row["temperature"], row["top_k"], row["top_p"])
         rows = self._tracer.trace(prompt.tokens, list(row["output"]), settings, Randomness(row["seed"]))
         if not rows:
             return None
         columns = dict(rows)
-        roots = RootStates(columns.pop(ROOT), extent.layers, self._hidden_size)
+        roots = RootStates(columns.pop(ROOT), extent.layers, self._manifest.hidden_size)
         where = prompt.id, prompt.document, prompt.slice, settings, len(prompt.tokens), extent.budget
-        return RecordedText(*where, columns, self._eos_tokens, roots, extent.spec.draft_layers)
+        return RecordedText(*where, columns, frozenset(self._manifest.eos_tokens), roots, extent.spec.draft_layers)

@@ -12,7 +12,7 @@ Shape suffixes: N rows, G slots (γ_max), T most likely tokens, K tapped layers,
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -40,12 +40,30 @@ class LookupSettings(Protocol):
     def least(self) -> int: ...
 
 
+class LazyRows:
+    """Some rows of an array that is read when one of them is first asked for: of hidden states, which few controllers read."""
+
+    def __init__(self, read: Callable[[], np.ndarray], rows: slice) -> None:
+        self._read, self._rows = read, rows
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        return self._read()[self._rows]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return np.shape(self.__array__())
+
+    def __getitem__(self, key: Any) -> Any:
+        """Rows ``[:end]`` as lazy ones, anything else of the array."""
+        return LazyRows(self.__array__, key) if isinstance(key, slice) else self.__array__()[key]
+
+
 @dataclass(frozen=True)
 class RootStates:
     """The target's states at every row: ``states_NS`` (`predictors.features.state_vector`) of ``layers``, each of
     ``hidden_size`` numbers, and an embedding."""
 
-    states_NS: np.ndarray
+    states_NS: np.ndarray | LazyRows
     layers: tuple[int, ...]
     hidden_size: int
 
@@ -60,7 +78,8 @@ class RootStates:
 class RecordedText:
     """One continuation of ``prompt_tokens`` tokens within a ``budget`` of new ones.
 
-    ``columns`` hold its rows from 1 on, as `predictors.schema.TEXT_COLUMNS` names them: numbers [N] and lists [N, G, …].
+    ``columns`` hold its rows from 1 on, as `predictors.schema.TEXT_COLUMNS` names them: numbers [N] and lists [N, G, …]; the
+    draft's ``states`` may be `LazyRows`.
     """
 
     prompt_id: str
@@ -69,7 +88,7 @@ class RecordedText:
     settings: SamplingSettings
     prompt_tokens: int
     budget: int
-    columns: Mapping[str, np.ndarray]
+    columns: Mapping[str, Any]
     eos_tokens: frozenset[int] = frozenset()
     roots: RootStates | None = None
     draft_layers: tuple[int, ...] = ()

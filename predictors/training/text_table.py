@@ -1,13 +1,13 @@
 """Text traces in memory (columns: `predictors.schema`), text by text. Shape suffixes: N rows."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
 
-from predictors.replay.text import RecordedText, RootStates
+from predictors.replay.text import LazyRows, RecordedText, RootStates
 from predictors.schema import PLACE_COLUMNS, TEXT_COLUMNS, TEXT_TRACES_VERSION
 from predictors.stopping.features import StopSpec
 from predictors.training.trace_table import Manifest, TraceTable
@@ -42,6 +42,7 @@ class TextTable(TraceTable[TextManifest]):
     """Positions of texts of some splits, those of a text one after the other."""
 
     columns = TEXT_COLUMNS
+    wide = (ROOT, STATES)
     version = TEXT_TRACES_VERSION
     hint = "Raise traces.texts.prompts."
     kind = TextManifest
@@ -72,24 +73,22 @@ class TextTable(TraceTable[TextManifest]):
         flat_NF, size = self.column(name), spec.top if name == TOPS else spec.state_size
         return flat_NF.reshape(len(self), flat_NF.shape[1] // max(1, size), size)
 
-    def texts(self, leave_out: Container[str] = ()) -> Iterator[RecordedText]:
-        """The recorded texts, in the table's order, without the columns ``leave_out``."""
+    def texts(self) -> Iterator[RecordedText]:
+        """The recorded texts, in the table's order."""
         manifest = self.manifest
-        kept = [name for name in TEXT_COLUMNS if name not in PLACE_COLUMNS and name not in leave_out]
-        columns = {name: self.slots(name) if name in (TOPS, STATES) else self.column(name) for name in kept}
-        states_NS = columns.pop(ROOT, None)
+        kept = [name for name in TEXT_COLUMNS if name not in (*PLACE_COLUMNS, *self.wide)]
+        columns = {name: self.slots(name) if name == TOPS else self.column(name) for name in kept}
         names = {name: self.column(name) for name in ("prompt_id", "document", "slice")}
         for rows in self.text_slices:
-            first, roots = rows.start, None
-            if states_NS is not None:
-                roots = RootStates(states_NS[rows], manifest.feature_layers, manifest.hidden_size)
+            first, root_NS = rows.start, LazyRows(partial(self.column, ROOT), rows)
+            states_NGS = LazyRows(partial(self.slots, STATES), rows)
             yield RecordedText(
                 **{name: str(values[first]) for name, values in names.items()},
                 settings=self.settings[self.setting_N[first]],
                 prompt_tokens=int(columns["position"][first]) - 1,
                 budget=manifest.max_new_tokens,
-                columns={name: values[rows] for name, values in columns.items()},
+                columns={name: values[rows] for name, values in columns.items()} | {STATES: states_NGS},
                 eos_tokens=frozenset(manifest.eos_tokens),
                 draft_layers=manifest.stop_spec.draft_layers,
-                roots=roots,
+                roots=RootStates(root_NS, manifest.feature_layers, manifest.hidden_size),
             )

@@ -6,9 +6,9 @@ Rows lie somewhere in a prompt's continuation (`PLACE_COLUMNS`) and are counted 
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -63,18 +63,23 @@ Kind = TypeVar("Kind", bound=Manifest)
 class TraceTable(Generic[Kind]):
     """Rows of a trace, in the order of its shards: all of them as `read`, or those of a split.
 
-    ``index`` [N] says which rows of the whole trace they are; ``hint``: what helps where a split has none.
+    ``index`` [N] says which rows of the whole trace they are; ``hint``: what helps where a split has none. Columns that are
+    ``wide`` are read when they are first asked for, as most of a trace is hidden states that most of its readers do not need.
     """
 
     columns: ClassVar[Mapping[str, str]]
+    wide: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int]
     hint: ClassVar[str]
     kind: type[Kind]
 
-    def __init__(self, manifest: Kind, table: pa.Table, index: np.ndarray | None = None) -> None:
-        self.manifest = manifest
-        self.table = table
+    def __init__(
+        self, manifest: Kind, table: pa.Table, whole: Callable[[str], np.ndarray], index: np.ndarray | None = None
+    ) -> None:
+        """``table`` without the wide columns, of which ``whole`` gives all rows of the trace."""
+        self.manifest, self.table, self._whole = manifest, table, whole
         self.index = np.arange(table.num_rows) if index is None else index
+        self._wide: dict[str, np.ndarray] = {}
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
@@ -88,8 +93,9 @@ class TraceTable(Generic[Kind]):
         """
         place = Path(folder) if isinstance(folder, str) else folder
         manifest = _read_manifest(place / MANIFEST, cls.kind, cls.version)
-        shards = (_read_shard(place, shard, cls.columns, manifest.sizes()) for shard in manifest.shards)
-        return cls(manifest, pa.concat_tables(list(shards)).combine_chunks())
+        shards = (_read_shard(place, shard, cls.columns, manifest.sizes(), cls.wide) for shard in manifest.shards)
+        table = pa.concat_tables(list(shards)).combine_chunks()
+        return cls(manifest, table, cache(partial(_whole_column, place, manifest.shards)))
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -99,17 +105,25 @@ class TraceTable(Generic[Kind]):
         mask_N = self.column("split") == split
         if not mask_N.any():
             raise ValueError(f"there are no traces of split {split!r}. {self.hint}")
-        return type(self)(self.manifest, self.table.filter(pa.array(mask_N)), self.index[mask_N])
+        return self._some(mask_N)
 
     def without(self, slice_name: str) -> Self:
         """The rows of all other slices."""
         mask_N = self.column("slice") != slice_name
         if mask_N.all():
             return self
-        return type(self)(self.manifest, self.table.filter(pa.array(mask_N)), self.index[mask_N])
+        return self._some(mask_N)
+
+    def _some(self, mask_N: np.ndarray) -> Self:
+        return type(self)(self.manifest, self.table.filter(pa.array(mask_N)), self._whole, self.index[mask_N])
 
     def column(self, name: str) -> np.ndarray:
         """A column [N], of lists [N, size]: a view of the table, which is not to be written to."""
+        if name in self.wide:
+            if name not in self._wide:
+                whole = self._whole(name)
+                self._wide[name] = whole if len(whole) == len(self) else whole[self.index]
+            return self._wide[name]
         if pa.types.is_fixed_size_list(self.table.schema.field(name).type):
             return list_column(self.table, name)
         return np.asarray(self.table.column(name).to_numpy(zero_copy_only=False))
@@ -144,7 +158,16 @@ def list_column(table: pa.Table, name: str) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _read_shard(folder: Path, shard: Shard, columns: Mapping[str, str], sizes: Mapping[str, int]) -> pa.Table:
+def _whole_column(folder: Path, shards: Iterable[Shard], name: str) -> np.ndarray:
+    """A wide column of all rows of shards that were found sound."""
+    read = (pq.read_table(io.BytesIO((folder / shard.name).read_bytes()), columns=[name]) for shard in shards)
+    return list_column(pa.concat_tables(list(read)), name)
+
+
+def _read_shard(
+    folder: Path, shard: Shard, columns: Mapping[str, str], sizes: Mapping[str, int], wide: Container[str]
+) -> pa.Table:
+    """The columns of a shard that are not ``wide``."""
     path = folder / shard.name
     try:
         content = path.read_bytes()
@@ -153,22 +176,25 @@ def _read_shard(folder: Path, shard: Shard, columns: Mapping[str, str], sizes: M
     if hashlib.sha256(content).hexdigest() != shard.sha256:
         raise ValueError(f"{path}: damaged shard ({len(content)} bytes whose SHA-256 is not the manifest's). {REMEDY}")
     try:
-        table = pq.read_table(io.BytesIO(content))
+        file = pq.ParquetFile(io.BytesIO(content))
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+        for problem in _mismatches(schema, rows, shard, columns, sizes):
+            raise ValueError(f"{path}: {problem}. {REMEDY}")
+        return file.read([name for name in schema.names if name not in wide])
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path}: not a readable Parquet file ({error}). {REMEDY}") from error
-    for problem in _mismatches(table, shard, columns, sizes):
-        raise ValueError(f"{path}: {problem}. {REMEDY}")
-    return table
 
 
-def _mismatches(table: pa.Table, shard: Shard, columns: Mapping[str, str], sizes: Mapping[str, int]) -> Iterator[str]:
-    missing = [name for name in columns if name not in table.column_names]
+def _mismatches(
+    schema: pa.Schema, rows: int, shard: Shard, columns: Mapping[str, str], sizes: Mapping[str, int]
+) -> Iterator[str]:
+    missing = [name for name in columns if name not in schema.names]
     if missing:
         yield f"column {', '.join(missing)} is missing"
-    if table.num_rows != shard.rows:
-        yield f"{table.num_rows} rows where the manifest says {shard.rows}"
+    if rows != shard.rows:
+        yield f"{rows} rows where the manifest says {shard.rows}"
     for name, size in sizes.items():
-        kind = table.schema.field(name).type
+        kind = schema.field(name).type
         if not pa.types.is_fixed_size_list(kind) or kind.list_size != size:
             yield f"column {name} is {kind}, not a list of {size}"
 

@@ -205,6 +205,12 @@ def test_a_head_that_came_from_a_cache_gets_a_run(folder):
     assert tracking.run_of("abc", "paper") == first != tracking.run_of("def", "paper")
 
 
+def test_an_experiment_that_another_process_made_meanwhile_is_taken(folder, monkeypatch):
+    first, known, asked = Tracking("p").experiment_id, Tracking._known, []
+    monkeypatch.setattr(Tracking, "_known", lambda self: known(self) if asked else asked.append(self))
+    assert Tracking("p").experiment_id == first
+
+
 def test_an_output_appears_whole_or_not_at_all(tmp_path):
     for make in (lambda path: path.write_text("new"), lambda path: (path.mkdir(), (path / "a").write_text("new"))):
         target = tmp_path / "target"

@@ -176,13 +176,13 @@ def test_texts_recorded_again_are_the_same(place, pair):
         again = recorder({"prompt": text.prompt_id, "output": text.tokens, "seed": 3, **settings})
         assert again.tokens == text.tokens and again.budget == text.budget == BUDGET
         assert np.allclose(again.columns["ratio"], text.columns["ratio"], rtol=1e-3)
-        assert np.allclose(again.roots.states_NS, text.roots.states_NS, atol=1e-2)
+        assert np.allclose(again.roots.states_NS, np.asarray(text.roots.states_NS), atol=1e-2)
 
 
 def test_a_text_cut_to_a_budget_ends_there(place):
     (text, *_) = RecordedTexts(place / "texts", BUDGET).of("test")
     (short, *_) = RecordedTexts(place / "texts", 6).of("test")
-    assert short.tokens == text.tokens[:6] and short.budget == 6 and len(short.roots.states_NS) == 5
+    assert short.tokens == text.tokens[:6] and short.budget == 6 and short.roots.states_NS.shape[0] == 5
     assert not RecordedTexts(place / "texts", BUDGET + 1).of("test")  # nothing was recorded that far
     ended = replace(text, eos_tokens=frozenset(text.tokens[-1:]))
     assert ended.within(BUDGET + 1) is None, "those that ended early alone would be chosen by how they came out"

@@ -61,7 +61,7 @@ def stop_drafts(starts, controller, retains=False):
     chances, far = [], []
     for one in starts.readings:
         columns = one.text.columns
-        rows = columns["states"].astype(np.float32)
+        rows = np.asarray(columns["states"]).astype(np.float32)
         if controller.inputs == LAW:
             rows = np.concatenate([columns["tops"][..., : controller.spec.top], columns["entropy"][..., None]], axis=-1)
         features = torch.from_numpy(rows.reshape(-1, controller.num_features))
@@ -86,7 +86,7 @@ def head_drafts(starts, controller, retains=False):
     for one in starts.readings:
         text, count = one.text, one.text.length - 1
         first = [text.columns[name][:, 0] for name in ("confidence", "entropy")]
-        rows = text.roots.states_NS, *first
+        rows = np.asarray(text.roots.states_NS), *first
         states, *laws = (torch.from_numpy(values).repeat_interleave(memory.states, 0) for values in rows)
         features = assemble(spec, states, *(values.repeat(count) for values in before), *laws)
         with torch.inference_mode():

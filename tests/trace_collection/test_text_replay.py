@@ -320,10 +320,10 @@ def test_rows_know_their_texts_and_their_place_in_the_trace(folder):
             rows = slice(table.starts_T[number], table.starts_T[number + 1])
             assert set(table.text_N[rows]) == {number} and set(table.column("prompt_id")[rows]) == {text.prompt_id}
             assert text.columns["token"].tolist() == table.column("token")[rows].tolist()
-            assert np.shares_memory(text.columns["states"], table.column("states"))
+            assert np.array_equal(text.columns["states"][-1, 1], table.slots("states")[rows][-1, 1])
+            assert np.array_equal(text.within(3).columns["states"][-1, 0], table.slots("states")[rows][1, 0])
+            assert text.columns["states"].shape == (text.length - 1, *table.slots("states").shape[1:])
     assert np.array_equal(whole.column("root")[test.index], test.column("root"))
-    bare = next(test.texts(leave_out=("root", "states")))
-    assert bare.roots is None and "states" not in bare.columns
 
 
 def test_rows_describe_the_text(pair, prompts, folder):

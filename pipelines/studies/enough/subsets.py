@@ -21,7 +21,7 @@ from predictors.training.labelling import chains, tokens, trees
 from predictors.training.labelling.table import Labels, read_labels, write_labels
 from predictors.training.predictor import Materials
 from predictors.training.root_table import RootTable
-from predictors.training.text_table import ROOT, TextTable
+from predictors.training.text_table import ROOT, STATES, TextTable
 
 SOURCES: dict[str, tuple[str, str, Any]] = {  # family -> kind of labels, folder of traces, their table
     "head": (chains.KIND, "texts", TextTable),
@@ -83,7 +83,7 @@ class Lessons:
         states_NS = table.column(ROOT)[:, np.concatenate(numbers)] if numbers else np.zeros((len(table), 1), np.float16)
         size = {"embedding_size": manifest.embedding_size if embedding else int(not layers)}
         record = json.loads((self.materials.texts / MANIFEST).read_text())
-        _write_trace(record | {"feature_layers": list(layers), **size}, table.table, states_NS, folder)
+        _write_trace(record | {"feature_layers": list(layers), **size}, table, states_NS, folder)
         found = replace(self.materials, texts=folder)
         hash_ = TextTable.read(folder).manifest.content_hash
         return replace(found, labels=self._labelled(replace(self.labels, traces_sha256=hash_), folder).labels)
@@ -93,10 +93,12 @@ class Lessons:
         return replace(self.materials, labels=folder)
 
 
-def _write_trace(record: dict, table: pa.Table, states_NS: np.ndarray, folder: Path) -> None:
+def _write_trace(record: dict, table: TextTable, states_NS: np.ndarray, folder: Path) -> None:
     """One shard with these states in place of its own, and the manifest."""
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(states_NS.reshape(-1)), states_NS.shape[1])
-    shard = folder / "part-00000.parquet"
-    pq.write_table(table.set_column(table.column_names.index(ROOT), ROOT, lists), shard)
+    shard, whole = folder / "part-00000.parquet", table.table
+    for name, values in ((ROOT, states_NS), (STATES, table.column(STATES))):
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+        whole = whole.append_column(name, lists)
+    pq.write_table(whole, shard)
     shards = [{"name": shard.name, "rows": len(table), "sha256": hashlib.sha256(shard.read_bytes()).hexdigest()}]
     (folder / MANIFEST).write_text(json.dumps(record | {"shards": shards}))

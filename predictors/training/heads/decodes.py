@@ -17,7 +17,6 @@ from predictors.training.text_table import TextTable
 CHAIN, BRANCHES = METHODS = ("chain", "branches")
 ROUNDINGS = {"floor": math.floor, "ceil": math.ceil}
 K_RULES = (*ROUNDINGS, "const")  # const: as many as may be
-LEFT_OUT = ("root", "tops", "states", "lookup", "mass")  # columns that no replay of heads reads
 HELD_OUT = ("validation", "test")
 OWN = ("method", "concurrent")  # of `Decoding`, and no options of the decoder
 
@@ -93,7 +92,7 @@ def decodes_of(
     """By split and number of the setting; ``repeats`` of chance on held-out texts that are sampled, one on others."""
     found: dict[tuple[str, int], list[tuple[Reading, int]]] = {}
     row, split_R, setting_R = 0, table.column("split"), table.setting_N
-    for text in table.texts(leave_out=LEFT_OUT):
+    for text in table.texts():
         several = repeats if split_R[row] in HELD_OUT and not text.settings.greedy else 1
         key = str(split_R[row]), int(setting_R[row])
         found.setdefault(key, []).extend((Reading.of(text, seed + place), row) for place in range(several))

@@ -42,12 +42,12 @@ class Roots:
         known_R, reached_RG, accepted_R = np.zeros(size, bool), np.zeros((size, gamma)), np.zeros(size, int)
         known_R[row_N], accepted_R[row_N] = True, known.column("accepted").to_numpy()
         reached_RG[row_N] = list_column(known, "reached")
-        state_RS = list_column(table.table, ROOT)
+        state_RS = table.column(ROOT)
         if not np.isfinite(state_RS).all():
             raise ValueError(
                 "a feature state of the texts is not finite (overflow of float16). Collect the traces again."
             )
-        first = {name: list_column(table.table, name)[:, 0] for name in ("confidence", "entropy")}
+        first = {name: table.column(name)[:, 0] for name in ("confidence", "entropy")}
         return Roots(
             spec=spec,
             state_RS=state_RS,

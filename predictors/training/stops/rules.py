@@ -25,7 +25,7 @@ from predictors.stopping.rule import RisingCalibration, StopRule
 from predictors.training.rule_choice import RuleChoice, oracle, static_length, table_of, worth
 from predictors.training.rule_choice import choose as choose_among
 from predictors.training.stops.calibration import calibrated
-from predictors.training.text_table import ROOT, STATES, TextTable
+from predictors.training.text_table import TextTable
 
 if TYPE_CHECKING:
     from predictors.training.stops.predictor import StopPredictor
@@ -42,7 +42,7 @@ def starts_of(
     table: TextTable, settings: SamplingSettings, served: "StopPredictor", profile: LatencyProfile
 ) -> tuple[Starts, list[slice]]:
     """Every start of a table's texts at one sampling setting, and each text's rows of the table."""
-    texts = zip(table.texts(leave_out=(ROOT, STATES)), table.text_slices, strict=True)
+    texts = zip(table.texts(), table.text_slices, strict=True)
     chosen = [(text, of) for text, of in texts if text.settings == settings]
     readings = [Reading.of(text, served.seed) for text, _ in chosen]
     starts = Starts.of(readings, served.gamma, served.verifier, Prices(profile, not settings.greedy))

@@ -29,7 +29,7 @@ from predictors.training.survival.grid import SurvivalGrid
 from predictors.training.survival.quality import quality, scored
 from predictors.training.survival.rules import Played, best_rule, calibrated, rules_of
 from predictors.training.survival.training import SurvivalTrainConfig, fit_survival, follows
-from predictors.training.text_table import ROOT, STATES, TextTable
+from predictors.training.text_table import TextTable
 from predictors.training.trainer import Trained
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class SurvivalPredictor(Checked):
         return Played(grid, served, made.calibration, made.costs, question, model.limit, made.static_length)
 
     def _grids(self, table: TextTable, known: list[SamplingSettings], profile: LatencyProfile) -> list[SurvivalGrid]:
-        texts = list(table.texts(leave_out=(ROOT, STATES)))
+        texts = list(table.texts())
         made = []
         for settings in known:
             repeats = range(1 if settings.greedy else self.repeats)
