@@ -17,6 +17,8 @@ from runtime import Decoder, ModelPair, build_decoder, load_decoder
 from runtime.build import NoDraftError
 from runtime.causal_model import CausalLanguageModel
 
+WARM_UP_TOKENS = 16
+
 
 @dataclass(frozen=True)
 class TimedArm:
@@ -32,6 +34,13 @@ class TimedArm:
     def verifier(self) -> str:
         """The rule by which its drafts are verified, as far as it is known."""
         return str(getattr(getattr(self.decoder, "verifier", None), "name", ""))
+
+    def warm_up(self, prompt: list[int], settings: SamplingSettings) -> None:
+        """Decode a few tokens, or all of them where it is not ours."""
+        if self.decoder is None:
+            self.run(prompt, settings, 0)
+        else:
+            decoder_arm(self.decoder, WARM_UP_TOKENS)(prompt, settings, 0)
 
     def at(self, temperature: float) -> bool:
         """Whether it is timed at ``temperature``."""

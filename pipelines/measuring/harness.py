@@ -56,12 +56,12 @@ class Harness:
     spread: Spread | None = None
 
     def warm_up(self, arms: Mapping[str, TimedArm], prompt: Prompt) -> None:
-        """Every arm once, unrecorded, at the last of the settings that it is timed at."""
+        """A few unrecorded tokens of every arm, at the last of the settings that it is timed at."""
         for name, arm in arms.items():
             self.blocks.bar.set_postfix_str(f"warm-up {name}")
             settings = [one for one in self.settings if arm.at(one.temperature)]
             if settings:
-                arm.run(prompt.tokens, settings[-1], 0)
+                arm.warm_up(prompt.tokens, settings[-1])
 
     def race(self, arms: Mapping[str, TimedArm], prompts: Sequence[Prompt], share: float = 1.0) -> Rows:
         """Every arm on every prompt after a warm-up, as `time` has it."""
@@ -166,12 +166,11 @@ def timed(decode: Decode) -> tuple[Run, float]:
 
 
 def idle(run: Run, seconds: float, worked: float) -> float:
-    """The share of ``seconds`` in which the decoding thread neither ``worked`` nor waited for a draft in another process: others
-    had the processor. 0 where an accelerator is waited for."""
-    if torch.cuda.is_initialized():
+    """The share of ``seconds`` in which the decoding thread did not work: others had the processor. 0 where an accelerator is
+    waited for, or a draft in another process, as the two share the processor."""
+    if torch.cuda.is_initialized() or any(WAIT in record.seconds for record in run.rounds or ()):
         return 0.0
-    waited = sum(record.seconds.get(WAIT, 0.0) for record in run.rounds or ())
-    return max(0.0, seconds - worked - waited) / seconds
+    return max(0.0, seconds - worked) / seconds
 
 
 def apart(rows: Rows) -> tuple[Rows, Rows]:

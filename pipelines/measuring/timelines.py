@@ -10,7 +10,7 @@ from typing import Any
 from predictors.rounds import RoundRecord, Span
 from runtime import Decoder, Randomness
 
-MAX_TOKENS, RUNS = 48, 3
+MAX_TOKENS, RUNS = 48, 2
 COUNTS = ("levels", "idle_levels", "submitted", "accepted", "emitted", "rolled_back", "trimmed")
 IN_TURN = (("controller", "draft"), ("draft", "draft"), ("target", "target"), ("verify", "target"))  # phase, lane
 IN_TURN_PREFILL = (("target", "target"), ("verify", "target"), ("draft", "draft"))
@@ -18,7 +18,7 @@ Timelines = dict[str, list[dict[str, Any]]]
 
 
 def record_timelines(decoders: Mapping[str, Decoder], prompt: list[int], max_new_tokens: int = MAX_TOKENS) -> Timelines:
-    """Rounds of one greedy generation by arm, as JSON: the fastest of `RUNS` in turn with the other arms', the first to warm up.
+    """Rounds of one greedy generation by arm, as JSON: the faster of `RUNS` in turn with the other arms'.
 
     A round holds its ``spans``, its counts by the names of `RoundRecord`, ``hit`` (a branch survived) and ``prefill``.
     """

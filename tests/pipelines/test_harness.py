@@ -186,21 +186,27 @@ def test_a_decode_that_always_records_is_given_up_on_and_named(monkeypatch):
     assert (run.tokens, seconds) == ([4], 1)
 
 
-def on_clocks(monkeypatch, took, worked):
-    """A decode that takes so many seconds each time it runs, of which its thread works so many."""
+def on_clocks(monkeypatch, took, worked, phases=("draft", "target")):
+    """A decode that takes so many seconds each time it runs, of which its thread works so many; ``phases`` of its one round."""
     monkeypatch.setattr(clock, "DISTURBED", 0.1)
     for name, parts in (("perf_counter", took), ("thread_time", worked)):
         ticks = [tick for part in parts for tick in (0.0, part)]
         monkeypatch.setattr(clock, name, iter(ticks).__next__)
     runs = count(1)
-    return lambda: Run([next(runs)], [RoundRecord(seconds={"wait": 0.2})])
+    return lambda: Run([next(runs)], [RoundRecord(seconds=dict.fromkeys(phases, 0.2))])
 
 
 def test_a_disturbed_decode_is_timed_again_however_fast_it_was(monkeypatch):
-    """The first was the fastest, and waited for others beside its own 0.2 s for a draft."""
+    """The first was the fastest, and waited for others."""
     with pytest.warns(UserWarning, match="timed again"):
         run, seconds = timed(on_clocks(monkeypatch, [1.0, 2.0, 9.0], [0.6, 1.8, 0.0]))
     assert (run.tokens, seconds) == ([2], 2.0)
+
+
+def test_a_decode_that_waits_for_its_own_draft_is_not_disturbed_by_it(monkeypatch):
+    """A draft in another process takes the processor, too."""
+    run, seconds = timed(on_clocks(monkeypatch, [1.0, 2.0], [0.6, 1.8], phases=("target", "wait")))
+    assert (run.tokens, seconds) == ([1], 1.0)
 
 
 def test_of_decodes_that_are_always_disturbed_the_least_counts(monkeypatch):
