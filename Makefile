@@ -32,12 +32,13 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 setup: $(VENV)/.ready  ## Create .venv with everything
 
-# What is not timed runs two at a time: traces, fits, and what reads fits but no clock (of1, of2: verifiers and selection). A process
-# that finds the repository locked tries once more; what fails is run again by the line after it, alone, and says why.
+# What is not timed runs two at a time: traces and their labels, fits, and what reads fits but no clock (of1, of2: verifiers and
+# selection). A process that finds the repository locked, or a trace not yet there, tries once more; what fails is run again by the
+# line after it, alone, and says why.
 repro: setup  ## The whole pipeline on every pair of params.yaml, or on PAIR=NAME alone, then the report
 	@[ -z "$(PAIR)" ] || $(call stages,report@$(PAIR)$$) > /dev/null || { echo "params.yaml has no pair $(PAIR)"; exit 2; }
 	$(DVC) repro $$($(call stages,\(latency\|prompts\)@$(ANY)$$))
-	$(call stages,traces@$(ANY)-[a-z]*$$) | $(call two_at_a_time,1)
+	{ $(call stages,traces@$(ANY)-[a-z]*$$); $(call stages,labels@$(ANY)-[a-z]*[0-9]*$$); } | $(call two_at_a_time,1)
 	$(DVC) repro $$($(call stages,\(traces\|labels\)@$(ANY)-[a-z]*[0-9]*$$))
 	$(call stages,fit@$(ANY)-) | $(call two_at_a_time,3)
 	{ $(call stages,replay@$(ANY)$$); $(call stages,measure@$(ANY)-of[12]$$); } | $(call two_at_a_time,1)
