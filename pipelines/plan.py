@@ -10,7 +10,7 @@ Hours are those of reading the weights from the device's memory, pass by pass. P
 import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from runtime.causal_model import CausalLanguageModel
 from runtime.dtypes import native_dtype
 from runtime.latency import LatencyConfig
 from runtime.memory import ModelMemory, Work, model_memory
-from trace_collection.collection import Collector, require_context
+from trace_collection.collection import Collector, hidden_size, require_context
 from trace_collection.shards import bytes_of, trace_schema
 from trace_collection.trajectories import MOST_ROWS
 from trace_collection.trees import TreeCollector
@@ -189,9 +189,10 @@ def phases(pair: ModelPair, made: Mapping[str, Collector], sections: Mapping[str
         if isinstance(model, CausalLanguageModel)
     }
 
-    def phase(name: str, remedy: str, target: Work, draft: Work) -> Phase:
+    def phase(name: str, remedy: str, target: Work, draft: Work, kept: int = 0) -> Phase:
         work = {"target": target, "draft": draft}
         held = {name: model_memory(name, model, work[name], device) for name, model in models.items()}
+        held["target"] = replace(held["target"], workspace=held["target"].workspace + kept)
         return Phase(name, models, held, remedy)
 
     longest = max((_longest(one) for one in made.values()), default=0)
@@ -201,7 +202,8 @@ def phases(pair: ModelPair, made: Mapping[str, Collector], sections: Mapping[str
     drawing = [one for name, one in made.items() if name != "guesses"]
     if drawing:
         drawn = max(_together(one) * (_longest(one) + one.new_tokens) for one in drawing)
-        found.append(phase("drawing texts", SHARDS, Work(drawn, longest), Work(0, 0, 0)))
+        kept = max(map(_kept, drawing))
+        found.append(phase("drawing texts", SHARDS, Work(drawn, longest), Work(0, 0, 0), kept))
     for one in drawing:
         prompt, text, config = _longest(one), _longest(one) + one.new_tokens, one.config
         if isinstance(one, TreeCollector):
@@ -209,7 +211,7 @@ def phases(pair: ModelPair, made: Mapping[str, Collector], sections: Mapping[str
             found.append(phase("traces.trees", TREES, Work(text + nodes, prompt, nodes), Work(text + nodes, prompt)))
         else:
             beside = Work(text + one.new_tokens * config.gamma_max, prompt, one.new_tokens)
-            found.append(phase("traces.texts", TEXTS, Work(text, prompt, one.new_tokens), beside))
+            found.append(phase("traces.texts", TEXTS, Work(0, 0, one.new_tokens), beside, _kept(one)))
     return found
 
 
@@ -247,7 +249,7 @@ def passes(made: Mapping[str, Collector], pair: str, params: Path) -> dict[str, 
         config: Any = one.config
         jobs, drawn = len(one.jobs), -(-len(one.jobs) // _together(one)) * one.new_tokens
         if name == "texts":
-            found["traces.texts"] = Passes(drawn + 3 * jobs, jobs * (2 + config.gamma_max))
+            found["traces.texts"] = Passes(drawn + jobs, jobs * (2 + config.gamma_max))
         elif isinstance(one, TreeCollector):
             roots = jobs * one.rows_per_job
             found["traces.trees"] = Passes(drawn + jobs + 2 * roots, roots * (1 + one.extent.depth))
@@ -307,6 +309,16 @@ def _together(one: Collector) -> int:
     """Texts that are drawn at the same time."""
     most = max(1, MOST_ROWS // (_longest(one) + one.new_tokens))
     return min(one.config.prompts_per_shard, len(one.jobs), most)
+
+
+def _kept(one: Collector) -> int:
+    """Bytes of what the target said of texts that are drawn together, where that is kept."""
+    if not one.keeps_said:
+        return 0
+    target = one.pair.target
+    assert isinstance(target, CausalLanguageModel)
+    numbers = target.vocabulary_size + len(one.layers) * hidden_size(target)
+    return _together(one) * one.new_tokens * numbers * target.dtype.itemsize
 
 
 def _blocks(model: CausalLanguageModel, size: int) -> list[int]:
