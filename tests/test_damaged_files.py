@@ -44,7 +44,7 @@ def flipped(luck: random.Random, content: bytes) -> bytes:
         return content[: luck.randrange(len(content))]
     changed = bytearray(content)
     for _ in range(luck.choice([1, 3, 20])):
-        changed[luck.randrange(len(changed))] = luck.randrange(256)
+        changed[luck.randrange(len(changed))] ^= luck.randrange(1, 256)  # another byte in any case
     return bytes(changed)
 
 
