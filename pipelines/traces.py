@@ -80,8 +80,9 @@ def loaded(of: str, folder: Path, config: Any, prompts: Path) -> Collector:
 
 
 def packed(pair: ModelPair) -> ModelPair:
-    """The same pair over packed weights, a sixth faster, where a CPU multiplies them and its memory makes little of a second
-    copy: by what the machine has, not by what is free, as shards of an interrupted collection are to have the same bytes."""
+    """The same pair over packed weights, where a CPU multiplies them and its memory makes little of a second copy: by what the
+    machine has, not by what is free, as shards of an interrupted collection are to have the same bytes. Texts of the built-in
+    pair take a quarter less time (AMD EPYC, two cores, 4971fd5)."""
     models = {name: one for name, one in vars(pair).items() if isinstance(one, CausalLanguageModel)}
     if sum(map(weight_bytes, models.values())) <= MOST_PACKED * psutil.virtual_memory().total:
         with suppress(ValueError):  # another device, number format or model

@@ -17,6 +17,7 @@ from predictors.stopping.features import StopSpec
 from runtime import ModelPair
 from runtime.adapter import Forward, ModelState
 from runtime.drafting.draft import fit_vocabulary
+from runtime.drafting.views import Row, rows_of
 from runtime.laws import processed_law
 from runtime.randomness import Chance
 from trace_collection.candidate_hits import LEAST_MASS, candidate_hits
@@ -62,7 +63,7 @@ class TextTracer:
         text: list[int],
         settings: SamplingSettings,
         chance: Chance,
-        said: Sequence[Forward] | None = None,
+        said: Sequence[Row] | None = None,
     ) -> Rows:
         """Columns of `TEXT_COLUMNS`, but for the prompt's own, at positions 1, 2, … of ``text``; ``said``: what the target said
         in front of each of its tokens, where it drew them itself."""
@@ -100,29 +101,28 @@ class TextTracer:
         counts = {name: np.array([getattr(one, field) for one in known]) for name, field in numbers.items()}
         return {**counts, "lookup": lookup_NG}
 
-    def _read(self, prompt: list[int], text: list[int]) -> list[Forward]:
+    def _read(self, prompt: list[int], text: list[int]) -> list[Row]:
         """What the target says in front of every token of a text that another pass has drawn."""
         state = self.pair.target.open(len(prompt) + len(text), self.extent.layers)
         ahead, inside = _walk(state, prompt, text[:-1])
         assert inside is not None
-        last = Forward(ahead.logits[-1:], None if ahead.hidden_NKD is None else ahead.hidden_NKD[-1:])
-        return [row for one in (last, inside) for row in _rows(one)]
+        return [*rows_of(ahead), *rows_of(inside)]
 
-    def _law(self, said: Sequence[Forward], tokens: Sequence[int], settings: SamplingSettings) -> Tensor:
+    def _law(self, said: Sequence[Row], tokens: Sequence[int], settings: SamplingSettings) -> Tensor:
         """The target's distributions of ``tokens`` [N, V]."""
-        law_NV = processed_law(torch.cat([one.logits for one in said]), settings)
+        law_NV = processed_law(torch.stack([logits_V for logits_V, _ in said]), settings)
         if settings.greedy:  # a token has decided, where passes over one row and over many round a near-tie differently
             tokens_N1 = torch.tensor(tokens, device=law_NV.device).unsqueeze(1)
             law_NV = torch.zeros_like(law_NV).scatter_(1, tokens_N1, 1.0)
         return law_NV
 
-    def _roots(self, said: Sequence[Forward], newest: Sequence[int]) -> np.ndarray:
+    def _roots(self, said: Sequence[Row], newest: Sequence[int]) -> np.ndarray:
         """The state at the rows whose logits produced the ``newest`` tokens, and those tokens' embeddings; empty without taps."""
-        hidden = [one.hidden_NKD for one in said if one.hidden_NKD is not None]
+        hidden = [hidden_KD for _, hidden_KD in said if hidden_KD is not None]
         if not hidden:
             return np.zeros((len(newest), 0), np.float16)
         embeddings = (self.pair.target.embedding(token) for token in newest)
-        states = [state_vector(hidden_KD, one_E) for (hidden_KD,), one_E in zip(hidden, embeddings, strict=True)]
+        states = [state_vector(hidden_KD, one_E) for hidden_KD, one_E in zip(hidden, embeddings, strict=True)]
         return _finite(torch.stack(states), "target", "layers")
 
     def _along(self, state: ModelState, prompt: list[int], text: list[int], settings: SamplingSettings) -> Level:
@@ -219,13 +219,6 @@ def _walk(state: ModelState, committed: Sequence[int], chain: Sequence[int]) -> 
     ahead = state.forward(committed, last=1)
     state.keep(range(len(committed)))
     return ahead, state.forward(chain) if chain else None
-
-
-def _rows(out: Forward) -> Iterator[Forward]:
-    """The rows of a pass, one by one."""
-    hidden = out.hidden_NKD
-    for row in range(len(out.logits)):
-        yield Forward(out.logits[row : row + 1], None if hidden is None else hidden[row : row + 1])
 
 
 def _numbers(level: Level) -> dict[str, Tensor]:

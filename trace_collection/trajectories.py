@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import torch
 
 from predictors.sampling import SamplingSettings
-from runtime.adapter import Forward, LanguageModel
+from runtime.adapter import LanguageModel
+from runtime.drafting.views import Row, rows_of
 from runtime.laws import processed_law
 from runtime.randomness import Chance
 
@@ -22,12 +23,12 @@ MOST_ROWS = 4096  # of one state: what a node sees of the others is a mask of so
 @dataclass
 class Trajectory:
     """A continuation of ``prompt`` so far, by its own ``chance``; ``node`` is its newest one in the state's scratch. ``said``, if
-    it is a list, gets what the model said in front of every token: one row of logits and of tapped states."""
+    it is a list, gets what the model said in front of every token."""
 
     prompt: Sequence[int]
     settings: SamplingSettings
     chance: Chance
-    said: list[Forward] | None = None
+    said: list[Row] | None = None
     tokens: list[int] = field(default_factory=list)
     node: int = -1
 
@@ -53,22 +54,25 @@ def grow(model: LanguageModel, trajectories: Sequence[Trajectory], budget: int, 
     for prompt in prompts:
         out = state.forward(list(prompt), [-1, *range(nodes, nodes + len(prompt) - 1)], last=1)
         nodes += len(prompt)
+        (row,) = rows_of(out)
         for one in trajectories:
             if tuple(one.prompt) == prompt:
-                _draw(one, out, -1, nodes - 1)
+                _draw(one, row, nodes - 1)
     while active := [
         one for one in trajectories if len(one.tokens) < budget and one.tokens[-1] not in model.eos_tokens
     ]:
         out = state.forward([one.tokens[-1] for one in active], [one.node for one in active])
-        for row, one in enumerate(active):
-            _draw(one, out, row, nodes + row)
+        for number, (one, row) in enumerate(zip(active, rows_of(out), strict=True)):
+            _draw(one, row, nodes + number)
         nodes += len(active)
 
 
-def _draw(one: Trajectory, out: Forward, row: int, node: int) -> None:
-    """The next token of a trajectory, by what ``row`` of a pass said, behind ``node``."""
+def _draw(one: Trajectory, row: Row, node: int) -> None:
+    """The next token of a trajectory, by what was said behind ``node``."""
+    logits_V, hidden_KD = row
     if one.said is not None:
-        hidden = None if out.hidden_NKD is None else out.hidden_NKD[row].unsqueeze(0).clone()  # not the whole prompt's
-        one.said.append(Forward(out.logits[row].unsqueeze(0), hidden))
+        one.said.append(
+            (logits_V, None if hidden_KD is None else hidden_KD.clone())
+        )  # not a view of the whole prompt's
     one.node = node
-    one.tokens.append(int(one.chance.categorical(processed_law(out.logits[row], one.settings))))
+    one.tokens.append(int(one.chance.categorical(processed_law(logits_V, one.settings))))

@@ -12,8 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaConfig
 
-ROWS = 128
-
 
 def rotary_table(config: LlamaConfig, context: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosines and sines ``[T, D]`` of the rotary embedding, for the half-split layout that Hugging Face uses."""
@@ -49,9 +47,7 @@ def logits(weights: dict[str, Tensor], config: LlamaConfig, rows_BT: Tensor, rot
 
 
 def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) · weight; in bfloat16 training four times as fast as PyTorch's on CPU, which widens rows."""
-    scale = torch.rsqrt(x.square().mean(-1, keepdim=True, dtype=torch.float32) + eps).to(x.dtype)
-    return x * scale * weight
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
 def _attention(
@@ -75,12 +71,7 @@ def _rotate(x_BHTD: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _causal_mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(D) + causal mask) v for ``[B H, T, D]``, `ROWS` queries at a time against no key behind them; in
-    bfloat16 training twice as fast as SDPA on CPU."""
-    mixed = []
-    for start in range(0, q.shape[1], ROWS):
-        q_rows, end = q[:, start : start + ROWS], min(start + ROWS, q.shape[1])
-        mask = torch.full((end - start, end), -math.inf, device=q.device, dtype=q.dtype).triu(start + 1)
-        scores = torch.baddbmm(mask, q_rows, k[:, :end].mT, alpha=q.shape[2] ** -0.5)
-        mixed.append(scores.softmax(-1) @ v[:, :end])
-    return torch.cat(mixed, 1)
+    """softmax(q k^T / sqrt(D) + causal mask) v for ``[B H, T, D]``; in bfloat16 training twice as fast as SDPA on CPU."""
+    T = q.shape[1]
+    mask = torch.full((T, T), -math.inf, device=q.device, dtype=q.dtype).triu(1)
+    return torch.baddbmm(mask, q, k.mT, alpha=q.shape[2] ** -0.5).softmax(-1) @ v

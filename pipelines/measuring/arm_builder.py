@@ -17,7 +17,7 @@ from runtime import Decoder, ModelPair, build_decoder, load_decoder
 from runtime.build import NoDraftError
 from runtime.causal_model import CausalLanguageModel
 
-WARM_UP_TOKENS = 16
+WARM_UP_TOKENS = 16  # some rounds of every decoder
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ and finds each token, also after the parting, as likely as the likeliest but for
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from pathlib import Path
 
 import torch
 from transformers import AutoConfig
@@ -22,7 +21,6 @@ from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair
 from runtime.causal_model import CausalLanguageModel
 from runtime.memory import planned_memory, unloaded_pair
-from runtime.serving_record import read_serving
 
 GREEDY = SamplingSettings(0.0)
 
@@ -77,12 +75,9 @@ def first_unlikely(
 
 
 def float32_pair(
-    location: PairLocation,
-    prompts: Iterable[Sequence[int]],
-    max_new_tokens: int,
-    record: str | Path | Serving | None = None,
+    location: PairLocation, prompts: Iterable[Sequence[int]], max_new_tokens: int, serving: Serving | None = None
 ) -> ModelPair | None:
-    """The pair in float32, by the forwards of ``record``; ``None`` where that does not fit what its device has free, or the
+    """The pair in float32, by the forwards of ``serving``; ``None`` where that does not fit what its device has free, or the
     target is spread or quantised."""
     if location.placement.keys() & {"device_map", "quantization"}:
         return None
@@ -90,13 +85,12 @@ def float32_pair(
     configs = (AutoConfig.from_pretrained(path) for path in (location.target, location.draft) if path is not None)
     pair = unloaded_pair(torch.float32, *configs)
     planned = planned_memory(pair, max(map(len, prompts), default=0), max_new_tokens, device.type)
-    serving = read_serving(record) if isinstance(record, str | Path) else record
-    twice = [name for name in planned if getattr(getattr(serving, name, None), "forward", None) == "packed"]
-    needed = sum(one.total for one in planned.values()) + sum(planned[name].weights for name in twice)
-    free = available_memory(device)
+    served = {} if serving is None else {"target": serving.target, "draft": serving.draft}
+    twice = sum(planned[name].weights for name, one in served.items() if one and one.forward == "packed")
+    needed, free = sum(one.total for one in planned.values()) + twice, available_memory(device)
     if needed <= free:
         models = location.target, location.draft
-        return ModelPair.load(*models, dtype="float32", tokenizer=location.tokenizer, record=record)
+        return ModelPair.load(*models, dtype="float32", tokenizer=location.tokenizer, record=serving)
     print(
         f"float32 needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} are free: near-ties are audited in the served format"
     )

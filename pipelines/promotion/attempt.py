@@ -62,8 +62,8 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     look = Look.of(number, args.prompts, config, bounds.slice_documents, texts.first)
     checked = [prompt.tokens for prompt in look.prompts[: config.exactness_prompts]]
     place, record = read_pair(args.pair_folder), args.latency / f"{read_device(args.device)['slug']}.json"
-    models = {**place.models, "record": record}
-    pair = float32_pair(place, checked, config.max_new_tokens, record) or ModelPair.load(**models)
+    serving = read_serving(record)
+    pair = float32_pair(place, checked, config.max_new_tokens, serving) or ModelPair.load(**place.models, record=record)
     problem = problem_of(bundles[CHALLENGER], pair)
     if problem is not None:
         return unservable(who, champion, problem, number)

@@ -159,9 +159,20 @@ def list_column(table: pa.Table, name: str) -> np.ndarray:
 
 
 def _whole_column(folder: Path, shards: Iterable[Shard], name: str) -> np.ndarray:
-    """A wide column of all rows of shards that were found sound."""
-    read = (pq.read_table(io.BytesIO((folder / shard.name).read_bytes()), columns=[name]) for shard in shards)
+    """A wide column of all rows."""
+    read = (pq.read_table(_content(folder / shard.name, shard), columns=[name]) for shard in shards)
     return list_column(pa.concat_tables(list(read)), name)
+
+
+def _content(path: Path, shard: Shard) -> io.BytesIO:
+    """A shard's bytes, if they are the manifest's."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError(f"{path}: this shard is missing. {REMEDY}") from None
+    if hashlib.sha256(content).hexdigest() != shard.sha256:
+        raise ValueError(f"{path}: damaged shard ({len(content)} bytes whose SHA-256 is not the manifest's). {REMEDY}")
+    return io.BytesIO(content)
 
 
 def _read_shard(
@@ -169,14 +180,9 @@ def _read_shard(
 ) -> pa.Table:
     """The columns of a shard that are not ``wide``."""
     path = folder / shard.name
+    content = _content(path, shard)
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise ValueError(f"{path}: this shard is missing. {REMEDY}") from None
-    if hashlib.sha256(content).hexdigest() != shard.sha256:
-        raise ValueError(f"{path}: damaged shard ({len(content)} bytes whose SHA-256 is not the manifest's). {REMEDY}")
-    try:
-        file = pq.ParquetFile(io.BytesIO(content))
+        file = pq.ParquetFile(content)
         schema, rows = file.schema_arrow, file.metadata.num_rows
         for problem in _mismatches(schema, rows, shard, columns, sizes):
             raise ValueError(f"{path}: {problem}. {REMEDY}")

@@ -35,6 +35,10 @@ class ToyTable(TraceTable[ToyManifest]):
     kind = ToyManifest
 
 
+class LazyTable(ToyTable):
+    wide = ("state",)
+
+
 @pytest.fixture
 def folder(tmp_path):
     ranges = ServingRange("float32", ((0.0, 0.0, 1.0),), 1, 9)
@@ -56,8 +60,9 @@ def edit_manifest(folder, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_rows_are_those_written_in_order(folder):
-    table = ToyTable.read(folder)
+@pytest.mark.parametrize("kind", [ToyTable, LazyTable])
+def test_rows_are_those_written_in_order(folder, kind):
+    table = kind.read(folder)
     assert len(table) == 20 and table.column("number").tolist() == [*range(20)] == table.index.tolist()
     assert table.column("state").dtype == np.float16
     assert np.array_equal(table.column("state"), np.arange(20)[:, None] + np.arange(SIZE) / 4)
@@ -67,8 +72,9 @@ def test_rows_are_those_written_in_order(folder):
     assert table.manifest.capture_contract("traces").identity.draft is None
 
 
-def test_rows_of_a_split_keep_their_numbers(folder):
-    whole = ToyTable.read(folder)
+@pytest.mark.parametrize("kind", [ToyTable, LazyTable])
+def test_rows_of_a_split_keep_their_numbers(folder, kind):
+    whole = kind.read(folder)
     train = whole.rows("train")
     assert train.index.tolist() == [*range(5), *range(15, 20)] == train.column("number").tolist()
     assert np.array_equal(train.column("state"), whole.column("state")[train.index])
@@ -85,6 +91,17 @@ def test_a_list_column_is_read_without_a_copy(folder):
     nothing = table.table.slice(0, 0)
     assert list_column(pa.concat_tables([nothing, nothing]), "state").shape == (0, SIZE)
     assert list_column(nothing, "state").dtype == np.float16
+
+
+def test_a_wide_column_is_read_once_when_it_is_asked_for_and_of_sound_shards(folder):
+    table, late = LazyTable.read(folder), LazyTable.read(folder)
+    states = table.rows("test").column("state")
+    path = folder / shard_name(1)
+    path.write_bytes(path.read_bytes()[:-100])
+    assert np.array_equal(table.column("state")[10:15], states) and "state" not in table.table.column_names
+    assert late.column("number").tolist() == [*range(20)]
+    with pytest.raises(ValueError, match=r"part-00001\.parquet.*damaged.*traces stage again"):
+        late.column("state")
 
 
 def test_an_unfinished_collection_is_told(folder):
