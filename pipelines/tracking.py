@@ -11,15 +11,18 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from filelock import FileLock
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from matplotlib.figure import Figure
 
-DEFAULT_URI = "sqlite:///mlflow.db"
+SQLITE = "sqlite:///"
+DEFAULT_URI = f"{SQLITE}mlflow.db"
 PROBE_SECONDS = 5.0
 PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 HEAD_TAG = "head_sha256"
@@ -165,4 +168,11 @@ def new_client(uri: str) -> Any:
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+    with _alone(uri):
+        return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def _alone(uri: str) -> AbstractContextManager[Any]:
+    """Held while a client opens an SQLite file: the first one makes its tables, and fails where two do so at the same time."""
+    path = uri.removeprefix(SQLITE)
+    return nullcontext() if path == uri else FileLock(f"{path}.lock")

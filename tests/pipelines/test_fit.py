@@ -6,12 +6,14 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from filelock import FileLock
 
 from pipelines import fit
 from pipelines.cli import main
@@ -209,6 +211,16 @@ def test_an_experiment_that_another_process_made_meanwhile_is_taken(folder, monk
     first, known, asked = Tracking("p").experiment_id, Tracking._known, []
     monkeypatch.setattr(Tracking, "_known", lambda self: known(self) if asked else asked.append(self))
     assert Tracking("p").experiment_id == first
+
+
+def test_a_new_database_is_opened_by_one_process_at_a_time(tmp_path):
+    database = tmp_path / "mlflow.db"
+    with ThreadPoolExecutor() as pool:
+        with FileLock(f"{database}.lock"):  # as another process, which makes the tables, holds it
+            opened = pool.submit(Tracking, "p", f"sqlite:///{database}")
+            assert not wait([opened], timeout=3).done
+            assert not database.exists()
+        assert opened.result().experiment == "draftwright-p"
 
 
 def test_an_output_appears_whole_or_not_at_all(tmp_path):
