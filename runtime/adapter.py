@@ -17,6 +17,8 @@ from torch import Tensor
 
 from runtime.recorder import Programs
 
+Row = tuple[Tensor, Tensor | None]  # logits [V] and tapped hidden states [K, D]
+
 
 @dataclass(frozen=True)
 class Forward:
@@ -24,6 +26,12 @@ class Forward:
 
     logits: Tensor
     hidden_NKD: Tensor | None = None
+
+    def rows(self) -> list[Row]:
+        """The rows that have logits."""
+        if self.hidden_NKD is None:
+            return [(logits_V, None) for logits_V in self.logits]
+        return list(zip(self.logits, self.hidden_NKD[-len(self.logits) :], strict=True))
 
 
 class ModelState(Protocol):

@@ -1,6 +1,6 @@
 """A decoding request, checked once at the door."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -35,13 +35,15 @@ class Request:
 
     def cut(self, tokens: list[int], emitted: int) -> tuple[list[int], bool]:
         """``tokens`` up to the first end-of-sequence token and the remaining budget; whether generation ends with them."""
-        for index, token in enumerate(tokens):
-            if token in self.eos_tokens:
-                tokens = tokens[: index + 1]
-                break
-        tokens = tokens[: self.max_new_tokens - emitted]
+        tokens = until_end(tokens, self.eos_tokens)[: self.max_new_tokens - emitted]
         done = emitted + len(tokens) == self.max_new_tokens or (bool(tokens) and tokens[-1] in self.eos_tokens)
         return tokens, done
+
+
+def until_end(tokens: Sequence[int], eos_tokens: Collection[int]) -> list[int]:
+    """``tokens`` up to and including the first end-of-sequence token."""
+    ends = (place for place, token in enumerate(tokens, start=1) if token in eos_tokens)
+    return list(tokens[: next(ends, len(tokens))])
 
 
 def checked_prompt(

@@ -15,9 +15,8 @@ from predictors.lookup import founds
 from predictors.sampling import SamplingSettings
 from predictors.stopping.features import StopSpec
 from runtime import ModelPair
-from runtime.adapter import Forward, ModelState
+from runtime.adapter import Forward, ModelState, Row
 from runtime.drafting.draft import fit_vocabulary
-from runtime.drafting.views import Row, rows_of
 from runtime.laws import processed_law
 from runtime.randomness import Chance
 from trace_collection.candidate_hits import LEAST_MASS, candidate_hits
@@ -106,7 +105,7 @@ class TextTracer:
         state = self.pair.target.open(len(prompt) + len(text), self.extent.layers)
         ahead, inside = _walk(state, prompt, text[:-1])
         assert inside is not None
-        return [*rows_of(ahead), *rows_of(inside)]
+        return [*ahead.rows(), *inside.rows()]
 
     def _law(self, said: Sequence[Row], tokens: Sequence[int], settings: SamplingSettings) -> Tensor:
         """The target's distributions of ``tokens`` [N, V]."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from predictors.sampling import SamplingSettings
-from runtime.adapter import LanguageModel
-from runtime.drafting.views import Row, rows_of
+from runtime.adapter import LanguageModel, Row
 from runtime.laws import processed_law
 from runtime.randomness import Chance
 
@@ -54,7 +53,7 @@ def grow(model: LanguageModel, trajectories: Sequence[Trajectory], budget: int, 
     for prompt in prompts:
         out = state.forward(list(prompt), [-1, *range(nodes, nodes + len(prompt) - 1)], last=1)
         nodes += len(prompt)
-        (row,) = rows_of(out)
+        (row,) = out.rows()
         for one in trajectories:
             if tuple(one.prompt) == prompt:
                 _draw(one, row, nodes - 1)
@@ -62,7 +61,7 @@ def grow(model: LanguageModel, trajectories: Sequence[Trajectory], budget: int, 
         one for one in trajectories if len(one.tokens) < budget and one.tokens[-1] not in model.eos_tokens
     ]:
         out = state.forward([one.tokens[-1] for one in active], [one.node for one in active])
-        for number, (one, row) in enumerate(zip(active, rows_of(out), strict=True)):
+        for number, (one, row) in enumerate(zip(active, out.rows(), strict=True)):
             _draw(one, row, nodes + number)
         nodes += len(active)
 

@@ -1,7 +1,7 @@
 """Ways of decoding a prompt with one budget and one token counter: a decoder of ours, or Hugging Face's ``generate``."""
 
 import copy
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from predictors.rounds import RoundRecord
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, Randomness
 from runtime.decoding.branch_parallel import BranchParallelDecoder
+from runtime.request import until_end
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,9 @@ def hugging_face_arm(target: PreTrainedModel, draft: PreTrainedModel | None, max
         finally:
             if draft is not None:
                 draft.generation_config = before
-        return Run(cut_after(out[0, len(prompt) :].tolist(), config.eos_token_id or ()), None)
+        return Run(until_end(out[0, len(prompt) :].tolist(), config.eos_token_id or ()), None)
 
     return decode
-
-
-def cut_after(tokens: list[int], eos_tokens: Collection[int]) -> list[int]:
-    """``tokens`` up to and including the first of ``eos_tokens``: the counter of every arm."""
-    ends = [index for index, token in enumerate(tokens) if token in eos_tokens]
-    return tokens[: ends[0] + 1] if ends else tokens
 
 
 def _generation_config(target: PreTrainedModel, settings: SamplingSettings, **own: Any) -> GenerationConfig:

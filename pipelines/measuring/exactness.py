@@ -14,13 +14,14 @@ import torch
 from transformers import AutoConfig
 
 from pipelines.device_memory import available_memory
-from pipelines.measuring.arms import cut_after, decoder_arm, hugging_face_arm
+from pipelines.measuring.arms import decoder_arm, hugging_face_arm
 from pipelines.pair_folder import PairLocation
 from predictors.latency.serving import Serving
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair
 from runtime.causal_model import CausalLanguageModel
 from runtime.memory import planned_memory, unloaded_pair
+from runtime.request import until_end
 
 GREEDY = SamplingSettings(0.0)
 
@@ -64,7 +65,7 @@ def first_unlikely(
 ) -> int | None:
     """The first of greedy ``tokens`` after ``prompt`` that Hugging Face's own forward finds less likely than another by more than
     rounding, or the position where the text should have ended or gone on; ``None``: it is greedy."""
-    text = cut_after(list(tokens), model.eos_tokens)[:max_new_tokens]
+    text = until_end(tokens, model.eos_tokens)[:max_new_tokens]
     ids = torch.tensor([[*prompt, *text]], device=model.device)
     logits_NV = model.model(input_ids=ids, use_cache=False, logits_to_keep=len(text) + 1).logits[0, :-1].float()
     likeliest_N, ours_N = logits_NV.amax(-1), logits_NV[range(len(text)), text]

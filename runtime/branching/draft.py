@@ -18,13 +18,12 @@ from torch import Tensor
 
 from predictors.controllers import Controller
 from predictors.signals import DrawnToken, NextLaw, Root
-from runtime.adapter import LanguageModel
+from runtime.adapter import LanguageModel, Row
 from runtime.branching.candidates import Candidates, draw_candidates
 from runtime.branching.config import BranchConfig
 from runtime.branching.exchange import NO_BRANCHES, Branches, Pending, Verdict
 from runtime.clock import PhaseClock, Stretch
 from runtime.drafting.chain import Chain, ChainDraft
-from runtime.drafting.views import Row
 from runtime.request import Request
 
 NO_TOKENS, NO_LAWS = torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
@@ -83,7 +82,7 @@ class BranchDraft(ChainDraft):
         if verdict.branch is not None:
             trimmed = self._retain(verdict.branch)
         else:
-            self._drop_branches(verdict)
+            self.commit(range(len(verdict.accepted)), verdict.accepted, [verdict.newest])  # all branches go
             self._pending = Chain()
             if self._config.draft_stage == "idle":
                 most = min(self._cap, self._config.draft_stage_gamma or self._config.gamma, remaining - 1)
@@ -233,10 +232,6 @@ class BranchDraft(ChainDraft):
         self._state.keep([*fed, *tail], pending=len(tail))
         self._scratch = {node: node for node in range(len(tail))}
         self._uncached = [] if len(fed) == len(committed) else [branch.tokens[0]]
-
-    def _drop_branches(self, verdict: Verdict) -> None:
-        """Commit the accepted pending tokens; drop the others and all branches."""
-        self.commit(range(len(verdict.accepted)), verdict.accepted, [verdict.newest])
 
     def _new_node(self) -> int:
         self._num_nodes += 1

@@ -2,16 +2,14 @@
 
 from runtime.drafting.chain import ChainConfig
 from runtime.drafting.delayed_tree import DelayedTreeConfig
-from runtime.drafting.draft import Draft, Drafter
+from runtime.drafting.draft import Drafter
 from runtime.drafting.lookup import LookupConfig
 from runtime.drafting.multi_candidate import ForkConfig, MultiCandidateConfig
 
-DRAFTERS: dict[str, type] = {
+DRAFTERS: dict[str, type[Drafter]] = {
     "chain": ChainConfig,
     "delayed_tree": DelayedTreeConfig,
     "multi_candidate": MultiCandidateConfig,
     "fork": ForkConfig,
     "lookup": LookupConfig,
 }
-
-__all__ = ["DRAFTERS", "Draft", "Drafter"]

@@ -10,31 +10,26 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from predictors.config import Checked, Count, NotNegative
+from predictors.config import Count, NotNegative
 from predictors.controllers import Session
 from predictors.signals import DrawnToken, NextLaw, Root
-from runtime.adapter import LanguageModel
+from runtime.adapter import LanguageModel, Row
 from runtime.clock import PhaseClock
-from runtime.drafting.draft import Draft, ModelDraft
+from runtime.drafting.draft import Draft, Drafter, ModelDraft
 from runtime.drafting.drafted import Drafted, DraftedTree
 from runtime.drafting.lookup import LookupConfig, LookupDraft
-from runtime.drafting.views import Row
 from runtime.request import Request
-from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
+from runtime.tree import EMPTY_TREE, TokenTree, chain_tree
 
 
 @dataclass(frozen=True)
-class ChainConfig(Checked):
+class ChainConfig(Drafter):
     """``gamma``: most tokens per round. ``draft_temperature``: ``None`` drafts at the target's temperature and filters.
     ``lookup``: what a controller may draft instead of the chain, or before it."""
 
     gamma: Count = 5
     draft_temperature: NotNegative | None = None
     lookup: LookupConfig | None = None
-
-    laws = frozenset({DraftLaw.IID})
-    branches = False
-    needs_draft = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 
 from predictors.actions import Action
-from predictors.config import Checked, NotNegative
+from predictors.config import NotNegative
 from predictors.controllers import Session
 from predictors.signals import NextLaw
 from runtime.adapter import LanguageModel
 from runtime.device import on_device
+from runtime.drafting.draft import Drafter
 from runtime.drafting.levels import LevelDraft, stacked
 from runtime.request import Request
 from runtime.tree import DraftLaw
 
 
 @dataclass(frozen=True)
-class DelayedTreeConfig(Checked):
+class DelayedTreeConfig(Drafter):
     """``k`` rollouts of ``l2`` tokens after a trunk of ``l1`` tokens. ``draft_temperature`` as in `ChainConfig`. ``choices``: the
     trees that the controller drafts instead, if it chooses."""
 
@@ -31,9 +32,6 @@ class DelayedTreeConfig(Checked):
     l2: int = 3
     draft_temperature: NotNegative | None = None
     choices: tuple[Action, ...] = ()
-
-    laws = frozenset({DraftLaw.IID})
-    needs_draft = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

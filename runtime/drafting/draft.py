@@ -1,75 +1,78 @@
 """What all drafters share: a configuration that says how it draws, and one request's draft; most hold a model's state.
 
 The draft's cache holds committed tokens; within a round its scratch holds the drafted tokens that were fed. Shape suffixes:
-... any rows, V vocabulary.
+... any rows, V vocabulary, K tapped layers, D hidden size.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from predictors.config import Checked
 from predictors.controllers import Session
 from predictors.signals import BothModels, NextLaw, Root, TreeRoot
-from runtime.adapter import Forward, LanguageModel
+from runtime.adapter import Forward, LanguageModel, Row
 from runtime.clock import PhaseClock
 from runtime.drafting.drafted import Drafted
 from runtime.drafting.sampler import sampler_for
-from runtime.drafting.views import Row, Views, rows_of
 from runtime.laws import processed_law
 from runtime.prefill import cache_prompt
 from runtime.request import Request
 from runtime.tree import DraftLaw
 
 
-class Drafter(Protocol):
+class Drafter(Checked, ABC):
     """A drafter's configuration.
 
     ``depth``: most levels per round. ``laws``: how its trees may be drawn, over all sampling settings. ``branches``: whether a
     tree may be more than a chain. ``needs_draft``: whether it needs a draft model.
     """
 
+    needs_draft = True
+
     @property
+    @abstractmethod
     def depth(self) -> int: ...
 
     @property
-    def laws(self) -> frozenset[DraftLaw]: ...
+    def laws(self) -> frozenset[DraftLaw]:
+        return frozenset({DraftLaw.IID})
 
     @property
-    def branches(self) -> bool: ...
+    def branches(self) -> bool:
+        return False
 
-    @property
-    def needs_draft(self) -> bool: ...
-
+    @abstractmethod
     def open(self, model: LanguageModel, request: Request) -> "Draft":
         """One request's draft over the draft ``model``, with laws on the request's vocabulary and a source of chance that is the
         draft's own; one that needs no model is made for the device of the target, which ``model`` is then."""
-        ...
 
 
-class Draft(Protocol):
-    """One request's draft. ``passes`` of its model since the prefill are counted."""
+class Draft(ABC):
+    """One request's draft."""
 
     @property
-    def passes(self) -> int: ...
+    def passes(self) -> int:
+        """Those of its model since the prefill."""
+        return 0
 
+    @abstractmethod
     def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:
         """Draw a tree of at most ``cap`` levels."""
-        ...
 
+    @abstractmethod
     def prefill(self, prompt: list[int], newest: Sequence[int]) -> None:
         """Take over the prompt; ``newest`` are the tokens emitted after it."""
-        ...
 
+    @abstractmethod
     def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
         """Keep the ``accepted`` tokens of a ``path`` of nodes; then come ``newest`` tokens."""
-        ...
 
 
-class ModelDraft(ABC):
+class ModelDraft(Draft):
     """One request's draft model state. Committed tokens the cache does not hold yet are fed at the start of a round."""
 
     passes = 0
@@ -86,19 +89,14 @@ class ModelDraft(ABC):
         self._scratch: dict[int, int] = {}  # fed nodes of the tree, by their place in the model's scratch
         self._uncached: list[int] = []
 
-    @abstractmethod
-    def draft(self, root: Root, cap: int, session: Session, clock: PhaseClock) -> Drafted:
-        """Draw a tree of at most ``cap`` levels."""
-
     def prefill(self, prompt: list[int], newest: Sequence[int]) -> None:
-        """Commit the prompt; ``newest`` are the tokens emitted after it."""
         out = cache_prompt(self._state, prompt)
         self._uncached = list(newest)
         if self._views is not None:
             self._views.committed(out)
 
     def commit(self, path: Sequence[int], accepted: Sequence[int], newest: Sequence[int]) -> None:
-        """Keep the cache rows of the accepted ``path`` of nodes, whose tokens are ``accepted``; then come ``newest`` tokens."""
+        """As in `Draft`: of the accepted nodes those that were fed keep their rows of the cache."""
         fed = [self._scratch[node] for node in path if node in self._scratch]
         self._state.keep(fed)
         if self._views is not None:
@@ -132,7 +130,7 @@ class ModelDraft(ABC):
 
     def _rows(self, out: Forward) -> list[Row]:
         """Rows of a pass, with logits on the target's vocabulary."""
-        return rows_of(Forward(fit_vocabulary(out.logits, self._vocabulary_size), out.hidden_NKD))
+        return Forward(fit_vocabulary(out.logits, self._vocabulary_size), out.hidden_NKD).rows()
 
     def _tree_root(self, law: NextLaw) -> TreeRoot:
         """The round's root as a controller that chooses trees sees it, ``law`` being the draft's there."""
@@ -150,6 +148,33 @@ class ModelDraft(ABC):
     def _law(self, root: Root, depth: int, row: Row) -> NextLaw:
         logits_V, hidden_KD = row
         return NextLaw(root, self._settings, depth, logits_V, self._sampler.law(logits_V), hidden_KD)
+
+
+class Views:
+    """What the draft model said at the newest tokens, which a controller reads: the rows of the last two committed tokens, and of
+    the scratch that may follow them. They are remembered as they are computed: a pass for them alone would cost a draft step."""
+
+    def __init__(self) -> None:
+        self._committed: list[Row] = []
+        self._scratch: list[Row] = []
+
+    def committed(self, out: Forward) -> None:
+        """Rows that were committed by a pass with the logits of at least the last two, or of all."""
+        self._committed = [*self._committed, *out.rows()][-2:]
+
+    def drafted(self, out: Forward) -> None:
+        """Rows of scratch nodes, in the order in which they were fed."""
+        self._scratch += out.rows()
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Commit scratch rows ``path`` and drop the others."""
+        self._committed = [*self._committed, *(self._scratch[place] for place in path)][-2:]
+        self._scratch = []
+
+    def newest(self) -> tuple[Tensor, Tensor | None]:
+        """Logits [V] in front of the newest token, and tapped hidden states [2, K, D] in front of it and behind it."""
+        (logits_V, before_KD), (_, behind_KD) = self._committed
+        return logits_V, None if before_KD is None or behind_KD is None else torch.stack([before_KD, behind_KD])
 
 
 def fit_vocabulary(logits: Tensor, size: int) -> Tensor:

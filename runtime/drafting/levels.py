@@ -15,9 +15,7 @@ from predictors.controllers import Session
 from predictors.signals import DrawnToken, NextLaw, Root
 from runtime.clock import PhaseClock
 from runtime.drafting.draft import ModelDraft
-from runtime.drafting.drafted import Drafted, DraftedTree
-from runtime.drafting.growth import ROOT, Growth
-from runtime.drafting.unread import UnreadTree
+from runtime.drafting.drafted import ROOT, Drafted, DraftedTree, Growth, UnreadTree
 from runtime.tree import DraftLaw
 
 
@@ -42,7 +40,7 @@ class LevelDraft(ModelDraft):
             return self._unread
         growth = Growth()
         self._grow(growth, [ROOT], cap, root, session, clock)
-        drafted = DraftedTree(growth.tree(self.law), [growth.laws[parent] for parent in growth.parents])
+        drafted = DraftedTree(growth.tree(self.law), growth.drawn_from)
         clock.lap("draft")
         return drafted
 

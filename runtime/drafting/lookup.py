@@ -15,7 +15,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from predictors.config import Checked, Count, at_least, at_most
+from predictors.config import Count, at_least, at_most
 from predictors.controllers import Session
 from predictors.controllers.base import Sourced
 from predictors.lookup import LONGEST, NOTHING, Found, Lookup
@@ -23,22 +23,21 @@ from predictors.signals import NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
 from runtime.device import on_device
+from runtime.drafting.draft import Draft, Drafter
 from runtime.drafting.drafted import Drafted, DraftedTree
 from runtime.randomness import note
-from runtime.request import Request
-from runtime.tree import EMPTY_TREE, DraftLaw, chain_tree
+from runtime.request import Request, until_end
+from runtime.tree import EMPTY_TREE, chain_tree
 
 
 @dataclass(frozen=True)
-class LookupConfig(Checked):
+class LookupConfig(Drafter):
     """At most ``length`` tokens after a match of at most ``longest``; a match of fewer than ``least`` tokens counts as none."""
 
     length: Count = 10
     longest: Annotated[int, at_least(1), at_most(1024)] = LONGEST
     least: Count = 1
 
-    laws = frozenset({DraftLaw.IID})
-    branches = False
     needs_draft = False
 
     def __post_init__(self) -> None:
@@ -56,7 +55,7 @@ class LookupConfig(Checked):
         return LookupDraft(self, model.device, request)
 
 
-class LookupDraft:
+class LookupDraft(Draft):
     """One request's text so far, and drafts that a lookup begins. Without a model it drafts nothing else."""
 
     def __init__(self, config: LookupConfig, device: torch.device, request: Request) -> None:
@@ -67,10 +66,6 @@ class LookupDraft:
         self._randomness = request.randomness
         self._text = Lookup(config.longest)
         self._unread: list[int] = []  # committed since the last look-up, and not counted before somebody looks up
-
-    @property
-    def passes(self) -> int:
-        return 0
 
     def prefill(self, prompt: list[int], newest: Sequence[int]) -> None:
         self._unread += [*prompt, *newest]
@@ -93,18 +88,13 @@ class LookupDraft:
     def follow(self, root: Root, sourced: Sourced, cap: int, clock: PhaseClock) -> Drafted:
         """Draft what ``sourced`` says of ``root.found``, ``cap`` tokens at most. An end-of-sequence token ends the draft."""
         assert root.found is not None and sourced.looked_up >= 0 and sourced.drawn >= 0
-        tokens = self._until_end(root.found.tokens[: min(sourced.looked_up, cap)])
+        tokens = until_end(root.found.tokens[: min(sourced.looked_up, cap)], self._eos_tokens)
         note(self._randomness, tokens)
         ended = bool(tokens) and tokens[-1] in self._eos_tokens
         drawn, laws = self._drawn(root, tokens, 0 if ended else min(sourced.drawn, cap - len(tokens)), clock)
         drafted = self._chain(tokens, drawn, laws)
         clock.lap("draft")
         return drafted
-
-    def _until_end(self, tokens: Sequence[int]) -> list[int]:
-        """``tokens`` up to the first end-of-sequence token."""
-        ends = (place for place, token in enumerate(tokens, start=1) if token in self._eos_tokens)
-        return list(tokens[: next(ends, len(tokens))])
 
     def _drawn(
         self, root: Root, tokens: Sequence[int], count: int, clock: PhaseClock

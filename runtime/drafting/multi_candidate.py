@@ -2,8 +2,7 @@
 
 Sampled children are drawn one after the other without replacement and kept in that order; ``candidates="top_k"``, and every
 greedy draft, takes the most likely ones instead. ``fork(width, depth)`` is the configuration (width, 1, 1, …): chains that
-part at the root and never again. Its nodes lie depth by depth (i = level · width + chain), so that the mask of the tree cut after
-any level is a slice of the whole. Source: Lu et al. 2024, section 4; specification of drafting, section 5. Shape suffixes:
+part at the root and never again. Source: Lu et al. 2024, section 4; specification of drafting, section 5. Shape suffixes:
 E extended nodes of a level, V vocabulary.
 """
 
@@ -14,13 +13,14 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from predictors.config import Checked, Count, NotNegative, one_of
+from predictors.config import Count, NotNegative, one_of
 from predictors.controllers import Session
 from predictors.signals import NextLaw, Root
 from runtime.adapter import LanguageModel
 from runtime.clock import PhaseClock
 from runtime.drafting.distinct import most_likely, read_rows
-from runtime.drafting.growth import ROOT, Growth
+from runtime.drafting.draft import Drafter
+from runtime.drafting.drafted import ROOT, Growth
 from runtime.drafting.levels import LevelDraft, stacked
 from runtime.request import Request
 from runtime.tree import DraftLaw, TokenTree
@@ -30,7 +30,7 @@ ROOTS = ("draft", "target")
 
 
 @dataclass(frozen=True)
-class MultiCandidateConfig(Checked):
+class MultiCandidateConfig(Drafter):
     """``config``: children per node, level by level. ``candidates``: ``sampled`` or ``top_k``; ``draft_temperature`` as in
     `ChainConfig`.
 
@@ -43,8 +43,6 @@ class MultiCandidateConfig(Checked):
     candidates: Annotated[str, one_of(*CANDIDATES)] = "sampled"
     roots: Annotated[str, one_of(*ROOTS)] = "draft"
     draft_temperature: NotNegative | None = None
-
-    needs_draft = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,15 +77,13 @@ class MultiCandidateConfig(Checked):
 
 
 @dataclass(frozen=True)
-class ForkConfig(Checked):
+class ForkConfig(Drafter):
     """``width`` chains of ``depth`` tokens; ``candidates`` and ``draft_temperature`` as in `MultiCandidateConfig`."""
 
     width: Count = 16
     depth: Count = 5
     candidates: Annotated[str, one_of(*CANDIDATES)] = "sampled"
     draft_temperature: NotNegative | None = None
-
-    needs_draft = True
 
     @property
     def levels(self) -> MultiCandidateConfig:

@@ -9,6 +9,7 @@ from pipelines.measuring.exactness import first_difference
 from pipelines.measuring.probes import exactness_rows
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder
+from runtime.request import until_end
 from tests.bundles import random_bundle
 from tests.toys import tiny_llama
 
@@ -49,8 +50,8 @@ def test_both_sides_count_tokens_up_to_the_first_end_of_sequence(temperature):
 
 
 def test_tokens_after_the_end_do_not_count():
-    assert arms.cut_after([5, 2, 7, 2], {2}) == [5, 2]
-    assert arms.cut_after([5, 7], ()) == [5, 7]
+    assert until_end([5, 2, 7, 2], {2}) == [5, 2]
+    assert until_end([5, 7], ()) == [5, 7]
 
 
 def test_assisted_generation_leaves_no_state_behind(pair):

@@ -8,8 +8,8 @@ import torch
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 from runtime.adapter import Forward
+from runtime.drafting.drafted import Copies
 from runtime.drafting.sampler import PlainSampler
-from runtime.drafting.unread import Copies
 from tests.ancestral import target_law
 from tests.runtime.test_drafting import speculative
 from tests.runtime.test_exactness import PROMPT, decoder_law
