@@ -7,9 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from predictors.controllers import Controller
+from predictors.signals import Root
 from runtime.adapter import LanguageModel
 from runtime.branching.config import BranchConfig
-from runtime.branching.service import DraftService
+from runtime.branching.draft import BranchDraft
+from runtime.branching.exchange import Branches, Pending, Verdict
+from runtime.clock import Stretch
 from runtime.compact.model import Sent
 from runtime.overlap.executor import Executor
 from runtime.overlap.in_turn import InTurn
@@ -17,9 +20,36 @@ from runtime.overlap.process import DraftProcess
 from runtime.overlap.thread import Beside, draft_stream
 from runtime.overlap.threads import default_threads, torch_threads
 from runtime.pair import ModelPair
+from runtime.request import Request
 
 ROOM = 1 << 18  # bytes of a message besides laws and prompt: states behind a root, counts
 LONGEST_PROMPT = 1 << 18  # tokens, where the models name no limit
+
+
+class DraftService:
+    """The draft's half of a decoder as one object with methods to call, here or in another process: it holds the draft model and
+    the controller, and serves one request at a time.
+
+    ``request.randomness`` is the draft's own source; ``request.prompt`` is all that is committed but the newest token.
+    """
+
+    def __init__(self, model: LanguageModel, config: BranchConfig, controller: Controller) -> None:
+        self._of_decoder = (model, config, controller)
+        self._draft: BranchDraft  # of the request that was opened last
+
+    def ready(self) -> None:
+        """Nothing: an answer says that the model is loaded."""
+
+    def open(self, request: Request) -> list[Stretch]:
+        """Begin a request: cache its prompt. An earlier one ends."""
+        self._draft = BranchDraft(*self._of_decoder, request)
+        return self._draft.begin(request.prompt)
+
+    def advance(self, verdict: Verdict, root: Root, remaining: int) -> Pending:
+        return self._draft.advance(verdict, root, remaining)
+
+    def branch(self) -> Branches:
+        return self._draft.branch()
 
 
 class DraftHost:

@@ -6,9 +6,8 @@ import pytest
 
 from predictors.rounds import LANES, PHASES, RoundRecord, mean_accepted_length
 from runtime import ModelPair, Randomness
-from runtime.branching import timeline
 from runtime.branching.config import CHOICES, BranchConfig
-from runtime.branching.timeline import Timeline
+from runtime.branching.jobs import Timeline
 from tests.branches import Scripted, branch_decoder, watched
 from tests.toys import TableModel
 
@@ -214,7 +213,7 @@ def test_timelines_are_sound(overlap, stage):
 @pytest.fixture
 def ticking(monkeypatch):
     clock = TickingClock()
-    for module in ("runtime.clock", "runtime.branching.timeline"):
+    for module in ("runtime.clock", "runtime.branching.jobs"):
         monkeypatch.setattr(f"{module}.perf_counter", clock)
     return clock
 
@@ -252,7 +251,7 @@ def test_a_clock_that_forgets_to_go_back_is_noticed(monkeypatch, ticking):
         honest(self, stretches, fork, join)
         self._origin = origin
 
-    monkeypatch.setattr(timeline.Timeline, "beside", forgetful)
+    monkeypatch.setattr(Timeline, "beside", forgetful)
     pair = ModelPair(TableModel(5, seed=1), TableModel(5, seed=2))
     records = branch_decoder(pair, gamma=3).generate(PROMPT, max_new_tokens=30).rounds
     with pytest.raises(AssertionError):
