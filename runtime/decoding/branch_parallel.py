@@ -28,7 +28,7 @@ from runtime.randomness import stream
 from runtime.request import Request
 from runtime.tree import TokenTree, behind
 from runtime.verification import Verifier
-from runtime.verification.greedy import greedy_verdict
+from runtime.verification.outcome import greedy_verdict
 
 
 class BranchParallelDecoder(Decoder):

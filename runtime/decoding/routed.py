@@ -20,7 +20,6 @@ class RoutedDecoder(Decoder):
         self.routes = list(routes)
 
     def route(self, settings: SamplingSettings) -> Decoder:
-        """The decoder that serves ``settings``."""
         return min(self.routes, key=lambda route: route[0].distance(settings))[1]
 
     @property

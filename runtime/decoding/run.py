@@ -98,8 +98,7 @@ class Run(ABC):
     def _begin_draft_prefill(self) -> None:  # noqa: B027 (only a draft that runs beside the target begins)
         """Before the target's prefill."""
 
-    @abstractmethod
-    def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
+    def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:  # noqa: B027 (the target may draft)
         """After it: cache the prompt in the draft."""
 
     def _recorded_verdicts(self, verifier: Verifier, lossy: bool = False) -> RecordedVerdicts | None:

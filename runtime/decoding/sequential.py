@@ -27,7 +27,7 @@ from runtime.randomness import stream
 from runtime.request import Request
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, behind
 from runtime.verification import VERIFIERS, Verifier, draw_verdict
-from runtime.verification.greedy import greedy_verdict
+from runtime.verification.outcome import greedy_verdict
 from runtime.verification.recorded import RecordedVerdicts
 
 
@@ -94,7 +94,6 @@ class SequentialRun(Run):
 
     @torch.inference_mode()
     def round(self) -> Step:
-        """Draft, verify in one target pass, commit."""
         self.clock.resume()
         root = self._root()
         drafted = self._draft(root)

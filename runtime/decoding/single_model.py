@@ -26,7 +26,7 @@ from runtime.self_drafting.guesses import NO_ROWS, Rows, Said
 from runtime.self_drafting.trie import levels
 from runtime.tree import TokenTree
 from runtime.verification import VERIFIERS, draw_verdict
-from runtime.verification.greedy import greedy_path
+from runtime.verification.outcome import greedy_path
 
 
 class SingleModelDecoder(Decoder):
@@ -50,9 +50,6 @@ class SingleModelRun(Run):
     def __init__(self, decoder: SingleModelDecoder, request: Request) -> None:
         super().__init__(decoder.pair, request, 0)
         self.guesses = decoder.guesser.open(replace(request, randomness=stream(request.randomness, "draft")))
-
-    def _end_draft_prefill(self, emitted: list[int], record: RoundRecord) -> None:
-        """Nothing but the target has been prefilled."""
 
     @torch.inference_mode()
     def round(self) -> Step:

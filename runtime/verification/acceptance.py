@@ -21,9 +21,8 @@ from torch import Tensor
 from runtime.tree import DraftLaw, TokenTree
 from runtime.verification import tournament
 from runtime.verification.draws import Draws
-from runtime.verification.khisti import khisti
 from runtime.verification.outcome import excess_mass, normalised_or
-from runtime.verification.solvers import naive, nss, recursive_rejection
+from runtime.verification.solvers import khisti, naive, nss, recursive_rejection
 from runtime.verification.spectr import accept_masses, residual_weights, shares, spectr, thinning
 from runtime.verification.top_down import Solver
 
@@ -44,9 +43,6 @@ def with_aliases(name: str) -> list[str]:
     return [name, *(alias for alias, known in ALIASES.items() if known == name)]
 
 
-SOLVERS: dict[str, Solver] = {name: solver for own, (solver, _) in NODE_SOLVERS.items() for name in with_aliases(own)}
-
-
 def branching_law(name: str, target_V: Tensor, draft_V: Tensor, tokens: Sequence[int]) -> Tensor:
     """B(tokens -> ·) [V] float64 of the solver ``name`` for ordered ``tokens`` drawn at one node from ``draft_V``: i.i.d. with
     duplicates, or without replacement for ``rrs_without_replacement``.
@@ -56,9 +52,10 @@ def branching_law(name: str, target_V: Tensor, draft_V: Tensor, tokens: Sequence
     ValueError
         For a rule that decides over more than one node.
     """
-    if name not in SOLVERS:
-        raise ValueError(f"verifier {name!r} has no per-node branching distribution. Known: {', '.join(SOLVERS)}.")
-    _, lossless_for = NODE_SOLVERS[ALIASES.get(name, name)]
+    known = {alias: found for own, found in NODE_SOLVERS.items() for alias in with_aliases(own)}
+    if name not in known:
+        raise ValueError(f"verifier {name!r} has no per-node branching distribution. Known: {', '.join(known)}.")
+    solver, lossless_for = known[name]
     distinct = list(dict.fromkeys(tokens))
     tree = TokenTree(
         tokens=torch.tensor(distinct, dtype=torch.int64),
@@ -68,7 +65,7 @@ def branching_law(name: str, target_V: Tensor, draft_V: Tensor, tokens: Sequence
         law=DraftLaw.IID if DraftLaw.IID in lossless_for else DraftLaw.WITHOUT_REPLACEMENT,
     )
     draws = Draws.of(tree, target_V.expand(len(distinct) + 1, -1))
-    solution = SOLVERS[name](draws)
+    solution = solver(draws)
     residual_V = normalised_or(solution.residual(0).double(), target_V.double())
     return (solution.miss_R[0] * residual_V).index_add(0, draws.tokens_RK[0], solution.direct_RK[0])
 

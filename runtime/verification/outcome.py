@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from runtime.randomness import Chance
+from runtime.tree import TokenTree
 
 LARGEST_RATIO = 1e30  # finite in float32, where a smaller scale has lost its weight anyway
 
@@ -36,6 +37,24 @@ def draw_verdict(law: OutcomeLaw, randomness: Chance) -> tuple[int, int]:
     token = randomness.categorical(law.residual(row))
     row_index, token_id = torch.stack([row, token]).tolist()
     return row_index, token_id
+
+
+def greedy_verdict(tree: TokenTree, logits: Tensor) -> tuple[int, int]:
+    """The verdict at temperature 0 of target logits [N + 1, V]: one host read.
+
+    The target's laws are one-hot there: with p(x*) = 1, a rule whose output has law p emits x*, and it is accepted as a drafted
+    token where it was drafted. So the path is found by equality, whatever the rule; the tests compare with each rule's law.
+    """
+    return greedy_path(tree, tree.read_with(logits.argmax(dim=-1)))
+
+
+def greedy_path(tree: TokenTree, best: Sequence[int]) -> tuple[int, int]:
+    """The same of the target's most likely token at each of the N + 1 rows."""
+    row = 0
+    for node, (token, parent) in enumerate(zip(tree.token_list, tree.parent_list, strict=True)):
+        if parent == row - 1 and token == best[row]:
+            row = node + 1
+    return row, best[row]
 
 
 def at_row(tensor: Tensor, row: int | Tensor) -> Tensor:

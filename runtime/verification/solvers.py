@@ -4,9 +4,10 @@ nss                       y ~ p                                                 
 naive                     x_1 with a = min(1, p(x_1) / q(x_1)), else R = norm [p - q]_+    (R may hit other children)
 specinfer                 recursive rejection with replacement (Miao et al. 2024)
 rrs_without_replacement   recursive rejection with Q_j = q off the earlier draws (Yang et al. 2024)
+khisti                    naive for a token Z among the draws, against Z's own law (`runtime.verification.tournament`)
 
-On deterministic candidates q is one-hot at each draw and all of them are nss, which is optimal there (section 5). Shape suffixes:
-R rows, K draws, V vocabulary.
+On deterministic candidates q is one-hot at each draw and the first four are nss, which is optimal there (section 5). Shape
+suffixes: R rows, K draws, V vocabulary.
 """
 
 from dataclasses import replace
@@ -20,6 +21,7 @@ from runtime.verification.draws import Draws, take
 from runtime.verification.outcome import at_row, excess_mass
 from runtime.verification.residual_chain import residual_chain, residual_weights
 from runtime.verification.top_down import Solution
+from runtime.verification.tournament import run_tournament
 
 
 def nss(draws: Draws) -> Solution:
@@ -66,6 +68,32 @@ def recursive_rejection(draws: Draws) -> Solution:
         return residual_weights(draws, row, torch.ones_like(draft_scale_R), draft_scale_R)
 
     return replace(solution, residual=residual)
+
+
+def khisti(draws: Draws) -> Solution:
+    """Naive verification of a tournament's winner. Per node with several draws: one sort of the vocabulary per draw and a host
+    read."""
+    solution = naive(draws)
+    laws: dict[int, Tensor] = {}
+    for row in draws.rows(at_least=2):
+        target_V, count = draws.target_RV[row], len(draws.lists[row])
+        tournament = run_tournament(target_V, draws.draft_RV[row], count)
+        tokens_K = draws.tokens_RK[row, :count]
+        share_K = tokens_K.new_tensor(tournament.winner(tokens_K.tolist()), dtype=torch.float64)
+        residual_V = (target_V - tournament.law_V).clamp(min=0)
+        target_K, selected_K = target_V[tokens_K].double(), tournament.law_V[tokens_K].double()
+        accept_K = torch.where(selected_K > 0, (target_K / selected_K).clamp(max=1), 0.0)
+        mass = residual_V.sum(dtype=torch.float64)
+        solution.direct_RK[row, :count] = share_K * accept_K
+        solution.miss_R[row] = (share_K * (1 - accept_K)).sum()
+        solution.at_draws_RK[row, :count] = (residual_V[tokens_K].double() / mass).nan_to_num(0.0)
+        laws[row] = tournament.law_V
+
+    def residual(row: int | Tensor) -> Tensor:
+        law_V = laws.get(int(row))
+        return solution.residual(row) if law_V is None else (draws.target_RV[int(row)] - law_V).clamp(min=0)
+
+    return Solution(solution.direct_RK, solution.miss_R, solution.at_draws_RK, residual)
 
 
 def empty_solution(draws: Draws) -> Solution:

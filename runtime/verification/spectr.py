@@ -80,15 +80,11 @@ def accept_masses(target_RV: Tensor, draft_RV: Tensor, rho_R: Tensor) -> tuple[T
     return hit_R, miss_R
 
 
-def _accepted(miss_R: Tensor, count_R: Tensor) -> Tensor:
-    """p_acc = 1 - (1 - β)^k."""
-    return -torch.expm1(count_R * miss_R.clamp(min=0).log())
-
-
 def shares(target_RV: Tensor, draft_RV: Tensor, rho_R: Tensor, count_R: Tensor) -> Tensor:
     """p_acc / β [R]; k in the limit of β = 0."""
     hit_R, miss_R = accept_masses(target_RV, draft_RV, rho_R)
-    return torch.where(hit_R > 0, _accepted(miss_R, count_R) / hit_R, count_R)
+    accepted_R = -torch.expm1(count_R * miss_R.clamp(min=0).log())  # 1 - (1 - β)^k
+    return torch.where(hit_R > 0, accepted_R / hit_R, count_R)
 
 
 def residual_weights(target: Tensor, draft: Tensor, rho: Tensor, share: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from predictors.sampling import SamplingSettings
 from runtime.laws import processed_law
 from runtime.tree import EMPTY_TREE, DraftLaw, TokenTree, chain_tree
 from runtime.verification import VERIFIERS
-from runtime.verification.greedy import greedy_verdict
+from runtime.verification.outcome import greedy_verdict
 
 GREEDY = SamplingSettings(0.0)
 
