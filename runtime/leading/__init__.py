@@ -12,9 +12,8 @@ they led to this text (`runtime.leading.chain` has the formulas, docs/leading.md
 `why_not_led` names what cannot be led: above temperature 0 everything but chains verified tokenwise or by block.
 """
 
-from runtime.leading.eligible import why_not_led
-from runtime.leading.planning import plan
-from runtime.leading.tape import LedRound, OffTapeError, Tape
+from runtime.leading.planning import plan, why_not_led
+from runtime.leading.tape import OffTapeError, Tape
 from runtime.leading.text import GivenText
 
-__all__ = ["GivenText", "LedRound", "OffTapeError", "Tape", "plan", "why_not_led"]
+__all__ = ["GivenText", "OffTapeError", "Tape", "plan", "why_not_led"]

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from runtime.leading.ahead import Ahead
 from runtime.leading.chain import LedChain
 from runtime.leading.luck import EXTEND, KEEP, Luck
 from runtime.leading.tape import LedRound, number_of
-from runtime.leading.text import GivenText
+from runtime.leading.text import Ahead, GivenText
 from runtime.randomness import Chance
 
 LARGEST_DIFFERENCE = 0.1  # total variation; coarse, to notice another pair and not another rounding
@@ -23,19 +22,13 @@ LARGEST_DIFFERENCE = 0.1  # total variation; coarse, to notice another pair and 
 
 @dataclass(frozen=True)
 class Answers:
-    """`Chance` whose draws are made by ``answer``."""
+    """`Chance` whose draws are made by ``answer``; ``note`` hears of tokens that are drafted without a draw."""
 
     answer: Callable[[Tensor], int]
+    note: Callable[[Sequence[int]], None]
 
     def categorical(self, weights: Tensor) -> Tensor:
         return torch.tensor(self.answer(weights), device=weights.device)
-
-
-@dataclass(frozen=True)
-class DraftAnswers(Answers):
-    """Those to a draft, which ``note`` hears of the tokens that are not drawn of."""
-
-    note: Callable[[Sequence[int]], None]
 
 
 class Leader:
@@ -61,7 +54,8 @@ class Leader:
 
     def stream(self, purpose: str) -> Chance:
         """The stream of one purpose, ``draft`` or ``verify``."""
-        return {"draft": DraftAnswers(self._drafted, self._certain.extend), "verify": Answers(self._verified)}[purpose]
+        answer = {"draft": self._drafted, "verify": self._verified}[purpose]
+        return Answers(answer, self._certain.extend)
 
     def _drafted(self, draft_V: Tensor) -> int:
         """A draft token."""
