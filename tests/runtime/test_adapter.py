@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Mist
 
 from runtime import ModelPair, build_decoder
 from runtime.causal_model import CausalLanguageModel
-from runtime.topology import TopologyMask
+from runtime.scratch import TopologyMask
 from tests.toys import tiny_llama
 
 SIZES = {
