@@ -20,7 +20,7 @@ def pair_identity(pair: ModelPair, layers: tuple[int, ...]) -> Identity:
         target=model_identity(pair.target),
         draft=None if pair.draft is None else model_identity(pair.draft),
         tokenizer_hash=_tokenizer_hash(pair.tokenizer),
-        chat_template_hash=_chat_template_hash(pair.tokenizer),
+        chat_template_hash=None if pair.tokenizer is None else hashed(getattr(pair.tokenizer, "chat_template", None)),
         layer_ids=layers,
     )
 
@@ -63,9 +63,3 @@ def _tokenizer_hash(tokenizer: Any) -> str | None:
     return hashed(
         {key: value for key, value in json.loads(backend.to_str()).items() if key not in ("padding", "truncation")}
     )
-
-
-def _chat_template_hash(tokenizer: Any) -> str | None:
-    if tokenizer is None:
-        return None
-    return hashed(getattr(tokenizer, "chat_template", None))

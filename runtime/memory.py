@@ -88,9 +88,9 @@ def planned_memory(
 def table(planned: Mapping[str, ModelMemory]) -> str:
     """The plan as lines to print, in GiB."""
     lines = [f"{'':8}{'weights':>10}{'cache':>10}{'workspace':>11}{'total':>10}   GiB"]
-    rows = [(name, share) for name, share in planned.items()]
-    everything = ModelMemory(*(sum(getattr(s, part) for _, s in rows) for part in ("weights", "cache", "workspace")))
-    for name, share in [*rows, ("together", everything)]:
+    parts = ("weights", "cache", "workspace")
+    everything = ModelMemory(*(sum(getattr(share, part) for share in planned.values()) for part in parts))
+    for name, share in [*planned.items(), ("together", everything)]:
         numbers = [value / 2**30 for value in (share.weights, share.cache, share.workspace, share.total)]
         lines.append(f"{name:8}{numbers[0]:10.3f}{numbers[1]:10.3f}{numbers[2]:11.3f}{numbers[3]:10.3f}")
     return "\n".join(lines)

@@ -22,15 +22,8 @@ def require_shared_vocabulary(
     """Refuse two models whose token ids do not mean the same.
 
     Equal tokens must have equal ids and equal ids equal tokens; a token that only one tokenizer knows is allowed. Embeddings may
-    be padded to different sizes, as long as both have a row for every token. Where a tokenizer is unknown, only equal sizes are
-    accepted.
-
-    Parameters
-    ----------
-    target_tokenizer, draft_tokenizer
-        None where unknown.
-    target_size, draft_size
-        Rows of the two models' embeddings.
+    be padded to different sizes, as long as both have a row for every token. Where a tokenizer is unknown (``None``), only equal
+    sizes are accepted.
 
     Raises
     ------
