@@ -11,22 +11,20 @@ As in `runtime.latency.rounds`, a pass of the target comes before each call, unt
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw, Root
-from runtime.adapter import Forward, LanguageModel, ModelState
 from runtime.branching.candidates import draw_at_branch_point, draw_candidates
 from runtime.branching.config import BranchConfig
 from runtime.build import build_decoder
 from runtime.decoding.base import Decoder, Step
 from runtime.drafting.sampler import PlainSampler
-from runtime.latency.cells import Cell, seconds_of, synchronise
+from runtime.latency.cells import Cell, seconds_of
 from runtime.latency.rounds import ENDLESS, TEMPERATURES
+from runtime.latency.weightless import WeightlessModel
 from runtime.laws import processed_law
 from runtime.pair import ModelPair
 from runtime.randomness import Randomness
@@ -34,49 +32,15 @@ from runtime.randomness import Randomness
 LEVELS = 4  # timed per round, behind the candidates
 
 
-class StampedModel:
-    """``model``, noting in ``stamps`` when each of its passes ends, its device waited for."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        self._model = model
-        self.device, self.dtype = model.device, model.dtype
-        self.programs = model.programs
-        self.stamps: list[float] = []
-        self.vocabulary_size, self.context_limit = model.vocabulary_size, model.context_limit
-        self.eos_tokens: frozenset[int] = frozenset()
-
-    def open(self, max_length: int, layers: tuple[int, ...] = ()) -> "StampedState":
-        return StampedState(self._model.open(max_length, layers), self)
-
-    def embedding(self, token: int) -> Tensor:
-        return self._model.embedding(token)
-
-
-class StampedState:
-    """One request's state over a `StampedModel`."""
-
-    def __init__(self, state: ModelState, model: StampedModel) -> None:
-        self._state = state
-        self._model = model
-        self.keep = state.keep
-
-    def forward(
-        self, tokens: Sequence[int] | Tensor, parents: Sequence[int] | None = None, last: int | None = None
-    ) -> Forward:
-        out = self._state.forward(tokens, parents, last)
-        synchronise(self._model.device)
-        self._model.stamps.append(perf_counter())
-        return out
-
-
 class BranchRounds:
     """Rounds of one endless request over a weightless ``pair`` that grow ``rows`` branches of `LEVELS` levels and one more."""
 
     def __init__(self, pair: ModelPair, rows: int, temperature: float, seed: int) -> None:
-        assert pair.draft is not None
-        self._draft = StampedModel(pair.draft)
+        assert isinstance(pair.draft, WeightlessModel)
+        self._stamps: list[float] = []
+        draft = WeightlessModel(pair.draft.logits_RV, pair.draft.programs, self._stamps)
         options: dict[str, Any] = {"temperature": temperature, "randomness": Randomness(seed), "eos_token_id": []}
-        decoder = branch_decoder(ModelPair(pair.target, self._draft), rows)
+        decoder = branch_decoder(ModelPair(pair.target, draft), rows)
         self._steps: Iterator[Step] = decoder.stream([0], max_new_tokens=ENDLESS, **options)
         next(self._steps)  # the prefill
 
@@ -85,9 +49,9 @@ class BranchRounds:
 
         No controller stops, and nothing is drafted with the target idle: a pass at the branch point, then one for each level.
         """
-        self._draft.stamps.clear()
+        self._stamps.clear()
         next(self._steps)
-        point, candidates, *levels = self._draft.stamps
+        point, candidates, *levels = self._stamps
         assert len(levels) == LEVELS, f"a round of {len(levels)} levels, not of {LEVELS}"
         return candidates - point, (levels[-1] - candidates) / LEVELS
 

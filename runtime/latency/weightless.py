@@ -10,11 +10,13 @@ costs was seen not to depend on that: within 1 % from noise 0 to 2).
 
 import sys
 from collections.abc import Sequence
+from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from runtime.adapter import Forward, LanguageModel
+from runtime.latency.cells import synchronise
 from runtime.pair import ModelPair
 from runtime.recorder import Programs
 
@@ -22,19 +24,23 @@ NOISE = 0.5
 
 
 class WeightlessModel:
-    """A `LanguageModel` that hands out the rows of ``logits_RV``, over and over; work over them is recorded in ``programs``."""
+    """A `LanguageModel` that hands out the rows of ``logits_RV``, over and over; work over them is recorded in ``programs``.
+
+    ``stamps``, if it is a list, gets when each pass ends, the device waited for.
+    """
 
     context_limit = sys.maxsize
     eos_tokens: frozenset[int] = frozenset()
 
-    def __init__(self, logits_RV: Tensor, programs: Programs | None = None) -> None:
+    def __init__(self, logits_RV: Tensor, programs: Programs | None = None, stamps: list[float] | None = None) -> None:
         self.logits_RV = logits_RV
         self.programs = programs
+        self.stamps = stamps
         self.device, self.dtype = logits_RV.device, logits_RV.dtype
         self.vocabulary_size: int = logits_RV.shape[1]
 
     def open(self, max_length: int, layers: tuple[int, ...] = ()) -> "WeightlessState":
-        return WeightlessState(self.logits_RV)
+        return WeightlessState(self)
 
     def embedding(self, token: int) -> Tensor:
         return self.logits_RV.new_zeros(1)
@@ -43,18 +49,21 @@ class WeightlessModel:
 class WeightlessState:
     """One request's place in the rows. Nothing is cached, so nothing is dropped."""
 
-    def __init__(self, logits_RV: Tensor) -> None:
-        self._logits_RV = logits_RV
+    def __init__(self, model: WeightlessModel) -> None:
+        self._model = model
         self._next = 0
 
     def forward(
         self, tokens: Sequence[int] | Tensor, parents: Sequence[int] | None = None, last: int | None = None
     ) -> Forward:
-        count = last or len(tokens)
-        assert count <= len(self._logits_RV), f"a pass asks for {count} rows of {len(self._logits_RV)} prepared"
-        first = self._next if self._next + count <= len(self._logits_RV) else 0
+        logits_RV, count = self._model.logits_RV, last or len(tokens)
+        assert count <= len(logits_RV), f"a pass asks for {count} rows of {len(logits_RV)} prepared"
+        first = self._next if self._next + count <= len(logits_RV) else 0
         self._next = first + count
-        return Forward(self._logits_RV[first : self._next])
+        if self._model.stamps is not None:
+            synchronise(self._model.device)
+            self._model.stamps.append(perf_counter())
+        return Forward(logits_RV[first : self._next])
 
     def keep(self, path: Sequence[int], pending: int = 0) -> None:
         pass

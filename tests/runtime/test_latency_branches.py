@@ -8,8 +8,8 @@ import torch
 from runtime import ModelPair
 from runtime.branching.candidates import Candidates
 from runtime.latency import branches
-from runtime.latency.branches import LEVELS, BranchRounds, StampedModel, Verdicts, branch_cells
-from runtime.latency.weightless import weightless_pair
+from runtime.latency.branches import LEVELS, BranchRounds, Verdicts, branch_cells
+from runtime.latency.weightless import WeightlessModel, weightless_pair
 from tests.toys import tiny_llama
 
 
@@ -24,24 +24,28 @@ def weightless():
 def test_every_round_grows_as_many_branches_as_asked_and_drafts_nothing_idle(weightless, rows, temperature):
     rounds = BranchRounds(weightless, rows, temperature, 0)
     for _ in range(40):
-        rounds._draft.stamps.clear()
+        rounds._stamps.clear()
         record = next(rounds._steps).record
         assert record.idle_levels == 0
         assert record.levels == LEVELS + 2  # the candidates, the level timed with them, and the others
         assert record.drafted == rows * record.levels
-        assert len(rounds._draft.stamps) == LEVELS + 2  # the first pass is the branch point's
+        assert len(rounds._stamps) == LEVELS + 2  # the first pass is the branch point's
     assert record.drafted != rows * LEVELS
 
 
 def test_the_first_level_and_the_others_are_told_apart(weightless, monkeypatch):
     times = iter([10.0, 13.0, 14.0, 15.0, 16.5, 17.0])
     rounds = BranchRounds(weightless, 2, 1, 0)
-    monkeypatch.setattr(branches, "perf_counter", lambda: next(times))
+    monkeypatch.setattr("runtime.latency.weightless.perf_counter", lambda: next(times))
     assert rounds.measure() == (3.0, 1.0)
 
 
+def stamped(model):
+    return WeightlessModel(model.logits_RV, model.programs, [])
+
+
 def test_a_stamped_model_is_the_model(weightless):
-    model = StampedModel(weightless.draft)
+    model = stamped(weightless.draft)
     state, plain = model.open(10), weightless.draft.open(10)
     assert torch.equal(state.forward([1, 2, 3], last=1).logits, plain.forward([1, 2, 3], last=1).logits)
     assert torch.equal(state.forward([1, 2], [-1, -1]).logits, plain.forward([1, 2], [-1, -1]).logits)
@@ -51,7 +55,7 @@ def test_a_stamped_model_is_the_model(weightless):
 
 def test_a_stamp_waits_for_the_drafts_device(weightless, monkeypatch):
     waited = []
-    model = StampedModel(weightless.draft)
+    model = stamped(weightless.draft)
     model.device = torch.device("cuda", 1)
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     model.open(4).forward([1])
