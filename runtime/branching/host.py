@@ -14,8 +14,7 @@ from runtime.branching.draft import BranchDraft
 from runtime.branching.exchange import Branches, Pending, Verdict
 from runtime.clock import Stretch
 from runtime.compact.model import Sent
-from runtime.overlap.executor import Executor
-from runtime.overlap.in_turn import InTurn
+from runtime.overlap.executor import Executor, InTurn
 from runtime.overlap.process import DraftProcess
 from runtime.overlap.thread import Beside, draft_stream
 from runtime.overlap.threads import default_threads, torch_threads

@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 
-from runtime.overlap.channel import Channel
-from runtime.overlap.messages import REMEDY, UNPICKLABLE
+from runtime.overlap.messages import REMEDY, UNPICKLABLE, Channel
 from runtime.overlap.outcome import Outcome
-from runtime.overlap.slab import Slab, reserved
+from runtime.overlap.slab import reserved, slots
 
 GRACE = 1.0  # seconds a child has to end by itself once the connection is closed
 ENDING = 10.0  # seconds one that hung up by itself has to end, so that one can say how
@@ -37,13 +36,13 @@ class Child:
     def __init__(self, factory: Callable[..., Any], arguments: tuple[Any, ...], threads: int, slot_bytes: int) -> None:
         set_up = _pickled((factory, arguments))
         with reserved(slot_bytes) as memory:
-            slab = Slab(memory, slot_bytes)
+            requests, replies = slots(memory, slot_bytes)
             self._process, self._connection = _start(memory, slot_bytes, threads)
         self._end = weakref.finalize(self, _end, self._process, self._connection)
         self._death: str | None = None
         self._poll = select.poll()
         self._poll.register(self._connection, select.POLLIN)
-        self._channel = Channel(self._connection, slab.requests, slab.replies)
+        self._channel = Channel(self._connection, requests, replies)
         with ExitStack() as undo:
             undo.callback(self.kill)
             self._set_up(set_up)

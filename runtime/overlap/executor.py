@@ -1,6 +1,9 @@
-"""What runs the draft's methods beside the target, as the decoders see it."""
+"""What runs the draft's methods beside the target, as the decoders see it; and what runs them in turn."""
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol
 
 
@@ -40,3 +43,32 @@ class Executor(Protocol):
     def close(self) -> None:
         """End what runs, dropping what is outstanding; again changes nothing. A later `submit` starts afresh."""
         ...
+
+
+class InTurn:
+    """`Executor` over ``service`` that runs nothing beside anything: a call runs when its result is asked for."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+        self._calls: deque[tuple[str, tuple[Any, ...]]] = deque()
+
+    def submit(self, method: str, *arguments: Any) -> None:
+        self._calls.append((method, arguments))
+
+    def result(self) -> Reply:
+        assert self._calls, "no call is outstanding"
+        method, arguments = self._calls.popleft()
+        return timed(getattr(self._service, method), arguments)
+
+    def forget(self) -> None:
+        self._calls.clear()
+
+    def close(self) -> None:
+        self._calls.clear()
+
+
+def timed(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Reply:
+    """The reply to a call that runs now, in this thread."""
+    started = perf_counter()
+    value = call(*arguments)
+    return Reply(value, started, perf_counter())

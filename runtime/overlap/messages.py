@@ -1,18 +1,21 @@
-"""Writing messages into slots and reading them: tensors as typed bytes, everything else as a pickle behind them.
+"""Messages of two processes: written into slots and read there, tensors as typed bytes and all else as a pickle behind them.
 
 The pickle names each tensor by where its bytes start, its dtype and its shape. It travels through the slot as well: the
-connection carries a few bytes per message and never fills up, so that neither side ever waits for the other to empty it.
+connection only announces a message by a few bytes and never fills up, so that neither side ever waits for the other to empty it.
 """
 
 import pickle
+import struct
+from collections.abc import Sequence
 from io import BytesIO
 from math import prod
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from runtime.overlap.slab import aligned
+from runtime.overlap.slab import SLOTS, aligned
 
 REMEDY = (
     "Both processes must be able to import its class or function: move it from the main script or notebook into a module, "
@@ -20,6 +23,45 @@ REMEDY = (
 )
 # What pickle raises for it, in both directions.
 UNPICKLABLE = (pickle.PickleError, AttributeError, ImportError, TypeError)
+PLACE = struct.Struct("=qq")  # what is announced: where the message's pickle starts and ends in its slot
+
+
+class Channel:
+    """One side of the conversation: numbered messages through slots, announced over a connection.
+
+    ``sent`` and ``received`` count messages; message i of a direction is in slot i % SLOTS.
+
+    ``torn``: an interruption fell between an announcement and its count, so the two sides may disagree. Wait for an announcement
+    before `receive`: what interrupts waiting tears nothing.
+    """
+
+    def __init__(self, connection: Connection, outgoing: Sequence[memoryview], incoming: Sequence[memoryview]) -> None:
+        self._connection = connection
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._place = (0, 0)
+        self.sent = 0
+        self.received = 0
+        self.torn = False
+
+    def send(self, message: Any) -> None:
+        """Raises as `write`, and then nothing is sent."""
+        start, end = write(message, self._outgoing[self.sent % SLOTS])
+        self.torn = True
+        self._connection.send_bytes(PLACE.pack(start, end))
+        self.sent += 1
+        self.torn = False
+
+    def receive(self) -> None:
+        """Take the next announcement; `read` then reads the message."""
+        self.torn = True
+        self._place = PLACE.unpack(self._connection.recv_bytes())
+        self.received += 1
+        self.torn = False
+
+    def read(self) -> Any:
+        """The message last received; raises as the function of that name."""
+        return read(self._incoming[(self.received - 1) % SLOTS], *self._place)
 
 
 class _Writer(pickle.Pickler):

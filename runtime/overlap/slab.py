@@ -18,14 +18,11 @@ LEAST_SLOT = 1 << 14  # bytes: room for the text of any error
 SHARED_MEMORY = Path("/dev/shm")
 
 
-class Slab:
-    """The slots for ``requests`` and ``replies`` in a file that is `reserved`; the mapping lives as long as they do."""
-
-    def __init__(self, file_descriptor: int, slot_bytes: int) -> None:
-        memory = memoryview(mmap.mmap(file_descriptor, 2 * SLOTS * slot_bytes))
-        slots = [memory[i * slot_bytes : (i + 1) * slot_bytes] for i in range(2 * SLOTS)]
-        self.requests = slots[:SLOTS]
-        self.replies = slots[SLOTS:]
+def slots(file_descriptor: int, slot_bytes: int) -> tuple[list[memoryview], list[memoryview]]:
+    """The slots for requests and those for replies in a file that is `reserved`; the mapping lives as long as they do."""
+    memory = memoryview(mmap.mmap(file_descriptor, 2 * SLOTS * slot_bytes))
+    every = [memory[i * slot_bytes : (i + 1) * slot_bytes] for i in range(2 * SLOTS)]
+    return every[:SLOTS], every[SLOTS:]
 
 
 def rounded(slot_bytes: int) -> int:

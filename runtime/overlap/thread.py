@@ -9,13 +9,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import fields, is_dataclass
-from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from runtime.overlap.executor import Reply
+from runtime.overlap.executor import Reply, timed
 
 
 class Beside:
@@ -41,7 +40,7 @@ class Beside:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="draft")
         call = getattr(self._service, method)
         if self._stream is None:
-            self._calls.append(self._pool.submit(_timed, call, arguments))
+            self._calls.append(self._pool.submit(timed, call, arguments))
         else:
             ready = self._stream.hand_over(arguments)
             self._calls.append(self._pool.submit(self._stream.run, call, arguments, ready))
@@ -94,7 +93,7 @@ class DraftStream:
             for written in ready:
                 self._stream.wait_event(written)
             try:
-                outcome: Any = _timed(call, arguments)
+                outcome: Any = timed(call, arguments)
             except Exception as error:  # the service's own: the caller's stream must wait for the call all the same
                 outcome = error
             return outcome, self._stream.record_event()
@@ -111,12 +110,6 @@ class DraftStream:
         for tensor in _tensors(outcome.value):
             tensor.record_stream(stream)
         return outcome
-
-
-def _timed(call: Any, arguments: tuple[Any, ...]) -> Reply:
-    started = perf_counter()
-    value = call(*arguments)
-    return Reply(value, started, perf_counter())
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
-from runtime.overlap.channel import Channel
-from runtime.overlap.messages import REMEDY, UNPICKLABLE
+from runtime.overlap.messages import REMEDY, UNPICKLABLE, Channel
 from runtime.overlap.outcome import Outcome, failure
-from runtime.overlap.slab import Slab
+from runtime.overlap.slab import slots
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -30,11 +29,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is the parent's to handle
     socket, memory, slot_bytes, threads = map(int, sys.argv[1:])
     torch.set_num_threads(threads)
-    slab = Slab(memory, slot_bytes)
+    requests, replies = slots(memory, slot_bytes)
     os.close(memory)
     connection = Connection(socket)
     try:
-        serve(connection, Channel(connection, slab.replies, slab.requests))
+        serve(connection, Channel(connection, replies, requests))
     except (EOFError, ConnectionError):
         os._exit(0)  # the parent waits for this, or is gone; there is nothing to save, and interpreters end slowly
 

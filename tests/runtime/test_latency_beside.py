@@ -9,8 +9,7 @@ import torch
 from runtime import ModelPair
 from runtime.latency import beside
 from runtime.latency.beside import DraftBeside, DraftSide, Exchange, TargetBeside, open_beside
-from runtime.overlap.executor import Reply
-from runtime.overlap.in_turn import InTurn
+from runtime.overlap.executor import InTurn, Reply
 from tests.toys import TableModel, tiny_llama
 
 THREADS = 1

@@ -5,7 +5,7 @@ from time import perf_counter
 import pytest
 import torch
 
-from runtime.overlap.in_turn import InTurn
+from runtime.overlap.executor import InTurn
 from runtime.overlap.slab import SLOTS
 from runtime.overlap.thread import Beside, draft_stream
 from runtime.overlap.threads import default_threads
