@@ -5,12 +5,11 @@ straight prefix of the scratch moves nothing. Shapes: [1, heads, length, head_di
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import CacheLayerMixin
 
 
 class ScratchLayer(CacheLayerMixin):
@@ -62,14 +61,3 @@ class ScratchLayer(CacheLayerMixin):
         self.lazy_initialization(old_keys, old_values)
         self.keys[:, :, :used] = old_keys[:, :, :used]
         self.values[:, :, :used] = old_values[:, :, :used]
-
-
-class ScratchCache(Cache):
-    """One `ScratchLayer` per model layer, made when the layer first writes."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__(layer_class_to_replicate=partial(ScratchLayer, capacity))
-
-    def keep(self, committed: int, scratch_rows: Sequence[int]) -> None:
-        for layer in self.layers:
-            layer.keep(committed, scratch_rows)

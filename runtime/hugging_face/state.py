@@ -1,13 +1,15 @@
 """`ModelState` over Hugging Face's forward with an explicit attention mask and positions."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import Cache
 
 from runtime.adapter import Forward
-from runtime.hugging_face.cache import ScratchCache
+from runtime.hugging_face.cache import ScratchLayer
 from runtime.hugging_face.taps import tapped
 from runtime.scratch import Scratch
 
@@ -21,7 +23,7 @@ class HuggingFaceState:
     def __init__(self, model: "PreTrainedModel", capacity: int, layers: tuple[int, ...]) -> None:
         self._model = model
         self._last_token = model.config.get_text_config().vocab_size - 1
-        self._cache = ScratchCache(capacity)
+        self._cache = Cache(layer_class_to_replicate=partial(ScratchLayer, capacity))  # one as a layer first writes
         self._scratch = Scratch()
         self._layers = layers
 
@@ -47,7 +49,8 @@ class HuggingFaceState:
 
     @torch.inference_mode()
     def keep(self, path: Sequence[int], pending: int = 0) -> None:
-        self._cache.keep(self._scratch.committed, path)
+        for layer in self._cache.layers:
+            layer.keep(self._scratch.committed, path)
         self._scratch.keep(path, pending)
 
     def _mask(self, count: int) -> Tensor | None:
