@@ -120,10 +120,15 @@ def train_builtin_pair(
             "python": platform.python_version(),
             "trained_on": [document.id for document in learned],
         },
-        "training": {name: json.loads((folder / name / RECORD).read_text()) for name in (SMALL, SMALL_DRAFT)},
+        "training": training_facts(folder),
         "inflated": {"target": dataclasses.asdict(shape), "draft": dataclasses.asdict(draft_shape)},
     }
     return facts, trainer.seconds
+
+
+def training_facts(folder: Path) -> dict[str, Any]:
+    """What the two models were trained with, and their held-out losses."""
+    return {name: json.loads((folder / name / RECORD).read_text()) for name in (SMALL, SMALL_DRAFT)}
 
 
 def _recipe_hash() -> str:

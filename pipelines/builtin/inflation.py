@@ -124,14 +124,13 @@ def _fill(big: LlamaForCausalLM, small: LlamaForCausalLM, seed: int) -> None:
     for parameter in big.parameters():
         if parameter.ndim == 2:
             parameter.normal_(0, big.config.initializer_range, generator=generator)
-    ds, db = small.config.hidden_size, big.config.hidden_size
+    ones = torch.ones_like(small.model.norm.weight)
     extra = big.config.num_hidden_layers - small.config.num_hidden_layers
     for layer in big.model.layers[:extra]:
         layer.self_attn.o_proj.weight.zero_()
         layer.mlp.down_proj.weight.zero_()
         for norm in (layer.input_layernorm, layer.post_attention_layernorm):
-            norm.weight.zero_()
-            norm.weight[:ds] = (ds / db) ** 0.5
+            _fill_norm(norm.weight, ones)
     for layer, source in zip(big.model.layers[extra:], small.model.layers, strict=True):
         _fill_attention(layer.self_attn, source.self_attn, big.config, small.config)
         _fill_feed_forward(layer.mlp, source.mlp)

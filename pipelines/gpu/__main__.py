@@ -19,14 +19,14 @@ from time import perf_counter
 import torch
 from tqdm import tqdm
 
-from pipelines.builtin.builtin_pair import BuiltinParameters
+from pipelines.builtin.builtin_pair import BuiltinParameters, training_facts
 from pipelines.device import describe_device
 from pipelines.gpu.agreement import agreement
 from pipelines.gpu.arms import COMPILED, THEIRS
 from pipelines.gpu.bench import Bench, Result, release
 from pipelines.gpu.ceilings import measured_ceilings
 from pipelines.gpu.costs import growth
-from pipelines.gpu.pairs import trained, training_facts
+from pipelines.gpu.pairs import trained
 from pipelines.gpu.parts import hugging_face, methods, plain
 from pipelines.gpu.picture import picture
 from pipelines.gpu.shapes import DRAFT_WIDTH, LEAST, SHAPES, Sized, draft_shape

@@ -1,7 +1,6 @@
 """Pairs of any size on the device at hand, with the function of one pair trained there in minutes."""
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,8 @@ from pipelines.measuring.names import TEST
 from pipelines.prompt_table import Prompt
 from runtime import ModelPair
 
-TARGET, DRAFT = Shape(512, 8, 8, 1408), Shape(256, 2, 4, 704)
-STEPS = {"target": 1500, "draft": 1000}  # as many as were guessed to take two minutes on an H100
+# Shape and steps of the larger models; as many as were guessed to take two minutes on an H100.
+GROWN = {"target": (Shape(512, 8, 8, 1408), 1500), "draft": (Shape(256, 2, 4, 704), 1000)}
 BATCH = 16
 LONGEST_CONTEXT = 8192
 
@@ -73,11 +72,6 @@ def trained(
     return Trained(target.eval(), draft.eval(), prompts)
 
 
-def training_facts(folder: Path) -> dict[str, object]:
-    """What the two models were trained with, and their held-out losses."""
-    return {name: json.loads((folder / name / RECORD).read_text()) for name in (SMALL, SMALL_DRAFT)}
-
-
 def _prompts(builtin: BuiltinParameters, tokenizer: Any, count: int, prompt_tokens: int) -> list[Prompt]:
     by_slice: dict[str, list[tuple[str, list[int]]]] = {}
     for document in builtin_shares(builtin.shares)[TEST]:
@@ -94,10 +88,9 @@ def _prompts(builtin: BuiltinParameters, tokenizer: Any, count: int, prompt_toke
 
 
 def _larger(builtin: BuiltinParameters) -> BuiltinParameters:
-    def grow(model: ModelParameters, shape: Shape, steps: int) -> ModelParameters:
-        training = dataclasses.replace(model.training, steps=steps, batch=BATCH, max_minutes=None)
-        return ModelParameters(shape, training)
-
-    return dataclasses.replace(
-        builtin, target=grow(builtin.target, TARGET, STEPS["target"]), draft=grow(builtin.draft, DRAFT, STEPS["draft"])
-    )
+    models: dict[str, Any] = {}
+    for name, (shape, steps) in GROWN.items():
+        usual = getattr(builtin, name).training
+        training = dataclasses.replace(usual, steps=steps, batch=BATCH, max_minutes=None)
+        models[name] = ModelParameters(shape, training)
+    return dataclasses.replace(builtin, **models)
