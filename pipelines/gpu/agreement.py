@@ -31,9 +31,9 @@ def agreement(bench: Bench, shape: str, model: Sized) -> Result:
 
 
 def _partings(bench: Bench, shape: str, model: Sized, dtype: torch.dtype) -> list[Result]:
-    with bench.pair(model, model, dtype) as pair:
-        arms = bench.arms(pair, (*static_rows(bench.overlap), *OTHERS))
-        return partings(bench.race("agreement", f"{shape}-{str(dtype).removeprefix('torch.')}", arms, [GREEDY]))
+    pair = bench.pair(model, model, dtype)
+    arms = bench.arms(pair, (*static_rows(bench.overlap), *OTHERS))
+    return partings(bench.race("agreement", f"{shape}-{str(dtype).removeprefix('torch.')}", arms, [GREEDY]))
 
 
 def partings(rows: Rows) -> list[Result]:

@@ -1,8 +1,7 @@
 """What every part of the GPU benchmark measures with: the device, the trained pair, and the harness that times decodes."""
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,11 +39,10 @@ class Bench:
     fingerprint: str
     bar: tqdm
 
-    @contextmanager
-    def pair(self, target: Sized, draft: Sized | None, dtype: torch.dtype | None = None) -> Iterator[ModelPair]:
+    def pair(self, target: Sized, draft: Sized | None, dtype: torch.dtype | None = None) -> ModelPair:
         """Both models on the device, for one part."""
         release(self.device)
-        yield self.trained.pair(target, draft, self.device, dtype or self.dtype)
+        return self.trained.pair(target, draft, self.device, dtype or self.dtype)
 
     @property
     def overlap(self) -> str:

@@ -53,17 +53,17 @@ def measured_profile(pair: ModelPair) -> LatencyProfile:
 def growth(bench: Bench, target: Sized, draft: Sized) -> Result:
     """Tables of seconds: passes of both models, and what rounds do outside them for each vocabulary."""
     generator = torch.Generator().manual_seed(0)
-    with bench.pair(target, draft) as pair:
-        assert isinstance(pair.target, CausalLanguageModel) and isinstance(pair.draft, CausalLanguageModel)
-        cells = pass_cells(pair.target, pair.draft, TOKENS, ROWS, CONTEXTS, generator)
-        passes = _profile(cells).to_record()
+    pair = bench.pair(target, draft)
+    assert isinstance(pair.target, CausalLanguageModel) and isinstance(pair.draft, CausalLanguageModel)
+    cells = pass_cells(pair.target, pair.draft, TOKENS, ROWS, CONTEXTS, generator)
+    passes = _profile(cells).to_record()
     outside = {}
     for vocabulary in VOCABULARIES if bench.device.type == "cuda" else (target.vocabulary,):
-        with bench.pair(Sized(LEAST, vocabulary), Sized(LEAST, vocabulary)) as pair:
-            light = weightless_pair(pair, PREPARED, generator)
-            cells = round_cells(light, DRAFTED, 3, NODES, (), 0, lambda: None)
-            cells = [*cells, *branch_cells(light, ROWS, 0, lambda: None)]
-            outside[str(vocabulary)] = _profile(cells).to_record()
+        pair = bench.pair(Sized(LEAST, vocabulary), Sized(LEAST, vocabulary))
+        light = weightless_pair(pair, PREPARED, generator)
+        cells = round_cells(light, DRAFTED, 3, NODES, (), 0, lambda: None)
+        cells = [*cells, *branch_cells(light, ROWS, 0, lambda: None)]
+        outside[str(vocabulary)] = _profile(cells).to_record()
     return {"target": target.to_record(), "passes": passes, "outside": outside}
 
 

@@ -1,29 +1,32 @@
 """Figures of the GPU's report, from rows of decodes, the latency profile and the device's limits.
 
     prediction  every pass and all work outside passes as timed alone on this device (`predictors.latency`), in the rounds that
-                were really run; both jobs of a branch stage count as if each had the device to itself
+                were really run: time only, as acceptance is each arm's own; both jobs of a branch stage count as if each had
+                the device to itself
     ceiling     the same rounds at no cost but the passes' least seconds (`pipelines.gpu.ceilings`)
+
+Measured over predicted tokens per second is Σ predicted seconds / Σ measured seconds, and likewise of the ceiling.
 
 On one device whose passes wait for memory, two models at once share the bandwidth: what a branch stage can save there is the
 difference between prediction and measurement.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
 from pipelines.gpu.arms import STATIC
 from pipelines.gpu.ceilings import Ceilings
-from pipelines.gpu.prediction import predicted_seconds
 from pipelines.gpu.shapes import Sized
 from pipelines.measuring.harness import BY_ROUND
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import PLAIN
+from pipelines.measuring.names import PLAIN, branch_arm
 from pipelines.reporting.comparison import rate_ratio
-from predictors.latency.profile import LatencyProfile
+from predictors.latency import BranchRound, LatencyProfile, branch_parallel_prediction, chain_latency
 from predictors.rounds import PHASES
 
 Result = dict[str, Any]
+Row = Mapping[str, Any]
 
 
 def speeds(rows: Rows) -> list[Result]:
@@ -66,8 +69,49 @@ def pair_figures(part: Result, rows: Rows, ceilings: Ceilings) -> Result:
     return part | {"speeds": found}
 
 
-def shares_of_a_step(profile: LatencyProfile, drafted: int = 4) -> Iterator[tuple[str, float, float]]:
+def predicted_seconds(run: Row, profile: LatencyProfile) -> float:
+    """Seconds of one measured decode by the profile, from what its rounds (`BY_ROUND`) were made of."""
+    arm, rounds, tokens = branch_arm(run["arm"]), run[BY_ROUND], run["prompt_tokens"]
+    sampled = run["temperature"] > 0
+    if arm is not None and any(row["candidates"] for row in rounds):
+        made = branch_rounds(rounds)
+        return branch_parallel_prediction(profile, made, run["tokens"], tokens, sampled, arm.wall).seconds
+    total = profile.latency("target_prefill", tokens=tokens)  # plain decoding and chains: one phase after the other
+    if run["arm"] != PLAIN:
+        total += profile.latency("draft_prefill", tokens=tokens)
+    for row in rounds:
+        if not row["prefill"]:
+            total += chain_latency(profile, row["submitted"], row["context"], sampled)
+    return float(total.seconds)
+
+
+def branch_rounds(rounds: Iterable[Row]) -> list[BranchRound]:
+    """The rounds of a run of a branch-parallel arm, as the latency model reads them."""
+    hit = False  # whether the round before kept a branch
+    made = []
+    for row in rounds:
+        if row["prefill"]:
+            continue
+        made.append(
+            BranchRound(
+                row["context"],
+                row["submitted"],
+                row["idle_levels"],
+                row["levels"],
+                row["drafted"],
+                row["candidates"],
+                continues=hit and not row["idle_levels"],  # a draft process that died drafts anew after a hit
+                law_known=row["law_known"],
+                reached=row["accepted"] >= row["submitted"],
+            )
+        )
+        hit = not row["ends_segment"]
+    return made
+
+
+def shares_of_a_step(profile: LatencyProfile) -> Iterator[tuple[str, float, float]]:
     """Aim, largest share and share of verification, of all work outside passes, and of a decision, in a round of a chain."""
+    drafted = 4
     context = profile.table("target").axes["context"][0]
     passes = drafted * profile.latency("draft", rows=1, context=context).seconds
     passes += profile.latency("target", tokens=1 + drafted, context=context).seconds

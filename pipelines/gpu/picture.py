@@ -32,21 +32,21 @@ def picture(bench: Bench, target: Sized, draft: Sized) -> Result:
     jobs: list[tuple[float, float]] = []
     together: list[float] = []
     options: dict[str, Any] = {"max_new_tokens": bench.new_tokens, "temperature": 0.0}
-    with bench.pair(target, draft) as pair:
-        on_gpu, ways = bench.device.type == "cuda", ("none", bench.overlap)
-        alone, beside = (build_decoder(pair, branches(WITHOUT_HRAD, GAMMA, overlap)) for overlap in ways)
-        for decoder in (alone, beside):  # records its programs
-            decoder.generate(prompts[0], randomness=Randomness(0), **options)
-        for prompt in prompts:
-            one, other = (way.generate(prompt, randomness=Randomness(0), **options) for way in (alone, beside))
-            jobs += [_jobs(record) for record in one.rounds[1:]]
-            together += [_stage(record) if on_gpu else sum(_jobs(record)) for record in other.rounds[1:]]
-        target_seconds, branch_seconds = (median(seconds) for seconds in zip(*jobs, strict=True))
-        stages = {"target_alone": target_seconds, "branches_alone": branch_seconds, "together": median(together)}
-        found: Result = {"stages": stages, "over_longer_job": stages["together"] / max(target_seconds, branch_seconds)}
-        if on_gpu:
-            found |= _profiled(beside.stream(prompts[0], randomness=Randomness(0), **options))
-        return found
+    pair = bench.pair(target, draft)
+    on_gpu, ways = bench.device.type == "cuda", ("none", bench.overlap)
+    alone, beside = (build_decoder(pair, branches(WITHOUT_HRAD, GAMMA, overlap)) for overlap in ways)
+    for decoder in (alone, beside):  # records its programs
+        decoder.generate(prompts[0], randomness=Randomness(0), **options)
+    for prompt in prompts:
+        one, other = (way.generate(prompt, randomness=Randomness(0), **options) for way in (alone, beside))
+        jobs += [_jobs(record) for record in one.rounds[1:]]
+        together += [_stage(record) if on_gpu else sum(_jobs(record)) for record in other.rounds[1:]]
+    target_seconds, branch_seconds = (median(seconds) for seconds in zip(*jobs, strict=True))
+    stages = {"target_alone": target_seconds, "branches_alone": branch_seconds, "together": median(together)}
+    found: Result = {"stages": stages, "over_longer_job": stages["together"] / max(target_seconds, branch_seconds)}
+    if on_gpu:
+        found |= _profiled(beside.stream(prompts[0], randomness=Randomness(0), **options))
+    return found
 
 
 def _profiled(steps: Iterator[Step]) -> Result:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.gpu.prediction import branch_rounds, predicted_seconds
+from pipelines.gpu.figures import branch_rounds, predicted_seconds
 from pipelines.measuring.harness import BY_ROUND
 from predictors.latency import BranchRound, Shape, branch_round_latency, round_latency
 from tests.predictors.affine_profile import COSTS, toy_profile
