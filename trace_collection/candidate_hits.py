@@ -15,10 +15,8 @@ def candidate_hits(target_NV: Tensor, draft_NV: Tensor, tokens_N: Tensor, count:
     becomes [p - q]_+ and q loses x, both normalised. Exact for the first candidate; behind it along one sequence of rejected
     candidates drawn from [q - p]_+, weighted by how likely the rejections were, whose mean is exact.
     """
-    left_NV, draft_NV = (
-        target_NV.double(),
-        draft_NV.double(),
-    )  # the target's mass not accepted yet; laws of the next candidate
+    left_NV = target_NV.double()  # the target's mass not accepted yet
+    draft_NV = draft_NV.double()  # the next candidates' laws
     weight_N = torch.ones_like(left_NV[:, 0])  # P(all rejected so far), along the sequence
     place = tokens_N.unsqueeze(1)
     out_N = left_NV.gather(1, place).squeeze(1)

@@ -93,7 +93,8 @@ def _held(paths: Iterable[Path]) -> int:
 def write_shard(path: Path, parts: Sequence[Rows], schema: pa.Schema) -> None:
     """Write rows to ``path`` in one step."""
     columns = [_column([part for part in parts if part], field) for field in schema]
-    lists = [field.name for field in schema if pa.types.is_fixed_size_list(field.type)]
+    lists = [field for field in schema if pa.types.is_fixed_size_list(field.type)]
+    halves = [field.name for field in lists if field.type.value_type == pa.float16()]
     content = pa.BufferOutputStream()
     pq.write_table(
         pa.Table.from_arrays(columns, schema=schema),
@@ -101,11 +102,7 @@ def write_shard(path: Path, parts: Sequence[Rows], schema: pa.Schema) -> None:
         compression="zstd",
         use_dictionary=False,
         write_page_checksum=True,
-        column_encoding={
-            f"{name}.list.element": "BYTE_STREAM_SPLIT"
-            for name in lists
-            if schema.field(name).type.value_type == pa.float16()
-        },
+        column_encoding={f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in halves},
     )
     _put(path, content.getvalue().to_pybytes())
 

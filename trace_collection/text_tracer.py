@@ -72,9 +72,8 @@ class TextTracer:
         target_NV, root_NS = self._law(said[1:], text[1:], settings), self._roots(said[:-1], text[:-1])
         draft = self.draft.open(len(prompt) + len(text) * self.extent.gamma_max, self.extent.spec.draft_layers)
         along = self._along(draft, prompt, text, settings)
-        slots = self._slots(
-            len(text) - 1, self._beside(draft, along, target_NV, settings, chance)
-        )  # draws along's tokens, too
+        beside = self._beside(draft, along, target_NV, settings, chance)
+        slots = self._slots(len(text) - 1, beside)  # draws along's tokens, too
         places_N = np.arange(1, len(text))
         tokens_N = torch.tensor(text[1:], device=target_NV.device)
         return {

@@ -70,8 +70,7 @@ def _draw(one: Trajectory, row: Row, node: int) -> None:
     """The next token of a trajectory, by what was said behind ``node``."""
     logits_V, hidden_KD = row
     if one.said is not None:
-        one.said.append(
-            (logits_V, None if hidden_KD is None else hidden_KD.clone())
-        )  # not a view of the whole prompt's
+        own_KD = None if hidden_KD is None else hidden_KD.clone()  # no view of the whole prompt's
+        one.said.append((logits_V, own_KD))
     one.node = node
     one.tokens.append(int(one.chance.categorical(processed_law(logits_V, one.settings))))

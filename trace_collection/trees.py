@@ -11,7 +11,6 @@ section 6; specification of verification, section 7.
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -113,7 +112,8 @@ class TreeCollector(Collector):
         draws = self.config.draws[SPLITS.index(prompt.split)]
         walk = self._walk([*prompt.tokens, *text], starts, settings, draws, chance)
         for index, (start, columns) in enumerate(zip(starts, walk, strict=True)):
-            continuation = _padded(text[: start + 1 - begin], self.new_tokens)
+            known = text[: start + 1 - begin]
+            continuation = known + [-1] * (self.new_tokens - len(known))
             yield {"root": index, "position": start + 1, **columns, "continuation": continuation}
 
     @torch.inference_mode()
@@ -135,21 +135,13 @@ class TreeCollector(Collector):
             logits_2V = fit_vocabulary(behind.logits, pair.target.vocabulary_size)
             laws_2V = processed_law(logits_2V, settings)
             said = BothModels(processed_law(ahead.logits[-1], settings), laws_2V[0], behind.hidden_NKD[-2:])
-            seen = TreeRoot(NextLaw(root, settings, 0, logits_2V[1], laws_2V[1]), partial(_known, said))
+            law = NextLaw(root, settings, 0, logits_2V[1], laws_2V[1])
             grove = draw_grove(draft, laws_2V[1], self.extent, draws, settings, pair.target.eos_tokens, chance)
             parents = [-1, *(parent + 1 for parent in grove.parents)]
             logits = target.forward([sequence[start], *grove.tokens], parents).logits
             target.keep([0])
             cached = start + 1
-            yield {**self._features(seen), **self._labels(grove, processed_law(logits, settings))}
-
-    def _features(self, seen: TreeRoot) -> dict[str, Any]:
-        state = state_of(seen)
-        if not bool(torch.isfinite(state).all()):
-            raise ValueError(
-                f"a hidden state at position {seen.root.position} does not fit float16. Tap other layers (traces.trees.layers)."
-            )
-        return {"state": state.cpu().numpy(), "scalars": scalars_of(seen).cpu().numpy()}
+            yield {**_features(law, said), **self._labels(grove, processed_law(logits, settings))}
 
     def _labels(self, grove: Grove, target_probs_NV: Tensor) -> dict[str, Any]:
         made = Efficiencies(grove, target_probs_NV, self.actions)
@@ -178,9 +170,11 @@ class TreeCollector(Collector):
         }
 
 
-def _padded(tokens: list[int], size: int) -> list[int]:
-    return tokens + [-1] * (size - len(tokens))
-
-
-def _known(said: BothModels) -> BothModels:
-    return said
+def _features(law: NextLaw, said: BothModels) -> dict[str, Any]:
+    seen = TreeRoot(law, lambda: said)
+    state = state_of(seen)
+    if not bool(torch.isfinite(state).all()):
+        raise ValueError(
+            f"a hidden state at position {law.root.position} does not fit float16. Tap other layers (traces.trees.layers)."
+        )
+    return {"state": state.cpu().numpy(), "scalars": scalars_of(seen).cpu().numpy()}
