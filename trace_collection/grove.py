@@ -77,7 +77,6 @@ class Grove:
     def __init__(self, root_law_V: Tensor, eos_tokens: frozenset[int]) -> None:
         self.tokens: list[int] = []
         self.parents: list[int] = []
-        self.depths: list[int] = []
         self.samples: list[Sample] = []
         self.eos_tokens = eos_tokens
         self.laws: dict[int, Tensor] = {ROOT: root_law_V}
@@ -89,7 +88,6 @@ class Grove:
         if node == len(self.tokens):
             self.tokens.append(token)
             self.parents.append(parent)
-            self.depths.append(1 + (0 if parent == ROOT else self.depths[parent]))
         return node
 
     def ends(self, node: int) -> bool:

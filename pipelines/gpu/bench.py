@@ -10,7 +10,7 @@ import torch
 from tqdm import tqdm
 
 from pipelines.gpu.ceilings import Ceilings
-from pipelines.gpu.pairs import Trained
+from pipelines.gpu.pairs import Trained, inflated
 from pipelines.gpu.shapes import Sized
 from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
 from pipelines.measuring.arm_rows import ArmRow, expanded
@@ -40,9 +40,11 @@ class Bench:
     bar: tqdm
 
     def pair(self, target: Sized, draft: Sized | None, dtype: torch.dtype | None = None) -> ModelPair:
-        """Both models on the device, for one part."""
+        """Both models on the device in the given shapes, over recorded passes, for one part."""
         release(self.device)
-        return self.trained.pair(target, draft, self.device, dtype or self.dtype)
+        place = self.device, dtype or self.dtype
+        small = None if draft is None else inflated(self.trained.draft, draft, *place)
+        return ModelPair(inflated(self.trained.target, target, *place), small, forward="recorded")
 
     @property
     def overlap(self) -> str:

@@ -23,7 +23,6 @@ from pipelines.builtin.language_model import Shape
 from pipelines.gpu.shapes import Sized
 from pipelines.measuring.names import TEST
 from pipelines.prompt_table import Prompt
-from runtime import ModelPair
 
 # Shape and steps of the larger models; as many as were guessed to take two minutes on an H100.
 GROWN = {"target": (Shape(512, 8, 8, 1408), 1500), "draft": (Shape(256, 2, 4, 704), 1000)}
@@ -38,11 +37,6 @@ class Trained:
     target: LlamaForCausalLM
     draft: LlamaForCausalLM
     prompts: list[Prompt]
-
-    def pair(self, target: Sized, draft: Sized | None, device: torch.device, dtype: torch.dtype) -> ModelPair:
-        """Both functions in the given shapes, over recorded passes."""
-        small = None if draft is None else inflated(self.draft, draft, device, dtype)
-        return ModelPair(inflated(self.target, target, device, dtype), small, forward="recorded")
 
 
 def inflated(small: LlamaForCausalLM, to: Sized, device: torch.device, dtype: torch.dtype) -> LlamaForCausalLM:

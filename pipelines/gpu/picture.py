@@ -87,8 +87,7 @@ def _jobs(record: RoundRecord) -> tuple[float, float]:
 
 def _stage(record: RoundRecord) -> float:
     """Seconds from where both jobs begin to where the later one ends."""
-    target = [span for span in record.timeline if span.lane == "target" and span.phase in ("target", "verify", "wait")]
-    passes = [span.start for span in target if span.phase == "target"]
+    passes = [span.start for span in record.timeline if (span.lane, span.phase) == ("target", "target")]
     begun = min(passes, default=0.0)
     return max((span.end for span in record.timeline if span.start >= begun), default=begun) - begun
 
