@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from predictors.latency import LatencyProfile
+    from predictors.latency.profile import LatencyProfile
 
 
 def read_device_profile(folder: Path, device: str) -> "LatencyProfile":
@@ -16,7 +16,7 @@ def read_device_profile(folder: Path, device: str) -> "LatencyProfile":
     ValueError
         If there is none, or it cannot be read.
     """
-    from predictors.latency import read_profile
+    from predictors.latency.profile import read_profile
 
     profile = read_profile(folder / f"{device}.json")
     warn_of_noise(profile)

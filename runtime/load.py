@@ -13,7 +13,7 @@ from typing import Any
 from predictors.bundle import AUTO, REMEDY, Bundle, bundle_hash, read_bundle
 from predictors.config import parse_config
 from predictors.controllers import CONTROLLERS
-from predictors.latency import LatencyProfile, read_profile
+from predictors.latency.profile import LatencyProfile, read_profile
 from predictors.latency.soundness import noise_warning
 from predictors.sampling import SamplingSettings
 from runtime.build import build_decoder, built

@@ -19,7 +19,7 @@ from pipelines.prompt_table import FILE, Prompt, read_prompts, write_prompts
 from pipelines.prompts import PromptParameters
 from pipelines.traces import CONFIGS
 from predictors.bundle import read_bundle, write_bundle
-from predictors.latency import read_profile
+from predictors.latency.profile import read_profile
 from predictors.training.text_table import TextTable
 from runtime import ModelPair, load_decoder
 from tests.bundles import random_bundle, selector_bundle, sourced_bundle, stop_bundle, survival_bundle

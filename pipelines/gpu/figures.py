@@ -22,7 +22,9 @@ from pipelines.measuring.harness import BY_ROUND
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN, branch_arm
 from pipelines.reporting.comparison import rate_ratio
-from predictors.latency import BranchRound, LatencyProfile, branch_parallel_prediction, chain_latency
+from predictors.latency.branching import BranchRound, branch_parallel_prediction
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.throughput import chain_latency
 from predictors.rounds import PHASES
 
 Result = dict[str, Any]

@@ -12,7 +12,7 @@ from pipelines.measuring.tuning.names import CHOICES
 from pipelines.promotion.names import VERDICT
 from pipelines.reporting.comparison import Comparison
 from pipelines.reporting.measured_folder import Measured, read_measured, setting_of
-from predictors.latency import LatencyProfile
+from predictors.latency.profile import LatencyProfile
 
 Record = dict[str, Any]
 

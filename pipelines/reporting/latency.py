@@ -16,7 +16,7 @@ from pipelines.reporting.plots import curves, picture, whiskers
 from pipelines.reporting.prediction import APART, MOST_APART, by_arm, predictions, summary
 from pipelines.reporting.section import Check, Row, Section, Table
 from pipelines.reporting.text import NUMBER, SHARE, alone, shown
-from predictors.latency import LatencyProfile
+from predictors.latency.profile import LatencyProfile
 
 DRAFT_STEP_BAR, ERROR_BAR, RANK_BAR = 1.8, 0.10, 0.9
 DRAFT, TWIN = "draft", "draft_hugging_face"

@@ -21,7 +21,10 @@ from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.reporting.page import markdown
 from pipelines.reporting.section import Cell, Metric, Row, Section, Table, grid
 from pipelines.reporting.text import MS, TIMES, Interval, shown
-from predictors.latency import LatencyProfile, balanced_gamma, generation_latency, iid_accepted_law
+from predictors.latency.acceptance import iid_accepted_law
+from predictors.latency.branching import balanced_gamma
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.throughput import generation_latency
 from predictors.latency.profile import REMEDY
 from predictors.latency.tables import Latency, LatencyTable
 

@@ -20,7 +20,9 @@ from pipelines.measuring.names import PLAIN, chain_gamma
 from pipelines.reporting.comparison import By, Comparison
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.section import Metric, Table, grid
-from predictors.latency import AcceptanceStatistics, LatencyProfile, generation_latency
+from predictors.latency.acceptance import AcceptanceStatistics
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.throughput import generation_latency
 
 # Median relative error from which on a prediction is none. On one machine it is a few hundredths, and half of it lies beyond what
 # another load or number format explains.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from predictors.latency import LatencyTable
+from predictors.latency.tables import LatencyTable
 
 MILLISECOND = 1e-3
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipelines import generate
 from pipelines.cli import main
-from predictors.latency import LatencyProfile
+from predictors.latency.profile import LatencyProfile
 from predictors.latency.serving import ModelServing, Serving
 from runtime import ModelPair
 from tests.bundles import random_bundle

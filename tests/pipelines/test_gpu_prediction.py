@@ -4,7 +4,8 @@ import pytest
 
 from pipelines.gpu.figures import branch_rounds, predicted_seconds
 from pipelines.measuring.harness import BY_ROUND
-from predictors.latency import BranchRound, Shape, branch_round_latency, round_latency
+from predictors.latency.branching import BranchRound, branch_round_latency
+from predictors.latency.throughput import Shape, round_latency
 from tests.predictors.affine_profile import COSTS, toy_profile
 
 PROFILE = toy_profile()

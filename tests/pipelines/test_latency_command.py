@@ -8,7 +8,9 @@ from pipelines import cli
 from pipelines.reporting import plots
 from pipelines.reporting.latency import latency_figure
 from pipelines.reporting.latency_table import latency_table
-from predictors.latency import LatencyProfile, generation_latency, iid_accepted_law, read_profile
+from predictors.latency.acceptance import iid_accepted_law
+from predictors.latency.profile import LatencyProfile, read_profile
+from predictors.latency.throughput import generation_latency
 from predictors.latency.soundness import noise_warning
 from tests.pipelines.hand_made_profile import PROFILE
 

@@ -10,7 +10,9 @@ from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.latency import mismatches, section
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.prediction import acceptance, by_arm, predictions, summary
-from predictors.latency import AcceptanceStatistics, LatencyProfile, generation_latency
+from predictors.latency.acceptance import AcceptanceStatistics
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.throughput import generation_latency
 from tests.pipelines.hand_made_measured import MAIN_SPEED, decodes, write_measured
 from tests.pipelines.hand_made_profile import PROFILE
 

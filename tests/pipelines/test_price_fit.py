@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipelines.evidence.prices import COMPONENTS, K, PriceCells, PriceFit, RoundParts
-from predictors.latency import LatencyProfile
+from predictors.latency.profile import LatencyProfile
 from predictors.replay.prices import Prices
 from tests.pipelines.hand_made_profile import PROFILE
 from tests.predictors.affine_profile import PROFILE as AFFINE

@@ -9,7 +9,7 @@ import torch
 
 import runtime.latency
 from pipelines import profile
-from predictors.latency import read_profile
+from predictors.latency.profile import read_profile
 from predictors.latency.serving import ModelServing, Serving
 from predictors.latency.soundness import noise_warning, waiting_noise
 from runtime.serving import DRAFT_ROWS, TARGET_ROWS, Decision, ServingDecision

@@ -19,7 +19,8 @@ from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from predictors.actions import Action
 from predictors.bundle import read_bundle
-from predictors.latency import LatencyProfile, LatencyTable
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.tables import LatencyTable
 from predictors.sampling import SamplingSettings
 from predictors.training.labelling.table import write_labels
 from predictors.training.labelling.trees import TreeLabelConfig, label

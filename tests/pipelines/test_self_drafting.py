@@ -22,7 +22,7 @@ from pipelines.reporting.self_drafting import section
 from pipelines.tracking import new_client
 from predictors.bundle import read_bundle
 from predictors.contract import ContractError
-from predictors.latency import LatencyProfile
+from predictors.latency.profile import LatencyProfile
 from runtime import ModelPair, build_decoder, load_decoder
 from tests.pipelines.toy_bench import toy_bench, toy_prompts
 from tests.predictors.affine_profile import PROFILE

@@ -7,7 +7,7 @@ import yaml
 
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, Prompt, write_prompts
-from predictors.latency import LatencyProfile
+from predictors.latency.profile import LatencyProfile
 from predictors.latency.serving import ModelServing, Serving
 from tests.toys import tiny_llama
 

@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 
-from predictors.latency import LatencyProfile, LatencyTable
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.tables import LatencyTable
 from predictors.latency.serving import ModelServing, Serving
 
 SERVING = Serving(ModelServing("float32", "compact"), ModelServing("float32", "compact"), "toy")

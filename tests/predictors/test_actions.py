@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from predictors.actions import Action, ActionSet
-from predictors.latency import LatencyProfile, LatencyTable
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.tables import LatencyTable
 from predictors.latency.actions import Prices, Traffic, prices, step_seconds, undisturbed
 from predictors.sampling import SamplingSettings
 from predictors.selection.rule import RATIO, SURPLUS, SelectionRule, Setting, Static

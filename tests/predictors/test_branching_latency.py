@@ -5,14 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from predictors.latency import (
-    BranchRound,
-    LatencyProfile,
-    LatencyTable,
-    balanced_gamma,
-    branch_parallel_prediction,
-    branch_round_latency,
-)
+from predictors.latency.branching import BranchRound, balanced_gamma, branch_parallel_prediction, branch_round_latency
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.tables import LatencyTable
 from predictors.latency.branching import LONGEST_BRANCH
 from tests.predictors.affine_profile import PROFILE
 

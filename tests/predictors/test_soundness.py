@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from predictors.latency import LatencyProfile, LatencyTable
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.tables import LatencyTable
 from predictors.latency.soundness import (
     CLEARLY,
     LEAST_COST_RATIO,

@@ -8,17 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.latency import (
-    AcceptanceStatistics,
-    LatencyProfile,
-    LatencyTable,
-    Shape,
-    draft_cost,
-    generation_latency,
-    iid_accepted_law,
-    plain_latency,
-    round_latency,
-)
+from predictors.latency.acceptance import AcceptanceStatistics, iid_accepted_law
+from predictors.latency.profile import LatencyProfile
+from predictors.latency.tables import LatencyTable
+from predictors.latency.throughput import Shape, draft_cost, generation_latency, plain_latency, round_latency
 from predictors.latency.acceptance import truncated_law
 from predictors.latency.throughput import chain_costs
 from tests.predictors.affine_profile import COSTS, PROFILE, toy_profile

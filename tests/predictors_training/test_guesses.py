@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from predictors.latency import LatencyProfile
+from predictors.latency.profile import LatencyProfile
 from predictors.training.guess_table import GuessTable
 from predictors.training.guesses.choice import GuessPrices, choose
 from runtime import ModelPair

@@ -2,7 +2,7 @@
 
 import pytest
 
-from predictors.latency import BranchRound
+from predictors.latency.branching import BranchRound
 from runtime import ModelPair, Randomness, build_decoder
 from tests.toys import TableModel
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from predictors.controllers import EarlyStop
-from predictors.latency import draft_cost
+from predictors.latency.throughput import draft_cost
 from predictors.latency.actions import undisturbed
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder

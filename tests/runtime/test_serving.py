@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from predictors.bundle import write_bundle
-from predictors.latency import LatencyProfile
+from predictors.latency.profile import LatencyProfile
 from predictors.latency.serving import KEY, ModelServing, Serving
 from runtime import ModelPair, serving
 from runtime.serving import LEAST_SAVING, ServingDecision, fastest

@@ -16,7 +16,7 @@ import torch
 
 from predictors.calibration import Calibration
 from predictors.decision_rule import LengthRule
-from predictors.latency import draft_cost
+from predictors.latency.throughput import draft_cost
 from predictors.latency.actions import undisturbed
 from predictors.replay.acceptance import acceptance_of
 from predictors.replay.prices import Prices
