@@ -5,7 +5,7 @@ from typing import Any
 
 from predictors.config import parse_config
 from predictors.controllers import Controller
-from predictors.replay.decode import ChainPolicy
+from predictors.replay.chains import ChainPolicy
 from runtime.drafting import DRAFTERS, Drafter
 from runtime.drafting.chain import ChainConfig
 from runtime.drafting.lookup import LookupConfig

@@ -15,8 +15,9 @@ from functools import cache, cached_property
 
 import numpy as np
 
+from predictors.branch_settings import BranchSettings
 from predictors.latency.branching import BranchRound, branch_parallel_prediction, branch_round_latency
-from predictors.replay.branches import MATCH, BranchSettings, require_replayable
+from predictors.replay.branches import MATCH, require_replayable
 from predictors.replay.decode import Reading
 from predictors.replay.grid import NO_MEMORY, Drafts, Memory, Path, Starts, Totals
 from predictors.replay.prices import Prices

@@ -14,35 +14,16 @@ at work, behind the block and on growing branches.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from predictors.branch_settings import BranchSettings
 from predictors.controllers.base import Controller, Session
 from predictors.latency.branching import BranchRound
-from predictors.replay.chains import Accepted, Readings, draw_chain, law_at
+from predictors.replay.chains import Accepted, Drafted, Readings, draw_chain, law_at, planned
 from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.rounds import Forecast, RoundRecord
 from predictors.signals import Root
 
 MATCH, RRS = "match", "rrs"
-
-
-class BranchSettings(Protocol):
-    """What a replay needs of `runtime.branching.config.BranchConfig`."""
-
-    @property
-    def gamma(self) -> int: ...
-    @property
-    def draft_stage_gamma(self) -> int | None: ...
-    @property
-    def draft_stage(self) -> str: ...
-    @property
-    def branch_verifier(self) -> str: ...
-    @property
-    def retention(self) -> str: ...
-
-    def num_branches(self, confidence: float) -> int:
-        """Candidates at a branch point."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -68,18 +49,6 @@ class Replayed:
     readings: Readings = field(default_factory=Readings)
 
 
-@dataclass(frozen=True)
-class _Block:
-    """``size`` pending tokens, ``idle`` of them drafted with the target idle; whether the law behind them is known, whether an
-    end of sequence ``ended`` them, and the ``readings`` of their laws."""
-
-    size: int
-    idle: int
-    law_known: bool
-    ended: bool
-    readings: Readings = field(default_factory=Readings)
-
-
 def replayed_branches(
     text: RecordedText, controller: Controller, config: BranchSettings, chances: Chances
 ) -> Iterator[Replayed]:
@@ -99,34 +68,29 @@ def replayed_branches(
             session.end_round(previous)
         root, would = text.root(start, config.gamma, previous), chances.would(start)
         survived = previous is not None and not previous.ends_segment
-        block = _block(text, session, root, start, would, config, grown if survived else None)
-        said = tuple(session.forecasts)
-        reached = would >= block.size
-        count, grown = _branching(text, session, root, start, block, would, config)
-        point = start + block.size
+        block, idle, law_known = _block(text, session, root, start, would, config, grown if survived else None)
+        said, size = tuple(session.forecasts), block.submitted
+        count, grown = _branching(text, session, root, start, block, config)
+        reached, point = would >= size, start + size
         hit = reached and count > 0 and point < text.length and _hits(text, point, count, config, chances)
-        accepted = min(would, block.size)
+        accepted = min(would, size)
         emitted = min(accepted + 1, text.length - start)
-        levels = block.idle + (1 + grown if count else 0)
+        levels = 1 + grown if count else 0  # of branches
         made = BranchRound(
             context=text.prompt_tokens + start - 1,
-            submitted=block.size,
-            idle_levels=block.idle,
-            levels=levels,
-            drafted=block.idle + count * (1 + grown if count else 0),
+            submitted=size,
+            idle_levels=idle,
+            levels=idle + levels,
+            drafted=idle + count * levels,
             candidates=count,
             continues=survived,
-            law_known=block.law_known and count > 0,
+            law_known=law_known and count > 0,
             reached=reached,
         )
         previous = RoundRecord(
-            drafted=block.size,
-            accepted=accepted + hit,
-            emitted=emitted,
-            ends_segment=not hit,
-            bypassed=session.bypassed,
+            drafted=size, accepted=accepted + hit, emitted=emitted, ends_segment=not hit, bypassed=session.bypassed
         )
-        yield Replayed(made, session.asked, accepted, emitted, hit, said, block.readings)
+        yield Replayed(made, session.asked, accepted, emitted, hit, said, block)
         start += emitted
 
 
@@ -138,32 +102,27 @@ def _block(
     would: int,
     config: BranchSettings,
     available: int | None,
-) -> _Block:
-    """What the controller drafts with the target idle, or, of ``available`` tokens behind the branch token, retains."""
-    planned = session.plan(root)
-    cap = root.cap if planned is None else min(planned, root.cap)
-    left = text.budget - start - 1
-    if available is None:
-        if config.draft_stage != "idle":
-            return _Block(0, 0, False, False)
-        most = min(cap, config.draft_stage_gamma or config.gamma, left)
-    else:
-        most = min(available, left, cap)
-    made = draw_chain(text, session, root, start, would, most)
-    size = made.submitted
-    if available is None:
-        return _Block(size, size, made.passes > size, made.ended, made)
-    return _Block(size, 0, size < available, made.ended, made)  # the target waits for what is retained, too
+) -> tuple[Drafted, int, bool]:
+    """What the controller drafts with the target idle, or, of ``available`` tokens behind the branch token, retains; how many of
+    them were drafted with the target idle, and whether the law behind them is known."""
+    most = planned(text, session, root, start)
+    if available is not None:
+        made = draw_chain(text, session, root, start, would, min(most, available))
+        return made, 0, made.submitted < available  # the target waits for what is retained, too
+    if config.draft_stage != "idle":
+        return Drafted(would=would), 0, False
+    made = draw_chain(text, session, root, start, would, min(most, config.draft_stage_gamma or config.gamma))
+    return made, made.submitted, made.passes > made.submitted
 
 
 def _branching(
-    text: RecordedText, session: Session, root: Root, start: int, block: _Block, would: int, config: BranchSettings
+    text: RecordedText, session: Session, root: Root, start: int, block: Drafted, config: BranchSettings
 ) -> tuple[int, int]:
     """Candidates behind the block, and tokens behind each of them; no candidates where there are no branches."""
-    length = min(config.gamma, text.budget - start - block.size - 2)
+    length = min(config.gamma, text.cap(start) - block.submitted - 1)
     if length < 1 or block.ended:
         return 0, 0
-    law = law_at(text, root, start, would, block.size)
+    law = law_at(text, root, start, block.would, block.submitted)
     wanted = session.branch_count(law)
     return (config.num_branches(float(law.confidence)) if wanted is None else wanted), length
 

@@ -6,8 +6,8 @@ verifier (tests/trace_collection/test_texts.py enumerates both). For block verif
 tokens behind a rejection are drawn as a tokenwise verifier would have rejected them, which only a controller's decisions there
 can tell.
 
-With a lookup (`Sources`), a controller may draft ``Sourced(n, m)``: n tokens of what was found, then m drawn ones. They are a
-chain whose first n rows are one-hot, so that `predictors.replay.acceptance` holds with ratios
+With a lookup, a controller may draft ``Sourced(n, m)``: n tokens of what was found, then m drawn ones. They are a chain whose
+first n rows are one-hot, so that `predictors.replay.acceptance` holds with ratios
 
     1 / p(y)  at a token of the lookup that is the text's,  0 at one that is not,  the recorded ones after it
 
@@ -22,19 +22,22 @@ from predictors.replay.text import BeyondRecordError, LookupSettings, RecordedLa
 from predictors.rounds import Forecast, RoundRecord
 from predictors.signals import Root
 
-Accepted = Callable[
-    [int], int
-]  # by the row where a round starts: drafted tokens that the verifier would accept, of any number
+# Drafted tokens that the verifier would accept, of any number: by the row where a round starts, and by that row and how many of
+# the first ones a lookup found.
+Accepted = Callable[[int], int]
+AcceptedAfter = Callable[[int, int], int]
 
 
 @dataclass(frozen=True)
-class Sources:
-    """A ``lookup``; ``accepted``: by the row where a round starts and a number of its tokens, how many of them and of any number
-    drawn after them the verifier would accept. ``alone``: there is no draft model, and a plan is about the lookup."""
+class ChainPolicy:
+    """``controller`` decides about chains of at most ``depth`` tokens that are verified by the rule ``verifier``, and about what
+    ``lookup`` finds, if the drafter has one. ``drafts``: there is a draft model; without one a plan is about the lookup."""
 
-    lookup: LookupSettings
-    accepted: Callable[[int, int], int]
-    alone: bool = False
+    controller: Controller
+    depth: int
+    verifier: str = "block"
+    lookup: LookupSettings | None = None
+    drafts: bool = True
 
 
 @dataclass(frozen=True)
@@ -83,17 +86,15 @@ class Drafted(Readings):
     ended: bool = False
 
 
-def replayed(
-    text: RecordedText, controller: Controller, depth: int, accepted: Accepted, sources: Sources | None = None
-) -> Iterator[ReplayedRound]:
-    """The rounds behind the prefill in which ``controller`` decides about chains of at most ``depth`` tokens, and about what a
-    lookup finds if there are ``sources``.
+def replayed(text: RecordedText, policy: ChainPolicy, accepted: AcceptedAfter) -> Iterator[ReplayedRound]:
+    """The rounds behind the prefill under ``policy``.
 
     Raises
     ------
     ValueError
-        If ``depth`` or the layers that ``controller`` reads were not recorded.
+        If the policy's depth or the layers that its controller reads were not recorded.
     """
+    controller, depth, lookup = policy.controller, policy.depth, policy.lookup
     if depth > text.slots:
         raise BeyondRecordError(
             f"chains of {depth} tokens cannot be replayed on texts recorded with gamma_max={text.slots}. Raise "
@@ -102,15 +103,15 @@ def replayed(
     text = text.tapped(controller.kind, controller.layers, controller.draft_layers)
     session, start, previous, waiting = controller.start(text.settings), 1, None, 0
     while start < text.length:
-        root = text.root(start, depth, previous, None if sources is None else sources.lookup)
+        root = text.root(start, depth, previous, lookup)
         sourced = session.source(root) if root.found is not None and root.found.length else None
-        if sourced is None and sources is not None and sources.alone:
-            planned = session.plan(root)
-            sourced = Sourced(depth if planned is None else planned)
-        if sources is None or sourced is None:
-            drafted = _drafted(text, session, root, start, accepted(start))
+        if sourced is None:
+            most = planned(text, session, root, start)
+            sourced = None if policy.drafts else Sourced(most)
+        if sourced is None:
+            drafted = draw_chain(text, session, root, start, accepted(start, 0), most)
         else:
-            drafted = _sourced(text, sources, sourced, root, start)
+            drafted = _sourced(text, accepted, sourced, root, start)
         submitted = drafted.submitted
         kept = min(drafted.would, submitted)
         emitted = min(kept + 1, text.length - start)
@@ -128,13 +129,19 @@ def replayed(
             entropies=drafted.entropies,
             forecasts=tuple(session.forecasts),
             looked_up=drafted.looked_up,
-            behind=waiting + drafted.looked_up if sources is not None and drafted.passes else 0,
+            behind=waiting + drafted.looked_up if lookup is not None and drafted.passes else 0,
         )
         waiting = 0 if drafted.passes else waiting + emitted
         start += emitted
 
 
-def _sourced(text: RecordedText, sources: Sources, sourced: Sourced, root: Root, start: int) -> Drafted:
+def planned(text: RecordedText, session: Session, root: Root, start: int) -> int:
+    """Most tokens to draft from row ``start``: what the session plans at ``root``, within its cap and the budget."""
+    wanted = session.plan(root)
+    return min(root.cap, text.cap(start), root.cap if wanted is None else wanted)
+
+
+def _sourced(text: RecordedText, accepted: AcceptedAfter, sourced: Sourced, root: Root, start: int) -> Drafted:
     """What a round drafts of what was found at its ``root``, and after it."""
     assert root.found is not None
     room = min(root.cap, text.cap(start))
@@ -142,30 +149,21 @@ def _sourced(text: RecordedText, sources: Sources, sourced: Sourced, root: Root,
     ends = [place for place, token in enumerate(found) if token in text.eos_tokens]
     looked_up = ends[0] + 1 if ends else len(found)
     drawn = 0 if ends else min(sourced.drawn, room - looked_up)
-    drafted = Drafted(would=sources.accepted(start, looked_up), looked_up=looked_up)
-    drafted.passes = _drawn_after(text, start, looked_up, drafted.would, drawn)
+    drafted = Drafted(would=accepted(start, looked_up), looked_up=looked_up)
+    drafted.passes = _drawn_after(text, root, start, looked_up, drafted.would, drawn)
     drafted.submitted = looked_up + drafted.passes
     return drafted
 
 
-def _drawn_after(text: RecordedText, start: int, looked_up: int, would: int, most: int) -> int:
+def _drawn_after(text: RecordedText, root: Root, start: int, looked_up: int, would: int, most: int) -> int:
     """Tokens drawn after a lookup: ``most``, or up to an end of sequence."""
     if would < looked_up:
         return most
     for place in range(looked_up, looked_up + most):
-        along = min(place, would)
-        on_path, row = place < would, start + along
-        token = text.of_token("token", row) if on_path else text.number("tokens", row, place - along)
-        if int(token) in text.eos_tokens:
+        token = RecordedToken(law_at(text, root, start, would, place), on_path=place < would)
+        if token.id in text.eos_tokens:
             return place - looked_up + 1
     return most
-
-
-def _drafted(text: RecordedText, session: Session, root: Root, start: int, would: int) -> Drafted:
-    """What a round drafts by plan and stops that would accept ``would`` tokens."""
-    depth, planned = root.cap, session.plan(root)
-    most = min(depth, text.cap(start), depth if planned is None else planned)
-    return draw_chain(text, session, root, start, would, most)
 
 
 def draw_chain(text: RecordedText, session: Session, root: Root, start: int, would: int, most: int) -> Drafted:

@@ -12,29 +12,18 @@ from functools import cached_property
 
 import numpy as np
 
+from predictors.branch_settings import BranchSettings
 from predictors.controllers.base import Controller
 from predictors.latency.branching import branch_parallel_prediction
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import accepted, reached
-from predictors.replay.branches import BranchSettings, Chances, replayed_branches
-from predictors.replay.chains import ReplayedRound, Sources, replayed
+from predictors.replay.branches import Chances, replayed_branches
+from predictors.replay.chains import ChainPolicy, ReplayedRound, replayed
 from predictors.replay.oracle import clairvoyant
 from predictors.replay.prices import Prices
-from predictors.replay.text import LookupSettings, RecordedText
+from predictors.replay.text import RecordedText
 
 COUNTS = ("submitted", "passes", "accepted", "asked", "looked_up")  # of rounds
-
-
-@dataclass(frozen=True)
-class ChainPolicy:
-    """``controller`` decides about chains of at most ``depth`` tokens that are verified by the rule ``verifier``, and about what
-    ``lookup`` finds, if the drafter has one; ``drafts``: there is a draft model."""
-
-    controller: Controller
-    depth: int
-    verifier: str = "block"
-    lookup: LookupSettings | None = None
-    drafts: bool = True
 
 
 @dataclass(frozen=True)
@@ -84,12 +73,9 @@ class Reading:
 
     def rounds(self, policy: ChainPolicy) -> Iterator[ReplayedRound]:
         """The rounds after the prefill under ``policy``."""
-        would, sources = self.accepted(policy.verifier), None
         if policy.lookup is not None:
             self.text.require_lookup(policy.lookup)
-            after = self.after_lookup
-            sources = Sources(policy.lookup, lambda row, count: after(policy.verifier, count)[row], not policy.drafts)
-        return replayed(self.text, policy.controller, policy.depth, would.__getitem__, sources)
+        return replayed(self.text, policy, lambda row, looked_up: self.after_lookup(policy.verifier, looked_up)[row])
 
     @cached_property
     def _accepted(self) -> dict[tuple[str, int], Sequence[int]]:

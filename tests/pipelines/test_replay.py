@@ -20,7 +20,7 @@ from predictors.bundle import read_bundle
 from predictors.controllers import CONTROLLERS, build_controller
 from predictors.replay.acceptance import reached
 from predictors.replay.branches import replayed_branches
-from predictors.replay.chains import replayed
+from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
 from predictors.replay.prices import Prices
 from predictors.training.text_table import TextTable
@@ -212,7 +212,7 @@ def test_another_machine_ranks_the_same_texts_anew(folder):
 def test_a_law_that_is_read_is_paid_for(folder):
     """Rules read the laws behind a token, a static length none, and a model that is asked pays for what it reads itself."""
     text = next(text for text in TextTable.read(folder / "texts").texts() if text.settings.greedy)
-    would = Reading.of(text, 0).accepted("block").__getitem__
+    reading = Reading.of(text, 0)
     model = CONTROLLERS["early_stop"].from_bundle(read_bundle(folder / "bundles" / "early_stop-1"))
     prices = Prices(PROFILE, sampled=False)
     for controller, confidence, entropy in (
@@ -221,7 +221,7 @@ def test_a_law_that_is_read_is_paid_for(folder):
         (build_controller({"kind": "entropy"}), 0, 1),
         (model, 0, 0),
     ):
-        rounds = list(replayed(text, controller, 4, would))
+        rounds = list(reading.rounds(ChainPolicy(controller, 4)))
         asked = sum(one.asked for one in rounds)
         laws = sum(max(0, one.passes - 1) for one in rounds)  # both rules draft one token whatever its law
         assert sum(one.confidences for one in rounds) == confidence * laws

@@ -12,8 +12,8 @@ import yaml
 from predictors.bundle import Bundle
 from predictors.config import parse_config
 from predictors.controllers import build_controller, learned_controller
-from predictors.replay.chains import replayed
-from predictors.replay.decode import ChainPolicy, Clock, Reading
+from predictors.replay.chains import ChainPolicy
+from predictors.replay.decode import Clock, Reading
 from predictors.schema import EDIT
 from predictors.training.heads import fitting, training
 from predictors.training.heads.baselines import fit_baselines
@@ -81,7 +81,7 @@ def test_rows_hold_every_root_that_real_sessions_meet(made, materials, controlle
     table = TextTable.read(materials.texts)
     for text in table.texts():
         reading, start, past = Reading.of(text, 0), 1, 0
-        for one in replayed(text, build_controller(controller), 5, reading.accepted("block").__getitem__):
+        for one in reading.rounds(ChainPolicy(build_controller(controller), 5)):
             row = first + start - 1
             if table.column("split")[row] == "test" and made.roots.known_R[row]:
                 seen.add((row, past))
@@ -122,7 +122,7 @@ def test_features_are_those_that_sessions_see(made, materials, monkeypatch):
     table, first, pasts = TextTable.read(materials.texts), 0, set()
     for text in list(table.texts())[:6]:
         seen.clear()
-        list(replayed(text, controller, 5, Reading.of(text, 0).accepted("block").__getitem__))
+        list(Reading.of(text, 0).rounds(ChainPolicy(controller, 5)))
         for root, row in seen:
             place, previous = first + root.position - text.prompt_tokens - 1, root.previous
             drafted, accepted = (-1, 0) if previous is None else (previous.submitted, previous.accepted)

@@ -8,7 +8,8 @@ import pytest
 
 from predictors.bundle import OTHERWISE, Bundle
 from predictors.controllers import CONTROLLERS, Survival
-from predictors.replay.decode import ChainPolicy, Clock, Reading
+from predictors.replay.chains import ChainPolicy
+from predictors.replay.decode import Clock, Reading
 from predictors.source_rule import Seen
 from predictors.training.sources.contest import LookupLength
 from predictors.training.sources.learning import _hazard

@@ -12,7 +12,8 @@ import torch
 from predictors.bundle import Bundle
 from predictors.controllers import EarlyStop
 from predictors.replay.acceptance import reached
-from predictors.replay.decode import ChainPolicy, Clock, Reading
+from predictors.replay.chains import ChainPolicy
+from predictors.replay.decode import Clock, Reading
 from predictors.stopping.network import RESIDUAL, NetworkShape
 from predictors.stopping.rule import StopRule
 from predictors.training.labelling.table import write_labels

@@ -7,7 +7,8 @@ import pytest
 
 from predictors.bundle import Bundle
 from predictors.controllers import Survival
-from predictors.replay.decode import ChainPolicy, Clock, Reading
+from predictors.replay.chains import ChainPolicy
+from predictors.replay.decode import Clock, Reading
 from predictors.training.survival.predictor import SurvivalPredictor
 from predictors.training.survival.training import SurvivalTrainConfig
 from predictors.training.text_table import TextTable

@@ -2,9 +2,9 @@
 
 import pytest
 
+from predictors.branch_settings import CHOICES
 from predictors.contract import ContractError
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
-from runtime.branching.config import CHOICES
 from runtime.decoding.branch_parallel import BranchParallelDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.presets import PRESETS

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from predictors.branch_settings import CHOICES
 from runtime import ModelPair, Randomness
-from runtime.branching.config import CHOICES
 from runtime.branching.draft import BranchDraft
 from runtime.compact.state import CompactState
 from runtime.drafting.draft import ModelDraft

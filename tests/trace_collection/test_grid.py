@@ -12,7 +12,8 @@ from predictors.bundle import read_bundle
 from predictors.controllers import build_controller, learned_controller
 from predictors.features import assemble
 from predictors.network import squared_distance
-from predictors.replay.decode import ChainPolicy, Clock, Reading
+from predictors.replay.chains import ChainPolicy
+from predictors.replay.decode import Clock, Reading
 from predictors.replay.grid import NO_MEMORY, Starts, decoded
 from predictors.replay.policies import confidence, heads, previous_round, remembered, static, stopping
 from predictors.replay.prices import Prices

@@ -9,8 +9,8 @@ import torch
 from pipelines.evidence.prices import RoundParts
 from predictors.controllers import build_controller
 from predictors.replay import chains, decode, policies
-from predictors.replay.chains import Sources, replayed
-from predictors.replay.decode import ChainPolicy, Clock, Reading, reached_after
+from predictors.replay.chains import ChainPolicy, replayed
+from predictors.replay.decode import Clock, Reading, reached_after
 from predictors.replay.grid import Drafts, Starts, decoded
 from predictors.replay.lookups import Lookups
 from predictors.replay.policies import confidence, static
@@ -98,12 +98,11 @@ def replayed_rounds(pair, policy, settings, chances=reached_after):
     def run(chance):
         text = recorded(pair, settings, chance)
 
-        def after(start, looked_up=0):
+        def after(start, looked_up):
             reached_G = np.concatenate([[1.0], chances(text, policy.verifier, looked_up)[start - 1], [0.0]])
             return int(chance.categorical(torch.from_numpy(-np.diff(reached_G))))
 
-        sources = Sources(policy.lookup, after, alone=not policy.drafts)
-        rounds = replayed(text, policy.controller, policy.depth, after, sources)
+        rounds = replayed(text, policy, after)
         counts = ((one.submitted, one.looked_up, one.passes, one.accepted, one.emitted) for one in rounds)
         return (*text.tokens, *counts)
 
@@ -315,5 +314,5 @@ def test_drafts_end_with_an_end_of_sequence(texts, monkeypatch):
         assert not differences(starts, controller, totals)
         found.append((starts, totals))
         assert differences(starts_of(texts, greedy, "block"), controller, totals), "where fewer drafts end"
-    monkeypatch.setattr(chains, "_drawn_after", lambda text, start, looked_up, would, most: most)
+    monkeypatch.setattr(chains, "_drawn_after", lambda text, root, start, looked_up, would, most: most)
     assert any(differences(starts, controller, totals) for starts, totals in found)

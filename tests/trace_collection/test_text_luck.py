@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from predictors.controllers import build_controller
-from predictors.replay.chains import replayed
+from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Reading
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
@@ -61,8 +61,8 @@ def recorded(pair, tokens, settings):
 def replayed_rounds(text, verifier, seed):
     uniforms = seeded_uniforms(seed)
     luck = np.array([uniforms(row, KEEP) for row in range(text.length)])
-    would = Reading(text, luck, luck).accepted(verifier)
-    rounds = replayed(text, build_controller(CONFIDENT), GAMMA, would.__getitem__)
+    policy = ChainPolicy(build_controller(CONFIDENT), GAMMA, verifier)
+    rounds = Reading(text, luck, luck).rounds(policy)
     return [(one.submitted, one.accepted) for one in rounds]
 
 

@@ -15,7 +15,7 @@ from predictors.controllers import build_controller, learned_controller
 from predictors.monitoring import OLD, RequestCounts, fractions_of
 from predictors.replay.acceptance import accepted, reached
 from predictors.replay.branches import Chances, replayed_branches
-from predictors.replay.chains import replayed
+from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.decode import Reading
 from predictors.schema import EDIT
 from predictors.training.text_table import TextTable
@@ -95,9 +95,8 @@ def test_replay_is_the_decoder_at_temperature_0(pair, prompts, folder, tmp_path)
             rounds = list(
                 replayed(
                     text,
-                    controller,
-                    GAMMA,
-                    lambda start, reach=reach: accepted(reach[start - 1], np.full(len(reach[start - 1]), 0.5)),
+                    ChainPolicy(controller, GAMMA),
+                    lambda start, _, reach=reach: accepted(reach[start - 1], np.full(len(reach[start - 1]), 0.5)),
                 )
             )
             expected = [
@@ -290,9 +289,9 @@ def test_layers_that_were_not_recorded_are_refused(pair, folder, tmp_path):
     with pytest.raises(
         ValueError, match=r"early_stop controller reads hidden states \[1\] of the draft, and \[2\] were"
     ):
-        next(replayed(text, other, GAMMA, lambda start: 0))
+        next(replayed(text, ChainPolicy(other, GAMMA), lambda start, looked_up: 0))
     with pytest.raises(ValueError, match="chains of 6 tokens cannot be replayed"):
-        next(replayed(text, build_controller({"kind": "fixed"}), 6, lambda start: 0))
+        next(replayed(text, ChainPolicy(build_controller({"kind": "fixed"}), 6), lambda start, looked_up: 0))
 
 
 def test_states_beside_the_text_are_left_out_where_nobody_reads_them(pair, prompts, folder, tmp_path):
@@ -307,7 +306,7 @@ def test_states_beside_the_text_are_left_out_where_nobody_reads_them(pair, promp
         ValueError, match=r"state at slot 1 of alternatives, and 1 were recorded\. Set traces.texts.beside"
     ):
         for text in less.texts():
-            list(replayed(text, reads, GAMMA, lambda start: 0))
+            list(replayed(text, ChainPolicy(reads, GAMMA), lambda start, looked_up: 0))
 
 
 def test_rows_know_their_texts_and_their_place_in_the_trace(folder):

@@ -13,7 +13,7 @@ from predictors.controllers import build_controller
 from predictors.lookup import CONTEXT, LONGEST, Found, founds
 from predictors.replay.acceptance import reached
 from predictors.replay.branches import Chances, replayed_branches
-from predictors.replay.chains import replayed
+from predictors.replay.chains import ChainPolicy, replayed
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw
@@ -114,16 +114,16 @@ def decoded_rounds(pair, controller, settings, verifier="tokenwise"):
 
 
 def replayed_rounds(controller, settings, verifier="tokenwise", kind=TextTracer):
-    chosen = build_controller(controller)
+    policy = ChainPolicy(build_controller(controller), 2)
 
     def run(tokens, text, chance):
 
-        def accepted(start):
+        def accepted(start, looked_up):
             at = (text.columns[name][start - 1 :] for name in ("ratio", "probability"))
             reached_G = np.concatenate([[1.0], reached(*at, verifier), [0.0]])
             return int(chance.categorical(torch.from_numpy(-np.diff(reached_G))))
 
-        rounds = replayed(text, chosen, 2, accepted)
+        rounds = replayed(text, policy, accepted)
         return (*tokens, *((one.submitted, one.accepted, one.emitted) for one in rounds))
 
     return law_of_replays(traced(settings, kind), run)

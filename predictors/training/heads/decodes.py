@@ -1,13 +1,13 @@
 """The decoding that a head is fitted for, and every decode of recorded texts by it."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 
-from predictors.config import Checked, Count, one_of
+from predictors.branch_settings import BranchSettings
+from predictors.config import Count, one_of
 from predictors.replay.branch_grid import BranchStarts
 from predictors.replay.decode import Reading
 from predictors.replay.grid import Starts
@@ -15,42 +15,19 @@ from predictors.replay.prices import Prices
 from predictors.training.text_table import TextTable
 
 CHAIN, BRANCHES = METHODS = ("chain", "branches")
-ROUNDINGS = {"floor": math.floor, "ceil": math.ceil}
-K_RULES = (*ROUNDINGS, "const")  # const: as many as may be
 HELD_OUT = ("validation", "test")
 OWN = ("method", "concurrent")  # of `Decoding`, and no options of the decoder
 
 
 @dataclass(frozen=True)
-class Decoding(Checked):
-    """``method`` chain or branches, drafts of at most ``gamma`` tokens, verified by ``verifier``. Of branch-parallel decoding the
-    rest, as `runtime.branching.config.BranchConfig` names it; ``concurrent``: priced side by side on this machine, else on the
-    virtual clock."""
+class Decoding(BranchSettings):
+    """``method`` chain or branches, drafts of at most ``gamma`` tokens, verified by ``verifier``; ``concurrent``: priced side by
+    side on this machine, else on the virtual clock."""
 
     method: Annotated[str, one_of(*METHODS)] = CHAIN
     gamma: Count = 12
     verifier: str = "block"
-    draft_stage_gamma: Count | None = None
-    draft_stage: Annotated[str, one_of("idle", "preverify")] = "idle"
-    k_max: Count = 6
-    k_rule: Annotated[str, one_of(*K_RULES)] = "ceil"
-    branch_verifier: Annotated[str, one_of("match", "rrs", "hybrid")] = "rrs"
-    retention: Annotated[str, one_of("posterior", "prior")] = "posterior"
     concurrent: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.draft_stage_gamma is not None and self.draft_stage_gamma > self.gamma:
-            raise ValueError(
-                f"draft_stage_gamma={self.draft_stage_gamma} exceeds gamma={self.gamma}, the most tokens of a pending block. "
-                "Raise gamma, or lower it."
-            )
-
-    def num_branches(self, confidence: float) -> int:
-        """Candidates at a branch point."""
-        if self.k_rule == "const":
-            return self.k_max
-        return max(1, ROUNDINGS[self.k_rule](self.k_max * (1 - confidence)))
 
     @property
     def decoder(self) -> dict[str, Any]:
