@@ -238,13 +238,15 @@ def _log_model(tracking: Tracking, run_id: str | None, folder: Path, bundle: Bun
 def _signature(bundle: Bundle) -> Any:
     """What the network of a learned controller takes and gives."""
     import numpy as np
+    import torch
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
     controller = learned_controller(bundle)
+    said = controller.outputs(torch.zeros(1, controller.num_features))
     return ModelSignature(
         inputs=Schema([TensorSpec(np.dtype("float32"), (-1, controller.num_features))]),
-        outputs=Schema([TensorSpec(np.dtype("float32"), (-1, controller.num_outputs))]),
+        outputs=Schema([TensorSpec(np.dtype("float32"), (-1, said.shape[1]))]),
     )
 
 

@@ -45,18 +45,18 @@ class DecisionRule(Checked):
             raise ValueError("set both none_probability and all_probability, or neither (argmax).")
 
     @property
-    def reads_head(self) -> bool:
-        """Whether any probability could change its class; else it is always "some", and no head need be asked."""
+    def settled(self) -> int | None:
+        """The decision that no probability could change, so that no head need be run; ``None``: it depends on them."""
         if self.none_probability is None or self.all_probability is None:
-            return True
-        return min(self.none_probability, self.all_probability) <= 1
+            return None
+        return SOME if min(self.none_probability, self.all_probability) > 1 else None
 
     @property
     def argmax(self) -> "DecisionRule":
         """The same soft draft after the argmax."""
         return DecisionRule(self.epsilon)
 
-    def classes(self, probabilities_B3: Tensor) -> Tensor:
+    def decisions(self, probabilities_B3: Tensor) -> Tensor:
         """Classes [B] int64 of probabilities [B, 3]."""
         if self.none_probability is None or self.all_probability is None:
             return probabilities_B3.argmax(dim=1)
@@ -71,24 +71,21 @@ class LengthRule(Checked):
     Examples
     --------
     >>> law = torch.tensor([[0.5, 0.0, 0.0, 0.5]])  # none or all of three tokens
-    >>> [int(LengthRule(choice, draft_cost=0.1).lengths(law)) for choice in LENGTH_CHOICES]
+    >>> [int(LengthRule(choice, draft_cost=0.1).decisions(law)) for choice in LENGTH_CHOICES]
     [0, 3]
     """
 
     choice: Annotated[str, one_of(*LENGTH_CHOICES)]
     draft_cost: NotNegative
 
-    @property
-    def reads_head(self) -> bool:
-        """A length follows from nothing else."""
-        return True
+    settled = None  # a length always depends on the probabilities
 
     @property
     def argmax(self) -> "LengthRule":
         """The most likely length instead."""
         return LengthRule(ARGMAX, self.draft_cost)
 
-    def lengths(self, probabilities_BL: Tensor) -> Tensor:
+    def decisions(self, probabilities_BL: Tensor) -> Tensor:
         """Tokens to draft [B] int64 of probabilities [B, γ + 1]; of equals the shortest."""
         if self.choice == ARGMAX:
             return probabilities_BL.argmax(dim=1)

@@ -75,10 +75,6 @@ class RequestCounts:
                 self.probability += probability
                 self.outcomes += place < passed
 
-    def fractions(self) -> dict[str, tuple[float, float]]:
-        """`fractions_of` the request."""
-        return fractions_of(vars(self))
-
 
 def fractions_of(counts: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """What is above and below the fraction bar of every statistic that a request's ``counts``, as `RequestCounts` names them,
@@ -139,7 +135,7 @@ class Reference:
         """Of one count per request, each with its document."""
         found: dict[str, tuple[list[tuple[float, float]], list[str]]] = {}
         for counts, document in zip(counted, documents, strict=True):
-            for name, fraction in counts.fractions().items():
+            for name, fraction in fractions_of(vars(counts)).items():
                 fractions, of = found.setdefault(name, ([], []))
                 fractions.append(fraction)
                 of.append(document)

@@ -96,18 +96,15 @@ class ServedHead:
         layers = [layer for layer in network.head if isinstance(layer, nn.Linear)]
         self._layers = [(layer.weight.detach().to(device), layer.bias.detach().to(device)) for layer in layers]
 
-    def __call__(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Class logits [1, L] of raw features [1, S + C], and where these lie (`whereabouts`)."""
+    def __call__(self, features: Tensor) -> Tensor:
+        """Class logits [L] of raw features [1, S + C], then where these lie (`whereabouts`): one read by the host."""
         centred = features - self._mean
         reduced = centred / self._scale if self._folded is None else nn.functional.linear(centred, self._folded)
         values = reduced
         for weight, bias in self._layers[:-1]:
             values = nn.functional.linear(values, weight, bias).relu_()
-        return nn.functional.linear(values, *self._layers[-1]), whereabouts(reduced)
-
-    def row(self, features: Tensor) -> Tensor:
-        """Class logits [L] of raw features [1, S + C], then where these lie: one read by the host."""
-        return torch.cat(self(features), dim=1)[0]
+        logits = nn.functional.linear(values, *self._layers[-1])
+        return torch.cat([logits, whereabouts(reduced)], dim=1)[0]
 
 
 def squared_distance(reduced: Tensor) -> Tensor:
@@ -116,7 +113,7 @@ def squared_distance(reduced: Tensor) -> Tensor:
 
 
 def whereabouts(reduced: Tensor) -> Tensor:
-    """The squared distance of reduced features [B, R], then the first `SKETCH` of them [B, 1 + SKETCH]: one read by the host."""
+    """The squared distance of reduced features [B, R], then the first `SKETCH` of them [B, 1 + SKETCH]."""
     return torch.cat([squared_distance(reduced).unsqueeze(1), reduced[:, :SKETCH]], dim=1)
 
 

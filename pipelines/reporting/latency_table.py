@@ -23,10 +23,9 @@ from pipelines.reporting.section import Cell, Metric, Row, Section, Table, grid
 from pipelines.reporting.text import MS, TIMES, Interval, shown
 from predictors.latency.acceptance import iid_accepted_law
 from predictors.latency.branching import balanced_gamma
-from predictors.latency.profile import LatencyProfile
-from predictors.latency.throughput import generation_latency
-from predictors.latency.profile import REMEDY
+from predictors.latency.profile import REMEDY, LatencyProfile
 from predictors.latency.tables import Latency, LatencyTable
+from predictors.latency.throughput import generation_latency
 
 BLOCK, CANDIDATES = 4, 4  # tokens that the target verifies, and branches that the draft grows meanwhile
 GAMMAS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16)

@@ -22,6 +22,7 @@ from predictors.controllers.takeover import Takeover
 UNLEARNED: tuple[type[Controller], ...] = (Fixed, Confidence, Entropy, ROC, EMA, Takeover)
 LEARNED: tuple[type[Controller], ...] = (Logistic, SpecDecPP, EarlyStop, Survival, Source, HRAD, Length, DelayedTree)
 CONTROLLERS = {cls.kind: cls for cls in (*UNLEARNED, *LEARNED)}
+NETWORKS = {kind: cls for kind, cls in CONTROLLERS.items() if issubclass(cls, LearnedController)}
 
 
 def build_controller(values: Mapping[str, Any]) -> Controller:
@@ -35,21 +36,20 @@ def build_controller(values: Mapping[str, Any]) -> Controller:
 
 def is_learned(bundle: Bundle) -> bool:
     """Whether the bundle holds a network, not settings alone."""
-    if OTHERWISE in bundle.card:
-        return is_learned(bundle.otherwise)
-    kind = CONTROLLERS.get(bundle.card["kind"])
-    return kind is not None and issubclass(kind, LearnedController)
+    return _innermost(bundle).card["kind"] in NETWORKS
 
 
 def learned_controller(bundle: Bundle) -> LearnedController:
     """The controller that an exported bundle holds, or the one inside that has a network."""
-    if OTHERWISE in bundle.card:
-        return learned_controller(bundle.otherwise)
-    learned = {kind: cls for kind, cls in CONTROLLERS.items() if issubclass(cls, LearnedController)}
-    kind = bundle.card["kind"]
-    if kind not in learned:
-        raise ValueError(f"{bundle.source}: unknown controller kind {kind!r}. Learned kinds: {', '.join(learned)}.")
-    return learned[kind](bundle)
+    inner = _innermost(bundle)
+    kind = inner.card["kind"]
+    if kind not in NETWORKS:
+        raise ValueError(f"{inner.source}: unknown controller kind {kind!r}. Learned kinds: {', '.join(NETWORKS)}.")
+    return NETWORKS[kind](inner)
+
+
+def _innermost(bundle: Bundle) -> Bundle:
+    return _innermost(bundle.otherwise) if OTHERWISE in bundle.card else bundle
 
 
 __all__ = [

@@ -82,10 +82,6 @@ class DelayedTree(LearnedController):
     def num_features(self) -> int:
         return self.spec.state_size + self.spec.num_scalars
 
-    @property
-    def num_outputs(self) -> int:
-        return len(self.actions)
-
     def outputs(self, features: Tensor) -> Tensor:
         """Expected tokens of a step [B, A] of raw features [B, S + scalars]."""
         tokens: Tensor = self.network(features).exp()

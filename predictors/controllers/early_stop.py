@@ -153,10 +153,6 @@ class EarlyStop(RuledController):
     def num_features(self) -> int:
         return self.spec.size(self.inputs)
 
-    @property
-    def num_outputs(self) -> int:
-        return len(self.settings)
-
     def outputs(self, features: Tensor) -> Tensor:
         """Calibrated probabilities of acceptance [B, S] of a draft's first token, from raw features [B, F], at every captured
         sampling setting."""

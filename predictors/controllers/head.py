@@ -21,7 +21,6 @@ from predictors.bundle import REMEDY, Bundle
 from predictors.calibration import Calibration
 from predictors.controllers.base import Session
 from predictors.controllers.learned import RuledController
-from predictors.decision_rule import ClassSetting, LengthSetting
 from predictors.features import FeatureSpec, served_features
 from predictors.latency.profile import LatencyProfile
 from predictors.network import ServedHead, build_network
@@ -53,7 +52,7 @@ class HeadSession(Session):
         self.retains = root.previous is not None and not root.previous.ends_segment
         if self.rule is None:
             return self.setting.static(self.retains)
-        self.decision = self.controller.settled(self.rule)
+        self.decision = self.rule.settled
         listens = self.decision is None
         self.bypassed = self.uncalibrated or (listens and not self.controller.guard.reaches(root.position))
         if not self.bypassed and listens and self.spec.decides_before_drafting:
@@ -93,7 +92,7 @@ class HeadSession(Session):
                 Forecast(0, 1 - float(probabilities_L[0]), distance, sketch)
             )  # class 0: nothing is accepted
         self.bypassed = not self.controller.guard.trusts(finite, distance, self.controller.max_distance)
-        return None if self.bypassed else self.controller.decide(probabilities_L, self.rule)
+        return None if self.bypassed else int(self.rule.decisions(probabilities_L.unsqueeze(0)))
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,9 @@ class HeadController(RuledController):
         )
 
     def _tap(self) -> None:
-        self.layers = self.spec.layers if any(self.asks(made) for made in self.settings) else ()
+        rules = [made.of(retains) for made in self.settings for retains in (False, True)]
+        listens = any(rule is not None and rule.settled is None for rule in rules)
+        self.layers = self.spec.layers if listens else ()
 
     def at_latency(self, profile: LatencyProfile, reprice: bool) -> Self:
         if not reprice and self.prices.profile_hash != profile.profile_hash:
@@ -148,12 +149,6 @@ class HeadController(RuledController):
             )
         return super().at_latency(profile, reprice)
 
-    @staticmethod
-    def asks(setting: ClassSetting | LengthSetting) -> bool:
-        """Whether any rule there listens to the head."""
-        rules = (setting.of(retains) for retains in (False, True))
-        return any(rule is not None and rule.reads_head for rule in rules)
-
     @property
     def num_classes(self) -> int:
         """Classes of the head."""
@@ -163,10 +158,6 @@ class HeadController(RuledController):
     def num_features(self) -> int:
         return self.spec.state_size + len(self.spec.scalars)
 
-    @property
-    def num_outputs(self) -> int:
-        return self.num_classes * len(self.settings)
-
     def outputs(self, features: Tensor) -> Tensor:
         """Calibrated class probabilities of raw features [B, S + C], at one captured setting after the other."""
         logits = self.network(features)
@@ -174,14 +165,6 @@ class HeadController(RuledController):
 
     def question_seconds(self, profile: LatencyProfile) -> float:
         return profile.latency("predictor", features=self.num_features).seconds
-
-    def settled(self, rule: Any) -> int | None:
-        """The decision that is the rule's whatever the head says, which is not asked then; ``None``: it depends."""
-        return None
-
-    def decide(self, probabilities_L: Tensor, rule: Any) -> int:
-        """The decision of a rule."""
-        raise NotImplementedError
 
     @torch.inference_mode()
     def predict(self, root: Root, law: NextLaw | None) -> tuple[Tensor, float, tuple[float, ...]]:
@@ -196,7 +179,7 @@ class HeadController(RuledController):
         return calibration.probabilities(said[: self.num_classes]), distance, tuple(sketch)
 
     def serve(self, device: torch.device) -> Callable[[Tensor], Tensor]:
-        return ServedHead(self.network, device).row
+        return ServedHead(self.network, device)
 
     def features(self, root: Root, law: NextLaw | None) -> Tensor:
         """Raw features [1, S + C] of a round (`predictors.features`)."""

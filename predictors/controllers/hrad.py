@@ -12,7 +12,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from predictors.controllers.head import HeadController, HeadSession
-from predictors.decision_rule import ALL, NONE, SOME, ClassSetting, DecisionRule
+from predictors.decision_rule import ALL, NONE, ClassSetting, DecisionRule
 from predictors.network import CLASSES
 from predictors.sampling import SamplingSettings
 from predictors.signals import NextLaw
@@ -52,10 +52,3 @@ class HRAD(HeadController):
 
     def start(self, settings: SamplingSettings) -> HRADSession:
         return HRADSession(self, settings)
-
-    def settled(self, rule: DecisionRule) -> int | None:
-        return None if rule.reads_head else SOME
-
-    def decide(self, probabilities_L: Tensor, rule: DecisionRule) -> int:
-        """0 none, 1 some or 2 all."""
-        return int(rule.classes(probabilities_L.unsqueeze(0)))

@@ -67,13 +67,8 @@ class LearnedController(Controller):
         """Raw features of a decision."""
         raise NotImplementedError
 
-    @property
-    def num_outputs(self) -> int:
-        """Numbers that the network says of them."""
-        raise NotImplementedError
-
     def outputs(self, features: Tensor) -> Tensor:
-        """What the network says [B, num_outputs] of raw features [B, num_features]."""
+        """What the network says, a row of numbers for every row of raw features [B, num_features]."""
         raise NotImplementedError
 
     @classmethod

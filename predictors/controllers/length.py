@@ -11,7 +11,7 @@ stop. When the controller stands aside: `predictors.controllers.head`.
 from torch import Tensor
 
 from predictors.controllers.head import HeadController, HeadSession
-from predictors.decision_rule import LengthRule, LengthSetting
+from predictors.decision_rule import LengthSetting
 from predictors.sampling import SamplingSettings
 from predictors.signals import DrawnToken, NextLaw
 
@@ -44,7 +44,3 @@ class Length(HeadController):
 
     def start(self, settings: SamplingSettings) -> LengthSession:
         return LengthSession(self, settings)
-
-    def decide(self, probabilities_L: Tensor, rule: LengthRule) -> int:
-        """Tokens to draft or retain, 0..γ."""
-        return int(rule.lengths(probabilities_L.unsqueeze(0)))

@@ -111,11 +111,6 @@ class Sourcing(Controller):
         """What was exported for these sampling ``settings``; ``None`` for others."""
         return next((made for made in self.settings if made.settings == settings), None)
 
-    @property
-    def asks(self) -> bool:
-        """Whether an exported bundle does anything but draft static chains."""
-        return any(made.pays for made in self.settings) or bool(getattr(self.otherwise, "asks", False))
-
     def question_seconds(self, profile: LatencyProfile) -> float:
         return self.otherwise.question_seconds(profile)
 

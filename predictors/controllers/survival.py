@@ -27,7 +27,7 @@ from predictors.signals import DrawnToken, Root, token_numbers
 from predictors.stopping.rule import StopCalibration
 from predictors.survival.features import FIRST_LUCK, SCALARS, luck_after
 from predictors.survival.host import HostCourse, HostNetwork
-from predictors.survival.network import ANSWERS, build_survival_network
+from predictors.survival.network import build_survival_network
 from predictors.survival.rule import SurvivalPrices, SurvivalSetting
 
 UNCHANGED = StopCalibration()
@@ -162,10 +162,6 @@ class Survival(RuledController):
     @property
     def num_features(self) -> int:
         return len(SCALARS)
-
-    @property
-    def num_outputs(self) -> int:
-        return len(ANSWERS) * len(self.settings)
 
     def outputs(self, features: Tensor) -> Tensor:
         """Chances of this token, calibrated at every captured setting, and of the next [B, 2 S]."""

@@ -27,6 +27,11 @@ from predictors.replay.text import BeyondRecordError, LookupSettings
 After = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
+def first_of(holds_XSG: np.ndarray) -> np.ndarray:
+    """The first position [X, S] at which something holds, or G."""
+    return np.asarray(np.where(holds_XSG.any(axis=-1), holds_XSG.argmax(axis=-1), holds_XSG.shape[-1]))
+
+
 @dataclass(frozen=True)
 class Starts:
     """``readings`` at one sampling setting, chains of at most ``depth`` tokens that ``verifier`` verifies, and their ``prices``;
@@ -66,8 +71,7 @@ class Starts:
         if lookup is not None:
             readings[0].text.require_lookup(lookup)
         starts = Starts(readings, depth, verifier, prices, would_XS, cap_XS, left_XS, lookup)
-        through_XS = np.where(starts.ends_XSG.any(axis=2), starts.ends_XSG.argmax(axis=2) + 1, depth)
-        return replace(starts, cap_XS=np.minimum(cap_XS, through_XS))
+        return replace(starts, cap_XS=np.minimum(cap_XS, first_of(starts.ends_XSG) + 1))
 
     @property
     def valid_XS(self) -> np.ndarray:

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from predictors.replay.grid import Drafts, Starts
+from predictors.replay.grid import Drafts, Starts, first_of
 from predictors.replay.policies import drafts_of
 
 
@@ -54,7 +54,7 @@ class Lookups:
         room_XS = self._room_XS
         most_XS = np.minimum.reduce([self.found_XS, self._through_XS, room_XS])
         looked_up_XS = np.minimum(looked_up_XS, most_XS)
-        ended_XS = self._ends_XS & (looked_up_XS == self._through_XS)
+        ended_XS = looked_up_XS == self._through_XS
         drawable_XS = np.take_along_axis(self._drawable_LXS, looked_up_XS[None], axis=0)[0]
         drawn_XS = np.minimum.reduce([drawn_XS, drawable_XS, room_XS - looked_up_XS])
         drawn_XS1, looked_up_XS1 = np.where(ended_XS, 0, drawn_XS)[..., None], looked_up_XS[..., None]
@@ -68,19 +68,11 @@ class Lookups:
         return np.asarray(np.minimum(left_XS, self.starts.depth) * self.starts.valid_XS)
 
     @cached_property
-    def _ends_XSL(self) -> np.ndarray:
-        eos = [list(one.text.eos_tokens) for one in self.starts.readings]
-        return np.stack([np.isin(tokens_SL, ends) for tokens_SL, ends in zip(self.tokens_XSL, eos, strict=True)])
-
-    @property
-    def _ends_XS(self) -> np.ndarray:
-        """Whether an end of sequence was found."""
-        return np.asarray(self._ends_XSL.any(axis=-1))
-
-    @cached_property
     def _through_XS(self) -> np.ndarray:
-        """Tokens up to it."""
-        return np.where(self._ends_XS, self._ends_XSL.argmax(axis=-1) + 1, self._ends_XSL.shape[-1])
+        """Tokens up to an end of sequence that was found; more than there are where none was."""
+        eos = [list(one.text.eos_tokens) for one in self.starts.readings]
+        ends = [np.isin(tokens_SL, known) for tokens_SL, known in zip(self.tokens_XSL, eos, strict=True)]
+        return first_of(np.stack(ends)) + 1
 
     @cached_property
     def _drawable_LXS(self) -> np.ndarray:
@@ -89,7 +81,7 @@ class Lookups:
         starts, made = self.starts, []
         for looked_up, would_XS in enumerate(starts.would_LXS):
             ends_XSG = starts.ends_after(looked_up) & (would_XS >= looked_up)[..., None]
-            made.append(np.where(ends_XSG.any(axis=-1), ends_XSG.argmax(axis=-1) + 1, starts.depth))
+            made.append(first_of(ends_XSG) + 1)
         return np.stack(made)
 
     def _column(self, name: str) -> np.ndarray:

@@ -17,8 +17,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from predictors.decision_rule import SOME, DecisionRule, LengthRule
-from predictors.replay.grid import Drafts, Memory, Starts
+from predictors.decision_rule import DecisionRule, LengthRule
+from predictors.replay.grid import Drafts, Memory, Starts, first_of
 from predictors.stopping.features import BEHIND
 from predictors.stopping.rule import StopRule
 
@@ -32,7 +32,7 @@ def confidence(starts: Starts, largest_XSG: np.ndarray, epsilon: float) -> Draft
     """Draft while ``largest_XSG`` >= ``epsilon``, but at least one token."""
     low_XSG = largest_XSG < epsilon
     low_XSG[..., 0] = False
-    submitted_XS = np.minimum(_first(low_XSG), starts.cap_XS)
+    submitted_XS = np.minimum(first_of(low_XSG), starts.cap_XS)
     passes_XS = np.minimum(submitted_XS + 1, starts.cap_XS)
     read_XS = np.maximum(passes_XS - 1, 0)
     return drafts_of(submitted_XS[..., None], passes_XS[..., None], confidences_XSM=read_XS[..., None])
@@ -53,9 +53,9 @@ def stopping(
     scores_XSG = np.where(asked_G, chances_XSG.astype(np.float64), 1.0)
     low_XSG = (np.cumprod(scores_XSG, axis=2) if rule.product else scores_XSG) < rule.threshold
     low_XSG[..., : rule.min_tokens] = False
-    stop_XS, cap_XS, asked_L = _first(low_XSG), starts.cap_XS, np.append(0, asked_G.cumsum())
+    stop_XS, cap_XS, asked_L = first_of(low_XSG), starts.cap_XS, np.append(0, asked_G.cumsum())
     submitted_XS, passes_XS = (np.minimum(stop_XS + more, cap_XS) for more in (int(rule.keeps), 1))
-    far_XS = _first(far_XSG & asked_G)
+    far_XS = first_of(far_XSG & asked_G)
     aside_XS, end_XS = far_XS <= stop_XS, np.maximum(far_XS, static_length)
     asked_XS = np.where(aside_XS, asked_L[np.minimum(far_XS + 1, cap_XS)], asked_L[passes_XS])
     submitted_XS = np.where(aside_XS, np.minimum(end_XS, cap_XS), submitted_XS)
@@ -85,11 +85,10 @@ def heads(
     else:
         some = confidence(cut, largest_XSG, rule.epsilon)
         options = [_paid(cut, 0, least), some, static(cut, gamma)]
-    if not rule.reads_head:
-        return options[SOME]  # in the order of classes
+    if rule.settled is not None:
+        return options[rule.settled]
     rows_BL = torch.from_numpy(probabilities_XSML.reshape(-1, probabilities_XSML.shape[-1]))
-    which_B = rule.lengths(rows_BL) if isinstance(rule, LengthRule) else rule.classes(rows_BL)
-    which_XSM = which_B.numpy().reshape(probabilities_XSML.shape[:3])
+    which_XSM = rule.decisions(rows_BL).numpy().reshape(probabilities_XSML.shape[:3])
     further = max(static_length, 1) if is_length else static_length + 1
     options.append(static(starts, static_length) if at_root else _paid(cut, static_length, further))
     picked = _picked(options, np.where(far_XSM, len(options) - 1, which_XSM))
@@ -125,11 +124,6 @@ def remembered(gamma: int) -> tuple[np.ndarray, np.ndarray]:
     """A round of each state of `previous_round`: ``previous_drafted`` and ``previous_accepted`` [M] of `features.assemble`."""
     accepted_M = np.arange(-1, gamma + 1)
     return np.where(accepted_M < 0, -1, gamma), accepted_M
-
-
-def _first(stops_XSG: np.ndarray) -> np.ndarray:
-    """The first position at which drafting stops [X, S], or G."""
-    return np.asarray(np.where(stops_XSG.any(axis=-1), stops_XSG.argmax(axis=-1), stops_XSG.shape[-1]))
 
 
 def drafts_of(

@@ -178,15 +178,20 @@ class RecordedText:
         return float(self.columns[name][row - 1, slot])
 
 
+def _recorded(name: str) -> Any:
+    """A law's number from the column ``name``, kept where somebody has read it."""
+    return cached_property(lambda law: torch.tensor(law.text.number(name, law.row, law.slot)))
+
+
 class RecordedLaw(NextLaw):
     """The draft's law at a slot: the numbers that were recorded of it, and no law."""
+
+    confidence, entropy = _recorded("confidence"), _recorded("entropy")
+    law_confidence, law_entropy = _recorded("law_confidence"), _recorded("law_entropy")
 
     def __init__(self, text: RecordedText, root: Root, drafted: int, row: int, slot: int) -> None:
         self.text, self.row, self.slot = text, row, slot
         self.root, self.settings, self.drafted = root, text.settings, drafted
-
-    def _number(self, name: str) -> Tensor:
-        return torch.tensor(self.text.number(name, self.row, self.slot))
 
     @property
     def confidence_read(self) -> bool:
@@ -197,22 +202,6 @@ class RecordedLaw(NextLaw):
     def entropy_read(self) -> bool:
         """Whether anybody has read an entropy."""
         return not {"entropy", "law_entropy"}.isdisjoint(vars(self))
-
-    @cached_property
-    def confidence(self) -> Tensor:
-        return self._number("confidence")
-
-    @cached_property
-    def entropy(self) -> Tensor:
-        return self._number("entropy")
-
-    @cached_property
-    def law_confidence(self) -> Tensor:
-        return self._number("law_confidence")
-
-    @cached_property
-    def law_entropy(self) -> Tensor:
-        return self._number("law_entropy")
 
     @cached_property
     def hidden_KD(self) -> Tensor:  # type: ignore[override]

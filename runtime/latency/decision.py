@@ -75,7 +75,7 @@ class Decision:
         embedding = num_features - scalars - TAPPED * hidden
         self._spec = FeatureSpec("extended", tuple(range(TAPPED)), hidden, embedding, gamma=8)
         served = ServedHead(HRADNetwork(self._spec.state_size, scalars, None).eval(), device)
-        self._rerun, self._calibration = Rerun(served.row, recorder_for(device)), Calibration()
+        self._rerun, self._calibration = Rerun(served, recorder_for(device)), Calibration()
         self._hidden_KD = torch.randn(TAPPED, hidden, generator=generator).to(device)
         self._embedding_E = torch.randn(embedding, generator=generator).to(device)
         self._laws = laws

@@ -10,8 +10,8 @@ from pipelines.reporting.latency import latency_figure
 from pipelines.reporting.latency_table import latency_table
 from predictors.latency.acceptance import iid_accepted_law
 from predictors.latency.profile import LatencyProfile, read_profile
-from predictors.latency.throughput import generation_latency
 from predictors.latency.soundness import noise_warning
+from predictors.latency.throughput import generation_latency
 from tests.pipelines.hand_made_profile import PROFILE
 
 

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import LatencyTable
 from predictors.latency.serving import ModelServing, Serving
+from predictors.latency.tables import LatencyTable
 
 SERVING = Serving(ModelServing("float32", "compact"), ModelServing("float32", "compact"), "toy")
 COSTS = {

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.latency.acceptance import AcceptanceStatistics, iid_accepted_law
-from predictors.latency.acceptance import truncated_law
+from predictors.latency.acceptance import AcceptanceStatistics, iid_accepted_law, truncated_law
 
 untimed = settings(deadline=None, derandomize=True)
 

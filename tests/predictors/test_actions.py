@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from predictors.actions import Action, ActionSet
+from predictors.latency.actions import Prices, Traffic, prices, step_seconds, undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-from predictors.latency.actions import Prices, Traffic, prices, step_seconds, undisturbed
 from predictors.sampling import SamplingSettings
 from predictors.selection.rule import RATIO, SURPLUS, SelectionRule, Setting, Static
 from tests.bundles import most_traffic

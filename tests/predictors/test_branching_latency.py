@@ -5,10 +5,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from predictors.latency.branching import BranchRound, balanced_gamma, branch_parallel_prediction, branch_round_latency
+from predictors.latency.branching import (
+    LONGEST_BRANCH,
+    BranchRound,
+    balanced_gamma,
+    branch_parallel_prediction,
+    branch_round_latency,
+)
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-from predictors.latency.branching import LONGEST_BRANCH
 from tests.predictors.affine_profile import PROFILE
 
 # 64 tokens cached. Three drafted with the target idle, to the cap; two candidates, then levels of 2, 2 and 1 tokens.

@@ -20,7 +20,7 @@ LAWS = torch.tensor(
 
 
 def lengths(choice, draft_cost, laws=LAWS):
-    return LengthRule(choice, draft_cost).lengths(laws).tolist()
+    return LengthRule(choice, draft_cost).decisions(laws).tolist()
 
 
 def worth(law, draft_cost):

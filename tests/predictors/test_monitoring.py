@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from predictors.monitoring import Level, Reference, RequestCounts
+from predictors.monitoring import Level, Reference, RequestCounts, fractions_of
 from predictors.rounds import Forecast
 
 
@@ -23,7 +23,7 @@ def test_rounds_by_hand():
     assert counts.probability == pytest.approx((0.25 + 0.5) + (0.25 + 0.5 + 0.75))
     assert (counts.rounds, counts.submitted, counts.accepted, counts.emitted) == (4, 11, 4, 9)
     assert (counts.questions, counts.distance) == (8, 16.0)
-    fractions = counts.fractions()
+    fractions = fractions_of(vars(counts))
     assert fractions["accepted"] == (4, 4) and fractions["residual"] == pytest.approx((4 - 2.25, 5))
     assert fractions["distance"] == (16.0, 8) and fractions["feature 0"] == (8.0, 8)
     assert fractions["feature 1"] == (-(3 + 3 + 2 + 0), 8) and len(fractions) == 5
@@ -37,7 +37,7 @@ def test_a_hit_at_the_branch_point_is_accepted_and_no_forecasts_outcome():
 def test_rounds_that_the_budget_cuts_do_not_count():
     counts = counted([(3, 4, 2, [])] * 3, budget=11)  # 10, 7 and 4 tokens are left, one of them the target's
     assert (counts.rounds, counts.emitted) == (2, 10)
-    assert counted([], depth=0).fractions() == {}
+    assert fractions_of(vars(counted([], depth=0))) == {}
 
 
 def test_a_level_by_hand():
@@ -59,7 +59,7 @@ def test_a_budget_does_not_change_what_is_expected():
             while counts.emitted < budget:
                 accepted = min(int(random.geometric(0.3)) - 1, 8)
                 counts.add(accepted + 1, 8, accepted, ())
-            fractions.append(counts.fractions()["accepted"])
+            fractions.append(fractions_of(vars(counts))["accepted"])
         ratios.append(Level.of(fractions, range(len(fractions))))
         means.append(np.mean([above / below for above, below in fractions]))
     expected = sum(0.7**place for place in range(1, 9))

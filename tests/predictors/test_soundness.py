@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from predictors.latency.profile import LatencyProfile
-from predictors.latency.tables import LatencyTable
 from predictors.latency.soundness import (
     CLEARLY,
     LEAST_COST_RATIO,
@@ -22,6 +21,7 @@ from predictors.latency.soundness import (
     noise_warning,
     waiting_noise,
 )
+from predictors.latency.tables import LatencyTable
 
 MILLISECOND = 1e-3
 TARGET = [[8.0, 9.0], [9.0, 10.0], [12.0, 14.0], [20.0, 24.0]]  # tokens 1, 2, 5, 9; context 32, 512

@@ -8,12 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.latency.acceptance import AcceptanceStatistics, iid_accepted_law
+from predictors.latency.acceptance import AcceptanceStatistics, iid_accepted_law, truncated_law
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-from predictors.latency.throughput import Shape, draft_cost, generation_latency, plain_latency, round_latency
-from predictors.latency.acceptance import truncated_law
-from predictors.latency.throughput import chain_costs
+from predictors.latency.throughput import (
+    Shape,
+    chain_costs,
+    draft_cost,
+    generation_latency,
+    plain_latency,
+    round_latency,
+)
 from tests.predictors.affine_profile import COSTS, PROFILE, toy_profile
 
 untimed = settings(deadline=None, derandomize=True)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from predictors.config import parse_config
+from predictors.latency.actions import Traffic, step_seconds, undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import LatencyTable
-from predictors.latency.actions import Traffic, step_seconds, undisturbed
 from predictors.selection.network import ServedSelector
 from predictors.selection.rule import NEVER, SURPLUS, SelectionRule
 from predictors.training.labelling.table import read_labels, write_labels

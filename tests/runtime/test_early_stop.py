@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from predictors.controllers import EarlyStop
-from predictors.latency.throughput import draft_cost
 from predictors.latency.actions import undisturbed
+from predictors.latency.throughput import draft_cost
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.chain import ChainDraft

@@ -68,7 +68,7 @@ def test_a_bundle_holds_the_other_controller_whole(pair, tmp_path, kind):
     folder = sourced_bundle(tmp_path / "b", pair, kind)
     bundle = read_bundle(folder)
     controller = load_decoder(folder, pair).controller
-    assert type(controller) is {"takeover": Takeover, "source": Source}[kind] and controller.asks
+    assert type(controller) is {"takeover": Takeover, "source": Source}[kind] and controller.otherwise.asks
     assert type(controller.otherwise) is Survival and controller.contract == bundle.contract
     assert is_learned(bundle) and type(learned_controller(bundle)) is Survival
     assert pickle.loads(pickle.dumps(controller)).start(SETTINGS).source(root(5)) == controller.start(SETTINGS).source(
@@ -86,7 +86,7 @@ def test_it_stands_aside_where_nothing_was_captured_or_it_does_not_pay(pair, tmp
     idle = load_decoder(sourced_bundle(tmp_path / "b", pair, kind, rule, pays=False, rate=0.0), pair).controller
     assert idle.start(SETTINGS).source(root(5)) is None
     static = sourced_bundle(tmp_path / "c", pair, kind, rule, pays=False)
-    assert idle.asks and load_decoder(static, pair).controller.asks, "survival is asked"
+    assert idle.otherwise.asks and load_decoder(static, pair).controller.otherwise.asks, "survival is asked"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,8 +16,8 @@ import torch
 
 from predictors.calibration import Calibration
 from predictors.decision_rule import LengthRule
-from predictors.latency.throughput import draft_cost
 from predictors.latency.actions import undisturbed
+from predictors.latency.throughput import draft_cost
 from predictors.replay.acceptance import acceptance_of
 from predictors.replay.prices import Prices
 from predictors.schema import SPLITS

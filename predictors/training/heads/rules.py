@@ -121,7 +121,7 @@ class Tables:
 
     def tried(self) -> tuple[Rule, Rule]:
         """The best rules over all texts of those that ask the head."""
-        asks = [number for number, rule in enumerate(self.rules) if rule.reads_head]
+        asks = [number for number, rule in enumerate(self.rules) if rule.settled is None]
         every_X = np.ones(self.drafting_2RX.shape[2], dtype=bool)
         best = kept = asks[fastest(self.drafting_2RX[:, asks], every_X)]
         if self.branches:
