@@ -92,7 +92,7 @@ class HeadSession(Session):
                 Forecast(0, 1 - float(probabilities_L[0]), distance, sketch)
             )  # class 0: nothing is accepted
         self.bypassed = not self.controller.guard.trusts(finite, distance, self.controller.max_distance)
-        return None if self.bypassed else int(self.rule.decisions(probabilities_L.unsqueeze(0)))
+        return None if self.bypassed else self.controller.decide(probabilities_L, self.rule)
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,10 @@ class HeadController(RuledController):
 
     def question_seconds(self, profile: LatencyProfile) -> float:
         return profile.latency("predictor", features=self.num_features).seconds
+
+    def decide(self, probabilities_L: Tensor, rule: Any) -> int:
+        """The decision of a rule."""
+        return int(rule.decisions(probabilities_L.unsqueeze(0)))
 
     @torch.inference_mode()
     def predict(self, root: Root, law: NextLaw | None) -> tuple[Tensor, float, tuple[float, ...]]:
