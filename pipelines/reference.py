@@ -33,7 +33,7 @@ def reference(card: Mapping[str, Any], tensors: Mapping[str, Any], texts: Callab
         from runtime.presets import expanded
 
         controller = CONTROLLERS[card["kind"]].from_bundle(bundle)
-        known = [SamplingSettings(t, int(k), p) for t, k, p in bundle.contract.serving_range.settings]
+        known = bundle.contract.serving_range.sampling
         some = [text for text in recorded_texts(texts()) if text.settings in known]
         return _entry(_references(expanded(card["decoder"]), controller, some))
     except BeyondRecordError as error:

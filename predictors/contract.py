@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from predictors.config import parse_config
+from predictors.sampling import SamplingSettings
 
 SCHEMA_VERSION = 1
 LAYER_NUMBERING = (
@@ -61,6 +62,11 @@ class ServingRange:
     settings: tuple[tuple[float, ...], ...]
     min_context: int
     max_context: int
+
+    @property
+    def sampling(self) -> tuple[SamplingSettings, ...]:
+        """The settings as a request has them."""
+        return tuple(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in self.settings)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class Root:
     found: Found | None = None
 
 
+@dataclass(eq=False)
 class NextLaw:
     """The draft's law of the next token, before it is drawn.
 
@@ -57,21 +58,12 @@ class NextLaw:
     the decoder taps the draft): what it knew behind the last drafted token.
     """
 
-    def __init__(
-        self,
-        root: Root,
-        settings: SamplingSettings,
-        drafted: int,
-        logits_V: Tensor,
-        probs_V: Tensor,
-        hidden_KD: Tensor | None = None,
-    ) -> None:
-        self.root = root
-        self.settings = settings
-        self.drafted = drafted
-        self.logits_V = logits_V
-        self.probs_V = probs_V
-        self.hidden_KD = hidden_KD
+    root: Root
+    settings: SamplingSettings
+    drafted: int
+    logits_V: Tensor
+    probs_V: Tensor
+    hidden_KD: Tensor | None = None
 
     @cached_property
     def unit_probs_V(self) -> Tensor:

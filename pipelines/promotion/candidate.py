@@ -15,8 +15,9 @@ from runtime.decoding.routed import RoutedDecoder
 
 def settings_of(*bundles: Path) -> tuple[SamplingSettings, ...]:
     """The sampling settings that any of ``bundles`` was captured at."""
-    rows = [row for bundle in bundles for row in read_bundle(bundle).contract.serving_range.settings]
-    return tuple(dict.fromkeys(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in rows))
+    return tuple(
+        dict.fromkeys(one for bundle in bundles for one in read_bundle(bundle).contract.serving_range.sampling)
+    )
 
 
 def served_at(bundle: Path, name: str, settings: SamplingSettings) -> tuple[dict[str, Any], dict[str, str]]:

@@ -4,9 +4,9 @@
 
 E: expected tokens of a step by action, from the exported network (`predictors.selection.network`). T: its seconds by context,
 from the latency profile the bundle was made with, or another one's. Rule: `predictors.selection.rule`. Known when the draft's
-first law is, before its token is drawn: lossless with every rule for i.i.d. draws. Where the selector has no calibration, meets
-features far from its training rows or returns NaN, the round drafts the best static tree, with one warning per kind of reason.
-Where choosing does not pay at all, calibration leaves it unasked.
+first law is, before its token is drawn: lossless with every rule for i.i.d. draws. Where the selector is not to be trusted
+(`predictors.controllers.guard`), the round drafts the best static tree. Where choosing does not pay,
+calibration leaves it unasked.
 """
 
 import copy

@@ -4,9 +4,8 @@
 
 One class of controller; kinds differ in what their exported network reads (`predictors.stopping.features`) and in its shape. A
 model of ``law`` or ``before`` scores the token about to be drawn, one of ``behind`` the token just fed. On a tree the best of a
-level's nodes speaks for it: drafting ends where no chain is likely to go on (MCSD's rule). Where the model has no calibration,
-meets states far from its training rows or returns NaN, the round drafts the best static length, with one warning per kind of
-reason.
+level's nodes speaks for it: drafting ends where no chain is likely to go on (MCSD's rule). Where the model is not to be trusted
+(`predictors.controllers.guard`), the round drafts the best static length.
 
 Shape suffixes: E nodes of a level, F features.
 """

@@ -1,4 +1,5 @@
-"""When a learned controller is not to be trusted, and one warning per kind of reason that decoding goes on without it."""
+"""When a learned controller is not to be trusted, and one warning per kind of reason that decoding goes on without it: settings
+or a context that were not captured, features far from the training rows, an output that is no number."""
 
 import warnings
 

@@ -2,8 +2,8 @@
 
 After every drawn token, once `least` are drawn, a small network on the host says how likely this token and the next are accepted
 (`predictors.survival`). The decision falls after the token, which is kept and verified: lossless, and no draft pass is paid for a
-token that is not submitted. Tokens before the first decision are caught up with it. Where settings or context were not captured,
-features lie far from the training rows or an answer is no number, the round drafts the best static length.
+token that is not submitted. Tokens before the first decision are caught up with it. Where the network is not to be trusted
+(`predictors.controllers.guard`), the round drafts the best static length.
 """
 
 import math

@@ -8,7 +8,7 @@ A match of 4 and no score is TensorRT-LLM's default for its suffix automaton (``
 al. 2024); a factor and a score are SuffixDecoding's in Arctic Inference (Oliaro et al. 2024), of whose frequencies f only the
 first is known here. A match of 1 before a fixed chain is a static chain with a static lookup.
 
-Known at the root: lossless. The other controller sees rounds of its own only: what a lookup came to tells it nothing of a chain.
+Known at the root: lossless.
 """
 
 from collections.abc import Mapping
@@ -98,7 +98,6 @@ class Takeover(Sourcing):
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> Self:
-        """Its card holds all of the other controller's under `OTHERWISE`, its tensors are that one's."""
         if OTHERWISE not in bundle.card:
             return super().from_bundle(bundle)
         bundle.require(cls.kind, "settings")

@@ -88,7 +88,8 @@ class AcceptanceStatistics:
 
 def iid_accepted_law(alpha: float, gamma: int) -> np.ndarray:
     """Truncated geometric law [gamma + 1] of the accepted tokens of a chain of ``gamma``, each accepted with ``alpha``."""
-    require_probability("alpha", alpha)
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"alpha must lie in [0, 1], got {alpha}.")
     require_at_least("gamma", gamma, 0)
     reached_G = alpha ** np.arange(gamma + 1)
     return np.append(reached_G[:-1] * (1 - alpha), reached_G[-1])
@@ -105,12 +106,6 @@ def truncated_law(accepted_law: Sequence[float] | np.ndarray, gamma: int) -> np.
     if not (law_G >= 0).all() or abs(law_G.sum() - 1) > SUM_TOLERANCE:
         raise ValueError(f"an accepted distribution must be >= 0 and sum to 1, got {law_G.tolist()}.")
     return np.append(law_G[:gamma], law_G[gamma:].sum())
-
-
-def require_probability(name: str, value: float) -> None:
-    """`ValueError` unless ``value`` is a probability."""
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} must lie in [0, 1], got {value}.")
 
 
 def require_at_least(name: str, value: float, least: float) -> None:

@@ -170,23 +170,9 @@ def branch_parallel_prediction(
     sampled: bool,
     concurrent: bool,
 ) -> Prediction:
-    """The time of one request that was made of ``rounds``.
-
-    Parameters
-    ----------
-    profile
-        Latencies of the pair on the machine; side by side with the tables ``beside_target``, ``beside_draft`` and ``exchange``.
-    rounds
-        Its rounds, without the prefill.
-    emitted
-        Its new tokens, the prefill's own among them.
-    prompt_tokens
-        Of its prompt.
-    sampled
-        Whether the temperature is above 0.
-    concurrent
-        Whether both models work at once (overlap "processes"), or one after the other on a virtual clock (overlap "none").
-    """
+    """The time of one request after a prompt of ``prompt_tokens``: the prefill and ``rounds``, which ``emitted`` new tokens, the
+    prefill's own among them. ``sampled``: at a temperature above 0. ``concurrent``: side by side (overlap "processes"), for which
+    the profile needs ``beside_target``, ``beside_draft`` and ``exchange``; else on a virtual clock (overlap "none")."""
     require_at_least("emitted", emitted, 1)
     require_at_least("prompt_tokens", prompt_tokens, 1)
     costs = _Costs(profile, sampled, concurrent)

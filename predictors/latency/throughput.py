@@ -154,21 +154,9 @@ def generation_latency(
     new_tokens: int,
     sampled: bool,
 ) -> Prediction:
-    """Expected time of generating exactly ``new_tokens`` with chains of ``gamma``, prefills and the end of the budget included.
-
-    Parameters
-    ----------
-    profile
-        Latencies of the pair on the machine.
-    accepted_law
-        Probabilities of 0, 1, ... accepted tokens of a chain of ``gamma`` tokens or more (it is cut at ``gamma``).
-    gamma
-        Tokens to draft per round; 0 is plain decoding.
-    prompt_tokens, new_tokens
-        Prompt and output, each >= 1. No end-of-sequence token ends the output early.
-    sampled
-        Whether the temperature is above 0.
-    """
+    """Expected time of generating exactly ``new_tokens`` with chains of ``gamma`` (0: plain decoding), prefills and the end of
+    the budget included; no end-of-sequence token ends the output early. ``accepted_law``: probabilities of 0, 1, ... accepted
+    tokens of a chain of ``gamma`` tokens or more (it is cut at ``gamma``); ``sampled``: at a temperature above 0."""
     require_at_least("prompt_tokens", prompt_tokens, 1)
     require_at_least("new_tokens", new_tokens, 1)
     law_G = truncated_law(accepted_law, gamma)

@@ -80,11 +80,8 @@ class BranchStarts:
     @cached_property
     def hit_XSP(self) -> np.ndarray:
         """Whether a candidate is the text's token, and accepted, after a block that is accepted whole."""
-        texts, count_XSP, place_P = (
-            [one.text for one in self.readings],
-            self.count_XSP,
-            np.arange(self.config.gamma + 1),
-        )
+        texts, count_XSP = [one.text for one in self.readings], self.count_XSP
+        place_P = np.arange(self.config.gamma + 1)
         open_XSP = (count_XSP > 0) & (place_P <= self.retained.would_XS[..., None])
         open_XSP &= place_P < self.retained.left_XS[..., None]
         if texts[0].settings.greedy or self.config.branch_verifier == MATCH:

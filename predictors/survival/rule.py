@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+
 from predictors.config import Checked, Count, NotNegative, Positive, Probability, Whole
 from predictors.sampling import SamplingSettings
 from predictors.stopping.rule import StopCalibration
@@ -86,14 +88,10 @@ class SurvivalSetting(Checked):
     def priced(self, cost_ratio: float) -> tuple[SurvivalRule, int]:
         """Rule and static length on another machine: the rate between those of its neighbours in ln c, all else the nearer's."""
         by_ratio = sorted(self.elsewhere, key=lambda one: one.cost_ratio)
-        nearest = min(by_ratio, key=lambda one: abs(math.log(one.cost_ratio / cost_ratio)))
-        below = [one for one in by_ratio if one.cost_ratio <= cost_ratio][-1:] or by_ratio[:1]
-        above = [one for one in by_ratio if one.cost_ratio >= cost_ratio][:1] or by_ratio[-1:]
-        (low,), (high,) = below, above
-        span = math.log(high.cost_ratio / low.cost_ratio)
-        share = 0.0 if span == 0 else math.log(cost_ratio / low.cost_ratio) / span
-        rate = low.rule.rate + share * (high.rule.rate - low.rule.rate)
-        return replace(nearest.rule, rate=rate), nearest.static_length
+        logs, log_ratio = np.log([one.cost_ratio for one in by_ratio]), math.log(cost_ratio)
+        rate = np.interp(log_ratio, logs, [one.rule.rate for one in by_ratio])
+        nearest = by_ratio[np.abs(logs - log_ratio).argmin()]
+        return replace(nearest.rule, rate=float(rate)), nearest.static_length
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from pipelines.measuring.names import (
 from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE
 from predictors.bundle import read_bundle
 from predictors.config import Checked, Count, Positive, not_empty, one_of, parse_config
-from predictors.controllers import CONTROLLERS, Controller, EarlyStop, Survival, build_controller
+from predictors.controllers import CONTROLLERS, EarlyStop, Survival, build_controller
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
 from predictors.replay.decode import Clock, Decode, Reading
@@ -150,7 +150,8 @@ class ReplayStudy:
             controller = build_controller(decoder.get("controller") or default_controller(method))
         else:
             controller = CONTROLLERS[bundle.card["kind"]].from_bundle(bundle)
-        settings, served = _captured(controller), _served(row)
+        settings = None if controller.contract is None else controller.contract.serving_range.sampling
+        served = _served(row)
         if method == "branch_parallel":
             name = BranchArm(name, int(decoder["gamma"])).name if bundle and name in BRANCH_PRESETS else name
             config = parse_config(BranchDecoderConfig, decoder, name)
@@ -167,14 +168,6 @@ class ReplayStudy:
         if isinstance(controller, EarlyStop | Survival) and not controller.asks:
             asked = replace(policy, controller=controller.asked_anyway())
             yield ReplayArm(f"{name}, {ASKED}", row.family, partial(self.clock.policy, policy=asked), settings)
-
-
-def _captured(controller: Controller) -> tuple[SamplingSettings, ...] | None:
-    """The settings that a learned controller is calibrated for."""
-    if controller.contract is None:
-        return None
-    known = controller.contract.serving_range.settings
-    return tuple(SamplingSettings(temperature, int(top_k), top_p) for temperature, top_k, top_p in known)
 
 
 def _served(row: ArmRow) -> dict[str, Any] | None:
