@@ -97,24 +97,19 @@ class ServedHead:
         self._layers = [(layer.weight.detach().to(device), layer.bias.detach().to(device)) for layer in layers]
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Class logits [L] of raw features [1, S + C], then where these lie (`whereabouts`): one read by the host."""
+        """Class logits [L] of raw features [1, S + C], their squared distance, and `SKETCH` of them as reduced."""
         centred = features - self._mean
         reduced = centred / self._scale if self._folded is None else nn.functional.linear(centred, self._folded)
         values = reduced
         for weight, bias in self._layers[:-1]:
             values = nn.functional.linear(values, weight, bias).relu_()
         logits = nn.functional.linear(values, *self._layers[-1])
-        return torch.cat([logits, whereabouts(reduced)], dim=1)[0]
+        return torch.cat([logits, squared_distance(reduced).unsqueeze(1), reduced[:, :SKETCH]], dim=1)[0]
 
 
 def squared_distance(reduced: Tensor) -> Tensor:
     """Mean squared standardised coordinate [B] of reduced features [B, R]: 1 on average over the training rows."""
     return reduced.square().mean(dim=1)
-
-
-def whereabouts(reduced: Tensor) -> Tensor:
-    """The squared distance of reduced features [B, R], then the first `SKETCH` of them [B, 1 + SKETCH]."""
-    return torch.cat([squared_distance(reduced).unsqueeze(1), reduced[:, :SKETCH]], dim=1)
 
 
 def build_network(spec: FeatureSpec, tensors: Mapping[str, Tensor], source: str) -> HRADNetwork:

@@ -13,12 +13,12 @@ at work, behind the block and on growing branches.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from predictors.branch_settings import BranchSettings
 from predictors.controllers.base import Controller, Session
 from predictors.latency.branching import BranchRound
-from predictors.replay.chains import Accepted, Drafted, Readings, draw_chain, law_at, planned
+from predictors.replay.chains import Accepted, Drafted, draw_chain, law_at, planned
 from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.rounds import Forecast, RoundRecord
 from predictors.signals import Root
@@ -37,16 +37,16 @@ class Chances:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A round as `predictors.latency.branching` prices it, what it brought, what a model said of its block, and what the host
-    read of laws while the target waited: drafting and retaining."""
+    """A round as `predictors.latency.branching` prices it, what it brought, what a model said of its block, and that ``block``,
+    of whose laws the host read some while the target waited: drafting and retaining."""
 
     made: BranchRound
     asked: int
     accepted: int
     emitted: int
     hit: bool
-    forecasts: tuple[Forecast, ...] = ()
-    readings: Readings = field(default_factory=Readings)
+    forecasts: tuple[Forecast, ...]
+    block: Drafted
 
 
 def replayed_branches(
@@ -110,7 +110,7 @@ def _block(
         made = draw_chain(text, session, root, start, would, min(most, available))
         return made, 0, made.submitted < available  # the target waits for what is retained, too
     if config.draft_stage != "idle":
-        return Drafted(would=would), 0, False
+        return Drafted(would), 0, False
     made = draw_chain(text, session, root, start, would, min(most, config.draft_stage_gamma or config.gamma))
     return made, made.submitted, made.passes > made.submitted
 

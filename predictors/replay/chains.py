@@ -62,28 +62,22 @@ class ReplayedRound:
 
 
 @dataclass
-class Readings:
-    """Laws that the host read without asking a model, as `ReplayedRound` counts them."""
+class Drafted:
+    """What was drafted in a round, counted as in `ReplayedRound`. ``would``: of any number so drafted, so many would be accepted;
+    ``ended``: the last one is an end of sequence."""
 
-    confidences: int = 0
-    entropies: int = 0
-
-    def read(self, law: RecordedLaw) -> None:
-        """Count what the host read of ``law``."""
-        self.entropies += law.entropy_read
-        self.confidences += law.confidence_read and not law.entropy_read
-
-
-@dataclass
-class Drafted(Readings):
-    """What was drafted in a round: ``submitted`` tokens in ``passes``, the first ``looked_up`` without one, and the laws read.
-    ``would``: of any number so drafted, so many would be accepted; ``ended``: the last one is an end of sequence."""
-
-    would: int = 0
+    would: int
     submitted: int = 0
     passes: int = 0
     looked_up: int = 0
+    confidences: int = 0
+    entropies: int = 0
     ended: bool = False
+
+    def read(self, law: RecordedLaw) -> None:
+        """Count what the host read of ``law`` without asking a model."""
+        self.entropies += law.entropy_read
+        self.confidences += law.confidence_read and not law.entropy_read
 
 
 def replayed(text: RecordedText, policy: ChainPolicy, accepted: AcceptedAfter) -> Iterator[ReplayedRound]:
@@ -149,7 +143,7 @@ def _sourced(text: RecordedText, accepted: AcceptedAfter, sourced: Sourced, root
     ends = [place for place, token in enumerate(found) if token in text.eos_tokens]
     looked_up = ends[0] + 1 if ends else len(found)
     drawn = 0 if ends else min(sourced.drawn, room - looked_up)
-    drafted = Drafted(would=accepted(start, looked_up), looked_up=looked_up)
+    drafted = Drafted(accepted(start, looked_up), looked_up=looked_up)
     drafted.passes = _drawn_after(text, root, start, looked_up, drafted.would, drawn)
     drafted.submitted = looked_up + drafted.passes
     return drafted
@@ -168,7 +162,7 @@ def _drawn_after(text: RecordedText, root: Root, start: int, looked_up: int, wou
 
 def draw_chain(text: RecordedText, session: Session, root: Root, start: int, would: int, most: int) -> Drafted:
     """A chain of at most ``most`` tokens from row ``start``, up to where the session stops or the text ends."""
-    drafted, stops = Drafted(would=would), False
+    drafted, stops = Drafted(would), False
     while drafted.submitted < most and not stops:
         place, asked = drafted.passes, session.asked
         law = law_at(text, root, start, would, place)

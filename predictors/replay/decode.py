@@ -142,7 +142,7 @@ class Clock:
         rounds = list(replayed_branches(text, controller, config, reading.chances(verifier)))
         prices = self._prices[sampled]
         quiet, question = prices.profile, controller.question_seconds(prices.profile)
-        read = sum(prices.reading(one.readings.confidences, one.readings.entropies) for one in rounds)
+        read = sum(prices.reading(one.block.confidences, one.block.entropies) for one in rounds)
         made = [one.made for one in rounds]
         predicted = branch_parallel_prediction(quiet, made, text.length, text.prompt_tokens, sampled, concurrent)
         return Decode(

@@ -240,8 +240,8 @@ def test_branches_pay_for_what_they_read_while_the_target_waits(folder, stage):
     reading, config = Reading.of(text, 0), BranchConfig(gamma=2, k_max=64, draft_stage=stage)
     controller = build_controller({"kind": "confidence", "epsilon": 0.1})
     rounds = list(replayed_branches(text, controller, config, reading.chances("block")))
-    read = sum(one.readings.confidences for one in rounds)
-    reads = [one for one in rounds if one.readings.confidences]
+    read = sum(one.block.confidences for one in rounds)
+    reads = [one for one in rounds if one.block.confidences]
     assert read == len(reads), "the law behind the first token of a stage is read, and no other"
     assert (stage == "preverify") in {one.made.continues for one in reads}
     free = toy_profile(reading=lambda entropy: 1e-12)
