@@ -23,7 +23,7 @@ from pipelines.reporting.section import Cell, Metric, Row, Section, Table, grid
 from pipelines.reporting.text import MS, TIMES, Interval, shown
 from predictors.latency.acceptance import iid_accepted_law
 from predictors.latency.branching import balanced_gamma
-from predictors.latency.profile import REMEDY, LatencyProfile
+from predictors.latency.profile import LatencyProfile
 from predictors.latency.tables import Latency, LatencyTable
 from predictors.latency.throughput import generation_latency
 
@@ -54,14 +54,12 @@ Ratio = Callable[[Latency, int, int], float]  # of what took so long at a point 
 
 def latency_table(profile: LatencyProfile) -> str:
     """Costs by context and every table, in milliseconds, as Markdown."""
-    if "target" not in profile.tables:
-        raise ValueError(f"the profile of {profile.pair} has no table 'target'. {REMEDY}")
     origin: Mapping[str, Any] = profile.provenance
     device = origin.get("device", {}).get("slug", "an unknown device")
     facts = [
         numerics(origin) if "models" in origin else "unknown number formats",
         f"{origin.get('threads', 'unknown')} threads",
-        f"{profile.tables['target'].calls} calls a cell",
+        f"{profile.table('target').calls} calls a cell",
         f"commit {commit_of(origin, digits=8)}",
         f"{origin.get('date', 'unknown date')}",
     ]

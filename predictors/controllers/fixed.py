@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from typing import Self
 
 from predictors.bundle import Bundle
 from predictors.config import Checked, Whole
@@ -31,9 +32,8 @@ class Fixed(Configured):
     profile_hash: str | None = None  # of the latency profile by which an exported bundle's settings were chosen
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle) -> "Fixed":
+    def from_bundle(cls, bundle: Bundle) -> Self:
         controller = super().from_bundle(bundle)
-        assert isinstance(controller, Fixed)
         controller.profile_hash = bundle.card.get("lineage", {}).get("profile_hash")
         return controller
 
