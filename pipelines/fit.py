@@ -123,7 +123,7 @@ def predictor_class(family: str) -> "type[Predictor]":
         from predictors.training.trees.predictor import TreePredictor
 
         return TreePredictor
-    from predictors.training.guesses.predictor import GuessPredictor
+    from predictors.training.guesses import GuessPredictor
 
     return GuessPredictor
 

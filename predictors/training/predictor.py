@@ -12,14 +12,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
+from predictors.config import Checked, Positive, Probability
 from predictors.schema import EDIT
+from predictors.training.labelling.table import Labels, read_labels
+from predictors.training.text_table import TextTable
+from predictors.training.trace_table import Manifest
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from torch import Tensor
 
     from predictors.latency.profile import LatencyProfile
-    from predictors.training.text_table import TextTable
 
 
 @dataclass(frozen=True)
@@ -34,16 +39,31 @@ class Materials:
     profile: "LatencyProfile"
 
     @cached_property
-    def text_table(self) -> "TextTable":
+    def text_table(self) -> TextTable:
         """All texts but edits, which are reported by themselves: read once for the fit and for what its card says of them."""
-        from predictors.training.text_table import TextTable
-
         return TextTable.read(self.texts).without(EDIT)
+
+    def labels_of(self, kind: str, traces: Manifest) -> Labels:
+        """The labels of ``kind`` of these ``traces``; `ValueError` as of `read_labels`."""
+        return read_labels(self.labels / f"{kind}.parquet", kind, traces.content_hash)
 
     @staticmethod
     def of(traces: Path, labels: Path, profile: "LatencyProfile") -> "Materials":
         """By the folder that holds all ``traces``."""
         return Materials(traces / "texts", traces / "trees", traces / "guesses", labels, profile)
+
+
+@dataclass(frozen=True)
+class Trust(Checked):
+    """How far features may lie from the training rows: of the squared distances on validation documents the
+    ``distance_quantile``, times ``distance_margin``, is the largest that is trusted."""
+
+    distance_quantile: Probability = 0.999
+    distance_margin: Positive = 2.0
+
+    def largest(self, distances: np.ndarray) -> float:
+        """By the ``distances`` on validation documents."""
+        return self.distance_margin * float(np.quantile(distances, self.distance_quantile))
 
 
 def tracked_name(setting: str) -> str:

@@ -13,7 +13,7 @@ Shape suffixes: R rules, X readings.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from predictors.replay.grid import Starts, Totals, decoded
 from predictors.replay.policies import static
 from predictors.training.intervals import log_gain
 
+Rule = TypeVar("Rule")
 # from a mask [X] of readings: what was chosen on them, with its tokens and seconds [2, X] on all
 Pick = Callable[[np.ndarray], tuple[Any, np.ndarray]]
 
@@ -50,6 +51,19 @@ def choose(table_2RX: np.ndarray, static_2X: np.ndarray, document_X: np.ndarray,
         return best, table_2RX[:, best]
 
     return choose_by(pick, static_2X, document_X, folds, seed)
+
+
+def best_of(
+    rules: Sequence[Rule],
+    play: Callable[[Rule], Totals],
+    static: Totals,
+    document_X: np.ndarray,
+    folds: int,
+    seed: int,
+) -> tuple[Rule, RuleChoice]:
+    """Of ``rules`` that ``play`` on the same texts the one of most tokens per second, and `choose`'s verdict over ``static``."""
+    choice = choose(table_of([play(rule) for rule in rules]), static.sums_2X, document_X, folds, seed)
+    return rules[choice.rule], choice
 
 
 def choose_by(pick: Pick, static_2X: np.ndarray, document_X: np.ndarray, folds: int, seed: int) -> RuleChoice:

@@ -1,5 +1,6 @@
 """What every training run shares: how fast and how long, Lightning's module and trainer, batches from memory, one seed."""
 
+import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,9 +14,9 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler
+from tqdm import tqdm
 
 from predictors.config import Checked, Count, NotNegative, Positive
-from predictors.training.callbacks import BestEpoch, EpochBar
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,34 @@ class Training(L.LightningModule, Generic[Network]):
         return torch.optim.AdamW(self.head.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
 
 
+class BestEpoch(L.Callback):
+    """Keeps the curve of every epoch and the head's weights at the lowest validation loss; shows the epochs in one progress bar,
+    which is silent where the output is no terminal."""
+
+    def __init__(self) -> None:
+        self.history: list[dict[str, float]] = []
+        self.best: dict[str, Any] | None = None
+        self.best_epoch = -1
+        self.best_loss = float("inf")
+
+    def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.bar = tqdm(total=trainer.max_epochs, desc="training", unit="epoch", disable=None)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        # Runs after the epoch's validation, when both losses are known.
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        self.history.append({"epoch": trainer.current_epoch, **dict(sorted(metrics.items())), "learning_rate": rate})
+        if metrics["val_loss"] < self.best_loss:
+            self.best_loss, self.best_epoch = metrics["val_loss"], trainer.current_epoch
+            self.best = copy.deepcopy(module.head.state_dict())
+        self.bar.set_postfix(val_loss=f"{metrics['val_loss']:.4f}")
+        self.bar.update()
+
+    def on_fit_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.bar.close()
+
+
 @dataclass(frozen=True)
 class Trained(Generic[Network]):
     """A network at its best validation epoch, and the curves."""
@@ -88,7 +117,7 @@ def fitted(module: Training[Network], rows: Rows, held_out: Rows, logger: Logger
         max_epochs=config.epochs,
         gradient_clip_val=config.gradient_clip,
         logger=logger or False,
-        callbacks=[EarlyStopping("val_loss", patience=config.stop_patience), best, EpochBar()],
+        callbacks=[EarlyStopping("val_loss", patience=config.stop_patience), best],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -136,9 +165,13 @@ def quiet() -> Iterator[None]:
             log.setLevel(level)
 
 
-def standardise(mean: Tensor, scale: Tensor, rows: Tensor) -> None:
-    """Fill in every column's mean and standard deviation over ``rows``, 1 where it does not vary."""
-    exact = rows.double()
-    deviation = exact.std(dim=0, correction=0)
-    mean.copy_(exact.mean(dim=0))
-    scale.copy_(torch.where(deviation > 1e-6, deviation, torch.ones_like(deviation)))
+def standardise(mean: Tensor, scale: Tensor, rows: Tensor, least: float = 1e-6) -> None:
+    """Fill in every column's mean over ``rows``, and its `spread`."""
+    mean.copy_(rows.double().mean(dim=0))
+    scale.copy_(spread(rows, least))
+
+
+def spread(rows: Tensor, least: float) -> Tensor:
+    """Every column's standard deviation, 1 where that is not above ``least``."""
+    deviation = rows.double().std(dim=0, correction=0)
+    return torch.where(deviation > least, deviation, torch.ones_like(deviation))

@@ -8,7 +8,7 @@ import torch
 
 from predictors.network import Reduction
 from predictors.training.balance import balance
-from predictors.training.reduction import fit_reduction
+from predictors.training.heads.training import fit_reduction
 
 
 def rows(none=30, some=60, every=12, seed=0):

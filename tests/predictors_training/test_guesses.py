@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from predictors.latency.profile import LatencyProfile
-from predictors.training.guess_table import GuessTable
-from predictors.training.guesses.choice import GuessPrices, choose
+from predictors.training.guesses import GuessPrices, GuessTable, choose
 from runtime import ModelPair
 from tests.pipelines.toy_bench import toy_prompts
 from tests.predictors.affine_profile import COSTS, PROFILE

@@ -15,11 +15,10 @@ from predictors.controllers import build_controller, learned_controller
 from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Reading
 from predictors.schema import EDIT
-from predictors.training.heads import fitting, training
+from predictors.training.heads import predictor, training
 from predictors.training.heads.baselines import fit_baselines
 from predictors.training.heads.decodes import Decoding
-from predictors.training.heads.fitting import HeadFit, changed, require_served
-from predictors.training.heads.predictor import HeadPredictor
+from predictors.training.heads.predictor import HeadFit, HeadPredictor, changed
 from predictors.training.heads.quality import _length_accuracy
 from predictors.training.heads.roots import Rows
 from predictors.training.heads.served import Served
@@ -147,7 +146,7 @@ def test_rows_settle(materials, monkeypatch):
     """Most rows change with the first policy that is served, few with the second. Counted are those of the last training."""
     counts = []
     monkeypatch.setattr(
-        fitting, "train", lambda *rows_and_others: counts.append(len(rows_and_others[0])) or train(*rows_and_others)
+        predictor, "train", lambda *rows_and_others: counts.append(len(rows_and_others[0])) or train(*rows_and_others)
     )
     quality = replace(CONFIG, target="length", iterations=2).fit("length", materials).quality
     shares = [one["changed"] for one in quality["iterations"]]
@@ -377,8 +376,8 @@ def test_bad_settings_are_refused(changes, message):
 def test_labels_of_another_decoding_are_refused(decoding, message):
     facts = {"gamma": 4, "verifier": "block"}
     with pytest.raises(ValueError, match=message):
-        require_served(Decoding(**decoding), facts)
-    require_served(Decoding(gamma=4, verifier="hsd"), facts)  # is block on chains
+        Decoding(**decoding).require_served(facts)
+    Decoding(gamma=4, verifier="hsd").require_served(facts)  # is block on chains
 
 
 def test_a_card_says_all_of_its_decoding():

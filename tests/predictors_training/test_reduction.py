@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from predictors.network import Reduction, squared_distance
-from predictors.training.reduction import fit_reduction
+from predictors.training.heads.training import fit_reduction
 
 
 def features(rows=200):

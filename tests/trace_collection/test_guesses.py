@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from predictors.sampling import SamplingSettings
-from predictors.training.guess_table import GuessTable
+from predictors.training.guesses import GuessTable
 from runtime import ModelPair, Randomness, build_decoder
 from tests.pipelines.toy_bench import toy_prompts
 from tests.toys import tiny_llama

@@ -18,7 +18,7 @@ from predictors.replay.prices import Prices
 from predictors.replay.text import BeyondRecordError, RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.stopping.features import StopSpec
-from predictors.training.sources.options import Options
+from predictors.training.sources.contest import Options
 from predictors.training.text_table import TextTable
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
 from runtime.drafting.lookup import LookupConfig

@@ -1,4 +1,5 @@
-"""What a fitted head is worth on texts that chose nothing: metrics of its probabilities, tokens per second of its policies.
+"""What a fitted head is worth on texts that chose nothing: metrics of its probabilities, tokens per second of its policies; and
+both in short.
 
 head           what is served           head_argmax   the head's likeliest class instead (asked, whether it pays or not)
 confidence     draft while max q >= ε   best_static   the best static length            oracle   knows what will be accepted
@@ -19,7 +20,11 @@ from predictors.training.heads.rules import Chosen
 from predictors.training.heads.served import Choice, Said, Served
 from predictors.training.heads.target import Target
 from predictors.training.metrics import MacroAuc, evaluate, mean_absolute_error
+from predictors.training.predictor import tracked_name
 from predictors.training.rule_choice import oracle, worth
+
+TRACKED = ("accuracy", "mean_absolute_error", "macro_f1", "macro_auc", "nll", "brier", "ece")
+SHOWN = (*TRACKED, "macro_auc_interval", "auc")
 
 
 def measured_metrics(
@@ -74,3 +79,46 @@ def _length_accuracy(test: Served, policy: tuple[Choice, Choice], made: Totals) 
     states = submitted_XSM.shape[2] // len(stages)  # of either stage
     right_XSM = submitted_XSM == np.repeat(np.stack(best_KXS, axis=2), states, axis=2)
     return float(right_XSM[made.visits_XSM].mean())
+
+
+def measured_quality(quality: Mapping[str, Any]) -> dict[str, Any]:
+    """What a card says of it. Above all settings stands the worst calibration error, which the gate judges."""
+    parts = {
+        name: {
+            "metrics": {key: one["metrics"]["head"][key] for key in SHOWN if key in one["metrics"]["head"]},
+            "policies": one["policies"],
+        }
+        for name, one in quality["parts"].items()
+    }
+    errors = [one["metrics"]["ece"] for one in parts.values()]
+    sizes = {name: quality[name]["test"] for name in ("rows", "documents")}
+    return {"split": "test", **sizes, "metrics": {"ece": max(errors)}, "parts": parts}
+
+
+def tracked(quality: Mapping[str, Any]) -> dict[str, float | None]:
+    """Flat metrics, each with its setting's name as trackers allow it."""
+    found: dict[str, float | None] = {}
+    for name, one in quality["parts"].items():
+        made: dict[str, float | None] = {}
+        for which, suffix in (("head", ""), ("head_uncalibrated", "_uncalibrated")):
+            metrics = one["metrics"][which]
+            made |= {f"test_{key}{suffix}": metrics[key] for key in TRACKED if key in metrics}
+        made |= {f"test_tokens_per_second_{key}": worth["tokens_per_second"] for key, worth in one["policies"].items()}
+        made["test_gain"] = one["policies"]["head"]["gain"]["value"]
+        made["calibration_temperature"] = one["calibration"]["temperature"]
+        found |= {f"{key}/{tracked_name(name)}": value for key, value in made.items()}
+    return found
+
+
+def sentence(quality: Mapping[str, Any]) -> str:
+    """What the head comes to."""
+    told = []
+    for name, one in quality["parts"].items():
+        gain, area = one["policies"]["head"]["gain"], one["metrics"]["head"]["macro_auc"]
+        rules = any(one["thresholds"][which] for which in ("rule", "retention"))
+        served = "its rule" if rules else f"static {one['static_length']}"
+        known = "undefined" if area is None else f"{area:.3f}"
+        told.append(
+            f"{name}: {served}, {gain['value']:+.1%} replayed tokens/s over the best static length, macro AUROC {known}"
+        )
+    return "; ".join(told)

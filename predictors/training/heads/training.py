@@ -1,26 +1,28 @@
 """Train a head on roots of texts: reduction, balancing, Lightning, best validation loss.
 
-Targets are ``drawn`` classes, or ``expected`` ones: their probabilities given the text (`predictors.training.heads.target`).
+Targets are ``drawn`` classes, or ``expected`` ones: their probabilities given the text (`predictors.training.heads.target`). The
+fixed reduction is standardisation, then an optional PCA of the state columns:
+
+    μ, σ: mean and standard deviation of each column (σ = 0 → 1)        C: leading principal axes of (x - μ) / σ
+    s: standard deviation of the scores C (x - μ) / σ
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import torch
+import torch.nn.functional as F
+from lightning.pytorch.loggers import Logger
+from torch import Tensor, nn
 
 from predictors.config import Count, Positive, Share, not_empty, of_length, one_of
-from predictors.network import HRADNetwork
+from predictors.network import HRADNetwork, Reduction
 from predictors.training.balance import METHODS, balance, natural_shares
-from predictors.training.heads.module import HeadTraining
 from predictors.training.heads.roots import Rows
 from predictors.training.heads.target import Target
-from predictors.training.reduction import fit_reduction
 from predictors.training.temperature import prior_shift
 from predictors.training.trainer import Rows as Batches
-from predictors.training.trainer import TrainConfig, Trained, fitted, seeded
-
-if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
+from predictors.training.trainer import TrainConfig, Trained, Training, fitted, seeded, spread, standardise
 
 DRAWN, EXPECTED = TARGETS = ("drawn", "expected")
 
@@ -43,6 +45,52 @@ class HeadTrainConfig(TrainConfig):
     scheduler_patience: int = 2
 
 
+class HeadTraining(Training[nn.Module]):
+    """Cross-entropy with label smoothing on training rows; plain cross-entropy on validation rows.
+
+    Validation rows have natural class shares, and a head that was balanced believes in other ones. So validation adds
+    ``prior_shift`` = log natural share - log training share to the logits: the loss that is monitored is the one of the
+    probabilities that are served.
+
+    Parameters
+    ----------
+    head
+        Maps reduced rows [B, R] to logits [B, L].
+    prior_shift, class_weights
+        One value per class; weights only where balancing is by loss weights.
+    """
+
+    config: HeadTrainConfig
+    prior_shift: Tensor
+    class_weights: Tensor | None
+
+    def __init__(
+        self, head: nn.Module, prior_shift: Tensor, class_weights: Tensor | None, config: HeadTrainConfig
+    ) -> None:
+        super().__init__(head, config, self.smoothed)
+        self.register_buffer("prior_shift", prior_shift)
+        self.register_buffer("class_weights", class_weights)
+
+    def smoothed(self, head: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        """The training loss of a batch of rows and labels."""
+        rows, labels = batch
+        return F.cross_entropy(head(rows), labels, self.class_weights, label_smoothing=self.config.label_smoothing)
+
+    def validation_step(self, batch: tuple[Tensor, ...], index: int) -> None:
+        rows, labels = batch
+        logits = self.head(rows) + self.prior_shift
+        self.log("val_accuracy", (logits.argmax(dim=1) == labels).float().mean(), batch_size=len(labels))
+        loss = F.cross_entropy(logits, labels)
+        self.log("val_loss", loss, on_step=False, on_epoch=True, batch_size=len(labels))
+
+    def configure_optimizers(self) -> Any:
+        optimizer, config = super().configure_optimizers(), self.config
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimizer, factor=config.scheduler_factor, patience=config.scheduler_patience
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val_loss"}}
+
+
 @dataclass(frozen=True)
 class TrainedHead(Trained[HRADNetwork]):
     """With class shares before and after balancing."""
@@ -53,7 +101,7 @@ class TrainedHead(Trained[HRADNetwork]):
 
 
 def train(
-    rows: Rows, validation: Rows, target: Target, config: HeadTrainConfig, logger: "Logger | None" = None
+    rows: Rows, validation: Rows, target: Target, config: HeadTrainConfig, logger: Logger | None = None
 ) -> TrainedHead:
     """Train on ``rows``, stop by ``validation``: the same for the same rows, config and thread count. Curves go to ``logger``."""
     labels, spec = torch.from_numpy(rows.labels(target)), rows.roots.spec
@@ -73,3 +121,28 @@ def train(
         drawn = Batches(balanced.features, balanced.labels if balanced.expected is None else balanced.expected)
         best = fitted(module, drawn, Batches(seen, held_out), logger)
     return TrainedHead(network.eval(), best.history, best.best_epoch, shares, balanced.shares, balanced.method)
+
+
+def fit_reduction(reduction: Reduction, features: Tensor, seed: int) -> None:
+    """Fill ``reduction``'s buffers from real training rows [N, S + C] (never from synthetic or validation rows).
+
+    Raises
+    ------
+    ValueError
+        If there are fewer rows or state columns than principal components.
+    """
+    standardise(reduction.mean, reduction.scale, features, least=0.0)
+    count = len(reduction.components)
+    if not count:
+        return
+    from sklearn.decomposition import PCA
+
+    states = ((features - reduction.mean) / reduction.scale)[:, : reduction.state_size]
+    if count > min(states.shape):
+        raise ValueError(
+            f"{count} principal components need at least as many training rows and state columns, got {states.shape[0]} "
+            f"rows and {states.shape[1]} columns. Lower reduced_size or collect more prompts."
+        )
+    pca = PCA(n_components=count, random_state=seed).fit(states.numpy())
+    reduction.components.copy_(torch.from_numpy(pca.components_))
+    reduction.component_scale.copy_(spread(states @ reduction.components.T, least=0.0))

@@ -13,8 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.source_rule import Seen, SourceRule, root_features, token_features
-from predictors.training.sources.contest import Contest
-from predictors.training.sources.options import Options
+from predictors.training.sources.contest import Contest, Options
 from predictors.training.survival.training import LENGTHS
 
 LEAST_SCALE = 1e-3

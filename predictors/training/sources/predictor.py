@@ -9,9 +9,9 @@ Rules are chosen on validation texts and judged out of fold; scored once on test
 
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import numpy as np
+from lightning.pytorch.loggers import Logger
 
 from predictors.bundle import OTHERWISE
 from predictors.config import Checked, Count, Positive, Whole, not_empty, one_of
@@ -24,9 +24,6 @@ from predictors.training.rule_choice import RuleChoice, worth
 from predictors.training.sources.contest import Contest, Paced
 from predictors.training.sources.learning import distances, learned
 from predictors.training.survival.predictor import SurvivalModel, SurvivalPredictor
-
-if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
 
 SURVIVAL, TAKEOVER, SOURCE = "survival", "takeover", "source"
 
@@ -52,7 +49,7 @@ class SourcePredictor(Checked):
         """How chains are fitted."""
         return replace(self.survival, seed=self.seed)
 
-    def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
+    def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
         model = self.chains.model(materials, logger)
         made = [self._chosen(model, place) for place in range(len(model.settings))]
         parts = {one.inner.settings.name: self._scored(one, model, place) for place, one in enumerate(made)}
@@ -75,7 +72,7 @@ class SourcePredictor(Checked):
         train, validation = (self._contest(model, split, place) for split in (TRAIN, VALIDATION))
         simple = [TakeoverConfig(*values) for values in product(self.matches, self.lengths, self.tails)]
         found = learned(train, model.profile, model.table.median_context)
-        found = replace(found, max_distance=self._limit(distances(validation, found)))
+        found = replace(found, max_distance=self.survival.largest(distances(validation, found)))
         weighed = [replace(found, share=share) for share in self.shares]
         paces = self.paces if train.inner.pays else (1.0,)
         best = {}
@@ -86,10 +83,6 @@ class SourcePredictor(Checked):
 
     def _contest(self, model: SurvivalModel, split: str, place: int) -> Contest:
         return Contest.of(self.chains, model, split, place, self.tails)
-
-    def _limit(self, distance_N: np.ndarray) -> float:
-        survival = self.survival
-        return survival.distance_margin * float(np.quantile(distance_N, survival.distance_quantile))
 
     def _scored(self, made: "Rules", model: SurvivalModel, place: int) -> dict[str, Any]:
         """Every policy's tokens per second on texts that chose nothing; a rule that does not pay is ``tried``, too."""

@@ -1,9 +1,8 @@
 """A trained and calibrated stop model, and what it says of recorded texts."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
+from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from predictors.network import squared_distance
@@ -14,9 +13,6 @@ from predictors.training.stops.drafts import Drafts
 from predictors.training.stops.rows import SlotFeatures, TokenRows
 from predictors.training.stops.training import StopTrainConfig, fit_stop_model
 from predictors.training.text_table import TextTable
-
-if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
 
 CALIBRATED = ("scale", "bias", "rise")
 
@@ -41,7 +37,7 @@ class StopModel:
         labels: Labels,
         config: StopTrainConfig,
         calibrated_tokens: int,
-        logger: "Logger | None" = None,
+        logger: Logger | None = None,
     ) -> None:
         self.settings = table.settings
         self.features = {split: SlotFeatures(table.rows(split), config.inputs) for split in SPLITS}

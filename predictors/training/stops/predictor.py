@@ -6,19 +6,19 @@ depth, verifier, sampling settings and prices that it will serve. Scored once on
 
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from lightning.pytorch.loggers import Logger
 
-from predictors.config import Count, Positive, Probability
+from predictors.config import Count
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import draft_cost
 from predictors.schema import TEST, TRAIN, VALIDATION
 from predictors.stopping.rule import StopSetting
-from predictors.training.labelling.table import read_labels
 from predictors.training.labelling.tokens import KIND
-from predictors.training.predictor import Fitted, Materials, told, tracked_name
+from predictors.training.predictor import Fitted, Materials, Trust, told, tracked_name
 from predictors.training.stops.drafts import Drafts
 from predictors.training.stops.model import StopModel
 from predictors.training.stops.quality import quality
@@ -26,30 +26,25 @@ from predictors.training.stops.rules import MCSD, PAPERS, Chosen, Played, choose
 from predictors.training.stops.training import StopTrainConfig
 from predictors.training.text_table import TextTable
 
-if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
-
 
 @dataclass(frozen=True)
-class StopPredictor(StopTrainConfig):
+class StopPredictor(StopTrainConfig, Trust):
     """How a stop model is trained and served: in chains of at most ``gamma`` tokens that ``verifier`` verifies.
 
-    Calibrated on products of up to ``calibrated_tokens`` chances; its rule is judged on ``folds`` of documents. The largest
-    trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation texts.
+    Calibrated on products of up to ``calibrated_tokens`` chances; its rule is judged on ``folds`` of documents.
     """
 
     gamma: Count = 12
     verifier: str = "block"
     calibrated_tokens: Count = 6
     folds: Count = 5
-    distance_quantile: Probability = 0.999
-    distance_margin: Positive = 2.0
 
-    def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
+    def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
         table, profile = materials.text_table, materials.profile
-        labels = read_labels(materials.labels / f"{KIND}.parquet", KIND, table.manifest.content_hash)
+        labels = materials.labels_of(KIND, table.manifest)
         model = StopModel(table, labels, self, self.calibrated_tokens, logger)
-        limit = self.distance_margin * float(np.nanquantile(model.distance[VALIDATION], self.distance_quantile))
+        distances = model.distance[VALIDATION]
+        limit = self.largest(distances[~np.isnan(distances)])
         chosen, parts = [], {}
         for number, settings in enumerate(model.settings):
             train, _ = starts_of(model.features[TRAIN].table, settings, self, profile)

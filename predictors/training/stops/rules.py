@@ -9,6 +9,7 @@ Shape suffixes: R rules, X readings, S starts, G slots or positions of a chain.
 """
 
 from dataclasses import astuple, dataclass
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,7 @@ from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
 from predictors.stopping.features import BEHIND
 from predictors.stopping.rule import RisingCalibration, StopRule
-from predictors.training.rule_choice import RuleChoice, oracle, static_length, table_of, worth
-from predictors.training.rule_choice import choose as choose_among
+from predictors.training.rule_choice import RuleChoice, best_of, oracle, static_length, worth
 from predictors.training.stops.calibration import calibrated
 from predictors.training.text_table import TextTable
 
@@ -104,10 +104,9 @@ class Chosen:
 def choose(train: Starts, validation: Played, settings: SamplingSettings, served: "StopPredictor") -> Chosen:
     """The static length on training and validation texts, the rules on validation texts."""
     length = static_length([train, validation.starts])
-    table_2RX = table_of([validation.stopped(rule, length) for rule in RULES])
-    static_2X, document_X = validation.static(length).sums_2X, validation.starts.document_X
-    choice = choose_among(table_2RX, static_2X, document_X, served.folds, served.seed)
-    tried = RULES[choice.rule]
+    always, document_X = validation.static(length), validation.starts.document_X
+    play = partial(validation.stopped, static_length=length)
+    tried, choice = best_of(RULES, play, always, document_X, served.folds, served.seed)
     epsilon = max(EPSILONS, key=lambda epsilon: validation.confidence(epsilon).rate)
     return Chosen(settings, tried if choice.pays else StopRule(0.0), length, tried, choice, epsilon)
 

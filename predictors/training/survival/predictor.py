@@ -7,11 +7,13 @@ are left out.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from itertools import product
+from typing import Annotated, Any
 
 import numpy as np
+from lightning.pytorch.loggers import Logger
 
-from predictors.config import Checked, Count, Positive, Probability, not_empty
+from predictors.config import Count, Positive, not_empty
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import chain_costs
@@ -23,17 +25,13 @@ from predictors.schema import SPLITS, TEST, TRAIN, VALIDATION
 from predictors.survival.features import SCALARS
 from predictors.survival.network import SurvivalArrays, SurvivalNetwork
 from predictors.survival.rule import Priced, SurvivalRule, SurvivalSetting
-from predictors.training.predictor import Fitted, Materials, told, tracked_name
-from predictors.training.rule_choice import RuleChoice, static_length
+from predictors.training.predictor import Fitted, Materials, Trust, told, tracked_name
+from predictors.training.rule_choice import RuleChoice, best_of, static_length
 from predictors.training.survival.grid import SurvivalGrid
-from predictors.training.survival.quality import quality, scored
-from predictors.training.survival.rules import Played, best_rule, calibrated, rules_of
+from predictors.training.survival.rules import Played, calibrated, quality, scored
 from predictors.training.survival.training import SurvivalTrainConfig, fit_survival, follows
 from predictors.training.text_table import TextTable
 from predictors.training.trainer import Trained
-
-if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
 
 Grids = dict[str, list[SurvivalGrid]]  # by split, one per sampling setting
 
@@ -65,14 +63,13 @@ class SurvivalModel:
 
 
 @dataclass(frozen=True)
-class SurvivalPredictor(Checked):
+class SurvivalPredictor(Trust):
     """How the model is trained and served: in chains of at most ``gamma`` tokens that ``verifier`` verifies, beside a lookup of
     ``lookup`` tokens.
 
     Products of ``calibrated_tokens`` chances are calibrated. Rates are tried at ``shares`` of the best static chain's, after at
     ``least`` so many tokens, and judged on ``folds`` of documents; also on machines of other ``cost_ratios``. ``repeats``: of
-    chance on texts that are sampled. The largest trusted squared distance is ``distance_margin`` times the ``distance_quantile``
-    on validation texts.
+    chance on texts that are sampled.
     """
 
     training: SurvivalTrainConfig = field(default_factory=SurvivalTrainConfig)
@@ -85,20 +82,18 @@ class SurvivalPredictor(Checked):
     folds: Count = 5
     cost_ratios: tuple[Positive, ...] = (4.0, 6.0, 10.0, 16.0)
     repeats: Count = 4
-    distance_quantile: Probability = 0.999
-    distance_margin: Positive = 2.0
     seed: int = 0
 
-    def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
+    def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
         return self.exported(self.model(materials, logger))
 
-    def model(self, materials: Materials, logger: "Logger | None" = None) -> SurvivalModel:
+    def model(self, materials: Materials, logger: Logger | None = None) -> SurvivalModel:
         """Trained, and given rules."""
         table, profile = materials.text_table, materials.profile
         grids: Grids = {split: self._grids(table.rows(split), table.settings, profile) for split in SPLITS}
         trained = fit_survival(grids[TRAIN], grids[VALIDATION], self.training, logger)
         served = SurvivalArrays(trained.network)
-        limit = self.distance_margin * self._distance(grids[VALIDATION], served)
+        limit = self.largest(self._distances(grids[VALIDATION], served))
         model = SurvivalModel(table, profile, grids, trained, served, limit)
         settings, choices = zip(*(self._setting(model, number) for number in range(len(table.settings))), strict=True)
         return replace(model, settings=settings, choices=choices)
@@ -145,14 +140,15 @@ class SurvivalPredictor(Checked):
             made.append(SurvivalGrid.of(Starts.of(readings, self.gamma, self.verifier, prices)))
         return made
 
-    def _distance(self, grids: list[SurvivalGrid], served: SurvivalArrays) -> float:
+    def _distances(self, grids: list[SurvivalGrid], served: SurvivalArrays) -> np.ndarray:
+        """Squared distances of all tokens of the longest chains."""
         found = []
         for grid in grids:
             walk = grid.static(self.gamma)
             features_VGF = grid.features(walk.reading_V, walk.start_V, walk.rejected_V, walk.luck_V)
             known_VG = np.arange(self.gamma) < grid.would(walk)[1][:, None]
             found.append(served(features_VGF[known_VG])[1])
-        return float(np.quantile(np.concatenate(found), self.distance_quantile))
+        return np.concatenate(found)
 
     def _setting(self, model: SurvivalModel, number: int) -> tuple[SurvivalSetting, RuleChoice]:
         """What is served at a setting, here and at other prices, and how its rule was chosen."""
@@ -176,9 +172,12 @@ class SurvivalPredictor(Checked):
         costs = chain_costs(undisturbed(profile), self.gamma, context, sampled, _question(profile))
         made = replace(draft, static_length=length, costs=costs)
         played = self.played(validation, model, made)
-        rate = played.static(length).rate * Prices(profile, sampled).chain(0, round(context))
-        rules = rules_of(rate, self.shares, self.least, draft.rule.follows)
-        rule, choice = best_rule(played, rules, self.folds, self.seed)
+        always = played.static(length)
+        rate = always.rate * Prices(profile, sampled).chain(0, round(context))
+        follows, tried = draft.rule.follows, product(self.shares, self.least)
+        rules = [SurvivalRule(rate * share, least, follows) for share, least in tried]
+        document_X = validation.starts.document_X
+        rule, choice = best_of(rules, played.stopped, always, document_X, self.folds, self.seed)
         return replace(made, rule=rule, pays=choice.pays), choice
 
     def _card(self, table: TextTable, profile: LatencyProfile, measured: dict[str, Any]) -> dict[str, Any]:

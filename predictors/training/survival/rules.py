@@ -1,24 +1,29 @@
-"""Which rate the survival model is served with: chosen and scored by replayed tokens per second, at every sampling setting.
+"""Which rate the survival model is served with, at every sampling setting, and what model and rule are worth on other texts.
 
-    calibration    loss = - Σ_rounds Σ_g log P(the chain survives token g or not | Π_{i<=g} P̂_i)     one scale, one bias
-    chosen         argmax over ρ and least lengths, on validation texts (`training.rule_choice`)
+    calibration      loss = - Σ_rounds Σ_g log P(the chain survives token g or not | Π_{i<=g} P̂_i)     one scale, one bias
+    chosen           argmax over ρ and least lengths, by replayed tokens per second on validation texts (`training.rule_choice`)
+    tokens           AUROC, Brier score and calibration error of `now` on tested tokens
+    product_bias     mean Π P̂ along drafts (predicted) beside the share of chains that survived (observed)
+    policies         static, the model's, forced, asked for nothing, and the oracle's
 
 Products are calibrated under the verifier that serves: what a model misses is alike along a draft. Shape suffixes: X readings, V
-rounds, G positions of a chain, F features, R rules.
+rounds, G positions of a chain, F features, N tokens.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from typing import Any
 
 import numpy as np
 
+from predictors.latency.profile import LatencyProfile
 from predictors.replay.grid import Totals
 from predictors.stopping.rule import StopCalibration
 from predictors.survival.network import NEXT, NOW, SurvivalArrays
 from predictors.survival.rule import SurvivalRule, SurvivalSetting
-from predictors.training.rule_choice import RuleChoice, choose, table_of
+from predictors.training.rule_choice import oracle, worth
 from predictors.training.stops.calibration import product_calibration
+from predictors.training.stops.quality import binary
 from predictors.training.survival.grid import Draft, Source, SurvivalGrid, Walk
 
 
@@ -96,16 +101,35 @@ def said(grid: SurvivalGrid, served: SurvivalArrays, length: int) -> tuple[np.nd
     return logits_VG2[..., NOW], np.asarray(would_V1 > position_G), np.asarray(position_G < cap_V1)
 
 
-def best_rule(
-    validation: Played, rules: Sequence[SurvivalRule], folds: int, seed: int
-) -> tuple[SurvivalRule, RuleChoice]:
-    """The rule of most tokens per second, and what choosing it is worth over the static chain."""
-    table_2RX = table_of([validation.stopped(rule) for rule in rules])
-    static_2X, document_X = validation.static(validation.static_length).sums_2X, validation.grid.starts.document_X
-    choice = choose(table_2RX, static_2X, document_X, folds, seed)
-    return rules[choice.rule], choice
+def quality(grid: SurvivalGrid, served: SurvivalArrays, calibration: StopCalibration, length: int) -> dict[str, Any]:
+    """Along the rounds of a static chain of ``length`` tokens."""
+    logits_VG, survives_VG, known_VG = said(grid, served, length)
+    chances_VG = chances(logits_VG, calibration)
+    before_VG = np.insert(survives_VG, 0, True, axis=1)[:, :-1]
+    tested_VG = known_VG & before_VG
+    whole_V = known_VG.all(axis=1)
+    accepted_N, chances_N = survives_VG[tested_VG], chances_VG[tested_VG]
+    return {
+        "tokens": binary(chances_N, accepted_N, np.ones(len(accepted_N))),
+        "product_bias": {
+            "predicted": np.cumprod(chances_VG[whole_V], axis=1).mean(axis=0).tolist(),
+            "observed": survives_VG[whole_V].mean(axis=0).tolist(),
+        },
+        "rounds": int(whole_V.sum()),
+    }
 
 
-def rules_of(rate: float, shares: Sequence[float], least: Sequence[int], follows: float) -> list[SurvivalRule]:
-    """Candidates around the ``rate`` of the best static chain, in tokens per round of none."""
-    return [SurvivalRule(rate * share, count, follows) for share, count in product(shares, least)]
+def scored(test: Played, made: SurvivalSetting, profile: LatencyProfile) -> dict[str, Any]:
+    """Every policy's tokens per second on texts that chose nothing."""
+    always, asked = test.static(made.static_length), test.stopped(made.rule)
+    policies = {
+        "static": always,
+        "model": asked if made.pays else always,
+        "asked": asked,
+        "asked for nothing": test.stopped(made.rule, question=0.0),
+    }
+    starts = test.grid.starts
+    scores = {name: worth(totals, always, starts.document_X) for name, totals in policies.items()}
+    scores["perfect"] = worth(oracle(starts, profile), always, starts.document_X)
+    queries = float(asked.asked_X.sum() / asked.rounds_X.sum())
+    return {"static_length": made.static_length, "asks": made.pays, "queries": queries, "policies": scores}

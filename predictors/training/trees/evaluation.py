@@ -16,15 +16,16 @@ documents. Shape suffixes: N roots, D draws, A actions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from predictors.config import Checked, Count, Positive, above, at_most
+from predictors.config import Count
 from predictors.selection.network import ServedSelector
 from predictors.selection.rule import NEVER, RATIO, SURPLUS, SelectionRule
 from predictors.training.bootstrap import DocumentBootstrap, interval
+from predictors.training.predictor import Trust
 from predictors.training.trees.rows import Labelling, SelectorRows
 
 RATE_FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
@@ -33,12 +34,9 @@ ORACLE_STEPS = 20
 
 
 @dataclass(frozen=True)
-class RuleCalibration(Checked):
-    """The largest trusted squared distance is ``distance_margin`` times the ``distance_quantile`` on validation roots;
-    ``bootstrap_replicates`` for intervals."""
+class RuleCalibration(Trust):
+    """How a rule is chosen on validation roots; ``bootstrap_replicates`` for intervals."""
 
-    distance_quantile: Annotated[float, above(0), at_most(1)] = 0.999
-    distance_margin: Positive = 2.0
     bootstrap_replicates: Count = 2000
     seed: int = 0
 
@@ -75,7 +73,7 @@ def calibrated_rule(
     """The score, rate factor and margin of most tokens per second on validation roots (of equals the largest margin), with the
     trusted distance; and the gain over the static choice there. Where that gain is not surely one, nothing is asked: 0."""
     tokens_NA, distance_N = served(selector, validation)
-    limit = config.distance_margin * float(np.quantile(distance_N, config.distance_quantile))
+    limit = config.largest(distance_N)
     factors = {SURPLUS: RATE_FACTORS, RATIO: (1.0,)}
     tried = [(score, factor, margin) for score in scores for factor in factors[score] for margin in MARGINS]
     rules = [SelectionRule(*made, limit, labelling.settings) for made in [*tried, (SURPLUS, 1.0, NEVER)]]

@@ -5,12 +5,14 @@ Several candidates are trained; of them the one of the largest gain on validatio
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
+
+from lightning.pytorch.loggers import Logger
 
 from predictors.config import Checked, not_empty
+from predictors.latency.profile import LatencyProfile
 from predictors.selection.network import SelectorNetwork, ServedSelector
 from predictors.selection.rule import SelectionRule
-from predictors.training.labelling.table import read_labels
 from predictors.training.labelling.trees import KIND, LabelledRoots
 from predictors.training.predictor import Fitted, Materials, told
 from predictors.training.root_table import RootTable
@@ -25,11 +27,6 @@ from predictors.training.trees.evaluation import (
 from predictors.training.trees.objective import SCORED, THROUGHPUT
 from predictors.training.trees.rows import Labelling
 from predictors.training.trees.training import Candidate, SelectorConfig, fit_selector
-
-if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
-
-    from predictors.latency.profile import LatencyProfile
 
 
 @dataclass(frozen=True)
@@ -61,11 +58,11 @@ class TreePredictor(Checked):
     training: SelectorConfig = field(default_factory=SelectorConfig)
     calibration: RuleCalibration = field(default_factory=RuleCalibration)
 
-    def fit(self, name: str, materials: Materials, logger: "Logger | None" = None) -> Fitted:
+    def fit(self, name: str, materials: Materials, logger: Logger | None = None) -> Fitted:
         """Train, calibrate and score every candidate; export the best."""
         roots = RootTable.read(materials.trees)
         manifest = roots.manifest
-        table = LabelledRoots.of(roots, read_labels(materials.labels / f"{KIND}.parquet", KIND, manifest.content_hash))
+        table = LabelledRoots.of(roots, materials.labels_of(KIND, manifest))
         made = [self.candidate(candidate, table, materials.profile, logger) for candidate in self.candidates]
         best = max(made, key=lambda one: one.gain)
         lineage = {"traces_sha256": manifest.content_hash}
@@ -78,7 +75,7 @@ class TreePredictor(Checked):
         return Fitted(card, best.trained.network.state_dict(), quality(best, made), _tracked(best), reason + rule)
 
     def candidate(
-        self, candidate: Candidate, table: LabelledRoots, profile: "LatencyProfile", logger: "Logger | None" = None
+        self, candidate: Candidate, table: LabelledRoots, profile: LatencyProfile, logger: Logger | None = None
     ) -> Made:
         """Train, calibrate on validation roots and evaluate on test roots; curves are logged under the candidate's name."""
         labelling = Labelling.of(table, self.rule, profile, candidate.states)
