@@ -41,9 +41,9 @@ class Setting:
     context: float
     efficiency: tuple[float, ...]
 
-    def distance(self, settings: SamplingSettings) -> tuple[float, float, int]:
-        """How far ``settings`` are: by temperature, then by top-p, then by top-k."""
-        return SamplingSettings(self.temperature, self.top_k, self.top_p).distance(settings)
+    @property
+    def sampling(self) -> SamplingSettings:
+        return SamplingSettings(self.temperature, self.top_k, self.top_p)
 
     def static(self, prices: Prices) -> Static:
         """argmax_a Ē_a / T_a."""
@@ -70,7 +70,7 @@ class SelectionRule(Checked):
 
     def static(self, settings: SamplingSettings, prices: Prices) -> Static:
         """The best static action at the training roots' setting nearest to ``settings``."""
-        return min(self.settings, key=lambda setting: setting.distance(settings)).static(prices)
+        return min(self.settings, key=lambda setting: setting.sampling.distance(settings)).static(prices)
 
     def choose(self, tokens_A: np.ndarray, seconds_A: np.ndarray, static: Static) -> int:
         """The place of the action to draft, from expected tokens and seconds of a step by action."""

@@ -4,7 +4,7 @@ Trained on drafted tokens of training texts. Calibrated on them and on validatio
 depth, verifier, sampling settings and prices that it will serve. Scored once on test texts. Edits are left out of all.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from typing import Any
 
@@ -15,14 +15,20 @@ from predictors.config import Count
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import draft_cost
+from predictors.replay.decode import Reading
+from predictors.replay.grid import Starts
+from predictors.replay.prices import Prices
+from predictors.sampling import SamplingSettings
 from predictors.schema import TEST, TRAIN, VALIDATION
+from predictors.stopping.features import BEHIND
 from predictors.stopping.rule import StopSetting
 from predictors.training.labelling.tokens import KIND
 from predictors.training.predictor import Fitted, Materials, Trust, told, tracked_name
+from predictors.training.stops.calibration import calibrated
 from predictors.training.stops.drafts import Drafts
 from predictors.training.stops.model import StopModel
 from predictors.training.stops.quality import quality
-from predictors.training.stops.rules import MCSD, PAPERS, Chosen, Played, choose, evaluate, starts_of
+from predictors.training.stops.rules import MCSD, PAPERS, Chosen, Played, choose, evaluate
 from predictors.training.stops.training import StopTrainConfig
 from predictors.training.text_table import TextTable
 
@@ -47,9 +53,9 @@ class StopPredictor(StopTrainConfig, Trust):
         limit = self.largest(distances[~np.isnan(distances)])
         chosen, parts = [], {}
         for number, settings in enumerate(model.settings):
-            train, _ = starts_of(model.features[TRAIN].table, settings, self, profile)
+            train, _ = self._starts(model.features[TRAIN].table, settings, profile)
             validation, test = (self._played(model, split, number, profile, limit) for split in (VALIDATION, TEST))
-            chosen.append(choose(train, validation, settings, self))
+            chosen.append(choose(train, validation, settings, self.folds, self.seed))
             parts[settings.name] = evaluate(test, chosen[-1], PAPERS.get(self.kind, MCSD), profile)
         made = [_setting(one, model, number) for number, one in enumerate(chosen)]
         gains = [one.choice.gain["value"] or 0.0 if one.choice.pays else 0.0 for one in chosen]
@@ -64,13 +70,26 @@ class StopPredictor(StopTrainConfig, Trust):
         card = self._card(table, profile, measured) | {"settings": made, "max_distance": limit}
         return Fitted(card, model.trained.network.state_dict(), measured, _metrics(measured), sentence(measured))
 
+    def _starts(
+        self, table: TextTable, settings: SamplingSettings, profile: LatencyProfile
+    ) -> tuple[Starts, list[slice]]:
+        """Every start of a table's texts at one sampling setting, and each text's rows of the table."""
+        texts = zip(table.texts(), table.text_slices, strict=True)
+        chosen = [(Reading.of(text, self.seed), rows) for text, rows in texts if text.settings == settings]
+        prices = Prices(profile, not settings.greedy)
+        starts = Starts.of([reading for reading, _ in chosen], self.gamma, self.verifier, prices)
+        return starts, [rows for _, rows in chosen]
+
     def _played(self, model: StopModel, split: str, number: int, profile: LatencyProfile, limit: float) -> Played:
-        features, settings = model.features[split], model.settings[number]
-        size = features.table.manifest.stop_spec.size(self.inputs)
-        question = undisturbed(profile).latency("stopping", features=size).seconds
-        found = starts_of(features.table, settings, self, profile)
-        said, calibration = (model.logits[split], model.distance[split] > limit), model.calibrations[number]
-        return Played.of(found, *said, calibration, self.inputs, question)
+        """With what the model says at every slot of the table; a token that it cannot judge has no chance."""
+        table = model.features[split].table
+        question = undisturbed(profile).latency("stopping", features=table.manifest.stop_spec.size(self.inputs)).seconds
+        starts, rows = self._starts(table, model.settings[number], profile)
+        said = np.nan_to_num(model.logits[split], nan=-np.inf), model.distance[split] > limit
+        logits_XSG, far_XSG = (starts.gather([values_NG[of] for of in rows]) for values_NG in said)
+        drafted_G = np.maximum(np.arange(logits_XSG.shape[2]) - (self.inputs == BEHIND), 0)
+        chances_XSG = calibrated(logits_XSG, drafted_G, *astuple(model.calibrations[number]))
+        return Played(starts, chances_XSG, far_XSG, self.inputs, question)
 
     def _known(self, model: StopModel) -> dict[str, Any]:
         """What the model knows of test texts."""

@@ -8,27 +8,19 @@ All on the same texts with the same luck (`predictors.replay.grid`); one price t
 Shape suffixes: R rules, X readings, S starts, G slots or positions of a chain.
 """
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from predictors.latency.profile import LatencyProfile
-from predictors.replay.decode import Reading
 from predictors.replay.grid import Drafts, Starts, Totals, decoded
 from predictors.replay.policies import confidence, static, stopping
-from predictors.replay.prices import Prices
 from predictors.sampling import SamplingSettings
-from predictors.stopping.features import BEHIND
-from predictors.stopping.rule import RisingCalibration, StopRule
+from predictors.stopping.rule import StopRule
 from predictors.training.rule_choice import RuleChoice, best_of, oracle, static_length, worth
-from predictors.training.stops.calibration import calibrated
-from predictors.training.text_table import TextTable
-
-if TYPE_CHECKING:
-    from predictors.training.stops.predictor import StopPredictor
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 LEAST = (0, 1, 2, 3, 4)
@@ -38,43 +30,16 @@ PAPERS = {"specdecpp": StopRule(0.7, product=True, keeps=True)}  # 1 - h
 MCSD = StopRule(0.4, keeps=True)  # β
 
 
-def starts_of(
-    table: TextTable, settings: SamplingSettings, served: "StopPredictor", profile: LatencyProfile
-) -> tuple[Starts, list[slice]]:
-    """Every start of a table's texts at one sampling setting, and each text's rows of the table."""
-    texts = zip(table.texts(), table.text_slices, strict=True)
-    chosen = [(text, of) for text, of in texts if text.settings == settings]
-    readings = [Reading.of(text, served.seed) for text, _ in chosen]
-    starts = Starts.of(readings, served.gamma, served.verifier, Prices(profile, not settings.greedy))
-    return starts, [of for _, of in chosen]
-
-
 @dataclass(frozen=True)
 class Played:
-    """A model on texts at one sampling setting: its chances, and where it would stand aside as its features lie too ``far``."""
+    """A model of ``inputs`` on texts at one sampling setting: its chances, where it would stand aside as its features lie too
+    ``far``, and seconds of a ``question``."""
 
     starts: Starts
     chances_XSG: np.ndarray
     far_XSG: np.ndarray
     inputs: str
     question: float
-
-    @staticmethod
-    def of(
-        found: tuple[Starts, list[slice]],
-        logits_NG: np.ndarray,
-        far_NG: np.ndarray,
-        calibration: RisingCalibration,
-        inputs: str,
-        question: float,
-    ) -> "Played":
-        """With what the model says at every slot of the table; a token that it cannot judge has no chance."""
-        starts, rows = found
-        certain_NG = np.nan_to_num(logits_NG, nan=-np.inf)
-        logits_XSG, far_XSG = (starts.gather([values_NG[of] for of in rows]) for values_NG in (certain_NG, far_NG))
-        drafted_G = np.maximum(np.arange(logits_XSG.shape[2]) - (inputs == BEHIND), 0)
-        chances_XSG = calibrated(logits_XSG, drafted_G, *astuple(calibration))
-        return Played(starts, chances_XSG, far_XSG, inputs, question)
 
     def static(self, length: int) -> Totals:
         return decoded(self.starts, static(self.starts, length))
@@ -101,12 +66,12 @@ class Chosen:
     epsilon: float
 
 
-def choose(train: Starts, validation: Played, settings: SamplingSettings, served: "StopPredictor") -> Chosen:
+def choose(train: Starts, validation: Played, settings: SamplingSettings, folds: int, seed: int) -> Chosen:
     """The static length on training and validation texts, the rules on validation texts."""
     length = static_length([train, validation.starts])
     always, document_X = validation.static(length), validation.starts.document_X
     play = partial(validation.stopped, static_length=length)
-    tried, choice = best_of(RULES, play, always, document_X, served.folds, served.seed)
+    tried, choice = best_of(RULES, play, always, document_X, folds, seed)
     epsilon = max(EPSILONS, key=lambda epsilon: validation.confidence(epsilon).rate)
     return Chosen(settings, tried if choice.pays else StopRule(0.0), length, tried, choice, epsilon)
 

@@ -97,14 +97,16 @@ def chosen(rows: SelectorRows, tokens_NA: np.ndarray, distance_N: np.ndarray, ru
 def rates_by_setting(selector: ServedSelector, rows: SelectorRows, rule: SelectionRule) -> dict[str, dict[str, float]]:
     """Tokens per second of the ``static`` choice and of the ``selector`` at every sampling setting."""
     outcomes = {"static": at_places(rows, rows.static_N, 0.0), "selector": chosen(rows, *served(selector, rows), rule)}
-    masks = {
-        _setting_name(setting): rows.table.setting_N == number for number, setting in enumerate(rows.table.settings)
-    }
     return {
         setting: {name: float(one.tokens[mask].sum() / one.seconds[mask].sum()) for name, one in outcomes.items()}
-        for setting, mask in masks.items()
+        for setting, mask in by_setting(rows).items()
         if mask.any()
     }
+
+
+def by_setting(rows: SelectorRows) -> dict[str, np.ndarray]:
+    """Which rows are of a sampling setting, by its name."""
+    return {made.name: rows.table.setting_N == number for number, made in enumerate(rows.table.settings)}
 
 
 def at_places(rows: SelectorRows, places_N: np.ndarray, decision: float) -> Outcome:
@@ -159,9 +161,7 @@ def evaluate_selector(
     if split is not None:
         policies["oracle"] = split
     documents = test.table.column("document")
-    parts = {"all": np.ones(len(test), dtype=bool)} | {
-        _setting_name(setting): test.table.setting_N == number for number, setting in enumerate(test.table.settings)
-    }
+    parts = {"all": np.ones(len(test), dtype=bool)} | by_setting(test)
     return {
         "rule": labelling.rule,
         "score": rule.score,
@@ -171,7 +171,7 @@ def evaluate_selector(
         "roots": len(test),
         "documents": len(set(documents.tolist())),
         "static_actions": {
-            _setting_name(setting): labelling.actions[static.place].name
+            setting.sampling.name: labelling.actions[static.place].name
             for setting, static in zip(labelling.settings, labelling.statics(), strict=True)
         },
         "parts": {
@@ -220,10 +220,6 @@ def _uses(test: SelectorRows, outcome: Outcome, labelling: Labelling) -> dict[st
         }
         for slice_ in sorted(set(slices.tolist()))
     }
-
-
-def _setting_name(setting: Any) -> str:
-    return f"T={setting.temperature:g}" + (f", top-p {setting.top_p:g}" if setting.top_p < 1 else "")
 
 
 def _at(values_NA: np.ndarray, places_N: np.ndarray) -> np.ndarray:

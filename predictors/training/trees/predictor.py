@@ -15,7 +15,7 @@ from predictors.selection.network import SelectorNetwork, ServedSelector
 from predictors.selection.rule import SelectionRule
 from predictors.training.labelling.trees import KIND, LabelledRoots
 from predictors.training.predictor import Fitted, Materials, told
-from predictors.training.root_table import RootTable
+from predictors.training.root_table import RootManifest, RootTable
 from predictors.training.trainer import Trained
 from predictors.training.trees.evaluation import (
     RuleCalibration,
@@ -65,8 +65,7 @@ class TreePredictor(Checked):
         table = LabelledRoots.of(roots, materials.labels_of(KIND, manifest))
         made = [self.candidate(candidate, table, materials.profile, logger) for candidate in self.candidates]
         best = max(made, key=lambda one: one.gain)
-        lineage = {"traces_sha256": manifest.content_hash}
-        card = build_card(manifest.contract, best) | {"lineage": lineage}
+        card = build_card(manifest, best)
         rule = (
             f"; {best.name}, chosen by {best.rule.score} with margin {best.rule.margin:g}, κ {best.rule.rate_factor:g}"
         )
@@ -92,13 +91,13 @@ class TreePredictor(Checked):
         return Made(candidate.name, labelling, trained, rule, measured, gain, rate, rates)
 
 
-def build_card(contract: dict[str, Any], best: Made) -> dict[str, Any]:
+def build_card(manifest: RootManifest, best: Made) -> dict[str, Any]:
     """The bundle's card (`predictors.controllers.delayed_tree`): a function of file contents only."""
     labelling, measured = best.labelling, best.measured
     static = labelling.actions[labelling.statics()[0].place]
     return {
         "kind": "delayed_tree",
-        "contract": contract,
+        "contract": manifest.contract,
         "selection_spec": asdict(labelling.spec),
         "rule": asdict(best.rule),
         "prices": asdict(labelling.prices),
@@ -109,6 +108,7 @@ def build_card(contract: dict[str, Any], best: Made) -> dict[str, Any]:
             "verifier": labelling.rule,
         },
         "measured_quality": {"split": "test", **{key: measured[key] for key in ("roots", "documents", "parts")}},
+        "lineage": {"traces_sha256": manifest.content_hash},
     }
 
 

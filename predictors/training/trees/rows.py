@@ -4,7 +4,7 @@ Shape suffixes: N roots, D draws, A actions (those that the rule takes).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 import torch
@@ -67,15 +67,12 @@ class Labelling:
         columns = tuple(np.flatnonzero(np.isfinite(efficiency_NA).all(axis=0)).tolist())
         whole = table.manifest.selection_spec
         actions = tuple(whole.actions[column] for column in columns)
-        spec = SelectionSpec(whole.layers, whole.draft_layers, whole.hidden_size, whole.draft_hidden_size, actions)
+        spec = replace(whole if states else whole.without_states(), actions=actions)
         traffic = tuple(train.traffic()[column] for column in columns)
-        spec = spec if states else spec.without_states()
         width = spec.state_size
         settings = tuple(
             Setting(
-                setting.temperature,
-                setting.top_k,
-                setting.top_p,
+                *astuple(setting),
                 context=float(train.column("position")[train.setting_N == number].mean()),
                 efficiency=tuple(efficiency_NA[train.setting_N == number][:, columns].mean(axis=0).tolist()),
             )
@@ -102,17 +99,17 @@ class Labelling:
         """``table``'s roots with this labelling."""
         place = table.manifest.rules.index(self.rule)
         seconds_NA = self.prices.rows(table.column("position"))
-        own_NA = self.node_seconds * (table.nodes_NA[:, list(self.columns)] - [one.nodes for one in self.traffic])
-        own_NA += self.fed_seconds * (table.fed_NA[:, list(self.columns)] - [one.fed for one in self.traffic])
+        columns = list(self.columns)
+        own_NA = self.node_seconds * (table.nodes_NA[:, columns] - [one.nodes for one in self.traffic])
+        own_NA += self.fed_seconds * (table.fed_NA[:, columns] - [one.fed for one in self.traffic])
         states = torch.from_numpy(np.array(table.column("state"))) if self.spec.layers else None
         scalars = torch.from_numpy(np.array(table.column("scalars")))
-        known = [(item.temperature, item.top_k, item.top_p) for item in self.settings]
-        of_setting = [known.index((item.temperature, item.top_k, item.top_p)) for item in table.settings]
-        statics = [self.statics()[place] for place in of_setting]
+        of_setting = dict(zip([one.sampling for one in self.settings], self.statics(), strict=True))
+        statics = [of_setting[made] for made in table.settings]
         return SelectorRows(
             assembled(states, scalars),
-            table.mean_NKA[:, place][:, list(self.columns)],
-            table.efficiency_NDKA[:, :, place][:, :, list(self.columns)],
+            table.mean_NKA[:, place][:, columns],
+            table.efficiency_NDKA[:, :, place][:, :, columns],
             seconds_NA,
             seconds_NA + own_NA,
             self.prices.decision_seconds,
