@@ -10,15 +10,15 @@ where it stopped.
 """
 
 import argparse
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from pipelines.code import Code
 from pipelines.device_file import read_device
 from pipelines.device_profile import read_device_profile
+from pipelines.outputs import digest
 from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters, read_section
 from predictors.config import Checked, Count, above, ascending, at_most, not_empty
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 LOG = "fits.jsonl"
 STOP_MODELS = "stop model"
 Part = Annotated[float, above(0), at_most(1)]
-COLLECTED = {"head": "texts", "stop": "texts", "tree": "trees"}  # by whose prompts a share is counted
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,7 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.measuring.provenance import provenance
     from pipelines.reporting.page import write_page
     from pipelines.studies.enough.page import page
+    from pipelines.studies.enough.subsets import SOURCES
     from pipelines.studies.enough.summary import summarised
 
     config = load_parameters(LearningConfig, args.pair, "learning", args.params)
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
     rows = [row for fit in tqdm(fits, desc="fit", unit="predictor") for row in log.once(fit.key, fit.rows)]
     origin = provenance(device) | {"parameters": asdict(config)}
     main, study = (read_section(args.pair, "traces", path) for path in (args.main, args.params))
-    traces = {name: COLLECTED[learner.family] for name, learner in learners.items()}
+    traces = {name: SOURCES[learner.family][1] for name, learner in learners.items()}  # a share is counted by its prompts
     present = {name: float(main[one]["prompts"][0] / study[one]["prompts"][0]) for name, one in traces.items()}
     summary = summarised(rows) | {"present": present, "provenance": {"learning": origin}}
     write_page(folder, page(args.pair, summary), summary)
@@ -108,12 +108,9 @@ def planned(config: LearningConfig, learners: "Mapping[str, Learner]") -> "Itera
 
 def fingerprint(config: LearningConfig, learners: "Mapping[str, Learner]") -> str:
     """SHA-256 of everything that the study depends on."""
-    from pipelines.code import Code
-
     known = [
         [name, learner.family, asdict(learner.predictor), learner.lessons.labels.traces_sha256]
         for name, learner in learners.items()
     ]
     profiles = sorted({learner.materials.profile.profile_hash for learner in learners.values()})
-    code = Code().digest("pipelines.studies.learning")
-    return hashlib.sha256(json.dumps([asdict(config), known, profiles, code], sort_keys=True).encode()).hexdigest()
+    return digest([asdict(config), known, profiles, Code().digest("pipelines.studies.learning")])

@@ -15,22 +15,31 @@ Written as JSON and as a Markdown table; every row of a lossy arm says so.
 
 import argparse
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+import torch
+from tqdm import tqdm
 
 from pipelines.device_file import read_device
+from pipelines.measuring.arms import decoder_arm
+from pipelines.measuring.harness import timed
+from pipelines.measuring.provenance import provenance
+from pipelines.measuring.seeds import seed_of
+from pipelines.pair_folder import read_pair
 from pipelines.parameters import add_pair_arguments, load_parameters
+from pipelines.prompt_table import Prompt, read_prompts
+from pipelines.reporting.comparison import rate, rate_difference, rate_ratio
 from pipelines.reporting.page import write_page
 from pipelines.reporting.section import Row, Section, Table
 from pipelines.reporting.text import changed
-
-if TYPE_CHECKING:
-    from pipelines.prompt_table import Prompt
-    from predictors.sampling import SamplingSettings
-    from runtime import Decoder, ModelPair
+from predictors.sampling import SamplingSettings
+from runtime import Decoder, ModelPair, build_decoder
 
 PLAIN = "target alone"
 FINDING = "One root is lossless; of several the one whose subtree is accepted furthest is emitted, which is not."
@@ -62,15 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    import torch
-    from tqdm import tqdm
-
-    from pipelines.measuring.provenance import provenance
-    from pipelines.pair_folder import read_pair
-    from pipelines.prompt_table import read_prompts
-    from predictors.sampling import SamplingSettings
-    from runtime import ModelPair
-
     config = load_parameters(TargetRootsConfig, args.pair, "target_roots", args.params)
     device = read_device(args.device)
     place = read_pair(args.pair_folder)
@@ -91,10 +91,8 @@ def run(args: argparse.Namespace) -> None:
     write_page(args.output / device["slug"], page, {"arms": summary, "provenance": origin})
 
 
-def arms(pair: "ModelPair", config: TargetRootsConfig) -> dict[str, "Decoder"]:
+def arms(pair: ModelPair, config: TargetRootsConfig) -> dict[str, Decoder]:
     """The target alone, and a tree under every number of roots."""
-    from runtime import build_decoder
-
     decoders = {PLAIN: build_decoder(pair, {"method": "autoregressive"})}
     for roots in config.roots:
         drafter = {"kind": "multi_candidate", "config": [roots, *config.below], "roots": "target"}
@@ -104,19 +102,13 @@ def arms(pair: "ModelPair", config: TargetRootsConfig) -> dict[str, "Decoder"]:
 
 
 def decoded(
-    pair: "ModelPair",
-    decoders: dict[str, "Decoder"],
-    prompt: "Prompt",
-    settings: "SamplingSettings",
+    pair: ModelPair,
+    decoders: dict[str, Decoder],
+    prompt: Prompt,
+    settings: SamplingSettings,
     config: TargetRootsConfig,
 ) -> list[dict[str, Any]]:
     """A row for every arm, in an order drawn from the prompt."""
-    import random
-
-    from pipelines.measuring.arms import decoder_arm
-    from pipelines.measuring.harness import timed
-    from pipelines.measuring.seeds import seed_of
-
     key = f"{config.seed}/{prompt.id}/{settings.temperature}"
     rows: list[dict[str, Any]] = []
     texts: dict[str, list[int]] = {}
@@ -130,10 +122,8 @@ def decoded(
     return [{**row, "same": float(texts[str(row["arm"])] == texts[PLAIN])} for row in rows]
 
 
-def log_probability(pair: "ModelPair", prompt: Sequence[int], text: Sequence[int]) -> float:
+def log_probability(pair: ModelPair, prompt: Sequence[int], text: Sequence[int]) -> float:
     """Log-probability of ``text`` after ``prompt`` at temperature 1 under the target, from one pass over both."""
-    import torch
-
     tokens = [*prompt, *text]
     with torch.inference_mode():
         logits = pair.target.open(len(tokens)).forward(tokens, last=len(text) + 1).logits[:-1]
@@ -143,10 +133,6 @@ def log_probability(pair: "ModelPair", prompt: Sequence[int], text: Sequence[int
 
 def summarised(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every arm at every temperature, with intervals over documents."""
-    import pandas as pd
-
-    from pipelines.reporting.comparison import rate, rate_difference, rate_ratio
-
     found = []
     for temperature, part in pd.DataFrame(rows).groupby("temperature"):
         arms = dict(iter(part.groupby("arm")))

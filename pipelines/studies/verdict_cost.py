@@ -14,16 +14,18 @@ import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from tqdm import tqdm
 
 from pipelines.device_file import read_device
+from pipelines.measuring.provenance import provenance
 from pipelines.reporting.page import write_page
 from pipelines.reporting.section import Row, Section, Table
-
-if TYPE_CHECKING:
-    import torch
-
-    from runtime.tree import TokenTree
+from runtime.latency.cells import seconds_of
+from runtime.tree import DraftLaw, TokenTree
+from runtime.verification import ALIASES, VERIFIERS
 
 SHAPES = {
     "chain of 8": [1] * 8,
@@ -46,11 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    import torch
-    from tqdm import tqdm
-
-    from pipelines.measuring.provenance import provenance
-
     torch.set_num_threads(args.threads)
     device = read_device(args.device)
     rows = []
@@ -63,14 +60,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measure(
-    name: str, widths: Sequence[int], vocabulary: int, repeats: int, device: "torch.device"
+    name: str, widths: Sequence[int], vocabulary: int, repeats: int, device: torch.device
 ) -> list[dict[str, Any]]:
     """Ratios of every rule that takes the tree."""
-    import torch
-
-    from runtime.tree import DraftLaw
-    from runtime.verification import ALIASES, VERIFIERS
-
     rows = []
     for law in (DraftLaw.IID, DraftLaw.WITHOUT_REPLACEMENT):
         tree, logits = random_tree(widths, law, vocabulary, device)
@@ -95,19 +87,15 @@ def measure(
     return rows
 
 
-def verdict(rule: Callable[..., Any], tree: "TokenTree", target_probs: "torch.Tensor") -> "torch.Tensor":
+def verdict(rule: Callable[..., Any], tree: TokenTree, target_probs: torch.Tensor) -> torch.Tensor:
     """A stop row and the residual there, for a tree whose host lists are not known yet; the row stays on its device."""
     law = rule(dataclasses.replace(tree), target_probs)
     residual: torch.Tensor = law.residual(law.stop.argmax())
     return residual
 
 
-def take_turns(work: dict[str, Callable[[], Any]], repeats: int, device: "torch.device") -> dict[str, list[float]]:
+def take_turns(work: dict[str, Callable[[], Any]], repeats: int, device: torch.device) -> dict[str, list[float]]:
     """Seconds of every piece of work, one after the other in each repeat, after one round to warm up."""
-    import torch
-
-    from runtime.latency.cells import seconds_of
-
     times: dict[str, list[float]] = {key: [] for key in work}
     with torch.inference_mode():
         for _ in range(repeats + 1):
@@ -117,13 +105,9 @@ def take_turns(work: dict[str, Callable[[], Any]], repeats: int, device: "torch.
 
 
 def random_tree(
-    widths: Sequence[int], law: Any, vocabulary: int, device: "torch.device"
-) -> "tuple[TokenTree, torch.Tensor]":
+    widths: Sequence[int], law: DraftLaw, vocabulary: int, device: torch.device
+) -> tuple[TokenTree, torch.Tensor]:
     """A tree with ``widths[l]`` draws under every node of level l, and target logits [N + 1, V] near the draft's."""
-    import torch
-
-    from runtime.tree import TokenTree
-
     parents: list[int] = []
     level = [-1]
     for width in widths:

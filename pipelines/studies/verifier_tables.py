@@ -1,12 +1,6 @@
-"""The study's tables: those of papers 004 and 001 for one pair.
+"""The study's tables: those of papers 004 and 001 for one pair, each with the paper's own in its caption.
 
-by slice      004, Tables 2 and 3: rule by slice, settings pooled
-by setting    004, appendix F: rule by sampling setting, with and without delayed expansion
-chains        001, Table 1 and the ablations: tokenwise against block (= HSD) by γ and by temperature
-eleven        001, Table 2: eleven drafts
-phases        001, Table A.4: where a token's time goes; verifying includes turning logits into distributions and committing
-              the accepted path to the caches
-depth         004, Figure 1: acceptance by depth and the distance of the distributions
+Verifying includes turning logits into distributions and committing the accepted path to the caches.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -4,7 +4,6 @@ Whole training documents are kept or dropped, and of one seed a smaller share li
 documents are always all there. Shape suffixes: N rows of a trace.
 """
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from predictors.training.labelling.table import Labels, read_labels, write_label
 from predictors.training.predictor import Materials
 from predictors.training.root_table import RootTable
 from predictors.training.text_table import ROOT, STATES, TextTable
+from trace_collection.shards import shard_name, write_manifest
 
 SOURCES: dict[str, tuple[str, str, Any]] = {  # family -> kind of labels, folder of traces, their table
     "head": (chains.KIND, "texts", TextTable),
@@ -95,10 +95,9 @@ class Lessons:
 
 def _write_trace(record: dict, table: TextTable, states_NS: np.ndarray, folder: Path) -> None:
     """One shard with these states in place of its own, and the manifest."""
-    shard, whole = folder / "part-00000.parquet", table.table
+    shard, whole = shard_name(0), table.table
     for name, values in ((ROOT, states_NS), (STATES, table.column(STATES))):
         lists = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
         whole = whole.append_column(name, lists)
-    pq.write_table(whole, shard)
-    shards = [{"name": shard.name, "rows": len(table), "sha256": hashlib.sha256(shard.read_bytes()).hexdigest()}]
-    (folder / MANIFEST).write_text(json.dumps(record | {"shards": shards}))
+    pq.write_table(whole, folder / shard)
+    write_manifest(folder, [shard], record)
