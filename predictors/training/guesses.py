@@ -21,7 +21,7 @@ from predictors.config import Checked, Count
 from predictors.latency.actions import undisturbed
 from predictors.latency.profile import LatencyProfile
 from predictors.schema import GUESS_COLUMNS, GUESS_TRACES_VERSION
-from predictors.training.bootstrap import DocumentBootstrap, interval
+from predictors.training.intervals import DocumentBootstrap, percentiles
 from predictors.training.predictor import Fitted, Materials
 from predictors.training.trace_table import Manifest, TraceTable
 
@@ -161,7 +161,7 @@ def _row(
     made = table.settings[number]
     plain_P = committed_P * prices.plain(table.column("position")[mask_P], sampled=not made.greedy)
     bootstrap = DocumentBootstrap(table.column("document")[mask_P], replicates, seed)
-    speedup = interval(float(plain_P.sum() / seconds_P[mask_P].sum()), bootstrap.ratio(plain_P, seconds_P[mask_P]))
+    speedup = percentiles(float(plain_P.sum() / seconds_P[mask_P].sum()), bootstrap.ratio(plain_P, seconds_P[mask_P]))
     hits_P = drafted_P > 0
     return {
         "setting": made.name,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score, roc_auc_score
 
-from predictors.training.bootstrap import DocumentBootstrap, interval
+from predictors.training.intervals import DocumentBootstrap, percentiles
 from predictors.training.metrics import (
     auc,
     brier,
@@ -95,8 +95,8 @@ def test_the_bootstrap_draws_whole_documents():
     ratios = bootstrap.ratio(np.array([1.0, 1, 2, 3]), np.ones(4))
     weighted = bootstrap.each(lambda weights: float((weights * [1, 1, 2, 3]).sum() / weights.sum()))
     assert ratios == pytest.approx(weighted)
-    record = interval(1.75, ratios)
+    record = percentiles(1.75, ratios)
     assert record["low"] < 1.75 < record["high"]
-    assert record == interval(
+    assert record == percentiles(
         1.75, DocumentBootstrap(documents, 200, seed=0).ratio(np.array([1.0, 1, 2, 3]), np.ones(4))
     )

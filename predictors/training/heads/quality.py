@@ -13,7 +13,7 @@ import numpy as np
 from predictors.calibration import Calibration
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.grid import Totals
-from predictors.training.bootstrap import DocumentBootstrap, interval
+from predictors.training.intervals import DocumentBootstrap, percentiles
 from predictors.training.heads.baselines import Baseline
 from predictors.training.heads.roots import Rows
 from predictors.training.heads.rules import Chosen
@@ -49,7 +49,7 @@ def _metrics(
     if target.ordered:
         record["mean_absolute_error"] = mean_absolute_error(probabilities_PL, label_P)
     replicates = bootstrap.each(MacroAuc(probabilities_PL, label_P))
-    return record | {"macro_auc_interval": interval(record["macro_auc"], replicates)}
+    return record | {"macro_auc_interval": percentiles(record["macro_auc"], replicates)}
 
 
 def measured_policies(test: Served, chosen: Chosen, profile: LatencyProfile) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import torch
 from predictors.config import Count
 from predictors.selection.network import ServedSelector
 from predictors.selection.rule import NEVER, RATIO, SURPLUS, SelectionRule
-from predictors.training.bootstrap import DocumentBootstrap, interval
+from predictors.training.intervals import DocumentBootstrap, percentiles
 from predictors.training.predictor import Trust
 from predictors.training.trees.rows import Labelling, SelectorRows
 
@@ -82,7 +82,7 @@ def calibrated_rule(
     bootstrap = DocumentBootstrap(validation.table.column("document"), config.bootstrap_replicates, config.seed)
     speed, static = (bootstrap.ratio(one.tokens, one.seconds) for one in (outcomes[best], outcomes[-1]))
     gain = outcomes[best].throughput / outcomes[-1].throughput - 1
-    low = interval(gain, speed / static - 1)["low"]
+    low = percentiles(gain, speed / static - 1)["low"]
     return (rules[best], gain) if low is not None and low > 0 else (rules[-1], 0.0)
 
 
@@ -194,9 +194,9 @@ def _measured(
     rates = {name: float(tokens.sum() / seconds.sum()) for name, (tokens, seconds) in sums.items()}
     record: dict[str, Any] = {
         name: {
-            "block_efficiency": interval(float(tokens.mean()), bootstrap.ratio(tokens, roots)),
-            "tokens_per_second": interval(rates[name], speeds[name]),
-            "gain": interval(rates[name] / rates["static"] - 1, speeds[name] / speeds["static"] - 1),
+            "block_efficiency": percentiles(float(tokens.mean()), bootstrap.ratio(tokens, roots)),
+            "tokens_per_second": percentiles(rates[name], speeds[name]),
+            "gain": percentiles(rates[name] / rates["static"] - 1, speeds[name] / speeds["static"] - 1),
         }
         for name, (tokens, _) in sums.items()
     }
@@ -204,7 +204,7 @@ def _measured(
         gaps = speeds["oracle"] - speeds["static"]
         if record["oracle"]["gain"]["low"] > 0:
             value = (rates["selector"] - rates["static"]) / (rates["oracle"] - rates["static"])
-            record["gap_closed"] = interval(value, (speeds["selector"] - speeds["static"]) / gaps)
+            record["gap_closed"] = percentiles(value, (speeds["selector"] - speeds["static"]) / gaps)
     return record
 
 
