@@ -15,10 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pipelines.code import Code
 from pipelines.device_file import read_device
 from pipelines.device_profile import read_device_profile
-from pipelines.outputs import digest
 from pipelines.parameters import PARAMETERS, add_pair_arguments, load_parameters, read_section
 from predictors.config import Checked, Count, above, ascending, at_most, not_empty
 
@@ -108,6 +106,9 @@ def planned(config: LearningConfig, learners: "Mapping[str, Learner]") -> "Itera
 
 def fingerprint(config: LearningConfig, learners: "Mapping[str, Learner]") -> str:
     """SHA-256 of everything that the study depends on."""
+    from pipelines.code import Code
+    from pipelines.outputs import digest
+
     known = [
         [name, learner.family, asdict(learner.predictor), learner.lessons.labels.traces_sha256]
         for name, learner in learners.items()

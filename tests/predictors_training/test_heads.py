@@ -18,7 +18,7 @@ from predictors.schema import EDIT
 from predictors.training.heads import predictor, training
 from predictors.training.heads.baselines import fit_baselines
 from predictors.training.heads.decodes import Decoding
-from predictors.training.heads.predictor import HeadFit, HeadPredictor, changed
+from predictors.training.heads.predictor import HeadFit, HeadPredictor, changed, require_served
 from predictors.training.heads.quality import _length_accuracy
 from predictors.training.heads.roots import Rows
 from predictors.training.heads.served import Served
@@ -376,8 +376,8 @@ def test_bad_settings_are_refused(changes, message):
 def test_labels_of_another_decoding_are_refused(decoding, message):
     facts = {"gamma": 4, "verifier": "block"}
     with pytest.raises(ValueError, match=message):
-        Decoding(**decoding).require_served(facts)
-    Decoding(gamma=4, verifier="hsd").require_served(facts)  # is block on chains
+        require_served(Decoding(**decoding), facts)
+    require_served(Decoding(gamma=4, verifier="hsd"), facts)  # is block on chains
 
 
 def test_a_card_says_all_of_its_decoding():

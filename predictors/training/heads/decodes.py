@@ -8,7 +8,6 @@ import numpy as np
 
 from predictors.branch_settings import BranchSettings
 from predictors.config import Count, one_of
-from predictors.replay.acceptance import acceptance_of
 from predictors.replay.branch_grid import BranchStarts
 from predictors.replay.decode import Reading
 from predictors.replay.grid import Starts
@@ -38,20 +37,6 @@ class Decoding(BranchSettings):
             return {"method": "speculative", "drafter": chain, "verifier": self.verifier}
         options = {name: value for name, value in vars(self).items() if name not in OWN and value is not None}
         return {"preset": "specbranch", **options}
-
-    def require_served(self, facts: Mapping[str, Any]) -> None:
-        """`ValueError` where labels speak of more tokens than are drafted, or of another acceptance than serves."""
-        gamma, verifier = int(facts["gamma"]), str(facts["verifier"])
-        if self.gamma < gamma:
-            raise ValueError(
-                f"decoding.gamma={self.gamma} is shorter than the {gamma} tokens that labels speak of, and no bundle of it "
-                f"could be loaded. Use decoding.gamma >= {gamma}, or lower labels.chains.gamma."
-            )
-        if acceptance_of(self.verifier) != acceptance_of(verifier):
-            raise ValueError(
-                f"labels are of verifier {verifier!r} and decoding.verifier is {self.verifier!r}, which accepts other tokens. "
-                f"Set labels.chains.verifier to {self.verifier!r}, or decoding.verifier to {verifier!r}."
-            )
 
 
 @dataclass(frozen=True)

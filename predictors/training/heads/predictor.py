@@ -19,8 +19,9 @@ from predictors.calibration import Calibration
 from predictors.config import Count, one_of
 from predictors.decision_rule import LENGTH_CHOICES, ClassSetting, DecisionRule, LengthRule, LengthSetting
 from predictors.features import FEATURE_SETS
-from predictors.latency.throughput import draft_cost
 from predictors.latency.actions import undisturbed
+from predictors.latency.throughput import draft_cost
+from predictors.replay.acceptance import acceptance_of
 from predictors.replay.prices import Prices
 from predictors.schema import SPLITS
 from predictors.training.heads.baselines import fit_baselines
@@ -102,7 +103,7 @@ class HeadFit:
         table = materials.text_table
         labels = materials.labels_of(KIND, table.manifest)
         self.manifest, self.settings, self.context = table.manifest, table.settings, table.median_context
-        config.decoding.require_served(labels.facts)
+        require_served(config.decoding, labels.facts)
         self.roots = Roots.of(table, labels, config.feature_set)
         self.target = Target(config.target, self.roots.spec.gamma)
         prices = {sampled: Prices(self.profile, sampled) for sampled in (False, True)}
@@ -257,6 +258,21 @@ class HeadFit:
             "policies": measured_policies(test, chosen, self.profile),
             "validation": {"metrics": held, "choice": choice},
         }
+
+
+def require_served(decoding: Decoding, facts: Mapping[str, Any]) -> None:
+    """`ValueError` where labels speak of more tokens than are drafted, or of another acceptance than serves."""
+    gamma, verifier = int(facts["gamma"]), str(facts["verifier"])
+    if decoding.gamma < gamma:
+        raise ValueError(
+            f"decoding.gamma={decoding.gamma} is shorter than the {gamma} tokens that labels speak of, and no bundle of it "
+            f"could be loaded. Use decoding.gamma >= {gamma}, or lower labels.chains.gamma."
+        )
+    if acceptance_of(decoding.verifier) != acceptance_of(verifier):
+        raise ValueError(
+            f"labels are of verifier {verifier!r} and decoding.verifier is {decoding.verifier!r}, which accepts other tokens. "
+            f"Set labels.chains.verifier to {decoding.verifier!r}, or decoding.verifier to {verifier!r}."
+        )
 
 
 def changed(before: Rows, after: Rows) -> float:
