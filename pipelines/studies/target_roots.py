@@ -102,11 +102,7 @@ def arms(pair: ModelPair, config: TargetRootsConfig) -> dict[str, Decoder]:
 
 
 def decoded(
-    pair: ModelPair,
-    decoders: dict[str, Decoder],
-    prompt: Prompt,
-    settings: SamplingSettings,
-    config: TargetRootsConfig,
+    pair: ModelPair, decoders: dict[str, Decoder], prompt: Prompt, settings: SamplingSettings, config: TargetRootsConfig
 ) -> list[dict[str, Any]]:
     """A row for every arm, in an order drawn from the prompt."""
     key = f"{config.seed}/{prompt.id}/{settings.temperature}"

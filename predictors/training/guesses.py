@@ -1,5 +1,5 @@
-"""Family ``guess``: how the target drafts for itself by one method. Recorded ways are priced by a latency profile, and the fastest
-is chosen: settings alone, on a card.
+"""Family ``guess``: how the target drafts for itself by one method. Recorded ways are priced by a latency profile, and the
+fastest is chosen: settings alone, on a card.
 
     seconds of a pass  = target(1 + drafted + guessed, l) + verdict(drafted) + guessing(guessed)
     tokens per second  = Σ committed / Σ seconds,  beside plain decoding: 1 / (target(1, l) + chain_verification(0))

@@ -54,12 +54,7 @@ def choose(table_2RX: np.ndarray, static_2X: np.ndarray, document_X: np.ndarray,
 
 
 def best_of(
-    rules: Sequence[Rule],
-    play: Callable[[Rule], Totals],
-    static: Totals,
-    document_X: np.ndarray,
-    folds: int,
-    seed: int,
+    rules: Sequence[Rule], play: Callable[[Rule], Totals], static: Totals, document_X: np.ndarray, folds: int, seed: int
 ) -> tuple[Rule, RuleChoice]:
     """Of ``rules`` that ``play`` on the same texts the one of most tokens per second, and `choose`'s verdict over ``static``."""
     choice = choose(table_of([play(rule) for rule in rules]), static.sums_2X, document_X, folds, seed)

@@ -26,13 +26,7 @@ from predictors.replay.prices import Prices
 from predictors.schema import SPLITS
 from predictors.training.heads.baselines import fit_baselines
 from predictors.training.heads.decodes import Decoding, decodes_of
-from predictors.training.heads.quality import (
-    measured_metrics,
-    measured_policies,
-    measured_quality,
-    sentence,
-    tracked,
-)
+from predictors.training.heads.quality import measured_metrics, measured_policies, measured_quality, sentence, tracked
 from predictors.training.heads.roots import Roots, Rows, met
 from predictors.training.heads.rules import Candidates, Chosen, choose_rules, fixed_rules, static_pair
 from predictors.training.heads.served import Choice, Said, Served
@@ -54,8 +48,8 @@ Policies = Mapping[int, tuple[Choice, Choice]]  # by setting, what is drafted an
 class HeadPredictor(Trust):
     """A head of a ``target``, for a ``decoding``.
 
-    ``rule``: given instead of chosen (the paper's: ``{epsilon: 0.2}``), or, of lengths, its ``choice``. ``prior_correction``: give
-    back what balancing took. ``repeats``: of chance on held-out texts that are sampled.
+    ``rule``: given instead of chosen (the paper's: ``{epsilon: 0.2}``), or, of lengths, its ``choice``. ``prior_correction``:
+    give back what balancing took. ``repeats``: of chance on held-out texts that are sampled.
     """
 
     target: Annotated[str, one_of(*TARGETS)] = CLASS

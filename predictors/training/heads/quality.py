@@ -13,12 +13,12 @@ import numpy as np
 from predictors.calibration import Calibration
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.grid import Totals
-from predictors.training.intervals import DocumentBootstrap, percentiles
 from predictors.training.heads.baselines import Baseline
 from predictors.training.heads.roots import Rows
 from predictors.training.heads.rules import Chosen
 from predictors.training.heads.served import Choice, Said, Served
 from predictors.training.heads.target import Target
+from predictors.training.intervals import DocumentBootstrap, percentiles
 from predictors.training.metrics import MacroAuc, evaluate, mean_absolute_error
 from predictors.training.predictor import tracked_name
 from predictors.training.rule_choice import oracle, worth

@@ -1,7 +1,7 @@
 """Every position of recorded texts as a root: features, by what the round before it was, and what of a chain is accepted.
 
-A past is a state of `predictors.replay.policies.previous_round`. Shape suffixes: R rows of the texts, P roots with a past, S state
-size, C classes; of decodes X readings, S starts, M states of memory.
+A past is a state of `predictors.replay.policies.previous_round`. Shape suffixes: R rows of the texts, P roots with a past, S
+state size, C classes; of decodes X readings, S starts, M states of memory.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ Shape suffixes: N roots, D draws, A actions (those that the rule takes).
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -72,7 +72,9 @@ class Labelling:
         width = spec.state_size
         settings = tuple(
             Setting(
-                *astuple(setting),
+                setting.temperature,
+                setting.top_k,
+                setting.top_p,
                 context=float(train.column("position")[train.setting_N == number].mean()),
                 efficiency=tuple(efficiency_NA[train.setting_N == number][:, columns].mean(axis=0).tolist()),
             )
