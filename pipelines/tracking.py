@@ -75,15 +75,8 @@ def _probe_http(uri: str) -> None:
 
 
 class Tracking:
-    """Runs of one pair's experiment at a tracking server that was found reachable.
-
-    Parameters
-    ----------
-    pair
-        Runs stand in experiment ``draftwright-<pair>``.
-    uri
-        Default: `tracking_uri`.
-    """
+    """Runs of a pair's experiment ``draftwright-<pair>`` at a tracking server that was found reachable; ``uri``: by default
+    `tracking_uri`."""
 
     def __init__(self, pair: str, uri: str | None = None) -> None:
         self.uri = uri or tracking_uri()

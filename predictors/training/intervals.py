@@ -46,15 +46,7 @@ def jackknife(
 
 
 class DocumentBootstrap:
-    """Row weights of replicates: how often each row's document was drawn.
-
-    Parameters
-    ----------
-    documents
-        The document of each row.
-    replicates, seed
-        Number of replicates, and the seed they follow from.
-    """
+    """Row weights of replicates: how often each row's document was drawn; ``documents``: of each row."""
 
     def __init__(self, documents: np.ndarray, replicates: int, seed: int) -> None:
         names, self.document_N = np.unique(documents, return_inverse=True)

@@ -128,11 +128,9 @@ def state_variants(layers: tuple[int, ...], scalars: bool) -> Iterator[tuple[str
 
 def seeded(predictor: Any, seed: int) -> Predictor:
     """The predictor trained from another seed."""
-    made: Predictor
-    if hasattr(predictor, "training"):
-        made = replace(predictor, training=replace(predictor.training, seed=predictor.training.seed + seed))
-    else:
-        made = replace(predictor, seed=predictor.seed + seed)
+    trained = getattr(predictor, "training", predictor)
+    moved = replace(trained, seed=trained.seed + seed)
+    made: Predictor = moved if trained is predictor else replace(predictor, training=moved)
     return made
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from predictors.schema import MANIFEST
 from predictors.training.labelling import chains, tokens, trees
-from predictors.training.labelling.table import Labels, read_labels, write_labels
+from predictors.training.labelling.table import Labels, write_labels
 from predictors.training.predictor import Materials
 from predictors.training.root_table import RootTable
 from predictors.training.text_table import ROOT, STATES, TextTable
@@ -44,8 +44,7 @@ class Lessons:
 
     @cached_property
     def labels(self) -> Labels:
-        kind = SOURCES[self.family][0]
-        return read_labels(self.materials.labels / f"{kind}.parquet", kind, self.table.manifest.content_hash)
+        return self.materials.labels_of(SOURCES[self.family][0], self.table.manifest)
 
     @property
     def _row_L(self) -> np.ndarray:
@@ -73,8 +72,7 @@ class Lessons:
     def of_states(self, layers: Sequence[int], embedding: bool, folder: Path) -> Materials:
         """The materials with texts, in ``folder``, as if only these ``layers`` had been stored, with the newest token's embedding
         or without; of no state at all there is one number, 0."""
-        table = self.table
-        manifest = table.manifest
+        table, manifest = self.table, self.table.manifest
         numbers = [
             np.arange(manifest.hidden_size) + manifest.feature_layers.index(i) * manifest.hidden_size for i in layers
         ]

@@ -7,11 +7,9 @@ Given a text A has a distribution, P(A >= n) = reached_n. Shape suffixes: N root
 """
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 
-from predictors.config import Checked, Count, one_of
 from predictors.network import CLASSES
 from predictors.training.labelling.chains import class_of
 
@@ -19,7 +17,7 @@ CLASS, LENGTH = TARGETS = ("classes", "length")
 
 
 @dataclass(frozen=True)
-class Target(Checked):
+class Target:
     """``name``: one of `TARGETS`. ``gamma``: the tokens it speaks of.
 
     Examples
@@ -30,8 +28,8 @@ class Target(Checked):
     [[0.5, 0.25, 0.25]]
     """
 
-    name: Annotated[str, one_of(*TARGETS)]
-    gamma: Count
+    name: str
+    gamma: int
 
     @property
     def ordered(self) -> bool:

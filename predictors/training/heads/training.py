@@ -50,14 +50,8 @@ class HeadTraining(Training[nn.Module]):
 
     Validation rows have natural class shares, and a head that was balanced believes in other ones. So validation adds
     ``prior_shift`` = log natural share - log training share to the logits: the loss that is monitored is the one of the
-    probabilities that are served.
-
-    Parameters
-    ----------
-    head
-        Maps reduced rows [B, R] to logits [B, L].
-    prior_shift, class_weights
-        One value per class; weights only where balancing is by loss weights.
+    probabilities that are served. ``head`` maps reduced rows [B, R] to logits [B, L]; ``class_weights`` only where balancing is
+    by loss weights.
     """
 
     config: HeadTrainConfig

@@ -75,16 +75,12 @@ class Options:
         """Submitted and looked up tokens of every option."""
         lookups, like_XS = self.lookups, self.lookups.match_XS
         tokens_N = range(lookups.tokens_XSL.shape[-1] + 1)
-        made = [
+        drafts_MN = [
             [lookups.sourced(np.full_like(like_XS, tokens), np.full_like(like_XS, tail)) for tokens in tokens_N]
             for tail in self.tails
         ]
-        return np.array(
-            [
-                [[getattr(one, name)[..., 0] for one in row] for row in made]
-                for name in ("submitted_XSM", "looked_up_XSM")
-            ]
-        )
+        names = ("submitted_XSM", "looked_up_XSM")
+        return np.array([[[getattr(one, name)[..., 0] for one in row] for row in drafts_MN] for name in names])
 
 
 @dataclass(frozen=True)

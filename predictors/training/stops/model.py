@@ -21,14 +21,8 @@ class StopModel:
     """Trained on training texts, stopped early by validation texts, and calibrated on both: networks this small say of the texts
     they learned from what they say of others, and the few validation documents by themselves are up to .03 off.
 
-    Parameters
-    ----------
-    table, labels
-        Texts of all splits, and the labels (`predictors.training.labelling.tokens`) of their trace.
-    config, calibrated_tokens
-        How it is trained, and the products of how many chances, of those recorded, it is calibrated on.
-    logger
-        Takes the curves.
+    ``labels`` (`predictors.training.labelling.tokens`) are of the trace of ``table``, texts of all splits; ``calibrated_tokens``:
+    the products of how many chances, of those recorded, are calibrated.
     """
 
     def __init__(
