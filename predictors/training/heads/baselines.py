@@ -30,9 +30,8 @@ def _majority(train: Rows, target: Target) -> Baseline:
 
 
 def _previous_label(train: Rows, target: Target) -> Baseline:
-    counts = np.ones(
-        (len(target.classes) + 1, len(target.classes))
-    )  # the last row: nothing is known of the round before
+    size = len(target.classes)
+    counts = np.ones((size + 1, size))  # the last row: nothing is known of the round before
     np.add.at(counts, (_previous(train, target), train.labels(target)), 1)
     shares = counts / counts.sum(axis=1, keepdims=True)
     return lambda rows: shares[_previous(rows, target)]

@@ -28,7 +28,7 @@ from predictors.training.stops.calibration import calibrated
 from predictors.training.stops.drafts import Drafts
 from predictors.training.stops.model import StopModel
 from predictors.training.stops.quality import quality
-from predictors.training.stops.rules import MCSD, PAPERS, Chosen, Played, choose, evaluate
+from predictors.training.stops.rules import MCSD, PAPERS, Played, choose, evaluate
 from predictors.training.stops.training import StopTrainConfig
 from predictors.training.text_table import TextTable
 
@@ -57,7 +57,10 @@ class StopPredictor(StopTrainConfig, Trust):
             validation, test = (self._played(model, split, number, profile, limit) for split in (VALIDATION, TEST))
             chosen.append(choose(train, validation, settings, self.folds, self.seed))
             parts[settings.name] = evaluate(test, chosen[-1], PAPERS.get(self.kind, MCSD), profile)
-        made = [_setting(one, model, number) for number, one in enumerate(chosen)]
+        made = [
+            asdict(StopSetting(one.settings, one.rule, one.static_length, one.tried, calibration))
+            for one, calibration in zip(chosen, model.calibrations, strict=True)
+        ]
         gains = [one.choice.gain["value"] or 0.0 if one.choice.pays else 0.0 for one in chosen]
         measured = self._known(model) | {
             "parts": parts,
@@ -131,11 +134,6 @@ def sentence(measured: dict[str, Any]) -> str:
         for name, part in measured["parts"].items()
     )
     return f"AUROC {area}, ECE {known['ece']:.3f}; {parts}"
-
-
-def _setting(chosen: Chosen, model: StopModel, number: int) -> dict[str, Any]:
-    calibration = model.calibrations[number]
-    return asdict(StopSetting(chosen.settings, chosen.rule, chosen.static_length, chosen.tried, calibration))
 
 
 def _metrics(measured: dict[str, Any]) -> dict[str, float | None]:

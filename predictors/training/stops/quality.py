@@ -16,9 +16,8 @@ from predictors.training.stops.drafts import Drafts
 from predictors.training.stops.rows import TokenRows
 
 BINS = 15
-Chances = Callable[
-    [np.ndarray, np.ndarray, np.ndarray | int], np.ndarray
-]  # of rows and slots, each behind so many tokens
+# of rows and slots, each behind so many tokens
+Chances = Callable[[np.ndarray, np.ndarray, np.ndarray | int], np.ndarray]
 
 
 def quality(tokens: TokenRows, drafts: Drafts, chances: Chances) -> dict[str, Any]:
