@@ -113,7 +113,7 @@ def _bundles(config: "MeasureConfig", bundles: Path) -> dict[str, Path | None]:
 
 def _loop(bench: Bench, config: "MeasureConfig", measurement: "Measurement") -> "Rows":
     """Plain decoding and the static chain, if one was chosen, at every temperature, beside their bare passes."""
-    from pipelines.measuring.probes import loop_rows
+    from pipelines.measuring.bare_replay import loop_rows
 
     names = {one.temperature: [PLAIN] for one in config.settings if (one.top_k, one.top_p) == (0, 1)}
     for one in measurement.choices:
@@ -139,8 +139,8 @@ def _checks(bench: Bench, config: "MeasureConfig", bundles: Path) -> dict[str, A
     """Exactness of every arm of ours, in float32 where that fits beside the served pair, and there agreement of the forwards."""
     from pipelines.measuring.arm_builder import ArmBuilder
     from pipelines.measuring.arm_rows import expanded
-    from pipelines.measuring.exactness import float32_pair, format_of
-    from pipelines.measuring.probes import agreement, exactness_rows
+    from pipelines.measuring.exactness import exactness_rows, float32_pair, format_of
+    from pipelines.measuring.forward_agreement import agreement
 
     if not config.exactness_prompts:
         return {"exactness": [], "forward_agreement": {}}

@@ -5,16 +5,67 @@ them on fresh states leaves out laws, verdicts, controllers and records; what th
 """
 
 import copy
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
+from pipelines.measuring.arm_builder import TimedArm
+from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.seeds import seed_of
+from pipelines.prompt_table import Prompt
+from predictors.sampling import SamplingSettings
+from runtime import Randomness
 from runtime.adapter import Forward, LanguageModel, ModelState
 from runtime.decoding.sequential import SequentialDecoder
+from runtime.latency.cells import seconds_of
 
 Call = tuple[str, int, tuple[Any, ...]]  # what, which state, arguments
 Replay = Callable[[], None]
+
+
+def loop_rows(
+    prompts: Iterable[Prompt],
+    arms: Mapping[float, Sequence[TimedArm]],
+    max_new_tokens: int,
+    repeats: int,
+    once: Callable[[str, Callable[[], Rows]], Rows],
+) -> Rows:
+    """Seconds of a decode in the ``loop``, and of its model calls alone (``passes``), in random order, for the ``arms`` of every
+    temperature; ``once(key, measure)`` keeps what is finished."""
+
+    def measure(key: str, prompt: Prompt, temperature: float, arm: TimedArm) -> Rows:
+        assert isinstance(arm.decoder, SequentialDecoder)
+        decoder, device = arm.decoder, arm.decoder.pair.target.device
+
+        def options() -> dict[str, Any]:
+            randomness = Randomness(seed_of(key))
+            return {"max_new_tokens": max_new_tokens, "temperature": temperature, "randomness": randomness}
+
+        work = {
+            "loop": lambda: decoder.generate(prompt.tokens, **options()),
+            "passes": record(decoder, prompt.tokens, **options()),
+        }
+        order = random.Random(key)
+        who = {"prompt": prompt.id, "document": prompt.document, "temperature": temperature, "arm": arm.name}
+        return [
+            {
+                **who,
+                "repeat": repeat,
+                **{kind: seconds_of(work[kind], device) for kind in order.sample(sorted(work), len(work))},
+            }
+            for repeat in range(repeats)
+        ]
+
+    rows: Rows = []
+    for prompt in prompts:
+        for temperature, some in arms.items():
+            for arm in some:
+                key = f"loop/{prompt.id}/{SamplingSettings(temperature).name}/{arm.name}"
+                rows += once(key, partial(measure, key, prompt, temperature, arm))
+    return rows
 
 
 class RecordedModel:
@@ -72,7 +123,5 @@ def _replay(calls: list[Call], models: list[LanguageModel]) -> None:
     for what, number, arguments in calls:
         if what == "open":
             states.append(models[number].open(*arguments))
-        elif what == "forward":
-            states[number].forward(*arguments)
         else:
-            states[number].keep(*arguments)
+            getattr(states[number], what)(*arguments)

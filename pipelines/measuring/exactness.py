@@ -14,7 +14,9 @@ import torch
 from transformers import AutoConfig
 
 from pipelines.device_memory import available_memory
+from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.arms import decoder_arm, hugging_face_arm
+from pipelines.measuring.measurement_log import Rows
 from pipelines.pair_folder import PairLocation
 from predictors.latency.serving import Serving
 from predictors.sampling import SamplingSettings
@@ -57,6 +59,18 @@ def greedy_differences(
         name: [difference(prompt, decode(prompt, GREEDY, 0).tokens, tokens) for prompt, tokens in expected]
         for name, decode in arms.items()
     }
+
+
+def exactness_rows(
+    pair: ModelPair, prompts: Iterable[Sequence[int]], arms: Mapping[str, TimedArm], max_new_tokens: int
+) -> Rows:
+    """By arm of ours: ``exact_float32``, or of whatever format the ``pair`` has, and each prompt's first position that is wrong."""
+    ours = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
+    found = greedy_differences(pair, ours, prompts, max_new_tokens)
+    return [
+        {"arm": name, f"exact_{format_of(pair)}": all(place is None for place in places), "differs": places}
+        for name, places in found.items()
+    ]
 
 
 @torch.inference_mode()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from runtime import ModelPair
 from runtime.adapter import ModelState
 from runtime.causal_model import CausalLanguageModel
 
@@ -17,6 +18,15 @@ STEPS, CHAIN = 3, 9
 TREE, PATH = (-1, 0, 0, 1, 1, 2), (0, 2, 5)
 LONG = 384  # tokens of the long text, if the model holds as many
 WIDTH = 32
+
+
+def agreement(pair: ModelPair, prompts: Sequence[list[int]]) -> dict[str, dict[str, float]]:
+    """By model that runs by a compact forward, how far its logits are from Hugging Face's in float32."""
+    return {
+        name: forward_agreement(model, prompts)
+        for name, model in (("target", pair.target), ("draft", pair.draft))
+        if isinstance(model, CausalLanguageModel) and model.forward != "hugging_face"
+    }
 
 
 def forward_agreement(model: CausalLanguageModel, prompts: Sequence[Sequence[int]]) -> dict[str, float]:

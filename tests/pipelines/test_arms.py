@@ -5,8 +5,7 @@ import pytest
 from pipelines.measuring import arms
 from pipelines.measuring.arm_builder import ArmBuilder
 from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.exactness import first_difference
-from pipelines.measuring.probes import exactness_rows
+from pipelines.measuring.exactness import exactness_rows, first_difference
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair, build_decoder
 from runtime.request import until_end

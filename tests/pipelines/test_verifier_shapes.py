@@ -8,7 +8,7 @@ import pytest
 from pipelines.measuring.arm_builder import ArmBuilder
 from pipelines.measuring.arm_rows import expanded
 from pipelines.measuring.measurement import MeasureConfig
-from pipelines.measuring.probes import exactness_rows
+from pipelines.measuring.exactness import exactness_rows
 from pipelines.measuring.selection.names import BUNDLE, STATIC_TREE
 from pipelines.measuring.verifiers.names import FAMILIES
 from pipelines.measuring.verifiers.shapes import shapes_of
