@@ -107,7 +107,7 @@ def measure(bench: Bench, config: "LatencyConfig") -> "tuple[dict[str, LatencyTa
 
     from tqdm import tqdm
 
-    from pipelines.measuring.blocks import Blocks
+    from pipelines.measuring.measurement_log import Blocks
     from predictors.latency.soundness import waiting_noise
     from runtime.latency import open_cells, replaced, share_waited, sweep, tables_of
 

@@ -14,10 +14,9 @@ from pipelines.gpu.pairs import Trained, inflated
 from pipelines.gpu.shapes import Sized
 from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
 from pipelines.measuring.arm_rows import ArmRow, expanded
-from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.exactness import GREEDY
 from pipelines.measuring.harness import Harness
-from pipelines.measuring.measurement_log import MeasurementLog, Rows
+from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from predictors.sampling import SamplingSettings
 from runtime import ModelPair
 

@@ -19,9 +19,8 @@ import torch
 
 from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.arms import Decode, Run
-from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.decode_rows import measured, rounds_of
-from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.measuring.seeds import seed_of
 from pipelines.prompt_table import Prompt
 from predictors.sampling import SamplingSettings

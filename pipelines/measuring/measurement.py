@@ -18,10 +18,9 @@ from tqdm import tqdm
 
 from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
 from pipelines.measuring.arm_rows import ArmRow, expanded
-from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.harness import Harness, Planned, Spread, tokens_per_second
 from pipelines.measuring.led import TextLeader
-from pipelines.measuring.measurement_log import MeasurementLog, Rows
+from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from pipelines.measuring.names import PLAIN, TEST, VALIDATION, WALL
 from pipelines.measuring.plan import rotation
 from pipelines.prompt_table import Prompt

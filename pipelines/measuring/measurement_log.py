@@ -1,13 +1,20 @@
-"""Finished blocks of a long measurement, one JSON line each, so that an interrupted one goes on where it stopped.
+"""A long measurement in blocks, each measured once and logged, so that an interrupted one goes on where it stopped.
 
-The first line is a fingerprint of everything the measurement depends on. A log with another fingerprint is discarded whole:
-its blocks are never mixed with new ones.
+A block is a JSON line. The first line is a fingerprint of everything the measurement depends on. A log with another fingerprint
+is discarded whole: its blocks are never mixed with new ones.
 """
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import Any
+
+from tqdm import tqdm
+
+from pipelines.prompt_table import Prompt
 
 Rows = list[dict[str, Any]]
 
@@ -50,3 +57,31 @@ def _kept(path: Path, fingerprint: str) -> dict[str, Rows]:
 def logged_rows(path: Path, fingerprint: str) -> Rows:
     """Rows of all finished blocks of the log at ``path``; none if its fingerprint is another."""
     return [row for rows in _kept(path, fingerprint).values() for row in rows]
+
+
+@dataclass
+class Blocks:
+    """Blocks of a ``log`` within a share of the time allowed. ``bar`` counts steps, of which a block has some; ``capped`` says that
+    ``max_minutes`` ran out."""
+
+    log: MeasurementLog
+    bar: tqdm
+    max_minutes: float | None = None
+    capped: bool = False
+    _started: float = field(default_factory=perf_counter)
+
+    def within(self, share: float, prompts: Sequence[Prompt]) -> Iterator[Prompt]:
+        """The prompts in turn, until ``share`` of ``max_minutes`` has passed; one at least."""
+        limit = math.inf if self.max_minutes is None else 60 * share * self.max_minutes
+        for index, prompt in enumerate(prompts):
+            if index and perf_counter() - self._started > limit:
+                self.capped = True
+                return
+            yield prompt
+
+    def once(self, key: str, steps: int, measure: Callable[[], Rows]) -> Rows:
+        """Rows of block ``key``. ``measure`` moves the bar itself; a block that an earlier run left moves it by ``steps``."""
+        known = key in self.log
+        rows = self.log.once(key, measure)
+        self.bar.update(steps if known else 0)
+        return rows

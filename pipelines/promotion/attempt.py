@@ -18,12 +18,11 @@ from pipelines.device_file import read_device
 from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.arm_builder import ArmBuilder
 from pipelines.measuring.bench import Bench, open_bench
-from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.exactness import float32_pair
 from pipelines.measuring.foreseen import foreseen
 from pipelines.measuring.harness import Harness, apart
 from pipelines.measuring.led import TextLeader
-from pipelines.measuring.measurement_log import Rows
+from pipelines.measuring.measurement_log import Blocks, Rows
 from pipelines.measuring.names import CHAIN, DECODES_FILE, FINDINGS, PROVENANCE, ROUNDS_FILE, TEST, VALIDATION
 from pipelines.measuring.provenance import versions
 from pipelines.measuring.recorded import RecordedTexts

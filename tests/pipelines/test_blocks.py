@@ -5,8 +5,7 @@ from io import StringIO
 import pytest
 from tqdm import tqdm
 
-from pipelines.measuring.blocks import Blocks
-from pipelines.measuring.measurement_log import MeasurementLog
+from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from tests.pipelines.toy_bench import toy_prompts
 
 

@@ -6,10 +6,9 @@ from tqdm import tqdm
 from pipelines.measuring.arm_builder import TimedArm
 from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Run
-from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.harness import Harness, apart, tokens_per_second
 from pipelines.measuring.measurement import MeasureConfig, Measurement
-from pipelines.measuring.measurement_log import MeasurementLog
+from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.measuring.tables import read_decodes, read_rounds, write_decodes, write_rounds
 from predictors.config import parse_config
 from predictors.rounds import RoundRecord

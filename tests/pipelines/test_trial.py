@@ -10,9 +10,8 @@ from pipelines import trial as trial_stage
 from pipelines.evidence.allocation import allocated, turns_of
 from pipelines.evidence.ledger import Replayed
 from pipelines.measuring.arm_builder import ArmBuilder
-from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.harness import Harness, apart
-from pipelines.measuring.measurement_log import MeasurementLog
+from pipelines.measuring.measurement_log import Blocks, MeasurementLog
 from pipelines.measuring.names import DECODES_FILE
 from pipelines.measuring.tables import read_decodes
 from pipelines.promotion import attempt as one_look

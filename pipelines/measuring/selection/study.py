@@ -11,8 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from pipelines.measuring.arm_builder import fixed_tree
-from pipelines.measuring.blocks import Blocks
-from pipelines.measuring.measurement_log import MeasurementLog, Rows
+from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from pipelines.measuring.names import TEST
 from pipelines.measuring.seeds import seed_of
 from pipelines.measuring.verifiers.roots import first_round

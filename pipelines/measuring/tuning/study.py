@@ -19,10 +19,9 @@ from pipelines.evidence.gain import gain
 from pipelines.evidence.timed_blocks import TimedBlocks
 from pipelines.measuring.arm_builder import ArmBuilder, TimedArm
 from pipelines.measuring.arm_rows import ArmRow
-from pipelines.measuring.blocks import Blocks
 from pipelines.measuring.harness import Harness
 from pipelines.measuring.led import TextLeader
-from pipelines.measuring.measurement_log import MeasurementLog, Rows
+from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from pipelines.measuring.names import PLAIN, TEST, VALIDATION
 from pipelines.measuring.tuning.candidates import Candidate, shortlist
 from pipelines.measuring.tuning.measured import HERE, Measured

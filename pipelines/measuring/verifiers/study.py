@@ -14,8 +14,7 @@ from typing import Annotated, Any
 import pandas as pd
 from tqdm import tqdm
 
-from pipelines.measuring.blocks import Blocks
-from pipelines.measuring.measurement_log import MeasurementLog, Rows
+from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from pipelines.measuring.names import TEST, VALIDATION
 from pipelines.measuring.verifiers.acceptance import acceptance_rows
 from pipelines.measuring.verifiers.names import ACCEPTANCE, ROOTS
