@@ -16,9 +16,8 @@ from itertools import chain
 from typing import Any
 
 from pipelines.device_file import read_device
-from pipelines.measuring.names import PROVENANCE
+from pipelines.measuring.names import CHOICES, PROVENANCE
 from pipelines.measuring.tuning.candidates import Candidate
-from pipelines.measuring.tuning.names import CHOICES
 from pipelines.measuring.tuning.speedups import Speedup, fastest
 from pipelines.pair_folder import read_facts
 from pipelines.places import add_place_arguments, fill_in

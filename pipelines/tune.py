@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.applicability import absent
 from pipelines.device_file import read_device
-from pipelines.measuring.names import DECODES_FILE, PROVENANCE, TEST, VALIDATION
+from pipelines.measuring.names import CHOICES, DECODES_FILE, PROVENANCE, TEST, VALIDATION
 from pipelines.outputs import digest, file_sha256, replacing, write_json
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
 from pipelines.places import add_place_arguments, fill_in
@@ -107,7 +107,6 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
 def _write(bench: "Bench", pair: str, study: "TuneStudy", chosen: list["Tuned"]) -> None:
     from pipelines.measuring.harness import apart
     from pipelines.measuring.tables import write_timed
-    from pipelines.measuring.tuning.names import CHOICES
 
     write_timed(bench.folder, pair, *apart(study.rows))
     write_json(bench.folder / CHOICES, [one.record for one in chosen])

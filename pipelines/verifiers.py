@@ -12,7 +12,7 @@ stopped.
 import argparse
 
 from pipelines.measuring.bench import add_measuring_arguments, open_bench
-from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
+from pipelines.measuring.names import CHOICES, PROVENANCE, TEST, VALIDATION
 from pipelines.parameters import load_parameters
 
 
@@ -21,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.measuring.verifiers.names import CHOICES
     from pipelines.measuring.verifiers.study import VerifierConfig, VerifierStudy
     from pipelines.measuring.verifiers.table import write_tables
     from pipelines.outputs import write_json

@@ -37,7 +37,7 @@ VALIDATION, TEST = "validation", "test"
 WORKER = "worker"  # column of decodes that one of many workers timed: its machine and process
 DECODES_FILE, ROUNDS_FILE, LOOP_FILE = "decodes.parquet", "rounds.parquet", "loop.parquet"
 FORESEEN = "foreseen.parquet"
-TIMELINES = "timelines.json"
+TIMELINES, CHOICES = "timelines.json", "choices.json"  # the latter of tuning, and of verification rules
 FINDINGS, PROVENANCE = "findings.json", "provenance.json"
 
 

@@ -20,15 +20,16 @@ from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE, TEST, WORKER
 from pipelines.outputs import replacing
 
-# What tables of roots and of replayed texts share.
-WHERE = [(name, pa.string()) for name in ("setting", "prompt", "document", "slice")]
-ARM = [(name, pa.string()) for name in ("family", "drafter", "verifier")]
+
+def columns(kind: pa.DataType, *names: str) -> list[tuple[str, pa.DataType]]:
+    """Columns of one kind, for a schema."""
+    return [(name, kind) for name in names]
+
 
 SETTING = (("temperature", pa.float64()), ("top_k", pa.int32()), ("top_p", pa.float64()))
-DECODE_NAMES = ("pair", "arm", "family", "verifier", "split", "slice", "document", "prompt")
 DECODES = pa.schema(
     [
-        *((name, pa.string()) for name in DECODE_NAMES),
+        *columns(pa.string(), "pair", "arm", "family", "verifier", "split", "slice", "document", "prompt"),
         ("prompt_tokens", pa.int32()),
         *SETTING,
         ("repeat", pa.int32()),
@@ -39,43 +40,40 @@ DECODES = pa.schema(
         ("tokens", pa.int32()),
         ("seconds", pa.float64()),
         ("virtual", pa.bool_()),
-        *((name, pa.int32()) for name in (*COUNTED, *SUMMED)),  # null where the arm keeps no records of rounds
-        *((name, pa.list_(pa.int32())) for name in HISTOGRAMS),
-        *((name, pa.float64()) for name in (*SECONDS, "seconds_rest", "seconds_rounds", *STEADY)),
+        *columns(pa.int32(), *COUNTED, *SUMMED),  # null where the arm keeps no records of rounds
+        *columns(pa.list_(pa.int32()), *HISTOGRAMS),
+        *columns(pa.float64(), *SECONDS, "seconds_rest", "seconds_rounds", *STEADY),
         ("equals_plain", pa.bool_()),  # greedy text equals plain decoding's; null above temperature 0
         ("output", pa.list_(pa.int32())),
     ]
 )
 ROUNDS = pa.schema(
     [
-        *((name, pa.string()) for name in ("arm", "split", "prompt")),
+        *columns(pa.string(), "arm", "split", "prompt"),
         *SETTING,
         ("repeat", pa.int32()),
         ("block", pa.string()),
         ("round", pa.int32()),  # 0 is the prefill
         ("prefill", pa.bool_()),
-        *((name, pa.int32()) for name in OF_ROUND),
-        *((name, pa.bool_()) for name in ("law_known", "ends_segment")),
-        *((name, pa.float64()) for name in SECONDS),
+        *columns(pa.int32(), *OF_ROUND),
+        *columns(pa.bool_(), "law_known", "ends_segment"),
+        *columns(pa.float64(), *SECONDS),
     ]
 )
 LOOP = pa.schema(
     [
-        *((name, pa.string()) for name in ("arm", "document", "prompt")),
+        *columns(pa.string(), "arm", "document", "prompt"),
         ("temperature", pa.float64()),
         ("repeat", pa.int32()),
-        ("loop", pa.float64()),
-        ("passes", pa.float64()),
+        *columns(pa.float64(), "loop", "passes"),
     ]
 )
-
-
 FORESEEN_ROWS = pa.schema(  # `pipelines.evidence.ledger.Replayed`
     [
-        *((name, pa.string()) for name in ("kind", "split", "arm", "prompt", "document", "slice", "block")),
+        *columns(pa.string(), "kind", "split", "arm", "prompt", "document", "slice", "block"),
         *SETTING,
         ("tokens", pa.int32()),
-        *((name, pa.list_(pa.float64())) for name in ("parts", "measured", "rounds")),
+        *columns(pa.list_(pa.float64()), "parts", "measured", "rounds"),
     ]
 )
 TEXTS, TIMED, PRICES = "texts", "timed", "prices"  # kinds of its rows

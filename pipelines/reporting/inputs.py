@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.device_profile import read_device_profile
-from pipelines.measuring.names import CHAIN
-from pipelines.measuring.tuning.names import CHOICES
+from pipelines.measuring.names import CHAIN, CHOICES
 from pipelines.promotion.names import VERDICT
 from pipelines.reporting.comparison import Comparison
 from pipelines.reporting.measured_folder import Measured, read_measured, setting_of

@@ -25,7 +25,7 @@ from pipelines.measuring.names import (
     VALIDATION,
     on_virtual_clock,
 )
-from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
+from pipelines.measuring.replay.table import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
 from pipelines.reporting.comparison import By, Comparison, share_between
 from pipelines.reporting.inputs import Inputs, read_record
 from pipelines.reporting.measured_folder import Measured

@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from pipelines.measuring.names import PLAIN, PROVENANCE
-from pipelines.measuring.verifiers.names import ACCEPTANCE, CHOICES, FAMILIES, ROOTS
+from pipelines.measuring.names import CHOICES, PLAIN, PROVENANCE
+from pipelines.measuring.verifiers.table import ACCEPTANCE, FAMILIES, ROOTS
 from pipelines.reporting.comparison import ALL, By, Comparison
 from pipelines.reporting.inputs import read_record
 from pipelines.reporting.measured_folder import Measured, setting_of, with_settings

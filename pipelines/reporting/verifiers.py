@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipelines.measuring.verifiers.names import AS_DRAFTED
+from pipelines.measuring.verifiers.table import AS_DRAFTED
 from pipelines.reporting.comparison import By, across, rate
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import KEY

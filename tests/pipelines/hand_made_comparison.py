@@ -1,8 +1,7 @@
 """A verifier comparison written by hand: two settings, one of them timed; two slices with a document each."""
 
-from pipelines.measuring.names import PLAIN, PLAIN_FAMILY
-from pipelines.measuring.verifiers.names import ACCEPTANCE, CHOICES, ROOTS
-from pipelines.measuring.verifiers.table import write_tables
+from pipelines.measuring.names import CHOICES, PLAIN, PLAIN_FAMILY
+from pipelines.measuring.verifiers.table import ACCEPTANCE, ROOTS, write_tables
 from pipelines.outputs import write_json
 from tests.pipelines.hand_made_timed import choice, decode
 

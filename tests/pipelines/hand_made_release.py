@@ -2,8 +2,7 @@
 
 import math
 
-from pipelines.measuring.names import PLAIN
-from pipelines.measuring.tuning.names import CHOICES
+from pipelines.measuring.names import CHOICES, PLAIN
 from pipelines.outputs import write_json
 from pipelines.promotion.bounds import Bounds
 from pipelines.promotion.gate import judged

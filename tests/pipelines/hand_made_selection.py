@@ -3,13 +3,13 @@
 from dataclasses import asdict
 
 from pipelines.measuring.names import PLAIN, PLAIN_FAMILY, PROVENANCE
-from pipelines.measuring.selection.names import BUNDLE, FIRST_ROUNDS, PRICES, SELECTOR, STATIC, STATIC_TREE
-from pipelines.measuring.selection.table import FIRST_ROUNDS_ROWS
+from pipelines.measuring.selection.table import BUNDLE, FIRST_ROUNDS, FIRST_ROUNDS_ROWS, PRICES, SELECTOR, STATIC_TREE
 from pipelines.measuring.tables import write_table
 from pipelines.outputs import write_json
 from predictors.latency.actions import Prices
 from tests.pipelines.hand_made_timed import decode, steps
 
+STATIC = "static"
 ACTIONS = ("chain-2", "delayed-2.0.1")
 RULES = ("specinfer", "traversal")
 RATES = {(STATIC, "specinfer"): 100.0, (SELECTOR, "specinfer"): 110.0}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.measuring.tuning.names import CHOICES
+from pipelines.measuring.names import CHOICES
 from pipelines.outputs import write_json
 from pipelines.promotion.verdict import lines
 from pipelines.reporting.inputs import Inputs, read_record

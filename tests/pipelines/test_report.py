@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines import report, reports
-from pipelines.measuring.names import CHAIN
-from pipelines.measuring.tuning.names import CHOICES
+from pipelines.measuring.names import CHAIN, CHOICES
 from pipelines.outputs import write_json
 from pipelines.reporting.inputs import Inputs
 from tests.pipelines.hand_made_measured import CHOSEN, MAIN_SPEED, decodes, write_measured

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from pipelines.measuring.selection.names import FIRST_ROUNDS, PRICES
+from pipelines.measuring.selection.table import FIRST_ROUNDS, PRICES
 from pipelines.reporting.inputs import Inputs, read_record
 from pipelines.reporting.selection import labels_right, price_errors, section, to_win
 from tests.pipelines.hand_made_selection import selection_decodes, selection_rounds, write_selection

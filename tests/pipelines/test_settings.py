@@ -11,8 +11,7 @@ import torch
 from transformers.generation import AssistedCandidateGenerator, GenerationConfig, PromptLookupCandidateGenerator
 
 from pipelines.cli import main
-from pipelines.measuring.names import PROVENANCE
-from pipelines.measuring.tuning.names import CHOICES
+from pipelines.measuring.names import CHOICES, PROVENANCE
 from pipelines.outputs import write_json
 from pipelines.settings import ENGINES, Rule, rule_of, said
 from predictors.sampling import SamplingSettings

@@ -10,12 +10,11 @@ import pytest
 import yaml
 
 from pipelines import measure, tune
-from pipelines.measuring.names import DECODES_FILE, PLAIN, ROUNDS_FILE
-from pipelines.measuring.replay.names import POLICIES
+from pipelines.measuring.names import CHOICES, DECODES_FILE, PLAIN, ROUNDS_FILE
+from pipelines.measuring.replay.table import POLICIES
 from pipelines.measuring.tables import read_decodes, read_rounds
 from pipelines.measuring.tuning import study as study_module
 from pipelines.measuring.tuning.candidates import candidates, shortlist
-from pipelines.measuring.tuning.names import CHOICES
 from pipelines.measuring.tuning.study import TuneConfig
 from pipelines.outputs import write_json
 from predictors.bundle import bundle_hash, read_bundle

@@ -9,8 +9,8 @@ from pipelines.measuring.arm_builder import ArmBuilder
 from pipelines.measuring.arm_rows import expanded
 from pipelines.measuring.measurement import MeasureConfig
 from pipelines.measuring.exactness import exactness_rows
-from pipelines.measuring.selection.names import BUNDLE, STATIC_TREE
-from pipelines.measuring.verifiers.names import FAMILIES
+from pipelines.measuring.selection.table import BUNDLE, STATIC_TREE
+from pipelines.measuring.verifiers.table import FAMILIES
 from pipelines.measuring.verifiers.shapes import shapes_of
 from pipelines.measuring.verifiers.study import VerifierConfig
 from pipelines.parameters import load_parameters

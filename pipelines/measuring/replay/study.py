@@ -37,7 +37,7 @@ from pipelines.measuring.names import (
     chain_arm,
     confidence_arm,
 )
-from pipelines.measuring.replay.names import BRANCHES, BRANCHES_WALL, ORACLE
+from pipelines.measuring.replay.table import BRANCHES, BRANCHES_WALL, ORACLE
 from predictors.bundle import read_bundle
 from predictors.config import Checked, Count, Positive, not_empty, one_of, parse_config
 from predictors.controllers import CONTROLLERS, EarlyStop, Survival, build_controller

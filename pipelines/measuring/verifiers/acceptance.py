@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.seeds import seed_of
-from pipelines.measuring.verifiers.names import AS_DRAFTED
+from pipelines.measuring.verifiers.table import AS_DRAFTED
 from pipelines.measuring.verifiers.roots import Root
 from runtime import Randomness
 from runtime.decoding.base import Evidence

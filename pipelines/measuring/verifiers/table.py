@@ -5,16 +5,19 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.tables import ARM, WHERE, write_table
-from pipelines.measuring.verifiers.names import ACCEPTANCE, ROOTS
+from pipelines.measuring.tables import columns, write_table
 
+ROOTS, ACCEPTANCE = "roots.parquet", "acceptance.parquet"
+FAMILIES = ("chain", "iid", "delayed", "distinct")  # families of shapes whose rules compete with each other
+AS_DRAFTED = 0  # column draws: as many as were drafted at the node
+WHERE = columns(pa.string(), "setting", "prompt", "document", "slice")
 SCHEMAS = {
     ROOTS: pa.schema(
         [
             *WHERE,
             ("split", pa.string()),
             ("root", pa.int32()),
-            *ARM,
+            *columns(pa.string(), "family", "drafter", "verifier"),
             ("expected", pa.float64()),  # 1 + E[tau | tree]
             ("nodes", pa.float64()),
         ]
@@ -22,12 +25,10 @@ SCHEMAS = {
     ACCEPTANCE: pa.schema(
         [
             *WHERE,
-            ("root", pa.int32()),
-            ("depth", pa.int32()),
-            ("paths", pa.int32()),
+            *columns(pa.int32(), "root", "depth", "paths"),
             ("distance", pa.float64()),
             ("solver", pa.string()),
-            ("draws", pa.int32()),  # 0: as many as were drafted at the node
+            ("draws", pa.int32()),  # `AS_DRAFTED`, or so many
             ("rate", pa.float64()),
         ]
     ),

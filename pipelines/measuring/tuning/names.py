@@ -1,3 +1,0 @@
-"""Names that tuning writes and its report reads, besides the tables' (`pipelines.measuring.names`)."""
-
-CHOICES = "choices.json"
