@@ -1,12 +1,15 @@
-"""A bundle before its trial: at which settings it serves, whether it can be tried at all, and whether it is exact."""
+"""A bundle before its trial: at which settings it serves, whether it can be tried at all, whether it is exact, and how well its
+model is calibrated, as its card says."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines.measuring.exactness import format_of, greedy_differences
 from predictors.bundle import AUTO, bundle_hash, read_bundle
 from predictors.config import parse_config
+from predictors.controllers import DelayedTree, is_learned
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, load_decoder
 from runtime.decoding.branch_parallel import BranchParallelDecoder
@@ -83,3 +86,36 @@ def exact(pair: ModelPair, bundle: Path, prompts: Iterable[Sequence[int]], max_n
         for name, places in found.items()
         for number, place in enumerate(places, 1)
     }
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Expected calibration ``error`` of a bundle's model on documents that were not trained on; ``None``: unknown, or, with an
+    ``exemption``, there is none to know."""
+
+    error: float | None
+    exemption: str | None = None
+
+
+def calibration_of(folder: Path) -> Calibration:
+    """The calibration of a bundle; of one with several in it, the worst: an unknown one before any number."""
+    bundle = read_bundle(folder)
+    nested = {route.get("bundle") for route in bundle.card.get("routes", [])} - {None}
+    if nested:
+        return _worst([calibration_of(folder / name) for name in sorted(nested)])
+    if bundle.card["kind"] == DelayedTree.kind:
+        return Calibration(None, "a delayed-tree selector ranks trees and forecasts no probabilities")
+    if not is_learned(bundle):
+        return Calibration(None, "no model to calibrate")
+    quality = bundle.card.get("measured_quality", {})
+    errors = [quality.get(part, {}).get("ece") for part in ("metrics", "tokens")]
+    return Calibration(max((float(error) for error in errors if error is not None), default=None))
+
+
+def _worst(found: Sequence[Calibration]) -> Calibration:
+    if any(one.error is None and one.exemption is None for one in found):
+        return Calibration(None)
+    errors = [one.error for one in found if one.error is not None]
+    if errors:
+        return Calibration(max(errors))
+    return Calibration(None, "; ".join(dict.fromkeys(str(one.exemption) for one in found)))

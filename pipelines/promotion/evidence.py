@@ -11,7 +11,7 @@ from pipelines.evidence.slices import SliceGain, slice_gains
 from pipelines.evidence.timed_blocks import Row, TimedBlocks
 from pipelines.measuring.names import CHAIN, PLAIN, chain_gamma
 from pipelines.measuring.provenance import of_target_alone
-from pipelines.promotion.bounds import Bounds
+from pipelines.promotion.plan import Bounds
 from pipelines.promotion.names import CHALLENGER, CHAMPION
 from predictors.config import parse_config
 
@@ -19,8 +19,35 @@ VERSION = 2
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What is known of a challenger.
+class Comparison:
+    """Gains of one arm.
+
+    Parameters
+    ----------
+    gains
+        Over every rival: the champion, plain decoding and every static chain.
+    reference
+        The rival that guardrails compare with: the champion, or the static chain that came closest.
+    settings, slices
+        Gains over the reference, by sampling setting, and pooled by slice.
+    documents
+        Ids of those measured.
+    few_rivals, few_settings
+        Rivals and sampling settings that were timed on fewer than two documents: no gain is known there.
+    """
+
+    gains: Mapping[str, Estimate]
+    reference: str | None
+    settings: Mapping[str, Estimate]
+    slices: Mapping[str, SliceGain]
+    documents: tuple[str, ...]
+    few_rivals: tuple[str, ...] = ()
+    few_settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence(Comparison):
+    """What is known of a challenger: its gains, and the following.
 
     Parameters
     ----------
@@ -34,16 +61,8 @@ class Evidence:
         Green or not, by name of the check.
     calibration_error
         Of its model on documents that were not trained on; ``None``: unknown, which is only good with an ``exemption``.
-    gains
-        Over every rival: the champion, plain decoding and every static chain.
-    reference
-        The rival that guardrails compare with: the champion, or the static chain that came closest.
-    settings, slices
-        Gains over the reference, by sampling setting, and pooled by slice.
-    documents, trained_documents
-        Ids of the documents measured, and of those that training or calibration read.
-    few_rivals, few_settings
-        Rivals and sampling settings that were timed on fewer than two documents: no gain is known there.
+    trained_documents
+        Ids of the documents that training or calibration read.
     look, documents_left
         Which look this is, from 1, and how many documents of the reserve it left unopened.
     origin
@@ -59,14 +78,7 @@ class Evidence:
     problem: str | None
     exactness: Mapping[str, bool]
     calibration_error: float | None
-    gains: Mapping[str, Estimate]
-    reference: str | None
-    settings: Mapping[str, Estimate]
-    slices: Mapping[str, SliceGain]
-    documents: tuple[str, ...]
     trained_documents: tuple[str, ...]
-    few_rivals: tuple[str, ...] = ()
-    few_settings: tuple[str, ...] = ()
     look: int = 1
     documents_left: int = 0
     origin: Mapping[str, Any] = field(default_factory=dict)
@@ -100,19 +112,6 @@ class Evidence:
             f"a static {CHAIN}": of_target_alone(self.origin) or any(chain_gamma(name) is not None for name in timed),
         }
         return [name for name, there in known.items() if not there]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Gains of one arm, as fields of `Evidence`."""
-
-    gains: dict[str, Estimate]
-    reference: str
-    settings: dict[str, Estimate]
-    slices: dict[str, SliceGain]
-    documents: tuple[str, ...]
-    few_rivals: tuple[str, ...] = ()
-    few_settings: tuple[str, ...] = ()
 
 
 def compared(

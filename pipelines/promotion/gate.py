@@ -20,10 +20,9 @@ from dataclasses import asdict
 from typing import Any
 
 from pipelines.evidence.estimate import Estimate
-from pipelines.evidence.power import detectable, documents_needed
 from pipelines.evidence.slices import SliceGain
 from pipelines.outputs import digest
-from pipelines.promotion.bounds import Bounds
+from pipelines.promotion.plan import Bounds
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.verdict import EXHAUSTED, INCONCLUSIVE, PASSED, REFUSED, Check, Verdict
 
@@ -44,8 +43,8 @@ def judge(evidence: Evidence, bounds: Bounds) -> Verdict:
         evidence.look,
         len(bounds.looks),
         level,
-        detectable(closest, asked, bounds.margin, bounds.power) if closest is not None else None,
-        documents_needed(closest, asked, bounds.margin, bounds.power) if closest is not None else None,
+        closest.detectable(asked, bounds.margin, bounds.power) if closest else None,
+        closest.documents_needed(asked, bounds.margin, bounds.power) if closest else None,
         evidence.documents_left,
         tuple(name for name, one in evidence.slices.items() if not one.judged),
     )
@@ -124,7 +123,7 @@ def _gain(name: str, one: Estimate, evidence: Evidence, bounds: Bounds) -> Check
         return Check(what, REFUSED, f"{found}, at most {one.high():+.1%}", wanted)
     if more:
         return Check(what, INCONCLUSIVE, found, wanted)
-    if detectable(one, level, bounds.margin, bounds.power) <= bounds.promised:
+    if one.detectable(level, bounds.margin, bounds.power) <= bounds.promised:
         return Check(what, REFUSED, f"{found}, with documents enough for {bounds.promised:+.1%}", wanted)
     return Check(what, INCONCLUSIVE, f"{EXHAUSTED}: {found}", wanted)
 

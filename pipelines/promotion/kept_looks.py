@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from pipelines.promotion.bounds import Bounds
+from pipelines.promotion.plan import Bounds
 from pipelines.promotion.verdict import EXHAUSTED, REFUSED, outcome_of
 
 Record = dict[str, Any]

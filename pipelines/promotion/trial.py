@@ -14,11 +14,10 @@ from pipelines.evidence.ledger import Replayed
 from pipelines.evidence.timed_blocks import Row
 from pipelines.measuring.arm_rows import ArmRow, chain, expanded
 from pipelines.measuring.names import CHAIN, PLAIN, PLAIN_FAMILY, TEST
-from pipelines.promotion.bounds import Bounds
-from pipelines.promotion.calibration import calibration_of
+from pipelines.promotion.candidate import calibration_of
 from pipelines.promotion.evidence import Evidence, compared
 from pipelines.promotion.names import CHALLENGER, CHAMPION, RESERVE
-from pipelines.promotion.plan import TrialConfig
+from pipelines.promotion.plan import Bounds, TrialConfig
 from pipelines.prompt_table import Prompt, read_prompts
 from predictors.bundle import bundle_hash, read_bundle
 

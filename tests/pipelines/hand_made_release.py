@@ -4,7 +4,7 @@ import math
 
 from pipelines.measuring.names import CHOICES, PLAIN
 from pipelines.outputs import write_json
-from pipelines.promotion.bounds import Bounds
+from pipelines.promotion.plan import Bounds
 from pipelines.promotion.gate import judged
 from pipelines.promotion.names import VERDICT
 from tests.pipelines.test_gate import GOOD, change, gains

@@ -7,7 +7,7 @@ import pytest
 from pipelines.measuring import exactness
 from pipelines.measuring.arms import Run
 from pipelines.promotion import candidate
-from pipelines.promotion.calibration import Calibration, calibration_of
+from pipelines.promotion.candidate import Calibration, calibration_of
 from pipelines.promotion.names import CHAMPION
 from predictors.sampling import SamplingSettings
 from tests.bundles import auto_bundle, random_bundle, routed_bundle, selector_bundle, settings_bundle, stop_bundle

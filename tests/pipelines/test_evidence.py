@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.evidence.slices import SliceGain
-from pipelines.promotion.bounds import Bounds
+from pipelines.promotion.plan import Bounds
 from pipelines.promotion.evidence import compared
 from pipelines.promotion.gate import FEW, judge
 from pipelines.promotion.verdict import INCONCLUSIVE, REFUSED

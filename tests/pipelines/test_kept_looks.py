@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.promotion.bounds import Bounds
+from pipelines.promotion.plan import Bounds
 from pipelines.promotion.kept_looks import next_look, require_new, require_same_bounds
 
 UNTRIED = {

@@ -9,8 +9,7 @@ from scipy.stats import multivariate_normal, norm
 
 from pipelines.evidence.estimate import Estimate
 from pipelines.evidence.looks import levels, spent
-from pipelines.evidence.power import detectable, documents_needed
-from pipelines.promotion.bounds import Bounds
+from pipelines.promotion.plan import Bounds
 
 PLAN = (0.5, 0.75, 1.0)
 ACCUMULATING = (
@@ -72,18 +71,18 @@ def test_shares_of_information_make_sense(shares):
 
 def test_the_smallest_gain_passes_as_often_as_stated():
     one = Estimate(0.0, 0.02, 1e6, 40, 60)
-    gain = detectable(one, 0.0155, 0.0, 0.8)
+    gain = one.detectable(0.0155, 0.0, 0.8)
     passing = norm.sf(norm.isf(0.0155) - math.log1p(gain) / one.error)
     assert passing == pytest.approx(0.8, abs=1e-4)
-    assert detectable(one, 0.0155, 0.03, 0.8) > gain + 0.03
-    assert detectable(Estimate(0.0, 0.02, 5.0, 6, 60), 0.0155, 0.0, 0.8) > gain, "fewer degrees of freedom show less"
+    assert one.detectable(0.0155, 0.03, 0.8) > gain + 0.03
+    assert Estimate(0.0, 0.02, 5.0, 6, 60).detectable(0.0155, 0.0, 0.8) > gain, "fewer degrees of freedom show less"
 
 
 def test_documents_needed():
     one = Estimate(0.04, 0.02, 1e6, 40, 60)
     wanted = (norm.isf(0.0155) + norm.isf(0.2)) * 0.02 / 0.04
-    assert documents_needed(one, 0.0155, 0.0, 0.8) == math.ceil(40 * wanted**2)
-    assert documents_needed(Estimate(-0.01, 0.02, 9.0, 40, 60), 0.0155, 0.0, 0.8) is None
+    assert one.documents_needed(0.0155, 0.0, 0.8) == math.ceil(40 * wanted**2)
+    assert Estimate(-0.01, 0.02, 9.0, 40, 60).documents_needed(0.0155, 0.0, 0.8) is None
 
 
 def test_documented_levels_are_those_of_the_default_plan():

@@ -13,7 +13,7 @@ from pipelines.cli import main
 from pipelines.measuring.bench import MEASURED_CODE
 from pipelines.measuring.provenance import source_hash
 from pipelines.outputs import write_json
-from pipelines.promotion.bounds import Bounds
+from pipelines.promotion.plan import Bounds
 from pipelines.promotion.champions import PROMOTED, ROLLED_BACK, VERDICT_TAG, Champions
 from pipelines.promotion.evidence_file import other_code
 from pipelines.promotion.gate import fingerprint, judged
