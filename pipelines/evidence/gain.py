@@ -20,7 +20,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from pipelines.evidence.estimate import CLOCK, CORRECTED, Estimate
-from pipelines.evidence.ledger import PARTS, SECONDS, TOKENS, Ledger, Replayed, ledger
+from pipelines.evidence.ledger import PARTS, SECONDS, TOKENS, Ledger, Replayed, V, ledger
+from pipelines.evidence.prices import K
 from pipelines.evidence.timed_blocks import TimedBlocks
 
 
@@ -36,49 +37,36 @@ def gain(
     """Of ``arm`` over ``rival``; parameters as of `ledger`."""
     pair = ledger(blocks, (arm, rival), mix, replayed, only_slice, only_setting)
     whole_2V, without_D2V = _totals(pair)
-    if pair.prices is None:
-        value, without_D = _log_ratio(whole_2V[None], None)[0], _log_ratio(without_D2V, None)
-    else:
-        factors_DK = pair.prices.without_each(pair.documents)
-        value = _log_ratio(whole_2V[None], pair.prices.factors_K[None])[0]
-        without_D = _log_ratio(without_D2V, factors_DK)
-    variance, freedom = _jackknife(without_D, pair)
-    return Estimate(
-        float(value),
-        float(np.sqrt(variance)),
-        freedom,
-        int(pair.timed_D.sum()),
-        pair.prompts,
-        CLOCK if pair.prices is None else CORRECTED,
-    )
+    factors_K, factors_DK = np.zeros(K), np.zeros((len(pair.documents), K))  # of no replayed seconds
+    if pair.prices is not None:
+        factors_K, factors_DK = pair.prices.factors_K, pair.prices.without_each(pair.documents)
+    (value,) = _log_ratio(whole_2V[None], factors_K[None]).tolist()
+    variance, freedom = _jackknife(_log_ratio(without_D2V, factors_DK), pair)
+    basis = CLOCK if pair.prices is None else CORRECTED
+    return Estimate(value, float(np.sqrt(variance)), freedom, int(pair.timed_D.sum()), pair.prompts, basis)
 
 
 def _totals(pair: Ledger) -> tuple[np.ndarray, np.ndarray]:
     """Both sides' totals over strata [2, V], whole and without every document [D, 2, V]."""
-    strata = len(pair.weight_H)
-    whole_2V = np.zeros((2, pair.clock_2DSV.shape[-1]))
-    change_D2V = np.zeros((len(pair.documents), *whole_2V.shape))
-    terms = [(pair.pairs_DS, pair.clock_2DSV)]
-    if pair.texts_DS is not None and pair.replay_2DSV is not None:
-        terms.append((pair.texts_DS, pair.replay_2DSV))
-    for stratum in range(strata):
+    whole_2V = np.zeros((2, V))
+    change_D2V = np.zeros((len(pair.documents), 2, V))
+    for stratum, weight in enumerate(pair.weight_H):
         members = pair.stratum_D == stratum
-        for count_DS, sums_2DSV in terms:
+        for count_DS, sums_2DSV in pair.terms:
             count_MS, sums_2MSV = count_DS[members], sums_2DSV[:, members]
             mean_2SV = sums_2MSV.sum(axis=1) / count_MS.sum(axis=0)[:, None]
             left_MS = count_MS.sum(axis=0) - count_MS
             left_2MSV = sums_2MSV.sum(axis=1, keepdims=True) - sums_2MSV
             without_2MSV = left_2MSV / left_MS[..., None]
-            whole_2V += pair.weight_H[stratum] * mean_2SV.mean(axis=1)
-            moved_2MV = pair.weight_H[stratum] * (without_2MSV - mean_2SV[:, None]).mean(axis=2)
+            whole_2V += weight * mean_2SV.mean(axis=1)
+            moved_2MV = weight * (without_2MSV - mean_2SV[:, None]).mean(axis=2)
             change_D2V[members] += moved_2MV.swapaxes(0, 1)
     return whole_2V, whole_2V + change_D2V
 
 
-def _log_ratio(totals_N2V: np.ndarray, factors_NK: np.ndarray | None) -> np.ndarray:
+def _log_ratio(totals_N2V: np.ndarray, factors_NK: np.ndarray) -> np.ndarray:
     tokens_N2, seconds_N2 = totals_N2V[..., TOKENS], totals_N2V[..., SECONDS]
-    if factors_NK is not None:
-        seconds_N2 = seconds_N2 + (totals_N2V[..., PARTS:] * factors_NK[:, None]).sum(axis=-1)
+    seconds_N2 = seconds_N2 + (totals_N2V[..., PARTS:] * factors_NK[:, None]).sum(axis=-1)
     if not (tokens_N2 > 0).all() or not (seconds_N2 > 0).all():
         raise ValueError(
             "corrected tokens or seconds are not positive: replay and clock disagree. Replay the decoded texts."

@@ -64,22 +64,20 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Ledger:
-    """``documents`` with their ``stratum_D``; ``weight_H`` of the strata; counts of pairs and of texts, and the vectors' sums."""
+    """``documents`` with their ``stratum_D``; ``weight_H`` of the strata; ``terms``: counts [D, S] and sums of vectors
+    [2, D, S, V] of timed pairs, and of texts if they are replayed, at ``prices``."""
 
     documents: tuple[str, ...]
     stratum_D: np.ndarray
     weight_H: np.ndarray
     prompts: int
-    pairs_DS: np.ndarray
-    clock_2DSV: np.ndarray
-    texts_DS: np.ndarray | None = None
-    replay_2DSV: np.ndarray | None = None
+    terms: Sequence[tuple[np.ndarray, np.ndarray]]
     prices: PriceFit | None = None
 
     @property
     def timed_D(self) -> np.ndarray:
         """Whether a document has a timed pair."""
-        return np.asarray(self.pairs_DS.any(axis=1))
+        return np.asarray(self.terms[0][0].any(axis=1))
 
 
 def ledger(
@@ -108,13 +106,15 @@ def ledger(
         If both were timed on fewer than two documents at a setting.
     """
     covered = replayed if replayed is not None and replayed.covers(*arms) else None
-    texts = () if covered is None else [row for row in covered.texts if row["arm"] in arms]
     kept_B = _kept(blocks, arms, mix, only_slice, only_setting)
     settings = sorted(set(blocks.setting_B[kept_B].tolist()))
     texts = [
         row
-        for row in texts
-        if only_slice in (None, row["slice"]) and setting_of(row) in settings and (mix is None or row["slice"] in mix)
+        for row in (() if covered is None else covered.texts)
+        if row["arm"] in arms
+        and setting_of(row) in settings
+        and only_slice in (None, row["slice"])
+        and (mix is None or row["slice"] in mix)
     ]
     slice_of = {str(row["document"]): str(row["slice"]) for row in texts}
     slice_of |= dict(zip(blocks.document_B[kept_B].tolist(), blocks.slice_B[kept_B].tolist(), strict=True))
@@ -128,19 +128,13 @@ def ledger(
     np.add.at(pairs_DS, (document_B, setting_B), 1.0)
     for side, name in enumerate(arms):
         np.add.at(clock_2DSV[side], (document_B, setting_B), _clock(blocks, name, kept_B, covered))
-    texts_DS, replay_2DSV = _replay(arms, texts, place, setting) if covered is not None else (None, None)
-    stratum_D, weight_H = _strata([slice_of[name] for name in documents], pairs_DS, texts_DS, mix)
-    return Ledger(
-        documents,
-        stratum_D,
-        weight_H,
-        len(set(blocks.prompt_B[kept_B].tolist())),
-        pairs_DS,
-        clock_2DSV,
-        texts_DS,
-        replay_2DSV,
-        None if covered is None else covered.prices,
-    )
+    terms = [(pairs_DS, clock_2DSV)]
+    if covered is not None:
+        terms.append(_replay(arms, texts, place, setting))
+    slices = [slice_of[name] for name in documents]
+    stratum_D, weight_H = _strata(slices, [count_DS for count_DS, _ in terms], mix)
+    prompts = len(set(blocks.prompt_B[kept_B].tolist()))
+    return Ledger(documents, stratum_D, weight_H, prompts, terms, None if covered is None else covered.prices)
 
 
 def _kept(
@@ -215,13 +209,12 @@ def _replay(
 
 
 def _strata(
-    slices: Sequence[str], pairs_DS: np.ndarray, texts_DS: np.ndarray | None, mix: Mapping[str, float] | None
+    slices: Sequence[str], counts: Sequence[np.ndarray], mix: Mapping[str, float] | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Stratum of every document, and the strata's weights. A slice with fewer than two documents at a setting joins the largest:
     nothing is known of its own spread."""
     names = sorted(set(slices))
     weights = {name: float(slices.count(name) if mix is None else mix.get(name, 0.0)) for name in names}
-    counts = [pairs_DS] if texts_DS is None else [pairs_DS, texts_DS]
 
     def thin(members: np.ndarray) -> bool:
         return any((count_DS[members] > 0).sum(axis=0).min() < 2 for count_DS in counts)
