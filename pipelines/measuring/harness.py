@@ -38,7 +38,7 @@ WAIT = "wait"  # the phase in which a draft in another process is waited for
 BY_ROUND = "by_round"
 OF_DECODE = ("arm", "split", "prompt", "temperature", "top_k", "top_p", "repeat", "block")  # and of its rounds
 Planned = Iterable[tuple[Prompt, Sequence[TimedArm]]]
-Task = tuple[str, Prompt, list[str]]  # a prompt to time: split, prompt, names of its arms
+Task = tuple[Prompt, list[str]]  # a prompt to time, and names of its arms
 Spread = Callable[[Iterable[Task]], Iterator[tuple[Task, tuple[Rows, list[str]]]]]
 
 
@@ -69,10 +69,61 @@ class Harness:
         decodes = sum(arm.at(one.temperature) for arm in arms.values() for one in self.settings)
         self.blocks.bar.total = self.blocks.bar.n + decodes * len(prompts) * self.repeats
         self.warm_up(arms, prompts[0])
-        rows = Rows()
-        for split in dict.fromkeys(prompt.split for prompt in prompts):
-            rows += self.time(split, [(one, list(arms.values())) for one in prompts if one.split == split], share)
+        return self.time([(prompt, list(arms.values())) for prompt in prompts], share)
+
+    def time(self, planned: Planned, share: float = 1.0) -> Rows:
+        """A row for each decode, with its rounds under ``by_round`` (`apart`); ends early after ``share`` of the time."""
+        plans = {prompt.id: (prompt, arms) for prompt, arms in planned}
+        rows: dict[str, Rows] = {prompt: [] for prompt in plans}  # workers finish prompts in any order
+        for prompt in self._prompts(plans, share):
+            for settings in self.settings:
+                arms = [arm for arm in plans[prompt.id][1] if arm.at(settings.temperature)]
+                for repeat in range(self.repeats):
+                    block = _block(prompt, settings, repeat)
+                    rows[prompt.id] += self.blocks.once(
+                        block, len(arms), partial(self._decodes, block, prompt, settings, repeat, arms)
+                    )
+        return [row for some in rows.values() for row in some]
+
+    def _prompts(self, plans: Mapping[str, tuple[Prompt, Sequence[TimedArm]]], share: float) -> Iterator[Prompt]:
+        """The prompts, each when it is to be timed, or when the log has all that a worker timed of it."""
+        prompts, log = [prompt for prompt, _ in plans.values()], self.blocks.log
+        if self.spread is None:
+            yield from self.blocks.within(share, prompts)
+            return
+        known = [prompt for prompt in prompts if _block(prompt, self.settings[-1], self.repeats - 1) in log]
+        yield from known
+        left = self.blocks.within(share, [prompt for prompt in prompts if prompt not in known])
+        tasks = ((prompt, [arm.name for arm in plans[prompt.id][1]]) for prompt in left)
+        for (prompt, _), (rows, notes) in self.spread(tasks):
+            for key, some in groupby(rows, itemgetter("block")):
+                log.once(key, partial(list, some))
+            for note in notes:
+                warnings.warn(note, stacklevel=2)
+            yield prompt
+
+    def _decodes(
+        self, block: str, prompt: Prompt, settings: SamplingSettings, repeat: int, arms: Sequence[TimedArm]
+    ) -> Rows:
+        text = f"{self.seed}/{prompt.id}/{settings.name}"  # repeats go over the same text
+        seed = seed_of(text)
+        led = None if self.leading is None or settings.greedy else self.leading.block(prompt, settings, seed)
+        planned = {arm.name: led.decode(arm) for arm in arms} if led is not None else {}
+        where = {"split": prompt.split, **asdict(settings), "repeat": repeat, "block": block, "seed": seed}
+        where |= {"prompt": prompt.id, "document": prompt.document, "slice": prompt.slice}
+        where["prompt_tokens"] = len(prompt.tokens)
+        rows = []
+        for order, arm in enumerate(random.Random(f"{text}/{repeat}").sample(list(arms), len(arms))):
+            self.blocks.bar.set_postfix_str(f"{prompt.split}, {settings.name}, {arm.name}")
+            who = {"arm": arm.name, "family": arm.family, "verifier": arm.verifier, "order": order}
+            free = partial(arm.run, prompt.tokens, settings, seed)
+            rows.append({**where, **who, **_timed_row(arm.name, free, planned.get(arm.name), len(prompt.tokens))})
+            self.blocks.bar.update()
         return rows
+
+
+def _block(prompt: Prompt, settings: SamplingSettings, repeat: int) -> str:
+    return f"{prompt.split}/{prompt.id}/{settings.name}/{repeat}"
 
     def time(self, split: str, planned: Planned, share: float = 1.0) -> Rows:
         """A row for each decode, with its rounds under ``by_round`` (`apart`); ends early after ``share`` of the time."""

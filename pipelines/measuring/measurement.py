@@ -21,7 +21,7 @@ from pipelines.measuring.arm_rows import ArmRow, expanded
 from pipelines.measuring.harness import Harness, Planned, Spread, tokens_per_second
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
-from pipelines.measuring.names import PLAIN, TEST, VALIDATION, WALL
+from pipelines.measuring.names import PLAIN, WALL
 from pipelines.measuring.plan import rotation
 from pipelines.prompt_table import Prompt
 from predictors.config import Checked, Count, Whole, at_least, not_empty
@@ -106,14 +106,14 @@ class Measurement:
         blocks = Blocks(self.log, bar, config.max_minutes)
         return Harness(blocks, config.settings, config.seed, config.repeats, self.leading, spread)
 
-    def prompt(self, split: str, prompt: Prompt, names: Sequence[str]) -> Rows:
+    def prompt(self, prompt: Prompt, names: Sequence[str]) -> Rows:
         """Rows of one prompt's decodes by arms of these ``names``; concurrent ones are made where they are first met."""
         harness = self.harness(tqdm(disable=True))
         fresh = self.builder.concurrent(row for row in self.rows if row.name + WALL in {*names} - {*self.walls})
         harness.warm_up(fresh, prompt)
         self.walls |= fresh
         known = self.arms | self.walls
-        return harness.time(split, [(prompt, [known[name] for name in names])])
+        return harness.time([(prompt, [known[name] for name in names])])
 
     def run(self, validation: Sequence[Prompt], test: Sequence[Prompt], spread: Spread | None = None) -> Rows:
         """Rows of all decodes; with ``spread``, prompts are timed by workers."""
@@ -121,13 +121,13 @@ class Measurement:
         with tqdm(total=self._total(len(swept), len(validation), len(test)), desc="measure", unit="decode") as bar:
             harness = self.harness(bar, spread)
             harness.warm_up(self.arms, validation[0])
-            rows = harness.time(VALIDATION, [(prompt, swept) for prompt in validation], VALIDATION_SHARE)
+            rows = harness.time([(prompt, swept) for prompt in validation], VALIDATION_SHARE)
             self.choices = self.log.once("choices", lambda: self._choices(rows))  # a resumed run keeps them
             self.walls = self.builder.concurrent(row for row in self.rows if self._tested(row))
             harness.warm_up(self.walls, validation[0])
             planned = self._planned(test, self.walls.values())
             bar.total = bar.n + self._decodes(planned)
-            rows += harness.time(TEST, planned, TEST_SHARE)
+            rows += harness.time(planned, TEST_SHARE)
         self.capped = harness.blocks.capped
         return rows
 

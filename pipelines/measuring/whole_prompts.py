@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from pipelines.measuring.harness import Task
 from pipelines.measuring.led import TextLeader
 from pipelines.measuring.measurement import MeasureConfig, Measurement
 from pipelines.measuring.measurement_log import MeasurementLog, Rows
@@ -35,8 +36,8 @@ def worker(
     return made
 
 
-def whole_prompt(made: Measurement, task: tuple[str, Prompt, list[str]]) -> tuple[Rows, list[str]]:
-    """A worker's task, given by split, prompt and names of arms: its rows, and what was warned of."""
+def whole_prompt(made: Measurement, task: Task) -> tuple[Rows, list[str]]:
+    """A worker's task: its rows, and what was warned of."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         rows = made.prompt(*task)

@@ -58,8 +58,8 @@ class KilledTimer:
 
         self.made, self.file = worker(*of), file
 
-    def prompt(self, split, prompt, names):
-        if split == "test" and not self.file.exists():
-            self.made.prompt(split, prompt, names[:2])
+    def prompt(self, prompt, names):
+        if prompt.split == "test" and not self.file.exists():
+            self.made.prompt(prompt, names[:2])
             dies(self.file)
-        return self.made.prompt(split, prompt, names)
+        return self.made.prompt(prompt, names)

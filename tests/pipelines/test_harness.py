@@ -47,20 +47,20 @@ def identity(row):
 
 def test_every_arm_decodes_every_prompt_in_a_random_order_that_follows_from_the_seed(tmp_path):
     arms = [fake_arm(name) for name in NAMES]
-    rows = harness(tmp_path / "a", repeats=2).time("test", planned(4, arms))
+    rows = harness(tmp_path / "a", repeats=2).time(planned(4, arms))
     assert len(rows) == len({identity(row) for row in rows}) == 4 * 2 * 2 * 4
     frame = pd.DataFrame(rows)
     orders = frame.sort_values("order").groupby("block")["arm"].agg(tuple)
     assert all(sorted(order) == sorted(NAMES) for order in orders)
     assert orders.nunique() > 5 and len({order[0] for order in orders}) == 4  # 16 blocks, 24 orders
-    again = harness(tmp_path / "b", repeats=2).time("test", planned(4, arms))
+    again = harness(tmp_path / "b", repeats=2).time(planned(4, arms))
     assert [identity(row) for row in again] == [identity(row) for row in rows]
 
 
 def test_one_seed_for_all_arms_and_repeats_and_another_for_every_prompt_and_setting(tmp_path):
     calls: list = []
     arms = [fake_arm(name, calls) for name in NAMES[1:3]]
-    harness(tmp_path, repeats=2).time("test", planned(3, arms))
+    harness(tmp_path, repeats=2).time(planned(3, arms))
     seeds: dict = {}
     for _, prompt, temperature, seed in calls:
         seeds.setdefault((prompt, temperature), set()).add(seed)
@@ -70,7 +70,7 @@ def test_one_seed_for_all_arms_and_repeats_and_another_for_every_prompt_and_sett
 
 def test_an_arm_is_timed_at_its_own_temperatures_only(tmp_path):
     arms = [fake_arm("everywhere"), fake_arm("sampled", temperatures=(1.0,))]
-    rows = harness(tmp_path).time("test", planned(2, arms))
+    rows = harness(tmp_path).time(planned(2, arms))
     assert sorted((row["arm"], row["temperature"]) for row in rows) == 2 * [("everywhere", 0.0)] + 2 * [
         ("everywhere", 1.0)
     ] + 2 * [("sampled", 1.0)]
@@ -86,34 +86,34 @@ def test_an_interrupted_measurement_goes_on_and_gives_the_same_rows(tmp_path):
         return Run([1, 2, 3], [RoundRecord()])
 
     sound = [fake_arm(name) for name in NAMES[:2]]
-    whole = harness(tmp_path / "whole").time("test", planned(4, sound))
+    whole = harness(tmp_path / "whole").time(planned(4, sound))
     with pytest.raises(KeyboardInterrupt):
-        harness(tmp_path / "broken").time("test", planned(4, [sound[0], fake_arm("chain-1", run=interrupted)]))
+        harness(tmp_path / "broken").time(planned(4, [sound[0], fake_arm("chain-1", run=interrupted)]))
     with (tmp_path / "broken" / "log.jsonl").open("a") as log:
         log.write('{"key": "cut off wh')
     after: list = []
     resumed = harness(tmp_path / "broken")
     assert resumed.blocks.log.resumed == 5
-    rows = resumed.time("test", planned(4, [fake_arm(name, after) for name in NAMES[:2]]))
+    rows = resumed.time(planned(4, [fake_arm(name, after) for name in NAMES[:2]]))
     assert [identity(row) for row in rows] == [identity(row) for row in whole]
     assert len(after) == 2 * (8 - 5)
 
 
 def test_a_log_of_another_fingerprint_is_discarded(tmp_path):
-    harness(tmp_path, fingerprint="old").time("test", planned(1, [fake_arm("a")]))
+    harness(tmp_path, fingerprint="old").time(planned(1, [fake_arm("a")]))
     assert harness(tmp_path, fingerprint="new").blocks.log.resumed == 0
     assert "old" not in (tmp_path / "log.jsonl").read_text()
 
 
 def test_the_cap_ends_after_a_whole_prompt(tmp_path):
     capped = harness(tmp_path, max_minutes=0.0)
-    rows = capped.time("test", planned(4, [fake_arm("chain-1")]))
+    rows = capped.time(planned(4, [fake_arm("chain-1")]))
     assert {row["prompt"] for row in rows} == {"test-0"} and len(rows) == 2
     assert capped.blocks.capped
 
 
 def test_rows_and_their_rounds_come_back_from_their_tables(tmp_path):
-    rows = harness(tmp_path).time("test", planned(2, [fake_arm("autoregressive"), fake_arm("chain-1")]))
+    rows = harness(tmp_path).time(planned(2, [fake_arm("autoregressive"), fake_arm("chain-1")]))
     decodes, rounds = apart(rows)
     write_decodes(tmp_path / "d.parquet", decodes)
     write_rounds(tmp_path / "r.parquet", rounds)
@@ -144,7 +144,7 @@ def test_led_arms_go_along_the_blocks_text_and_the_others_by_its_seed(tmp_path):
             return Text()
 
     arms = [fake_arm("led"), fake_arm("free", calls)]
-    rows = harness(tmp_path, leading=Leading(), repeats=2).time("test", planned(2, arms))
+    rows = harness(tmp_path, leading=Leading(), repeats=2).time(planned(2, arms))
     assert {(row["arm"], row["temperature"], row["led"]) for row in rows} == {
         *(("free", 0.0, False), ("led", 0.0, False), ("free", 1.0, False), ("led", 1.0, True))
     }

@@ -49,7 +49,7 @@ def test_rows_and_rounds_tell_filtered_sampling_from_unfiltered(tmp_path):
 
     settings = (SamplingSettings(1.0), SamplingSettings(1.0, top_p=0.9))
     harness = Harness(Blocks(MeasurementLog(tmp_path / "log.jsonl", "f"), tqdm(disable=True)), settings)
-    rows = harness.time("test", [(prompt, [TimedArm("x", "f", decode)]) for prompt in toy_prompts(2)])
+    rows = harness.time([(prompt, [TimedArm("x", "f", decode)]) for prompt in toy_prompts(2)])
     assert len({row["block"] for row in rows}) == len(rows) == 4
     for row in rows:
         row["seconds"] = 1.0 if row["top_p"] < 1 else 2.0
