@@ -41,26 +41,16 @@ TIMELINES, CHOICES = "timelines.json", "choices.json"  # the latter of tuning, a
 FINDINGS, PROVENANCE = "findings.json", "provenance.json"
 
 
-def chain_arm(gamma: int) -> str:
-    """The static chain of ``gamma`` tokens.
+def chain_gamma(arm: str) -> int | None:
+    """γ of a static chain; ``None`` for an arm of another kind.
 
     Examples
     --------
-    >>> chain_arm(4), chain_gamma(chain_arm(4)), chain_gamma("early_stop-1")
-    ('chain-4', 4, None)
+    >>> chain_gamma("chain-4"), chain_gamma("early_stop-1")
+    (4, None)
     """
-    return f"{CHAIN}-{gamma}"
-
-
-def chain_gamma(arm: str) -> int | None:
-    """γ of a static chain; ``None`` for an arm of another kind."""
     found = re.fullmatch(rf"{CHAIN}-(\d+)", arm)
     return None if found is None else int(found[1])
-
-
-def confidence_arm(epsilon: float) -> str:
-    """The confidence rule at ``epsilon``."""
-    return f"{CONFIDENCE}-{epsilon:g}"
 
 
 @dataclass(frozen=True)

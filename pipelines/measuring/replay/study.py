@@ -18,25 +18,11 @@ from typing import Annotated, Any
 from tqdm import tqdm
 
 from pipelines.chain_policy import configured_policy
+from pipelines.measuring import names
 from pipelines.measuring.arm_builder import bundles_of
 from pipelines.measuring.arm_rows import ArmRow, chain
 from pipelines.measuring.arm_rows import expanded as rows_of
 from pipelines.measuring.measurement_log import Rows
-from pipelines.measuring.names import (
-    ASKED,
-    BRANCH_PRESETS,
-    CHAIN,
-    CONFIDENCE,
-    PEARL,
-    PLAIN,
-    RULE,
-    UNLEARNED,
-    WALL,
-    WITHOUT_HRAD,
-    BranchArm,
-    chain_arm,
-    confidence_arm,
-)
 from pipelines.measuring.replay.table import BRANCHES, BRANCHES_WALL, ORACLE
 from predictors.bundle import read_bundle
 from predictors.config import Checked, Count, Positive, not_empty, one_of, parse_config
@@ -113,7 +99,7 @@ class ReplayStudy:
         repeats = 1 if text.settings.greedy else self.config.repeats
         readings = [Reading.of(text, self.config.seed + repeat) for repeat in range(repeats)]
         longest, verifier = max(self.config.gammas), self.config.verifier
-        yield _row(PLAIN, PLAIN, [self.clock.plain(text)])
+        yield _row(names.PLAIN, names.PLAIN, [self.clock.plain(text)])
         yield _row(ORACLE, ORACLE, [self.clock.oracle(reading, longest, verifier) for reading in readings])
         for arm in self.arms:
             if arm.settings is None or text.settings in arm.settings:
@@ -122,26 +108,28 @@ class ReplayStudy:
     def _arms(self, bundles: Mapping[str, Path]) -> Iterator[ReplayArm]:
         config, longest = self.config, max(self.config.gammas)
         rules: list[tuple[str, str, int, dict[str, Any]]]  # names, families, lengths, controllers
-        rules = [(chain_arm(gamma), CHAIN, gamma, {"kind": "fixed"}) for gamma in config.gammas]
+        rules = [(f"{names.CHAIN}-{gamma}", names.CHAIN, gamma, {"kind": "fixed"}) for gamma in config.gammas]
         rules += [
-            (confidence_arm(e), CONFIDENCE, longest, {"kind": "confidence", "epsilon": e}) for e in config.epsilons
+            (f"{names.CONFIDENCE}-{e:g}", names.CONFIDENCE, longest, {"kind": "confidence", "epsilon": e})
+            for e in config.epsilons
         ]
-        rules += [(kind, RULE, longest, {"kind": kind}) for kind in UNLEARNED]
+        rules += [(kind, names.RULE, longest, {"kind": kind}) for kind in names.UNLEARNED]
         rows = [ArmRow(name, of, chain(gamma, config.verifier, controller=stop)) for name, of, gamma, stop in rules]
-        for preset, lengths in product((PEARL, WITHOUT_HRAD), config.branch_gammas):
-            arm = BranchArm(preset, lengths[-1], lengths[0] if len(lengths) > 1 else None)
+        for preset, lengths in product((names.PEARL, names.WITHOUT_HRAD), config.branch_gammas):
+            arm = names.BranchArm(preset, lengths[-1], lengths[0] if len(lengths) > 1 else None)
             stage = {} if arm.draft_stage is None else {"draft_stage_gamma": arm.draft_stage}
-            if not stage or preset != PEARL:  # which has no idle draft stage
+            if not stage or preset != names.PEARL:  # which has no idle draft stage
                 rows.append(ArmRow(arm.name, BRANCHES, {"preset": preset, "gamma": arm.gamma, **stage}))
         folder = next((str(one.parent) for one in bundles.values()), "")
         rivals = [row for row in rows_of(config.rivals, folder) if set(bundles_of(row)) <= set(bundles)]
-        for row in [*rows, *rivals, *(ArmRow(name, RULE, bundle=name) for name in bundles)]:
+        for row in [*rows, *rivals, *(ArmRow(name, names.RULE, bundle=name) for name in bundles)]:
             yield from self._built(row, bundles)
 
     def _built(self, row: ArmRow, bundles: Mapping[str, Path]) -> Iterator[ReplayArm]:
         """Arms of a row; none of a bundle that decides about neither chains nor branches, or retains them a priori."""
         name = row.name
         bundle = None if row.bundle is None else read_bundle(bundles[row.bundle])
+        preset = bundle is not None and name in names.BRANCH_PRESETS
         decoder = expanded(row.decoder if bundle is None else bundle.card["decoder"])  # type: ignore[arg-type]
         method, verifier = decoder.get("method", ""), decoder.get("verifier", self.config.verifier)
         if decoder.get("retention", POSTERIOR) != POSTERIOR or method not in PAIR_METHODS:
@@ -153,21 +141,21 @@ class ReplayStudy:
         settings = None if controller.contract is None else controller.contract.serving_range.sampling
         served = _served(row)
         if method == "branch_parallel":
-            name = BranchArm(name, int(decoder["gamma"])).name if bundle and name in BRANCH_PRESETS else name
+            name = names.BranchArm(name, int(decoder["gamma"])).name if preset else name
             config = parse_config(BranchDecoderConfig, decoder, name)
             play = partial(self.clock.branches, controller=controller, config=config, verifier=verifier)
             yield ReplayArm(name, BRANCHES, partial(play, concurrent=False), settings)
             if "exchange" in self.clock.profile.tables:  # it knows how both models go side by side
-                yield ReplayArm(name + WALL, BRANCHES_WALL, partial(play, concurrent=True), settings, served)
+                yield ReplayArm(name + names.WALL, BRANCHES_WALL, partial(play, concurrent=True), settings, served)
             return
         policy = configured_policy(decoder, controller, verifier)
         if policy is None:
             return
-        name = BranchArm(name, policy.depth).name if bundle and name in BRANCH_PRESETS else name
+        name = names.BranchArm(name, policy.depth).name if preset else name
         yield ReplayArm(name, row.family, partial(self.clock.policy, policy=policy), settings, served)
         if isinstance(controller, EarlyStop | Survival) and not controller.asks:
             asked = replace(policy, controller=controller.asked_anyway())
-            yield ReplayArm(f"{name}, {ASKED}", row.family, partial(self.clock.policy, policy=asked), settings)
+            yield ReplayArm(f"{name}, {names.ASKED}", row.family, partial(self.clock.policy, policy=asked), settings)
 
 
 def _served(row: ArmRow) -> dict[str, Any] | None:
