@@ -19,19 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.applicability import NOT_APPLICABLE
+from pipelines.measuring import names
 from pipelines.measuring.bench import Bench, add_measuring_arguments, open_bench
-from pipelines.measuring.names import (
-    CHAIN,
-    FINDINGS,
-    FORESEEN,
-    LOOP_FILE,
-    PLAIN,
-    PROVENANCE,
-    TEST,
-    TIMELINES,
-    VALIDATION,
-    branch_arm,
-)
 from pipelines.parameters import load_parameters
 from pipelines.scale import add_workers_argument, workers
 
@@ -63,11 +52,11 @@ def run(args: argparse.Namespace) -> None:
     found = _bundles(config, args.bundles)
     hashes = {f"{name}_bundle_sha256": bundle_hash(folder) if folder else None for name, folder in found.items()}
     hashes["texts_sha256"] = texts.sha256
-    bench = open_bench(args, config, {VALIDATION: None, TEST: None}, hashes)
+    bench = open_bench(args, config, {names.VALIDATION: None, names.TEST: None}, hashes)
     texts.require(bench.pair)
-    validation, test = (texts.first(bench.prompts[split]) for split in (VALIDATION, TEST))
-    bench.prompts[VALIDATION] = validation[: config.validation_prompts]
-    bench.prompts[TEST] = test = allocated(test, mix_of(test), config.test_prompts, config.slice_prompts)
+    validation, test = (texts.first(bench.prompts[split]) for split in (names.VALIDATION, names.TEST))
+    bench.prompts[names.VALIDATION] = validation[: config.validation_prompts]
+    bench.prompts[names.TEST] = test = allocated(test, mix_of(test), config.test_prompts, config.slice_prompts)
     folders = args.pair_folder.resolve(), bench.serving, args.bundles.resolve(), args.texts and args.texts.resolve()
     make = partial(worker, config, *folders, validation[0])
     many = workers(make, args.workers, config.threads, args.pair_folder) if args.workers > 1 else nullcontext()
@@ -77,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
         measurement = Measurement(bench.pair, config, args.bundles, bench.log, leading)
         try:
             with many as over:
-                rows = measurement.run(bench.prompts[VALIDATION], test, over and partial(over, whole_prompt))
+                rows = measurement.run(bench.prompts[names.VALIDATION], test, over and partial(over, whole_prompt))
             loop = _loop(bench, config, measurement)
             timelines = _timelines(bench, config, measurement)
         finally:
@@ -91,12 +80,12 @@ def run(args: argparse.Namespace) -> None:
     findings["bundles"] = {name: _facts(read_bundle(folder).card) for name, folder in found.items() if folder}
     decodes, rounds = apart(rows)
     write_timed(bench.folder, args.pair, decodes, rounds)
-    write_table(bench.folder / LOOP_FILE, loop, LOOP)
+    write_table(bench.folder / names.LOOP_FILE, loop, LOOP)
     replayed = foreseen(bench, args.latency, measurement.decoders, texts, test, decodes, rounds)
-    write_foreseen(bench.folder / FORESEEN, replayed)
-    write_json(bench.folder / FINDINGS, findings)
-    write_json(bench.folder / TIMELINES, timelines)
-    write_json(bench.folder / PROVENANCE, bench.origin(args.pair))
+    write_foreseen(bench.folder / names.FORESEEN, replayed)
+    write_json(bench.folder / names.FINDINGS, findings)
+    write_json(bench.folder / names.TIMELINES, timelines)
+    write_json(bench.folder / names.PROVENANCE, bench.origin(args.pair))
     bench.log.remove()
     _print_summary(bench.folder, rows, findings)
 
@@ -107,20 +96,20 @@ def _bundles(config: "MeasureConfig", bundles: Path) -> dict[str, Path | None]:
     from pipelines.measuring.arm_rows import expanded
     from predictors.bundle import CARD
 
-    names = [name for row in expanded(config.arms, str(bundles)) for name in bundles_of(row)]
-    return {name: bundles / name if (bundles / name / CARD).is_file() else None for name in names}
+    bundled = [name for row in expanded(config.arms, str(bundles)) for name in bundles_of(row)]
+    return {name: bundles / name if (bundles / name / CARD).is_file() else None for name in bundled}
 
 
 def _loop(bench: Bench, config: "MeasureConfig", measurement: "Measurement") -> "Rows":
     """Plain decoding and the static chain, if one was chosen, at every temperature, beside their bare passes."""
     from pipelines.measuring.bare_replay import loop_rows
 
-    names = {one.temperature: [PLAIN] for one in config.settings if (one.top_k, one.top_p) == (0, 1)}
+    chosen = {one.temperature: [names.PLAIN] for one in config.settings if (one.top_k, one.top_p) == (0, 1)}
     for one in measurement.choices:
-        if one["family"] == CHAIN and (one["top_k"], one["top_p"]) == (0, 1):
-            names[one["temperature"]].append(one["arm"])
-    arms = {t: [measurement.arms[name] for name in some if name in measurement.arms] for t, some in names.items()}
-    prompts = bench.prompts[TEST][: config.loop_prompts]
+        if one["family"] == names.CHAIN and (one["top_k"], one["top_p"]) == (0, 1):
+            chosen[one["temperature"]].append(one["arm"])
+    arms = {t: [measurement.arms[name] for name in some if name in measurement.arms] for t, some in chosen.items()}
+    prompts = bench.prompts[names.TEST][: config.loop_prompts]
     return loop_rows(prompts, arms, config.max_new_tokens, config.loop_repeats, bench.log.once)
 
 
@@ -128,10 +117,10 @@ def _timelines(bench: Bench, config: "MeasureConfig", measurement: "Measurement"
     """When draft and target worked in one short greedy text of every branch-parallel arm of test prompts."""
     from pipelines.measuring.timelines import record_timelines
 
-    arms = {name: arm.decoder for name, arm in measurement.tested.items() if branch_arm(name) and arm.decoder}
+    arms = {name: arm.decoder for name, arm in measurement.tested.items() if names.branch_arm(name) and arm.decoder}
     if not config.timelines or not arms:
         return {}
-    prompt = bench.prompts[TEST][0].tokens
+    prompt = bench.prompts[names.TEST][0].tokens
     return bench.log.once("timelines", lambda: [record_timelines(arms, prompt, config.max_new_tokens)])[0]
 
 
@@ -144,7 +133,7 @@ def _checks(bench: Bench, config: "MeasureConfig", bundles: Path) -> dict[str, A
 
     if not config.exactness_prompts:
         return {"exactness": [], "forward_agreement": {}}
-    prompts = [prompt.tokens for prompt in bench.prompts[TEST][: config.exactness_prompts]]
+    prompts = [prompt.tokens for prompt in bench.prompts[names.TEST][: config.exactness_prompts]]
     precise = float32_pair(bench.location, prompts, config.max_new_tokens, bench.serving)
     pair = precise or bench.pair
     with warnings.catch_warnings():
@@ -183,13 +172,13 @@ def _print_summary(folder: Path, rows: "Rows", findings: dict[str, Any]) -> None
     from pipelines.measuring.harness import tokens_per_second
     from predictors.sampling import SamplingSettings
 
-    test = [row for row in rows if row["split"] == TEST]
+    test = [row for row in rows if row["split"] == names.TEST]
     for choice in findings["choices"]:
-        if choice["family"] == CHAIN:
+        if choice["family"] == names.CHAIN:
             settings = {name: choice[name] for name in ("temperature", "top_k", "top_p")}
-            plain, best = (tokens_per_second(test, arm, **settings) for arm in (PLAIN, choice["arm"]))
+            plain, best = (tokens_per_second(test, arm, **settings) for arm in (names.PLAIN, choice["arm"]))
             name = SamplingSettings(**settings).name
-            print(f"{name}: {choice['arm']} {best:.0f} tokens/s, {PLAIN} {plain:.0f} tokens/s")
+            print(f"{name}: {choice['arm']} {best:.0f} tokens/s, {names.PLAIN} {plain:.0f} tokens/s")
     form = findings.get("exact_format", "float32")
     inexact = [row["arm"] for row in findings["exactness"] if not row[f"exact_{form}"]]
     print(f"greedy text in {form}: {'equal for every arm' if not inexact else 'differs for ' + ', '.join(inexact)}")

@@ -16,7 +16,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -32,11 +32,7 @@ from pipelines.terminal import LINES, add_json_argument, brief, recording
 
 if TYPE_CHECKING:
     from pipelines.measuring.bench import Bench
-    from pipelines.measuring.tuning.candidates import Candidate
-    from pipelines.measuring.tuning.study import Tuned, TuneStudy
-    from predictors.sampling import SamplingSettings
-
-    Found = Mapping[SamplingSettings, list[Candidate]]
+    from pipelines.measuring.tuning.study import Tuned
 
 PLACES = {  # arguments and where they are below a pair's data folder
     "pair_folder": "pair",
@@ -65,8 +61,10 @@ def run(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     from pipelines.measuring.bench import open_bench
+    from pipelines.measuring.harness import apart
     from pipelines.measuring.led import TextLeader
     from pipelines.measuring.recorded import RecordedTexts
+    from pipelines.measuring.tables import write_timed
     from pipelines.measuring.tuning.candidates import candidates, unforeseen
     from pipelines.measuring.tuning.measured import Measured
     from pipelines.measuring.tuning.study import TuneConfig, TuneStudy
@@ -78,7 +76,8 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     replay, decodes = args.replay / device, args.measured / device / DECODES_FILE
     fitted = partial(is_fitted, args.pair, path=args.params)
     found = {made: candidates(replay, args.fit, made.name, fitted) for made in config.settings}
-    bundles = {name: bundle_hash(args.bundles / name) for name in _bundles_of(found)}
+    named = sorted({one.served["bundle"] for some in found.values() for one in some if "bundle" in one.served})
+    bundles = {name: bundle_hash(args.bundles / name) for name in named}
     _require_replayed(bundles, replay)
     hashes: dict[str, str | None] = {f"{name}_sha256": value for name, value in bundles.items()}
     hashes["candidates_sha256"] = digest({made.name: [asdict(one) for one in some] for made, some in found.items()})
@@ -96,26 +95,14 @@ def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     leading = TextLeader(bench.pair, config.max_new_tokens, texts) if config.led else None
     study = TuneStudy(bench.pair, config, found, measured, args.bundles, bench.prompts, bench.log, leading)
     chosen = study.run()
-    _write(bench, args.pair, study, chosen)
+    write_timed(bench.folder, args.pair, *apart(study.rows))
+    write_json(bench.folder / CHOICES, [one.record for one in chosen])
+    write_json(bench.folder / PROVENANCE, bench.origin(args.pair) | {"capped": study.blocks.capped})
     _export(args.bundle, args.bundles, args.texts, bench, chosen)
     bench.log.remove()
     show({"bundle": str(args.bundle), "capped": study.blocks.capped, "choices": [one.record for one in chosen]})
     print(brief([f"{one.settings.name}: {one.winner.name}" for one in chosen], LINES - 1))
     print(f"{args.bundle}: exported" + (" (max_minutes ended the timing early)" if study.blocks.capped else ""))
-
-
-def _write(bench: "Bench", pair: str, study: "TuneStudy", chosen: list["Tuned"]) -> None:
-    from pipelines.measuring.harness import apart
-    from pipelines.measuring.tables import write_timed
-
-    write_timed(bench.folder, pair, *apart(study.rows))
-    write_json(bench.folder / CHOICES, [one.record for one in chosen])
-    write_json(bench.folder / PROVENANCE, bench.origin(pair) | {"capped": study.blocks.capped})
-
-
-def _bundles_of(found: "Found") -> list[str]:
-    """Names of all bundles among candidates."""
-    return sorted({one.served["bundle"] for some in found.values() for one in some if "bundle" in one.served})
 
 
 def _require_replayed(hashes: dict[str, str], replay: Path) -> None:

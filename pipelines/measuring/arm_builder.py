@@ -11,7 +11,7 @@ from pipelines.measuring.arms import Arm, decoder_arm, hugging_face_arm
 from pipelines.measuring.names import WALL
 from predictors.actions import Action
 from predictors.bundle import CARD
-from predictors.controllers import DelayedTree, EarlyStop, Survival
+from predictors.controllers import Controller, DelayedTree, EarlyStop, Survival
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, build_decoder, load_decoder
 from runtime.build import NoDraftError
@@ -132,23 +132,24 @@ class ArmBuilder:
 
     def _static_tree(self, name: str, settings: SamplingSettings) -> Decoder | None:
         """The best static tree at ``settings`` that the selector of a bundle knows, verified by its rule."""
-        folder = self._folder(name)
-        if folder is None:
+        selector = self._controller(name)
+        if selector is None:
             return None
-        selector = load_decoder(folder, self.pair).controller
         if not isinstance(selector, DelayedTree):
             raise ValueError(
-                f"{folder} is no selector of trees but {selector.kind}: static_of takes delayed_tree-RULE."
+                f"{self.bundles / name} is no selector of trees but {selector.kind}: static_of takes delayed_tree-RULE."
             )
         assert selector.verifier is not None
         return fixed_tree(self.pair, selector.actions[selector.static(settings).place], selector.verifier)
 
     def _unasked(self, name: str) -> bool:
-        folder = self._folder(name)
-        if folder is None:
-            return False
-        model = load_decoder(folder, self.pair).controller
+        model = self._controller(name)
         return isinstance(model, EarlyStop | Survival) and not model.asks
+
+    def _controller(self, name: str) -> Controller | None:
+        """The controller of an exported bundle, if it is there."""
+        folder = self._folder(name)
+        return None if folder is None else load_decoder(folder, self.pair).controller
 
     def _folder(self, name: str) -> Path | None:
         """The folder of an exported bundle, if it is there."""

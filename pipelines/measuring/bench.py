@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pipelines.device_file import read_device
 from pipelines.outputs import digest
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 
 Decide = Callable[["PairLocation", "MeasurementLog", str], "Serving"]  # of the device's slug
 MEASURED_CODE = ("runtime", "predictors", "pipelines/measuring")
-
-
-class BenchConfig(Protocol):
-    """A dataclass of a stage's parameters; ``threads`` is torch's number of threads."""
-
-    @property
-    def threads(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -85,13 +78,13 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
 
 def open_bench(
     args: argparse.Namespace,
-    config: BenchConfig,
+    config: Any,
     counts: Mapping[str, int | None],
     hashes: Mapping[str, str | None] = MappingProxyType({}),
     decide: Decide | None = None,
 ) -> Bench:
-    """Set the threads, read the prompts (``counts`` of each split, all where it is ``None``; empty: none), load the pair and take
-    up an interrupted log.
+    """Set the threads of ``config``, a dataclass of the stage's parameters, read the prompts (``counts`` of each split, all where it
+    is ``None``; empty: none), load the pair and take up an interrupted log.
 
     The pair is loaded as the profile of this device below ``args.latency`` says, or as the stage will ``decide``. The log's
     fingerprint covers the parameters, the pair, how it is served, the prompts, the code, the machine and ``hashes`` of others.
@@ -121,7 +114,7 @@ def open_bench(
     timed = {split: [prompt.tokens for prompt in some] for split, some in prompts.items()}
     serving = None if decide else read_serving(args.latency / f"{device['slug']}.json")
     inputs = {
-        "parameters": asdict(config),  # type: ignore[call-overload]
+        "parameters": asdict(config),
         "pair_sha256": digest(read_facts(args.pair_folder)),
         **({} if serving is None else {"serving": serving.to_record()}),
         **hashes,

@@ -23,15 +23,8 @@ PEARL, SPECBRANCH = "pearl", "specbranch"
 WITHOUT_HRAD, WITHOUT_BRANCHES = "specbranch-no-hrad", "specbranch-no-branch"  # the latter drafts, then verifies
 # As the paper has it; the same deciding a priori how far branches grow; with an explicit length for branches.
 PAPER, PRIOR, EXPLICIT = "specbranch-paper", "specbranch-prior", "specbranch-length"
-BRANCH_PRESETS = (
-    PEARL,
-    SPECBRANCH,
-    PAPER,
-    PRIOR,
-    EXPLICIT,
-    WITHOUT_HRAD,
-    WITHOUT_BRANCHES,
-)  # arms: preset-γ, or preset-γd-γ
+# Arms: preset-γ, or preset-γd-γ.
+BRANCH_PRESETS = (PEARL, SPECBRANCH, PAPER, PRIOR, EXPLICIT, WITHOUT_HRAD, WITHOUT_BRANCHES)
 WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
 VALIDATION, TEST = "validation", "test"
 WORKER = "worker"  # column of decodes that one of many workers timed: its machine and process
