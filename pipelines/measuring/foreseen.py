@@ -33,7 +33,6 @@ from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
 from predictors.schema import EDIT
 from runtime import Decoder
-from runtime.decoding.routed import RoutedDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.leading.luck import KEEP, seeded_uniforms
 
@@ -62,10 +61,9 @@ class Policy:
         return reading.rounds(self.chain)
 
 
-def policy_of(decoder: Decoder | None, settings: SamplingSettings, profile: LatencyProfile) -> Policy | None:
+def policy_of(decoder: Decoder, settings: SamplingSettings, profile: LatencyProfile) -> Policy | None:
     """The policy of a decoder that drafts chains or nothing; ``None``: replay does not cover it."""
-    while isinstance(decoder, RoutedDecoder):
-        decoder = decoder.route(settings)
+    decoder = decoder.route(settings)
     if type(decoder) is not SequentialDecoder:
         return None
     drafter, controller, rule = decoder.drafter, decoder.controller, decoder.verifier.name

@@ -12,7 +12,6 @@ from predictors.controllers.survival import SurvivalSession
 from predictors.controllers.takeover import Takeover, TakeoverSession
 from predictors.sampling import SamplingSettings
 from runtime import Decoder, ModelPair, Randomness, build_decoder
-from runtime.decoding.routed import RoutedDecoder
 from runtime.decoding.sequential import SequentialDecoder
 from runtime.drafting.chain import ChainConfig
 from runtime.leading import GivenText, OffTapeError, Tape, plan, why_not_led
@@ -107,9 +106,7 @@ def static_chain(decoder: Decoder, settings: SamplingSettings) -> StaticChain | 
 def looks_at_nothing(decoder: Decoder, settings: SamplingSettings) -> bool:
     """Whether no decision at ``settings`` depends on what is drafted after the first rejected token: it then needs no passes of
     the target."""
-    while isinstance(decoder, RoutedDecoder):
-        decoder = decoder.route(settings)
-    controller = getattr(decoder, "controller", None)
+    controller = getattr(decoder.route(settings), "controller", None)
     while isinstance(controller, Takeover):
         controller = controller.otherwise
     return type(controller) is Fixed

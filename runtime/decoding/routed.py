@@ -20,7 +20,7 @@ class RoutedDecoder(Decoder):
         self.routes = list(routes)
 
     def route(self, settings: SamplingSettings) -> Decoder:
-        return min(self.routes, key=lambda route: route[0].distance(settings))[1]
+        return min(self.routes, key=lambda route: route[0].distance(settings))[1].route(settings)
 
     @property
     def context_limit(self) -> int:
