@@ -64,9 +64,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace, show: Callable[[Any], None]) -> None:
     from pipelines.promotion.champions import Champions
-    from pipelines.promotion.evidence_file import other_code, require_match
+    from pipelines.promotion.earlier import other_code, require_match, require_new, require_same_bounds
     from pipelines.promotion.gate import judged
-    from pipelines.promotion.kept_looks import require_new, require_same_bounds
     from pipelines.promotion.plan import load_plan
     from pipelines.registry import Registry
 
@@ -136,9 +135,8 @@ def _known(
     args: argparse.Namespace, challenger: "Version", over: str | None, earlier: list[Record]
 ) -> "Evidence | None":
     """Evidence that is given, or that of a kept look which can still be promoted by: one that passed, or any by force."""
-    from pipelines.promotion.evidence_file import evidence_on, read_evidence
+    from pipelines.promotion.earlier import evidence_on, looks_among, read_evidence
     from pipelines.promotion.gate import fingerprint
-    from pipelines.promotion.kept_looks import looks_among
 
     if args.evidence is not None:
         return read_evidence(args.evidence)
@@ -161,8 +159,7 @@ def _look(
 ) -> "Evidence":
     """The next look: what stage ``trial`` found of this bundle, or measured now, with bundles fetched from the registry."""
     from pipelines.promotion.attempt import attempt
-    from pipelines.promotion.evidence_file import evidence_on
-    from pipelines.promotion.kept_looks import next_look
+    from pipelines.promotion.earlier import evidence_on, next_look
 
     number = next_look(earlier, name, challenger.version, planned)
     place = args.trials / args.predictor / read_device(args.device)["slug"] / VERDICT

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.promotion.plan import Bounds
-from pipelines.promotion.kept_looks import next_look, require_new, require_same_bounds
+from pipelines.promotion.earlier import next_look, require_new, require_same_bounds
 
 UNTRIED = {
     "version": 2,

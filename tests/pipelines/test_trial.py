@@ -17,7 +17,7 @@ from pipelines.measuring.tables import read_decodes
 from pipelines.promotion import attempt as one_look
 from pipelines.promotion import candidate, trial
 from pipelines.promotion.attempt import attempt
-from pipelines.promotion.evidence_file import read_evidence
+from pipelines.promotion.earlier import read_evidence
 from pipelines.promotion.gate import judge
 from pipelines.promotion.names import CHALLENGER, CHAMPION, VERDICT
 from pipelines.promotion.plan import Bounds, TrialConfig, load_plan
