@@ -35,7 +35,7 @@ from pipelines.promotion.candidate import exact, problem_of, served_at, settings
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.names import CHALLENGER, CHAMPION
 from pipelines.promotion.plan import TrialConfig, load_plan
-from pipelines.promotion.trial import Look, arms_of, evidence_of, learned_documents, mix_of, unservable
+from pipelines.promotion.trial import Look, arms_of, evidence_of, learned_documents, unservable
 from pipelines.prompt_table import read_prompts
 from predictors.bundle import CARD, TENSORS, bundle_hash
 from runtime import ModelPair
@@ -84,17 +84,7 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     if replayed is not None:
         _require_unlearned(replayed, decodes, trained)
     evidence = evidence_of(
-        who,
-        decodes,
-        look,
-        bounds,
-        exactness,
-        trained,
-        origin,
-        champion,
-        arm=arm,
-        mix=mix_of(read_prompts(args.prompts, TEST)),
-        replayed=replayed,
+        who, decodes, look, bounds, exactness, trained, origin, champion, arm=arm, replayed=replayed
     )
     if bench is not None:
         bench.log.remove()  # no earlier: what fails before is not timed again

@@ -24,11 +24,13 @@ from predictors.bundle import bundle_hash, read_bundle
 
 @dataclass(frozen=True)
 class Look:
-    """The ``number``-th look (from 1): its ``prompts`` with those of earlier looks, and how many documents it leaves unopened."""
+    """The ``number``-th look (from 1): its ``prompts`` with those of earlier looks, how many documents it leaves unopened, and the
+    ``mix`` that gains are weighed by: of all test prompts."""
 
     number: int
     prompts: tuple[Prompt, ...]
     documents_left: int
+    mix: Mapping[str, float] | None = None
 
     @staticmethod
     def of(
@@ -61,7 +63,7 @@ class Look:
             )
         prompts = (*test, *reserve[:opened])
         left = {prompt.document for prompt in reserve[opened:]} - {prompt.document for prompt in prompts}
-        return Look(number, prompts, len(left))
+        return Look(number, prompts, len(left), mix)
 
 
 def arms_of(config: TrialConfig, bundles: Mapping[str, Path]) -> list[ArmRow]:
@@ -111,7 +113,6 @@ def evidence_of(
     origin: Mapping[str, Any],
     champion: str | None = None,
     arm: str = CHALLENGER,
-    mix: Mapping[str, float] | None = None,
     replayed: Replayed | None = None,
 ) -> Evidence:
     """What timed ``decodes`` say of a bundle, over the arm `CHAMPION` among them if ``champion`` names its content.
@@ -122,11 +123,11 @@ def evidence_of(
         Pair, predictor, and the bundle's folder. A bundle that does not serve the pair never gets here: it is `unservable`.
     arm
         The bundle's own, among the decodes.
-    mix, replayed
+    replayed
         As of `compared`.
     """
     pair, predictor, bundle = who
-    found = compared(decodes, bounds, arm, None if champion is None else CHAMPION, mix, replayed)
+    found = compared(decodes, bounds, arm, None if champion is None else CHAMPION, look.mix, replayed)
     calibration = calibration_of(bundle)
     return Evidence(
         pair=pair,
