@@ -8,8 +8,7 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 from pipelines.evidence.estimate import Estimate
-from pipelines.evidence.looks import levels, spent
-from pipelines.promotion.plan import Bounds
+from pipelines.promotion.plan import Bounds, levels, spent
 
 PLAN = (0.5, 0.75, 1.0)
 ACCUMULATING = (
