@@ -6,8 +6,7 @@ Techniques, 1977, section 5.5), rounded as by Webster.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
 
 from pipelines.prompt_table import Prompt
 
@@ -27,20 +26,17 @@ def allocated(prompts: Sequence[Prompt], mix: Mapping[str, float], count: int, l
 
 
 def turns_of(sizes: Mapping[str, int], mix: Mapping[str, float], count: int, least: int = 0) -> list[str]:
-    """Slices in the order of their turns: ``least`` of each first. A slice of ``sizes`` has no more turns than that.
+    """Slices in the order of their turns, ``least`` of each first, then always the one that is farthest behind its share. A slice
+    of ``sizes`` has no more turns than that.
 
     Examples
     --------
     >>> turns_of({"code": 9, "prose": 9}, {"code": 3, "prose": 1}, 5)
     ['code', 'code', 'prose', 'code', 'code']
     """
-    return list(islice(_turns(sizes, mix, least), count))
-
-
-def _turns(sizes: Mapping[str, int], mix: Mapping[str, float], least: int) -> Iterator[str]:
-    """The slice that is farthest behind its share, again and again, until all are used up."""
     taken = dict.fromkeys(sorted(mix), 0)
-    while left := [name for name in taken if taken[name] < sizes.get(name, 0)]:
-        chosen = min(left, key=lambda name: (taken[name] >= least, (taken[name] + 0.5) / mix[name]))
-        taken[chosen] += 1
-        yield chosen
+    turns: list[str] = []
+    while len(turns) < count and (left := [name for name in taken if taken[name] < sizes.get(name, 0)]):
+        turns.append(min(left, key=lambda name: (taken[name] >= least, (taken[name] + 0.5) / mix[name])))
+        taken[turns[-1]] += 1
+    return turns
