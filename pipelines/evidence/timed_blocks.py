@@ -15,10 +15,10 @@ Row = Mapping[str, Any]
 
 
 def setting_of(row: Row) -> str:
-    """Name of a row's sampling setting."""
+    """Name of the sampling setting of a row, or of a choice."""
     if row.get("setting"):
         return str(row["setting"])
-    return SamplingSettings(row["temperature"], row.get("top_k") or 0, row.get("top_p") or 1.0).name
+    return SamplingSettings(row["temperature"], int(row.get("top_k") or 0), row.get("top_p") or 1.0).name
 
 
 @dataclass(frozen=True)

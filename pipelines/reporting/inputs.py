@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.device_profile import read_device_profile
+from pipelines.evidence.timed_blocks import setting_of
 from pipelines.measuring.names import CHAIN, CHOICES
 from pipelines.promotion.names import VERDICT
 from pipelines.reporting.comparison import Comparison
-from pipelines.reporting.measured_folder import Measured, read_measured, setting_of
+from pipelines.reporting.measured_folder import Measured, read_measured
 from predictors.latency.profile import LatencyProfile
 
 Record = dict[str, Any]

@@ -5,7 +5,6 @@ Blocks are incomplete: not every arm was timed on every prompt. `pipelines.repor
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipelines.evidence.timed_blocks import setting_of
 from pipelines.measuring import names
 from pipelines.measuring.provenance import of_target_alone
 from pipelines.measuring.tables import DECODES, LOOP, ROUNDS, read_table
@@ -133,12 +133,6 @@ def read_measured(folder: Path) -> Measured:
     timed_loop = (folder / names.LOOP_FILE).is_file()
     loop = read_table(folder / names.LOOP_FILE, LOOP).to_pandas() if timed_loop else pd.DataFrame()
     return Measured(decodes, rounds, findings, origin, loop)
-
-
-def setting_of(place: Mapping[str, Any]) -> str:
-    """Name of the sampling settings of a decode or a choice."""
-    known = place.get("setting")
-    return known or SamplingSettings(place["temperature"], int(place["top_k"]), place["top_p"]).name
 
 
 def with_settings(rows: pd.DataFrame) -> pd.DataFrame:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pandas as pd
 
+from pipelines.evidence.timed_blocks import setting_of
 from pipelines.measuring.names import CHOICES, PLAIN, PROVENANCE
 from pipelines.measuring.verifiers.table import ACCEPTANCE, FAMILIES, ROOTS
 from pipelines.reporting.comparison import ALL, By, Comparison
 from pipelines.reporting.inputs import read_record
-from pipelines.reporting.measured_folder import Measured, setting_of, with_settings
+from pipelines.reporting.measured_folder import Measured, with_settings
 from pipelines.reporting.text import UNDEFINED, UNKNOWN, Interval, surely_above
 
 BLOCK = "block"
