@@ -9,8 +9,7 @@ interrupted check goes on where it stopped.
 """
 
 import argparse
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict
 
 from pipelines.measuring.bench import add_measuring_arguments, open_bench
 from pipelines.measuring.names import PROVENANCE, TEST
@@ -26,7 +25,8 @@ def run(args: argparse.Namespace) -> None:
     from pipelines.measuring.selection.study import SelectionConfig, SelectionStudy
     from pipelines.measuring.tables import write_table
     from pipelines.outputs import write_json
-    from predictors.bundle import CARD, bundle_hash
+    from predictors.bundle import CARD, bundle_hash, read_bundle
+    from predictors.controllers import DelayedTree
     from predictors.training.root_table import RootTable
 
     config = load_parameters(SelectionConfig, args.pair, "selection", args.params)
@@ -43,18 +43,12 @@ def run(args: argparse.Namespace) -> None:
     study = SelectionStudy(bench.pair, config, roots, bench.prompts[TEST], bench.log)
     rows = study.run()
     write_table(bench.folder / FIRST_ROUNDS, rows, FIRST_ROUNDS_ROWS)
-    write_json(bench.folder / PRICES, {folder.name.removeprefix(BUNDLE): _prices(folder) for folder in folders})
+    selectors = {folder.name.removeprefix(BUNDLE): DelayedTree(read_bundle(folder)) for folder in folders}
+    prices = {
+        rule: {"actions": [action.name for action in one.actions], "prices": asdict(one.prices)}
+        for rule, one in selectors.items()
+    }
+    write_json(bench.folder / PRICES, prices)
     write_json(bench.folder / PROVENANCE, bench.origin(args.pair) | {"capped": study.blocks.capped})
     bench.log.remove()
     print(f"{bench.folder}: {len(rows)} roots" + (", ended early by max_minutes" if study.blocks.capped else ""))
-
-
-def _prices(folder: Path) -> dict[str, Any]:
-    """The names of a selector's actions, and what their steps were thought to cost."""
-    from dataclasses import asdict
-
-    from predictors.bundle import read_bundle
-    from predictors.controllers import DelayedTree
-
-    selector = DelayedTree(read_bundle(folder))
-    return {"actions": [action.name for action in selector.actions], "prices": asdict(selector.prices)}
