@@ -32,8 +32,8 @@ def run(args: argparse.Namespace) -> None:
     import torch
 
     from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
-    from pipelines.measuring.replay.table import POLICIES, REPLAY_ROWS, REPLAYED, replayed_at
     from pipelines.measuring.replay.study import ReplayConfig, ReplayStudy
+    from pipelines.measuring.replay.table import POLICIES, REPLAY_ROWS, REPLAYED, replayed_at
     from pipelines.measuring.tables import write_table
     from pipelines.outputs import write_json
     from predictors.bundle import CARD, bundle_hash

@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.measuring.selection.table import BUNDLE, FIRST_ROUNDS, FIRST_ROUNDS_ROWS, PRICES
     from pipelines.measuring.selection.study import SelectionConfig, SelectionStudy
+    from pipelines.measuring.selection.table import BUNDLE, FIRST_ROUNDS, FIRST_ROUNDS_ROWS, PRICES
     from pipelines.measuring.tables import write_table
     from pipelines.outputs import write_json
     from predictors.bundle import CARD, bundle_hash, read_bundle

@@ -79,7 +79,7 @@ class Estimate:
         return math.expm1(math.log1p(margin) + self._quantiles(level, power) * self.error)
 
     def documents_needed(self, level: float, margin: float, power: float) -> int | None:
-        """Documents with which the estimated gain, were it true, would pass so often; ``None`` where it is not above the margin."""
+        """Documents with which the estimated gain, were it true, would pass so often; ``None``: it is not above the margin."""
         above = self.value - math.log1p(margin)
         if above <= 0:
             return None

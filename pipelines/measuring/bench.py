@@ -83,8 +83,8 @@ def open_bench(
     hashes: Mapping[str, str | None] = MappingProxyType({}),
     decide: Decide | None = None,
 ) -> Bench:
-    """Set the threads of ``config``, a dataclass of the stage's parameters, read the prompts (``counts`` of each split, all where it
-    is ``None``; empty: none), load the pair and take up an interrupted log.
+    """Set the threads of ``config``, a dataclass of the stage's parameters, read the prompts (``counts`` of each split, all where
+    it is ``None``; empty: none), load the pair and take up an interrupted log.
 
     The pair is loaded as the profile of this device below ``args.latency`` says, or as the stage will ``decide``. The log's
     fingerprint covers the parameters, the pair, how it is served, the prompts, the code, the machine and ``hashes`` of others.

@@ -64,7 +64,7 @@ def greedy_differences(
 def exactness_rows(
     pair: ModelPair, prompts: Iterable[Sequence[int]], arms: Mapping[str, TimedArm], max_new_tokens: int
 ) -> Rows:
-    """By arm of ours: ``exact_float32``, or of whatever format the ``pair`` has, and each prompt's first position that is wrong."""
+    """By arm of ours: ``exact_float32``, or of whatever format the ``pair`` has, and every prompt's first wrong position."""
     ours = {name: arm.decoder for name, arm in arms.items() if arm.decoder is not None}
     found = greedy_differences(pair, ours, prompts, max_new_tokens)
     return [

@@ -125,59 +125,6 @@ class Harness:
 def _block(prompt: Prompt, settings: SamplingSettings, repeat: int) -> str:
     return f"{prompt.split}/{prompt.id}/{settings.name}/{repeat}"
 
-    def time(self, split: str, planned: Planned, share: float = 1.0) -> Rows:
-        """A row for each decode, with its rounds under ``by_round`` (`apart`); ends early after ``share`` of the time."""
-        plans = {prompt.id: (prompt, arms) for prompt, arms in planned}
-        rows: dict[str, Rows] = {prompt: [] for prompt in plans}  # workers finish prompts in any order
-        for prompt in self._prompts(split, plans, share):
-            for settings in self.settings:
-                arms = [arm for arm in plans[prompt.id][1] if arm.at(settings.temperature)]
-                for repeat in range(self.repeats):
-                    key = f"{split}/{prompt.id}/{settings.name}/{repeat}"
-                    rows[prompt.id] += self.blocks.once(
-                        key, len(arms), partial(self._block, split, prompt, settings, repeat, arms)
-                    )
-        return [row for some in rows.values() for row in some]
-
-    def _prompts(
-        self, split: str, plans: Mapping[str, tuple[Prompt, Sequence[TimedArm]]], share: float
-    ) -> Iterator[Prompt]:
-        """The prompts, each when it is to be timed, or when the log has all that a worker timed of it."""
-        prompts, log = [prompt for prompt, _ in plans.values()], self.blocks.log
-        if self.spread is None:
-            yield from self.blocks.within(share, prompts)
-            return
-        last = f"{self.settings[-1].name}/{self.repeats - 1}"
-        known = [prompt for prompt in prompts if f"{split}/{prompt.id}/{last}" in log]
-        yield from known
-        left = self.blocks.within(share, [prompt for prompt in prompts if prompt not in known])
-        tasks = ((split, prompt, [arm.name for arm in plans[prompt.id][1]]) for prompt in left)
-        for (_, prompt, _), (rows, notes) in self.spread(tasks):
-            for key, some in groupby(rows, itemgetter("block")):
-                log.once(key, partial(list, some))
-            for note in notes:
-                warnings.warn(note, stacklevel=2)
-            yield prompt
-
-    def _block(
-        self, split: str, prompt: Prompt, settings: SamplingSettings, repeat: int, arms: Sequence[TimedArm]
-    ) -> Rows:
-        text = f"{self.seed}/{prompt.id}/{settings.name}"  # repeats go over the same text
-        seed, block = seed_of(text), f"{split}/{prompt.id}/{settings.name}/{repeat}"
-        led = None if self.leading is None or settings.greedy else self.leading.block(prompt, settings, seed)
-        planned = {arm.name: led.decode(arm) for arm in arms} if led is not None else {}
-        where = {"split": split, **asdict(settings), "repeat": repeat, "block": block, "seed": seed}
-        where |= {"prompt": prompt.id, "document": prompt.document, "slice": prompt.slice}
-        where["prompt_tokens"] = len(prompt.tokens)
-        rows = []
-        for order, arm in enumerate(random.Random(f"{text}/{repeat}").sample(list(arms), len(arms))):
-            self.blocks.bar.set_postfix_str(f"{split}, {settings.name}, {arm.name}")
-            who = {"arm": arm.name, "family": arm.family, "verifier": arm.verifier, "order": order}
-            free = partial(arm.run, prompt.tokens, settings, seed)
-            rows.append({**where, **who, **_timed_row(arm.name, free, planned.get(arm.name), len(prompt.tokens))})
-            self.blocks.bar.update()
-        return rows
-
 
 def _timed_row(name: str, free: Decode, led: Decode | None, prompt_tokens: int) -> dict[str, Any]:
     """What an arm's decode took and did: ``led`` along the block's text, or ``free`` where it cannot be."""

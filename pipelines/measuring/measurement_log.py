@@ -61,8 +61,8 @@ def logged_rows(path: Path, fingerprint: str) -> Rows:
 
 @dataclass
 class Blocks:
-    """Blocks of a ``log`` within a share of the time allowed. ``bar`` counts steps, of which a block has some; ``capped`` says that
-    ``max_minutes`` ran out."""
+    """Blocks of a ``log`` within a share of the time allowed. ``bar`` counts steps, of which a block has some; ``capped`` says
+    that ``max_minutes`` ran out."""
 
     log: MeasurementLog
     bar: tqdm

@@ -83,9 +83,7 @@ def attempt(args: argparse.Namespace, predictor: str, bundles: Mapping[str, Path
     trained = _trained(args, look)
     if replayed is not None:
         _require_unlearned(replayed, decodes, trained)
-    evidence = evidence_of(
-        who, decodes, look, bounds, exactness, trained, origin, champion, arm=arm, replayed=replayed
-    )
+    evidence = evidence_of(who, decodes, look, bounds, exactness, trained, origin, champion, arm=arm, replayed=replayed)
     if bench is not None:
         bench.log.remove()  # no earlier: what fails before is not timed again
     return evidence

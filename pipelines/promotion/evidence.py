@@ -11,8 +11,8 @@ from pipelines.evidence.slices import SliceGain, slice_gains
 from pipelines.evidence.timed_blocks import Row, TimedBlocks
 from pipelines.measuring.names import CHAIN, PLAIN, chain_gamma
 from pipelines.measuring.provenance import of_target_alone
-from pipelines.promotion.plan import Bounds
 from pipelines.promotion.names import CHALLENGER, CHAMPION
+from pipelines.promotion.plan import Bounds
 from predictors.config import parse_config
 
 VERSION = 2

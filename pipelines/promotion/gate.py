@@ -22,8 +22,8 @@ from typing import Any
 from pipelines.evidence.estimate import Estimate
 from pipelines.evidence.slices import SliceGain
 from pipelines.outputs import digest
-from pipelines.promotion.plan import Bounds
 from pipelines.promotion.evidence import Evidence
+from pipelines.promotion.plan import Bounds
 from pipelines.promotion.verdict import EXHAUSTED, INCONCLUSIVE, PASSED, REFUSED, Check, Verdict
 
 FEW = "fewer than 2 documents", "2 documents or more at every setting"  # found, and wanted

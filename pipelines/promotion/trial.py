@@ -24,8 +24,8 @@ from predictors.bundle import bundle_hash, read_bundle
 
 @dataclass(frozen=True)
 class Look:
-    """The ``number``-th look (from 1): its ``prompts`` with those of earlier looks, how many documents it leaves unopened, and the
-    ``mix`` that gains are weighed by: of all test prompts."""
+    """The ``number``-th look (from 1): its ``prompts`` with those of earlier looks, how many documents it leaves unopened, and
+    the ``mix`` that gains are weighed by: of all test prompts."""
 
     number: int
     prompts: tuple[Prompt, ...]

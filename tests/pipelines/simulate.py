@@ -18,9 +18,9 @@ from tqdm import tqdm
 from pipelines.evidence.gain import gain
 from pipelines.evidence.timed_blocks import TimedBlocks
 from pipelines.parameters import PARAMETERS, load_parameters
-from pipelines.promotion.plan import Bounds
 from pipelines.promotion.evidence import Evidence, compared
 from pipelines.promotion.gate import judge
+from pipelines.promotion.plan import Bounds
 from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
 from tests.pipelines.simulated import CHALLENGER, PLAIN, Measurement, World
 

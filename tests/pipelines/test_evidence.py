@@ -3,9 +3,9 @@
 import pytest
 
 from pipelines.evidence.slices import SliceGain
-from pipelines.promotion.plan import Bounds
 from pipelines.promotion.evidence import compared
 from pipelines.promotion.gate import FEW, judge
+from pipelines.promotion.plan import Bounds
 from pipelines.promotion.verdict import INCONCLUSIVE, REFUSED
 from tests.pipelines.hand_made_decodes import decodes
 from tests.pipelines.test_gate import change

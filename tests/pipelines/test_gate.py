@@ -9,9 +9,9 @@ import pytest
 
 from pipelines.evidence.estimate import Estimate
 from pipelines.evidence.slices import SliceGain
-from pipelines.promotion.plan import Bounds
 from pipelines.promotion.evidence import Evidence
 from pipelines.promotion.gate import fingerprint, judge, judged
+from pipelines.promotion.plan import Bounds
 from pipelines.promotion.verdict import EXHAUSTED, INCONCLUSIVE, PASSED, REFUSED, lines, outcome_of, reasons
 
 

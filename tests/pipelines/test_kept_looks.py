@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelines.promotion.plan import Bounds
 from pipelines.promotion.earlier import next_look, require_new, require_same_bounds
+from pipelines.promotion.plan import Bounds
 
 UNTRIED = {
     "version": 2,

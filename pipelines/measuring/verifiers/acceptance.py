@@ -16,8 +16,8 @@ from torch import Tensor
 
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.seeds import seed_of
-from pipelines.measuring.verifiers.table import AS_DRAFTED
 from pipelines.measuring.verifiers.roots import Root
+from pipelines.measuring.verifiers.table import AS_DRAFTED
 from runtime import Randomness
 from runtime.decoding.base import Evidence
 from runtime.verification.acceptance import ACCEPTANCE_RATES, acceptance_rate, branching_law

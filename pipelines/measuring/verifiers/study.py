@@ -17,9 +17,9 @@ from tqdm import tqdm
 from pipelines.measuring.measurement_log import Blocks, MeasurementLog, Rows
 from pipelines.measuring.names import TEST, VALIDATION
 from pipelines.measuring.verifiers.acceptance import acceptance_rows
-from pipelines.measuring.verifiers.table import ACCEPTANCE, ROOTS
 from pipelines.measuring.verifiers.roots import MatchedRoots, Root, decoder_of, draw_trees, expected_rows
 from pipelines.measuring.verifiers.shapes import Shape, shapes_of
+from pipelines.measuring.verifiers.table import ACCEPTANCE, ROOTS
 from pipelines.prompt_table import Prompt
 from predictors.config import Checked, Count, not_empty
 from predictors.sampling import SamplingSettings
