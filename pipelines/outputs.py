@@ -30,6 +30,14 @@ def write_json(path: Path, record: Any) -> None:
         partial.write_text(json.dumps(record, indent=2, sort_keys=True, allow_nan=False) + "\n")
 
 
+def read_json(path: Path, remedy: str = "Run the stage that writes it again.") -> Any:
+    """What such a file holds; `ValueError` with the ``remedy`` where it is missing or damaged."""
+    try:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, ValueError) as error:
+        raise ValueError(f"{path}: missing or damaged ({error}). {remedy}") from error
+
+
 def digest(value: Any) -> str:
     """SHA-256 of a value as JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

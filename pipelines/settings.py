@@ -19,6 +19,7 @@ from pipelines.device_file import read_device
 from pipelines.measuring.names import CHOICES, PROVENANCE
 from pipelines.measuring.tuning.candidates import Candidate
 from pipelines.measuring.tuning.speedups import Speedup, fastest
+from pipelines.outputs import read_json
 from pipelines.pair_folder import read_facts
 from pipelines.places import add_place_arguments, fill_in
 from predictors.config import parse_config
@@ -76,11 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     fill_in(args, PLACES)
     folder = args.tuning / read_device(args.device)["slug"]
-    try:
-        choices, origin = (json.loads((folder / name).read_text()) for name in (CHOICES, PROVENANCE))
-    except (OSError, ValueError) as error:
-        remedy = f"Run draftwright tune --pair {args.pair} (or dvc repro) first."
-        raise ValueError(f"{folder} holds no tuning of this machine ({error}). {remedy}") from error
+    remedy = f"Run draftwright tune --pair {args.pair} (or dvc repro) first."
+    choices, origin = (read_json(folder / name, remedy) for name in (CHOICES, PROVENANCE))
     facts, roles = read_facts(args.pair_folder), ("target", "draft")
     models = {role: (facts[role], facts.get("revisions", {}).get(role)) for role in roles if facts.get(role)}
     if facts["source"] == "builtin":

@@ -13,10 +13,9 @@ from pipelines.measuring.names import BRANCH_PRESETS, CHAIN, PEARL, BranchArm, b
 from pipelines.reporting.comparison import By, Comparison
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import Measured
-from pipelines.reporting.names import arm_name
 from pipelines.reporting.plots import picture, whiskers
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Section, Table, column, grid
-from pipelines.reporting.text import Interval, highest, surely_above
+from pipelines.reporting.text import Interval, highest, surely_above, arm_name
 from pipelines.reporting.timelines import timelines
 
 COUNTS = (EFFICIENCY, "target idle", "rollback rate", "hits per branch point")

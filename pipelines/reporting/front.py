@@ -5,11 +5,11 @@ from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.pair_folder import read_pair
 from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
 from pipelines.reporting.comparison import By
-from pipelines.reporting.inputs import Inputs, Record, read_record
-from pipelines.reporting.names import arm_name
+from pipelines.outputs import read_json
+from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.plots import picture, whiskers
 from pipelines.reporting.section import SPEEDUP, Section, Table
-from pipelines.reporting.text import GAIN, TIMES, Interval, alone, changed, shown
+from pipelines.reporting.text import GAIN, TIMES, Interval, alone, changed, shown, arm_name
 from predictors.latency.soundness import noise_warning
 
 AUTO, OURS = "auto", "ours: "
@@ -41,7 +41,7 @@ def front(inputs: Inputs, oracle: dict[str, float]) -> Section:
     warning = None if profile is None else noise_warning(profile)
     speeds = [_speeds(inputs, setting, oracle.get(setting)) for setting in inputs.measured.settings]
     return Section(
-        read_record(inputs.data / "pair" / "pair.json")["pair"],
+        read_json(inputs.data / "pair" / "pair.json")["pair"],
         f"{machine}, {device['cores']} cores, {numerics(origin)}, commit {commit_of(origin)}, {origin['date']}",
         decision(inputs),
         pictures=[picture("front", CAPTION, whiskers, speeds, [SPEEDUP], "times plain decoding", 1.0, across=1)],

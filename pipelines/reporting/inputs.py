@@ -1,6 +1,5 @@
 """What a report is made from: one device's part of a pair's data folder."""
 
-import json
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from pipelines.device_profile import read_device_profile
 from pipelines.evidence.timed_blocks import setting_of
 from pipelines.measuring.names import CHAIN, CHOICES
+from pipelines.outputs import read_json
 from pipelines.promotion.names import VERDICT
 from pipelines.reporting.comparison import Comparison
 from pipelines.reporting.measured_folder import Measured, read_measured
@@ -57,31 +57,16 @@ class Inputs:
     def tuned(self) -> dict[str, Record]:
         """What tuning chose, by sampling setting; none where nothing was tuned."""
         path = self.of("tuning") / CHOICES
-        choices: list[Record] = json.loads(path.read_text()) if path.is_file() else []
+        choices: list[Record] = read_json(path) if path.is_file() else []
         return {choice["setting"]: choice for choice in choices}
 
     @cached_property
     def verdicts(self) -> dict[str, Record]:
         """What the gate said, by bundle."""
         paths = sorted((self.data / "trials").glob(f"*/{self.device}/{VERDICT}"))
-        return {path.parent.parent.name: read_record(path) for path in paths}
+        return {path.parent.parent.name: read_json(path) for path in paths}
 
     def fitted(self, family: str) -> dict[str, Record]:
         """What stage ``fit`` says of the predictors of a family, by name."""
-        found = {path.stem: read_record(path) for path in sorted((self.data / "fit").glob("*.json"))}
+        found = {path.stem: read_json(path) for path in sorted((self.data / "fit").glob("*.json"))}
         return {name: record for name, record in found.items() if record["family"] == family}
-
-
-def read_record(path: Path) -> Record:
-    """A JSON record.
-
-    Raises
-    ------
-    ValueError
-        If it is missing or damaged.
-    """
-    try:
-        record: Record = json.loads(path.read_text())
-    except (FileNotFoundError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path}: missing or damaged ({error}). Run the stage that writes it again.") from error
-    return record

@@ -3,7 +3,6 @@
 Blocks are incomplete: not every arm was timed on every prompt. `pipelines.reporting.comparison` compares arms where both were.
 """
 
-import json
 import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +15,7 @@ from pipelines.evidence.timed_blocks import setting_of
 from pipelines.measuring import names
 from pipelines.measuring.provenance import of_target_alone
 from pipelines.measuring.tables import DECODES, LOOP, ROUNDS, read_table
+from pipelines.outputs import read_json
 from predictors.sampling import SamplingSettings
 
 KEY = ["setting", "prompt", "repeat"]  # of a block of one split
@@ -122,10 +122,8 @@ def read_measured(folder: Path) -> Measured:
     ValueError
         If it is missing, incomplete or of another version.
     """
-    try:
-        findings, origin = (json.loads((folder / name).read_text()) for name in (names.FINDINGS, names.PROVENANCE))
-    except (FileNotFoundError, json.JSONDecodeError) as error:
-        raise ValueError(f"{folder} holds no finished measurement ({error}). Run the measure stage.") from error
+    remedy = f"{folder} holds no finished measurement. Run the measure stage."
+    findings, origin = (read_json(folder / name, remedy) for name in (names.FINDINGS, names.PROVENANCE))
     decodes, rounds = (
         read_table(folder / name, schema).to_pandas()
         for name, schema in ((names.DECODES_FILE, DECODES), (names.ROUNDS_FILE, ROUNDS))

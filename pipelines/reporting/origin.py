@@ -9,7 +9,8 @@ from typing import Any
 from pipelines.measuring.names import CHAIN, PLAIN, PROVENANCE
 from pipelines.measuring.provenance import commit_of, numerics
 from pipelines.reporting.comparison import By
-from pipelines.reporting.inputs import Inputs, read_record
+from pipelines.outputs import read_json
+from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.section import Check, Row, Section, Table
 from pipelines.reporting.text import TINY, alone, listed
 
@@ -27,7 +28,7 @@ BUILTIN = (
 def pair_section(inputs: Inputs) -> Section:
     """The pair, the cost of its passes as decoded, and the size of what predictors learned from."""
     pair = inputs.data / "pair"
-    facts = read_record(pair / "pair.json")
+    facts = read_json(pair / "pair.json")
     builtin = facts["source"] == "builtin"
     if builtin:
         small, target = (_size(pair / name) for name in ("small", "target"))
@@ -87,7 +88,7 @@ def _cost(inputs: Inputs, setting: str) -> Row:
 
 
 def _traced(path: Path) -> Row:
-    manifest = read_record(path)
+    manifest = read_json(path)
     size, rows = sum((path.parent / shard["name"]).stat().st_size for shard in manifest["shards"]), manifest["num_rows"]
     each = round(size / max(1, rows))
     return {"traces": path.parent.name, "rows": rows, "megabytes": round(size / 1e6, 1), "bytes per row": each}

@@ -12,9 +12,8 @@ from pipelines.evidence.estimate import Estimate
 from pipelines.measuring.names import PLAIN
 from pipelines.promotion.verdict import lines
 from pipelines.reporting.inputs import Inputs, Record
-from pipelines.reporting.names import arm_name
 from pipelines.reporting.section import Row, Section, Table
-from pipelines.reporting.text import TIMES, changed, listed, shown
+from pipelines.reporting.text import TIMES, changed, listed, shown, arm_name
 
 WIDTH = 110
 NOTES = ("This page promotes nothing: `draftwright promote` also compares with the champion of the day.",)

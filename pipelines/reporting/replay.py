@@ -27,13 +27,13 @@ from pipelines.measuring.names import (
 )
 from pipelines.measuring.replay.table import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
 from pipelines.reporting.comparison import By, Comparison, share_between
-from pipelines.reporting.inputs import Inputs, read_record
+from pipelines.outputs import read_json
+from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import Measured
-from pipelines.reporting.names import arm_name
 from pipelines.reporting.plots import ends, picture, whiskers
 from pipelines.reporting.prediction import APART, MOST_APART
 from pipelines.reporting.section import OVER_CHAIN, SPEEDUP, Cell, Metric, Row, Section, Table, grid
-from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, listed, shown, surely_above
+from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, listed, shown, surely_above, arm_name
 from predictors.schema import EDIT
 
 BEST = "best rule"
@@ -60,7 +60,7 @@ def section(inputs: Inputs) -> Section | None:
     if not (folder / PROVENANCE).is_file():
         return None
     texts, edits = _read(folder / REPLAYED)
-    ratios = read_record(folder / PROVENANCE).get("cost_ratios", [])
+    ratios = read_json(folder / PROVENANCE).get("cost_ratios", [])
     elsewhere = {f"c={ratio:g}": _read(folder / replayed_at(ratio))[0] for ratio in ratios}
     settings = texts.measured.settings
     rows = [row for setting in settings for row in _ladder(setting, texts, edits, elsewhere)]

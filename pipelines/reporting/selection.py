@@ -13,7 +13,8 @@ import pandas as pd
 from pipelines.measuring.names import PROVENANCE
 from pipelines.measuring.selection.table import BUNDLE, FIRST_ROUNDS, PRICES, SELECTOR, STATIC_TREE
 from pipelines.reporting.comparison import RATES, Comparison, rate
-from pipelines.reporting.inputs import Inputs, Record, read_record
+from pipelines.outputs import read_json
+from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.measured_folder import with_settings
 from pipelines.reporting.plots import picture, whiskers
 from pipelines.reporting.section import Metric, Section, Table, column, grid
@@ -33,7 +34,7 @@ def section(inputs: Inputs) -> Section | None:
     if not (folder / PROVENANCE).is_file():
         return None
     fitted = {str(record["rule"]): record for record in inputs.fitted("tree").values()}
-    priced = read_record(folder / PRICES)
+    priced = read_json(folder / PRICES)
     records = {rule: fitted[rule] for rule in priced}
     places = {rule: (rule, rule) for rule in records} | _over_traversal(records)
     made = grid("rule", places, _columns(inputs.comparison, records))
@@ -59,7 +60,7 @@ def _notes(inputs: Inputs, records: dict[str, Record], priced: Record) -> list[s
     errors = price_errors(inputs.measured.rounds, records, priced) or [0.0]
     drift = float(np.median(errors))
     left = float(np.median([abs((1 + error) / (1 + drift) - 1) for error in errors]))
-    capped = read_record(folder / PROVENANCE)["capped"] or inputs.measured.findings["capped"]
+    capped = read_json(folder / PROVENANCE)["capped"] or inputs.measured.findings["capped"]
     worth, closed, nothing = map(listed, to_win(records))
     return [
         "A delayed tree is a trunk of L1 tokens, then K paths of L2 (K.L1.L2). A selector reads both models' states and "

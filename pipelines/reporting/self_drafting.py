@@ -10,10 +10,9 @@ from pipelines.measuring.names import CALIBRATED, CHAIN, GIVEN, HF_LOOKUP, HF_PL
 from pipelines.reporting.comparison import RATES, RIVALS, By, Comparison
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.measured_folder import Measured
-from pipelines.reporting.names import arm_name
 from pipelines.reporting.plots import picture, whiskers
 from pipelines.reporting.section import SPEEDUP, Check, Metric, Section, Table, column, grid
-from pipelines.reporting.text import SHARE, TIMES, Interval, highest, listed, shown
+from pipelines.reporting.text import SHARE, TIMES, Interval, highest, listed, shown, arm_name
 
 OWN = (CALIBRATED, GIVEN)
 UPKEEP, MOST_UPKEEP = "upkeep", 0.1

@@ -11,10 +11,9 @@ from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_FORWARD, HF_PLAIN, 
 from pipelines.measuring.provenance import of_target_alone
 from pipelines.reporting.comparison import PARTS, RATES, By, Comparison, across, rate
 from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.names import arm_name
 from pipelines.reporting.plots import curves, picture
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Check, Section, Table, grid
-from pipelines.reporting.text import GAIN, SHARE, TIMES, shown
+from pipelines.reporting.text import GAIN, SHARE, TIMES, shown, arm_name
 
 NOTE = (
     "Intervals are 95 %, over documents. {prompts} held-out prompts of {documents} documents. Arms were timed interleaved in "

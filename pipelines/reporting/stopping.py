@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pipelines.measuring.names import CHAIN, CONFIDENCE, CONFIG, DYNAMIC, FORK, PLAIN, RULE, TREES
 from pipelines.reporting.comparison import By, Comparison
 from pipelines.reporting.inputs import Inputs, Record
-from pipelines.reporting.names import arm_name
 from pipelines.reporting.plots import curves, picture, whiskers
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, Row, Section, Table, column, grid
-from pipelines.reporting.text import GAIN, NUMBER, Interval, highest, listed, shown, surely_above
+from pipelines.reporting.text import GAIN, NUMBER, Interval, highest, listed, shown, surely_above, arm_name
 
 TUNED = (CHAIN, CONFIDENCE, FORK, CONFIG)  # families whose setting is chosen on validation prompts
 FAMILIES = (CHAIN, CONFIDENCE, RULE, FORK, CONFIG, DYNAMIC)

@@ -1,4 +1,4 @@
-"""Values as people read them; the only place where intervals are written. A dash stands for what is undefined.
+"""Values and arms as people read them; the only place where intervals are written. A dash stands for what is undefined.
 
 TIMES    1.62x (1.55–1.70)         GAIN     −2.0 % (−5.0…+1.0)     SHARE    12 % (8–15)
 NUMBER   1.62 (1.55–1.70)          FINE     0.625 (0.616–0.640)    WHOLE    1620 (1550–1700)
@@ -8,6 +8,8 @@ TEXT     as it is; truth values as yes and no                      COARSE   −2
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from pipelines.measuring import names
 
 Interval = dict[str, float | None]  # value, low, high; all None where undefined
 UNDEFINED: Interval = {"value": None, "low": None, "high": None}
@@ -26,6 +28,26 @@ FORMS: dict[str, tuple[Callable[[float], str], str, str]] = {  # a number, what 
     WHOLE: ("{:.0f}".format, "", "–"),
     MS: (lambda value: f"{value:#.3g}" if abs(value) < 99.5 else f"{value:.0f}", "", "–"),
     TINY: ("{:.1e}".format, "", "–"),
+}
+NAMES = {
+    names.CHAIN: "best static chain",
+    names.PLAIN: "plain decoding",
+    names.HF_FORWARD: "plain, HF's forward",
+    names.HF_PLAIN: "HF generate",
+    names.HF_ASSISTED: "HF assisted",
+    names.HF_LOOKUP: "HF prompt lookup",
+    names.ENTROPY: "entropy (AdaEDL)",
+    names.HRAD: "H-RAD",
+    names.LENGTH: "explicit length",
+}
+PRESETS = {
+    names.PEARL: "PEARL",
+    names.SPECBRANCH: "SpecBranch",
+    names.PAPER: "SpecBranch, paper's rule",
+    names.PRIOR: "SpecBranch, paper's rule a priori",
+    names.EXPLICIT: "SpecBranch, explicit length",
+    names.WITHOUT_HRAD: "SpecBranch without H-RAD",
+    names.WITHOUT_BRANCHES: "SpecBranch without branches",
 }
 
 
@@ -59,15 +81,15 @@ def _number(value: float, unit: str) -> str:
     return FORMS[unit][0](SCALES.get(unit, 1) * value).replace("-", "−")
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names as a list in a sentence.
+def listed(words: Sequence[str]) -> str:
+    """Words as a list in a sentence.
 
     Examples
     --------
     >>> listed(["a", "b", "c"]), listed([])
     ('a, b and c', 'none')
     """
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "none"
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]])) or "none"
 
 
 def highest(values: Mapping[str, Interval | None], unit: str = GAIN) -> str:
@@ -101,3 +123,16 @@ def known(interval: Interval | None) -> bool:
 def surely_above(interval: Interval | None, bar: float = 0.0) -> bool:
     """Whether the whole interval lies above ``bar``."""
     return interval is not None and interval["low"] is not None and interval["low"] > bar
+
+
+def arm_name(arm: str) -> str:
+    """An arm as a person reads it."""
+    gamma = names.chain_gamma(arm)
+    if gamma is not None:
+        return f"chain, γ={gamma}"
+    branching = names.branch_arm(arm)
+    if branching is not None:
+        lengths = "/".join(map(str, branching.lengths))
+        return f"{PRESETS[branching.preset]} γ={lengths}{', concurrent' if branching.wall else ''}"
+    family, _, number = arm.partition("-")
+    return f"confidence ε={number}" if family == names.CONFIDENCE and number else NAMES.get(arm, arm)

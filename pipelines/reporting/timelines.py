@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from pipelines.measuring.names import EXPLICIT, PAPER, PRIOR, TIMELINES, WALL, branch_arm, on_virtual_clock
-from pipelines.reporting.inputs import read_record
-from pipelines.reporting.names import arm_name
+from pipelines.outputs import read_json
 from pipelines.reporting.plots import PHASE_COLOURS, picture
 from pipelines.reporting.section import Picture
+from pipelines.reporting.text import arm_name
 
 NUM_ROUNDS = 12  # the arm that is through them first ends the common time axis
 VARIANTS = (PAPER, PRIOR, EXPLICIT)  # too many to look at
@@ -36,7 +36,7 @@ def timelines(folder: Path, arms: Iterable[str]) -> Iterator[Picture]:
     """Of the branch-parallel ``arms``, on either clock, and of others; nothing where none was recorded in a measurement's
     ``folder``."""
     kept = {arm for arm in arms if getattr(branch_arm(arm), "preset", None) not in VARIANTS}
-    recorded = read_record(folder / TIMELINES) if (folder / TIMELINES).is_file() else {}
+    recorded = read_json(folder / TIMELINES) if (folder / TIMELINES).is_file() else {}
     shown = {
         arm: decoded
         for arm, rounds in recorded.items()

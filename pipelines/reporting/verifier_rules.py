@@ -15,7 +15,7 @@ from pipelines.evidence.timed_blocks import setting_of
 from pipelines.measuring.names import CHOICES, PLAIN, PROVENANCE
 from pipelines.measuring.verifiers.table import ACCEPTANCE, FAMILIES, ROOTS
 from pipelines.reporting.comparison import ALL, By, Comparison
-from pipelines.reporting.inputs import read_record
+from pipelines.outputs import read_json
 from pipelines.reporting.measured_folder import Measured, with_settings
 from pipelines.reporting.text import UNDEFINED, UNKNOWN, Interval, surely_above
 
@@ -87,7 +87,7 @@ def read_rules(folder: Path, measured: Measured) -> Rules | None:
     if not (folder / PROVENANCE).is_file():
         return None
     roots, acceptance = (pd.read_parquet(folder / name) for name in (ROOTS, ACCEPTANCE))
-    record = read_record(folder / CHOICES)
+    record = read_json(folder / CHOICES)
     best = [
         {"setting": made["setting"], "family": ruled(made["family"], rule), "arm": ruled(made["drafter"], rule)}
         for made, rule in ((made, made["verifier"]) for made in record["choices"])

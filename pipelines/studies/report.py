@@ -18,12 +18,11 @@ from pipelines.measuring.provenance import measured_on
 from pipelines.parameters import add_pair_arguments
 from pipelines.reporting.comparison import Comparison
 from pipelines.reporting.measured_folder import Measured, read_measured
-from pipelines.reporting.names import arm_name
 from pipelines.reporting.page import write_page
 from pipelines.reporting.section import Section
 from pipelines.reporting.speed import arm_table
 from pipelines.reporting.stopping import FAMILIES
-from pipelines.reporting.text import listed
+from pipelines.reporting.text import listed, arm_name
 from pipelines.reporting.verifier_rules import Rules, read_rules
 from pipelines.reporting.verifiers import of_rules
 from pipelines.studies.self_drafting import self_drafting

@@ -5,7 +5,8 @@ import pytest
 from pipelines.measuring.names import CHOICES
 from pipelines.outputs import write_json
 from pipelines.promotion.verdict import lines
-from pipelines.reporting.inputs import Inputs, read_record
+from pipelines.outputs import read_json
+from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.release import section
 from tests.pipelines.hand_made_release import choice, write_release
 
@@ -49,14 +50,14 @@ def test_verdicts_have_the_gain_over_the_closest_rival_and_over_the_reference_by
     assert [row["gain"]["value"] for row in rows[:3]] == pytest.approx([0.06, 0.07, 0.05])
     assert [row["gain"]["value"] for row in rows[::3]] == pytest.approx([0.06, 0.0, 0.03])
     assert {row["estimator"] for row in rows} == {"clock"}
-    verdict = read_record(tmp_path / "trials" / "hrad" / DEVICE / "verdict.json")
+    verdict = read_json(tmp_path / "trials" / "hrad" / DEVICE / "verdict.json")
     assert " ".join(lines(verdict)) in " ".join(made.printed.split())
 
 
 def test_what_cannot_be_tried_has_a_verdict_without_gains(tmp_path):
     write_release(tmp_path / "tuning", tmp_path / "trials", DEVICE)
     path = tmp_path / "trials" / "auto" / DEVICE / "verdict.json"
-    record = read_record(path)
+    record = read_json(path)
     record["evidence"] |= {"gains": {}, "settings": {}, "reference": None}
     write_json(path, record)
     row, *others = section(Inputs(tmp_path, DEVICE)).record()["tables"][1]["rows"]

@@ -4,7 +4,8 @@ import pandas as pd
 import pytest
 
 from pipelines.measuring.selection.table import FIRST_ROUNDS, PRICES
-from pipelines.reporting.inputs import Inputs, read_record
+from pipelines.outputs import read_json
+from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.selection import labels_right, price_errors, section, to_win
 from tests.pipelines.hand_made_selection import selection_decodes, selection_rounds, write_selection
 from tests.pipelines.hand_made_timed import write_timed
@@ -69,7 +70,7 @@ def test_what_no_block_compares_is_undefined(tmp_path):
 def test_steps_are_compared_with_their_price(made):
     """The last round, which was cut short, and the prefill are no steps of the tree."""
     records = {record["rule"]: record for record in made.fitted("tree").values()}
-    priced = read_record(made.of("selection") / PRICES)
+    priced = read_json(made.of("selection") / PRICES)
     assert price_errors(made.measured.rounds, records, priced) == pytest.approx([0.1, 22 / 22.5 - 1])
     assert price_errors(made.measured.rounds.iloc[:0], records, priced) == []
 

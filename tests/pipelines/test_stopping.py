@@ -13,9 +13,9 @@ from pipelines.measuring.names import CHAIN, DYNAMIC
 from pipelines.outputs import write_json
 from pipelines.prompt_table import FILE, write_prompts
 from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.names import arm_name
 from pipelines.reporting.section import OVER_CHAIN
 from pipelines.reporting.stopping import section
+from pipelines.reporting.text import arm_name
 from pipelines.tracking import Tracking
 from predictors.bundle import read_bundle
 from runtime import ModelPair, Randomness, build_decoder, load_decoder
