@@ -33,7 +33,6 @@ PLUMBING = frozenset(
         "pipelines.cli",
         "pipelines.code",
         "pipelines.device_file",
-        "pipelines.device_profile",
         "pipelines.imports",
         "pipelines.outputs",
         "pipelines.parameters",

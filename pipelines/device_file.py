@@ -1,8 +1,12 @@
-"""The JSON file of stage ``device``, read."""
+"""What stages read of a device: its description, and its latency profile, named as noisy wherever its prices are used."""
 
 import json
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from predictors.latency.profile import LatencyProfile
 
 
 def read_device(path: Path) -> dict[str, Any]:
@@ -23,3 +27,27 @@ def read_device(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} describes no machine: its slug is {slug!r}. {remedy}")
     device: dict[str, Any] = record
     return device
+
+
+def read_device_profile(folder: Path, device: str) -> "LatencyProfile":
+    """The profile that stage ``latency`` left in ``folder`` for the device of that slug; says so on stderr where it is noisy.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or it cannot be read.
+    """
+    from predictors.latency.profile import read_profile
+
+    profile = read_profile(folder / f"{device}.json")
+    warn_of_noise(profile)
+    return profile
+
+
+def warn_of_noise(profile: "LatencyProfile") -> None:
+    """One line on stderr for a noisy profile."""
+    from predictors.latency.soundness import noise_warning
+
+    warning = noise_warning(profile)
+    if warning is not None:
+        print(f"warning: {warning}", file=sys.stderr)

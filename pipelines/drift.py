@@ -15,15 +15,8 @@ A stationary stream is flagged at the rate of --false-alarm, by all comparisons 
 themselves may begin otherwise than they go on, so requests much shorter or longer than the reference's may be flagged for that:
 the JSON says how long both are.
 
-Delayed trees and decoding without a draft model cannot be replayed, and of a rule without a model only acceptance is known. On
-the built-in pair in replay, a reference made of one half of 97 documents (180 texts of 48 tokens per setting, all slices) and
-windows of 24 or 64 requests of the other half, --false-alarm 0.01 flagged
-
-    all slices      0 to 0.6 % of windows; cut to 24 tokens 0.2 to 0.6 % where a model is run, 2 to 5 % by a rule's acceptance
-    tables alone    89 to 100 % where a model is run
-    prose alone     66 to 87 % with a head, all but 0.3 % with a stop model
-    code alone      53 to 75 % with a head, 4 to 75 % with a stop model; it lies between the others
-    one slice       0 to 88 % by acceptance alone
+Delayed trees and decoding without a draft model cannot be replayed, and of a rule without a model only acceptance is known. How
+often which change of texts is flagged stands in docs/drift.md.
 
 Exit codes: 0 no drift, 3 drift, 4 too few requests or no reference. Where the pair's prompts come from a file that holds recent
 ones, this retrains on them in a script:

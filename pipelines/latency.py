@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.device_profile import warn_of_noise
+    from pipelines.device_file import warn_of_noise
     from pipelines.reporting.latency_table import latency_table, prediction_table
     from predictors.latency.profile import read_profile
 

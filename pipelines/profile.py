@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pipelines.device_profile import warn_of_noise
+    from pipelines.device_file import warn_of_noise
     from pipelines.outputs import write_json
     from predictors.latency.profile import LatencyProfile
     from runtime.latency import LatencyConfig

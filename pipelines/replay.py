@@ -11,8 +11,7 @@ folder named after the device: ``replay.parquet``, a row per text and policy, ``
 import argparse
 from pathlib import Path
 
-from pipelines.device_file import read_device
-from pipelines.device_profile import read_device_profile
+from pipelines.device_file import read_device, read_device_profile
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
 from pipelines.places import place_of
 

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipelines.device_profile import read_device_profile
+from pipelines.device_file import read_device_profile
 from pipelines.evidence.timed_blocks import setting_of
 from pipelines.measuring.names import CHAIN, CHOICES
 from pipelines.outputs import read_json

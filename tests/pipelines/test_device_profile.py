@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pipelines.device_profile import read_device_profile
+from pipelines.device_file import read_device_profile
 from pipelines.outputs import write_json
 from predictors.latency.soundness import noise_warning
 from tests.predictors.affine_profile import PROFILE
