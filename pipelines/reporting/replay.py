@@ -31,7 +31,7 @@ from pipelines.outputs import read_json
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.plots import ends, picture, whiskers
-from pipelines.reporting.prediction import APART, MOST_APART
+from pipelines.reporting.latency import APART, MOST_APART
 from pipelines.reporting.section import OVER_CHAIN, SPEEDUP, Cell, Metric, Row, Section, Table, grid
 from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, listed, shown, surely_above, arm_name
 from predictors.schema import EDIT

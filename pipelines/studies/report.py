@@ -23,8 +23,7 @@ from pipelines.reporting.section import Section
 from pipelines.reporting.speed import arm_table
 from pipelines.reporting.stopping import FAMILIES
 from pipelines.reporting.text import listed, arm_name
-from pipelines.reporting.verifier_rules import Rules, read_rules
-from pipelines.reporting.verifiers import of_rules
+from pipelines.reporting.verifiers import Rules, of_rules, read_rules
 from pipelines.studies.self_drafting import self_drafting
 from pipelines.studies.verifier_tables import tables
 

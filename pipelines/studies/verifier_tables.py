@@ -11,8 +11,7 @@ from pipelines.measuring.names import chain_gamma
 from pipelines.reporting.comparison import ALL, PARTS, By, Comparison, across
 from pipelines.reporting.section import SPEEDUP, Cell, Metric, Row, Table, grid
 from pipelines.reporting.text import NUMBER, TIMES, WHOLE, Interval, listed
-from pipelines.reporting.verifier_rules import First, Rules, ruled
-from pipelines.reporting.verifiers import EXACT, acceptance
+from pipelines.reporting.verifiers import EXACT, First, Rules, acceptance, ruled
 
 Place = tuple[str, By]  # a shape, on some decodes
 

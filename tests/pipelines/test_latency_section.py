@@ -7,9 +7,8 @@ import pytest
 
 from pipelines.outputs import write_json
 from pipelines.reporting.inputs import Inputs
-from pipelines.reporting.latency import mismatches, section
+from pipelines.reporting.latency import acceptance, by_arm, mismatches, predictions, section, summary
 from pipelines.reporting.measured_folder import read_measured
-from pipelines.reporting.prediction import acceptance, by_arm, predictions, summary
 from predictors.latency.acceptance import AcceptanceStatistics
 from predictors.latency.profile import LatencyProfile
 from predictors.latency.throughput import generation_latency

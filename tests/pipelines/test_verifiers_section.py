@@ -7,8 +7,7 @@ import pytest
 from pipelines.reporting.comparison import ALL, By
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import read_measured
-from pipelines.reporting.verifier_rules import read_rules
-from pipelines.reporting.verifiers import acceptance, of_rules, section
+from pipelines.reporting.verifiers import acceptance, of_rules, read_rules, section
 from pipelines.studies.report import verifiers, write_study
 from tests.pipelines.hand_made_comparison import SPEEDS, comparison_decodes, write_comparison
 from tests.pipelines.hand_made_timed import choice, decode, write_timed
