@@ -12,19 +12,22 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from pipelines.device_file import read_device
-from pipelines.measuring.names import CHAIN, PLAIN
+from pipelines.measuring.names import CHAIN, HF_LOOKUP, HF_PLAIN, PLAIN
 from pipelines.measuring.provenance import measured_on
 from pipelines.parameters import add_pair_arguments
-from pipelines.reporting.comparison import Comparison
+from pipelines.reporting.comparison import By, Comparison
 from pipelines.reporting.measured_folder import Measured, read_measured
 from pipelines.reporting.page import write_page
-from pipelines.reporting.section import Section
+from pipelines.reporting.plots import BLUE, GREEN, PURPLE, picture
+from pipelines.reporting.section import SPEEDUP, Section, Table, grid
+from pipelines.reporting.self_drafting import CANDIDATES, DE, GUESSES, PASSES, UPKEEP, own_arms
 from pipelines.reporting.speed import arm_table
 from pipelines.reporting.stopping import FAMILIES
-from pipelines.reporting.text import listed, arm_name
+from pipelines.reporting.text import arm_name, listed
 from pipelines.reporting.verifiers import Rules, of_rules, read_rules
-from pipelines.studies.self_drafting import self_drafting
 from pipelines.studies.verifier_tables import tables
 
 VERIFIERS = "verifiers"
@@ -32,6 +35,7 @@ STOPPING = (
     "The rollback rate is 1 − α, α being the share of drafted levels that was accepted. Trees are verified by `traversal`, "
     "chains by `block`."
 )
+COLOURS = {"lookahead": GREEN, "self": PURPLE}  # by the first letters of an arm of self-drafting; others are trees
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,6 +88,40 @@ def stopping(measured: Measured, pair: str) -> Section:
     chosen = listed([f"{arm_name(measured.chosen(CHAIN, setting))} at {setting}" for setting in measured.settings])
     finding = f"The best static chain, chosen on validation prompts: {chosen}."
     return Section("stopping", f"Stop rules and drafted trees on {pair}", finding, made, notes=[STOPPING])
+
+
+def self_drafting(measured: Measured, pair: str) -> Section:
+    """Every arm at every sampling setting; of static chains the best."""
+    compared, made = Comparison(measured), []
+    for setting in measured.settings:
+        own, by = own_arms(measured, setting), By(setting)
+        arms = (PLAIN, measured.choices(setting).get(CHAIN, CHAIN), HF_LOOKUP, HF_PLAIN, *own)
+        timed = {arm: (arm, by) for arm in arms if compared.speedup(arm, PLAIN, by)["value"] is not None}
+        columns = compared.metrics(*PASSES, UPKEEP, of=own) | compared.metrics(SPEEDUP)
+        made.append(grid("arm", timed, columns, setting))
+    return Section(
+        "self_drafting",
+        f"Drafting without a draft model on {pair}",
+        "Tokens committed a pass (DE), the share of passes with candidates (HR), and tokens committed in those (AL).",
+        made,
+        [picture("self_drafting", "Speed-up over tokens fed to a pass", fed_and_speed, made)],
+    )
+
+
+def fed_and_speed(tables: list[Table]) -> Figure:
+    """Measured speed-up over the tokens fed to a pass besides the newest one, one panel per sampling setting."""
+    figure = Figure(figsize=(6.4 * len(tables), 4.2), layout="constrained")
+    for axes, table in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables, strict=True):
+        for row in table.record()["rows"]:
+            if row[DE] is not None:
+                dot = row[GUESSES] + row[CANDIDATES], row[SPEEDUP]["value"]
+                colour = next((own for name, own in COLOURS.items() if row["arm"].startswith(name)), BLUE)
+                axes.plot(*dot, "o", color=colour, markersize=4)
+                axes.annotate(row["arm"], dot, fontsize=6, xytext=(3, 3), textcoords="offset points")
+        axes.axhline(1, color="#333333", linewidth=1)
+        axes.set(xlabel="guessed and candidate tokens a pass", ylabel=SPEEDUP, title=table.caption)
+        axes.grid(color="#e6e6e6")
+    return figure
 
 
 GRIDS = {"stopping": stopping, "self_drafting": self_drafting}

@@ -10,8 +10,7 @@ from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import read_measured
 from pipelines.reporting.section import column
 from pipelines.reporting.self_drafting import AL, DE, HR, PASSES, UPKEEP, lookup_gains, section
-from pipelines.studies.report import write_study
-from pipelines.studies.self_drafting import self_drafting
+from pipelines.studies.report import self_drafting, write_study
 from tests.pipelines.hand_made_measured import ALONE_SPEED, MAIN_SPEED, SPEED, decodes, write_measured, write_records
 
 SPEEDUP = "speed-up over plain"
