@@ -14,8 +14,6 @@ NOT_APPLICABLE = "not applicable: the pair has no draft"
 MARKER = "not_applicable.json"  # alone in a folder
 RECORD = {"family": None, "reason": NOT_APPLICABLE}
 DRAFTLESS = (None, "guess")  # families of predictors; None: bundle auto, which no family fits
-
-
 STAGES: Mapping[str, tuple[Callable[[argparse.Namespace], bool], tuple[str, ...]]] = {
     "traces": (lambda args: args.of != "guesses", ("out",)),
     "labels": (lambda args: True, ("output", "report")),

@@ -15,8 +15,6 @@ from runtime.pair import parse_dtype
 
 DTYPE = "bfloat16"  # of a pair that names none
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-
-
 BITS = {"load_in_4bit": 4, "load_in_8bit": 8}  # as bitsandbytes says it
 
 
