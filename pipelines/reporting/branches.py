@@ -15,7 +15,7 @@ from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.plots import picture, whiskers
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Section, Table, column, grid
-from pipelines.reporting.text import Interval, highest, surely_above, arm_name
+from pipelines.reporting.text import Interval, arm_name, highest, surely_above
 from pipelines.reporting.timelines import timelines
 
 COUNTS = (EFFICIENCY, "target idle", "rollback rate", "hits per branch point")

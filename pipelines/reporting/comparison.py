@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from pipelines.measuring.names import CHAIN, FORK, HF_LOOKUP, METHODS, PLAIN
 from pipelines.reporting.measured_folder import KEY, Measured
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Metric
-from pipelines.reporting.text import UNDEFINED, Interval, alone, changed, known, arm_name
+from pipelines.reporting.text import UNDEFINED, Interval, alone, arm_name, changed, known
 from predictors.rounds import PHASES
 from predictors.training import intervals
 

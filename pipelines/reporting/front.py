@@ -2,14 +2,14 @@
 
 from pipelines.measuring.names import CHAIN, HF_ASSISTED, HF_PLAIN, PLAIN
 from pipelines.measuring.provenance import commit_of, numerics
+from pipelines.outputs import read_json
 from pipelines.pair_folder import read_pair
 from pipelines.promotion.verdict import INCONCLUSIVE, PASSED, REFUSED
 from pipelines.reporting.comparison import By
-from pipelines.outputs import read_json
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.plots import picture, whiskers
 from pipelines.reporting.section import SPEEDUP, Section, Table
-from pipelines.reporting.text import GAIN, TIMES, Interval, alone, changed, shown, arm_name
+from pipelines.reporting.text import GAIN, TIMES, Interval, alone, arm_name, changed, shown
 from predictors.latency.soundness import noise_warning
 
 AUTO, OURS = "auto", "ours: "

@@ -8,8 +8,8 @@ from typing import Any
 
 from pipelines.measuring.names import CHAIN, PLAIN, PROVENANCE
 from pipelines.measuring.provenance import commit_of, numerics
-from pipelines.reporting.comparison import By
 from pipelines.outputs import read_json
+from pipelines.reporting.comparison import By
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.section import Check, Row, Section, Table
 from pipelines.reporting.text import TINY, alone, listed

@@ -13,7 +13,7 @@ from pipelines.measuring.names import PLAIN
 from pipelines.promotion.verdict import lines
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.section import Row, Section, Table
-from pipelines.reporting.text import TIMES, changed, listed, shown, arm_name
+from pipelines.reporting.text import TIMES, arm_name, changed, listed, shown
 
 WIDTH = 110
 NOTES = ("This page promotes nothing: `draftwright promote` also compares with the champion of the day.",)

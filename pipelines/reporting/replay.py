@@ -26,14 +26,14 @@ from pipelines.measuring.names import (
     on_virtual_clock,
 )
 from pipelines.measuring.replay.table import BRANCHES, BRANCHES_WALL, ORACLE, REPLAYED, replayed_at
-from pipelines.reporting.comparison import By, Comparison, share_between
 from pipelines.outputs import read_json
+from pipelines.reporting.comparison import By, Comparison, share_between
 from pipelines.reporting.inputs import Inputs
+from pipelines.reporting.latency import APART, MOST_APART
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.plots import ends, picture, whiskers
-from pipelines.reporting.latency import APART, MOST_APART
 from pipelines.reporting.section import OVER_CHAIN, SPEEDUP, Cell, Metric, Row, Section, Table, grid
-from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, listed, shown, surely_above, arm_name
+from pipelines.reporting.text import GAIN, SHARE, UNDEFINED, arm_name, listed, shown, surely_above
 from predictors.schema import EDIT
 
 BEST = "best rule"

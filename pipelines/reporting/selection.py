@@ -12,8 +12,8 @@ import pandas as pd
 
 from pipelines.measuring.names import PROVENANCE
 from pipelines.measuring.selection.table import BUNDLE, FIRST_ROUNDS, PRICES, SELECTOR, STATIC_TREE
-from pipelines.reporting.comparison import RATES, Comparison, rate
 from pipelines.outputs import read_json
+from pipelines.reporting.comparison import RATES, Comparison, rate
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.measured_folder import with_settings
 from pipelines.reporting.plots import picture, whiskers

@@ -12,7 +12,7 @@ from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.measured_folder import Measured
 from pipelines.reporting.plots import picture, whiskers
 from pipelines.reporting.section import SPEEDUP, Check, Metric, Section, Table, column, grid
-from pipelines.reporting.text import SHARE, TIMES, Interval, highest, listed, shown, arm_name
+from pipelines.reporting.text import SHARE, TIMES, Interval, arm_name, highest, listed, shown
 
 OWN = (CALIBRATED, GIVEN)
 UPKEEP, MOST_UPKEEP = "upkeep", 0.1

@@ -13,7 +13,7 @@ from pipelines.reporting.comparison import PARTS, RATES, By, Comparison, across,
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.plots import curves, picture
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, SPEEDUP, Cell, Check, Section, Table, grid
-from pipelines.reporting.text import GAIN, SHARE, TIMES, shown, arm_name
+from pipelines.reporting.text import GAIN, SHARE, TIMES, arm_name, shown
 
 NOTE = (
     "Intervals are 95 %, over documents. {prompts} held-out prompts of {documents} documents. Arms were timed interleaved in "

@@ -12,7 +12,7 @@ from pipelines.reporting.comparison import By, Comparison
 from pipelines.reporting.inputs import Inputs, Record
 from pipelines.reporting.plots import curves, picture, whiskers
 from pipelines.reporting.section import EFFICIENCY, OVER_CHAIN, Row, Section, Table, column, grid
-from pipelines.reporting.text import GAIN, NUMBER, Interval, highest, listed, shown, surely_above, arm_name
+from pipelines.reporting.text import GAIN, NUMBER, Interval, arm_name, highest, listed, shown, surely_above
 
 TUNED = (CHAIN, CONFIDENCE, FORK, CONFIG)  # families whose setting is chosen on validation prompts
 FAMILIES = (CHAIN, CONFIDENCE, RULE, FORK, CONFIG, DYNAMIC)

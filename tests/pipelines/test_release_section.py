@@ -3,9 +3,8 @@
 import pytest
 
 from pipelines.measuring.names import CHOICES
-from pipelines.outputs import write_json
+from pipelines.outputs import read_json, write_json
 from pipelines.promotion.verdict import lines
-from pipelines.outputs import read_json
 from pipelines.reporting.inputs import Inputs
 from pipelines.reporting.release import section
 from tests.pipelines.hand_made_release import choice, write_release
