@@ -24,13 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ALPHA",
         help="also predict tokens/s, if a drafted token is accepted so often",
     )
-    parser.add_argument(
-        "--prompt-tokens", type=int, default=128, help="of the predicted request (default: %(default)s)"
-    )
-    parser.add_argument("--new-tokens", type=int, default=128, help="of the predicted request (default: %(default)s)")
-    parser.add_argument(
-        "--temperature", type=float, default=0.0, help="of the predicted request (default: %(default)s)"
-    )
+    for name, kind, default in (("prompt-tokens", int, 128), ("new-tokens", int, 128), ("temperature", float, 0.0)):
+        said = "of the predicted request (default: %(default)s)"
+        parser.add_argument(f"--{name}", type=kind, default=default, help=said)
 
 
 def run(args: argparse.Namespace) -> None:
