@@ -86,7 +86,12 @@ class SurvivalSetting(Checked):
         return replace(self, rule=self.rule.at_pace(factor), elsewhere=elsewhere)
 
     def priced(self, cost_ratio: float) -> tuple[SurvivalRule, int]:
-        """Rule and static length on another machine: the rate between those of its neighbours in ln c, all else the nearer's."""
+        """Rule and static length on another machine: the rate between those of its neighbours in ln c, all else the nearer's.
+        `ValueError` where the fit found none for other machines."""
+        if not self.elsewhere:
+            raise ValueError(
+                f"{self.settings.name} has no rules for machines of other prices. Fit with cost_ratios, or load without reprice."
+            )
         by_ratio = sorted(self.elsewhere, key=lambda one: one.cost_ratio)
         logs, log_ratio = np.log([one.cost_ratio for one in by_ratio]), math.log(cost_ratio)
         rate = np.interp(log_ratio, logs, [one.rule.rate for one in by_ratio])

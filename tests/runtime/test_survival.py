@@ -162,3 +162,10 @@ def test_another_machine_takes_its_rate_from_the_card(pair, tmp_path):
     quiet = undisturbed(PROFILE)
     one = quiet.latency("target", tokens=2, context=40).seconds + quiet.latency("draft", rows=1, context=40).seconds
     assert len(made.costs) == 4 and made.costs[0] == 1 and made.costs[1] * 30 > one
+
+
+def test_a_card_without_rates_for_other_machines_is_not_repriced(pair, tmp_path):
+    folder, path = survival_bundle(tmp_path / "b", pair), tmp_path / "profile.json"
+    path.write_text(json.dumps(PROFILE.to_record()))
+    with pytest.raises(ValueError, match="cost_ratios"):
+        load_decoder(folder, pair, latency=path, reprice=True)
