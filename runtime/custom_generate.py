@@ -1,4 +1,8 @@
-"""Use through ``model.generate(..., custom_generate=decoder)``: what would change the output law silently is refused by name."""
+"""Use through ``model.generate(..., custom_generate=decoder)``.
+
+Temperature, top-k, top-p, stopping criteria and streamers are honoured; other logits processors, left padding, batches and
+anything else that would change the output law silently are refused by name.
+"""
 
 import sys
 from types import FrameType
