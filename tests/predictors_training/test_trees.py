@@ -137,6 +137,7 @@ def test_rows_that_are_not_labelled_are_not_learned_from(tmp_path):
     kept = np.arange(len(roots))[::-3]
     part = LabelledRoots.of(roots, dataclasses.replace(made, table=made.table.take(kept)))
     whole = LabelledRoots.of(roots, made)
+    np.testing.assert_array_equal(part.index, kept)
     assert len(part) == len(kept) and part.column("root").tolist() == roots.column("root")[kept].tolist()
     np.testing.assert_array_equal(part.mean_NKA, whole.mean_NKA[kept])
     np.testing.assert_allclose(part.mean_NKA, part.efficiency_NDKA.mean(axis=1))

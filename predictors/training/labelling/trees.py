@@ -52,7 +52,7 @@ class LabelledRoots(RootTable):
         """The labelled rows of ``table``, whose traces these ``labels`` belong to."""
         rows = labels.table.column("row")
         joined = table.table.take(rows).append_column("mean", labels.table.column("mean"))
-        return LabelledRoots(table.manifest, joined, rows.to_numpy())
+        return LabelledRoots(table.manifest, joined, table._whole, table.index[rows.to_numpy()])
 
     @property
     def mean_NKA(self) -> np.ndarray:
