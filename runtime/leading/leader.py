@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from runtime.laws import processed_law
 from runtime.leading.chain import LedChain
 from runtime.leading.luck import EXTEND, KEEP, Luck
 from runtime.leading.tape import LedRound, number_of
-from runtime.leading.text import Ahead, GivenText
+from runtime.leading.text import GivenText
 from runtime.randomness import Chance
 
 LARGEST_DIFFERENCE = 0.1  # total variation; coarse, to notice another pair and not another rounding
@@ -45,7 +46,6 @@ class Leader:
         self._joint = joint
         self._luck = luck
         self._tails = tails
-        self._ahead: Ahead | None = None
         self._tokens = list(text.tokens)  # and those after its end that a round has reached
         self._chain: LedChain | None = None  # none before the prefill's token
         self._certain: list[int] = []  # drafted without a draw, and not in the chain yet
@@ -153,6 +153,6 @@ class Leader:
 
     def _beyond(self, row: int, beside: list[int]) -> Tensor:
         """The target's probabilities [V] where the text has ended, or ``beside`` it from ``row`` on."""
-        self._ahead = self._ahead or Ahead(self._text)
-        last = min(row, len(self._text.tokens))
-        return self._ahead.probs(last, [*self._tokens[last:row], *beside])
+        text, last = self._text, min(row, len(self._text.tokens))
+        logits_V = text.logits(text.target).beside(last, [*self._tokens[last:row], *beside])
+        return processed_law(logits_V, text.settings)

@@ -1,6 +1,7 @@
 """Plan a decode along a text: run the real decoder once, with every choice drawn given the text, and keep them as a tape."""
 
 from collections.abc import Collection
+from copy import copy
 
 from predictors.sampling import SamplingSettings
 from runtime.decoding.base import Decoder, Generation
@@ -11,6 +12,7 @@ from runtime.decoding.single_model import SingleModelDecoder
 from runtime.drafting.chain import ChainConfig
 from runtime.drafting.lookup import LookupConfig
 from runtime.leading.leader import Leader
+from runtime.leading.logits import StandIn
 from runtime.leading.luck import Luck, Uniforms, luck_of, seeded_uniforms
 from runtime.leading.tape import Tape
 from runtime.leading.text import GivenText
@@ -25,8 +27,8 @@ LED_LOOKUP_RULES = {*LED_RULES, VERIFIERS["match"].rule}  # on one-hot drafts it
 def plan(decoder: Decoder, text: GivenText, seed: int, uniforms: Uniforms | None = None, tails: bool = True) -> Tape:
     """The choices of ``decoder`` along ``text``, drawn from its own distribution given the text.
 
-    Takes as long as a decode, and under block verification one pass of the target for every token that is drafted after the
-    first one beside the text.
+    Takes the drafting of a decode, and under block verification one pass of the target for every token that is drafted after the
+    first one beside the text; where passes are recorded or hidden states are read, all of a decode.
 
     Parameters
     ----------
@@ -35,9 +37,9 @@ def plan(decoder: Decoder, text: GivenText, seed: int, uniforms: Uniforms | None
     uniforms
         Numbers in [0, 1) by row and slot, in place of the seeded ones.
     tails
-        Draw those later tokens given the text, too. ``False`` saves the passes and is exact where no decision depends on them:
-        for controllers that look at no draft, as long as no end-of-sequence token is drafted there; not for recorded chance, as
-        a verdict may then have no number.
+        Draw those later tokens given the text, too. ``False`` saves the passes and shares the draft's among a text's plans. It is
+        exact where no decision depends on them: for controllers that look at no draft, as long as no end-of-sequence token is
+        drafted there; not for recorded chance, as a verdict may then have no number.
 
     Raises
     ------
@@ -60,8 +62,24 @@ def led(decoder: Decoder, text: GivenText, seed: int, luck: Luck, tails: bool) -
     chosen = decoder.route(text.settings)
     assert isinstance(chosen, SequentialDecoder), "why_not_led let it pass"
     leader = Leader(text, chosen.verifier.rule is block, luck, tails)
-    generation = chosen.generate(list(text.prompt), randomness=leader, **text.options)
+    generation = _over_text(chosen, text, tails).generate(list(text.prompt), randomness=leader, **text.options)
     return Tape(text.tokens, seed, tuple(leader.rounds), leader.first_uniform), generation
+
+
+def _over_text(decoder: SequentialDecoder, text: GivenText, tails: bool) -> SequentialDecoder:
+    """``decoder`` with stand-ins for what is known of ``text``: for the target, whose verdict follows from the text, and without
+    ``tails`` for the draft, whose numbers no decision depends on then. Not for models whose hidden states are read,
+    nor where passes are recorded: verdicts have numbers there."""
+    pair, reads = copy(decoder.pair), decoder.controller
+    if pair.target.programs is not None or pair.target is not text.target:
+        return decoder
+    if not (reads.layers or reads.reads_views):
+        pair.target = StandIn(text.logits(text.target), silent=True)
+    if not (tails or pair.draft is None or reads.draft_layers or reads.reads_views):
+        pair.draft = StandIn(text.logits(pair.draft), silent=False)
+    made = copy(decoder)
+    made.pair = pair
+    return made
 
 
 def why_not_led(decoder: Decoder, settings: SamplingSettings | None = None) -> str | None:

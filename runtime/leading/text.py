@@ -1,4 +1,4 @@
-"""A text of the target to lead decoders along, with the target's distributions at all its positions, and beside and after it.
+"""A text of the target to lead decoders along, with the target's distributions at all its positions.
 
 Row t is the position of token y_t of the continuation, after the prompt and y_0 … y_{t-1}. Shape suffixes: R rows (T tokens and
 the position after them), V vocabulary.
@@ -15,6 +15,7 @@ from torch import Tensor
 from predictors.sampling import SamplingSettings
 from runtime.adapter import LanguageModel
 from runtime.laws import processed_law
+from runtime.leading.logits import Logits
 from runtime.pair import ModelPair
 
 
@@ -22,7 +23,7 @@ from runtime.pair import ModelPair
 class GivenText:
     """``tokens`` that ``target`` continued ``prompt`` with under ``settings``, within ``max_new_tokens``: they fill the budget,
     or end with the first of ``eos_tokens``. ``probs_RV`` are the target's probabilities before each token, and after the last;
-    ``beside``: those [V] that plans have asked for, by the row where they left the text and the tokens since."""
+    ``known``: the logits that plans have asked models for."""
 
     target: LanguageModel
     prompt: tuple[int, ...]
@@ -31,7 +32,7 @@ class GivenText:
     max_new_tokens: int
     eos_tokens: frozenset[int]
     probs_RV: Tensor
-    beside: dict[tuple[int, tuple[int, ...]], Tensor] = field(default_factory=dict, repr=False)
+    known: list[Logits] = field(default_factory=list, repr=False)
 
     @classmethod
     def of(
@@ -67,10 +68,19 @@ class GivenText:
         budget = len(tokens) if max_new_tokens is None else max_new_tokens
         ends = target.eos_tokens if eos_tokens is None else eos_tokens
         _require_whole(tokens, budget, ends)
-        probs_RV = _probabilities(target, prompt, tokens, settings)
+        known = Logits(target, tuple(prompt), tuple(tokens), budget)
+        probs_RV = processed_law(known.along_RV, settings)
         if not settings.greedy:
             _require_possible(tokens, probs_RV)
-        return cls(target, tuple(prompt), tuple(tokens), settings, budget, frozenset(ends), probs_RV)
+        return cls(target, tuple(prompt), tuple(tokens), settings, budget, frozenset(ends), probs_RV, [known])
+
+    def logits(self, model: LanguageModel) -> Logits:
+        """What ``model``, the target or a draft, says of this text: all plans of it share what one has asked for."""
+        for one in self.known:
+            if one.model is model:
+                return one
+        self.known.append(Logits(model, self.prompt, self.tokens, self.max_new_tokens))
+        return self.known[-1]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -80,60 +90,6 @@ class GivenText:
             "eos_token_id": sorted(self.eos_tokens),
             **dataclasses.asdict(self.settings),
         }
-
-
-class Ahead:
-    """The target's probabilities where a drafted chain has left the text, or where the text has ended: a state of the target that
-    follows the text, so rows may be queried in ascending order. What one plan of a text has asked for, the others read: mostly
-    they leave it in the same places for the same tokens."""
-
-    def __init__(self, text: GivenText) -> None:
-        self._text = text
-        self._context = [*text.prompt, *text.tokens]
-        self._state = text.target.open(len(text.prompt) + text.max_new_tokens)
-        self._committed = 0
-        self._beside: list[int] = []
-
-    def probs(self, row: int, beside: Sequence[int]) -> Tensor:
-        """p(. | prompt, y_<row, beside) [V]; ``beside`` holds at least one token."""
-        known, place = self._text.beside, (row, tuple(beside))
-        if place not in known:
-            known[place] = self._probs(row, beside)
-        return known[place]
-
-    @torch.inference_mode()
-    def _probs(self, row: int, beside: Sequence[int]) -> Tensor:
-        self._commit(len(self._text.prompt) + row)
-        if self._beside != list(beside[: len(self._beside)]) or len(self._beside) == len(beside):
-            self._drop()
-        new = beside[len(self._beside) :]
-        self._beside += new
-        return processed_law(self._state.forward(new, last=1).logits[-1], self._text.settings)
-
-    def _commit(self, length: int) -> None:
-        """Cache the first ``length`` tokens of prompt and text."""
-        if length == self._committed:
-            return
-        assert length > self._committed, "rows are queried in ascending order"
-        self._drop()
-        new = self._context[self._committed : length]
-        self._state.forward(new, last=1)
-        self._state.keep(range(len(new)))
-        self._committed = length
-
-    def _drop(self) -> None:
-        """Forget the tokens beside the text."""
-        self._state.keep([])
-        self._beside = []
-
-
-@torch.inference_mode()
-def _probabilities(
-    target: LanguageModel, prompt: Sequence[int], tokens: Sequence[int], settings: SamplingSettings
-) -> Tensor:
-    state = target.open(len(prompt) + len(tokens))
-    logits_RV = state.forward([*prompt, *tokens], last=len(tokens) + 1).logits
-    return processed_law(logits_RV, settings)
 
 
 def _require_whole(tokens: Sequence[int], budget: int, eos_tokens: Collection[int]) -> None:

@@ -7,7 +7,6 @@ from predictors.sampling import SamplingSettings
 from runtime import ModelPair, Randomness, build_decoder
 from runtime.decoding.routed import RoutedDecoder
 from runtime.drafting.sampler import PlainSampler, RecordedSampler, sampler_for
-from runtime.laws import processed_law
 from runtime.leading import GivenText, OffTapeError, plan, why_not_led
 from runtime.leading.luck import KEEP, seeded_uniforms
 from runtime.recorder import Programs
@@ -106,14 +105,42 @@ def test_plans_of_a_text_share_the_targets_probabilities_beside_it(pair):
     text, arms = recorded_text(pair), [ARMS[name] for name in ("entropy", "fixed", "ema")]
     alone = [plan(build_decoder(pair, arm), recorded_text(pair), seed=3).rounds for arm in arms]
     assert [plan(build_decoder(pair, arm), text, seed=3).rounds for arm in arms] == alone
-    assert len({row for row, _ in text.beside}) > 2 and max(len(tokens) for _, tokens in text.beside) > 1
+    known = text.logits(pair.target).beside_V
+    assert len({row for row, _ in known}) > 2 and max(len(tokens) for _, tokens in known) > 1
     reference = LlamaLogits(pair.target.model)
-    for (row, beside), probs_V in text.beside.items():
-        expected_V = processed_law(reference.logits([*PROMPT, *text.tokens[:row], *beside]), SETTINGS)
-        torch.testing.assert_close(probs_V, expected_V, rtol=0, atol=1e-5)
-    known = dict(text.beside)
+    for (row, beside), logits_V in known.items():
+        expected_V = reference.logits([*PROMPT, *text.tokens[:row], *beside])
+        torch.testing.assert_close(logits_V, expected_V, rtol=0, atol=1e-5)
+    before = dict(known)
     plan(build_decoder(pair, arms[0]), text, seed=3)
-    assert text.beside == known, "nothing is asked for twice"
+    assert known == before, "nothing is asked for twice"
+
+
+@pytest.mark.parametrize("tails", [True, False])
+@pytest.mark.parametrize("arm", ["fixed", "long", "hsd", "entropy", "ema"])
+@pytest.mark.parametrize("ends", [False, True])
+def test_plans_with_stand_ins_are_those_with_the_models(pair, arm, tails, ends, monkeypatch):
+    """With free tails the target is not run again, and the draft once along the text and where one leaves it."""
+    decoder, eos = build_decoder(pair, ARMS[arm]), (recorded_text(pair).tokens[9],) if ends else ()
+    with monkeypatch.context() as patch:
+        patch.setattr("runtime.leading.planning._over_text", lambda decoder, text, tails: decoder)
+        expected = [plan(decoder, recorded_text(pair, eos=eos), seed, tails=tails) for seed in range(4)]
+    text, opened = recorded_text(pair, eos=eos), []
+    with monkeypatch.context() as patch:
+        for name, model in (("target", pair.target), ("draft", pair.draft)):
+            real = model.open
+            patch.setattr(model, "open", lambda *sizes, name=name, real=real: opened.append(name) or real(*sizes))
+        found = [plan(decoder, text, seed, tails=tails) for seed in range(4)]
+    assert [decided(tape) for tape in found] == [decided(tape) for tape in expected]
+    assert sum(map(len, (tape.rounds for tape in found))) > 8 and expected[0].rounds != expected[1].rounds
+    if tails:
+        assert opened.count("draft") == 4, "a controller may read it: it is the model itself"
+    elif not ends:  # after its end a text goes on with the target's own tokens
+        assert "target" not in opened and opened.count("draft") <= 5
+
+
+def decided(tape):
+    return [(one.drafted, one.accepted, one.token) for one in tape.rounds]
 
 
 def test_given_uniforms_take_the_place_of_seeded_ones(pair):
