@@ -114,10 +114,12 @@ def _loop(bench: Bench, config: "MeasureConfig", measurement: "Measurement") -> 
 
 
 def _timelines(bench: Bench, config: "MeasureConfig", measurement: "Measurement") -> dict[str, Any]:
-    """When draft and target worked in one short greedy text of every branch-parallel arm of test prompts."""
+    """When draft and target worked in one short greedy text of every branch-parallel arm of test prompts that is drawn."""
     from pipelines.measuring.timelines import record_timelines
 
-    arms = {name: arm.decoder for name, arm in measurement.tested.items() if names.branch_arm(name) and arm.decoder}
+    parts = {name: names.branch_arm(name) for name in measurement.tested}
+    drawn = [name for name, one in parts.items() if one is not None and one.preset not in names.VARIANTS]
+    arms = {name: decoder for name in drawn if (decoder := measurement.tested[name].decoder)}
     if not config.timelines or not arms:
         return {}
     prompt = bench.prompts[names.TEST][0].tokens

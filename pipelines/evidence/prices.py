@@ -15,6 +15,7 @@ Shape suffixes: B blocks, D documents, K components.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from predictors.latency.profile import LatencyProfile
 
 TARGET_ROWS = (1, 4, 8)  # largest number of rows of a target pass in a component; the last holds all above
 COMPONENTS = ("prefill", "draft", "target-1", "target-4", "target-8", "target-more", "verify", "question", "rest")
-K = len(COMPONENTS)
+K, QUESTION = len(COMPONENTS), COMPONENTS.index("question")
 PHASES = {"seconds_draft": "draft", "seconds_verify": "verify", "seconds_controller": "question"}
 Row = Mapping[str, Any]
 
@@ -35,6 +36,7 @@ class RoundParts:
 
     def __init__(self, profile: LatencyProfile, sampled: bool) -> None:
         self.profile, self.sampled = undisturbed(profile), int(sampled)
+        self._round = cache(self._undecided)
 
     def prefill(self, tokens: int, drafts: bool) -> np.ndarray:
         """Of a prompt of so many ``tokens``; ``drafts``: the draft's too."""
@@ -52,6 +54,11 @@ class RoundParts:
     def round(self, context: int, passes: int, submitted: int, deciding: float = 0.0, behind: int = 0) -> np.ndarray:
         """Of ``passes`` draft passes and ``submitted`` tokens after ``context`` cached ones, and the seconds of ``deciding``; the
         first pass feeds ``behind`` tokens more than usual."""
+        seconds_K = self._round(context, passes, submitted, behind).copy()
+        seconds_K[QUESTION] = deciding
+        return seconds_K
+
+    def _undecided(self, context: int, passes: int, submitted: int, behind: int) -> np.ndarray:
         price = self.profile.latency
         rows = [1 + behind, *(1 for _ in range(passes - 1))][:passes]
         draft = sum(price("draft", rows=row, context=context + place).seconds for place, row in enumerate(rows))
@@ -62,7 +69,6 @@ class RoundParts:
                 "draft": draft,
                 target_component(1 + submitted): price("target", tokens=1 + submitted, context=context).seconds,
                 "verify": price("chain_verification", drafted=submitted, sampled=self.sampled).seconds,
-                "question": deciding,
                 "rest": 1.0,
             }
         )

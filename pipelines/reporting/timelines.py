@@ -13,14 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from pipelines.measuring.names import EXPLICIT, PAPER, PRIOR, TIMELINES, WALL, branch_arm, on_virtual_clock
+from pipelines.measuring.names import TIMELINES, VARIANTS, WALL, branch_arm, on_virtual_clock
 from pipelines.outputs import read_json
 from pipelines.reporting.plots import PHASE_COLOURS, picture
 from pipelines.reporting.section import Picture
 from pipelines.reporting.text import arm_name
 
 NUM_ROUNDS = 12  # the arm that is through them first ends the common time axis
-VARIANTS = (PAPER, PRIOR, EXPLICIT)  # too many to look at
 LOST, EDGE = "#f8dfa8", PHASE_COLOURS["draft"]
 SHOWN = {"draft": "draft", "target": "target's pass", "verify": "verify", "controller": "predictor", "wait": "waiting"}
 LANES = {"draft": 1.0, "target": 0.0}

@@ -163,6 +163,9 @@ def _drawn_after(text: RecordedText, root: Root, start: int, looked_up: int, wou
 def draw_chain(text: RecordedText, session: Session, root: Root, start: int, would: int, most: int) -> Drafted:
     """A chain of at most ``most`` tokens from row ``start``, up to where the session stops or the text ends."""
     drafted, stops = Drafted(would), False
+    if not session.stops and not text.ends:
+        drafted.submitted = drafted.passes = max(most, 0)
+        return drafted
     while drafted.submitted < most and not stops:
         place, asked = drafted.passes, session.asked
         law = law_at(text, root, start, would, place)

@@ -103,6 +103,12 @@ class RecordedText:
         """The continuation from its first token on."""
         return [int(self.columns["newest"][0]), *self.columns["token"].tolist()]
 
+    @cached_property
+    def ends(self) -> bool:
+        """Whether any of its tokens, or of those drafted beside it, ends a sequence."""
+        known = [self.columns[name].ravel() for name in ("token", "tokens")]
+        return not self.eos_tokens.isdisjoint(np.concatenate(known).tolist())
+
     def within(self, budget: int) -> "RecordedText | None":
         """The same text where only ``budget`` new tokens are decoded; ``None`` if more are wanted than it was recorded for, even
         if it ended early: those that did are no fair sample of all."""
