@@ -13,10 +13,11 @@ DVC = PATH="$(CURDIR)/$(BIN):$$PATH" dvc
 ANY = $(or $(PAIR),.*)
 LIST := $(VENV)/.stages
 stages = grep '^$(1)' $(LIST)
+pairs = $(call stages,report@$(ANY)$$) | sed 's/^report@//'
 TWICE = $(DVC) repro --single-item "$$@" || { sleep 7; $(DVC) repro --single-item "$$@"; } || exit 1
 # Where no clock counts, memory comes in large pages, which saves some of every training step.
 UNTIMED := GLIBC_TUNABLES=glibc.malloc.hugetlb=1
-two_at_a_time = OMP_WAIT_POLICY=PASSIVE $(UNTIMED) xargs -P 2 -n $(1) sh -c '$(TWICE)' stage
+at_a_time = OMP_WAIT_POLICY=PASSIVE $(UNTIMED) xargs -P $(1) $(2) sh -c '$(TWICE)' stage
 # As many workers as cores, in the order that tests/conftest.py gives.
 WORKERS := -n auto --dist loadfile --no-loadscope-reorder
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
@@ -36,18 +37,21 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 setup: $(VENV)/.ready  ## Create .venv with everything
 
-# What is not timed runs two at a time: traces and their labels, fits, and what reads fits but no clock (of1, of2: verifiers and
-# selection). A process that finds the repository locked, or a trace not yet there, tries once more; what fails is run again
-# alone, and says why.
+# What is not timed runs side by side: traces, each kind with its labels after it; fits; and what reads fits but no clock (of1, of2:
+# verifiers and selection). A process that finds the repository locked tries once more; what fails is run again alone, and says why.
 repro: setup  ## The whole pipeline on every pair of params.yaml, or on PAIR=NAME alone, then the report
 	@$(DVC) stage list --name-only > $(LIST)
 	@[ -z "$(PAIR)" ] || $(call stages,report@$(PAIR)$$) > /dev/null || { echo "params.yaml has no pair $(PAIR)"; exit 2; }
 	$(UNTIMED) $(DVC) repro $$($(call stages,prompts@$(ANY)$$))
 	$(DVC) repro $$($(call stages,latency@$(ANY)$$))
-	{ $(call stages,traces@$(ANY)-[a-z]*$$); $(call stages,labels@$(ANY)-[a-z]*[0-9]*$$); } | $(call two_at_a_time,1) || \
+	for pair in $$($(pairs)); do \
+	  echo traces@$$pair-texts labels@$$pair-of0 labels@$$pair-of1; \
+	  echo traces@$$pair-trees labels@$$pair-of2; \
+	  echo traces@$$pair-guesses; \
+	done | $(call at_a_time,3,-L 1) || \
 	$(DVC) repro $$($(call stages,\(traces\|labels\)@$(ANY)-[a-z]*[0-9]*$$))
-	$(call stages,fit@$(ANY)-) | $(call two_at_a_time,2) || true
-	{ $(call stages,replay@$(ANY)$$); $(call stages,measure@$(ANY)-of[12]$$); } | $(call two_at_a_time,1) || true
+	$(call stages,fit@$(ANY)-) | $(call at_a_time,2,-n 2) || true
+	{ $(call stages,replay@$(ANY)$$); $(call stages,measure@$(ANY)-of[12]$$); } | $(call at_a_time,2,-n 1) || true
 	$(DVC) repro $(PAIR:%=report@%)
 	$(BIN)/draftwright register
 	$(BIN)/draftwright reports
