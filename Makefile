@@ -15,9 +15,7 @@ LIST := $(VENV)/.stages
 stages = grep '^$(1)' $(LIST)
 pairs = $(call stages,report@$(ANY)$$) | sed 's/^report@//'
 TWICE = $(DVC) repro --single-item "$$@" || { sleep 7; $(DVC) repro --single-item "$$@"; } || exit 1
-# Where no clock counts, memory comes in large pages, which saves some of every training step.
-UNTIMED := GLIBC_TUNABLES=glibc.malloc.hugetlb=1
-at_a_time = OMP_WAIT_POLICY=PASSIVE $(UNTIMED) xargs -P $(1) $(2) sh -c '$(TWICE)' stage
+at_a_time = OMP_WAIT_POLICY=PASSIVE xargs -P $(1) $(2) sh -c '$(TWICE)' stage
 # As many workers as cores, in the order that tests/conftest.py gives.
 WORKERS := -n auto --dist loadfile --no-loadscope-reorder
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
@@ -42,8 +40,7 @@ setup: $(VENV)/.ready  ## Create .venv with everything
 repro: setup  ## The whole pipeline on every pair of params.yaml, or on PAIR=NAME alone, then the report
 	@$(DVC) stage list --name-only > $(LIST)
 	@[ -z "$(PAIR)" ] || $(call stages,report@$(PAIR)$$) > /dev/null || { echo "params.yaml has no pair $(PAIR)"; exit 2; }
-	$(UNTIMED) $(DVC) repro $$($(call stages,prompts@$(ANY)$$))
-	$(DVC) repro $$($(call stages,latency@$(ANY)$$))
+	$(DVC) repro $$($(call stages,\(latency\|prompts\)@$(ANY)$$))
 	for pair in $$($(pairs)); do \
 	  echo traces@$$pair-texts labels@$$pair-of0 labels@$$pair-of1; \
 	  echo traces@$$pair-trees labels@$$pair-of2; \

@@ -23,8 +23,8 @@ PEARL, SPECBRANCH = "pearl", "specbranch"
 WITHOUT_HRAD, WITHOUT_BRANCHES = "specbranch-no-hrad", "specbranch-no-branch"  # the latter drafts, then verifies
 # As the paper has it; the same deciding a priori how far branches grow; with an explicit length for branches.
 PAPER, PRIOR, EXPLICIT = "specbranch-paper", "specbranch-prior", "specbranch-length"
-# Arms: preset-γ, or preset-γd-γ.
 VARIANTS = (PAPER, PRIOR, EXPLICIT)  # too many to draw beside the others
+# Arms: preset-γ, or preset-γd-γ.
 BRANCH_PRESETS = (PEARL, SPECBRANCH, PAPER, PRIOR, EXPLICIT, WITHOUT_HRAD, WITHOUT_BRANCHES)
 WALL = "-wall"  # behind an arm's name: draft and target really ran side by side
 VALIDATION, TEST = "validation", "test"

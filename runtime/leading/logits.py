@@ -122,6 +122,6 @@ class StandInState:
 
     def _row(self, tokens: list[int]) -> Tensor:
         text = self._known.tokens
-        if self._silent and (len(tokens) > len(text) or tokens != list(text[: len(tokens)])):
+        if self._silent and tokens != list(text[: len(tokens)]):
             return torch.zeros_like(self._known.along_RV[0])
         return self._known.after(tokens)
