@@ -84,6 +84,9 @@ def test_replay_is_the_decoder_at_temperature_0(pair, prompts, folder, tmp_path)
     texts = [text for text in TextTable.read(folder).texts() if text.settings.greedy]
     assert [text.prompt_id for text in texts] == ["p1", "p2", "p3", "p4"]
     assert any(text.length < 24 for text in texts), "no text ends before its budget"
+    assert {text.ends for text in texts} == {True, False}, (
+        "static chains are walked where they may end, and nowhere else"
+    )
     lengths, asked = set(), 0
     for controller in controllers(pair, tmp_path):
         decoder = SequentialDecoder(pair, ChainConfig(GAMMA), VERIFIERS["block"], controller)
