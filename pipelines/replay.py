@@ -9,11 +9,24 @@ folder named after the device: ``replay.parquet``, a row per text and policy, ``
 """
 
 import argparse
+import math
+from itertools import chain, zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
 
 from pipelines.device_file import read_device, read_device_profile
 from pipelines.parameters import add_pair_arguments, is_fitted, load_parameters
 from pipelines.places import place_of
+
+if TYPE_CHECKING:
+    from pipelines.measuring.measurement_log import Rows
+    from pipelines.measuring.replay.study import ReplayStudy
+    from predictors.replay.text import RecordedText
+    from predictors.training.text_table import TextTable
+
+LEAST_TEXTS = 64  # that are worth a process, whose start takes as long as some twenty texts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,32 +41,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    import torch
+    from joblib import Parallel, delayed
 
-    from pipelines.measuring.names import PROVENANCE, TEST, VALIDATION
-    from pipelines.measuring.replay.study import ReplayConfig, ReplayStudy
+    from pipelines.measuring.names import PROVENANCE
     from pipelines.measuring.replay.table import POLICIES, REPLAY_ROWS, REPLAYED, replayed_at
     from pipelines.measuring.tables import write_table
     from pipelines.outputs import write_json
-    from predictors.bundle import CARD, bundle_hash
+    from predictors.bundle import bundle_hash
     from predictors.latency.soundness import noise_warning
-    from predictors.training.text_table import TextTable
 
-    torch.set_num_threads(1)  # heads are asked row by row: more threads wait for one another
-    config = load_parameters(ReplayConfig, args.pair, "replay", args.params)
-    device = read_device(args.device)["slug"]
-    profile = read_device_profile(args.latency, device)
-    table = TextTable.read(args.texts)
-    folders = [card.parent for card in sorted(args.bundles.glob(f"*/{CARD}"))]
-    bundles = {one.name: one for one in folders if is_fitted(args.pair, one.name, args.params)}
-    texts = [(split, text) for split in (VALIDATION, TEST) for text in table.rows(split).texts()]
-
-    study = ReplayStudy(config, profile, bundles)
-    folder = args.output / device
-    write_table(folder / REPLAYED, study.run(texts), REPLAY_ROWS)
-    for ratio in config.cost_ratios:
-        elsewhere = ReplayStudy(config, profile.at_cost_ratio(ratio, table.median_context), bundles, chains_only=True)
-        write_table(folder / replayed_at(ratio), elsewhere.run(texts), REPLAY_ROWS)
+    study, table, texts = _opened(args)
+    config, profile, device = study.config, study.clocks[0].profile, read_device(args.device)["slug"]
+    processes = min(config.threads, math.ceil(len(texts) / LEAST_TEXTS))
+    shares = Parallel(n_jobs=processes)(delayed(_share)(args, place, processes) for place in range(processes))
+    by_text = [tables for some in zip_longest(*shares) for tables in some if tables is not None]
+    folder, names = args.output / device, [REPLAYED, *map(replayed_at, config.cost_ratios)]
+    for name, rows in zip(names, zip(*by_text, strict=True), strict=True):
+        write_table(folder / name, list(chain.from_iterable(rows)), REPLAY_ROWS)
     write_json(folder / POLICIES, {arm.name: arm.served for arm in study.arms if arm.served is not None})
     write_json(
         folder / PROVENANCE,
@@ -64,7 +68,34 @@ def run(args: argparse.Namespace) -> None:
             "cost_ratio": profile.cost_ratio(table.median_context),
             "cost_ratios": list(config.cost_ratios),
             "noise": noise_warning(profile),
-            "bundles_sha256": {name: bundle_hash(bundles[name]) for name in study.bundles},
+            "bundles_sha256": {name: bundle_hash(args.bundles / name) for name in study.bundles},
         },
     )
     print(f"{folder}: {len(study.arms) + 2} policies on {len(texts)} texts")
+
+
+def _opened(args: argparse.Namespace) -> "tuple[ReplayStudy, TextTable, list[tuple[str, RecordedText]]]":
+    """The study, the recorded texts, and those of its splits."""
+    import torch
+
+    from pipelines.measuring.names import TEST, VALIDATION
+    from pipelines.measuring.replay.study import ReplayConfig, ReplayStudy
+    from predictors.bundle import CARD
+    from predictors.training.text_table import TextTable
+
+    torch.set_num_threads(1)  # heads are asked row by row: more threads wait for one another
+    config = load_parameters(ReplayConfig, args.pair, "replay", args.params)
+    profile = read_device_profile(args.latency, read_device(args.device)["slug"])
+    table = TextTable.read(args.texts)
+    folders = [card.parent for card in sorted(args.bundles.glob(f"*/{CARD}"))]
+    bundles = {one.name: one for one in folders if is_fitted(args.pair, one.name, args.params)}
+    others = [profile.at_cost_ratio(ratio, table.median_context) for ratio in config.cost_ratios]
+    texts = [(split, text) for split in (VALIDATION, TEST) for text in table.rows(split).texts()]
+    return ReplayStudy(config, profile, bundles, others), table, texts
+
+
+def _share(args: argparse.Namespace, place: int, processes: int) -> "list[list[Rows]]":
+    """What one of several processes replays: every so manyth text. The first one's bar stands for all."""
+    study, _, texts = _opened(args)
+    some = texts[place::processes]
+    return list(study.run(tqdm(some, desc="replay", unit="text", disable=True if place else None)))

@@ -129,9 +129,12 @@ class Clock:
 
     def policy(self, reading: Reading, policy: ChainPolicy) -> Decode:
         """What ``policy`` makes of the text."""
-        text, prices = reading.text, self._prices[not reading.text.settings.greedy]
-        question = policy.controller.question_seconds(prices.profile)
-        return self._decode(text, reading.rounds(policy), question, policy.drafts)
+        return self.rounds(reading.text, list(reading.rounds(policy)), policy)
+
+    def rounds(self, text: RecordedText, rounds: Sequence[ReplayedRound], policy: ChainPolicy) -> Decode:
+        """What the ``rounds`` of ``policy`` on a text take: no clock changes them."""
+        question = policy.controller.question_seconds(self._prices[not text.settings.greedy].profile)
+        return self._decode(text, rounds, question, policy.drafts)
 
     def branches(
         self, reading: Reading, controller: Controller, config: BranchSettings, verifier: str, concurrent: bool

@@ -277,6 +277,22 @@ def test_cheap_drafting_is_replayed_on_the_same_texts(folder, table):
     )
 
 
+def test_a_table_that_is_shared_out_is_the_same(folder, table, monkeypatch):
+    """Two processes, each with every other text; the last text has no partner."""
+    monkeypatch.setattr(replay, "LEAST_TEXTS", len(table.groupby(["prompt", "setting"])) - 1)
+    places = {name: folder / name for name in ("texts", "bundles", "latency")}
+    args = {
+        "pair": "p",
+        "params": folder / "params.yaml",
+        "device": folder / "device.json",
+        "output": folder / "shared",
+    }
+    replay.run(SimpleNamespace(**args, **places))
+    for name in (REPLAYED, replayed_at(CHEAP)):
+        alone, shared = (pd.read_parquet(folder / of / "toy-1c" / name) for of in ("replay", "shared"))
+        pd.testing.assert_frame_equal(alone, shared)
+
+
 def test_bad_parameters_are_named():
     for name, value, words in (
         ("gammas", (), "gammas must name"),

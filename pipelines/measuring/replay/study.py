@@ -7,15 +7,13 @@ What a bundle decides is replayed at the sampling settings that it is calibrated
 ``repeats`` of chance; at temperature 0 there is none.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
-
-from tqdm import tqdm
 
 from pipelines.chain_policy import configured_policy
 from pipelines.measuring import names
@@ -29,6 +27,7 @@ from predictors.config import Checked, Count, Positive, not_empty, one_of, parse
 from predictors.controllers import CONTROLLERS, EarlyStop, Survival, build_controller
 from predictors.latency.profile import LatencyProfile
 from predictors.replay.acceptance import CHAIN_RULES
+from predictors.replay.chains import ChainPolicy
 from predictors.replay.decode import Clock, Decode, Reading
 from predictors.replay.text import RecordedText
 from predictors.sampling import SamplingSettings
@@ -51,17 +50,18 @@ class ReplayConfig(Checked):
     cost_ratios: tuple[Positive, ...] = ()
     verifier: Annotated[str, one_of(*CHAIN_RULES)] = "block"
     repeats: Count = 4
+    threads: Count = 2
     seed: int = 0
 
 
-Play = Callable[[Reading], Decode]
+Play = Callable[[Reading, Sequence[Clock]], list[Decode]]
 POSTERIOR = "posterior"  # retention that replay knows
 
 
 @dataclass(frozen=True)
 class ReplayArm:
-    """A named policy of a ``family``: what it makes of a text (``play``), at some sampling ``settings`` only (``None``: all).
-    ``served`` is how to build it: a ``decoder`` configuration or the name of a ``bundle``; ``None``: for comparison only."""
+    """A named policy of a ``family``: what it makes of a text (``play``) by each clock, branches by the first alone; at some
+    sampling ``settings`` only (``None``: all). ``served`` is how to build it: a ``decoder`` configuration or the name of a ``bundle``; ``None``: for comparison only."""
 
     name: str
     family: str
@@ -71,39 +71,45 @@ class ReplayArm:
 
 
 class ReplayStudy:
-    """``bundles``: folders of exported bundles by name; those that decide about something else than chains are left out.
-    ``chains_only``: without policies for branches."""
+    """Priced by a ``profile``, and policies for chains by those of ``others`` too. ``bundles``: folders of exported bundles by
+    name; those that decide about something else than chains are left out."""
 
     def __init__(
-        self, config: ReplayConfig, profile: LatencyProfile, bundles: Mapping[str, Path], chains_only: bool = False
+        self,
+        config: ReplayConfig,
+        profile: LatencyProfile,
+        bundles: Mapping[str, Path],
+        others: Sequence[LatencyProfile] = (),
     ) -> None:
-        self.config, self.clock = config, Clock(profile)
-        arms = self._arms(bundles)
-        self.arms = [arm for arm in arms if not (chains_only and arm.family in (BRANCHES, BRANCHES_WALL))]
+        self.config, self.clocks = config, [Clock(one) for one in (profile, *others)]
+        self.arms = list(self._arms(bundles))
 
     @property
     def bundles(self) -> list[str]:
         """Names of the bundles that are replayed."""
         return [arm.served["bundle"] for arm in self.arms if arm.served is not None and "bundle" in arm.served]
 
-    def run(self, texts: Sequence[tuple[str, RecordedText]]) -> Rows:
-        """Rows of every arm on every text, each with its split."""
-        rows = Rows()
-        for split, text in tqdm(texts, desc="replay", unit="text"):
+    def run(self, texts: Iterable[tuple[str, RecordedText]]) -> Iterator[list[Rows]]:
+        """Of every text by profile, rows of every arm, each with the text's split."""
+        for split, text in texts:
+            tables = [Rows() for _ in self.clocks]
             where: dict[str, Any] = {"split": split, "setting": text.settings.name, "prompt": text.prompt_id}
             where |= {"document": text.document, "slice": text.slice, "prompt_tokens": text.prompt_tokens}
-            rows += [where | made for made in self._decodes(text)]
-        return rows
+            for name, family, decodes in self._decodes(text):
+                for rows, some in zip(tables, zip(*decodes, strict=True), strict=False):  # branches have one clock
+                    rows.append(where | {"drafter": name, "family": family} | _means(some))
+            yield tables
 
-    def _decodes(self, text: RecordedText) -> Iterator[dict[str, Any]]:
-        repeats = 1 if text.settings.greedy else self.config.repeats
+    def _decodes(self, text: RecordedText) -> Iterator[tuple[str, str, list[list[Decode]]]]:
+        """Of every arm its name, its family and, by repeat, a decode by every clock."""
+        clocks, repeats = self.clocks, 1 if text.settings.greedy else self.config.repeats
         readings = [Reading.of(text, self.config.seed + repeat) for repeat in range(repeats)]
         longest, verifier = max(self.config.gammas), self.config.verifier
-        yield _row(names.PLAIN, names.PLAIN, [self.clock.plain(text)])
-        yield _row(ORACLE, ORACLE, [self.clock.oracle(reading, longest, verifier) for reading in readings])
+        yield names.PLAIN, names.PLAIN, [[clock.plain(text) for clock in clocks]]
+        yield ORACLE, ORACLE, [[clock.oracle(one, longest, verifier) for clock in clocks] for one in readings]
         for arm in self.arms:
             if arm.settings is None or text.settings in arm.settings:
-                yield _row(arm.name, arm.family, [arm.play(reading) for reading in readings])
+                yield arm.name, arm.family, [arm.play(reading, clocks) for reading in readings]
 
     def _arms(self, bundles: Mapping[str, Path]) -> Iterator[ReplayArm]:
         config, longest = self.config, max(self.config.gammas)
@@ -143,19 +149,19 @@ class ReplayStudy:
         if method == "branch_parallel":
             name = names.BranchArm(name, int(decoder["gamma"])).name if preset else name
             config = parse_config(BranchDecoderConfig, decoder, name)
-            play = partial(self.clock.branches, controller=controller, config=config, verifier=verifier)
+            play = partial(_branches, controller=controller, config=config, verifier=verifier)
             yield ReplayArm(name, BRANCHES, partial(play, concurrent=False), settings)
-            if "exchange" in self.clock.profile.tables:  # it knows how both models go side by side
+            if "exchange" in self.clocks[0].profile.tables:  # it knows how both models go side by side
                 yield ReplayArm(name + names.WALL, BRANCHES_WALL, partial(play, concurrent=True), settings, served)
             return
         policy = configured_policy(decoder, controller, verifier)
         if policy is None:
             return
         name = names.BranchArm(name, policy.depth).name if preset else name
-        yield ReplayArm(name, row.family, partial(self.clock.policy, policy=policy), settings, served)
+        yield ReplayArm(name, row.family, partial(_chains, policy=policy), settings, served)
         if isinstance(controller, EarlyStop | Survival) and not controller.asks:
             asked = replace(policy, controller=controller.asked_anyway())
-            yield ReplayArm(f"{name}, {names.ASKED}", row.family, partial(self.clock.policy, policy=asked), settings)
+            yield ReplayArm(f"{name}, {names.ASKED}", row.family, partial(_chains, policy=asked), settings)
 
 
 def _served(row: ArmRow) -> dict[str, Any] | None:
@@ -165,6 +171,14 @@ def _served(row: ArmRow) -> dict[str, Any] | None:
     return None if bundles_of(row) else {"decoder": row.decoder}
 
 
-def _row(name: str, family: str, decodes: list[Decode]) -> dict[str, Any]:
-    means = {key: fmean(getattr(one, key) for one in decodes) for key in vars(decodes[0])}
-    return {"drafter": name, "family": family, **means}
+def _chains(reading: Reading, clocks: Sequence[Clock], policy: ChainPolicy) -> list[Decode]:
+    rounds = list(reading.rounds(policy))
+    return [clock.rounds(reading.text, rounds, policy) for clock in clocks]
+
+
+def _branches(reading: Reading, clocks: Sequence[Clock], **how: Any) -> list[Decode]:
+    return [clocks[0].branches(reading, **how)]
+
+
+def _means(decodes: Sequence[Decode]) -> dict[str, float]:
+    return {key: fmean(getattr(one, key) for one in decodes) for key in vars(decodes[0])}
