@@ -14,7 +14,7 @@ from pipelines.measuring.names import CHOICES, DECODES_FILE, PLAIN, ROUNDS_FILE
 from pipelines.measuring.replay.table import POLICIES
 from pipelines.measuring.tables import read_decodes, read_rounds
 from pipelines.measuring.tuning import study as study_module
-from pipelines.measuring.tuning.candidates import candidates, shortlist
+from pipelines.measuring.tuning.candidates import PROFILE, ROOTS, TEXTS, candidates, shortlist
 from pipelines.measuring.tuning.study import TuneConfig
 from pipelines.outputs import write_json
 from predictors.bundle import bundle_hash, read_bundle
@@ -56,6 +56,7 @@ def test_candidates_are_ranked_by_what_was_replayed(replayed):
     assert [one.name for one in shortlist(found, 1, ())] == ["entropy", "chain-3", "chain-1", PLAIN]
     assert [one.name for one in shortlist(found, 1, {"lookahead"})] == [one.name for one in found]
     assert [one.complexity for one in found] == [2, 3, 1, 1, 0]
+    assert {one.name for one in found if one.basis == PROFILE} == {"lookahead"}
     weighing, simple = (replace(found[1], name=name, served={"bundle": name}) for name in ("source", "takeover"))
     assert weighing.complexity > simple.complexity
     assert [one.name for one in found if one.static] == ["chain-3", "chain-1"]
@@ -100,6 +101,7 @@ def test_trees_are_worth_what_their_roots_say_beside_chains(replayed):
     found = {one.name: one for one in candidates(*places, "T=0")}
     assert found["delayed_tree-nss"].predicted == pytest.approx(found["chain-3"].predicted * 40 / 50)
     assert found["delayed_tree-nss"].served == {"bundle": "delayed_tree-nss"}
+    assert (found["delayed_tree-nss"].basis, found["chain-3"].basis) == (ROOTS, TEXTS)
     unknown = {"validation": rates, "static_actions": {"T=0": "chain-99"}}
     write_json(replayed / "fit" / "delayed_tree-block.json", unknown)
     assert "delayed_tree-nss" not in {one.name for one in candidates(*places, "T=0")}

@@ -1,5 +1,6 @@
 """What tuning times and chooses, on arms of known speed: nothing twice, and nothing by test prompts."""
 
+import math
 from dataclasses import asdict
 
 import pytest
@@ -10,6 +11,7 @@ from pipelines.measuring.arm_rows import ArmRow
 from pipelines.measuring.arms import Run
 from pipelines.measuring.measurement_log import MeasurementLog
 from pipelines.measuring.names import CHAIN, PLAIN
+from pipelines.measuring.selection.table import SELECTOR
 from pipelines.measuring.tuning.candidates import Candidate
 from pipelines.measuring.tuning.measured import Measured
 from pipelines.measuring.tuning.study import TuneConfig, TuneStudy
@@ -27,7 +29,7 @@ def served(name):
 
 
 def found(predicted=PREDICTED):
-    families = {name: CHAIN if name.startswith("chain") else "family" for name in predicted}
+    families = {name: CHAIN if name.startswith("chain") else "family" for name in predicted} | {"head": SELECTOR}
     made = [Candidate(name, families[name], served(name), rate) for name, rate in predicted.items()]
     return sorted(made, key=lambda one: one.predicted, reverse=True)
 
@@ -180,6 +182,14 @@ def test_what_replay_cannot_tell_apart_goes_to_the_plainer(tuning):
     new, _ = tuning
     rates = {"validation": CLOCK | {"chain-2": 209.0}}
     assert new(rates=rates, tie=0.0).run()[0].winner.name == "chain-2"
+
+
+def test_a_lead_over_a_candidate_of_another_basis_has_to_be_longer(tuning):
+    """Bases are wrong in ways of their own: a lead that would do among rules is none of a tree over a chain."""
+    new, _ = tuning
+    known = {name: rate for name, rate in PREDICTED.items() if name != "rule"}
+    (one,) = new(rates={"validation": known | {"head": 188.0}}, choices={GREEDY: known}).run()
+    assert one.record["replay"]["spread"] < math.log(188 / 180) and one.winner.name == "chain-4"
 
 
 def test_a_clock_of_one_document_leaves_the_choice_to_replay_and_no_score(tuning):

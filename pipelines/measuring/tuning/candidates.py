@@ -30,6 +30,8 @@ from predictors.schema import EDIT
 BLOCK = "block"  # the rule of chains
 DECISIONS = ("rounds", "submitted", "passes", "seconds")  # of a text: alike where decisions are
 Records = Mapping[str, dict[str, Any]]
+TEXTS, ROOTS, PROFILE = "texts", "roots", "profile"  # what predictions rest on
+BASES = {SELECTOR: ROOTS, CALIBRATED: PROFILE}  # by family; that of others is texts
 STATICS = 2  # static chains that are always timed: replay may have them in the wrong order
 
 
@@ -47,6 +49,11 @@ class Candidate:
     def static(self) -> bool:
         """Whether it drafts a fixed number of tokens."""
         return self.family == CHAIN
+
+    @property
+    def basis(self) -> str:
+        """What its prediction rests on: those of one basis are wrong alike."""
+        return BASES.get(self.family, TEXTS)
 
     @property
     def complexity(self) -> int:

@@ -2,27 +2,29 @@
 
     clock       m_a = log of the ratio of sums over the blocks that a and plain decoding share (`pipelines.evidence.gain`)
     replay      p_a = log of the predicted rates' ratio
-    model       m_a = p_a + b + e_a + n_a,    e_a ~ (0, τ²),    n_a ~ (0, σ² / D_a)
-    speed-up    θ_a = t_a m_a + (1 - t_a) (p_a + b),    t_a = τ² / (τ² + σ² / D_a);    θ_a = p_a + b without a clock
+    model       m_a = p_a + b_g + e_a + n_a,    b_g ~ (b, ω²),    e_a ~ (0, τ²),    n_a ~ (0, σ² / D_a)
+    speed-up    θ_a = t_a m_a + (1 - t_a) (p_a + b_g),    t_a = τ² / (τ² + σ² / D_a);    θ_a = p_a + b_g without a clock
 
-b is by how much replay is wrong in all candidates alike, as prices of another hour are; τ by how much in each; σ²/D_a is what D_a
-documents leave of the clock's noise. σ² is pooled over candidates, as a handful of documents say little about one alone. It holds
-plain decoding's own noise, too, which all candidates share and b takes up: so replay counts for a little more than it must.
-τ and b are those of `pipelines.evidence.pooling`, whose effects are b + e_a: θ_a is its mean over what the candidates that were
-timed say of both. Source: Fay and Herriot, Estimates of income for small places, 1979.
+b is by how much replay is wrong in all candidates alike, as prices of another hour are; b_g in those whose predictions rest on
+basis g (`Candidate.basis`); τ by how much in each; σ²/D_a is what D_a documents leave of the clock's noise. σ² is pooled over
+candidates, as a handful of documents say little about one alone. It holds plain decoding's own noise, too, which all candidates
+share and b takes up: so replay counts for a little more than it must. ω is the stated scale of τ: three bases say little of it.
+τ and b_g are those of `pipelines.evidence.pooling`, whose effects are b_g + e_a: θ_a is its mean over what the candidates that
+were timed say of both. Source: Fay and Herriot, Estimates of income for small places, 1979.
 
 Shape suffixes: A candidates, T values of τ.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from pipelines.evidence.estimate import Estimate
 from pipelines.evidence.gain import gain
-from pipelines.evidence.pooling import PooledEffects
+from pipelines.evidence.pooling import UNKNOWN, PooledEffects
 from pipelines.evidence.timed_blocks import TimedBlocks
 from pipelines.measuring.measurement_log import Rows
 from pipelines.measuring.names import PLAIN
@@ -47,36 +49,47 @@ class Speedup:
 class ReplayError:
     """How far replay is from the clock, by candidates that have both; ``scale``: how far before any was timed."""
 
-    def __init__(self, predicted_A: np.ndarray, clock: Iterable[Estimate], scale: float) -> None:
+    def __init__(
+        self, predicted_A: np.ndarray, basis_A: Sequence[str], clock: Iterable[Estimate], scale: float
+    ) -> None:
         estimates = list(clock)
         documents_A, freedom_A, value_A, error_A = (
             np.array([getattr(one, name) for one in estimates]) for name in ("documents", "freedom", "value", "error")
         )
-        self.noise = (
-            max(TINY, float((freedom_A * documents_A * error_A**2).sum() / freedom_A.sum())) if estimates else 0.0
-        )
-        self.errors = PooledEffects(value_A - predicted_A, self.noise / documents_A, scale, GRID_T)
+        self.scale, self.noise = scale, 0.0
+        if estimates:
+            self.noise = max(TINY, float((freedom_A * documents_A * error_A**2).sum() / freedom_A.sum()))
+        self.errors = PooledEffects(value_A - predicted_A, self.noise / documents_A, scale, GRID_T, basis_A, scale)
 
-    def combined(self, predicted: float, clock: Estimate | None) -> Speedup:
+    def combined(self, predicted: float, basis: str, clock: Estimate | None) -> Speedup:
         """A candidate's speed-up by replay and, if it was timed, by the clock."""
-        errors, measured, documents = self.errors, None, 0
-        wrong_T, variance_T = errors.mean_T, errors.tau_T**2 + errors.mean_variance_T
+        measured, documents, estimate = None, 0, UNKNOWN
         if clock is not None:
             measured, documents = clock.value, clock.documents
-            wrong_T, variance_T = errors.effect(measured - predicted, self.noise / documents)
-        wrong = float(wrong_T @ errors.weight_T)
-        error = math.sqrt(float((variance_T + (wrong_T - wrong) ** 2) @ errors.weight_T))
+            estimate = (measured - predicted, self.noise / documents)
+        wrong_T, variance_T = self.errors.effect(*estimate, basis)
+        wrong = self._mean(wrong_T)
+        error = math.sqrt(self._mean(variance_T + (wrong_T - wrong) ** 2))
         return Speedup(predicted, measured, documents, predicted + wrong, error)
 
     @property
     def spread(self) -> float:
-        """The mean of τ: candidates that are closer than this are not told apart."""
-        return float(self.errors.tau_T @ self.errors.weight_T)
+        """The mean of τ: candidates of one basis that are closer than this are not told apart."""
+        return self._mean(self.errors.tau_T)
 
-    def to_record(self) -> dict[str, float]:
-        """The means of b and τ, and σ, as JSON."""
-        bias = float(self.errors.mean_T @ self.errors.weight_T)
-        return {"bias": bias, "spread": self.spread, "noise": math.sqrt(self.noise)}
+    @property
+    def apart(self) -> float:
+        """As ``spread``, for candidates of two bases: √(τ² + ω²)."""
+        return math.hypot(self.spread, self.scale)
+
+    def to_record(self) -> dict[str, Any]:
+        """The means of b, of every b_g and of τ, and σ, as JSON."""
+        bases = {name: self._mean(self.errors.group(name)[0]) for name in self.errors.groups}
+        bias = self._mean(self.errors.all.mean_T)
+        return {"bias": bias, "bases": bases, "spread": self.spread, "noise": math.sqrt(self.noise)}
+
+    def _mean(self, value_T: np.ndarray) -> float:
+        return float(value_T @ self.errors.weight_T)
 
 
 def clocked(rows: Rows) -> dict[str, Estimate]:
@@ -100,15 +113,22 @@ def speedups(found: Iterable[Candidate], rows: Rows, scale: float) -> tuple[dict
     some = list(found)
     base = plain(some).predicted
     predicted = {one.name: math.log(one.predicted / base) for one in some if one.name != PLAIN}
+    basis = {one.name: one.basis for one in some}
     clock = clocked([row for row in rows if row["arm"] == PLAIN or row["arm"] in predicted])
-    replay = ReplayError(np.array([predicted[name] for name in clock]), clock.values(), scale)
-    made = {name: replay.combined(value, clock.get(name)) for name, value in predicted.items()}
+    timed = np.array([predicted[name] for name in clock])
+    replay = ReplayError(timed, [basis[name] for name in clock], clock.values(), scale)
+    made = {name: replay.combined(value, basis[name], clock.get(name)) for name, value in predicted.items()}
     return made | {PLAIN: Speedup(0.0, None, 0, 0.0, 0.0)}, replay
 
 
-def fastest(found: Iterable[Candidate], by_name: Mapping[str, Speedup], tie: float = 0.0) -> Candidate:
-    """The fastest of ``found``; of those whose logarithms are smaller by ``tie`` at most, the plainest."""
+def fastest(
+    found: Iterable[Candidate], by_name: Mapping[str, Speedup], tie: float = 0.0, apart: float = 0.0
+) -> Candidate:
+    """The fastest of ``found``; of those whose logarithms are smaller by ``tie`` at most, the plainest. Those of another
+    basis than the fastest may be smaller by ``apart``, where that is more."""
     some = list(found)
-    best = max(by_name[one.name].value for one in some)
-    tied = [one for one in some if by_name[one.name].value >= best - tie]
-    return min(tied, key=lambda one: (one.complexity, -by_name[one.name].value))
+    best = max(some, key=lambda one: by_name[one.name].value)
+    behind = {one.name: by_name[best.name].value - by_name[one.name].value for one in some}
+    alike = {PLAIN, *(one.name for one in some if one.basis == best.basis)}  # of plain decoding nothing is predicted
+    tied = [one for one in some if behind[one.name] <= (tie if one.name in alike else max(tie, apart))]
+    return min(tied, key=lambda one: (one.complexity, behind[one.name]))

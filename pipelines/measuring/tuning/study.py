@@ -41,8 +41,8 @@ class TuneConfig(Checked):
     many ``validation_prompts``, and a winner that was not timed yet so many ``test_prompts``, ``repeats`` times.
 
     ``tie``: the share of speed that is not worth a more complex decoder; what replay errs by is not either, where that is more.
-    ``replay_error``: how far replay's speed-ups are off, before any is timed; ``led``: above temperature 0 all decode one text;
-    ``max_minutes`` bounds the timing.
+    ``replay_error``: how far replay's speed-ups are off, before any is timed, and how differently by basis; ``led``: above
+    temperature 0 all decode one text; ``max_minutes`` bounds the timing.
     """
 
     temperatures: Annotated[tuple[float, ...], not_empty] = (0.0, 1.0)
@@ -135,9 +135,10 @@ class TuneStudy:
 
     def _choice(self, settings: SamplingSettings, some: list[Candidate]) -> dict[str, Any]:
         by_name, replay = speedups(some, self._rows(settings, some, VALIDATION), self.config.replay_error)
+        tie = max(math.log1p(self.config.tie), replay.spread)
         return {
             "setting": settings.name,
-            "winner": fastest(some, by_name, max(math.log1p(self.config.tie), replay.spread)).name,
+            "winner": fastest(some, by_name, tie, replay.apart).name,
             "static": next((one.name for one in _static(some, by_name)), None),
             "candidates": [asdict(one) | {"speedup": asdict(by_name[one.name])} for one in some],
             "replay": replay.to_record(),
