@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from predictors.config import Checked, Count
+
 HUGGING_FACE = ("generate", "assisted", "prompt_lookup")
 FILLED = ("name", "family", "decoder", "bundle", "static_of", "options", "if_unasked", "beside")
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
-class ArmRow:
+class ArmRow(Checked):
     """One way of decoding, or one for each of ``cases`` and each combination of ``each``.
 
     Parameters
@@ -39,6 +41,8 @@ class ArmRow:
         ``always``.
     always
         Timed on every test prompt, and not in rotation.
+    turns
+        In rotation, how often it is timed where others are once.
     concurrent
         Also with draft and target at work at the same time, as arm ``NAME-wall`` on test prompts.
     forward
@@ -61,12 +65,14 @@ class ArmRow:
     temperatures: tuple[float, ...] | None = None
     choose: bool = False
     always: bool = False
+    turns: Count = 1
     concurrent: bool = False
     forward: str | None = None
     if_unasked: str | None = None
     beside: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         sources = ("decoder", "bundle", "static_of", "hugging_face")
         named = [source for source in sources if getattr(self, source) is not None]
         if len(named) != 1:

@@ -1,7 +1,8 @@
 """Which arms a test prompt times: some always, the others in balanced incomplete blocks.
 
 Every slice goes through the rotating arms by itself, in laps: a lap is a fresh shuffle of all of them, and prompts take the next
-``group`` arms. After k laps every arm was timed equally often, and shuffled laps bring any two together about equally often.
+``group`` arms. After k laps every arm was timed k times, one that is named t times t k times, and shuffled laps bring any two
+together about equally often.
 Source: cyclic incomplete block designs (John and Williams, Cyclic and Computer Generated Designs, 1995), with random laps.
 """
 
@@ -15,8 +16,8 @@ from pipelines.prompt_table import Prompt
 def rotation(prompts: Sequence[Prompt], arms: Sequence[str], group: int, seed: int) -> list[tuple[str, ...]]:
     """The rotating ``arms`` of each prompt: ``group`` different ones (all, where there are no more). Which they are follows from
     the seed, the arms' names and the order of a slice's prompts: more prompts change nothing about the earlier ones."""
-    if group >= len(arms):
-        return [tuple(arms)] * len(prompts)
+    if group >= len(set(arms)):
+        return [tuple(dict.fromkeys(arms))] * len(prompts)
     laps: dict[str, Iterator[tuple[str, ...]]] = {}
     for prompt in prompts:
         laps.setdefault(prompt.slice, _groups(sorted(arms), group, random.Random(f"{seed}/{prompt.slice}")))
@@ -24,12 +25,12 @@ def rotation(prompts: Sequence[Prompt], arms: Sequence[str], group: int, seed: i
 
 
 def _groups(arms: list[str], group: int, chance: random.Random) -> Iterator[tuple[str, ...]]:
-    """Groups of different arms, each arm once per lap; where a group crosses two laps, what it has already waits its turn."""
+    """Groups of different arms, each arm in its turns of a lap; what a group has already waits for the next one."""
     waiting: list[str] = []
     while True:
         taken: list[str] = []
         while len(taken) < group:
-            fresh = [arm for arm in waiting if arm not in taken]
+            fresh = [arm for arm in dict.fromkeys(waiting) if arm not in taken]
             if not fresh:
                 waiting += chance.sample(arms, len(arms))
                 continue

@@ -23,6 +23,15 @@ def test_arms_are_timed_equally_often_in_every_slice(group):
         assert max(counts.values()) - min(counts[arm] for arm in ARMS) <= 1
 
 
+def test_an_arm_with_more_turns_is_timed_so_much_more_often():
+    prompts = toy_prompts(260)
+    groups = rotation(prompts, [*ARMS, *ARMS[:1] * 2, ARMS[1]], 3, seed=0)
+    assert all(len(set(names)) == 3 for names in groups)
+    counts = Counter(name for names in groups for name in names)
+    turns = {ARMS[0]: 3, ARMS[1]: 2}
+    assert all(abs(counts[arm] - 60 * turns.get(arm, 1)) <= 2 * turns.get(arm, 1) for arm in ARMS), counts
+
+
 def test_every_two_arms_meet_about_equally_often():
     groups = rotation(toy_prompts(600), ARMS, 5, seed=1)
     met = Counter(frozenset(two) for names in groups for two in combinations(names, 2))
@@ -45,4 +54,5 @@ def test_more_prompts_and_another_order_of_arms_change_no_earlier_prompt():
 
 def test_all_arms_where_there_are_no_more_than_a_group():
     assert rotation(toy_prompts(2), ARMS[:3], 3, seed=0) == [tuple(ARMS[:3])] * 2
+    assert rotation(toy_prompts(2), [*ARMS[:3], ARMS[0]], 3, seed=0) == [tuple(ARMS[:3])] * 2
     assert rotation(toy_prompts(2), [], 3, seed=0) == [(), ()]
